@@ -1,0 +1,3 @@
+from lottery.cli import main
+
+main()

@@ -1,0 +1,275 @@
+"""The command line. Each command imports its stage when it is called, so that `imp --help` answers at once."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from lottery.progress import Reporter
+    from lottery.run import Run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find lottery tickets: train, prune by magnitude, rewind, retrain, compare.",
+)
+
+RunOption = Annotated[Path | None, typer.Option("--run", metavar="DIR", help="Run directory; else $IMP_RUN, else runs/latest.")]
+RecipeOption = Annotated[Path | None, typer.Option("--recipe", metavar="TOML", help="Recipe; else the run's own, else digits.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe value; repeatable.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+QuantilesOption = Annotated[
+    str | None, typer.Option("--quantiles", metavar="GRID", help="Such as 90, 60..99 or 60..80:5,85..99.")
+]
+RanksOption = Annotated[int, typer.Option("--ranks", min=1, help="Start this many MPI ranks on this host.")]
+
+
+@app.command()
+def prepare(run: RunOption = None, recipe: RecipeOption = None, set_: SetOption = None) -> None:
+    """Images to TFRecord shards, once per data set and size."""
+    from lottery.prepare import prepare
+
+    prepare(_open(run, recipe, set_), _reporter())
+
+
+@app.command()
+def train(run: RunOption = None, recipe: RecipeOption = None, set_: SetOption = None) -> None:
+    """Train the dense network, saving it at every rewind point."""
+    from lottery.train import train
+
+    train(_open(run, recipe, set_), _reporter())
+
+
+@app.command()
+def thresholds(
+    quantiles: QuantilesOption = None,
+    run: RunOption = None,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn quantiles of the dense network's magnitudes into masks."""
+    from lottery.thresholds import thresholds
+
+    overrides = [*(set_ or []), *([f"thresholds.quantiles={quantiles}"] if quantiles is not None else [])]
+    tables = thresholds(_open(run, recipe, overrides), _reporter())
+    if as_json:
+        _print_json([{key: value for key, value in table.items() if key != "made_with"} for table in tables])
+        return
+    for number, table in enumerate(tables, 1):
+        _print_thresholds(number, table)
+
+
+@app.command()
+def retrain(
+    run: RunOption = None,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    quantiles: QuantilesOption = None,
+    rewind: Annotated[str | None, typer.Option(metavar="POINTS", help="Such as 0,10it,1ep; else the recipe's.")] = None,
+    ranks: RanksOption = 1,
+) -> None:
+    """Train every (mask, rewind point) pair and its controls; fans out under mpirun."""
+    from lottery.fanout import launched_rank
+    from lottery.retrain import failures, retrain
+
+    opened = _open(run, recipe, set_)
+    if ranks > 1 and launched_rank() is None:
+        _retrain_on(ranks, opened, quantiles, rewind)
+        return
+    summary = retrain(opened, _reporter(), quantiles, rewind)
+    if summary and summary.unfinished:
+        for line in failures(summary):
+            print(f"not finished: {line}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(run: RunOption = None, as_json: JsonOption = False) -> None:
+    """Accuracy against density, with controls and verdicts: HTML, Markdown, CSV and a figure."""
+    from lottery.report import HEADINGS, report
+
+    opened = _open(run, must_exist=True)
+    made = report(opened)
+    if as_json:
+        _print_json({"headline": made.headline, "networks": made.rows, "groups": [_finite(group) for group in made.groups]})
+        return
+    _print_table(opened.recipe.name, HEADINGS, made.table)
+    for sentence in made.headline:
+        print(sentence)
+    print(f"Open {opened.report / 'index.html'}")
+
+
+@app.command()
+def status(run: RunOption = None, as_json: JsonOption = False) -> None:
+    """What is done, under way, failed and missing, and the time left."""
+    from lottery.progress import duration
+    from lottery.status import status
+
+    opened = _open(run, must_exist=True)
+    lines = status(opened)
+    if as_json:
+        _print_json([dataclasses.asdict(line) for line in lines])
+        return
+    _print_table(
+        str(opened.folder),
+        ("stage", "done", "under way", "failed", "missing", "time left"),
+        [
+            (
+                line.stage,
+                *map(str, (line.done, line.under_way, line.failed, line.missing)),
+                "" if line.seconds_left is None else duration(line.seconds_left),
+            )
+            for line in lines
+        ],
+    )
+    for line in lines:
+        for detail in line.details:
+            print(detail)
+
+
+@app.command(name="run")
+def run_all(
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe, such as pipelines/digits.toml; else the run's own.")] = None,
+    run: RunOption = None,
+    set_: SetOption = None,
+    ranks: RanksOption = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the networks to train and their cost in epochs.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """All stages: prepare, train, thresholds, retrain, report. What is done already is not done again."""
+    from lottery.fanout import refuse_launcher
+
+    opened = _open(run, recipe, set_)
+    if dry_run:
+        _dry_run(opened, as_json)
+        return
+    refuse_launcher()
+    from lottery.prepare import prepare as prepare_stage
+    from lottery.thresholds import thresholds as thresholds_stage
+    from lottery.train import train as train_stage
+
+    reporter = _reporter()
+    prepare_stage(opened, reporter)
+    opened.plan()
+    train_stage(opened, reporter)
+    thresholds_stage(opened, reporter)
+    failed = False
+    try:
+        retrain(run=opened.folder, ranks=ranks)
+    except typer.Exit as stopped:
+        failed = stopped.exit_code != 0
+    report(run=opened.folder, as_json=as_json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line: exit code 2 and one line for what the user can mend, 1 for what failed, 130 for Ctrl-C."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        from lottery.fanout import launched_rank, one_line
+
+        line = one_line(error)
+        if line is None:
+            traceback.print_exc()
+            sys.exit(1)
+        if not launched_rank():
+            print(f"imp: {line}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _open(
+    run: Path | None, recipe: Path | None = None, overrides: Sequence[str] | None = None, must_exist: bool = False
+) -> "Run":
+    from lottery.run import open_run
+
+    return open_run(run, recipe, overrides or (), must_exist)
+
+
+def _reporter() -> "Reporter":
+    from lottery.fanout import launched_rank
+    from lottery.progress import Reporter
+
+    rank = launched_rank()
+    return Reporter(prefix=f"rank {rank}: " if rank else "")
+
+
+def _retrain_on(ranks: int, opened: "Run", quantiles: str | None, rewind: str | None) -> None:
+    from lottery.fanout import command
+
+    opened.adopt()
+    options = [*(["--quantiles", quantiles] if quantiles else []), *(["--rewind", rewind] if rewind else [])]
+    line, environment = command(ranks, ["retrain", "--run", str(opened.folder), *options])
+    code = subprocess.run(line, env=environment).returncode
+    if code:
+        raise typer.Exit(code)
+
+
+def _dry_run(opened: "Run", as_json: bool) -> None:
+    from lottery.plan import dry_run
+
+    lines = dry_run(opened.recipe, opened.known_training_images())
+    if as_json:
+        _print_json([dataclasses.asdict(line) for line in lines])
+        return
+    _print_table(opened.recipe.name, ("network", "epochs"), [(line.title, f"{line.epochs:g}") for line in lines])
+    networks = [line for line in lines if line.rewound]
+    print(f"{len(networks)} networks under masks, {sum(line.epochs for line in lines):g} epochs in all")
+
+
+def _print_thresholds(number: int, table: dict[str, Any]) -> None:
+    title = (
+        f"replicate-{number}: |w| of {table['count']} weights ({table['scope']}): "
+        f"min {table['min']:.3g}, mean {table['mean']:.4g}, max {table['max']:.4g}"
+    )
+    _print_table(
+        title,
+        ("quantile", "threshold", "pruned", "remaining", "density", "of trainable", "of total"),
+        [
+            (
+                f"{row['quantile']:g}",
+                f"{row['threshold']:.4g}",
+                str(row["pruned"]),
+                str(row["remaining"]),
+                *(f"{row['density'][scope]:.2%}" for scope in ("prunable", "trainable", "total")),
+            )
+            for row in table["quantiles"]
+        ],
+    )
+
+
+def _print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else 200
+    Console(width=width, highlight=False, markup=False).print(table)
+
+
+def _finite(group: Any) -> dict[str, Any]:
+    """A group for JSON, which has no infinities."""
+    return {key: None if value in (float("inf"), float("-inf")) else value for key, value in dataclasses.asdict(group).items()}
+
+
+def _print_json(content: Any) -> None:
+    print(json.dumps(content, indent=2))

@@ -1,0 +1,283 @@
+"""The training loop: K steps in one compiled call, masks inside the step, on one device or several.
+
+The host plans each step (which images, how augmented, at which learning rate) as small arrays; the compiled function only
+carries the plan out. What it does is therefore a function of the step, not of how steps are divided into calls.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from data_prep.errors import InputError
+from lottery import masks, models, recipe, schedules, store
+from lottery.feed import Feed, normalise
+
+CALL_SECONDS = 0.5
+
+
+class Diverged(Exception):
+    """The training loss is no longer finite; `step` is the optimizer step that computed it."""
+
+    def __init__(self, step: int):
+        super().__init__(f"the loss was not finite at step {step}: lower train.learning_rate or lengthen train.warmup")
+        self.step = step
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Mean cross-entropy and top-1 accuracy over every image of a split."""
+
+    loss: float
+    accuracy: float
+    count: int
+
+
+def set_up_tensorflow(train: recipe.Train) -> list[str]:
+    """Threads, determinism and devices, which must be settled before TensorFlow starts. Returns the devices to train on.
+
+    The GPUs this process sees; with `train.devices` = n, the first n of them, or n logical devices where there is none.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(train.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(len(os.sched_getaffinity(0)))
+    tf.config.experimental.enable_op_determinism()
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        if train.devices > len(gpus):
+            raise InputError(f"train.devices is {train.devices}, but this process sees {len(gpus)} GPUs: lower it")
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        return [f"GPU:{index}" for index in range(train.devices or len(gpus))]
+    count = train.devices or 1
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    return [f"CPU:{index}" for index in range(count)]
+
+
+class Trainer:
+    """One compiled network that any state and any mask can be put into.
+
+    `feed` is created by `make_feed` inside the strategy's scope. With `maskable` (paths of trainable variables) the step
+    selects their gradients by the current mask; without, it has no mask at all.
+    """
+
+    def __init__(
+        self, plan: recipe.Recipe, devices: Sequence[str], make_feed: Callable[[], Feed], maskable: Sequence[str] = ()
+    ):
+        self.train = plan.train
+        if self.train.batch % len(devices):
+            raise InputError(f"train.batch {self.train.batch} does not divide among {len(devices)} devices: change it")
+        self.strategy = _strategy(devices)
+        with self.strategy.scope():
+            self.feed = make_feed()
+            self.model = models.build(plan.model, self.feed.size, self.feed.classes)
+            self.optimizer = _optimizer(self.train, self.model)
+            self.masks = {
+                variable.path: tf.Variable(tf.ones(variable.shape, tf.bool), trainable=False)
+                for variable in self.model.trainable_variables
+                if variable.path in set(maskable)
+            }
+        self._fresh_slots = models.arrays(self._slots())
+        batch = self.train.batch
+        self._steps = tf.function(
+            self._run_steps,
+            input_signature=[
+                tf.TensorSpec([None, batch], tf.int32),
+                tf.TensorSpec([None, batch, 3], tf.int32),
+                tf.TensorSpec([None], tf.float32),
+            ],
+        )
+        self._evaluations = tf.function(
+            self._run_evaluations,
+            input_signature=[tf.TensorSpec([None, batch], tf.int32), tf.TensorSpec([None, batch], tf.float32)],
+        )
+        self._steps_per_call = 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.feed.spans["train"][1] // self.train.batch
+
+    def state(self, step: int) -> store.State:
+        """A copy of everything that training on from `step` needs."""
+        return store.State(
+            step,
+            models.arrays(self.model.trainable_variables),
+            models.arrays(self.model.non_trainable_variables),
+            models.arrays(self._slots()),
+        )
+
+    def load(self, state: store.State, mask: masks.Mask | None = None) -> None:
+        """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and slots.
+
+        Empty slots mean fresh ones. Raises InputError when a variable is missing, unknown or of another shape.
+        """
+        slots = state.slots or self._fresh_slots
+        mask = mask or {}
+        _assign(self.model.trainable_variables, masks.apply(mask, state.weights))
+        _assign(self.model.non_trainable_variables, state.statistics)
+        _assign(self._slots(), self._masked_slots(mask, slots))
+        for path, variable in self.masks.items():
+            variable.assign(mask.get(path, np.ones(variable.shape, bool)))
+
+    def advance(
+        self, first: int, last: int, order_seed: int, progress: Callable[[int], None] = lambda steps: None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Take optimizer steps `first` .. `last` - 1, all within one epoch.
+
+        Returns the mean loss (float64) and the number of right answers (float64) of each step. Raises Diverged.
+        """
+        epoch, offset = divmod(first, self.steps_per_epoch)
+        batches = self.feed.epoch(order_seed, epoch, self.train.batch)
+        found = []
+        while first < last:
+            count = min(self._steps_per_call, last - first)
+            part = slice(offset, offset + count)
+            rates = schedules.rates(self.train, self.steps_per_epoch, first, count)
+            began = time.perf_counter()
+            sums = self._steps(batches.order[part], batches.shifts[part], rates).numpy().astype(np.float64)
+            self._adapt(count, time.perf_counter() - began)
+            finite = np.isfinite(sums[:, 0])
+            if not finite.all():
+                raise Diverged(first + int(np.argmin(finite)))
+            found.append(sums)
+            first, offset = first + count, offset + count
+            progress(count)
+        whole = np.concatenate(found)
+        return whole[:, 0], whole[:, 1]
+
+    def evaluate(self, split: str) -> Evaluation:
+        """Loss and accuracy over all of `split`; the last batch is padded, and padding weighs nothing."""
+        order, weights = self.feed.padded(split, self.train.batch)
+        sums = self._evaluations(order, weights).numpy().astype(np.float64).sum(axis=0)
+        count = self.feed.spans[split][1]
+        return Evaluation(float(sums[0] / count), float(sums[1] / count), count)
+
+    def _adapt(self, count: int, seconds: float) -> None:
+        """Let a call last about `CALL_SECONDS`, growing no more than eightfold at once (the first call also compiles)."""
+        wanted = int(count * CALL_SECONDS / max(seconds, 1e-6))
+        self._steps_per_call = max(1, min(wanted, 8 * count))
+
+    def _run_steps(self, order: tf.Tensor, shifts: tf.Tensor, rates: tf.Tensor) -> tf.Tensor:
+        count = tf.shape(order)[0]
+        sums = tf.TensorArray(tf.float32, size=count, element_shape=[2])
+        for index in tf.range(count):
+            self.optimizer.learning_rate.assign(rates[index])
+            found = self.strategy.run(self._step, args=(order[index], shifts[index]))
+            sums = sums.write(index, self.strategy.reduce("SUM", found, axis=None))
+        return sums.stack()
+
+    def _step(self, order: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
+        images, labels = self.feed.gather(self._own(order))
+        images = normalise(self.feed.augment(images, self._own(shifts)))
+        variables = self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            logits = self.model(images, training=True)
+            loss = tf.reduce_sum(self._cross_entropy(labels, logits, self.train.label_smoothing)) / self.train.batch
+        gradients = tape.gradient(loss, [variable.value for variable in variables])
+        self.optimizer.apply(
+            [
+                self._select(variable, self._decayed(variable, gradient))
+                for variable, gradient in zip(variables, gradients, strict=True)
+            ],
+            variables,
+        )
+        return tf.stack([loss, _right(labels, logits)])
+
+    def _run_evaluations(self, order: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        count = tf.shape(order)[0]
+        sums = tf.TensorArray(tf.float32, size=count, element_shape=[2])
+        for index in tf.range(count):
+            found = self.strategy.run(self._evaluate, args=(order[index], weights[index]))
+            sums = sums.write(index, self.strategy.reduce("SUM", found, axis=None))
+        return sums.stack()
+
+    def _evaluate(self, order: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        images, labels = self.feed.gather(self._own(order))
+        weights = self._own(weights)
+        logits = self.model(normalise(images), training=False)
+        losses = self._cross_entropy(labels, logits, 0.0)
+        return tf.stack([tf.reduce_sum(losses * weights), _right(labels, logits, weights)])
+
+    def _own(self, batch: tf.Tensor) -> tf.Tensor:
+        """This replica's part of a global batch."""
+        context = tf.distribute.get_replica_context()
+        share = self.train.batch // context.num_replicas_in_sync
+        first = context.replica_id_in_sync_group * share
+        return batch[first : first + share]
+
+    def _cross_entropy(self, labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
+        if not smoothing:
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        wanted = tf.one_hot(
+            labels, self.feed.classes, 1 - smoothing + smoothing / self.feed.classes, smoothing / self.feed.classes
+        )
+        return tf.nn.softmax_cross_entropy_with_logits(wanted, logits)
+
+    def _decayed(self, variable: keras.Variable, gradient: tf.Tensor) -> tf.Tensor:
+        """Add this replica's part of the L2 term's gradient; Keras sums gradients over replicas when it applies them."""
+        if self.train.decay != "l2" or (self.train.decays == "kernels" and not _is_kernel(variable)):
+            return gradient
+        return gradient + variable.value * (self.train.weight_decay / self.strategy.num_replicas_in_sync)
+
+    def _select(self, variable: keras.Variable, gradient: tf.Tensor) -> tf.Tensor:
+        """A select, not a product, so that not even a NaN reaches a pruned weight."""
+        if variable.path not in self.masks:
+            return gradient
+        return tf.where(self.masks[variable.path], gradient, tf.zeros_like(gradient))
+
+    def _slots(self) -> list[keras.Variable]:
+        return [variable for variable in self.optimizer.variables if variable is not self.optimizer.learning_rate]
+
+    def _masked_slots(self, mask: masks.Mask, slots: store.Arrays) -> store.Arrays:
+        """`slots` under `mask`. Keras calls a slot of `fc1/kernel` `optimizer/fc1_kernel_momentum`."""
+        kept = {path.replace("/", "_"): kept for path, kept in mask.items()}
+        owners = {slot: slot.rsplit("/", 1)[-1].rsplit("_", 1)[0] for slot in slots}
+        return masks.apply({slot: kept[owner] for slot, owner in owners.items() if owner in kept}, slots)
+
+
+def _strategy(devices: Sequence[str]) -> tf.distribute.Strategy:
+    """MirroredStrategy over two or more devices. On CPU devices its default collectives mix up gradients of different
+    layers (TensorFlow 2.21 stops with a shape mismatch), so there they are summed on the first one."""
+    if len(devices) == 1:
+        return tf.distribute.get_strategy()
+    on_cpu = devices[0].startswith("CPU")
+    return tf.distribute.MirroredStrategy(
+        list(devices), tf.distribute.ReductionToOneDevice() if on_cpu else tf.distribute.NcclAllReduce()
+    )
+
+
+def _optimizer(train: recipe.Train, model: keras.Model) -> keras.optimizers.Optimizer:
+    """The recipe's optimizer, built for `model`: its slots are there, so that loading them can be checked."""
+    decay = train.weight_decay if train.decay == "decoupled" else None
+    if train.optimizer == "sgd":
+        optimizer = keras.optimizers.SGD(
+            train.learning_rate, train.momentum, train.nesterov, weight_decay=decay, name="optimizer"
+        )
+    else:
+        optimizer = keras.optimizers.Adam(train.learning_rate, weight_decay=decay, name="optimizer")
+    if decay and train.decays == "kernels":
+        optimizer.exclude_from_weight_decay([variable for variable in model.trainable_variables if not _is_kernel(variable)])
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def _is_kernel(variable: keras.Variable) -> bool:
+    return variable.name.endswith("kernel")
+
+
+def _right(labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor | float = 1.0) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels), tf.float32) * weights)
+
+
+def _assign(variables: list[keras.Variable], values: store.Arrays) -> None:
+    paths = {variable.path for variable in variables}
+    if paths != set(values):
+        raise InputError(f"the saved network is not this one: {sorted(paths ^ set(values))[0]} is in only one of them")
+    for variable in variables:
+        if tuple(variable.shape) != values[variable.path].shape:
+            raise InputError(f"the saved {variable.path} has shape {values[variable.path].shape}, not {tuple(variable.shape)}")
+        variable.assign(values[variable.path])

@@ -1,0 +1,71 @@
+"""Progress for people: a bar on a terminal, plain lines in a log file. All on standard error; results go to standard output."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+LINE_SECONDS = 30.0
+
+
+class Reporter:
+    """Says what is going on. `prefix` names the speaker among several (`rank 2: `); `quiet` says nothing."""
+
+    def __init__(self, prefix: str = "", quiet: bool = False):
+        self.prefix, self.quiet = prefix, quiet
+        self.bars = not prefix and not quiet and sys.stderr.isatty()
+
+    def say(self, message: str) -> None:
+        if not self.quiet:
+            print(f"{self.prefix}{message}", file=sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def training(self, title: str, steps: int) -> Iterator[Callable[[int], None]]:
+        """Yield a function to call with the number of steps just taken, of `steps` in all."""
+        if self.bars:
+            with _bar(title, steps) as advance:
+                yield advance
+        else:
+            yield self._lines(title, steps)
+
+    def _lines(self, title: str, steps: int) -> Callable[[int], None]:
+        began = spoken = time.monotonic()
+        taken = 0
+
+        def advance(count: int) -> None:
+            nonlocal taken, spoken
+            taken += count
+            now = time.monotonic()
+            if now - spoken >= LINE_SECONDS:
+                rate = taken / (now - began)
+                self.say(f"{title}: step {taken} of {steps}, {rate:.0f} steps/s, {duration((steps - taken) / rate)} left")
+                spoken = now
+
+        return advance
+
+
+@contextlib.contextmanager
+def _bar(title: str, steps: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} steps"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=steps)
+        yield lambda count: progress.advance(task, count)
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 10 s`, `2 h 05 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

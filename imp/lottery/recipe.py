@@ -1,0 +1,251 @@
+"""The recipe: every value an experiment depends on, read from TOML, checked, and written out whole.
+
+The defaults are the digits experiment (pipelines/digits.toml): they are what a command works with when nothing is given.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+import tomli_w
+from pydantic import Field
+
+from data_prep.errors import InputError
+from data_prep.prepare import Settings
+from lottery import grids
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+Fractional = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _grid(parse: Any) -> Any:
+    """A string that `parse` accepts; stays a string, so that a recipe is written out as it was read."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return pydantic.AfterValidator(check)
+
+
+QuantileGrid = Annotated[str, _grid(grids.parse_quantiles)]
+Points = Annotated[str, _grid(grids.parse_points)]
+Point = Annotated[str, _grid(grids.parse_point)]
+
+
+class Table(pydantic.BaseModel):
+    """A table of a recipe: no unknown keys, no silent conversion."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class Data(Table):
+    """Which images, and what is done to them. See `data_prep.prepare.Settings` for the splits."""
+
+    source: Annotated[str, Field(pattern=r"^(digits|tfds:.+)$")] = "digits"
+    size: Annotated[int, Field(ge=8)] = 32
+    validation: Fractional = 0.2
+    test: Fractional = 0.2
+    split_seed: NotNegative = 0
+    crop: NotNegative = 2  # pixels of zero padding before a random crop to the original size; 0 turns it off
+    flip: bool = False  # mirror half of the images
+
+
+class Model(Table):
+    """The network, its initialisation and its BatchNorm protocol."""
+
+    name: Literal["mobilenet_v2", "lenet_300_100"] = "mobilenet_v2"
+    alpha: Annotated[float, Field(gt=0)] = 0.35  # width multiplier (mobilenet_v2)
+    stem: Literal["standard", "small"] = "standard"  # small: the first convolution keeps the resolution
+    initializer: Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal"] = "glorot_uniform"
+    batchnorm_momentum: Fractional = 0.9  # the share of the old moving statistic kept at each step
+    batchnorm_epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    batchnorm_gamma: Literal["ones", "uniform"] = "ones"
+
+
+class Train(Table):
+    """How a network is trained: the dense one, and every ticket from its rewind point on."""
+
+    epochs: Positive = 20
+    batch: Positive = 64
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+    momentum: Fractional = 0.9  # sgd
+    nesterov: bool = True  # sgd
+    schedule: Literal["constant", "cosine", "step"] = "cosine"
+    milestones: list[Fractional] = [
+        0.5,
+        0.75,
+    ]  # step: fractions of training after which the rate is multiplied by gamma
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    warmup: Point = "3ep"  # linear, from 0
+    decay: Literal["l2", "decoupled"] = "l2"  # into the gradient, or rate x decay off the weights (SGDW, AdamW)
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    decays: Literal["all", "kernels"] = "all"
+    label_smoothing: Fractional = 0.0
+    snapshots: Points = "0,10it,1ep,2ep"
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 60.0  # at the end of an epoch, when this long has passed
+    threads: Positive = 1  # intra-op; changes the last bits
+    devices: NotNegative = 0  # replicas; 0: every GPU, or else one
+
+
+class Thresholds(Table):
+    """Which weights are ranked, and the quantiles of their magnitudes that become masks."""
+
+    quantiles: QuantileGrid = "50,70,80,85,90"
+    scope: Literal["kernels", "pointwise", "all"] = "kernels"
+    exclude: list[str] = ["predictions/*"]  # shell patterns of variable paths
+    layerwise: bool = False
+
+
+class Retrain(Table):
+    """Which tickets are trained, from what, and beside which controls."""
+
+    rewind: Points = "0,2ep"
+    slots: Literal["fresh", "restore"] = "fresh"  # optimizer slots at the rewind point
+    order: Literal["fresh", "same"] = "fresh"  # data order and augmentation, against the dense run's
+    controls: list[Literal["reinit", "shuffle", "random"]] = ["reinit", "shuffle"]
+    control_quantiles: QuantileGrid = "85"
+
+
+class Track(Table):
+    """Mirrors of the metrics outside the run directory."""
+
+    wandb: Literal["off", "offline", "online"] = "off"
+    project: str = "lottery"
+
+
+class Recipe(Table):
+    """An experiment: one dense network a replicate, its masks, and every ticket trained from them."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "digits"
+    seed: NotNegative = 0
+    replicates: Positive = 1
+    delta: Annotated[float, Field(ge=0, le=1)] = 0.002  # a ticket this much below dense still matches (accuracy)
+    data: Data = Data()
+    model: Model = Model()
+    train: Train = Train()
+    thresholds: Thresholds = Thresholds()
+    retrain: Retrain = Retrain()
+    track: Track = Track()
+
+    def records(self) -> Settings:
+        """The settings of the prepared set that this recipe trains on."""
+        return Settings(**self.data.model_dump(include={"source", "size", "validation", "test", "split_seed"}))
+
+    def quantiles(self) -> list[Fraction]:
+        return grids.parse_quantiles(self.thresholds.quantiles)
+
+
+Stage = Literal["train", "thresholds", "retrain"]
+
+# Keys that say how much to make or how to go about it, not what an output is.
+_NOT_IDENTITY = {"train.snapshots", "train.checkpoint_seconds", "train.devices", "thresholds.quantiles"}
+_DEPENDS: dict[Stage, tuple[str, ...]] = {
+    "train": ("seed", "data.", "model.", "train."),
+    "thresholds": ("seed", "data.", "model.", "train.", "thresholds."),
+    "retrain": ("seed", "data.", "model.", "train.", "thresholds.", "retrain.slots", "retrain.order"),
+}
+
+
+def depends(recipe: Recipe, stage: Stage) -> dict[str, Any]:
+    """The values, by dotted key, that an output of `stage` depends on."""
+    return {
+        key: value
+        for key, value in flat(recipe.model_dump()).items()
+        if key.startswith(_DEPENDS[stage]) and key not in _NOT_IDENTITY
+    }
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested table as one of dotted keys: `{"train": {"batch": 64}}` -> `{"train.batch": 64}`."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The table of a TOML file. Raises InputError when it is missing or no TOML."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"there is no recipe {path}: see pipelines/ for some") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder, not a recipe: name a .toml file, such as pipelines/digits.toml") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+
+
+def resolve(table: dict[str, Any], overrides: Iterable[str] = (), origin: str = "recipe") -> Recipe:
+    """A checked recipe from `table`, the defaults, and `overrides` such as `train.epochs=5`.
+
+    Raises InputError with the first key that is unknown (and the nearest known one) or of the wrong type.
+    """
+    known = flat(Recipe().model_dump())
+    merged = _copy(table)
+    for override in overrides:
+        key, value = _parse_override(override, known)
+        _put(merged, key, value)
+    try:
+        return Recipe.model_validate(merged)
+    except pydantic.ValidationError as error:
+        raise InputError(_explain(error, known, origin)) from None
+
+
+def to_toml(recipe: Recipe) -> str:
+    return tomli_w.dumps(recipe.model_dump())
+
+
+def _copy(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, dict) else value for key, value in table.items()}
+
+
+def _parse_override(override: str, known: dict[str, Any]) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    key = key.strip()
+    if not equals:
+        raise InputError(f"--set {override!r}: write KEY=VALUE, such as train.epochs=5")
+    if key not in known:
+        raise InputError(f"--set {override!r}: unknown key {key!r}{_nearest(key, known)}")
+    if isinstance(known[key], str):
+        return key, text.strip().strip("\"'")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        raise InputError(f"--set {override!r}: {text!r} is not a value; write it as in TOML") from None
+    return key, float(value) if isinstance(known[key], float) and type(value) is int else value
+
+
+def _put(table: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            return  # validation names the table that is none
+    table[last] = value
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not near:
+        leaf = key.rsplit(".", 1)[-1]
+        near = [other for other in known if other.rsplit(".", 1)[-1] == leaf]
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+
+
+def _explain(error: pydantic.ValidationError, known: dict[str, Any], origin: str) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        tables = {other.split(".")[0] for other in known if "." in other}
+        return f"{origin}: unknown key {key!r}{_nearest(key, [*known, *tables])}"
+    cause = first.get("ctx", {}).get("error")
+    message = str(cause) if isinstance(cause, InputError) else f"{first['msg']}, not {first['input']!r}"
+    return f"{origin}: {key}: {message}"

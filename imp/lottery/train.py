@@ -1,0 +1,80 @@
+"""Stage 2: the dense network of every replicate, saved at each rewind point and at the end."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from data_prep.errors import InputError
+from lottery import plan, seeds
+from lottery.progress import Reporter, duration
+from lottery.recipe import depends
+from lottery.run import Replicate, Run
+from lottery.start import start_tensorflow
+from lottery.tracking import track
+
+if TYPE_CHECKING:
+    from lottery import network
+
+
+def train(run: Run, reporter: Reporter) -> list[dict[str, Any]]:
+    """Train what is missing of every replicate's dense network; return the results, replicate by replicate.
+
+    Snapshots that a widened grid asks of a finished training are made by training on from the nearest earlier one: the
+    same steps give the same bits. Raises InputError when a dense network diverged, since nothing can be built on it.
+    """
+    planned = run.plan()
+    run.adopt()
+    steps = planned.snapshot_steps()
+    unfinished = [
+        number
+        for number, replicate in enumerate(run.replicates(), 1)
+        if not (replicate.dense.result.exists() and all(replicate.snapshot(step).exists() for step in steps))
+    ]
+    if unfinished:
+        _train(run, planned, unfinished, reporter)
+    return [_checked(replicate, reporter) for replicate in run.replicates()]
+
+
+def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter) -> None:
+    start_tensorflow()  # here, because a finished training need not wait for it
+    from lottery import network
+
+    trainer = network.make_trainer(run)
+    for number in numbers:
+        dense = run.replicate(number).dense
+        task = _task(run, planned, number)
+        result = network.train(trainer, task, dense, reporter, partial(track, run.recipe, run.folder, dense.folder))
+        if result["status"] == "done":
+            network.fill_in(trainer, task, dense, reporter)
+
+
+def _task(run: Run, planned: plan.Plan, number: int) -> "network.Task":
+    from lottery import models, network
+
+    classes = len(run.manifest().classes)
+    seed = partial(seeds.derive, run.recipe.seed, number)
+    return network.Task(
+        title=f"replicate-{number} dense",
+        start=lambda: models.initial_weights(run.recipe.model, run.recipe.data.size, classes, seed("initialisation")),
+        last_step=planned.total_steps,
+        order_seed=seed("order"),
+        snapshots={step: run.replicate(number).snapshot(step) for step in planned.snapshot_steps()},
+        record={
+            "replicate": number,
+            "first_step": 0,
+            "epochs": run.recipe.train.epochs,
+            "made_with": depends(run.recipe, "train"),
+        },
+    )
+
+
+def _checked(replicate: Replicate, reporter: Reporter) -> dict[str, Any]:
+    """The result of a replicate's dense training, told to the user; InputError when it diverged."""
+    result = replicate.dense.read_result() or {}
+    if result["status"] != "done":
+        raise InputError(f"{replicate.dense.folder} {result['status']}: {result['reason']}, and remove that folder")
+    final = result["final"]
+    reporter.say(
+        f"{replicate.folder.name} dense: validation {final['validation_accuracy']:.2%}, "
+        f"test {final['test_accuracy']:.2%}, {result['epochs']} epochs in {duration(result['timing']['seconds'])}"
+    )
+    return result

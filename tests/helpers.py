@@ -1,0 +1,76 @@
+"""What several test files need: small networks, and the command line as a user types it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep import records
+from lottery.recipe import Model
+
+ROOT = Path(__file__).parents[1]
+IMP = Path(sys.executable).with_name("imp")
+
+
+def lenet(**settings: Any) -> Model:
+    return Model(name="lenet_300_100", **settings)
+
+
+def tiny_set(folder: Path, size: int = 8, train: int = 48, others: int = 11, classes: int = 3) -> records.Manifest:
+    """A prepared set of noise with a bright stripe per class, easy to learn."""
+    rng = np.random.default_rng(0)
+    shards = []
+    for split, count in (("train", train), ("validation", others), ("test", others)):
+        labels = np.arange(count) % classes
+        images = rng.integers(0, 60, (count, size, size, 3)).astype(np.uint8)
+        for index, label in enumerate(labels):
+            images[index, 2 * label : 2 * label + 2] += 150
+        shards += records.write_split(folder, split, images, labels)
+    manifest = records.Manifest((size, size, 3), [str(label) for label in range(classes)], shards, {})
+    records.write_manifest(folder, manifest)
+    return manifest
+
+
+def imp(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `imp` in `cwd` and return what it printed; unless `check` is off it must succeed."""
+    done = subprocess.run([IMP, *arguments], cwd=cwd, env=clean_environment(**environment), capture_output=True, text=True)
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This environment without what would steer `imp`, and with `extra`."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("IMP_", "OMPI_", "PMIX_", "PMI_"))}
+    return {**kept, **extra}
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Assert that `imp` refused its input: exit code 2, one line, with `words` in it."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in done.stderr
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Every file under `folder` by its relative name: bytes of HDF5 files, JSON without `timing`; logs and locks left out."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.suffix == ".h5":
+            found[name] = path.read_bytes()
+        elif path.name in ("result.json", "thresholds.json"):
+            found[name] = _timeless(json.loads(path.read_text()))
+        elif path.name == "metrics.jsonl":
+            found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+    return found
+
+
+def _timeless(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key != "timing"}

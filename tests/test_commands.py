@@ -1,0 +1,461 @@
+"""The commands as a user types them, each in a process of its own."""
+
+import csv
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import IMP, ROOT, clean_environment, contents, imp, refused
+
+from lottery import cli, masks, store
+
+# A network of which a whole training takes a second, most of it TensorFlow's start.
+LENET = [
+    *("--set", "model.name=lenet_300_100", "--set", "data.size=8", "--set", "data.crop=0", "--set", "train.epochs=3"),
+    *("--set", "train.snapshots=0,10it,1ep", "--set", "retrain.rewind=0,1ep", "--set", "thresholds.quantiles=50,90"),
+    *("--set", "retrain.control_quantiles=90", "--set", "train.checkpoint_seconds=0"),
+]
+NETWORKS = 7  # two quantiles x two rewind points, reinit, and shuffle at both points
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a run of lenet as far as its masks."""
+    folder = tmp_path_factory.mktemp("trained")
+    imp("prepare", *LENET, cwd=folder)
+    imp("train", cwd=folder)
+    imp("thresholds", cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def retrained(trained, tmp_path_factory):
+    """The same, every pair trained by one process."""
+    folder = tmp_path_factory.mktemp("retrained") / "work"
+    shutil.copytree(trained, folder, symlinks=True)
+    imp("retrain", cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def work(trained, tmp_path):
+    """A copy of `trained` to work in."""
+    shutil.copytree(trained, tmp_path / "work", symlinks=True)
+    return tmp_path / "work"
+
+
+def every_state(folder: Path) -> list[Path]:
+    return [*folder.glob("runs/*/replicate-*/**/final.h5"), *folder.glob("runs/*/replicate-*/**/checkpoint.h5")]
+
+
+def test_the_smoke_recipe_runs_from_images_to_a_report(smoke):
+    folder, done = smoke
+
+    assert "Open runs/smoke/report/index.html" in done.stdout
+    report = folder / "runs/latest/report"
+    assert {path.name for path in report.iterdir()} == {"index.html", "summary.csv", "summary.md", "accuracy.png"}
+    with open(report / "summary.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["variant"] for row in rows].count("ticket") == 4
+    assert {row["variant"] for row in rows} == {"dense", "ticket", "reinit", "shuffle", "random"}
+    assert all(row["status"] == "done" for row in rows)
+    page = (report / "index.html").read_text()
+    assert "data:image/png;base64," in page
+    assert "src=http" not in page
+    assert "undecided" in page
+
+
+def test_pruned_weights_are_exactly_zero_in_every_file_of_the_smoke_run(smoke):
+    folder, _ = smoke
+    replicate = folder / "runs/smoke/replicate-1"
+    finals = list(replicate.glob("retrain/*/ticket/final.h5"))
+    assert len(finals) == 4
+    for path in finals:
+        mask = masks.load(replicate / "masks" / f"{path.parts[-3].split('-')[0]}.h5")
+        state = store.load_state(path)
+        for name, kept in mask.items():
+            slot = state.slots[f"optimizer/{name.replace('/', '_')}_momentum"]
+            assert not state.weights[name][~kept].any()
+            assert not slot[~kept].any()
+        pruned = sum(int((~kept).sum()) for kept in mask.values())
+        assert json.loads(path.with_name("result.json").read_text())["exact_zeros"] >= pruned
+
+
+def test_a_finished_run_is_not_done_again(smoke):
+    folder, _ = smoke
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs/smoke/replicate-1").rglob("*") if path.is_file()}
+
+    imp("run", str(ROOT / "pipelines/smoke.toml"), cwd=folder)
+
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_status_and_report_print_json(smoke):
+    folder, _ = smoke
+
+    lines = json.loads(imp("status", "--json", cwd=folder).stdout)
+    report = json.loads(imp("report", "--json", cwd=folder).stdout)
+    tables = json.loads(imp("thresholds", "--json", cwd=folder).stdout)
+
+    assert {line["stage"]: (line["done"], line["missing"]) for line in lines} == {
+        "records": (1, 0),
+        "train": (1, 0),
+        "thresholds": (2, 0),
+        "retrain": (8, 0),
+    }
+    assert len(report["networks"]) == 9
+    assert [row["quantile"] for row in tables[0]["quantiles"]] == [50, 90]
+    assert tables[0]["quantiles"][1]["pruned"] == int(np.ceil(0.9 * (tables[0]["count"] - 1)))
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys; sys.argv = ['imp', '--help']\ntry:\n import lottery.cli; lottery.cli.main()\nexcept SystemExit: pass\n"
+    code += "print(sorted({'numpy', 'pydantic', 'tensorflow', 'h5py', 'keras', 'mpi4py', 'wandb'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "retrain" in done.stdout
+    assert done.stdout.rstrip().splitlines()[-1] == "[]"
+
+
+def test_reading_results_needs_no_tensorflow(retrained):
+    code = "import sys\nfrom lottery import cli\nfor command in ('thresholds', 'report', 'status'):\n"
+    code += " try: cli.app([command])\n except SystemExit: pass\nassert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=retrained, check=True, capture_output=True, env=clean_environment())
+
+
+def test_the_stdlib_module_imp_stays_importable():
+    if sys.version_info >= (3, 12):
+        pytest.skip("Python 3.12 removed the module imp")
+    code = "import imp; print(imp.__file__)"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert Path(done.stdout.strip()).parent == Path(os.__file__).parent
+
+
+def test_three_ranks_give_the_bytes_of_one_process(retrained, work):
+    mpirun = Path(sys.executable).with_name("mpirun")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        [mpirun, "--oversubscribe", "-n", "3", IMP, "retrain"],
+        cwd=work, env=clean_environment(**root), capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert contents(work / "runs") == contents(retrained / "runs")
+
+
+def test_surplus_ranks_say_so_and_idle(work):
+    done = imp("retrain", "--ranks", "4", "--quantiles", "50", "--rewind", "1ep", cwd=work)
+
+    assert "3 ranks to train on, 1 pairs to train: 2 idle" in done.stderr
+    assert len(list(work.glob("runs/latest/replicate-1/retrain/*/ticket/result.json"))) == 1
+
+
+def test_a_rank_that_finds_nothing_to_do_ends_with_the_others(retrained):
+    assert "0 to train" in imp("retrain", "--ranks", "3", cwd=retrained).stderr
+
+
+def kill_when(command: list[str], folder: Path, ready) -> None:
+    """Start `imp` and kill it with SIGKILL as soon as `ready()` holds; it must not have ended by then."""
+    process = subprocess.Popen([IMP, *command], cwd=folder, env=clean_environment(), stderr=subprocess.DEVNULL)
+    while not ready():
+        assert process.poll() is None, "ended before it could be killed"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.parametrize("moment", ["snapshots/step-000000.h5", "snapshots/step-000010.h5", "checkpoint.h5", "metrics.jsonl"])
+def test_a_dense_training_killed_at_any_moment_ends_with_the_same_bytes(trained, tmp_path, moment):
+    work = tmp_path / "work"
+    work.mkdir()
+    shutil.copytree(trained / "data", work / "data")
+    target = work / "runs/digits/replicate-1/train" / moment
+
+    kill_when(["train", *LENET], work, lambda: target.exists() and target.stat().st_size)
+    assert not (work / "runs/digits/replicate-1/train/result.json").exists()
+    imp("train", cwd=work)
+
+    expected = trained / "runs/digits/replicate-1/train"
+    assert contents(work / "runs/digits/replicate-1/train") == contents(expected)
+    assert not list(work.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("moment", ["q50-step-000000/ticket/checkpoint.h5", "q90-step-000000/ticket/metrics.jsonl"])
+def test_a_retraining_killed_at_any_moment_ends_with_the_same_bytes(retrained, work, moment):
+    target = work / "runs/digits/replicate-1/retrain" / moment
+
+    kill_when(["retrain"], work, lambda: target.exists() and target.stat().st_size)
+    assert "missing" in imp("status", cwd=work).stdout
+    imp("retrain", cwd=work)
+
+    assert contents(work / "runs") == contents(retrained / "runs")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_identity_ticket_is_the_dense_run_bit_for_bit(tmp_path, optimizer):
+    settings = ["train.optimizer=" + optimizer, "retrain.slots=restore", "retrain.order=same", "thresholds.quantiles=0"]
+    settings += ["retrain.rewind=0,10it,1ep", "retrain.controls=[]", "data.crop=2", "data.flip=true"]
+    imp("run", *LENET, *(part for setting in settings for part in ("--set", setting)), cwd=tmp_path)
+
+    replicate = tmp_path / "runs/digits/replicate-1"
+    dense = sorted((replicate / "train/snapshots").iterdir())[-1]
+    tickets = list(replicate.glob("retrain/*/ticket/final.h5"))
+    assert len(tickets) == 3
+    for ticket in tickets:
+        assert ticket.read_bytes() == dense.read_bytes()
+
+
+def test_wider_grids_add_outputs_and_leave_the_others(work):
+    run = work / "runs/digits/replicate-1"
+    before = contents(run)
+
+    imp("train", "--set", "train.snapshots=0,10it,1ep,25it,2ep", cwd=work)
+    imp("thresholds", "--quantiles", "50,97.5", cwd=work)
+    after = contents(run)
+
+    added = {"train/snapshots/step-000025.h5", "train/snapshots/step-000034.h5", "masks/q97.5.h5"}
+    assert set(after) - set(before) == added
+    assert all(after[name] == before[name] for name in before if name != "thresholds.json")
+    assert [row["quantile"] for row in after["thresholds.json"]["quantiles"]] == [50, 90, 97.5]
+
+
+def test_a_snapshot_made_later_is_the_one_made_on_the_way(trained, work):
+    lost = "runs/digits/replicate-1/train/snapshots/step-000010.h5"
+    (work / lost).unlink()
+
+    imp("train", cwd=work)
+
+    assert (work / lost).read_bytes() == (trained / lost).read_bytes()
+
+
+def test_another_replicate_is_another_network(work):
+    imp("train", "--set", "replicates=2", cwd=work)
+
+    first, second = (sorted(work.glob(f"runs/digits/replicate-{n}/train/snapshots/*"))[0].read_bytes() for n in (1, 2))
+    assert first != second
+
+
+def test_a_pair_that_diverges_is_a_record_and_the_others_go_on(work):
+    snapshot = work / "runs/digits/replicate-1/train/snapshots/step-000000.h5"
+    state = store.load_state(snapshot)
+    state.weights["fc1/bias"][:] = 1e38
+    store.save_state(snapshot, state)
+
+    done = imp("retrain", "--quantiles", "90", "--set", "retrain.controls=[]", cwd=work, check=False)
+
+    assert done.returncode == 1
+    assert "not finished: replicate-1 q90-step-000000 ticket diverged" in done.stderr
+    retrain = work / "runs/digits/replicate-1/retrain"
+    assert json.loads((retrain / "q90-step-000000/ticket/result.json").read_text())["status"] == "diverged"
+    assert json.loads((retrain / "q90-step-000017/ticket/result.json").read_text())["status"] == "done"
+    assert "diverged" in imp("status", cwd=work).stdout
+
+
+def test_a_pair_that_fails_is_a_record_and_is_tried_again(trained, work):
+    lost = "runs/digits/replicate-1/train/snapshots/step-000017.h5"
+    (work / lost).write_bytes((work / lost).read_bytes()[:1000])
+
+    done = imp("retrain", "--ranks", "2", "--quantiles", "90", cwd=work, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("step-000017.h5 is damaged") >= 2
+    shutil.copy(trained / lost, work / lost)
+
+    assert "3 to train" not in imp("retrain", "--quantiles", "90", cwd=work).stderr
+    assert "failed" not in json.dumps(json.loads(imp("report", "--json", cwd=work).stdout)["networks"])
+
+
+# Bad input: one line, exit code 2, nothing written.
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train.epoch=5", ["unknown key 'train.epoch'", "did you mean 'train.epochs'"]),
+        ("train.epochs=many", ["train.epochs", "many"]),
+        ("train.epochs=0", ["train.epochs", "0"]),
+        ("train.nesterov=1", ["train.nesterov"]),
+        ("train.learning_rate=nan", ["train.learning_rate"]),
+        ("thresholds.quantiles=101", ["0..100"]),
+        ("thresholds.quantiles=", ["quantiles ''"]),
+        ("thresholds.quantiles=99..60", ["ascend"]),
+        ("thresholds.quantiles=90,80", ["80 comes after 90"]),
+        ("train.snapshots=0,99ep", ["99ep", "20 epochs"]),
+        ("retrain.rewind=20ep", ["20ep", "nothing to train"]),
+        ("retrain.rewind=soon", ["'soon' is not a point of training"]),
+        ("data.source=mnist", ["data.source"]),
+        ("model.name=resnet", ["model.name", "resnet"]),
+    ],
+)
+def test_a_bad_value_is_refused_before_anything_is_written(tmp_path, setting, words):
+    refused(imp("run", "--set", setting, cwd=tmp_path, check=False), *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_recipes_are_refused_by_name(tmp_path):
+    (tmp_path / "broken.toml").write_text("[train\n")
+    (tmp_path / "misspelt.toml").write_text("[train]\nbatchs = 3\n")
+
+    refused(imp("run", "none.toml", cwd=tmp_path, check=False), "there is no recipe none.toml")
+    refused(imp("run", "broken.toml", cwd=tmp_path, check=False), "broken.toml is not TOML")
+    refused(imp("run", "misspelt.toml", cwd=tmp_path, check=False), "misspelt.toml", "'train.batchs'", "'train.batch'")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_stages_out_of_order_say_which_comes_first(tmp_path):
+    refused(imp("status", cwd=tmp_path, check=False), "no run in runs/digits")
+    refused(imp("train", cwd=tmp_path, check=False), "no records in data/digits-32", "imp prepare")
+    assert not list(tmp_path.iterdir())
+    imp("prepare", *LENET, cwd=tmp_path)
+    refused(imp("thresholds", cwd=tmp_path, check=False), "run `imp train` first")
+    refused(imp("retrain", cwd=tmp_path, check=False), "run `imp thresholds` first")
+    refused(imp("report", cwd=tmp_path, check=False), "run `imp train` first")
+
+
+def test_under_mpirun_bad_input_is_told_once(work):
+    shutil.rmtree(work / "runs/digits/replicate-1/masks")
+    (work / "runs/digits/replicate-1/thresholds.json").unlink()
+
+    done = imp("retrain", "--ranks", "3", cwd=work, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr.count("run `imp thresholds` first") == 1
+
+
+def test_points_past_the_end_of_training_are_refused(work):
+    refused(imp("train", "--set", "train.snapshots=0,1ep,52it", cwd=work, check=False), "52it", "3 epochs")
+    refused(imp("retrain", "--rewind", "2ep", cwd=work, check=False), "2ep is not among the snapshots")
+    refused(imp("retrain", "--quantiles", "75", cwd=work, check=False), "no mask for quantile 75", "imp thresholds")
+    refused(imp("train", "--set", "train.batch=5000", "--run", "other", *LENET, cwd=work, check=False), "5000", "1151")
+
+
+def test_outputs_of_another_recipe_stop_the_stage_and_show_the_difference(work):
+    before = contents(work)
+
+    for command in ("train", "thresholds", "retrain", "run"):
+        done = imp(command, "--set", "train.batch=32", cwd=work, check=False)
+        refused(done, "train/result.json was made with another recipe", "train.batch was 64, is 32")
+    refused(
+        imp("thresholds", "--set", "thresholds.scope=all", cwd=work, check=False), "thresholds.scope was 'kernels', is 'all'"
+    )
+
+    assert contents(work) == before
+    assert "batch = 64" in (work / "runs/digits/recipe.toml").read_text()
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-100]
+
+
+def altered(content: bytes) -> bytes:
+    place = len(content) // 4  # within the first layer's weights
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut, altered])
+def test_a_damaged_snapshot_is_named_and_never_used(work, damage):
+    snapshot = work / "runs/digits/replicate-1/train/snapshots/step-000051.h5"
+    snapshot.write_bytes(damage(snapshot.read_bytes()))
+    shutil.rmtree(work / "runs/digits/replicate-1/masks")
+
+    refused(imp("thresholds", cwd=work, check=False), "step-000051.h5 is damaged")
+
+
+def test_damaged_records_are_named_and_never_used(work):
+    shard = work / "data/digits-8/train-00000.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+    done = imp("train", "--set", "replicates=2", cwd=work, check=False)
+
+    refused(done, "train-00000.tfrecord is damaged", "imp prepare")
+
+
+def test_records_of_other_settings_are_refused(work):
+    done = imp("prepare", "--run", "runs/other", *LENET, "--set", "data.validation=0.3", cwd=work, check=False)
+
+    refused(done, "data.validation 0.2 there, 0.3 wanted")
+    assert not (work / "runs/other").exists()
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    shutil.copytree(trained / "data", work / "data")
+
+    def no_large_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(
+        [IMP, "train", *LENET], cwd=work, env=clean_environment(), capture_output=True, text=True, preexec_fn=no_large_files
+    )
+    refused(done, "File too large")
+    assert not list(work.rglob("*.h5"))
+    imp("train", cwd=work)
+
+    assert contents(work / "runs/digits/replicate-1/train") == contents(trained / "runs/digits/replicate-1/train")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_one_line(tmp_path):
+    tmp_path.chmod(0o500)
+
+    refused(imp("prepare", cwd=tmp_path, check=False), "Permission denied")
+
+
+def test_a_second_writer_is_told_who_the_first_is(work):
+    holder = (
+        "import sys, time; from pathlib import Path; from lottery import locks\n"
+        "with locks.writing(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    folder = "runs/digits/replicate-2/train"
+    with subprocess.Popen([sys.executable, "-c", holder, folder], cwd=work, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        done = imp("train", "--set", "replicates=2", cwd=work, check=False)
+        refused(done, "runs/digits/replicate-2/train is being written by process", str(process.pid))
+        assert re.search(r"train.*│ +1 │ +1 │", imp("status", cwd=work).stdout)
+        process.kill()
+
+
+def test_without_mpi_ranks_are_refused_with_the_way_out(work, monkeypatch, capsys):
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "argv", ["imp", "retrain", "--ranks", "2"])
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+
+    assert stopped.value.code == 2
+    assert (
+        capsys.readouterr().err
+        == "imp: no mpirun found: `pip install 'imp-lottery[local]'` brings one, or load your cluster's MPI\n"
+    )
+
+
+def test_imp_run_does_not_run_under_a_launcher(tmp_path):
+    refused(imp("run", cwd=tmp_path, check=False, PMI_RANK="0"), "--ranks N")
+
+
+def test_a_dry_run_lists_the_campaign_and_writes_nothing(tmp_path):
+    recipe = str(ROOT / "pipelines/imagenet64.toml")
+
+    table = imp("run", "--dry-run", recipe, cwd=tmp_path).stdout
+    lines = json.loads(imp("run", "--dry-run", "--json", recipe, cwd=tmp_path).stdout)
+
+    assert "100 networks under masks, 8670 epochs in all" in table
+    assert sum(line["rewound"] for line in lines) == 100
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_found_by_option_by_environment_and_by_link(work):
+    for arguments, environment in ((["--run", "runs/digits"], {}), ([], {"IMP_RUN": "runs/digits"}), ([], {})):
+        assert "runs/digits" in imp("status", *arguments, cwd=work, **environment).stdout

@@ -1,4 +1,4 @@
-"""The one exception that a user's mistake raises."""
+"""Errors that a user can mend, and the one line they get of them."""
 
 
 class InputError(ValueError):
@@ -6,3 +6,12 @@ class InputError(ValueError):
 
     The message is one line: what is wrong, where, and the way out. The command line prints it and exits with code 2.
     """
+
+
+def one_line(error: BaseException) -> str | None:
+    """The line for a user, if `error` is an InputError or comes from the file system; None for any other error."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'the file system'}: {error.strerror}; mend that and run the command again"
+    return None

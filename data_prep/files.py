@@ -15,7 +15,8 @@ from data_prep.errors import InputError
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; when the block ends well, sync it and rename it to `path`.
 
-    Should the block raise, the temporary file is removed and `path` stays as it was. The folder is made if missing.
+    Should the block raise, the temporary file is removed and `path` stays as it was; an OSError then names `path`. The
+    folder is made if missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
@@ -24,6 +25,8 @@ def replacing(path: Path) -> Iterator[Path]:
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -48,7 +51,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

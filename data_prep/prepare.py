@@ -1,7 +1,6 @@
 """Prepare a set: read every image once, bring it to one size, hold out a validation split, write shards and manifest."""
 
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,8 @@ def existing(settings: Settings, folder: Path) -> records.Manifest:
 def fit(image: np.ndarray, size: int) -> np.ndarray:
     """An image of any size (uint8, [height, width, 1 or 3]) as uint8 [size, size, 3].
 
-    The largest centred square is kept, averaged down by area or interpolated up (bicubic); grey is repeated.
+    The largest centred square is kept, brought down by Pillow's box filter (each output pixel averages the input pixels
+    whose centres it covers) or interpolated up (bicubic); grey is repeated.
     """
     picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
     method = Image.Resampling.BOX if min(picture.size) > size else Image.Resampling.BICUBIC
@@ -92,9 +92,9 @@ def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 
 
 def _splits(source: Source, settings: Settings) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    images, labels = _load(source.splits["train"](), settings.size)
+    images, labels = _load(source, "train", settings)
     if "test" in source.splits:
-        test_images, test_labels = _load(source.splits["test"](), settings.size)
+        test_images, test_labels = _load(source, "test", settings)
     else:
         test = stratified(labels, settings.test, settings.split_seed)
         test_images, test_labels = images[test], labels[test]
@@ -107,9 +107,12 @@ def _splits(source: Source, settings: Settings) -> dict[str, tuple[np.ndarray, n
     }
 
 
-def _load(examples: Iterable[tuple[np.ndarray, int]], size: int) -> tuple[np.ndarray, np.ndarray]:
+def _load(source: Source, split: str, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
     images, labels = [], []
-    for image, label in examples:
-        images.append(fit(image, size))
+    for image, label in source.splits[split]():
+        if not 0 <= label < len(source.classes):
+            raise InputError(f"the {split} split of {settings.source} has images without a class: choose another set")
+        images.append(fit(image, settings.size))
         labels.append(label)
-    return np.stack(images), np.array(labels, np.int32)
+    stacked = np.stack(images) if images else np.empty((0, settings.size, settings.size, 3), np.uint8)
+    return stacked, np.array(labels, np.int32)

@@ -68,7 +68,7 @@ def write_split(folder: Path, split: str, images: np.ndarray, labels: np.ndarray
 def read_split(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Images (uint8, [n, height, width, channels]) and labels (int32, [n]) of one split, each shard checked.
 
-    Raises InputError with the name of a shard that is missing, cut or altered.
+    Raises InputError with the name of a shard that is missing, cut, altered, or not what the manifest says it holds.
     """
     images = np.empty((manifest.count(split), *manifest.shape), np.uint8)
     labels = np.empty(len(images), np.int32)
@@ -76,7 +76,10 @@ def read_split(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray
     for shard in manifest.shards:
         if shard.split != split:
             continue
-        for block in _records(_checked(folder / shard.name, shard)):
+        blocks = list(_records(_checked(folder / shard.name, shard)))
+        if sum(map(len, blocks)) != shard.count * _image_bytes(manifest.shape):
+            raise InputError(f"{folder / shard.name} does not hold the {shard.count} images of its manifest: {_remedy(folder)}")
+        for block in blocks:
             block_images, block_labels = _unpack(block, manifest.shape)
             place = slice(filled, filled + len(block_labels))
             images[place], labels[place] = block_images, block_labels
@@ -96,19 +99,28 @@ def read_manifest(folder: Path) -> Manifest:
     content = files.read_json(path)
     try:
         shards = [Shard(**shard) for shard in content["shards"]]
-        return Manifest(tuple(content["shape"]), content["classes"], shards, content["made_with"])
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a manifest ({error}): remove {folder} and run `imp prepare`") from None
+        return Manifest(tuple(content["shape"]), content["classes"], shards, dict(content["made_with"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is not a manifest ({error}): {_remedy(folder)}") from None
 
 
 def _checked(path: Path, shard: Shard) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{path} is missing: remove {path.parent} and run `imp prepare`") from None
+        raise InputError(f"{path} is missing: {_remedy(path.parent)}") from None
     if len(content) != shard.bytes or files.sha256(content) != shard.sha256:
-        raise InputError(f"{path} is damaged (not what its manifest says): remove {path.parent} and run `imp prepare`")
+        raise InputError(f"{path} is damaged (its sha256 differs): {_remedy(path.parent)}")
     return content
+
+
+def _remedy(folder: Path) -> str:
+    return f"remove {folder} and run `imp prepare`"
+
+
+def _image_bytes(shape: tuple[int, int, int]) -> int:
+    """What an image takes in a record, its label included."""
+    return LABEL.itemsize + int(np.prod(shape))
 
 
 def _blocks(images: np.ndarray, labels: np.ndarray) -> Iterator[bytes]:
@@ -118,7 +130,7 @@ def _blocks(images: np.ndarray, labels: np.ndarray) -> Iterator[bytes]:
 
 
 def _unpack(block: bytes, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    count = len(block) // (LABEL.itemsize + int(np.prod(shape)))
+    count = len(block) // _image_bytes(shape)
     labels = np.frombuffer(block, LABEL, count)
     return np.frombuffer(block, np.uint8, offset=labels.nbytes).reshape(count, *shape), labels
 

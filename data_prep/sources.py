@@ -1,7 +1,9 @@
 """Where images come from. A source yields raw images of one split; preparing (resizing, splitting, sharding) is not its job."""
 
+import contextlib
 import dataclasses
 import difflib
+import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -56,10 +58,18 @@ def tfds_source(name: str) -> Source:
         near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False), n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "see `tfds.list_builders()`"
         raise InputError(f"TensorFlow Datasets has no set {name!r}: {hint}") from None
-    label = (builder.info.features or {}).get("label")
-    if not isinstance(label, tfds.features.ClassLabel) or "image" not in builder.info.features:
-        raise InputError(f"{name} of TensorFlow Datasets has no image with one class label: choose another set")
-    builder.download_and_prepare()
+    except (AssertionError, ValueError) as error:  # a version or a configuration that does not exist
+        raise InputError(f"TensorFlow Datasets has no {name!r}: {_first_line(error)}") from None
+    features = builder.info.features
+    if not isinstance(features, dict | tfds.features.FeaturesDict) or not {"image", "label"} <= set(features.keys()):
+        raise InputError(f"{name} of TensorFlow Datasets has no images with one label each: choose another set")
+    if not isinstance(features["label"], tfds.features.ClassLabel):
+        raise InputError(f"the labels of {name} of TensorFlow Datasets are not classes: choose another set")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # TFDS tells its progress there
+            builder.download_and_prepare()
+    except Exception as error:  # no network, no disk, a set to be fetched by hand: TFDS has an exception for each
+        raise InputError(f"TensorFlow Datasets cannot prepare {name} in {builder.data_dir}: {_first_line(error)}") from error
 
     def split(part: str) -> Callable[[], Examples]:
         def examples() -> Examples:
@@ -69,7 +79,13 @@ def tfds_source(name: str) -> Source:
         return examples
 
     available = builder.info.splits
+    if "train" not in available:
+        raise InputError(f"{name} of TensorFlow Datasets has no split `train`, only {', '.join(available)}: choose another set")
     splits = {"train": split("train")}
     if held_out := next((part for part in ("test", "validation") if part in available), None):
         splits["test"] = split(held_out)
-    return Source(list(label.names), splits)
+    return Source(list(features["label"].names), splits)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

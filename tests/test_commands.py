@@ -90,6 +90,15 @@ def test_pruned_weights_are_exactly_zero_in_every_file_of_the_smoke_run(smoke):
         assert json.loads(path.with_name("result.json").read_text())["exact_zeros"] >= pruned
 
 
+def test_the_readme_s_python_runs(smoke):
+    folder, _ = smoke
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=clean_environment())
+
+    assert done.stdout.startswith("(3, 3, 3, 16) 0."), done.stderr
+
+
 def test_a_finished_run_is_not_done_again(smoke):
     folder, _ = smoke
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs/smoke/replicate-1").rglob("*") if path.is_file()}
@@ -126,10 +135,14 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.rstrip().splitlines()[-1] == "[]"
 
 
-def test_reading_results_needs_no_tensorflow(retrained):
+def test_reading_results_needs_no_tensorflow(retrained, tmp_path):
+    shutil.copytree(retrained, tmp_path / "work", symlinks=True)
+    shutil.rmtree(tmp_path / "work/runs/digits/replicate-1/masks")
     code = "import sys\nfrom lottery import cli\nfor command in ('thresholds', 'report', 'status'):\n"
     code += " try: cli.app([command])\n except SystemExit: pass\nassert 'tensorflow' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=retrained, check=True, capture_output=True, env=clean_environment())
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "work", check=True, capture_output=True, env=clean_environment()
+    )
 
 
 def test_the_stdlib_module_imp_stays_importable():
@@ -215,6 +228,50 @@ def test_the_identity_ticket_is_the_dense_run_bit_for_bit(tmp_path, optimizer):
         assert ticket.read_bytes() == dense.read_bytes()
 
 
+def test_a_training_that_was_begun_is_not_gone_on_with_under_another_recipe(trained, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    shutil.copytree(trained / "data", work / "data")
+    checkpoint = work / "runs/digits/replicate-1/train/checkpoint.h5"
+    kill_when(["train", *LENET], work, checkpoint.exists)
+
+    done = imp("train", "--set", "seed=7", cwd=work, check=False)
+
+    refused(done, "replicate-1/train was made with another recipe", "seed was 0, is 7")
+    assert "seed = 0" in (work / "runs/digits/recipe.toml").read_text()
+
+
+def test_masks_left_by_a_killed_stage_are_not_taken_for_others(work):
+    (work / "runs/digits/replicate-1/thresholds.json").unlink()
+
+    done = imp("thresholds", "--set", "thresholds.scope=all", cwd=work, check=False)
+
+    refused(done, "replicate-1/masks was made with another recipe", "thresholds.scope was 'kernels', is 'all'")
+
+
+def test_a_checkpoint_that_is_no_longer_needed_is_gone(retrained):
+    assert not list(retrained.rglob("checkpoint.h5"))
+
+
+def test_more_replicates_get_the_masks_that_the_first_one_has(work):
+    imp("thresholds", "--quantiles", "75", cwd=work)
+    imp("train", "--set", "replicates=2", cwd=work)
+    assert "missing" in imp("status", cwd=work).stdout
+
+    tables = json.loads(imp("thresholds", "--json", cwd=work).stdout)
+
+    assert [[row["quantile"] for row in table["quantiles"]] for table in tables] == [[50, 75, 90]] * 2
+
+
+def test_two_commands_on_one_run_share_the_pairs(work, retrained):
+    with subprocess.Popen([IMP, "retrain"], cwd=work, env=clean_environment(), stderr=subprocess.DEVNULL) as other:
+        codes = {other.wait() if turn else imp("retrain", cwd=work, check=False).returncode for turn in (0, 1)}
+
+    assert codes <= {0, 2}
+    imp("retrain", cwd=work)
+    assert contents(work / "runs") == contents(retrained / "runs")
+
+
 def test_wider_grids_add_outputs_and_leave_the_others(work):
     run = work / "runs/digits/replicate-1"
     before = contents(run)
@@ -270,7 +327,7 @@ def test_a_pair_that_fails_is_a_record_and_is_tried_again(trained, work):
     assert done.stderr.count("step-000017.h5 is damaged") >= 2
     shutil.copy(trained / lost, work / lost)
 
-    assert "3 to train" not in imp("retrain", "--quantiles", "90", cwd=work).stderr
+    assert "5 networks under masks: 3 finished, 2 to train" in imp("retrain", "--quantiles", "90", cwd=work).stderr
     assert "failed" not in json.dumps(json.loads(imp("report", "--json", cwd=work).stdout)["networks"])
 
 
@@ -290,6 +347,7 @@ def test_a_pair_that_fails_is_a_record_and_is_tried_again(trained, work):
         ("thresholds.quantiles=99..60", ["ascend"]),
         ("thresholds.quantiles=90,80", ["80 comes after 90"]),
         ("train.snapshots=0,99ep", ["99ep", "20 epochs"]),
+        ("name=latest", ["name", "'latest' cannot name a run"]),
         ("retrain.rewind=20ep", ["20ep", "nothing to train"]),
         ("retrain.rewind=soon", ["'soon' is not a point of training"]),
         ("data.source=mnist", ["data.source"]),
@@ -334,7 +392,9 @@ def test_under_mpirun_bad_input_is_told_once(work):
 def test_points_past_the_end_of_training_are_refused(work):
     refused(imp("train", "--set", "train.snapshots=0,1ep,52it", cwd=work, check=False), "52it", "3 epochs")
     refused(imp("retrain", "--rewind", "2ep", cwd=work, check=False), "2ep is not among the snapshots")
-    refused(imp("retrain", "--quantiles", "75", cwd=work, check=False), "no mask for quantile 75", "imp thresholds")
+    refused(imp("retrain", "--rewind", "3ep", cwd=work, check=False), "3ep leaves nothing to train")
+    refused(imp("retrain", "--rewind", "2.99ep", cwd=work, check=False), "2.99ep leaves nothing to train")
+    refused(imp("retrain", "--quantiles", "75", cwd=work, check=False), "no mask of 75", "imp thresholds --quantiles 75")
     refused(imp("train", "--set", "train.batch=5000", "--run", "other", *LENET, cwd=work, check=False), "5000", "1151")
 
 
@@ -343,7 +403,7 @@ def test_outputs_of_another_recipe_stop_the_stage_and_show_the_difference(work):
 
     for command in ("train", "thresholds", "retrain", "run"):
         done = imp(command, "--set", "train.batch=32", cwd=work, check=False)
-        refused(done, "train/result.json was made with another recipe", "train.batch was 64, is 32")
+        refused(done, "replicate-1/masks was made with another recipe", "train.batch was 64, is 32")
     refused(
         imp("thresholds", "--set", "thresholds.scope=all", cwd=work, check=False), "thresholds.scope was 'kernels', is 'all'"
     )
@@ -397,7 +457,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, tmp_path):
     done = subprocess.run(
         [IMP, "train", *LENET], cwd=work, env=clean_environment(), capture_output=True, text=True, preexec_fn=no_large_files
     )
-    refused(done, "File too large")
+    refused(done, "step-000000.h5: File too large")
     assert not list(work.rglob("*.h5"))
     imp("train", cwd=work)
 
@@ -411,18 +471,43 @@ def test_a_read_only_folder_is_one_line(tmp_path):
     refused(imp("prepare", cwd=tmp_path, check=False), "Permission denied")
 
 
-def test_a_second_writer_is_told_who_the_first_is(work):
-    holder = (
-        "import sys, time; from pathlib import Path; from lottery import locks\n"
-        "with locks.writing(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    )
-    folder = "runs/digits/replicate-2/train"
-    with subprocess.Popen([sys.executable, "-c", holder, folder], cwd=work, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        done = imp("train", "--set", "replicates=2", cwd=work, check=False)
-        refused(done, "runs/digits/replicate-2/train is being written by process", str(process.pid))
-        assert re.search(r"train.*│ +1 │ +1 │", imp("status", cwd=work).stdout)
+@pytest.fixture
+def hold(work):
+    """A function that holds the lock of a folder of `work` in another process, whose id it returns."""
+    code = "import sys, time; from pathlib import Path; from lottery import locks\n"
+    code += "with locks.writing(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    started = []
+
+    def start(folder: str) -> int:
+        started.append(subprocess.Popen([sys.executable, "-c", code, folder], cwd=work, stdout=subprocess.PIPE))
+        started[-1].stdout.readline()
+        return started[-1].pid
+
+    yield start
+    for process in started:
         process.kill()
+        process.communicate()
+
+
+def test_a_second_writer_is_told_who_the_first_is(work, hold):
+    holder = hold("runs/digits/replicate-2/train")
+
+    done = imp("train", "--set", "replicates=2", cwd=work, check=False)
+
+    refused(done, "runs/digits/replicate-2/train is being written by process", str(holder))
+    assert "replicates = 1" in (work / "runs/digits/recipe.toml").read_text()
+
+
+def test_a_pair_under_way_elsewhere_is_left_to_its_process(work, hold):
+    holder = hold("runs/digits/replicate-1/retrain/q90-step-000017/ticket")
+    assert re.search(r"retrain *│ +0 │ +1 │ +0 │ +6 │", imp("status", cwd=work).stdout)
+
+    done = imp("retrain", "--quantiles", "90", "--set", "retrain.controls=[]", cwd=work, check=False)
+
+    assert done.returncode == 2
+    line = f"not finished: replicate-1 q90-step-000017 ticket busy: .* is being written by process {holder}"
+    assert re.search(line, done.stderr)
+    assert (work / "runs/digits/replicate-1/retrain/q90-step-000000/ticket/result.json").exists()
 
 
 def test_without_mpi_ranks_are_refused_with_the_way_out(work, monkeypatch, capsys):
@@ -441,8 +526,17 @@ def test_without_mpi_ranks_are_refused_with_the_way_out(work, monkeypatch, capsy
     )
 
 
-def test_imp_run_does_not_run_under_a_launcher(tmp_path):
-    refused(imp("run", cwd=tmp_path, check=False, PMI_RANK="0"), "--ranks N")
+@pytest.mark.parametrize("command", ["run", "prepare", "train", "thresholds", "report"])
+def test_only_retraining_runs_on_many_ranks(tmp_path, command):
+    refused(imp(command, cwd=tmp_path, check=False, PMI_RANK="0", PMI_SIZE="2"), "only `imp retrain` runs on many ranks")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["retrain", "--ranks", "0"], ["frobnicate"], ["status", "--jsn"]])
+def test_a_command_line_that_makes_no_sense_is_one_line(tmp_path, arguments):
+    refused(
+        imp(*arguments, cwd=tmp_path, check=False), arguments[-1].lstrip("-") if len(arguments) < 3 else "--ranks", "--help"
+    )
 
 
 def test_a_dry_run_lists_the_campaign_and_writes_nothing(tmp_path):

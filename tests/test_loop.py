@@ -26,7 +26,7 @@ def make_trainer(tmp_path_factory):
 
     def make(model: Model | None = None, devices=("CPU:0",), maskable=PRUNED, **train) -> Trainer:
         recipe = Recipe(data=data, model=model or lenet(), train=Train(**{"batch": 8, "epochs": 4, "warmup": "0", **train}))
-        return Trainer(recipe, devices, lambda: Feed(folder, manifest, data), maskable)
+        return Trainer(recipe, devices, lambda: Feed(folder, manifest, data), lambda path, shape: path in maskable)
 
     return make
 
@@ -265,3 +265,25 @@ def test_epochs_are_functions_of_seed_and_epoch(make_trainer):
     assert (first.order != other.order).any()
     assert first.shifts[..., :2].min() == 0
     assert first.shifts[..., :2].max() == 2
+
+
+def test_a_mask_of_what_is_not_pruned_is_refused(make_trainer):
+    state = initial()
+    mask = {"fc1/bias": np.zeros(state.weights["fc1/bias"].shape, bool)}
+
+    with pytest.raises(InputError, match="fc1/bias"):
+        make_trainer().load(state, mask)
+
+
+@pytest.mark.parametrize("train", [{}, {"decay": "decoupled"}, {"optimizer": "adam", "decay": "decoupled"}], ids=str)
+def test_decay_is_the_same_on_two_replicas(make_trainer, train):
+    found = []
+    for devices, decay in ((("CPU:0",), 0.5), (("CPU:0", "CPU:1"), 0.5), (("CPU:0",), 0.0)):
+        trainer = make_trainer(devices=devices, weight_decay=decay, learning_rate=0.01, **train)
+        trainer.load(initial())
+        trainer.advance(0, 2, order_seed=0)
+        found.append(trainer.state(2).weights)
+
+    for path, weights in found[0].items():
+        np.testing.assert_allclose(found[1][path], weights, atol=1e-5)
+    assert np.linalg.norm(found[0]["fc1/kernel"]) < np.linalg.norm(found[2]["fc1/kernel"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from lottery.progress import Reporter
+    from lottery.results import Group
     from lottery.run import Run
 
 app = typer.Typer(
@@ -39,6 +41,7 @@ def prepare(run: RunOption = None, recipe: RecipeOption = None, set_: SetOption 
     """Images to TFRecord shards, once per data set and size."""
     from lottery.prepare import prepare
 
+    _alone()
     prepare(_open(run, recipe, set_), _reporter())
 
 
@@ -47,6 +50,7 @@ def train(run: RunOption = None, recipe: RecipeOption = None, set_: SetOption = 
     """Train the dense network, saving it at every rewind point."""
     from lottery.train import train
 
+    _alone()
     train(_open(run, recipe, set_), _reporter())
 
 
@@ -61,10 +65,11 @@ def thresholds(
     """Turn quantiles of the dense network's magnitudes into masks."""
     from lottery.thresholds import thresholds
 
+    _alone()
     overrides = [*(set_ or []), *([f"thresholds.quantiles={quantiles}"] if quantiles is not None else [])]
     tables = thresholds(_open(run, recipe, overrides), _reporter())
     if as_json:
-        _print_json([{key: value for key, value in table.items() if key != "made_with"} for table in tables])
+        _print_json(tables)
         return
     for number, table in enumerate(tables, 1):
         _print_thresholds(number, table)
@@ -81,7 +86,7 @@ def retrain(
 ) -> None:
     """Train every (mask, rewind point) pair and its controls; fans out under mpirun."""
     from lottery.fanout import launched_rank
-    from lottery.retrain import failures, retrain
+    from lottery.retrain import retrain
 
     opened = _open(run, recipe, set_)
     if ranks > 1 and launched_rank() is None:
@@ -89,9 +94,9 @@ def retrain(
         return
     summary = retrain(opened, _reporter(), quantiles, rewind)
     if summary and summary.unfinished:
-        for line in failures(summary):
+        for line in summary.lines():
             print(f"not finished: {line}", file=sys.stderr)
-        raise typer.Exit(1)
+        raise typer.Exit(2 if summary.only_busy else 1)
 
 
 @app.command()
@@ -99,6 +104,7 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Accuracy against density, with controls and verdicts: HTML, Markdown, CSV and a figure."""
     from lottery.report import HEADINGS, report
 
+    _alone()
     opened = _open(run, must_exist=True)
     made = report(opened)
     if as_json:
@@ -148,13 +154,11 @@ def run_all(
     as_json: JsonOption = False,
 ) -> None:
     """All stages: prepare, train, thresholds, retrain, report. What is done already is not done again."""
-    from lottery.fanout import refuse_launcher
-
     opened = _open(run, recipe, set_)
     if dry_run:
         _dry_run(opened, as_json)
         return
-    refuse_launcher()
+    _alone()
     from lottery.prepare import prepare as prepare_stage
     from lottery.thresholds import thresholds as thresholds_stage
     from lottery.train import train as train_stage
@@ -176,21 +180,39 @@ def run_all(
 
 def main() -> None:
     """Run the command line: exit code 2 and one line for what the user can mend, 1 for what failed, 130 for Ctrl-C."""
+    from data_prep.errors import one_line
+    from lottery.fanout import launched_rank
+
     try:
-        app()
-    except KeyboardInterrupt:
+        sys.exit(app(standalone_mode=False))
+    except (KeyboardInterrupt, typer.Abort):
         print("stopped; the same command goes on from here", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
-        from lottery.fanout import launched_rank, one_line
-
-        line = one_line(error)
+        line = _usage(error) or one_line(error)
         if line is None:
             traceback.print_exc()
             sys.exit(1)
-        if not launched_rank():
-            print(f"imp: {line}", file=sys.stderr)
+        rank = launched_rank()
+        print(f"imp: {f'rank {rank}: ' if rank else ''}{line}", file=sys.stderr)
         sys.exit(2)
+
+
+def _usage(error: Exception) -> str | None:
+    """The line for a command line that could not be parsed, None for any other error."""
+    context = getattr(error, "ctx", None)
+    if not hasattr(error, "format_message"):
+        return None
+    message = error.format_message().replace("\n", " ")
+    if not message:  # no command at all: the help has been printed
+        sys.exit(2)
+    return f"{message} (see `{context.command_path if context else 'imp'} --help`)"
+
+
+def _alone() -> None:
+    from lottery.fanout import refuse_ranks
+
+    refuse_ranks()
 
 
 def _open(
@@ -213,7 +235,8 @@ def _retrain_on(ranks: int, opened: "Run", quantiles: str | None, rewind: str | 
     from lottery.fanout import command
 
     opened.adopt()
-    options = [*(["--quantiles", quantiles] if quantiles else []), *(["--rewind", rewind] if rewind else [])]
+    grids = (("--quantiles", quantiles), ("--rewind", rewind))
+    options = [part for option, grid in grids if grid is not None for part in (option, grid)]
     line, environment = command(ranks, ["retrain", "--run", str(opened.folder), *options])
     code = subprocess.run(line, env=environment).returncode
     if code:
@@ -243,7 +266,7 @@ def _print_thresholds(number: int, table: dict[str, Any]) -> None:
         [
             (
                 f"{row['quantile']:g}",
-                f"{row['threshold']:.4g}",
+                "per layer" if row["threshold"] is None else f"{row['threshold']:.4g}",
                 str(row["pruned"]),
                 str(row["remaining"]),
                 *(f"{row['density'][scope]:.2%}" for scope in ("prunable", "trainable", "total")),
@@ -266,9 +289,10 @@ def _print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[st
     Console(width=width, highlight=False, markup=False).print(table)
 
 
-def _finite(group: Any) -> dict[str, Any]:
-    """A group for JSON, which has no infinities."""
-    return {key: None if value in (float("inf"), float("-inf")) else value for key, value in dataclasses.asdict(group).items()}
+def _finite(group: "Group") -> dict[str, Any]:
+    """A group for JSON, which has neither infinities nor NaN."""
+    fields = dataclasses.asdict(group)
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()}
 
 
 def _print_json(content: Any) -> None:

@@ -4,24 +4,27 @@ Alone, or without mpirun, a process does all the jobs itself. Ranks talk only to
 waiting would burn a core that a training needs.
 """
 
+import contextlib
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, one_line
 from lottery.grids import Job
 
 Result = dict[str, Any]
 Work = Callable[[Job], Result]
 
 POLL_SECONDS = 0.02
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def launched_rank() -> int | None:
@@ -29,10 +32,15 @@ def launched_rank() -> int | None:
     return next((int(os.environ[name]) for name in _RANK_VARIABLES if os.environ.get(name, "").isdigit()), None)
 
 
-def refuse_launcher() -> None:
-    """Raise InputError under an MPI launcher: of all stages only retraining is for many ranks."""
-    if launched_rank() is not None:
-        raise InputError("`imp run` starts its own ranks: leave mpirun out, and say `imp run --ranks N`")
+def launched_size() -> int | None:
+    """How many ranks the launcher says it started, or None when it does not say."""
+    return next((int(os.environ[name]) for name in _SIZE_VARIABLES if os.environ.get(name, "").isdigit()), None)
+
+
+def refuse_ranks() -> None:
+    """Raise InputError in a process that is one of several ranks: of all stages only retraining is for many."""
+    if launched_rank() is not None and launched_size() != 1:
+        raise InputError("only `imp retrain` runs on many ranks: leave mpirun out (`imp run --ranks N` starts its own)")
 
 
 def fan_out(
@@ -44,36 +52,39 @@ def fan_out(
     """Do the jobs that `make_jobs` lists, in its order; call `done` with each result as it comes.
 
     `make_jobs` and `done` run on one rank, `make_work` once in each process that gets a job. Returns whether this process
-    is the one that coordinated. An InputError of `make_jobs` is raised there, and ends the other ranks quietly.
+    is the one that coordinated. What `make_jobs` raises is raised there, and ends the other ranks quietly.
     """
-    if launched_rank() is None:
-        _alone(make_jobs(), make_work, done)
-        return True
-    world = _world()
-    if world.size == 1:
-        _alone(make_jobs(), make_work, done)
+    world = _world() if launched_rank() is not None else None
+    if world is None or world.size == 1:
+        jobs = make_jobs()
+        work = make_work() if jobs else None
+        for job in jobs:
+            done(job, work(job))  # type: ignore[misc]
         return True
     hosts = world.allgather(platform.node())
-    try:
-        if world.rank == 0:
-            _coordinate(world, make_jobs, done, say)
-        else:
+    if world.rank == 0:
+        try:
+            jobs = make_jobs()
+        except BaseException:
+            world.bcast(False)
+            raise
+        world.bcast(True)
+        with _aborting(world):
+            _coordinate(world, jobs, done, say)
+    elif world.bcast(None):
+        with _aborting(world):
             _serve(world, hosts, make_work)
-    except BaseException as error:
-        if world.rank == 0 and isinstance(error, InputError):
-            raise  # the other ranks have been told
-        print(f"rank {world.rank}: {one_line(error) or traceback.format_exc()}", file=sys.stderr, flush=True)
-        world.Abort(2 if one_line(error) else 1)
     return bool(world.rank == 0)
 
 
-def one_line(error: BaseException) -> str | None:
-    """The one line that a user needs of an error that they can mend; None for any other."""
-    if isinstance(error, InputError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'a file'}: {error.strerror}"
-    return None
+@contextlib.contextmanager
+def _aborting(world: Any) -> Iterator[None]:
+    """End every rank when this one raises: the others would wait for it for ever."""
+    try:
+        yield
+    except BaseException as error:
+        print(f"imp: rank {world.rank}: {one_line(error) or traceback.format_exc()}", file=sys.stderr, flush=True)
+        world.Abort(2 if one_line(error) else 1)
 
 
 def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -107,14 +118,6 @@ def own_share(devices: Sequence[str], position: int, workers: int) -> list[str]:
     return list(devices[position::workers]) or [devices[position % len(devices)]]
 
 
-def _alone(jobs: list[Job], make_work: Callable[[], Work], done: Callable[[Job, Result], None]) -> None:
-    if not jobs:
-        return
-    work = make_work()
-    for job in jobs:
-        done(job, work(job))
-
-
 def _world() -> Any:
     try:
         from mpi4py import MPI
@@ -123,18 +126,15 @@ def _world() -> Any:
             f"this process was started by an MPI launcher, but MPI cannot be loaded ({error}): "
             "`pip install 'imp-lottery[local]'` brings one"
         ) from None
+    if launched_size() not in (None, MPI.COMM_WORLD.size):
+        raise InputError(
+            f"the launcher started {launched_size()} ranks, but MPI sees {MPI.COMM_WORLD.size}: mpirun and mpi4py belong to "
+            "different MPIs; use the mpirun of the MPI that mpi4py loads"
+        )
     return MPI.COMM_WORLD
 
 
-def _coordinate(
-    world: Any, make_jobs: Callable[[], list[Job]], done: Callable[[Job, Result], None], say: Callable[[str], None]
-) -> None:
-    try:
-        jobs = make_jobs()
-    except InputError:
-        world.bcast(False)
-        raise
-    world.bcast(True)
+def _coordinate(world: Any, jobs: list[Job], done: Callable[[Job, Result], None], say: Callable[[str], None]) -> None:
     workers = world.size - 1
     if workers > len(jobs):
         say(f"{workers} ranks to train on, {len(jobs)} pairs to train: {workers - len(jobs)} idle")
@@ -155,8 +155,6 @@ def _coordinate(
 
 
 def _serve(world: Any, hosts: list[str], make_work: Callable[[], Work]) -> None:
-    if not world.bcast(None):
-        return
     work: Work | None = None
     result: Result | None = None
     while True:
@@ -180,10 +178,15 @@ def _take_own_gpus(rank: int, hosts: list[str]) -> None:
     """Show TensorFlow only this rank's part of its host's GPUs. Rank 0 trains nothing and takes none."""
     neighbours = [other for other in range(1, len(hosts)) if hosts[other] == hosts[rank]]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else [str(index) for index in range(_gpu_count())]
+    devices = _gpus() if visible is None else [device for device in visible.split(",") if device]
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own_share(devices, neighbours.index(rank), len(neighbours)))
 
 
-def _gpu_count() -> int:
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+def _gpus() -> list[str]:
+    """The numbers of the GPUs that this process may use (a container's, not all of the host's)."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [str(index) for index, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU"))]

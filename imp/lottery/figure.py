@@ -14,7 +14,9 @@ _MARKERS = {"ticket": "o", "reinit": "x", "shuffle": "^", "random": "s"}
 
 
 def accuracy(groups: Sequence[Group]) -> bytes:
-    """A PNG of the mean final validation accuracy of every group; bars are one standard deviation over replicates."""
+    """A PNG of the mean final validation accuracy of every group that has one; bars are one standard deviation over
+    replicates."""
+    groups = [group for group in groups if group.count]
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     _draw_dense(axes, groups)

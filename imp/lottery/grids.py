@@ -4,13 +4,13 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
 from data_prep.errors import InputError
 
 Variant = Literal["ticket", "reinit", "shuffle", "random"]
-CONTROLS: tuple[Variant, ...] = ("reinit", "shuffle", "random")
 FROM_SCRATCH: tuple[Variant, ...] = ("reinit", "random")
 
 
@@ -44,8 +44,8 @@ def _quantile_range(part: str, text: str) -> list[Fraction]:
 
 
 def quantile_name(quantile: Fraction) -> str:
-    """`90`, `97.5`: the quantile in decimals, as it is written in file names."""
-    return str(quantile.numerator) if quantile.denominator == 1 else str(float(quantile))
+    """`90`, `97.5`: the quantile in decimals, exact, as it is written in file names."""
+    return f"{Decimal(quantile.numerator) / Decimal(quantile.denominator):f}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,23 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import files
+from data_prep.errors import InputError
 
 Row = dict[str, Any]
 
 
 def append(path: Path, row: Row) -> None:
     with open(path, "a") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write(json.dumps(row, allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 def read(path: Path) -> list[Row]:
-    """The rows written so far; a last line cut short by a crash is left out. No file is no rows."""
+    """The rows written so far; a last line cut short by a crash is left out. No file is no rows.
+
+    Raises InputError with the file's name when another line is damaged.
+    """
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    try:
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}): remove {path.parent} and run its stage again") from None
 
 
 def rewind(path: Path, step: int) -> list[Row]:

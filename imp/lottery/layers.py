@@ -16,7 +16,7 @@ class BatchNorm(keras.layers.Layer):
     The moving variance takes up the unbiased batch variance. Input and output: float [batch, height, width, channels].
     """
 
-    def __init__(self, momentum: float, epsilon: float, gamma: Any, **options: Any):
+    def __init__(self, momentum: float, epsilon: float, gamma: str | keras.initializers.Initializer, **options: Any):
         super().__init__(**options)
         self.momentum, self.epsilon, self.gamma_initializer = momentum, epsilon, gamma
 

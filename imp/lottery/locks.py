@@ -19,20 +19,23 @@ class Busy(InputError):
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder` (made if missing), cleared of what a killed writer left half written.
+    """Hold the lock of `folder` (made if missing), cleared of what a killed writer left half written in it.
 
     Raises Busy, at once, when another process holds it. The kernel releases the lock of a process that dies.
     """
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
-    descriptor = _acquire(path)
     try:
-        files.remove_stale(folder)
-        yield
+        descriptor = _acquire(path)
+        try:
+            _sign(descriptor)
+            files.remove_stale(folder)
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
     finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
         with contextlib.suppress(OSError):  # folders made for nothing go again; one that holds something stays
             for parent in made:
                 parent.rmdir()
@@ -57,7 +60,7 @@ def _acquire(path: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(descriptor)
         except BlockingIOError:
             who = os.read(descriptor, 1000).decode() or "another process"
             os.close(descriptor)
@@ -69,14 +72,26 @@ def _acquire(path: Path) -> int:
                 "keep the run directory on one that has them"
             ) from None
         if _still_named(path, descriptor):
-            break
+            return descriptor
         os.close(descriptor)
+
+
+def _sign(descriptor: int) -> None:
     os.truncate(descriptor, 0)
     os.write(
         descriptor,
         f"process {os.getpid()} on {socket.gethostname()} ({_command()}), since {time.strftime('%H:%M:%S')}".encode(),
     )
-    return descriptor
+
+
+def _flock(descriptor: int) -> None:
+    """Lock, with a few tries: `holder` holds a lock for the instant in which it looks."""
+    for patience in (0.01, 0.02, 0.04, 0.08):
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(patience)
+    return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _still_named(path: Path, descriptor: int) -> bool:

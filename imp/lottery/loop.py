@@ -14,14 +14,17 @@ import numpy as np
 import tensorflow as tf
 
 from data_prep.errors import InputError
-from lottery import masks, models, recipe, schedules, store
+from lottery import masks, models, schedules, store
 from lottery.feed import Feed, normalise
+from lottery.recipe import Recipe, Train
 
 CALL_SECONDS = 0.5
 
+Maskable = Callable[[str, tuple[int, ...]], bool]
+
 
 class Diverged(Exception):
-    """The training loss is no longer finite; `step` is the optimizer step that computed it."""
+    """The loss on training or validation images is no longer finite; `step` is where that was seen."""
 
     def __init__(self, step: int):
         super().__init__(f"the loss was not finite at step {step}: lower train.learning_rate or lengthen train.warmup")
@@ -37,7 +40,7 @@ class Evaluation:
     count: int
 
 
-def set_up_tensorflow(train: recipe.Train) -> list[str]:
+def set_up_tensorflow(train: Train) -> list[str]:
     """Threads, determinism and devices, which must be settled before TensorFlow starts. Returns the devices to train on.
 
     The GPUs this process sees; with `train.devices` = n, the first n of them, or n logical devices where there is none.
@@ -61,25 +64,29 @@ def set_up_tensorflow(train: recipe.Train) -> list[str]:
 class Trainer:
     """One compiled network that any state and any mask can be put into.
 
-    `feed` is created by `make_feed` inside the strategy's scope. With `maskable` (paths of trainable variables) the step
-    selects their gradients by the current mask; without, it has no mask at all.
+    `feed` is created by `make_feed` inside the strategy's scope. The step selects the gradients of the trainable variables
+    that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all.
     """
 
     def __init__(
-        self, plan: recipe.Recipe, devices: Sequence[str], make_feed: Callable[[], Feed], maskable: Sequence[str] = ()
+        self,
+        recipe: Recipe,
+        devices: Sequence[str],
+        make_feed: Callable[[], Feed],
+        maskable: Maskable = lambda path, shape: False,
     ):
-        self.train = plan.train
+        self.train = recipe.train
         if self.train.batch % len(devices):
             raise InputError(f"train.batch {self.train.batch} does not divide among {len(devices)} devices: change it")
         self.strategy = _strategy(devices)
         with self.strategy.scope():
             self.feed = make_feed()
-            self.model = models.build(plan.model, self.feed.size, self.feed.classes)
+            self.model = models.build(recipe.model, self.feed.size, self.feed.classes)
             self.optimizer = _optimizer(self.train, self.model)
             self.masks = {
                 variable.path: tf.Variable(tf.ones(variable.shape, tf.bool), trainable=False)
                 for variable in self.model.trainable_variables
-                if variable.path in set(maskable)
+                if maskable(variable.path, tuple(variable.shape))
             }
         self._fresh_slots = models.arrays(self._slots())
         batch = self.train.batch
@@ -98,6 +105,10 @@ class Trainer:
         self._steps_per_call = 1
 
     @property
+    def replicas(self) -> int:
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
     def steps_per_epoch(self) -> int:
         return self.feed.spans["train"][1] // self.train.batch
 
@@ -113,10 +124,13 @@ class Trainer:
     def load(self, state: store.State, mask: masks.Mask | None = None) -> None:
         """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and slots.
 
-        Empty slots mean fresh ones. Raises InputError when a variable is missing, unknown or of another shape.
+        Empty slots mean fresh ones. Raises InputError when a variable is missing, unknown or of another shape, and when
+        the mask covers one that is not maskable.
         """
         slots = state.slots or self._fresh_slots
         mask = mask or {}
+        if unknown := mask.keys() - self.masks.keys():
+            raise InputError(f"the mask covers {min(unknown)}, which this network does not prune: take thresholds again")
         _assign(self.model.trainable_variables, masks.apply(mask, state.weights))
         _assign(self.model.non_trainable_variables, state.statistics)
         _assign(self._slots(), self._masked_slots(mask, slots))
@@ -221,7 +235,7 @@ class Trainer:
         """Add this replica's part of the L2 term's gradient; Keras sums gradients over replicas when it applies them."""
         if self.train.decay != "l2" or (self.train.decays == "kernels" and not _is_kernel(variable)):
             return gradient
-        return gradient + variable.value * (self.train.weight_decay / self.strategy.num_replicas_in_sync)
+        return gradient + variable.value * (self.train.weight_decay / self.replicas)
 
     def _select(self, variable: keras.Variable, gradient: tf.Tensor) -> tf.Tensor:
         """A select, not a product, so that not even a NaN reaches a pruned weight."""
@@ -250,7 +264,7 @@ def _strategy(devices: Sequence[str]) -> tf.distribute.Strategy:
     )
 
 
-def _optimizer(train: recipe.Train, model: keras.Model) -> keras.optimizers.Optimizer:
+def _optimizer(train: Train, model: keras.Model) -> keras.optimizers.Optimizer:
     """The recipe's optimizer, built for `model`: its slots are there, so that loading them can be checked."""
     decay = train.weight_decay if train.decay == "decoupled" else None
     if train.optimizer == "sgd":

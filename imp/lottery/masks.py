@@ -5,7 +5,7 @@ A mask maps the path of a prunable variable to a boolean array of its shape, Tru
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ Mask = dict[str, np.ndarray]
 Scope = Literal["kernels", "pointwise", "all"]
 
 
-def prunable(state: store.State, scope: Scope, exclude: Iterable[str] = ()) -> store.Arrays:
+def prunable(state: store.State, scope: Scope, exclude: Sequence[str] = ()) -> store.Arrays:
     """The variables that `scope` ranks, in the order of their paths.
 
     `kernels`: convolution, depthwise and dense kernels. `pointwise`: 1x1 convolution kernels. `all`: every variable,
@@ -27,25 +27,22 @@ def prunable(state: store.State, scope: Scope, exclude: Iterable[str] = ()) -> s
     Raises InputError when nothing is left, and by name when a variable holds NaN or infinity.
     """
     candidates = {**state.weights, **state.statistics} if scope == "all" else state.weights
-    patterns = list(exclude)
-    chosen = {
-        path: array
-        for path, array in sorted(candidates.items())
-        if _in_scope(path, array, scope) and not any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
-    }
+    chosen = {path: array for path, array in sorted(candidates.items()) if in_scope(path, array.shape, scope, exclude)}
     if not chosen:
-        raise InputError(f"nothing to prune: scope {scope!r} less {patterns} leaves no variable of this network")
+        raise InputError(f"nothing to prune: scope {scope!r} less {list(exclude)} leaves no variable of this network")
     for path, array in chosen.items():
         if not np.isfinite(array).all():
             raise InputError(f"{path} holds NaN or infinite weights: the dense network diverged, lower its learning rate")
     return chosen
 
 
-def _in_scope(path: str, array: np.ndarray, scope: Scope) -> bool:
-    if scope == "all":
-        return True
+def in_scope(path: str, shape: tuple[int, ...], scope: Scope, exclude: Sequence[str] = ()) -> bool:
+    """Whether `scope` less the patterns `exclude` covers the variable of this path and shape."""
+    if any(fnmatch.fnmatchcase(path, pattern) for pattern in exclude):
+        return False
     is_kernel = path.rsplit("/", 1)[-1].endswith("kernel")
-    return is_kernel and (scope == "kernels" or (array.ndim == 4 and array.shape[:2] == (1, 1)))
+    is_pointwise = len(shape) == 4 and tuple(shape[:2]) == (1, 1)
+    return scope == "all" or (is_kernel and (scope == "kernels" or is_pointwise))
 
 
 def pruned_count(quantile: Fraction, count: int) -> int:
@@ -92,7 +89,7 @@ def rank(weights: store.Arrays, layerwise: bool = False) -> Ranking:
     return Ranking(flat[order].astype(np.float64), _places(weights, order, layerwise), layerwise)
 
 
-def _places(weights: store.Arrays, order: np.ndarray, layerwise: bool) -> Mask:
+def _places(weights: store.Arrays, order: np.ndarray, layerwise: bool) -> dict[str, np.ndarray]:
     if layerwise:
         return {
             path: _inverse(np.argsort(np.abs(array).ravel(), kind="stable")).reshape(array.shape)

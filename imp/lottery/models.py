@@ -3,6 +3,7 @@
 Every layer is named, so that variable paths are the same in every process.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import keras
@@ -38,7 +39,7 @@ def mobilenet_v2(model: recipe.Model, size: int, classes: int) -> keras.Model:
 
     inputs = x = keras.Input((size, size, 3), name="images")
     x = convolve(width(32), 3, 1 if model.stem == "small" else 2, name="Conv1")(x)
-    x = keras.layers.ReLU(6.0, name="Conv1_relu")(normalise(name="bn_Conv1")(x))
+    x = keras.layers.ReLU(6.0, name="Conv1_relu")(normalise("bn_Conv1")(x))
     block = 0
     for expansion, channels, repeats, stride in _MOBILENET_V2_STAGES:
         for repeat in range(repeats):
@@ -46,7 +47,7 @@ def mobilenet_v2(model: recipe.Model, size: int, classes: int) -> keras.Model:
             x = _inverted_residual(x, name, expansion, width(channels), stride if repeat == 0 else 1, model)
             block += 1
     x = PointwiseConv2D(1280 if model.alpha <= 1 else width(1280), model.initializer, name="Conv_1")(x)
-    x = keras.layers.ReLU(6.0, name="out_relu")(normalise(name="Conv_1_bn")(x))
+    x = keras.layers.ReLU(6.0, name="out_relu")(normalise("Conv_1_bn")(x))
     x = keras.layers.GlobalAveragePooling2D(name="global_average_pooling2d")(x)
     outputs = keras.layers.Dense(classes, kernel_initializer=model.initializer, name="predictions")(x)
     return keras.Model(inputs, outputs, name="mobilenet_v2")
@@ -71,13 +72,13 @@ def _inverted_residual(
     shortcut, incoming = x, x.shape[-1]
     if expansion > 1:
         x = PointwiseConv2D(expansion * incoming, model.initializer, name=f"{name}_expand")(x)
-        x = keras.layers.ReLU(6.0, name=f"{name}_expand_relu")(normalise(name=f"{name}_expand_BN")(x))
+        x = keras.layers.ReLU(6.0, name=f"{name}_expand_relu")(normalise(f"{name}_expand_BN")(x))
     x = keras.layers.DepthwiseConv2D(
         3, stride, padding="same", use_bias=False, depthwise_initializer=model.initializer, name=f"{name}_depthwise"
     )(x)
-    x = keras.layers.ReLU(6.0, name=f"{name}_depthwise_relu")(normalise(name=f"{name}_depthwise_BN")(x))
+    x = keras.layers.ReLU(6.0, name=f"{name}_depthwise_relu")(normalise(f"{name}_depthwise_BN")(x))
     x = PointwiseConv2D(channels, model.initializer, name=f"{name}_project")(x)
-    x = normalise(name=f"{name}_project_BN")(x)
+    x = normalise(f"{name}_project_BN")(x)
     return keras.layers.Add(name=f"{name}_add")([shortcut, x]) if incoming == channels and stride == 1 else x
 
 
@@ -88,9 +89,14 @@ def _divisible(channels: int, alpha: float, divisor: int = 8) -> int:
     return rounded + divisor if rounded < 0.9 * scaled else rounded
 
 
-def _batch_norm(model: recipe.Model) -> partial[BatchNorm]:
-    gamma = keras.initializers.RandomUniform(0, 1) if model.batchnorm_gamma == "uniform" else "ones"
-    return partial(BatchNorm, model.batchnorm_momentum, model.batchnorm_epsilon, gamma)
+def _batch_norm(model: recipe.Model) -> Callable[..., BatchNorm]:
+    """A maker of BatchNorm layers; each gets an initialiser of its own, because one draws the same values at every call."""
+
+    def make(name: str) -> BatchNorm:
+        gamma = keras.initializers.RandomUniform(0, 1) if model.batchnorm_gamma == "uniform" else "ones"
+        return BatchNorm(model.batchnorm_momentum, model.batchnorm_epsilon, gamma, name=name)
+
+    return make
 
 
 def lenet_300_100(model: recipe.Model, size: int, classes: int) -> keras.Model:

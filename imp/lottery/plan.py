@@ -8,6 +8,8 @@ from data_prep.errors import InputError
 from lottery import grids
 from lottery.recipe import Recipe
 
+_UNKNOWN_STEPS = 1_000_000  # an epoch so long that iterations do not count
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -26,7 +28,9 @@ class Plan:
         return sorted({point.step(self.steps_per_epoch) for point in points} | {self.total_steps})
 
     def rewind_steps(self, rewind: str) -> list[int]:
-        """Steps of the rewind points in `rewind`, ascending. Raises InputError for one that is not among the snapshots."""
+        """Steps of the rewind points in `rewind`, ascending. Raises InputError for one that leaves nothing to train, or
+        that is not among the snapshots."""
+        _check("rewind point", rewind, self.recipe.train.epochs, self.steps_per_epoch, past_end=False)
         saved = self.snapshot_steps()
         for point in grids.parse_points(rewind):
             if point.step(self.steps_per_epoch) not in saved:
@@ -66,19 +70,22 @@ def make(recipe: Recipe, training_images: int) -> Plan:
 
 def check_points(recipe: Recipe, steps_per_epoch: int | None = None) -> None:
     """Raise InputError for a point of training past the end; without `steps_per_epoch`, only epochs can be judged."""
-    end = recipe.train.epochs
-    for key, text in (
-        ("train.snapshots", recipe.train.snapshots),
-        ("retrain.rewind", recipe.retrain.rewind),
-        ("train.warmup", recipe.train.warmup),
-    ):
-        for point in grids.parse_points(text):
-            epochs = point.epochs(steps_per_epoch)
-            if epochs > end or (key == "retrain.rewind" and epochs == end):
-                raise InputError(
-                    f"{key}: {point} leaves nothing to train, training ends after {end} epochs: "
-                    "choose an earlier point, or raise train.epochs"
-                )
+    epochs = recipe.train.epochs
+    _check("train.snapshots", recipe.train.snapshots, epochs, steps_per_epoch, past_end=True)
+    _check("train.warmup", recipe.train.warmup, epochs, steps_per_epoch, past_end=True)
+    _check("retrain.rewind", recipe.retrain.rewind, epochs, steps_per_epoch, past_end=False)
+
+
+def _check(key: str, points: str, epochs: int, steps_per_epoch: int | None, past_end: bool) -> None:
+    """Every one of `points` must lie within training; unless `past_end`, before its last step."""
+    length = steps_per_epoch or _UNKNOWN_STEPS
+    for point in grids.parse_points(points):
+        step, end = point.step(length), epochs * length
+        if point.unit == "it" and steps_per_epoch is None:
+            continue
+        if step > end or (step == end and not past_end):
+            problem = f"lies past the end of training ({epochs} epochs)" if step > end else "leaves nothing to train"
+            raise InputError(f"{key}: {point} {problem}: choose an earlier point, or raise train.epochs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +114,3 @@ def dry_run(recipe: Recipe, training_images: int | None) -> list[Cost]:
         )
         for job in planned.jobs(recipe.quantiles(), recipe.retrain.rewind)
     ]
-
-
-_UNKNOWN_STEPS = 1_000_000  # an epoch so long that iterations do not count

@@ -4,8 +4,9 @@ The defaults are the digits experiment (pipelines/digits.toml): they are what a 
 """
 
 import difflib
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,8 +24,8 @@ NotNegative = Annotated[int, Field(ge=0)]
 Fractional = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _grid(parse: Any) -> Any:
-    """A string that `parse` accepts; stays a string, so that a recipe is written out as it was read."""
+def _checked(parse: Callable[[str], object]) -> pydantic.AfterValidator:
+    """A string that `parse` accepts; it stays a string, so that a recipe is written out as it was read."""
 
     def check(text: str) -> str:
         parse(text)
@@ -33,9 +34,15 @@ def _grid(parse: Any) -> Any:
     return pydantic.AfterValidator(check)
 
 
-QuantileGrid = Annotated[str, _grid(grids.parse_quantiles)]
-Points = Annotated[str, _grid(grids.parse_points)]
-Point = Annotated[str, _grid(grids.parse_point)]
+def _check_name(text: str) -> None:
+    if text == "latest" or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
+        raise InputError(f"{text!r} cannot name a run: write letters, digits, '.', '_' and '-' (and not `latest`)")
+
+
+Name = Annotated[str, _checked(_check_name)]
+QuantileGrid = Annotated[str, _checked(grids.parse_quantiles)]
+Points = Annotated[str, _checked(grids.parse_points)]
+Point = Annotated[str, _checked(grids.parse_point)]
 
 
 class Table(pydantic.BaseModel):
@@ -97,9 +104,9 @@ class Train(Table):
 class Thresholds(Table):
     """Which weights are ranked, and the quantiles of their magnitudes that become masks."""
 
-    quantiles: QuantileGrid = "50,70,80,85,90"
+    quantiles: QuantileGrid = "50,70,80,90,95"
     scope: Literal["kernels", "pointwise", "all"] = "kernels"
-    exclude: list[str] = ["predictions/*"]  # shell patterns of variable paths
+    exclude: list[str] = ["Conv_1/*", "predictions/*"]  # shell patterns of variable paths
     layerwise: bool = False
 
 
@@ -110,7 +117,7 @@ class Retrain(Table):
     slots: Literal["fresh", "restore"] = "fresh"  # optimizer slots at the rewind point
     order: Literal["fresh", "same"] = "fresh"  # data order and augmentation, against the dense run's
     controls: list[Literal["reinit", "shuffle", "random"]] = ["reinit", "shuffle"]
-    control_quantiles: QuantileGrid = "85"
+    control_quantiles: QuantileGrid = "90"
 
 
 class Track(Table):
@@ -123,7 +130,7 @@ class Track(Table):
 class Recipe(Table):
     """An experiment: one dense network a replicate, its masks, and every ticket trained from them."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "digits"
+    name: Name = "digits"
     seed: NotNegative = 0
     replicates: Positive = 1
     delta: Annotated[float, Field(ge=0, le=1)] = 0.002  # a ticket this much below dense still matches (accuracy)
@@ -145,7 +152,7 @@ class Recipe(Table):
 Stage = Literal["train", "thresholds", "retrain"]
 
 # Keys that say how much to make or how to go about it, not what an output is.
-_NOT_IDENTITY = {"train.snapshots", "train.checkpoint_seconds", "train.devices", "thresholds.quantiles"}
+_NOT_IDENTITY = {"train.snapshots", "train.checkpoint_seconds", "thresholds.quantiles"}
 _DEPENDS: dict[Stage, tuple[str, ...]] = {
     "train": ("seed", "data.", "model.", "train."),
     "thresholds": ("seed", "data.", "model.", "train.", "thresholds."),
@@ -155,11 +162,24 @@ _DEPENDS: dict[Stage, tuple[str, ...]] = {
 
 def depends(recipe: Recipe, stage: Stage) -> dict[str, Any]:
     """The values, by dotted key, that an output of `stage` depends on."""
+    left_out = _NOT_IDENTITY | _without_effect(recipe)
     return {
         key: value
         for key, value in flat(recipe.model_dump()).items()
-        if key.startswith(_DEPENDS[stage]) and key not in _NOT_IDENTITY
+        if key.startswith(_DEPENDS[stage]) and key not in left_out
     }
+
+
+def _without_effect(recipe: Recipe) -> set[str]:
+    """Keys that the choice of another leaves without a meaning."""
+    keys = set()
+    if recipe.train.schedule != "step":
+        keys |= {"train.milestones", "train.gamma"}
+    if recipe.train.optimizer != "sgd":
+        keys |= {"train.momentum", "train.nesterov"}
+    if recipe.model.name == "lenet_300_100":
+        keys |= {f"model.{key}" for key in Model.model_fields if key.startswith(("alpha", "stem", "batchnorm"))}
+    return keys
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

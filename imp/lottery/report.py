@@ -4,6 +4,8 @@ import base64
 import csv
 import dataclasses
 import io
+import math
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from lottery import recipe, results, verdicts
 from lottery.results import Group, Row
 from lottery.run import Run
 
-HEADINGS = ("network", "density", "rewound to", "runs", "validation", "test", "ticket - dense", "verdict")
+HEADINGS = ("network", "density", "rewound to", "runs", "validation", "test", "against dense", "verdict")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +35,13 @@ class Report:
 
     @property
     def failures(self) -> list[Row]:
-        return [row for row in self.rows if row["status"] != "done"]
+        return [row for row in self.rows if row["status"] not in ("done", "missing")]
 
 
 def report(run: Run) -> Report:
     """Write the report of what the run has so far, and return it. Raises InputError before the dense training is done."""
     rows = results.rows(run)
-    if not any(row["status"] == "done" for row in rows):
+    if not any(row["status"] == "done" and row["variant"] == "dense" for row in rows):
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
     groups = results.groups(rows, run.recipe.delta)
     made = Report(headline(groups, run), groups, rows)
@@ -63,44 +65,49 @@ def headline(groups: Sequence[Group], run: Run) -> list[str]:
     for rewind, best in results.sparsest_matching(groups).items():
         tickets = [group for group in groups if group.variant == "ticket" and group.rewind == rewind]
         sentences.append(_sentence(rewind, best, tickets))
-    if any(group.variant == "ticket" for group in groups) and dense.count < verdicts.LEAST_REPLICATES:
+    missing = sum(group.planned - group.count for group in groups)
+    if missing:
+        sentences.append(f"{missing} of {sum(group.planned for group in groups)} networks have no result: see `imp status`.")
+    if dense.planned < verdicts.LEAST_REPLICATES:
         least = verdicts.LEAST_REPLICATES
         sentences.append(
-            f"Verdicts need {least} replicates, this run has {dense.count}: "
-            f"`imp run --run {run.folder} --set replicates={least}` adds the others."
+            f"Verdicts need {least} replicates, this run has {dense.planned}: "
+            f"`imp run --run {shlex.quote(str(run.folder))} --set replicates={least}` adds the others."
         )
     return sentences
 
 
 def _sentence(rewind: str, best: Group | None, tickets: Sequence[Group]) -> str:
     if best:
-        return (
-            f"Rewound to {rewind}, the sparsest winning ticket keeps {best.density:.2%} of the prunable weights: "
-            f"{best.difference * 100:+.2f} points against dense."
-        )
-    if all(group.verdict == "undecided" for group in tickets):
-        level = [group for group in tickets if group.difference >= 0]
-        if not level:
-            return f"Rewound to {rewind}, undecided; no ticket's mean reached the dense network's."
-        sparsest = min(level, key=lambda group: group.density)
-        return (
-            f"Rewound to {rewind}, undecided; the sparsest ticket at or above dense so far keeps "
-            f"{sparsest.density:.2%} of the prunable weights ({sparsest.difference * 100:+.2f} points)."
-        )
+        return f"Rewound to {rewind}, the sparsest winning ticket keeps {_share(best)}."
+    level = [group for group in tickets if group.verdict == "undecided" and group.difference >= 0]
+    if level:
+        sparsest = max(level, key=lambda group: group.quantile or 0)
+        return f"Rewound to {rewind}, undecided; the sparsest ticket at or above dense so far keeps {_share(sparsest)}."
     return f"Rewound to {rewind}, no ticket of this grid is known to match the dense network."
 
 
+def _share(group: Group) -> str:
+    return f"{group.density:.2%} of the prunable weights ({group.difference * 100:+.2f} points against dense)"
+
+
 def _cells(group: Group) -> tuple[str, ...]:
+    count = str(group.count) if group.count == group.planned else f"{group.count} of {group.planned}"
+    rewind = "" if group.variant == "dense" else group.rewind
+    density = "" if math.isnan(group.density) else f"{group.density:.2%}"
+    if not group.count:
+        return (group.variant, density, rewind, count, "", "", "", group.verdict or "")
     spread = f" ± {group.spread * 100:.2f}" if group.spread is not None else ""
-    difference = "" if group.verdict is None else f"{group.difference * 100:+.2f}"
-    if group.verdict is not None and group.count > 1:
+    difference = "" if math.isnan(group.difference) else f"{group.difference * 100:+.2f}"
+    if difference and group.count > 1:
         difference += f" ({group.low * 100:+.2f} .. {group.high * 100:+.2f})"
+    validation = f"{group.validation_accuracy * 100:.2f}{spread}"
     return (
         group.variant,
-        f"{group.density:.2%}",
-        "" if group.variant == "dense" else group.rewind,
-        str(group.count),
-        f"{group.validation_accuracy * 100:.2f}{spread}",
+        density,
+        rewind,
+        count,
+        validation,
         f"{group.test_accuracy * 100:.2f}",
         difference,
         group.verdict or "",

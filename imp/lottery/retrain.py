@@ -2,18 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
-from fractions import Fraction
-from typing import Any
 
 from data_prep.errors import InputError
-from lottery import fanout, grids, plan
+from lottery import fanout, grids
 from lottery.fanout import Result
 from lottery.grids import Job
 from lottery.progress import Reporter, duration
 from lottery.run import Run
 from lottery.start import start_tensorflow
-from lottery.thresholds import listed
 
 
 @dataclasses.dataclass
@@ -22,6 +18,15 @@ class Summary:
 
     finished: int = 0
     unfinished: list[tuple[Job, Result]] = dataclasses.field(default_factory=list)
+
+    @property
+    def only_busy(self) -> bool:
+        """Whether all that is missing is being trained by other processes."""
+        return all(result["status"] == "busy" for _, result in self.unfinished)
+
+    def lines(self) -> list[str]:
+        """One line for each network that was not finished."""
+        return [f"{job} {outcome(result)}" for job, result in self.unfinished]
 
 
 def retrain(run: Run, reporter: Reporter, quantiles: str | None = None, rewind: str | None = None) -> Summary | None:
@@ -35,9 +40,12 @@ def retrain(run: Run, reporter: Reporter, quantiles: str | None = None, rewind: 
     clock = _Clock()
 
     def make_jobs() -> list[Job]:
-        jobs = all_jobs(run, planned, quantiles, rewind)
+        _check_masks(run, quantiles)
+        jobs = run.jobs(planned, quantiles, rewind)
         run.adopt()
-        missing = [job for job in jobs if not finished(run.network(job).read_result())]
+        if run.recipe.retrain.controls and all(job.variant == "ticket" for job in jobs):
+            reporter.say(f"no controls: there is no mask of quantile {run.recipe.retrain.control_quantiles} among these")
+        missing = [job for job in jobs if not run.network(job).is_finished]
         summary.finished = len(jobs) - len(missing)
         reporter.say(f"{len(jobs)} networks under masks: {summary.finished} finished, {len(missing)} to train")
         clock.start(len(missing), sum(planned.epochs(job) for job in missing))
@@ -50,7 +58,7 @@ def retrain(run: Run, reporter: Reporter, quantiles: str | None = None, rewind: 
         return tickets.Worker(run, planned, reporter)
 
     def done(job: Job, result: Result) -> None:
-        if finished(result) and result["status"] == "done":
+        if result["status"] == "done":
             summary.finished += 1
         else:
             summary.unfinished.append((job, result))
@@ -59,35 +67,22 @@ def retrain(run: Run, reporter: Reporter, quantiles: str | None = None, rewind: 
     return summary if fanout.fan_out(make_jobs, make_work, done, reporter.say) else None
 
 
-def all_jobs(run: Run, planned: plan.Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
-    """Every job of the masks there are. Raises InputError when a mask that is asked for is not there."""
-    wanted: set[Fraction] = set(grids.parse_quantiles(quantiles)) if quantiles else set()
-    for replicate in run.replicates():
-        wanted |= set() if quantiles else set(listed(replicate))
-    for replicate in run.replicates():
-        missing = [grids.quantile_name(quantile) for quantile in sorted(wanted - set(listed(replicate)))]
+def _check_masks(run: Run, quantiles: str | None) -> None:
+    """Raise InputError when a replicate has no masks, or lacks one that is asked for (by default: that another one has)."""
+    there = {replicate.folder: set(replicate.quantiles()) for replicate in run.replicates()}
+    wanted = set(grids.parse_quantiles(quantiles)) if quantiles is not None else set().union(*there.values())
+    for folder, made in there.items():
+        if not made:
+            raise InputError(f"{folder} has no masks: run `imp thresholds` first")
+        missing = ",".join(map(grids.quantile_name, sorted(wanted - made)))
         if missing:
-            raise InputError(
-                f"{replicate.folder} has no mask for quantile {missing[0]}: "
-                f"run `imp thresholds --quantiles {','.join(missing)}` first"
-            )
-    return planned.jobs(sorted(wanted), rewind or run.recipe.retrain.rewind)
-
-
-def finished(result: dict[str, Any] | None) -> bool:
-    """Whether a network needs no more training: done, or diverged, which it would do again."""
-    return result is not None and result["status"] in ("done", "diverged")
+            raise InputError(f"{folder} has no mask of {missing}: run `imp thresholds --quantiles {missing}` first")
 
 
 def outcome(result: Result) -> str:
     if result["status"] == "done":
         return f"validation {result['final']['validation_accuracy']:.2%}, {duration(result['timing']['seconds'])}"
     return f"{result['status']}: {str(result.get('reason', '')).strip().splitlines()[-1]}"
-
-
-def failures(summary: Summary) -> Sequence[str]:
-    """One line for each network that has no result."""
-    return [f"{job} {outcome(result)}" for job, result in summary.unfinished]
 
 
 class _Clock:

@@ -11,8 +11,8 @@ from data_prep import files
 from data_prep.errors import InputError
 from data_prep.prepare import existing
 from data_prep.records import Manifest
-from lottery import environment, plan, recipe
-from lottery.grids import Job, quantile_name
+from lottery import environment, identity, locks, plan, recipe
+from lottery.grids import Job, parse_quantiles, quantile_name
 from lottery.recipe import Recipe
 
 
@@ -44,6 +44,12 @@ class Network:
     def read_result(self) -> dict[str, Any] | None:
         return files.read_json(self.result) if self.result.exists() else None
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether it needs no more training: done, or diverged, which it would do again. What failed is tried again."""
+        result = self.read_result()
+        return result is not None and result["status"] in ("done", "diverged")
+
 
 @dataclasses.dataclass(frozen=True)
 class Replicate:
@@ -63,8 +69,19 @@ class Replicate:
         """Written after the masks it lists."""
         return self.folder / "thresholds.json"
 
+    @property
+    def masks(self) -> Path:
+        return self.folder / "masks"
+
     def mask(self, quantile: Fraction) -> Path:
-        return self.folder / "masks" / f"q{quantile_name(quantile)}.h5"
+        return self.masks / f"q{quantile_name(quantile)}.h5"
+
+    def quantiles(self) -> list[Fraction]:
+        """The quantiles whose masks there are, ascending; none before thresholds were taken."""
+        if not self.thresholds.exists():
+            return []
+        listed = [Fraction(str(row["quantile"])) for row in files.read_json(self.thresholds)["quantiles"]]
+        return [quantile for quantile in listed if self.mask(quantile).exists()]
 
     def network(self, job: Job) -> Network:
         return Network(self.folder / "retrain" / f"q{quantile_name(job.quantile)}-step-{job.step:06d}" / job.variant)
@@ -86,6 +103,13 @@ class Run:
 
     def network(self, job: Job) -> Network:
         return self.replicate(job.replicate).network(job)
+
+    def jobs(self, planned: plan.Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
+        """Every network to train under a mask, longest first: at all quantiles that a replicate has masks of (the recipe's
+        before there are any) and the recipe's rewind points, or at those of the grids given."""
+        made = {quantile for replicate in self.replicates() for quantile in replicate.quantiles()}
+        wanted = set(parse_quantiles(quantiles)) if quantiles is not None else made or set(self.recipe.quantiles())
+        return planned.jobs(sorted(wanted), rewind if rewind is not None else self.recipe.retrain.rewind)
 
     @property
     def report(self) -> Path:
@@ -113,13 +137,15 @@ class Run:
         `runs` of the current folder; a run elsewhere is reached by --run or IMP_RUN.
         """
         content = recipe.to_toml(self.recipe)
-        path = self.folder / "recipe.toml"
-        if not path.exists() or path.read_text() != content:
-            files.write_text(path, content)
-        if not (self.folder / "environment.json").exists():
-            files.write_json(self.folder / "environment.json", environment.describe())
-        if self.folder.resolve().parent == Path("runs").resolve():
-            _link(Path("runs") / "latest", self.folder.name)
+        own = self.folder / "recipe.toml"
+        if not own.exists() or own.read_text() != content:
+            with locks.writing(self.folder):
+                files.write_text(own, content)
+                if not (self.folder / "environment.json").exists():
+                    files.write_json(self.folder / "environment.json", environment.describe())
+        actual = self.folder.resolve()
+        if actual.parent == Path("runs").resolve():
+            _link(Path("runs") / "latest", actual.name)
 
 
 def open_run(
@@ -132,54 +158,27 @@ def open_run(
     there is no run.
     """
     named = recipe.resolve(recipe.load(recipe_file), overrides, str(recipe_file)) if recipe_file else None
-    folder = folder or _default_folder(named)
+    folder = folder or _default_folder(named, overrides)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a run directory: name another with --run")
     own = folder / "recipe.toml"
     if must_exist and not own.exists():
         raise InputError(f"there is no run in {folder}: start one with `imp run` or `imp train`, or name it with --run")
-    table = recipe.load(own) if own.exists() else {}
-    run = Run(folder, named or recipe.resolve(table, overrides, str(own)))
+    if named is None:
+        named = recipe.resolve(recipe.load(own), overrides, str(own)) if own.exists() else recipe.resolve({}, overrides)
+    run = Run(folder, named)
     plan.check_points(run.recipe)
-    _check_outputs(run)
+    identity.check(folder, run.recipe)
     return run
 
 
-def _default_folder(named: Recipe | None) -> Path:
+def _default_folder(named: Recipe | None, overrides: Sequence[str]) -> Path:
     if os.environ.get("IMP_RUN"):
         return Path(os.environ["IMP_RUN"])
     latest = Path("runs") / "latest"
     if named is None and latest.is_symlink():
         return Path("runs") / os.readlink(latest)
-    return Path("runs") / (named or Recipe()).name
-
-
-def _check_outputs(run: Run) -> None:
-    """Raise InputError when an output there is not what the recipe would make, with the keys that differ."""
-    for number in range(1, len(list(run.folder.glob("replicate-*"))) + 1):
-        replicate = run.replicate(number)
-        outputs: list[tuple[Path, recipe.Stage]] = [
-            (replicate.dense.result, "train"),
-            (replicate.thresholds, "thresholds"),
-        ]
-        outputs += [(path, "retrain") for path in sorted(replicate.folder.glob("retrain/*/*/result.json"))]
-        for path, stage in outputs:
-            if path.exists():
-                _check_output(path, recipe.depends(run.recipe, stage))
-
-
-def _check_output(path: Path, wanted: dict[str, Any]) -> None:
-    made_with = files.read_json(path).get("made_with", {})
-    differs = [
-        f"{key} was {made_with.get(key)!r}, is {wanted.get(key)!r}"
-        for key in sorted(made_with | wanted)
-        if made_with.get(key) != wanted.get(key)
-    ]
-    if differs:
-        raise InputError(
-            f"{path} was made with another recipe ({'; '.join(differs)}): "
-            "use the same values, another --run, or remove that folder"
-        )
+    return Path("runs") / (named or recipe.resolve({}, overrides)).name
 
 
 def _link(link: Path, target: str) -> None:

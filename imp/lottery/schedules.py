@@ -1,5 +1,8 @@
 """Learning rate as a pure function of the global step, computed on the host in float64."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 
 from lottery.grids import parse_point
@@ -19,7 +22,7 @@ def rates(train: Train, steps_per_epoch: int, first: int, count: int) -> np.ndar
         progress = (steps - warmup) / max(total - warmup, 1)
         factor = 0.5 * (1 + np.cos(np.pi * np.clip(progress, 0, 1)))
     elif train.schedule == "step":
-        passed = np.sum([steps >= milestone * total for milestone in train.milestones], axis=0)
+        passed = np.sum([steps >= math.ceil(Fraction(str(milestone)) * total) for milestone in train.milestones], axis=0)
         factor = train.gamma ** (passed * np.ones_like(steps))
     else:
         factor = np.ones_like(steps)

@@ -1,12 +1,11 @@
 """What of a run is done, under way, failed or missing, and how long the rest will take."""
 
 import dataclasses
-from typing import Any
 
+from data_prep import files
 from data_prep.errors import InputError
 from lottery import journal, locks
 from lottery.plan import Plan
-from lottery.retrain import all_jobs
 from lottery.run import Network, Run
 
 
@@ -46,20 +45,17 @@ def _dense(run: Run, planned: Plan) -> Line:
 
 def _masks(run: Run) -> Line:
     line = Line("thresholds")
+    wanted = set(run.recipe.quantiles()).union(*(replicate.quantiles() for replicate in run.replicates()))
     for replicate in run.replicates():
-        for quantile in run.recipe.quantiles():
-            if replicate.mask(quantile).exists():
-                line.done += 1
-            else:
-                line.missing += 1
+        made = len(replicate.quantiles())
+        line.done += made
+        line.missing += len(wanted) - made
     return line
 
 
 def _networks(run: Run, planned: Plan) -> Line:
     line = Line("retrain")
-    listed = all(replicate.thresholds.exists() for replicate in run.replicates())
-    jobs = all_jobs(run, planned) if listed else planned.jobs(run.recipe.quantiles(), run.recipe.retrain.rewind)
-    left = sum(planned.epochs(job) for job in jobs if _count(line, run.network(job), str(job), planned))
+    left = sum(planned.epochs(job) for job in run.jobs(planned) if _count(line, run.network(job), str(job), planned))
     _estimate(run, line, left)
     return line
 
@@ -86,13 +82,7 @@ def _count(line: Line, network: Network, title: str, planned: Plan) -> bool:
 
 def _estimate(run: Run, line: Line, epochs: float) -> None:
     """Time left at the speed of this run's finished networks, one at a time."""
-    speeds = [_seconds_per_epoch(path) for path in run.folder.glob("replicate-*/**/result.json")]
-    known = [speed for speed in speeds if speed]
-    if known and epochs:
-        line.seconds_left = epochs * sum(known) / len(known)
-
-
-def _seconds_per_epoch(result: Any) -> float | None:
-    content = Network(result.parent).read_result() or {}
-    seconds = content.get("timing", {}).get("seconds")
-    return seconds / content["epochs"] if seconds and content.get("epochs") else None
+    if epochs:
+        results = [files.read_json(path) for path in run.folder.glob("replicate-*/**/result.json")]
+        speeds = [result["timing"]["seconds"] / result["epochs"] for result in results if result["status"] == "done"]
+        line.seconds_left = epochs * sum(speeds) / len(speeds) if speeds else None

@@ -9,9 +9,8 @@ import numpy as np
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import grids, locks, masks, store
+from lottery import grids, identity, masks, store
 from lottery.progress import Reporter
-from lottery.recipe import depends
 from lottery.run import Replicate, Run
 
 
@@ -19,34 +18,36 @@ def thresholds(run: Run, reporter: Reporter) -> list[dict[str, Any]]:
     """Write the masks of the recipe's quantiles that are missing; return every replicate's table.
 
     A table has `scope`, `count`, `min`, `max` and `mean` of |w|, and `quantiles`: a list, ascending, of `quantile`,
-    `threshold`, `pruned`, `remaining`, `density` and `collapsed` (layers of which nothing is kept). Masks of other quantiles
-    made earlier stay, and stay listed. Raises InputError when a dense network is not trained.
+    `threshold` (None if layerwise: each layer has its own), `pruned`, `remaining`, `density` and `collapsed` (layers of which
+    nothing is kept). Masks of other quantiles made earlier stay, and stay listed. Raises InputError when a dense network is
+    not trained.
     """
     last = run.plan().total_steps
     for replicate in run.replicates():
         if not replicate.dense.result.exists():
             raise InputError(f"{replicate.dense.folder} holds no finished training: run `imp train` first")
+    tables = [_replicate(run, replicate, last, reporter) for replicate in run.replicates()]
     run.adopt()
-    return [_replicate(run, replicate, last, reporter) for replicate in run.replicates()]
-
-
-def listed(replicate: Replicate) -> list[Fraction]:
-    """The quantiles whose masks a replicate has, ascending. Raises InputError when thresholds were not taken."""
-    if not replicate.thresholds.exists():
-        raise InputError(f"{replicate.folder} has no masks: run `imp thresholds` first")
-    return [Fraction(str(row["quantile"])) for row in files.read_json(replicate.thresholds)["quantiles"]]
+    return tables
 
 
 def _replicate(run: Run, replicate: Replicate, last: int, reporter: Reporter) -> dict[str, Any]:
-    made = set(listed(replicate)) if replicate.thresholds.exists() else set()
-    wanted = sorted(made | set(run.recipe.quantiles()))
-    if made == set(wanted) and all(replicate.mask(quantile).exists() for quantile in wanted):
+    wanted = _wanted(run)
+    if replicate.quantiles() == wanted:
         table = files.read_json(replicate.thresholds)
     else:
-        with locks.writing(replicate.mask(wanted[0]).parent):
-            table = _write(run, replicate, store.load_state(replicate.snapshot(last)), wanted)
+        with identity.claimed(replicate.masks, run.recipe, "thresholds"):
+            run.adopt()
+            files.remove_stale(replicate.folder)
+            table = _write(run, replicate, store.load_state(replicate.snapshot(last)), _wanted(run))
     _say(replicate, table, reporter)
     return table
+
+
+def _wanted(run: Run) -> list[Fraction]:
+    """The recipe's quantiles, and those that any replicate has masks of: a grid is only ever widened, and for all."""
+    made = {quantile for replicate in run.replicates() for quantile in replicate.quantiles()}
+    return sorted(made | set(run.recipe.quantiles()))
 
 
 def _say(replicate: Replicate, table: dict[str, Any], reporter: Reporter) -> None:
@@ -76,7 +77,6 @@ def _write(run: Run, replicate: Replicate, state: store.State, quantiles: Sequen
         "max": float(ranking.magnitudes[-1]),
         "mean": float(ranking.magnitudes.mean()),
         "quantiles": rows,
-        "made_with": depends(run.recipe, "thresholds"),
     }
     files.write_json(replicate.thresholds, table)
     return table
@@ -86,7 +86,7 @@ def _row(quantile: Fraction, ranking: masks.Ranking, mask: masks.Mask, state: st
     remaining = sum(int(np.count_nonzero(kept)) for kept in mask.values())
     return {
         "quantile": quantile.numerator if quantile.denominator == 1 else float(quantile),
-        "threshold": ranking.threshold(quantile),
+        "threshold": None if ranking.layerwise else ranking.threshold(quantile),
         "pruned": ranking.magnitudes.size - remaining,
         "remaining": remaining,
         "density": dataclasses.asdict(masks.density(mask, state)),

@@ -1,5 +1,6 @@
 """Weights & Biases as a mirror of metrics.jsonl, one run per network. Never needed, never fatal."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ class Tracker:
 
     def finish(self, result: dict[str, Any]) -> None:
         self._attempt(lambda run: run.summary.update({"status": result["status"], **result.get("final", {})}))
-        self._attempt(lambda run: run.finish(exit_code=0 if result["status"] == "done" else 1, quiet=True))
+        self._attempt(lambda run: run.finish(exit_code=0 if result["status"] == "done" else 1))
 
     def _attempt(self, call: Any) -> None:
         if self._run is None:
@@ -39,6 +40,7 @@ def track(recipe: Recipe, folder: Path, network: Path) -> Tracker:
 
 
 def _start(recipe: Recipe, folder: Path, network: Path) -> Any:
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # or it calls home at exit, offline too
     try:
         import wandb
 

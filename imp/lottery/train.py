@@ -4,15 +4,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from data_prep.errors import InputError
-from lottery import plan, seeds
+from lottery import identity, plan, seeds
 from lottery.progress import Reporter, duration
-from lottery.recipe import depends
 from lottery.run import Replicate, Run
 from lottery.start import start_tensorflow
 from lottery.tracking import track
 
 if TYPE_CHECKING:
-    from lottery import network
+    from lottery import training
 
 
 def train(run: Run, reporter: Reporter) -> list[dict[str, Any]]:
@@ -22,37 +21,42 @@ def train(run: Run, reporter: Reporter) -> list[dict[str, Any]]:
     same steps give the same bits. Raises InputError when a dense network diverged, since nothing can be built on it.
     """
     planned = run.plan()
-    run.adopt()
     steps = planned.snapshot_steps()
     unfinished = [
         number
         for number, replicate in enumerate(run.replicates(), 1)
-        if not (replicate.dense.result.exists() and all(replicate.snapshot(step).exists() for step in steps))
+        if not (replicate.dense.is_finished and all(replicate.snapshot(step).exists() for step in steps))
     ]
     if unfinished:
         _train(run, planned, unfinished, reporter)
+    run.adopt()
     return [_checked(replicate, reporter) for replicate in run.replicates()]
 
 
 def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter) -> None:
     start_tensorflow()  # here, because a finished training need not wait for it
-    from lottery import network
+    from lottery import training
 
-    trainer = network.make_trainer(run)
+    trainer = training.make_trainer(run)
     for number in numbers:
         dense = run.replicate(number).dense
         task = _task(run, planned, number)
-        result = network.train(trainer, task, dense, reporter, partial(track, run.recipe, run.folder, dense.folder))
-        if result["status"] == "done":
-            network.fill_in(trainer, task, dense, reporter)
+        with identity.claimed(dense.folder, run.recipe, "train"):
+            run.adopt()
+            result = dense.read_result()
+            if not dense.is_finished:
+                tracker = partial(track, run.recipe, run.folder, dense.folder)
+                result = training.train(trainer, task, dense, reporter, tracker)
+            if result and result["status"] == "done":
+                training.fill_in(trainer, task, reporter)
 
 
-def _task(run: Run, planned: plan.Plan, number: int) -> "network.Task":
-    from lottery import models, network
+def _task(run: Run, planned: plan.Plan, number: int) -> "training.Task":
+    from lottery import models, training
 
     classes = len(run.manifest().classes)
     seed = partial(seeds.derive, run.recipe.seed, number)
-    return network.Task(
+    return training.Task(
         title=f"replicate-{number} dense",
         start=lambda: models.initial_weights(run.recipe.model, run.recipe.data.size, classes, seed("initialisation")),
         last_step=planned.total_steps,
@@ -62,7 +66,6 @@ def _task(run: Run, planned: plan.Plan, number: int) -> "network.Task":
             "replicate": number,
             "first_step": 0,
             "epochs": run.recipe.train.epochs,
-            "made_with": depends(run.recipe, "train"),
         },
     )
 

@@ -2,16 +2,16 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_prep import files
-from lottery import journal, locks, masks, store
+from lottery import journal, masks, store
 from lottery.feed import Feed
-from lottery.loop import Diverged, Trainer, set_up_tensorflow
+from lottery.loop import Diverged, Maskable, Trainer, set_up_tensorflow
 from lottery.progress import Reporter
 from lottery.run import Network, Run
 from lottery.tracking import Tracker
@@ -35,48 +35,45 @@ class Task:
 
 
 def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, track: Callable[[], Tracker]) -> dict[str, Any]:
-    """Train `task` unless its result is there, and return the result.
+    """Train `task` and return the result, which is also written; the caller holds the folder's lock.
 
     Goes on from the checkpoint that a killed process left; the files come out the same. A network whose loss is not finite
-    gets the status `diverged` and its step. Raises locks.Busy when another process trains it.
+    gets the status `diverged` and its step.
     """
-    with locks.writing(network.folder):
-        result = network.read_result()
-        if result and result["status"] != "failed":
-            return result
-        state = _start(trainer, task, network)
-        rows = journal.rewind(network.metrics, state.step)
-        tracker = track()
-        try:
-            with reporter.training(task.title, task.last_step - state.step) as progress:
-                _epochs(trainer, task, network, rows, state.step, progress, tracker)
-            state = trainer.state(task.last_step)
-            if task.last_step not in task.snapshots:
-                store.save_state(network.final, state)
-            outcome = {"status": "done", **_summary(rows, state)}
-        except Diverged as error:
-            outcome = {"status": "diverged", "reason": str(error), "step": error.step}
-        result = {**outcome, **task.record, "timing": {"seconds": sum(row["timing"]["seconds"] for row in rows)}}
-        files.write_json(network.result, result)
-        network.checkpoint.unlink(missing_ok=True)
-        tracker.finish(result)
-        return result
+    for folder in {path.parent for path in task.snapshots.values()}:
+        files.remove_stale(folder)
+    state = _start(trainer, task, network)
+    rows = journal.rewind(network.metrics, state.step)
+    tracker = track()
+    outcome: dict[str, Any] = {"status": "stopped"}
+    try:
+        with reporter.training(task.title, task.last_step - state.step) as progress:
+            _epochs(trainer, task, network, rows, state.step, progress, tracker)
+        state = trainer.state(task.last_step)
+        if task.last_step not in task.snapshots:
+            store.save_state(network.final, state)
+        outcome = {"status": "done", **_summary(rows, state)}
+    except Diverged as error:
+        outcome = {"status": "diverged", "reason": str(error), "step": error.step}
+    finally:
+        tracker.finish(outcome)
+    timing = {"seconds": sum(row["timing"]["seconds"] for row in rows)}
+    result = {**outcome, "replicas": trainer.replicas, **task.record, "timing": timing}
+    network.checkpoint.unlink(missing_ok=True)
+    files.write_json(network.result, result)
+    return result
 
 
-def fill_in(trainer: Trainer, task: Task, network: Network, reporter: Reporter) -> None:
+def fill_in(trainer: Trainer, task: Task, reporter: Reporter) -> None:
     """Make the snapshots that a finished training lacks, training on from the nearest earlier one (or from the start):
-    the same steps give the same bits."""
-    missing = sorted(step for step, path in task.snapshots.items() if not path.exists())
-    if not missing:
-        return
-    with locks.writing(network.folder):
-        for step in missing:
-            reporter.say(f"{task.title}: adding the snapshot of step {step}")
-            saved = [earlier for earlier, path in task.snapshots.items() if earlier < step and path.exists()]
-            trainer.load(store.load_state(task.snapshots[max(saved)]) if saved else task.start(), task.mask)
-            for first, last in _by_epoch(trainer, max(saved, default=0), step):
-                trainer.advance(first, last, task.order_seed)
-            store.save_state(task.snapshots[step], trainer.state(step))
+    the same steps give the same bits. The caller holds the folder's lock."""
+    for step in sorted(step for step, path in task.snapshots.items() if not path.exists()):
+        reporter.say(f"{task.title}: adding the snapshot of step {step}")
+        saved = [earlier for earlier, path in task.snapshots.items() if earlier < step and path.exists()]
+        trainer.load(store.load_state(task.snapshots[max(saved)]) if saved else task.start(), task.mask)
+        for first, last in _by_epoch(trainer, max(saved, default=0), step):
+            trainer.advance(first, last, task.order_seed)
+        store.save_state(task.snapshots[step], trainer.state(step))
 
 
 def _by_epoch(trainer: Trainer, step: int, last: int) -> Iterator[tuple[int, int]]:
@@ -87,7 +84,7 @@ def _by_epoch(trainer: Trainer, step: int, last: int) -> Iterator[tuple[int, int
         step = end
 
 
-def make_trainer(run: Run, maskable: Sequence[str] = ()) -> Trainer:
+def make_trainer(run: Run, maskable: Maskable = lambda path, shape: False) -> Trainer:
     """The compiled network of `run`, with its data set resident; `maskable` as for `Trainer`."""
     devices = set_up_tensorflow(run.recipe.train)
     folder, manifest = run.records(), run.manifest()
@@ -150,6 +147,8 @@ def _row(trainer: Trainer, step: int, losses: np.ndarray, right: np.ndarray, sec
     for split in ("validation", "test"):
         found = trainer.evaluate(split)
         row |= {f"{split}_loss": found.loss, f"{split}_accuracy": found.accuracy}
+    if not np.isfinite([row["validation_loss"], row["test_loss"]]).all():
+        raise Diverged(step)
     return row | {"timing": {"seconds": seconds, "images_per_second": len(losses) * trainer.train.batch / seconds}}
 
 

@@ -1,0 +1,49 @@
+"""What outputs are made with: each output folder says so before it holds anything else, and is never gone on with otherwise."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data_prep import files
+from data_prep.errors import InputError
+from lottery import locks
+from lottery.recipe import Recipe, Stage, depends
+
+FILE = "made_with.json"
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, recipe: Recipe, stage: Stage) -> Iterator[None]:
+    """Hold the lock of an output folder of `stage`, which now says that it is made with `recipe`.
+
+    Raises locks.Busy when another process holds it, and InputError when it was begun with other values.
+    """
+    with locks.writing(folder):
+        if (folder / FILE).exists():
+            _check(folder, recipe)
+        else:
+            files.write_json(folder / FILE, {"stage": stage, "values": depends(recipe, stage)})
+        yield
+
+
+def check(run: Path, recipe: Recipe) -> None:
+    """Raise InputError when an output of the run directory, finished or begun, is not what `recipe` would make."""
+    for path in sorted(run.glob(f"replicate-*/**/{FILE}")):
+        _check(path.parent, recipe)
+
+
+def _check(folder: Path, recipe: Recipe) -> None:
+    content = files.read_json(folder / FILE)
+    made_with: dict[str, Any] = content["values"]
+    wanted = depends(recipe, content["stage"])
+    differs = [
+        f"{key} was {made_with.get(key)!r}, is {wanted.get(key)!r}"
+        for key in sorted(made_with | wanted)
+        if made_with.get(key) != wanted.get(key)
+    ]
+    if differs:
+        raise InputError(
+            f"{folder} was made with another recipe ({'; '.join(differs)}): use the same values, another --run, "
+            "or remove that folder"
+        )

@@ -1,0 +1,35 @@
+"""The one line that a user gets of an error, if it is theirs to mend."""
+
+import pytest
+
+from data_prep.errors import InputError, one_line
+
+
+def test_what_a_user_gave_is_told_as_it_stands():
+    assert one_line(InputError("no masks: run `imp thresholds` first")) == "no masks: run `imp thresholds` first"
+
+
+def test_an_error_of_the_file_system_names_the_file_and_the_way_out():
+    full = OSError(28, "No space left on device", "runs/x")
+
+    assert one_line(full) == "runs/x: No space left on device; mend that and run the command again"
+
+
+def test_an_error_of_the_file_system_without_a_file_is_told_too():
+    full = OSError(28, "No space left on device")
+
+    assert one_line(full) == "the file system: No space left on device; mend that and run the command again"
+
+
+def test_an_error_that_python_raises_when_a_file_cannot_be_opened_has_its_line(tmp_path):
+    with pytest.raises(OSError, match="a folder") as missing:
+        (tmp_path / "a folder" / "a file").read_text()
+
+    assert (
+        one_line(missing.value) == f"{tmp_path}/a folder/a file: No such file or directory; mend that and run the command again"
+    )
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), OSError("no number"), KeyError("x"), KeyboardInterrupt()])
+def test_other_errors_have_no_line(error):
+    assert one_line(error) is None

@@ -1,0 +1,466 @@
+"""Handing jobs out: alone, and among ranks played by threads, so that no MPI is needed."""
+
+import os
+import queue
+import sys
+import threading
+import time
+import types
+from fractions import Fraction
+
+import pytest
+
+from data_prep.errors import InputError
+from lottery import fanout
+from lottery.grids import Job
+
+JOBS = [Job(1, Fraction(quantile), 0, "ticket") for quantile in range(60, 68)]
+GPUS = fanout._gpus
+
+
+LAUNCHER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    """No MPI launcher, no GPUs."""
+    for name in (*LAUNCHER, "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(fanout, "_gpus", list)
+    monkeypatch.setattr(fanout, "POLL_SECONDS", 0.001)
+
+
+@pytest.mark.parametrize(
+    ("devices", "workers", "shares"),
+    [
+        (["0", "1", "2", "3"], 4, [["0"], ["1"], ["2"], ["3"]]),
+        (["0", "1", "2", "3"], 2, [["0", "2"], ["1", "3"]]),
+        (["0", "1", "2"], 2, [["0", "2"], ["1"]]),
+        (["4", "7"], 3, [["4"], ["7"], ["4"]]),
+        (["GPU-a"], 2, [["GPU-a"], ["GPU-a"]]),
+        ([], 2, [[], []]),
+        (["0", "1"], 1, [["0", "1"]]),
+    ],
+)
+def test_each_worker_of_a_host_has_devices_of_its_own_while_there_are_enough(devices, workers, shares):
+    assert [fanout.own_share(devices, position, workers) for position in range(workers)] == shares
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"])
+def test_the_rank_is_what_the_launcher_says(monkeypatch, name):
+    assert fanout.launched_rank() is None
+    monkeypatch.setenv(name, "3")
+    assert fanout.launched_rank() == 3
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_the_number_of_ranks_is_what_the_launcher_says(monkeypatch, name):
+    assert fanout.launched_size() is None
+    monkeypatch.setenv(name, "12")
+    assert fanout.launched_size() == 12
+
+
+def test_what_is_no_number_is_not_a_launchers_word(monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "many")
+
+    assert (fanout.launched_rank(), fanout.launched_size()) == (None, None)
+
+
+@pytest.mark.parametrize(("rank", "size"), [("0", "2"), ("1", "2"), ("0", None)])
+def test_a_stage_for_one_process_refuses_to_be_one_of_many_ranks(monkeypatch, rank, size):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+    if size:
+        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", size)
+
+    with pytest.raises(InputError, match=r"leave mpirun out .*--ranks"):
+        fanout.refuse_ranks()
+
+
+@pytest.mark.parametrize(("rank", "size"), [(None, None), ("0", "1"), (None, "4")])
+def test_a_stage_for_one_process_runs_alone_also_under_a_launcher(monkeypatch, rank, size):
+    for name, value in (("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)):
+        if value:
+            monkeypatch.setenv(name, value)
+
+    fanout.refuse_ranks()
+
+
+def mpi(monkeypatch, size):
+    """An mpi4py whose world has `size` ranks; the world."""
+    world = types.SimpleNamespace(size=size)
+    monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=types.SimpleNamespace(COMM_WORLD=world)))
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    return world
+
+
+@pytest.mark.parametrize("said", ["4", None])
+def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say(monkeypatch, said):
+    world = mpi(monkeypatch, 4)
+    if said:
+        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
+
+    assert fanout._world() is world
+
+
+@pytest.mark.parametrize(("said", "seen"), [("4", 1), ("2", 4), ("1", 2)])
+def test_a_world_of_another_size_than_the_launchers_is_refused_before_anything_is_done(monkeypatch, said, seen):
+    def refuse(*_):
+        raise AssertionError("started")
+
+    mpi(monkeypatch, seen)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
+
+    with pytest.raises(InputError, match=f"started {said} ranks, but MPI sees {seen}: mpirun and mpi4py"):
+        fanout.fan_out(refuse, refuse, refuse, print)
+
+
+class _WithoutLibrary:
+    @property
+    def MPI(self):  # noqa: N802
+        raise RuntimeError("cannot load MPI library")
+
+
+@pytest.mark.parametrize("module", [None, _WithoutLibrary()])
+def test_a_launcher_without_an_mpi_to_load_is_refused_with_the_way_out(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "mpi4py", module)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+
+    with pytest.raises(InputError, match=r"MPI cannot be loaded .*pip install"):
+        fanout.fan_out(list, lambda: work, lambda *_: None, print)
+
+
+def test_the_command_starts_this_python_on_so_many_ranks(monkeypatch, tmp_path):
+    (tmp_path / "mpirun").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    line, environment = fanout.command(4, ["retrain", "--run", "runs/digits"])
+
+    assert line[:3] == [str(tmp_path / "mpirun"), "-n", "4"]
+    assert "--oversubscribe" in line
+    assert line[-6:] == [str(tmp_path / "python"), "-m", "lottery", "retrain", "--run", "runs/digits"]
+    assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_an_mpirun_on_the_path_will_do(monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mpirun").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    line, _ = fanout.command(2, ["retrain"])
+
+    assert line[0] == str(tmp_path / "bin" / "mpirun")
+
+
+def test_without_mpirun_the_way_out_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(InputError, match="pip install"):
+        fanout.command(2, ["retrain"])
+
+
+def work(job):
+    return {"status": "done", "quantile": int(job.quantile)}
+
+
+def test_alone_a_process_does_every_job_in_order():
+    found, started = [], []
+
+    coordinated = fanout.fan_out(
+        lambda: JOBS, lambda: started.append(1) or work, lambda job, result: found.append((job, result)), print
+    )
+
+    assert coordinated
+    assert started == [1]
+    assert found == [(job, work(job)) for job in JOBS]
+
+
+def test_alone_with_nothing_to_do_nothing_is_started():
+    def refuse():
+        raise AssertionError("started")
+
+    assert fanout.fan_out(list, refuse, refuse, print)
+
+
+def test_alone_a_result_is_told_before_the_next_job_begins():
+    events = []
+
+    def make_work():
+        return lambda job: events.append(("work", int(job.quantile))) or {}
+
+    fanout.fan_out(lambda: JOBS[:2], make_work, lambda job, _: events.append(("done", int(job.quantile))), print)
+
+    assert events == [("work", 60), ("done", 60), ("work", 61), ("done", 61)]
+
+
+class Killed(BaseException):
+    """What Abort does to the rank that calls it: it never returns."""
+
+
+class World:
+    """What `fan_out` uses of an MPI communicator, between threads."""
+
+    def __init__(self, rank, boxes, broadcasts, aborted, over):
+        self.rank, self.size, self.boxes, self.broadcasts = rank, len(boxes), boxes, broadcasts
+        self.aborted, self.over = aborted, over
+
+    def allgather(self, value):
+        return [value] * self.size
+
+    def bcast(self, value):
+        if self.rank:
+            return self.broadcasts[self.rank].get(timeout=10)
+        for box in self.broadcasts[1:]:
+            box.put(value)
+        return value
+
+    def send(self, value, rank):
+        self.boxes[rank].put(value)
+
+    def iprobe(self):
+        if self.over.is_set():
+            threading.Event().wait()  # this rank is no more; its thread, a daemon, ends with the tests
+        return not self.boxes[self.rank].empty()
+
+    def recv(self):
+        return self.boxes[self.rank].get(timeout=10)
+
+    def Abort(self, code):  # noqa: N802
+        self.aborted.append((self.rank, code))
+        self.over.set()
+        raise Killed
+
+
+class Ranks:
+    """`fan_out` on `size` ranks; what each returned or raised, and what was done and said."""
+
+    def __init__(self, monkeypatch, size, jobs, work=work, make_jobs=None, make_work=None, done=None):
+        here = threading.local()
+        self.boxes, broadcasts = ([queue.Queue() for _ in range(size)] for _ in range(2))
+        self.aborted = []
+        self.done, self.said, self.started, self.worked = [], [], [], []
+        self.returned, self.raised = {}, {}
+        over = threading.Event()
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+        monkeypatch.setattr(fanout, "_world", lambda: here.world)
+
+        def started():
+            self.started.append(here.world.rank)
+            return lambda job: self.worked.append((here.world.rank, job)) or work(job)
+
+        def rank(number):
+            here.world = World(number, self.boxes, broadcasts, self.aborted, over)
+            try:
+                self.returned[number] = fanout.fan_out(
+                    make_jobs or (lambda: jobs),
+                    make_work or started,
+                    done or (lambda *pair: self.done.append(pair)),
+                    self.said.append,
+                )
+            except Exception as error:
+                self.raised[number] = error
+            except Killed:
+                pass
+
+        threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in range(size)]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 20
+        while any(thread.is_alive() for thread in threads) and not over.is_set() and time.monotonic() < until:
+            time.sleep(0.001)
+        self.hanging = [number for number, thread in enumerate(threads) if thread.is_alive() and not over.is_set()]
+
+
+def test_ranks_share_the_jobs_and_each_is_done_once(monkeypatch):
+    ranks = Ranks(monkeypatch, 4, JOBS)
+
+    assert ranks.hanging == []
+    assert sorted(ranks.done, key=lambda pair: pair[0].quantile) == [(job, work(job)) for job in JOBS]
+    assert ranks.returned == {0: True, 1: False, 2: False, 3: False}
+    assert all(box.empty() for box in ranks.boxes)
+
+
+def test_jobs_are_handed_out_in_their_order(monkeypatch):
+    ranks = Ranks(monkeypatch, 2, JOBS)
+
+    assert ranks.worked == [(1, job) for job in JOBS]
+    assert ranks.started == [1]
+
+
+def test_a_slow_job_holds_up_nobody_else(monkeypatch):
+    others_done = threading.Event()
+    finished = []
+
+    def slow_first(job):
+        if job == JOBS[0]:
+            assert others_done.wait(10)
+        else:
+            finished.append(job)
+            if len(finished) == len(JOBS) - 1:
+                others_done.set()
+        return {}
+
+    ranks = Ranks(monkeypatch, 3, JOBS, slow_first)
+
+    assert ranks.hanging == []
+    assert [job for job, _ in ranks.done][-1] == JOBS[0]
+    assert len(ranks.done) == len(JOBS)
+
+
+def test_ranks_without_a_job_start_nothing_and_are_told_of(monkeypatch):
+    def unhurried(job):
+        time.sleep(0.05)
+        return {}
+
+    ranks = Ranks(monkeypatch, 5, JOBS[:2], unhurried)
+
+    assert ranks.hanging == []
+    assert len(ranks.started) == 2
+    assert len(ranks.done) == 2
+    assert ranks.said == ["4 ranks to train on, 2 pairs to train: 2 idle"]
+
+
+def test_without_jobs_every_rank_ends(monkeypatch):
+    ranks = Ranks(monkeypatch, 3, [])
+
+    assert ranks.hanging == []
+    assert ranks.started == []
+    assert ranks.returned == {0: True, 1: False, 2: False}
+
+
+@pytest.mark.parametrize("error", [InputError("no masks"), OSError(28, "No space left on device"), KeyError("x")])
+def test_what_listing_the_jobs_raises_is_raised_by_the_coordinator_and_ends_the_others_quietly(monkeypatch, capsys, error):
+    def make_jobs():
+        raise error
+
+    ranks = Ranks(monkeypatch, 3, [], make_jobs=make_jobs)
+
+    assert ranks.hanging == []
+    assert ranks.raised == {0: error}
+    assert ranks.returned == {1: False, 2: False}
+    assert ranks.started == []
+    assert ranks.aborted == []
+    assert capsys.readouterr().err == ""
+
+
+FULL = OSError(28, "No space left on device", "runs/x")
+FULL_LINE = "runs/x: No space left on device; mend that and run the command again"
+
+
+def failing(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(("error", "line"), [(FULL, FULL_LINE), (InputError("no mask"), "no mask")])
+@pytest.mark.parametrize(("where", "rank"), [("work", 1), ("make_work", 1), ("done", 0)])
+def test_an_error_that_a_user_can_mend_ends_all_ranks_with_one_line_that_names_the_rank(
+    monkeypatch, capsys, where, rank, error, line
+):
+    ranks = Ranks(monkeypatch, 2, JOBS, **{where: failing(error)})
+
+    assert ranks.aborted == [(rank, 2)]
+    assert (ranks.returned, ranks.raised) == ({}, {})
+    assert capsys.readouterr().err == f"imp: rank {rank}: {line}\n"
+
+
+@pytest.mark.parametrize(("where", "rank"), [("work", 1), ("make_work", 1), ("done", 0)])
+def test_any_other_error_ends_all_ranks_and_shows_where_it_came_from(monkeypatch, capsys, where, rank):
+    ranks = Ranks(monkeypatch, 2, JOBS, **{where: failing(KeyError("odd"))})
+
+    assert ranks.aborted == [(rank, 1)]
+    told = capsys.readouterr().err
+    assert told.startswith(f"imp: rank {rank}: Traceback")
+    assert "KeyError: 'odd'" in told
+
+
+def test_a_rank_that_breaks_ends_the_ranks_that_wait_too(monkeypatch, capsys):
+    ranks = Ranks(monkeypatch, 4, JOBS[:1], failing(FULL))
+
+    assert ranks.hanging == []
+    assert [code for _, code in ranks.aborted] == [2]
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_one_rank_under_a_launcher_works_itself(monkeypatch):
+    ranks = Ranks(monkeypatch, 1, JOBS)
+
+    assert ranks.returned == {0: True}
+    assert [job for job, _ in ranks.done] == JOBS
+
+
+@pytest.mark.parametrize(
+    ("rank", "hosts", "visible"),
+    [
+        (1, ["a", "a", "a"], "0,2"),
+        (2, ["a", "a", "a"], "1,3"),
+        (1, ["a", "b", "b"], "0,2"),
+        (2, ["a", "a", "b"], "0,1,2,3"),
+    ],
+)
+def test_a_rank_sees_its_own_part_of_its_hosts_gpus(monkeypatch, rank, hosts, visible):
+    monkeypatch.setattr(fanout, "_gpus", lambda: ["0", "1", "2", "3"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # so that what is set below is undone
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+
+    fanout._take_own_gpus(rank, hosts)
+
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+def not_asked():
+    raise AssertionError("the GPUs were asked for")
+
+
+def test_gpus_that_a_scheduler_granted_are_the_ones_that_are_shared(monkeypatch):
+    monkeypatch.setattr(fanout, "_gpus", not_asked)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7")
+
+    fanout._take_own_gpus(2, ["a", "a", "a"])
+
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+
+
+def test_gpus_that_a_user_hides_stay_hidden(monkeypatch):
+    monkeypatch.setattr(fanout, "_gpus", not_asked)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    fanout._take_own_gpus(1, ["a", "a"])
+
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_without_gpus_the_environment_stays_as_it_is():
+    fanout._take_own_gpus(1, ["a", "a"])
+
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def listed_gpus(monkeypatch, folder, script):
+    """What fanout finds where `nvidia-smi` is this shell script; None: where there is none."""
+    if script is not None:
+        (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return GPUS()
+
+
+def test_gpus_are_those_that_nvidia_smi_lists_and_not_their_parts(monkeypatch, tmp_path):
+    script = """
+[ "$1" = -L ] || exit 1
+echo "GPU 0: NVIDIA H200 (UUID: GPU-4cf8db2d)"
+echo "  MIG 1g.18gb Device 0: (UUID: MIG-8e1d)"
+echo "GPU 1: NVIDIA H200 (UUID: GPU-5e0a31b7)"
+"""
+
+    assert listed_gpus(monkeypatch, tmp_path, script) == ["0", "1"]
+
+
+@pytest.mark.parametrize("script", [None, "echo 'No devices were found'", "echo 'GPU 0: half'; exit 9"])
+def test_there_are_no_gpus_where_nvidia_smi_lists_none_or_is_not_there(monkeypatch, tmp_path, script):
+    assert listed_gpus(monkeypatch, tmp_path, script) == []

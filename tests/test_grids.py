@@ -1,0 +1,171 @@
+"""Grids as a user writes them, and the jobs they span."""
+
+import itertools
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.errors import InputError
+from lottery import grids
+from lottery.grids import Job, Point
+
+relaxed = settings(deadline=None)
+PERCENT = st.decimals(0, 100, allow_nan=False, places=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90", ["90"]),
+        ("97.5", ["97.5"]),
+        ("0,100", ["0", "100"]),
+        ("60..63", ["60", "61", "62", "63"]),
+        ("60..80:10,90,95", ["60", "70", "80", "90", "95"]),
+        ("60..79:10", ["60", "70"]),
+        ("99..99", ["99"]),
+        (" 60 , 70..72 ", ["60", "70", "71", "72"]),
+        ("99..99.5:0.1", ["99", "99.1", "99.2", "99.3", "99.4", "99.5"]),
+        ("60,65,70,75,80,85..99", ["60", "65", "70", "75", "80", *map(str, range(85, 100))]),
+    ],
+)
+def test_a_quantile_grid_is_read_exactly(text, expected):
+    assert grids.parse_quantiles(text) == [Fraction(quantile) for quantile in expected]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "90,", ",90", "90,80", "90,90", "60..70,65", "80..60", "100.5", "60..101", "60..80:0", "60..80:0.0"),
+        *("-5", "nan", "1e1", "60-80", "60..", "..60", "60..80:", "60..80:5:5", "60 70", "90%", "0x10", ".5", "60...80"),
+    ],
+)
+def test_a_malformed_quantile_grid_is_refused_and_quoted(text):
+    with pytest.raises(InputError) as refusal:
+        grids.parse_quantiles(text)
+
+    assert repr(text) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_quantile_named_twice_is_told():
+    with pytest.raises(InputError, match="70 comes after 70"):
+        grids.parse_quantiles("60..70:5,70")
+
+
+@relaxed
+@given(low=PERCENT, high=PERCENT, step=st.decimals("0.5", 100, places=2))
+def test_a_range_is_every_step_from_its_low_end_up_to_its_high_end(low, high, step):
+    low, high = sorted((low, high))
+
+    found = grids.parse_quantiles(f"{low:f}..{high:f}:{step:f}")
+
+    assert found[0] == Fraction(low)
+    assert all(later - earlier == Fraction(step) for earlier, later in itertools.pairwise(found))
+    assert found[-1] <= Fraction(high) < found[-1] + Fraction(step)
+
+
+@relaxed
+@given(values=st.sets(PERCENT, min_size=1, max_size=10))
+def test_a_list_is_read_as_it_is_written(values):
+    ascending = sorted(values)
+
+    assert grids.parse_quantiles(",".join(f"{value:f}" for value in ascending)) == [Fraction(value) for value in ascending]
+
+
+@pytest.mark.parametrize(
+    ("quantile", "name"), [("90", "90"), ("97.5", "97.5"), ("99.90", "99.9"), ("0", "0"), ("100.0", "100")]
+)
+def test_a_quantile_is_named_in_decimals(quantile, name):
+    assert grids.quantile_name(Fraction(quantile)) == name
+
+
+@relaxed
+@given(value=st.one_of(PERCENT, st.decimals(0, 100, places=8), st.just(Decimal("99.99999999999999999"))))
+def test_the_name_of_a_quantile_reads_back_as_that_quantile(value):
+    quantile = Fraction(value)
+
+    assert grids.parse_quantiles(grids.quantile_name(quantile)) == [quantile]
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [("0", 0), ("0it", 0), ("10it", 10), ("1ep", 45), ("2ep", 90), ("0.5ep", 22), ("0.1ep", 4), ("0ep", 0), (" 3ep ", 135)],
+)
+def test_a_point_is_a_number_of_steps(text, step):
+    assert grids.parse_point(text).step(steps_per_epoch=45) == step
+
+
+def test_points_are_joined_by_commas():
+    assert grids.parse_points("0, 10it,1.5ep") == [
+        Point(Fraction(0), "it"),
+        Point(Fraction(10), "it"),
+        Point(Fraction(3, 2), "ep"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "10", "it", "ep", "1.5it", "-1ep", "1 ep", "1epoch", "1e3it", "01", "nan", "1EP"])
+def test_a_malformed_point_is_refused_and_quoted(text):
+    with pytest.raises(InputError) as refusal:
+        grids.parse_point(text)
+
+    assert repr(text) in str(refusal.value)
+
+
+def test_a_list_with_an_empty_point_is_refused():
+    with pytest.raises(InputError):
+        grids.parse_points("0,,1ep")
+
+
+@pytest.mark.parametrize("text", ["0", "10it", "1ep", "2.5ep"])
+def test_a_point_is_written_as_it_was_read(text):
+    assert str(grids.parse_point(text)) == text
+
+
+def test_points_in_epochs():
+    assert grids.parse_point("1.5ep").epochs(None) == Fraction(3, 2)
+    assert grids.parse_point("10it").epochs(40) == Fraction(1, 4)
+    assert grids.parse_point("10it").epochs(None) == 0
+
+
+def test_a_job_is_named_readably():
+    assert str(Job(1, Fraction("97.5"), 45, "ticket")) == "replicate-1 q97.5-step-000045 ticket"
+
+
+def test_there_is_a_ticket_for_every_replicate_quantile_and_step():
+    found = grids.jobs(2, [Fraction(80), Fraction(90)], [0, 45])
+
+    assert len(found) == 8
+    assert {(job.replicate, int(job.quantile), job.step) for job in found} == {
+        (replicate, quantile, step) for replicate in (1, 2) for quantile in (80, 90) for step in (0, 45)
+    }
+    assert {job.variant for job in found} == {"ticket"}
+
+
+def test_controls_accompany_their_quantiles_alone():
+    found = grids.jobs(1, [Fraction(80), Fraction(90)], [0, 45], ["reinit", "shuffle", "random"], [Fraction(90), Fraction(95)])
+
+    controls = [(job.variant, int(job.quantile), job.step) for job in found if job.variant != "ticket"]
+    assert sorted(controls) == [("random", 90, 0), ("reinit", 90, 0), ("shuffle", 90, 0), ("shuffle", 90, 45)]
+
+
+def test_a_control_from_scratch_is_trained_once_whatever_the_rewind_points():
+    found = grids.jobs(1, [Fraction(90)], [45, 90], ["reinit"], [Fraction(90)])
+
+    assert [(job.variant, job.step) for job in found] == [("reinit", 0), ("ticket", 45), ("ticket", 90)]
+
+
+def test_the_longest_jobs_come_first():
+    found = grids.jobs(2, [Fraction(80), Fraction(90)], [90, 0, 45], ["shuffle"], [Fraction(80)])
+
+    assert [job.step for job in found] == sorted(job.step for job in found)
+
+
+def test_no_two_jobs_are_the_same():
+    found = grids.jobs(
+        2, iter([Fraction(80), Fraction(90)]), iter([0, 45]), ["reinit", "shuffle", "random"], iter([Fraction(80)])
+    )
+
+    assert len(set(found)) == len(found) == 2 * (4 + 1 + 2 + 1)

@@ -1,0 +1,154 @@
+"""What outputs are made with: said before anything else is written, and never gone on with otherwise."""
+
+import json
+import os
+
+import pytest
+
+from data_prep.errors import InputError
+from lottery import identity, locks, recipe
+from lottery.recipe import Recipe
+
+RECIPES = [
+    {},
+    {"train": {"optimizer": "adam", "schedule": "step", "milestones": [0.1, 0.25], "learning_rate": 1e-3}},
+    {"model": {"name": "lenet_300_100"}, "thresholds": {"exclude": ["a/*", "ä/*"], "layerwise": True}},
+    {"retrain": {"slots": "restore", "order": "same"}, "model": {"alpha": 1 / 3}},
+]
+STAGES = ["train", "thresholds", "retrain"]
+
+
+def contents(folder):
+    """Every file, hidden ones too, with its time and bytes."""
+    return {
+        path.relative_to(folder): (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()
+    }
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run" / "replicate-1" / "train"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("table", RECIPES)
+def test_the_first_to_claim_a_folder_writes_what_its_outputs_depend_on(folder, stage, table):
+    wanted = recipe.resolve(table)
+
+    with identity.claimed(folder, wanted, stage):
+        content = json.loads((folder / "made_with.json").read_text())
+
+    assert content == {"stage": stage, "values": recipe.depends(wanted, stage)}
+
+
+def test_nothing_comes_before_the_identity_and_the_lock_is_held_meanwhile(folder):
+    with identity.claimed(folder, Recipe(), "train"):
+        assert sorted(path.name for path in folder.iterdir()) == [".lock", "made_with.json"]
+        assert f"process {os.getpid()} " in locks.holder(folder)
+
+    assert locks.holder(folder) is None
+    assert [path.name for path in folder.iterdir()] == ["made_with.json"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("table", RECIPES)
+def test_the_same_values_claim_a_folder_again(folder, stage, table):
+    with identity.claimed(folder, recipe.resolve(table), stage):
+        (folder / "checkpoint.h5").write_bytes(b"half way")
+    before = contents(folder)
+
+    with identity.claimed(folder, recipe.resolve(table), stage):
+        pass
+
+    assert contents(folder) == before
+
+
+def test_a_wider_grid_claims_a_folder_again(folder):
+    with identity.claimed(folder, Recipe(), "thresholds"):
+        pass
+
+    with identity.claimed(folder, recipe.resolve({"thresholds": {"quantiles": "60..99"}, "replicates": 5}), "thresholds"):
+        pass
+
+
+def test_other_values_are_refused_and_leave_the_folder_as_it_was(folder):
+    with identity.claimed(folder, Recipe(), "train"):
+        (folder / "checkpoint.h5").write_bytes(b"half way")
+    before = contents(folder)
+
+    other = recipe.resolve({"seed": 3, "train": {"batch": 32}})
+    with pytest.raises(InputError) as refusal, identity.claimed(folder, other, "train"):
+        raise AssertionError("claimed")
+
+    assert str(refusal.value) == (
+        f"{folder} was made with another recipe (seed was 0, is 3; train.batch was 64, is 32): "
+        "use the same values, another --run, or remove that folder"
+    )
+    assert contents(folder) == before
+    assert locks.holder(folder) is None
+
+
+def test_a_key_that_one_of_the_recipes_has_no_use_for_is_told_too(folder):
+    with identity.claimed(folder, Recipe(), "train"):
+        pass
+
+    with pytest.raises(InputError, match=r"train\.momentum was 0\.9, is None; .*train\.optimizer was 'sgd', is 'adam'"):
+        identity.check(folder.parents[1], recipe.resolve({"train": {"optimizer": "adam"}}))
+
+
+def test_a_folder_that_another_process_holds_is_busy_and_stays_as_it_is(folder):
+    with locks.writing(folder):
+        before = contents(folder)
+        with pytest.raises(locks.Busy, match=str(folder)), identity.claimed(folder, Recipe(), "train"):
+            raise AssertionError("claimed")
+        assert contents(folder) == before
+
+
+def test_a_process_that_fails_leaves_the_folder_claimed_and_free(folder):
+    with pytest.raises(ZeroDivisionError), identity.claimed(folder, Recipe(), "train"):
+        raise ZeroDivisionError
+
+    assert [path.name for path in folder.iterdir()] == ["made_with.json"]
+    assert locks.holder(folder) is None
+
+
+def test_an_identity_that_is_damaged_is_named(folder):
+    folder.mkdir(parents=True)
+    (folder / "made_with.json").write_text("{")
+
+    with pytest.raises(InputError, match=r"train/made_with\.json is damaged"), identity.claimed(folder, Recipe(), "train"):
+        raise AssertionError("claimed")
+
+
+def test_a_run_that_is_not_there_or_holds_nothing_suits_every_recipe(tmp_path):
+    identity.check(tmp_path / "nowhere", Recipe())
+    identity.check(tmp_path, Recipe())
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("replicate-1/train", "train"),
+        ("replicate-2/masks", "thresholds"),
+        ("replicate-7/retrain/q97.5-step-000045/shuffle", "retrain"),
+    ],
+)
+def test_every_output_of_a_run_is_compared_wherever_it_lies(tmp_path, name, stage):
+    with identity.claimed(tmp_path / name, recipe.resolve({"seed": 1}), stage):
+        pass
+
+    identity.check(tmp_path, recipe.resolve({"seed": 1}))
+    with pytest.raises(InputError, match=f"^{tmp_path / name} was made with another recipe .seed was 1, is 2.:"):
+        identity.check(tmp_path, recipe.resolve({"seed": 2}))
+
+
+def test_each_output_is_compared_by_what_its_own_stage_depends_on(tmp_path):
+    with identity.claimed(tmp_path / "replicate-1" / "train", Recipe(), "train"):
+        pass
+    changed = recipe.resolve({"thresholds": {"layerwise": True}, "retrain": {"slots": "restore"}})
+
+    identity.check(tmp_path, changed)
+    with identity.claimed(tmp_path / "replicate-1" / "masks", Recipe(), "thresholds"):
+        pass
+    with pytest.raises(InputError, match=r"masks .*\(thresholds\.layerwise was False, is True\)"):
+        identity.check(tmp_path, changed)

@@ -1,0 +1,162 @@
+"""Locks between processes: one writer, named, and gone with its process."""
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from lottery import locks
+
+HOLD = """
+import sys
+from pathlib import Path
+from lottery import locks
+
+with locks.writing(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+LOOK = """
+import sys
+from pathlib import Path
+from lottery import locks
+
+print("looking", flush=True)
+while True:
+    locks.holder(Path(sys.argv[1]))
+"""
+
+
+@contextlib.contextmanager
+def another_process(source, folder):
+    """Another process that runs `source` and has said its first line; killed in the end."""
+    process = subprocess.Popen([sys.executable, "-c", source, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_process_is_refused_at_once_and_told_who_is_writing(tmp_path):
+    with another_process(HOLD, tmp_path) as other:
+        assert f"process {other.pid} on " in locks.holder(tmp_path)
+        with (
+            pytest.raises(locks.Busy, match=f"{tmp_path} is being written by process {other.pid} on "),
+            locks.writing(tmp_path),
+        ):
+            pass
+        assert f"process {other.pid} on " in locks.holder(tmp_path)
+
+
+def test_a_refused_process_removes_nothing(tmp_path):
+    with another_process(HOLD, tmp_path):
+        (tmp_path / ".half.h5.1.tmp").touch()
+        with pytest.raises(locks.Busy), locks.writing(tmp_path):
+            pass
+        assert (tmp_path / ".half.h5.1.tmp").exists()
+
+
+def test_a_killed_holder_leaves_the_lock_free(tmp_path):
+    with another_process(HOLD, tmp_path) as other:
+        other.kill()
+        other.wait()
+        assert locks.holder(tmp_path) is None
+        with locks.writing(tmp_path):
+            assert f"process {other.pid} on " not in locks.holder(tmp_path)
+
+
+def test_a_holder_that_is_done_leaves_the_lock_free(tmp_path):
+    with another_process(HOLD, tmp_path) as other:
+        other.communicate()
+        assert other.returncode == 0
+        assert list(tmp_path.iterdir()) == []
+        with locks.writing(tmp_path):
+            pass
+
+
+def test_nobody_holds_a_folder_that_is_not_there(tmp_path):
+    assert locks.holder(tmp_path / "nowhere") is None
+
+
+def test_the_same_process_is_no_exception(tmp_path):
+    with locks.writing(tmp_path), pytest.raises(locks.Busy), locks.writing(tmp_path):
+        pass
+
+
+def test_other_folders_are_free(tmp_path):
+    with another_process(HOLD, tmp_path / "q90"), locks.writing(tmp_path / "q95"), locks.writing(tmp_path):
+        assert locks.holder(tmp_path / "q95") is not None
+
+
+def test_what_a_killed_writer_left_half_written_is_cleared_and_nothing_else(tmp_path):
+    for name in (".final.h5.123.tmp", ".result.json.9.tmp", "final.h5", "notes.tmp", ".hidden"):
+        (tmp_path / name).touch()
+
+    with locks.writing(tmp_path):
+        assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == [".hidden", "final.h5", "notes.tmp"]
+
+
+def test_a_folder_made_for_nothing_goes_again_and_so_do_its_parents(tmp_path):
+    with locks.writing(tmp_path / "replicate-1" / "train"):
+        assert (tmp_path / "replicate-1" / "train").is_dir()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_there_before_stays(tmp_path):
+    (tmp_path / "train").mkdir()
+
+    with locks.writing(tmp_path / "train"):
+        pass
+
+    assert (tmp_path / "train").is_dir()
+
+
+def test_a_folder_that_holds_something_stays(tmp_path):
+    with locks.writing(tmp_path / "replicate-1" / "train"):
+        (tmp_path / "replicate-1" / "train" / "result.json").touch()
+
+    assert [path.name for path in (tmp_path / "replicate-1" / "train").iterdir()] == ["result.json"]
+
+
+def test_an_error_inside_frees_the_lock_and_goes_on(tmp_path):
+    with pytest.raises(ZeroDivisionError), locks.writing(tmp_path / "train"):
+        raise ZeroDivisionError
+
+    assert locks.holder(tmp_path / "train") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_who_holds_a_lock_never_makes_a_writer_think_it_is_taken(tmp_path):
+    (tmp_path / "train").mkdir()
+    with another_process(LOOK, tmp_path / "train"):
+        for _ in range(300):
+            with locks.writing(tmp_path / "train"):
+                pass
+
+
+FULL_DISK = """
+import resource
+from pathlib import Path
+from lottery import locks
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+try:
+    with locks.writing(Path("train")):
+        print("written")
+except OSError:
+    print("refused")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+with locks.writing(Path("train")):
+    print("held")
+"""
+
+
+def test_a_lock_that_a_full_disk_prevented_can_be_taken_by_the_same_process_later(tmp_path):
+    done = subprocess.run([sys.executable, "-c", FULL_DISK], cwd=tmp_path, capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "held"), done.stderr
+    assert list(tmp_path.iterdir()) == []

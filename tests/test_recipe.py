@@ -1,0 +1,243 @@
+"""Recipes: read strictly, explained in one line, written out whole."""
+
+import dataclasses
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from data_prep.errors import InputError
+from lottery import plan, recipe
+from lottery.recipe import Recipe
+
+PIPELINES = Path(__file__).parents[1] / "pipelines"
+
+
+def refusal(table=None, overrides=(), origin="some.toml"):
+    with pytest.raises(InputError) as caught:
+        recipe.resolve(table or {}, overrides, origin)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def value_of(override):
+    key = override.split("=")[0].strip()
+    return recipe.flat(recipe.resolve({}, [override]).model_dump())[key]
+
+
+def test_an_empty_recipe_is_the_default_one():
+    assert recipe.resolve({}) == Recipe()
+
+
+def test_the_defaults_survive_being_written_and_read(tmp_path):
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml(Recipe()))
+
+    assert recipe.resolve(recipe.load(tmp_path / "recipe.toml")) == Recipe()
+
+
+def test_every_value_is_written_out(tmp_path):
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml(Recipe()))
+
+    assert recipe.flat(recipe.load(tmp_path / "recipe.toml")) == recipe.flat(Recipe().model_dump())
+
+
+def test_a_changed_recipe_survives_being_written_and_read(tmp_path):
+    changed = recipe.resolve(
+        {"name": "other", "train": {"milestones": [], "learning_rate": 1}, "thresholds": {"exclude": ['a"b\\c/*', "é"]}}
+    )
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml(changed))
+
+    assert recipe.resolve(recipe.load(tmp_path / "recipe.toml")) == changed
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"train": {"epoch": 5}}, ["'train.epoch'", "did you mean 'train.epochs'?"]),
+        ({"train": {"learning-rate": 0.1}}, ["'train.learning-rate'", "'train.learning_rate'"]),
+        ({"trian": {"epochs": 5}}, ["'trian'", "did you mean 'train'?"]),
+        ({"batch": 5}, ["'batch'", "'train.batch'"]),
+        ({"repliactes": 3}, ["'repliactes'", "'replicates'"]),
+        ({"zzzzzz": 3}, ["'zzzzzz'", "train.epochs"]),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
+    message = refusal(table)
+
+    assert message.startswith("some.toml: unknown key")
+    assert all(word in message for word in words)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "given"),
+    [
+        ({"train": {"epochs": "5"}}, "train.epochs", "'5'"),
+        ({"train": {"epochs": 5.0}}, "train.epochs", "5.0"),
+        ({"train": {"epochs": True}}, "train.epochs", "True"),
+        ({"train": {"epochs": 0}}, "train.epochs", "0"),
+        ({"train": {"batch": -64}}, "train.batch", "-64"),
+        ({"data": {"flip": 1}}, "data.flip", "1"),
+        ({"data": {"flip": "yes"}}, "data.flip", "'yes'"),
+        ({"data": {"size": 7}}, "data.size", "7"),
+        ({"data": {"validation": 1.0}}, "data.validation", "1.0"),
+        ({"data": {"validation": True}}, "data.validation", "True"),
+        ({"data": {"source": "mnist"}}, "data.source", "'mnist'"),
+        ({"train": {"learning_rate": float("nan")}}, "train.learning_rate", "nan"),
+        ({"train": {"learning_rate": float("inf")}}, "train.learning_rate", "inf"),
+        ({"train": {"learning_rate": -0.1}}, "train.learning_rate", "-0.1"),
+        ({"train": {"weight_decay": float("nan")}}, "train.weight_decay", "nan"),
+        ({"train": {"learning_rate": "0.1"}}, "train.learning_rate", "'0.1'"),
+        ({"train": {"milestones": [0.5, 1.5]}}, "train.milestones.1", "1.5"),
+        ({"train": {"milestones": 0.5}}, "train.milestones", "0.5"),
+        ({"train": {"optimizer": "sdg"}}, "train.optimizer", "'sdg'"),
+        ({"train": 5}, "train", "5"),
+        ({"name": 5}, "name", "5"),
+        ({"name": "../elsewhere"}, "name", "'../elsewhere'"),
+        ({"name": ""}, "name", "''"),
+        ({"thresholds": {"quantiles": 90}}, "thresholds.quantiles", "90"),
+        ({"thresholds": {"quantiles": "90,80"}}, "thresholds.quantiles", "'90,80'"),
+        ({"thresholds": {"exclude": "predictions/*"}}, "thresholds.exclude", "'predictions/*'"),
+        ({"retrain": {"rewind": "1epoch"}}, "retrain.rewind", "'1epoch'"),
+        ({"retrain": {"controls": ["reinit", "none"]}}, "retrain.controls.1", "'none'"),
+        ({"seed": -1}, "seed", "-1"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_with_its_key_and_itself(table, key, given):
+    message = refusal(table)
+
+    assert message.startswith(f"some.toml: {key}: ")
+    assert given in message
+
+
+def test_the_name_of_the_link_to_the_last_run_is_no_name_for_a_recipe():
+    assert "latest" in refusal({"name": "latest"})
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("train.epochs=5", 5),
+        ("train.epochs = 5", 5),
+        ("train.learning_rate=0.5", 0.5),
+        ("train.learning_rate=1", 1.0),
+        ("train.learning_rate=1e-3", 0.001),
+        ("data.flip=true", True),
+        ("data.flip=false", False),
+        ("train.optimizer=adam", "adam"),
+        ('train.optimizer="adam"', "adam"),
+        ("thresholds.quantiles=60..80:5,90", "60..80:5,90"),
+        ("thresholds.quantiles=90", "90"),
+        ("retrain.rewind=0", "0"),
+        ("data.source=tfds:cifar10", "tfds:cifar10"),
+        ("train.milestones=[0.25, 0.5]", [0.25, 0.5]),
+        ("train.milestones=[]", []),
+        ("retrain.controls=['reinit']", ["reinit"]),
+        ('thresholds.exclude=["predictions/*", "a=b"]', ["predictions/*", "a=b"]),
+        ("seed=3", 3),
+        ("delta=0", 0.0),
+    ],
+)
+def test_a_value_of_every_kind_can_be_set(override, expected):
+    found = value_of(override)
+
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.epochs", ["KEY=VALUE"]),
+        ("train.epoch=5", ["'train.epoch'", "'train.epochs'"]),
+        ("train=5", ["'train'"]),
+        ("=5", ["''"]),
+        ("train.epochs=five", ["'five'"]),
+        ("train.epochs=", ["''"]),
+        ("train.epochs=5.5", ["train.epochs", "5.5"]),
+        ("train.epochs=true", ["train.epochs", "True"]),
+        ("train.epochs=nan", ["train.epochs", "nan"]),
+        ("train.learning_rate=nan", ["train.learning_rate", "nan"]),
+        ("train.learning_rate=true", ["train.learning_rate", "True"]),
+        ("data.flip=1", ["data.flip", "1"]),
+        ("data.flip=True", ["True"]),
+        ("train.milestones=0.5", ["train.milestones", "0.5"]),
+        ("thresholds.quantiles=90,80", ["thresholds.quantiles", "'90,80'"]),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_and_quoted(override, words):
+    message = refusal(overrides=[override])
+
+    assert all(word in message for word in words)
+
+
+def test_a_later_setting_wins_over_an_earlier_one_and_over_the_file():
+    resolved = recipe.resolve({"train": {"epochs": 7, "batch": 32}}, ["train.epochs=8", "train.epochs=9"])
+
+    assert (resolved.train.epochs, resolved.train.batch) == (9, 32)
+
+
+def test_setting_a_value_leaves_the_table_it_is_set_over_as_it_is():
+    table = {"train": {"epochs": 7}}
+
+    recipe.resolve(table, ["train.epochs=8", "train.batch=5"])
+
+    assert table == {"train": {"epochs": 7}}
+
+
+def test_malformed_toml_is_refused_with_its_file(tmp_path):
+    (tmp_path / "bad.toml").write_text("[train\nepochs = 5\n")
+
+    with pytest.raises(InputError, match=r"bad\.toml is not TOML"):
+        recipe.load(tmp_path / "bad.toml")
+
+
+def test_a_binary_file_is_refused_as_a_recipe(tmp_path):
+    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(InputError, match=r"bad\.toml is not TOML"):
+        recipe.load(tmp_path / "bad.toml")
+
+
+def test_a_missing_recipe_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"no recipe .*nowhere\.toml"):
+        recipe.load(tmp_path / "nowhere.toml")
+
+
+def test_a_folder_is_refused_as_a_recipe(tmp_path):
+    with pytest.raises(InputError, match="is a folder"):
+        recipe.load(tmp_path)
+
+
+def test_no_output_depends_on_how_many_outputs_there_are():
+    grids = {"train.snapshots", "thresholds.quantiles", "retrain.rewind", "retrain.controls", "retrain.control_quantiles"}
+    others = {"replicates", "name", "delta", "track.wandb", "track.project", "train.checkpoint_seconds"}
+
+    for stage in ("train", "thresholds", "retrain"):
+        assert not (grids | others) & recipe.depends(Recipe(), stage).keys()
+
+
+def test_each_stage_depends_on_what_comes_before_it_and_on_its_own_keys():
+    train, thresholds, retrain = (recipe.depends(Recipe(), stage) for stage in ("train", "thresholds", "retrain"))
+
+    assert train.items() < thresholds.items() < retrain.items()
+    assert {"seed", "data.source", "model.initializer", "train.learning_rate", "train.threads"} <= train.keys()
+    assert {key for key in thresholds if key not in train} == {"thresholds.scope", "thresholds.exclude", "thresholds.layerwise"}
+    assert {key for key in retrain if key not in thresholds} == {"retrain.slots", "retrain.order"}
+
+
+def test_a_recipe_says_how_its_records_are_made():
+    data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3}
+
+    assert dataclasses.asdict(recipe.resolve({"data": data}).records()) == data
+
+
+def test_quantiles_of_a_recipe_are_exact():
+    assert recipe.resolve({"thresholds": {"quantiles": "97.5,99"}}).quantiles() == [Fraction("97.5"), Fraction(99)]
+
+
+def test_every_recipe_in_pipelines_resolves_and_plans():
+    for path in sorted(PIPELINES.glob("*.toml")):
+        resolved = recipe.resolve(recipe.load(path), origin=str(path))
+        plan.check_points(resolved)
+        assert plan.dry_run(resolved, None)

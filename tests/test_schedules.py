@@ -1,0 +1,79 @@
+"""Learning rates, worked out by hand."""
+
+import numpy as np
+import pytest
+
+from lottery import schedules
+from lottery.recipe import Train
+
+
+def rates(steps_per_epoch, **train):
+    settings = Train(**{"learning_rate": 1.0, "warmup": "0", **train})
+    return schedules.rates(settings, steps_per_epoch, 0, settings.epochs * steps_per_epoch)
+
+
+def test_a_constant_rate_stays():
+    assert rates(2, epochs=2, schedule="constant", learning_rate=0.25).tolist() == [0.25] * 4
+
+
+def test_a_cosine_falls_from_the_full_rate_towards_0():
+    expected = [1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5]
+
+    np.testing.assert_allclose(rates(2, epochs=2, schedule="cosine"), expected, rtol=1e-6)
+
+
+def test_a_warmup_rises_linearly_to_the_full_rate_and_the_cosine_starts_after_it():
+    expected = [0.25, 0.5, 0.75, 1, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5]
+
+    np.testing.assert_allclose(rates(4, epochs=2, schedule="cosine", warmup="4it"), expected, rtol=1e-6)
+
+
+def test_a_warmup_in_epochs_is_as_many_steps():
+    np.testing.assert_array_equal(
+        rates(5, epochs=4, schedule="cosine", warmup="2ep"), rates(5, epochs=4, schedule="cosine", warmup="10it")
+    )
+
+
+def test_a_warmup_may_take_the_whole_training():
+    np.testing.assert_allclose(rates(2, epochs=2, schedule="cosine", warmup="2ep"), [0.25, 0.5, 0.75, 1], rtol=1e-6)
+
+
+def test_steps_multiply_the_rate_at_each_milestone():
+    found = rates(10, epochs=10, schedule="step", milestones=[0.5, 0.75], gamma=0.1)
+
+    np.testing.assert_allclose(found, [1.0] * 50 + [0.1] * 25 + [0.01] * 25, rtol=1e-6)
+
+
+@pytest.mark.parametrize("milestone", [0.07, 0.14, 0.28, 0.29, 0.55, 0.56, 0.57, 0.58])
+def test_a_milestone_falls_on_the_step_that_its_fraction_names(milestone):
+    found = rates(100, epochs=1, schedule="step", milestones=[milestone], gamma=0.5)
+
+    assert int(np.count_nonzero(found == 1)) == round(100 * milestone)
+
+
+def test_steps_without_milestones_are_constant():
+    assert rates(2, epochs=1, schedule="step", milestones=[]).tolist() == [1, 1]
+
+
+def test_a_warmup_precedes_steps():
+    found = rates(4, epochs=2, schedule="step", milestones=[0.75], gamma=0.1, warmup="2it")
+
+    np.testing.assert_allclose(found, [0.5, 1, 1, 1, 1, 1, 0.1, 0.1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "step"])
+def test_a_rewound_network_takes_the_schedule_up_where_it_was(schedule):
+    train = Train(schedule=schedule, epochs=4, warmup="1ep")
+    whole = schedules.rates(train, 5, 0, 20)
+
+    for first in (0, 3, 5, 11, 20):
+        assert schedules.rates(train, 5, first, 20 - first).tobytes() == whole[first:].tobytes()
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "step"])
+def test_rates_are_float32_finite_and_never_negative(schedule):
+    found = rates(7, epochs=3, schedule=schedule, warmup="2it")
+
+    assert (found.dtype, found.shape) == (np.float32, (21,))
+    assert np.isfinite(found).all()
+    assert (found >= 0).all()

@@ -1,0 +1,139 @@
+"""Status: what of a run is done, under way, failed or missing, and how long the rest takes."""
+
+import dataclasses
+import json
+from fractions import Fraction
+
+import pytest
+
+from data_prep import records
+from lottery import journal, locks, recipe
+from lottery.grids import Job
+from lottery.run import Run
+from lottery.status import status
+
+RECIPE = recipe.resolve(
+    {
+        "replicates": 2,
+        "train": {"epochs": 20, "snapshots": "0,10it,1ep"},
+        "thresholds": {"quantiles": "80,90"},
+        "retrain": {"rewind": "0,1ep", "controls": []},
+    }
+)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run without outputs, its records there: 2,900 images are 45 steps an epoch."""
+    monkeypatch.setenv("IMP_DATA", str(tmp_path / "data"))
+    made = Run(tmp_path / "run", RECIPE)
+    shards = [records.Shard("train-00000.tfrecord", "train", 2900, 0, "")]
+    made_with = dataclasses.asdict(RECIPE.records())
+    made.records().mkdir(parents=True)
+    records.write_manifest(made.records(), records.Manifest((32, 32, 3), ["0", "1"], shards, made_with))
+    return made
+
+
+def ticket(run, replicate, quantile, step=0):
+    return run.network(Job(replicate, Fraction(quantile), step, "ticket"))
+
+
+def write(network, status, epochs=20, seconds=40.0, **more):
+    network.folder.mkdir(parents=True, exist_ok=True)
+    network.result.write_text(json.dumps({"status": status, "epochs": epochs, "timing": {"seconds": seconds}, **more}))
+
+
+def mask(run, replicate, *quantiles):
+    made = run.replicate(replicate)
+    made.masks.mkdir(parents=True)
+    for quantile in quantiles:
+        made.mask(Fraction(quantile)).touch()
+    made.thresholds.write_text(json.dumps({"quantiles": [{"quantile": quantile} for quantile in quantiles]}))
+
+
+def counts(run):
+    return {line.stage: (line.done, line.under_way, line.failed, line.missing) for line in status(run)}
+
+
+def line(run, stage):
+    return next(line for line in status(run) if line.stage == stage)
+
+
+def test_without_records_only_they_are_missing_and_the_way_out_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("IMP_DATA", str(tmp_path / "nowhere"))
+
+    (only,) = status(Run(tmp_path / "run", RECIPE))
+
+    assert (only.stage, only.done, only.missing) == ("records", 0, 1)
+    assert "imp prepare" in only.details[0]
+
+
+def test_before_anything_is_made_all_of_the_recipe_is_missing(run):
+    assert counts(run) == {"records": (1, 0, 0, 0), "train": (0, 0, 0, 2), "thresholds": (0, 0, 0, 4), "retrain": (0, 0, 0, 8)}
+    assert [line.seconds_left for line in status(run)] == [None] * 4
+
+
+def test_what_is_done_is_counted(run):
+    write(run.replicate(1).dense, "done")
+    mask(run, 1, 80, 90)
+    write(ticket(run, 1, 80), "done")
+    write(ticket(run, 1, 80, 45), "done", epochs=19)
+
+    assert counts(run) == {"records": (1, 0, 0, 0), "train": (1, 0, 0, 1), "thresholds": (2, 0, 0, 2), "retrain": (2, 0, 0, 6)}
+
+
+def test_masks_beyond_the_recipe_are_wanted_of_every_replicate(run):
+    mask(run, 1, 80, 90, 95)
+    mask(run, 2, 80)
+
+    assert counts(run)["thresholds"] == (4, 0, 0, 2)
+    assert sum(counts(run)["retrain"]) == 2 * 3 * 2
+
+
+def test_a_mask_that_was_removed_is_missing(run):
+    mask(run, 1, 80, 90)
+    run.replicate(1).mask(Fraction(80)).unlink()
+
+    assert counts(run)["thresholds"] == (1, 0, 0, 3)
+
+
+def test_what_failed_or_diverged_is_named_with_its_reason(run):
+    write(ticket(run, 1, 80), "failed", reason="Traceback ...\nKeyError: 'fc'")
+    write(ticket(run, 2, 90, 45), "diverged", reason="the loss is not finite at step 50")
+
+    found = line(run, "retrain")
+
+    assert (found.failed, found.missing) == (2, 6)
+    assert sorted(found.details) == [
+        "replicate-1 q80-step-000000 ticket: failed, KeyError: 'fc'",
+        "replicate-2 q90-step-000045 ticket: diverged, the loss is not finite at step 50",
+    ]
+
+
+def test_what_is_under_way_is_named_with_its_step_and_its_process(run):
+    dense = run.replicate(2).dense
+    with locks.writing(dense.folder):
+        assert line(run, "train").details[0].startswith("replicate-2 dense: step 0 of 900, process ")
+        journal.append(dense.metrics, {"step": 45})
+        journal.append(dense.metrics, {"step": 90})
+        found = line(run, "train")
+
+    assert (found.under_way, found.missing) == (1, 1)
+    assert found.details[0].startswith("replicate-2 dense: step 90 of 900, process ")
+
+
+def test_the_time_left_follows_from_the_speed_of_what_is_done(run):
+    write(run.replicate(1).dense, "done", epochs=20, seconds=40.0)  # 2 seconds an epoch
+    write(ticket(run, 1, 80), "done", epochs=20, seconds=80.0)  # 4
+    write(ticket(run, 1, 90), "failed", epochs=20, seconds=0.0, reason="no disk")  # to be tried again
+    write(ticket(run, 2, 80), "diverged", epochs=20, seconds=0.1, reason="not finite")  # never again
+
+    assert line(run, "train").seconds_left == pytest.approx(20 * 3)
+    assert line(run, "retrain").seconds_left == pytest.approx((2 * 20 + 4 * 19) * 3)
+
+
+def test_when_all_is_done_no_time_is_left(run):
+    for number in (1, 2):
+        write(run.replicate(number).dense, "done")
+
+    assert line(run, "train").seconds_left is None

@@ -1,0 +1,269 @@
+"""HDF5 files: what goes in comes out, and a file that was altered or cut is refused by name."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from data_prep.errors import InputError
+from lottery import store
+
+DTYPES = st.sampled_from(["<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1"])
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3)
+ARRAYS = st.dictionaries(
+    st.sampled_from(["fc/kernel", "fc/bias", "bn/gamma", "sgd/fc/kernel_momentum", "iterations"]), hnp.arrays(DTYPES, SHAPES)
+)
+
+# A state with every kind of content, built from nothing but constants so that another process can build it too.
+BUILD = """
+import numpy as np
+from lottery import store
+
+ramp = np.arange(72, dtype=np.float32).reshape(3, 3, 2, 4)
+STATE = store.State(
+    step=7,
+    weights={"conv/kernel": np.sin(ramp), "fc/bias": np.array([0.0, -0.0, 1.5], np.float32)},
+    statistics={"bn/moving_mean": np.linspace(0, 1, 5)},
+    slots={"iterations": np.array(7, np.int64), "flags": np.array([True, False]), "m/conv/kernel": ramp.astype(np.float16)},
+)
+"""
+_built: dict = {}
+exec(BUILD, _built)
+STATE = _built["STATE"]
+
+
+def identical(one, other):
+    """Whether two groups of arrays hold the same paths, dtypes, shapes and bytes."""
+    return one.keys() == other.keys() and all(
+        one[path].dtype == other[path].dtype
+        and one[path].shape == other[path].shape
+        and np.asarray(one[path]).tobytes() == np.asarray(other[path]).tobytes()
+        for path in one
+    )
+
+
+def same_state(one, other):
+    return one.step == other.step and all(
+        identical(getattr(one, group), getattr(other, group)) for group in ("weights", "statistics", "slots")
+    )
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(step=st.integers(0, 2**40), weights=ARRAYS, statistics=ARRAYS, slots=ARRAYS)
+def test_a_state_of_any_shapes_and_dtypes_comes_back_as_it_was_saved(tmp_path, step, weights, statistics, slots):
+    state = store.State(step, weights, statistics, slots)
+
+    store.save_state(tmp_path / "state.h5", state)
+
+    assert same_state(store.load_state(tmp_path / "state.h5"), state)
+
+
+def test_attributes_come_back_as_plain_python_values(tmp_path):
+    attributes = {"quantile": "97.5", "step": 12, "rate": 0.1}
+
+    store.save(tmp_path / "file.h5", {"bits": {"a": np.zeros(1)}}, attributes)
+
+    _, loaded = store.load(tmp_path / "file.h5")
+    assert loaded == attributes
+    assert [type(loaded[name]) for name in attributes] == [str, int, float]
+
+
+def test_a_scalar_comes_back_as_an_array_of_no_dimensions(tmp_path):
+    store.save(tmp_path / "file.h5", {"slots": {"iterations": np.array(7, np.int64)}}, {})
+
+    loaded = store.load(tmp_path / "file.h5")[0]["slots"]["iterations"]
+
+    assert isinstance(loaded, np.ndarray)
+    assert loaded.shape == ()
+    assert loaded.dtype == np.int64
+    assert loaded == 7
+
+
+def test_paths_come_back_in_their_order_whatever_order_they_were_saved_in(tmp_path):
+    store.save(tmp_path / "file.h5", {"weights": {"b/kernel": np.ones(2), "a/kernel": np.zeros(2)}}, {})
+
+    assert list(store.load(tmp_path / "file.h5")[0]["weights"]) == ["a/kernel", "b/kernel"]
+
+
+def test_saving_does_not_change_what_is_saved(tmp_path):
+    weights = {"a": np.arange(4.0)}
+    weights["a"].flags.writeable = False
+
+    store.save(tmp_path / "file.h5", {"weights": weights}, {"step": 1})
+
+    assert list(weights) == ["a"]
+    assert weights["a"].tolist() == [0, 1, 2, 3]
+
+
+def test_an_array_that_is_not_contiguous_is_saved_by_its_values(tmp_path):
+    array = np.arange(6.0).reshape(2, 3).T
+
+    store.save(tmp_path / "file.h5", {"weights": {"a": array}}, {})
+
+    np.testing.assert_array_equal(store.load(tmp_path / "file.h5")[0]["weights"]["a"], [[0, 3], [1, 4], [2, 5]])
+
+
+def test_the_same_content_gives_the_same_bytes_in_this_process_and_another(tmp_path):
+    store.save_state(tmp_path / "one.h5", STATE)
+    store.save_state(tmp_path / "two.h5", STATE)
+    run_python(BUILD + "from pathlib import Path\nstore.save_state(Path('three.h5'), STATE)", tmp_path)
+
+    first = (tmp_path / "one.h5").read_bytes()
+    assert (tmp_path / "two.h5").read_bytes() == first
+    assert (tmp_path / "three.h5").read_bytes() == first
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match="nothing\\.h5 is missing"):
+        store.load(tmp_path / "nothing.h5")
+
+
+def test_a_file_that_is_no_hdf5_is_named(tmp_path):
+    (tmp_path / "notes.h5").write_text("weights are elsewhere")
+
+    with pytest.raises(InputError, match="notes\\.h5"):
+        store.load(tmp_path / "notes.h5")
+
+
+def test_an_hdf5_file_without_a_checksum_is_refused(tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["weights/a"] = np.zeros(3)
+
+    with pytest.raises(InputError, match="foreign\\.h5"):
+        store.load(tmp_path / "foreign.h5")
+
+
+@pytest.mark.parametrize("share", [0, 0.001, 0.1, 0.5, 0.9, 0.999])
+def test_a_file_cut_short_is_named(tmp_path, share):
+    path = tmp_path / "state.h5"
+    store.save_state(path, STATE)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+    with pytest.raises(InputError, match="state\\.h5"):
+        store.load_state(path)
+
+
+def test_a_file_that_lost_its_last_byte_is_named(tmp_path):
+    path = tmp_path / "state.h5"
+    store.save_state(path, STATE)
+    path.write_bytes(path.read_bytes()[:-1])
+
+    with pytest.raises(InputError, match="state\\.h5"):
+        store.load_state(path)
+
+
+# Runs apart from pytest: HDF5 itself may crash or hang on damaged metadata, and that must fail a test, not end them all.
+FLIP = (
+    BUILD
+    + """
+import signal, sys
+from pathlib import Path
+from data_prep.errors import InputError
+
+LOAD_SECONDS = 10
+path = Path("state.h5")
+store.save_state(path, STATE)
+intact = path.read_bytes()
+expected = store.load(path)
+
+
+def content(loaded):
+    groups, attributes = loaded
+    arrays = [(group, name, a.dtype, a.shape, a.tobytes()) for group in groups for name, a in groups[group].items()]
+    return arrays, attributes
+
+
+def bits(where):
+    if where == "anywhere":
+        return np.random.default_rng(0).integers(0, 8 * len(intact), 200).tolist()
+    attribute = intact.rindex(b"step")
+    return range(8 * max(attribute - 160, 0), 8 * min(attribute + 240, len(intact)))
+
+
+for bit in bits(sys.argv[1]):
+    print(f"byte {bit // 8} bit {bit % 8}", flush=True)
+    altered = bytearray(intact)
+    altered[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(altered)
+    signal.alarm(LOAD_SECONDS)
+    try:
+        loaded = store.load(path)
+    except InputError as error:
+        assert "state.h5" in str(error), error
+    else:
+        assert content(loaded) == content(expected), "other content"
+print("ok")
+"""
+)
+
+
+@pytest.mark.parametrize("where", ["anywhere", "among the attributes"])
+def test_a_flipped_bit_is_refused_by_name_or_changes_nothing(tmp_path, where):
+    done = subprocess.run([sys.executable, "-c", FLIP, where], cwd=tmp_path, capture_output=True, text=True)
+
+    *_, last = done.stdout.splitlines()
+    assert (last, done.returncode) == ("ok", 0), done.stderr
+
+
+def test_a_flipped_bit_in_any_weight_is_refused(tmp_path):
+    path = tmp_path / "state.h5"
+    store.save_state(path, STATE)
+    intact = path.read_bytes()
+    start = intact.index(STATE.weights["conv/kernel"].tobytes())
+    for byte in range(start, start + STATE.weights["conv/kernel"].nbytes):
+        path.write_bytes(intact[:byte] + bytes([intact[byte] ^ 1 << byte % 8]) + intact[byte + 1 :])
+        with pytest.raises(InputError, match="state\\.h5"):
+            store.load_state(path)
+
+
+def test_a_full_disk_is_an_ordinary_error_that_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "state.h5"
+    store.save_state(path, STATE)
+    before = path.read_bytes()
+
+    run_python(
+        BUILD
+        + """
+import resource
+from pathlib import Path
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+STATE.step = 8
+try:
+    store.save_state(Path("state.h5"), STATE)
+except OSError:
+    print("refused")
+""",
+        tmp_path,
+        expected="refused\n",
+    )
+
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state.h5"]
+
+
+def test_an_interrupted_write_leaves_no_temporary_file_behind(tmp_path):
+    from data_prep import files
+
+    def interrupted():
+        with files.replacing(tmp_path / "new.h5") as temporary:
+            temporary.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def run_python(source, folder, expected=""):
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(source)], cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr

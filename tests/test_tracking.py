@@ -1,0 +1,199 @@
+"""Weights & Biases: a mirror that is off by default and never ends a training."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+
+import pytest
+
+from lottery import recipe, tracking
+
+ROW = {"step": 45, "epoch": 1.0, "train_loss": 0.5, "timing": {"seconds": 3.0}}
+RESULT = {"status": "done", "final": {"validation_accuracy": 0.9}}
+
+
+class FakeRun:
+    """A W&B run that records what it is given and raises at the calls named in `breaks`."""
+
+    def __init__(self, breaks=()):
+        self.breaks, self.logged, self.summary, self.finished = breaks, [], FakeSummary(self), []
+
+    def _break(self, call):
+        if call in self.breaks:
+            raise ConnectionError(f"{call} failed\nand more lines")
+
+    def log(self, figures, step):
+        self._break("log")
+        self.logged.append((step, figures))
+
+    def finish(self, exit_code=None):
+        self._break("finish")
+        self.finished.append(exit_code)
+
+
+class FakeSummary(dict):
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+
+    def update(self, values):
+        self.run._break("summary")
+        super().update(values)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A wandb module in place of the real one; `fake.run` is what its init gives, an exception is raised."""
+    module = types.ModuleType("wandb")
+    module.run, module.asked = FakeRun(), []
+    module.Settings = dict
+
+    def init(**options):
+        module.asked.append(options)
+        if isinstance(module.run, Exception):
+            raise module.run
+        return module.run
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def tracker(mode="offline", folder=Path("runs/digits")):
+    resolved = recipe.resolve({"track": {"wandb": mode, "project": "mine"}})
+    return tracking.track(resolved, folder, folder / "replicate-1" / "train")
+
+
+def mirror(tracked):
+    tracked.log(ROW)
+    tracked.log({**ROW, "step": 90})
+    tracked.finish(RESULT)
+
+
+def test_off_does_nothing_and_does_not_even_load_wandb(monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+
+    mirror(tracker("off"))
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_off_is_the_default(fake):
+    mirror(tracking.track(recipe.Recipe(), Path("run"), Path("run/replicate-1/train")))
+
+    assert fake.asked == []
+
+
+def test_figures_go_to_a_run_named_after_the_network(fake):
+    mirror(tracker())
+
+    (options,) = fake.asked
+    assert (options["project"], options["group"], options["name"]) == ("mine", "digits", "replicate-1/train")
+    assert options["mode"] == "offline"
+    assert options["config"]["track"] == {"wandb": "offline", "project": "mine"}
+    assert fake.run.logged == [(45, {"epoch": 1.0, "train_loss": 0.5}), (90, {"epoch": 1.0, "train_loss": 0.5})]
+    assert fake.run.summary == {"status": "done", "validation_accuracy": 0.9}
+    assert fake.run.finished == [0]
+
+
+def test_a_network_that_diverged_ends_its_run_as_failed(fake):
+    tracker("online").finish({"status": "diverged", "step": 12})
+
+    assert fake.asked[0]["mode"] == "online"
+    assert fake.run.summary == {"status": "diverged"}
+    assert fake.run.finished == [1]
+
+
+def test_an_error_at_the_start_is_told_once_and_not_fatal(fake, capfd):
+    fake.run = ConnectionError("no route to host\nat line 5")
+
+    mirror(tracker())
+
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err == "wandb is off for this network (no route to host); metrics.jsonl has everything\n"
+
+
+def test_a_missing_wandb_is_told_once_and_not_fatal(monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+
+    mirror(tracker())
+
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize("call", ["log", "summary", "finish"])
+def test_an_error_on_the_way_is_told_once_and_not_fatal(fake, capfd, call):
+    fake.run = FakeRun(breaks=(call,))
+
+    mirror(tracker())
+
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err == f"wandb is off for this network ({call} failed); metrics.jsonl has everything\n"
+
+
+def test_an_error_without_a_message_is_told_by_its_kind(fake, capfd):
+    fake.run = TimeoutError()
+
+    mirror(tracker())
+
+    assert "(TimeoutError)" in capfd.readouterr().err
+
+
+@contextlib.contextmanager
+def listener():
+    """A server on this host that hangs up on everybody, and the list of those who called."""
+    callers = []
+
+    def answer():
+        with contextlib.suppress(OSError):
+            while True:
+                connection, caller = server.accept()
+                callers.append(caller)
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield server, callers
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def test_offline_mode_of_the_real_wandb_writes_to_the_run_directory_and_calls_nobody(tmp_path):
+    source = f"""
+from pathlib import Path
+from lottery import recipe, tracking
+
+folder = Path("run")
+tracked = tracking.track(recipe.resolve({{}}, ["track.wandb=offline"]), folder, folder / "replicate-1" / "train")
+tracked.log({ROW!r})
+tracked.finish({RESULT!r})
+"""
+    (tmp_path / "run").mkdir()
+    with listener() as (server, callers):
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-c", source],
+            cwd=tmp_path,
+            env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(tmp_path),
+                "WANDB_BASE_URL": address,
+                "HTTPS_PROXY": address,
+                "HTTP_PROXY": address,
+            },
+            capture_output=True,
+            text=True,
+        )
+    assert callers == []
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (log,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    assert b"train_loss" in log.read_bytes()
+    assert b"validation_accuracy" in log.read_bytes()

@@ -165,7 +165,6 @@ def run_all(
 
     reporter = _reporter()
     prepare_stage(opened, reporter)
-    opened.plan()
     train_stage(opened, reporter)
     thresholds_stage(opened, reporter)
     failed = False

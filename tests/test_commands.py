@@ -24,7 +24,6 @@ LENET = [
     *("--set", "train.snapshots=0,10it,1ep", "--set", "retrain.rewind=0,1ep", "--set", "thresholds.quantiles=50,90"),
     *("--set", "retrain.control_quantiles=90", "--set", "train.checkpoint_seconds=0"),
 ]
-NETWORKS = 7  # two quantiles x two rewind points, reinit, and shuffle at both points
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +52,11 @@ def work(trained, tmp_path):
     return tmp_path / "work"
 
 
-def every_state(folder: Path) -> list[Path]:
-    return [*folder.glob("runs/*/replicate-*/**/final.h5"), *folder.glob("runs/*/replicate-*/**/checkpoint.h5")]
+def mpirun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`mpirun -n RANKS imp ...`, with what a small machine and root need."""
+    line = [Path(sys.executable).with_name("mpirun"), "--oversubscribe", "-n", str(ranks), IMP, *arguments]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.run(line, cwd=cwd, env=clean_environment(**root), capture_output=True, text=True)
 
 
 def test_the_smoke_recipe_runs_from_images_to_a_report(smoke):
@@ -155,12 +157,7 @@ def test_the_stdlib_module_imp_stays_importable():
 
 
 def test_three_ranks_give_the_bytes_of_one_process(retrained, work):
-    mpirun = Path(sys.executable).with_name("mpirun")
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run(
-        [mpirun, "--oversubscribe", "-n", "3", IMP, "retrain"],
-        cwd=work, env=clean_environment(**root), capture_output=True, text=True,
-    )  # fmt: skip
+    done = mpirun(3, "retrain", cwd=work)
 
     assert done.returncode == 0, done.stderr
     assert contents(work / "runs") == contents(retrained / "runs")
@@ -379,11 +376,16 @@ def test_stages_out_of_order_say_which_comes_first(tmp_path):
     refused(imp("report", cwd=tmp_path, check=False), "run `imp train` first")
 
 
+def test_with_ranks_bad_input_is_one_line(work):
+    shutil.rmtree(work / "runs/digits/replicate-1/masks")
+
+    refused(imp("retrain", "--ranks", "3", cwd=work, check=False), "run `imp thresholds` first")
+
+
 def test_under_mpirun_bad_input_is_told_once(work):
     shutil.rmtree(work / "runs/digits/replicate-1/masks")
-    (work / "runs/digits/replicate-1/thresholds.json").unlink()
 
-    done = imp("retrain", "--ranks", "3", cwd=work, check=False)
+    done = mpirun(3, "retrain", cwd=work)
 
     assert done.returncode == 2
     assert done.stderr.count("run `imp thresholds` first") == 1

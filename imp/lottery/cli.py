@@ -232,7 +232,9 @@ def _reporter() -> "Reporter":
 
 def _retrain_on(ranks: int, opened: "Run", quantiles: str | None, rewind: str | None) -> None:
     from lottery.fanout import command
+    from lottery.retrain import checked_jobs
 
+    checked_jobs(opened, quantiles, rewind)  # here, so that bad input is one line without mpirun's own
     opened.adopt()
     grids = (("--quantiles", quantiles), ("--rewind", rewind))
     options = [part for option, grid in grids if grid is not None for part in (option, grid)]

@@ -40,8 +40,7 @@ def retrain(run: Run, reporter: Reporter, quantiles: str | None = None, rewind: 
     clock = _Clock()
 
     def make_jobs() -> list[Job]:
-        _check_masks(run, quantiles)
-        jobs = run.jobs(planned, quantiles, rewind)
+        jobs = checked_jobs(run, quantiles, rewind)
         run.adopt()
         if run.recipe.retrain.controls and all(job.variant == "ticket" for job in jobs):
             reporter.say(f"no controls: there is no mask of quantile {run.recipe.retrain.control_quantiles} among these")
@@ -65,6 +64,12 @@ def retrain(run: Run, reporter: Reporter, quantiles: str | None = None, rewind: 
         reporter.say(f"{clock.tick(planned.epochs(job))} {job}: {outcome(result)}")
 
     return summary if fanout.fan_out(make_jobs, make_work, done, reporter.say) else None
+
+
+def checked_jobs(run: Run, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
+    """The jobs of a retraining, longest first. Raises InputError as `retrain` does."""
+    _check_masks(run, quantiles)
+    return run.jobs(run.plan(), quantiles, rewind)
 
 
 def _check_masks(run: Run, quantiles: str | None) -> None:

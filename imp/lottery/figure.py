@@ -58,12 +58,20 @@ def _draw_dense(axes: Axes, groups: Sequence[Group]) -> None:
 def _label(axes: Axes, densities: Sequence[float]) -> None:
     axes.set_xscale("log")
     axes.invert_xaxis()
-    axes.xaxis.set_major_locator(FixedLocator(list(densities)))
+    axes.xaxis.set_major_locator(FixedLocator(_apart(densities)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.3g}%"))
-    axes.tick_params(axis="x", rotation=45 if len(densities) > 8 else 0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel("density: share of prunable weights kept (sparser to the right)")
     axes.set_ylabel("final validation accuracy")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
+
+
+def _apart(densities: Sequence[float]) -> list[float]:
+    """The densities to label: from the sparsest up, each a quarter above the last or more, so that labels stay apart."""
+    chosen: list[float] = []
+    for density in sorted(densities):
+        if not chosen or density > 1.25 * chosen[-1]:
+            chosen.append(density)
+    return chosen

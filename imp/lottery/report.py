@@ -84,7 +84,9 @@ def _sentence(rewind: str, best: Group | None, tickets: Sequence[Group]) -> str:
     if level:
         sparsest = max(level, key=lambda group: group.quantile or 0)
         return f"Rewound to {rewind}, undecided; the sparsest ticket at or above dense so far keeps {_share(sparsest)}."
-    return f"Rewound to {rewind}, no ticket of this grid is known to match the dense network."
+    if any(group.verdict == "undecided" for group in tickets):
+        return f"Rewound to {rewind}, undecided; no ticket's mean is at or above the dense network's so far."
+    return f"Rewound to {rewind}, no ticket of this grid matches the dense network."
 
 
 def _share(group: Group) -> str:

@@ -505,3 +505,15 @@ def test_retraining_asks_for_a_mask_that_one_replicate_lacks(masked, quantiles):
 @pytest.mark.parametrize("quantiles", [None, "80", "97.5", "80,97.5"])
 def test_retraining_goes_on_when_every_replicate_has_the_masks(masked, quantiles):
     retrain._check_masks(masked, quantiles)
+
+
+def test_a_folder_called_latest_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "runs" / "latest"
+    mine.mkdir(parents=True)
+
+    open_run().adopt()
+
+    assert mine.is_dir()
+    assert not mine.is_symlink()
+    assert sorted(path.name for path in mine.parent.iterdir()) == ["digits", "latest"]

@@ -182,7 +182,8 @@ def _default_folder(named: Recipe | None, overrides: Sequence[str]) -> Path:
 
 
 def _link(link: Path, target: str) -> None:
-    if link.is_symlink() and os.readlink(link) == target:
+    """Let `link` point to `target`; a file or folder of the user's own in its place is left alone."""
+    if os.readlink(link) == target if link.is_symlink() else link.exists():
         return
     temporary = link.parent / f".{link.name}.{os.getpid()}.tmp"
     temporary.symlink_to(target)

@@ -1,15 +1,25 @@
-"""Prepare a set: read every image once, bring it to one size, hold out a validation split, write shards and manifest."""
+"""Prepare a set: plan splits and shards from the labels, have an engine make what is missing, write the manifest."""
 
 import dataclasses
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import features
 
-from data_prep import files, records
+from data_prep import files, local, records, shards, spark
 from data_prep.errors import InputError
-from data_prep.sources import Source, open_source
+from data_prep.shards import Made, Task
+from data_prep.sources import PATHS, Source, Split, open_source
+
+Engine = Literal["local", "spark"]
+MAX_BAD = 0.001
+
+_BEGUN = ".begun.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,68 +27,143 @@ class Settings:
     """What a prepared set depends on.
 
     `validation` is the fraction of the training images held out; `test` the fraction cut off first where the source has
-    no test split of its own. Both splits are stratified by class and drawn with `split_seed`.
+    no images of its own to test on. Both are stratified by class and drawn with `split_seed`. `classes` keeps the first so
+    many classes; 0 keeps all.
     """
 
     source: str
     size: int
-    validation: float
-    test: float
-    split_seed: int
+    validation: float = 0.2
+    test: float = 0.2
+    split_seed: int = 0
+    classes: int = 0
+
+    def __post_init__(self) -> None:
+        """The same files are the same source from wherever they are named."""
+        kind, _, name = self.source.partition(":")
+        if kind in PATHS:
+            object.__setattr__(self, "source", f"{kind}:{Path(name).expanduser().resolve()}")
 
     def folder(self, root: Path) -> Path:
-        """Where the set lies under `root`: `digits-32`, `tfds-cifar10-32`."""
-        return root / f"{self.source.replace(':', '-').replace('/', '-')}-{self.size}"
+        """Where the set lies under `root`: `digits-32`, `tfds-cifar10-32`, `folder-photos-64-first10`."""
+        kind, colon, name = self.source.partition(":")
+        if kind in PATHS:
+            name = Path(name).stem if kind == "arrays" else Path(name).name
+        first = f"-first{self.classes}" if self.classes else ""
+        return root / f"{kind}{colon and '-'}{name.replace('/', '-').replace(':', '-')}-{self.size}{first}"
 
 
-def prepare(settings: Settings, folder: Path) -> records.Manifest:
-    """Write the prepared set to `folder`; a set already there with the same settings is left as it is.
+@dataclasses.dataclass(frozen=True)
+class Means:
+    """How a set is prepared, which changes nothing of what it holds.
 
-    Raises InputError when the set there was made with other settings, or when a split would be empty.
+    `workers` is the number of local processes (0: one per core); `master` the Spark master URL; `max_bad` the share of
+    images that may be undecodable; `data_dir` where TensorFlow Datasets keeps its files.
     """
-    if (folder / "manifest.json").exists():
-        return existing(settings, folder)
-    source = open_source(settings.source)
-    splits = _splits(source, settings)
-    for split, (images, _) in splits.items():
-        if not len(images):
-            raise InputError(f"the {split} split of {settings.source} would be empty: change data.validation or data.test")
+
+    engine: Engine = "local"
+    workers: int = 0
+    master: str = "local[*]"
+    max_bad: float = MAX_BAD
+    data_dir: Path | None = None
+
+
+LOCALLY = Means()
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """The shards of a set, and what is not in them yet: its class names, settings and versions."""
+
+    tasks: list[Task]
+    classes: list[str]
+    begun: dict[str, Any]
+
+    @property
+    def images(self) -> int:
+        return sum(len(task.labels) for task in self.tasks)
+
+
+Progress = Callable[[int], None]
+Begin = Callable[[int], Progress]
+
+
+def prepare(
+    settings: Settings, folder: Path, means: Means = LOCALLY, begin: Begin = lambda total: lambda count: None
+) -> records.Manifest:
+    """Write the prepared set to `folder`, whose lock the caller holds; what is there already is not made again.
+
+    `begin` is told the number of images to decode and returns a function to call with those just done. Raises InputError
+    when the set there was made with other settings, when a split would be empty, or when too many images are bad.
+    """
+    before = existing(settings, folder) if (folder / records.MANIFEST).exists() else None
+    if before and is_complete(folder, before):
+        return before
+    if means.engine == "spark":
+        spark.check(means.master)
+    planned = plan(settings, open_source(settings.source, means.data_dir), folder.resolve())
+    if before and before.source != planned.begun["source"]:
+        raise InputError(
+            f"shards of {folder} are missing, and other images lie in {settings.source} now: "
+            "bring the old ones back, or remove that folder and prepare the set anew"
+        )
+    _check_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files.remove_stale(folder)
-    shards = [
-        shard for split, (images, labels) in splits.items() for shard in records.write_split(folder, split, images, labels)
-    ]
-    manifest = records.Manifest((settings.size, settings.size, 3), source.classes, shards, dataclasses.asdict(settings))
-    records.write_manifest(folder, manifest)
-    return manifest
+    _begin(folder, planned.begun)
+    made = _make(planned, before, means, begin)
+    manifest = _manifest(settings, planned, made)
+    if before:
+        _check_mended(folder, manifest, before)
+    else:
+        records.write_manifest(folder, manifest)
+    shards.forget(folder)
+    (folder / _BEGUN).unlink()
+    return before or manifest
 
 
 def existing(settings: Settings, folder: Path) -> records.Manifest:
     """The manifest of the set in `folder`, which must have been made with `settings`; else InputError says how it differs."""
     manifest = records.read_manifest(folder)
-    wanted: dict[str, Any] = dataclasses.asdict(settings)
-    differs = [
-        f"data.{key} {manifest.made_with.get(key)!r} there, {wanted[key]!r} wanted"
-        for key in wanted
-        if manifest.made_with.get(key) != wanted[key]
-    ]
-    if differs:
-        raise InputError(
-            f"the records in {folder} were made with other settings ({'; '.join(differs)}): "
-            "remove that folder, or set IMP_DATA to another place"
-        )
+    _check_settings(folder, manifest.made_with, settings)
     return manifest
 
 
-def fit(image: np.ndarray, size: int) -> np.ndarray:
-    """An image of any size (uint8, [height, width, 1 or 3]) as uint8 [size, size, 3].
+def is_complete(folder: Path, manifest: records.Manifest) -> bool:
+    """Whether every shard of `manifest` is there at its full length."""
+    return all(shards.is_whole(folder, shard) for shard in manifest.shards)
 
-    The largest centred square is kept, brought down by Pillow's box filter (each output pixel averages the input pixels
-    whose centres it covers) or interpolated up (bicubic); grey is repeated.
-    """
-    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
-    method = Image.Resampling.BOX if min(picture.size) > size else Image.Resampling.BICUBIC
-    return np.asarray(ImageOps.fit(picture, (size, size), method).convert("RGB"))
+
+def settings_of(manifest: records.Manifest) -> Settings:
+    """The settings that a set was made with. Raises InputError where its manifest does not say."""
+    try:
+        return Settings(**manifest.made_with)
+    except TypeError:
+        raise InputError("the manifest of these records does not say what they were made from: prepare them anew") from None
+
+
+def plan(settings: Settings, source: Source, folder: Path) -> Planned:
+    """Which image goes into which shard: a function of `settings` and the source alone. Raises InputError for a split
+    without images, and for training images without a class."""
+    classes = source.classes[: settings.classes or None]
+    if settings.classes > len(source.classes):
+        raise InputError(f"{settings.source} has {len(source.classes)} classes, not {settings.classes}: lower --classes")
+    if len(classes) < 2:
+        raise InputError(f"{settings.source} gives a single class, {classes[0]}: a network needs two to tell apart")
+    tasks: list[Task] = []
+    for name, (split, indices) in _splits(source, settings).items():
+        if not len(indices):
+            raise InputError(
+                f"the {name} split of {settings.source} would be empty: change --val or --test (data.validation, data.test)"
+            )
+        step = records.images_per_shard((settings.size, settings.size, 3))
+        for number, start in enumerate(range(0, len(indices), step)):
+            part = indices[start : start + step]
+            shard = records.shard_name(name, number)
+            tasks.append(Task(folder, shard, name, settings.size, split.part(part), split.labels[part]))
+    fingerprints = [split.fingerprint for split in (source.train, source.test) if split]
+    begun = {"made_with": dataclasses.asdict(settings), "made_by": _versions(), "source": fingerprints}
+    return Planned(tasks, classes, begun)
 
 
 def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
@@ -91,28 +176,131 @@ def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     return marked
 
 
-def _splits(source: Source, settings: Settings) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    images, labels = _load(source, "train", settings)
-    if "test" in source.splits:
-        test_images, test_labels = _load(source, "test", settings)
+def _splits(source: Source, settings: Settings) -> dict[str, tuple[Split, np.ndarray]]:
+    """The indices of each split's images, ascending where neighbours are unrelated already, else shuffled."""
+    train, test = _members(source.train, settings), source.test
+    if (source.train.labels < 0).any():
+        raise InputError(f"the train split of {settings.source} has images without a class: choose another set")
+    if test is None:
+        cut = stratified(source.train.labels[train], settings.test, settings.split_seed)
+        parts = {"test": (source.train, train[cut])}
+        train = train[~cut]
     else:
-        test = stratified(labels, settings.test, settings.split_seed)
-        test_images, test_labels = images[test], labels[test]
-        images, labels = images[~test], labels[~test]
-    held_out = stratified(labels, settings.validation, settings.split_seed + 1)
-    return {
-        "train": (images[~held_out], labels[~held_out]),
-        "validation": (images[held_out], labels[held_out]),
-        "test": (test_images, test_labels),
-    }
+        parts = {"test": (test, _members(test, settings))}
+    held_out = stratified(source.train.labels[train], settings.validation, settings.split_seed + 1)
+    parts = {"train": (source.train, train[~held_out]), "validation": (source.train, train[held_out]), **parts}
+    return {name: (split, _mixed(split, indices, settings)) for name, (split, indices) in parts.items()}
 
 
-def _load(source: Source, split: str, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = [], []
-    for image, label in source.splits[split]():
-        if not 0 <= label < len(source.classes):
-            raise InputError(f"the {split} split of {settings.source} has images without a class: choose another set")
-        images.append(fit(image, settings.size))
-        labels.append(label)
-    stacked = np.stack(images) if images else np.empty((0, settings.size, settings.size, 3), np.uint8)
-    return stacked, np.array(labels, np.int32)
+def _members(split: Split, settings: Settings) -> np.ndarray:
+    """Indices of the images of the classes that are kept."""
+    return np.flatnonzero(split.labels < (settings.classes or np.inf))
+
+
+def _mixed(split: Split, indices: np.ndarray, settings: Settings) -> np.ndarray:
+    return indices if split.mixed else np.random.default_rng([settings.split_seed, 2]).permutation(indices)
+
+
+def _check_place(folder: Path) -> None:
+    """Raise InputError when something else than records lies in `folder`, such as the images themselves."""
+    visible = sorted(path.name for path in folder.glob("[!.]*"))
+    others = [name for name in visible if name != records.MANIFEST and not name.endswith(".tfrecord")]
+    if others:
+        raise InputError(f"{folder} holds other things ({others[0]}): name a new or empty folder with --out")
+
+
+def _begin(folder: Path, begun: dict[str, Any]) -> None:
+    """Note what the shards in `folder` are made from; forget those of a preparation that was begun with other images."""
+    note = folder / _BEGUN
+    if note.exists():
+        before = files.read_json(note)
+        if before.get("made_with"):
+            _check_settings(folder, before["made_with"], Settings(**begun["made_with"]))
+        if before == json.loads(json.dumps(begun)):
+            return
+    shards.forget(folder)
+    files.write_json(note, begun)
+
+
+def _make(planned: Planned, before: records.Manifest | None, means: Means, begin: Begin) -> list[Made]:
+    """Every shard of the set, made now (the largest first, so that all workers end together) or before. Raises InputError as
+    soon as too many images are bad."""
+    found = {task.name: _found(task, before) for task in planned.tasks}
+    made = [one for one in found.values() if one]
+    missing = sorted((task for task in planned.tasks if not found[task.name]), key=lambda task: -len(task.labels))
+    progress = begin(sum(len(task.labels) for task in missing))
+    for one in _run(missing, means):
+        made.append(one)
+        if not before:
+            _check_bad([bad for one in made for bad in one.bad], planned.images, means.max_bad)
+        progress(one.images)
+    order = {task.name: position for position, task in enumerate(planned.tasks)}
+    return sorted(made, key=lambda one: order[one.shard.name])
+
+
+def _found(task: Task, before: records.Manifest | None) -> Made | None:
+    """The shard of `task` as an interrupted preparation left it, or as a manifest that lacks another one lists it."""
+    listed = [shard for shard in before.shards if shard.name == task.name] if before else []
+    if listed and shards.is_whole(task.folder, listed[0]):
+        return Made(listed[0], [])
+    return shards.made_before(task)
+
+
+def _run(tasks: Sequence[Task], means: Means) -> Iterator[Made]:
+    if means.engine == "spark" and tasks:
+        return spark.run(tasks, means.master)
+    return local.run(tasks, means.workers or len(os.sched_getaffinity(0)))
+
+
+def _check_bad(bad: Sequence[records.Bad], images: int, max_bad: float) -> None:
+    if len(bad) > max_bad * images:
+        raise InputError(
+            f"{len(bad)} of {images} images cannot be decoded so far, more than --max-bad {max_bad:g} allows "
+            f"({bad[0].name}: {bad[0].reason}): mend or remove them, or raise --max-bad"
+        )
+
+
+def _manifest(settings: Settings, planned: Planned, made: Sequence[Made]) -> records.Manifest:
+    shape = (settings.size, settings.size, 3)
+    kept = [one.shard for one in made if one.shard.count]
+    for empty in (one.shard for one in made if not one.shard.count):
+        (planned.tasks[0].folder / empty.name).unlink()
+    bad = [bad for one in made for bad in one.bad]
+    for split in records.SPLITS:
+        if not any(shard.split == split for shard in kept):
+            raise InputError(f"no image of the {split} split of {settings.source} can be decoded")
+    return records.Manifest(
+        shape, planned.classes, kept, dataclasses.asdict(settings), planned.begun["made_by"], bad, planned.begun["source"]
+    )
+
+
+def _check_mended(folder: Path, manifest: records.Manifest, before: records.Manifest) -> None:
+    """Raise InputError when shards that were made again are not those of the manifest; they are removed."""
+    others = [shard.name for shard in manifest.shards if shard not in before.shards]
+    for name in others:
+        (folder / name).unlink()
+    if others:
+        versions = ", ".join(f"{name} {version}" for name, version in before.made_by.items())
+        raise InputError(
+            f"{others[0]} made again in {folder} is not what its manifest says: the images have changed, or what decoded "
+            f"them ({versions}); remove that folder and prepare the set anew"
+        )
+
+
+def _check_settings(folder: Path, made_with: dict[str, Any], settings: Settings) -> None:
+    differs = [
+        f"data.{key} {made_with.get(key)!r} there, {value!r} wanted"
+        for key, value in dataclasses.asdict(settings).items()
+        if made_with.get(key) != value
+    ]
+    if differs:
+        raise InputError(
+            f"the records in {folder} were made with other settings ({'; '.join(differs)}): "
+            "keep to those, or prepare records in another place (--out, data.path, IMP_DATA)"
+        )
+
+
+def _versions() -> dict[str, str]:
+    """What decides how an image is decoded."""
+    jpeg = features.version_feature("libjpeg_turbo") or features.version_codec("jpg")
+    return {"pillow": importlib.metadata.version("pillow"), "libjpeg": str(jpeg), "numpy": np.__version__}

@@ -6,26 +6,38 @@ A prepared set is a folder:
     train-00000.tfrecord ...    one TFRecord file per shard
 
 Each record is a block of n images: n labels (little-endian int32), then n images (uint8, height x width x channels, C
-order). n follows from the record's length. Blocks, not single images, because feeding is then limited by memory and not
-by parsing (per record framing and checks are paid once for `BLOCK` images). `tf.data.TFRecordDataset` and
-`tf.io.decode_raw` read them; so does this module, with NumPy alone.
+order). n follows from the record's length: it is `BLOCK`, less in the last block of a shard. Blocks, not single images,
+because feeding is then limited by memory and not by parsing (framing and checks are paid once per block).
+`tf.data.TFRecordDataset` and `tf.io.decode_raw` read them; so does this module, with NumPy alone.
 """
 
 import dataclasses
+import hashlib
+import math
+import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
+import google_crc32c as crc32c
 import numpy as np
 
 from data_prep import files
 from data_prep.errors import InputError
 
+FORMAT = 2
 BLOCK = 250
-IMAGES_PER_SHARD = 20_000
+SHARD_BYTES = 32 << 20
 LABEL = np.dtype("<i4")
+SPLITS = ("train", "validation", "test")
+MANIFEST = "manifest.json"
+
+_LENGTH = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+
+Shape = tuple[int, int, int]
+Example = tuple[np.ndarray, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,29 +52,134 @@ class Shard:
 
 
 @dataclasses.dataclass(frozen=True)
-class Manifest:
-    """What a prepared set holds. `shape` is (height, width, channels); `made_with` the settings it was made with."""
+class Bad:
+    """An image that could not be decoded, and is in no shard."""
 
-    shape: tuple[int, int, int]
+    split: str
+    name: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a prepared set holds. `shape` is (height, width, channels); `made_with` the settings it was made with, `made_by`
+    the versions of what decoded it, `source` the fingerprints of the images."""
+
+    shape: Shape
     classes: list[str]
     shards: list[Shard]
     made_with: dict[str, Any]
+    made_by: dict[str, str] = dataclasses.field(default_factory=dict)
+    bad: list[Bad] = dataclasses.field(default_factory=list)
+    source: list[str] = dataclasses.field(default_factory=list)
+
+    def shards_of(self, split: str) -> list[Shard]:
+        """Raises InputError for a split that there is not."""
+        if split not in SPLITS:
+            raise InputError(f"there is no split {split!r}: there are {', '.join(SPLITS)}")
+        return [shard for shard in self.shards if shard.split == split]
 
     def count(self, split: str) -> int:
         """Number of images in `split` (train, validation or test)."""
-        return sum(shard.count for shard in self.shards if shard.split == split)
+        return sum(shard.count for shard in self.shards_of(split))
+
+    @property
+    def bytes(self) -> int:
+        """What the pixels of all splits take."""
+        return sum(shard.count for shard in self.shards) * math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Where a block lies: its record's payload in `path`, from `offset` on, holds `count` images with their labels."""
+
+    path: Path
+    offset: int
+    count: int
+
+
+def images_per_shard(shape: Shape) -> int:
+    """Whole blocks, as many as come to about `SHARD_BYTES`."""
+    return BLOCK * max(1, SHARD_BYTES // (BLOCK * image_bytes(shape)))
+
+
+def image_bytes(shape: Shape) -> int:
+    """What an image takes in a record, its label included."""
+    return LABEL.itemsize + math.prod(shape)
+
+
+def write_shard(path: Path, split: str, examples: Iterable[Example]) -> Shard:
+    """Write images (uint8, [height, width, channels]) and their labels as one shard, whole or not at all."""
+    count, size, digest = 0, 0, hashlib.sha256()
+    with files.replacing(path) as temporary, open(temporary, "wb") as file:
+        for block in _batched(examples, BLOCK):
+            labels = np.array([label for _, label in block], LABEL)
+            record = _frame(labels.tobytes() + np.stack([image for image, _ in block]).tobytes())
+            file.write(record)
+            digest.update(record)
+            count, size = count + len(block), size + len(record)
+    return Shard(path.name, split, count, size, digest.hexdigest())
 
 
 def write_split(folder: Path, split: str, images: np.ndarray, labels: np.ndarray) -> list[Shard]:
     """Write `images` (uint8, [n, height, width, channels]) and `labels` (integers, [n]) as the shards of one split."""
-    shards = []
-    for number, start in enumerate(range(0, len(images), IMAGES_PER_SHARD)):
-        chunk = slice(start, start + IMAGES_PER_SHARD)
-        content = b"".join(_frame(block) for block in _blocks(images[chunk], labels[chunk]))
-        name = f"{split}-{number:05d}.tfrecord"
-        files.write_bytes(folder / name, content)
-        shards.append(Shard(name, split, len(images[chunk]), len(content), files.sha256(content)))
-    return shards
+    step = images_per_shard(images.shape[1:])
+    examples = list(zip(images, labels, strict=True))
+    return [
+        write_shard(folder / shard_name(split, number), split, examples[start : start + step])
+        for number, start in enumerate(range(0, len(examples), step))
+    ]
+
+
+def shard_name(split: str, number: int) -> str:
+    return f"{split}-{number:05d}.tfrecord"
+
+
+def blocks(folder: Path, manifest: Manifest, split: str) -> list[Block]:
+    """Where every block of `split` lies, in order. Reads no shard."""
+    found = []
+    for shard in manifest.shards_of(split):
+        offset = 0
+        for first in range(0, shard.count, BLOCK):
+            count = min(BLOCK, shard.count - first)
+            found.append(Block(folder / shard.name, offset + _LENGTH.size, count))
+            offset += _LENGTH.size + count * image_bytes(manifest.shape) + _CRC.size
+        if offset != shard.bytes:
+            raise InputError(f"{folder / shard.name} does not hold the {shard.count} images of its manifest: {remedy(folder)}")
+    return found
+
+
+def read_block(block: Block, images: np.ndarray, labels: np.ndarray) -> None:
+    """Fill `images` (uint8, [count, height, width, channels], contiguous) and `labels` (little-endian int32, [count]) with
+    one block, its checksum compared.
+
+    Raises InputError with the name of a shard that is missing, cut or altered there.
+    """
+    crc = bytearray(_CRC.size)
+    try:
+        descriptor = os.open(block.path, os.O_RDONLY)
+    except FileNotFoundError:
+        raise InputError(f"{block.path} is missing: {remedy(block.path.parent, 'run')}") from None
+    try:
+        got = os.preadv(descriptor, [labels.data, images.data, crc], block.offset)
+    finally:
+        os.close(descriptor)
+    if got != labels.nbytes + images.nbytes + _CRC.size or crc != _masked(crc32c.extend(crc32c.value(labels), images)):
+        raise InputError(f"{block.path} is damaged (a checksum differs): {remedy(block.path.parent)}")
+
+
+def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
+    """Compare a shard with its manifest. Raises InputError with its name when it is missing, cut or altered."""
+    path = folder / shard.name
+    try:
+        with open(path, "rb") as file:
+            same = os.fstat(file.fileno()).st_size == shard.bytes
+            same = same and hashlib.file_digest(file, "sha256").hexdigest() == shard.sha256
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: {remedy(folder, 'run')}") from None
+    if not same:
+        raise InputError(f"{path} is damaged (its sha256 differs): {remedy(folder)}")
+    blocks(folder, dataclasses.replace(manifest, shards=[shard]), shard.split)
 
 
 def read_split(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -71,84 +188,78 @@ def read_split(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray
     Raises InputError with the name of a shard that is missing, cut, altered, or not what the manifest says it holds.
     """
     images = np.empty((manifest.count(split), *manifest.shape), np.uint8)
-    labels = np.empty(len(images), np.int32)
-    filled = 0
-    for shard in manifest.shards:
-        if shard.split != split:
-            continue
-        blocks = list(_records(_checked(folder / shard.name, shard)))
-        if sum(map(len, blocks)) != shard.count * _image_bytes(manifest.shape):
-            raise InputError(f"{folder / shard.name} does not hold the {shard.count} images of its manifest: {_remedy(folder)}")
-        for block in blocks:
-            block_images, block_labels = _unpack(block, manifest.shape)
-            place = slice(filled, filled + len(block_labels))
-            images[place], labels[place] = block_images, block_labels
-            filled += len(block_labels)
+    labels = np.empty(len(images), LABEL)
+    for shard in manifest.shards_of(split):
+        check_shard(folder, manifest, shard)
+    first = 0
+    for block in blocks(folder, manifest, split):
+        part = slice(first, first + block.count)
+        read_block(block, images[part], labels[part])
+        first += block.count
     return images, labels
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    files.write_json(folder / "manifest.json", dataclasses.asdict(manifest))
+    content = {
+        "format": FORMAT,
+        "shape": manifest.shape,
+        "block": BLOCK,
+        "classes": manifest.classes,
+        "splits": {split: manifest.count(split) for split in SPLITS},
+        "made_with": manifest.made_with,
+        "made_by": manifest.made_by,
+        "source": manifest.source,
+        "bad": [dataclasses.asdict(bad) for bad in manifest.bad],
+        "shards": [dataclasses.asdict(shard) for shard in manifest.shards],
+    }
+    files.write_json(folder / MANIFEST, content)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a prepared set; raises InputError where there is none or it is damaged."""
-    path = folder / "manifest.json"
+    """The manifest of a prepared set; raises InputError where there is none, or it is damaged or contradicts itself."""
+    path = folder / MANIFEST
     if not path.exists():
-        raise InputError(f"no records in {folder}: run `imp prepare` first, or set IMP_DATA to where they are")
+        raise InputError(
+            f"no records in {folder}: run `imp prepare` first, or say where they are (--records, data.path, IMP_DATA)"
+        )
     content = files.read_json(path)
     try:
+        if (content.get("format"), content.get("block")) != (FORMAT, BLOCK):
+            found = f"{content.get('format')} in blocks of {content.get('block')}"
+            raise ValueError(f"its format is {found}, not {FORMAT} in {BLOCK}")
+        height, width, channels = map(int, content["shape"])
         shards = [Shard(**shard) for shard in content["shards"]]
-        return Manifest(tuple(content["shape"]), content["classes"], shards, dict(content["made_with"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is not a manifest ({error}): {_remedy(folder)}") from None
+        bad = [Bad(**bad) for bad in content["bad"]]
+        made = dict(content["made_with"]), dict(content["made_by"])
+        manifest = Manifest((height, width, channels), list(content["classes"]), shards, *made, bad, list(content["source"]))
+        if content["splits"] != {split: manifest.count(split) for split in SPLITS}:
+            raise ValueError("its split sizes are not those of its shards")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is not a manifest ({error}): remove that folder and run `imp prepare` again") from None
+    return manifest
 
 
-def _checked(path: Path, shard: Shard) -> bytes:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: {_remedy(path.parent)}") from None
-    if len(content) != shard.bytes or files.sha256(content) != shard.sha256:
-        raise InputError(f"{path} is damaged (its sha256 differs): {_remedy(path.parent)}")
-    return content
+def remedy(folder: Path, how: str = "remove it and run") -> str:
+    return f"{how} `imp prepare --records {folder}`"
 
 
-def _remedy(folder: Path) -> str:
-    return f"remove {folder} and run `imp prepare`"
-
-
-def _image_bytes(shape: tuple[int, int, int]) -> int:
-    """What an image takes in a record, its label included."""
-    return LABEL.itemsize + int(np.prod(shape))
-
-
-def _blocks(images: np.ndarray, labels: np.ndarray) -> Iterator[bytes]:
-    for start in range(0, len(images), BLOCK):
-        block = slice(start, start + BLOCK)
-        yield labels[block].astype(LABEL).tobytes() + np.ascontiguousarray(images[block], np.uint8).tobytes()
-
-
-def _unpack(block: bytes, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    count = len(block) // _image_bytes(shape)
-    labels = np.frombuffer(block, LABEL, count)
-    return np.frombuffer(block, np.uint8, offset=labels.nbytes).reshape(count, *shape), labels
+def _batched(examples: Iterable[Example], count: int) -> Iterator[Sequence[Example]]:
+    block: list[Example] = []
+    for example in examples:
+        block.append(example)
+        if len(block) == count:
+            yield block
+            block = []
+    if block:
+        yield block
 
 
 def _frame(payload: bytes) -> bytes:
     """A TFRecord: length (uint64), its masked CRC-32C, the payload, its masked CRC-32C."""
     length = struct.pack("<Q", len(payload))
-    return b"".join([length, _masked_crc(length), payload, _masked_crc(payload)])
+    return b"".join([length, _masked(crc32c.value(length)), payload, _masked(crc32c.value(payload))])
 
 
-def _records(content: bytes) -> Iterable[bytes]:
-    position = 0
-    while position < len(content):
-        (length,) = struct.unpack_from("<Q", content, position)
-        yield content[position + 12 : position + 12 + length]
-        position += 12 + length + 4
-
-
-def _masked_crc(content: bytes) -> bytes:
-    crc = google_crc32c.value(content)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+def _masked(crc: int) -> bytes:
+    """A checksum as a TFRecord stores it."""
+    return _CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)

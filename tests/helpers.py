@@ -20,8 +20,10 @@ def lenet(**settings: Any) -> Model:
     return Model(name="lenet_300_100", **settings)
 
 
-def tiny_set(folder: Path, size: int = 8, train: int = 48, others: int = 11, classes: int = 3) -> records.Manifest:
-    """A prepared set of noise with a bright stripe per class, easy to learn."""
+def tiny_set(
+    folder: Path, size: int = 8, train: int = 48, others: int = 11, classes: int = 3, per_shard: int | None = None
+) -> records.Manifest:
+    """A prepared set of noise with a bright stripe per class, easy to learn; `per_shard` images a shard, or all in one."""
     rng = np.random.default_rng(0)
     shards = []
     for split, count in (("train", train), ("validation", others), ("test", others)):
@@ -29,7 +31,9 @@ def tiny_set(folder: Path, size: int = 8, train: int = 48, others: int = 11, cla
         images = rng.integers(0, 60, (count, size, size, 3)).astype(np.uint8)
         for index, label in enumerate(labels):
             images[index, 2 * label : 2 * label + 2] += 150
-        shards += records.write_split(folder, split, images, labels)
+        for number, start in enumerate(range(0, count, per_shard or count)):
+            examples = zip(*(values[start : start + (per_shard or count)] for values in (images, labels)), strict=True)
+            shards.append(records.write_shard(folder / records.shard_name(split, number), split, examples))
     manifest = records.Manifest((size, size, 3), [str(label) for label in range(classes)], shards, {})
     records.write_manifest(folder, manifest)
     return manifest

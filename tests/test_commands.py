@@ -200,6 +200,27 @@ def test_a_dense_training_killed_at_any_moment_ends_with_the_same_bytes(trained,
     assert not list(work.rglob("*.tmp"))
 
 
+STREAM = ["--set", "data.feed=stream"]
+WINDOWS = ["--set", "data.shuffle=300", "--set", "data.crop=1", "--set", "data.flip=true", "--set", "data.cutout=3"]
+
+
+def test_a_streamed_training_that_is_killed_goes_on_in_memory_with_the_same_bytes(trained, tmp_path):
+    moved = shutil.copytree(trained / "data/digits-8", tmp_path / "moved")
+    dense = "replicate-1/train"
+    imp("train", "--run", "whole", *LENET, *WINDOWS, cwd=tmp_path, IMP_DATA=str(trained / "data"))
+    checkpoint = tmp_path / "killed" / dense / "checkpoint.h5"
+
+    kill_when(["train", "--run", "killed", "--records", str(moved), *LENET, *WINDOWS, *STREAM], tmp_path, checkpoint.exists)
+    refused(
+        imp("train", "--run", "killed", "--set", "data.shuffle=400", cwd=tmp_path, check=False),
+        "data.shuffle was 300, is 400",
+    )
+    elsewhere = ["--set", "data.feed=memory", "--set", "data.budget=1", "--set", f"data.path={trained / 'data/digits-8'}"]
+    imp("train", "--run", "killed", *elsewhere, cwd=tmp_path)
+
+    assert contents(tmp_path / "killed" / dense) == contents(tmp_path / "whole" / dense)
+
+
 @pytest.mark.parametrize("moment", ["q50-step-000000/ticket/checkpoint.h5", "q90-step-000000/ticket/metrics.jsonl"])
 def test_a_retraining_killed_at_any_moment_ends_with_the_same_bytes(retrained, work, moment):
     target = work / "runs/digits/replicate-1/retrain" / moment
@@ -328,6 +349,41 @@ def test_a_pair_that_fails_is_a_record_and_is_tried_again(trained, work):
     assert "failed" not in json.dumps(json.loads(imp("report", "--json", cwd=work).stdout)["networks"])
 
 
+def test_a_set_is_prepared_where_it_is_wanted_and_a_run_is_named_after_it(trained, tmp_path):
+    done = imp("prepare", "digits", "--size", "8", "--out", "my digits", cwd=tmp_path)
+    assert done.stdout == "train on them with: imp run --records 'my digits'\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["my digits"]
+    shards = {path.name: path.read_bytes() for path in (trained / "data/digits-8").glob("*.tfrecord")}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "my digits").glob("*.tfrecord")} == shards
+
+    few = ["--set", "thresholds.quantiles=90", "--set", "retrain.rewind=1ep", "--set", "retrain.controls=[]"]
+    done = imp("run", "--records", "my digits", *LENET, *few, cwd=tmp_path)
+
+    assert "Open runs/my-digits/report/index.html" in done.stdout
+    values = (tmp_path / "runs/my-digits/recipe.toml").read_text()
+    for line in ('name = "my-digits"', 'source = "digits"', "size = 8", f'path = "{tmp_path / "my digits"}"'):
+        assert line in values.splitlines()
+    assert not (tmp_path / "data").exists()
+    trained_dense, dense = (
+        contents(run / "replicate-1/train") for run in (trained / "runs/digits", tmp_path / "runs/my-digits")
+    )
+    assert dense == trained_dense
+    assert "my-digits" in imp("status", cwd=tmp_path).stdout
+    imp("train", "--records", "my digits", cwd=tmp_path)
+    assert contents(tmp_path / "runs/my-digits/replicate-1/train") == dense
+
+
+def test_without_a_source_the_records_of_the_run_are_prepared(trained):
+    before = {path: path.stat().st_mtime_ns for path in (trained / "data/digits-8").iterdir()}
+
+    done = imp("prepare", cwd=trained)
+
+    assert done.stdout == ""
+    assert done.stderr == "records in data/digits-8: 1151 train, 287 validation, 359 test images of 8x8, 10 classes\n"
+    assert {path: path.stat().st_mtime_ns for path in (trained / "data/digits-8").iterdir()} == before
+    assert not list(trained.glob("data/*/.*"))
+
+
 # Bad input: one line, exit code 2, nothing written.
 
 
@@ -347,7 +403,12 @@ def test_a_pair_that_fails_is_a_record_and_is_tried_again(trained, work):
         ("name=latest", ["name", "'latest' cannot name a run"]),
         ("retrain.rewind=20ep", ["20ep", "nothing to train"]),
         ("retrain.rewind=soon", ["'soon' is not a point of training"]),
-        ("data.source=mnist", ["data.source"]),
+        ("data.source=mnist", ["data.source", "'mnist'", "folder:DIR"]),
+        ("data.source=tfds:", ["data.source", "'tfds:'"]),
+        ("data.feed=disk", ["data.feed", "'disk'"]),
+        ("data.cutout=-1", ["data.cutout", "-1"]),
+        ("data.shuffle=0", ["data.shuffle", "0"]),
+        ("data.resized_crop=0.5", ["crop and resized_crop exclude each other", "set one to 0"]),
         ("model.name=resnet", ["model.name", "resnet"]),
     ],
 )
@@ -446,6 +507,24 @@ def test_records_of_other_settings_are_refused(work):
 
     refused(done, "data.validation 0.2 there, 0.3 wanted")
     assert not (work / "runs/other").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "run"])
+def test_values_that_the_records_do_not_have_are_refused(trained, tmp_path, command):
+    records = ["--records", str(trained / "data/digits-8")]
+
+    refused(imp(command, *records, "--set", "data.size=16", cwd=tmp_path, check=False), "data.size 8 there, 16 wanted")
+    refused(imp(command, "--records", "nowhere", cwd=tmp_path, check=False), "no records in nowhere")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_shard_stops_a_stream_in_the_middle_and_is_named(work):
+    shard = work / "data/digits-8/train-00000.tfrecord"
+    shard.write_bytes(altered(shard.read_bytes()))
+
+    done = imp("train", "--set", "replicates=2", "--set", "data.feed=stream", cwd=work, check=False)
+
+    refused(done, "train-00000.tfrecord is damaged", "imp prepare")
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, tmp_path):

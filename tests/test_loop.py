@@ -4,29 +4,46 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers import lenet, tiny_set
 
+from data_prep import records
 from data_prep.errors import InputError
-from lottery import models
-from lottery.feed import Feed
+from lottery import models, order
+from lottery.augment import augment, cut_out, normalise
 from lottery.loop import Diverged, Trainer
+from lottery.memory import MemoryFeed
 from lottery.recipe import Data, Model, Recipe, Train
+from lottery.stream import StreamFeed
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 PRUNED = ("fc1/kernel", "fc2/kernel", "predictions/kernel")
 STEPS = 6  # an epoch of the tiny set
+VARIED = {"crop": 1, "flip": True}
+
+
+def on_each_device(folder, manifest, data, strategy):
+    return MemoryFeed(folder, manifest, data, strategy, on_host=False)
+
+
+def streamed(folder, manifest, data, strategy):
+    return StreamFeed(folder, manifest, data, ["CPU:0"] * strategy.num_replicas_in_sync)
 
 
 @pytest.fixture(scope="module")
 def make_trainer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     manifest = tiny_set(folder)
-    data = Data(size=8, crop=1, flip=True)
 
-    def make(model: Model | None = None, devices=("CPU:0",), maskable=PRUNED, **train) -> Trainer:
+    def make(
+        model: Model | None = None, devices=("CPU:0",), maskable=PRUNED, feed=MemoryFeed, varied=VARIED, **train
+    ) -> Trainer:
+        data = Data(size=8, **varied)
         recipe = Recipe(data=data, model=model or lenet(), train=Train(**{"batch": 8, "epochs": 4, "warmup": "0", **train}))
-        return Trainer(recipe, devices, lambda: Feed(folder, manifest, data), lambda path, shape: path in maskable)
+        return Trainer(
+            recipe, devices, lambda strategy: feed(folder, manifest, data, strategy), lambda path, shape: path in maskable
+        )
 
     return make
 
@@ -243,28 +260,46 @@ def test_slots_of_another_optimizer_are_refused(make_trainer):
         make_trainer(optimizer="sgd").load(state)
 
 
-def test_augmentation_crops_and_mirrors_as_told(make_trainer):
-    feed = make_trainer().feed
-    images = np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
-
-    moved = feed.augment(images, np.array([[1, 1, 0], [0, 2, 1]], np.int32)).numpy()
-
-    np.testing.assert_array_equal(moved[0], images[0])
-    padded = np.pad(images[1], ((1, 1), (1, 1), (0, 0)))
-    np.testing.assert_array_equal(moved[1], padded[0:8, 2:10][:, ::-1])
+EVERY_WAY = [{"crop": 0}, {"crop": 1, "flip": True, "cutout": 3}, {"crop": 0, "resized_crop": 0.3, "flip": True, "cutout": 3}]
 
 
-def test_epochs_are_functions_of_seed_and_epoch(make_trainer):
-    feed = make_trainer().feed
-    first, again, later, other = (feed.epoch(*key, 8) for key in ((1, 0), (1, 0), (1, 1), (2, 0)))
+@pytest.mark.parametrize(
+    ("devices", "varied"),
+    [*((("CPU:0",), varied) for varied in EVERY_WAY), (("CPU:0", "CPU:1"), EVERY_WAY[1])],
+    ids=str,
+)
+def test_every_way_of_feeding_trains_the_same_network(make_trainer, devices, varied):
+    found = []
+    for feed in (MemoryFeed, on_each_device, streamed):
+        trainer = make_trainer(devices=devices, feed=feed, varied=varied)
+        trainer.load(initial())
+        losses = [trainer.advance(epoch * STEPS, (epoch + 1) * STEPS, order_seed=0)[0] for epoch in range(2)]
+        found.append((trainer.state(2 * STEPS), np.concatenate(losses), trainer.evaluate("validation")))
 
-    np.testing.assert_array_equal(first.order, again.order)
-    np.testing.assert_array_equal(first.shifts, again.shifts)
-    assert sorted(first.order.ravel()) == list(range(48))
-    assert (first.order != later.order).any()
-    assert (first.order != other.order).any()
-    assert first.shifts[..., :2].min() == 0
-    assert first.shifts[..., :2].max() == 2
+    for state, losses, evaluation in found[1:]:
+        assert same(state, found[0][0])
+        np.testing.assert_array_equal(losses, found[0][1])
+        assert evaluation == found[0][2]
+
+
+@pytest.mark.parametrize("feed", [MemoryFeed, streamed])
+@pytest.mark.parametrize("varied", EVERY_WAY[1:], ids=str)
+def test_each_image_is_varied_by_its_own_draws(make_trainer, feed, varied):
+    """Losses of a network whose weights stand still, against images that were varied one by one."""
+    data = Data(size=8, **varied)
+    trainer = make_trainer(feed=feed, varied=varied, learning_rate=1e-30, weight_decay=0.0)
+    trainer.load(initial())
+    losses, _ = trainer.advance(STEPS, 2 * STEPS, order_seed=7)
+
+    images, labels = records.read_split(trainer.feed.folder, trainer.feed.manifest, "train")
+    draws = order.draws(data, len(images), 7, 1)
+    expected = []
+    for batch in order.shuffled(np.array([len(images)]), data.shuffle, 7, 1).indices.reshape(-1, 8):
+        chosen = {name: values[batch] for name, values in draws.items()}
+        seen = cut_out(normalise(augment(tf.constant(images[batch]), chosen, data)), chosen["hole"], data.cutout)
+        logits = trainer.model(seen, training=False)
+        expected.append(tf.nn.sparse_softmax_cross_entropy_with_logits(labels[batch], logits).numpy().mean())
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def test_a_mask_of_what_is_not_pruned_is_refused(make_trainer):

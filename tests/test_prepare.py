@@ -1,7 +1,8 @@
-"""Preparing a set: one size, three stratified splits, done once."""
+"""Preparing a set: one size, three stratified splits, done once, and gone on with after any stop."""
 
 import collections
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from PIL import Image
 
 from data_prep import prepare as preparing
 from data_prep import records, sources
 from data_prep.errors import InputError
-from data_prep.prepare import Settings, fit, prepare, stratified
+from data_prep.prepare import MAX_BAD, Means, Settings, settings_of, stratified
 
 DIGITS = Settings("digits", 8, 0.2, 0.2, 0)
 SPLITS = ("train", "validation", "test")
+
+
+def prepare(settings, folder, max_bad=MAX_BAD, **options):
+    """The set, made by this process alone, so that a patch reaches all of it."""
+    return preparing.prepare(settings, folder, Means(workers=1, max_bad=max_bad), **options)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +79,9 @@ def test_the_manifest_says_what_the_set_is(digits):
 
     assert manifest.shape == (8, 8, 3)
     assert manifest.classes == [str(digit) for digit in range(10)]
-    assert manifest.made_with == {"source": "digits", "size": 8, "validation": 0.2, "test": 0.2, "split_seed": 0}
+    assert settings_of(manifest) == DIGITS
+    assert set(manifest.made_by) == {"pillow", "libjpeg", "numpy"}
+    assert manifest.bad == []
     assert sum(manifest.count(split) for split in SPLITS) == 1797
 
 
@@ -110,62 +119,391 @@ def test_a_split_that_would_be_empty_is_refused_before_anything_is_written(tmp_p
     assert not (tmp_path / "digits").exists()
 
 
-def noise(count, label=lambda index: index % 2):
-    """A source of small noise images in two classes, with a test split of its own: the last 4."""
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (count, 9, 12, 3)).astype(np.uint8)
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """A split of noise images that are called 0, 1, 2; with `bad`, those cannot be decoded."""
 
-    def split(part):
-        return lambda: ((images[index], label(index)) for index in part)
+    labels: np.ndarray
+    mixed: bool = True
+    fingerprint: str = "noise"
+    bad: tuple[int, ...] = ()
 
-    return sources.Source(["0", "1"], {"train": split(range(count - 4)), "test": split(range(count - 4, count))})
+    def part(self, indices):
+        images = np.random.default_rng(0).integers(0, 256, (len(self.labels), 9, 12, 3)).astype(np.uint8)
+        pictures = [b"" if index in self.bad else images[index] for index in indices]
+        return sources.Pictures([str(index) for index in indices], pictures)
 
 
-def test_a_test_split_of_the_source_is_kept_whole(monkeypatch, tmp_path):
-    monkeypatch.setattr(preparing, "open_source", lambda _: noise(24))
+@pytest.fixture
+def source(monkeypatch):
+    """A function that makes the source `noise` have these labels to train on, and these to test on (None: no such split)."""
 
-    manifest = prepare(Settings("noise", 8, 0.2, 0.5, 0), tmp_path)
+    def become(train, test=None, classes=2, **options):
+        held_out = None if test is None else Noise(np.array(test, np.int32), **options)
+        made = sources.Source([str(label) for label in range(classes)], Noise(np.array(train, np.int32), **options), held_out)
+        monkeypatch.setattr(preparing, "open_source", lambda *_: made)
+
+    return become
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """Blocks of 2 images of 8x8 and shards of 4."""
+    monkeypatch.setattr(records, "BLOCK", 2)
+    monkeypatch.setattr(records, "SHARD_BYTES", 4 * (4 + 8 * 8 * 3))
+
+
+NOISE = Settings("noise", 8, 0.2, 0.5, 0)
+ALTERNATELY = [0, 1] * 10
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_test_split_of_the_source_is_kept_whole(source, tmp_path):
+    source(ALTERNATELY, [1, 0, 0, 1])
+
+    manifest = prepare(NOISE, tmp_path)
 
     assert [manifest.count(split) for split in SPLITS] == [16, 4, 4]
-    assert records.read_split(tmp_path, manifest, "test")[1].tolist() == [0, 1, 0, 1]
+    assert records.read_split(tmp_path, manifest, "test")[1].tolist() == [1, 0, 0, 1]
 
 
-@pytest.mark.parametrize("label", [-1, 2])
-@pytest.mark.parametrize(("split", "odd_ones"), [("train", range(20)), ("train", range(10)), ("test", range(20, 24))])
-def test_images_without_a_class_are_refused_before_anything_is_written(monkeypatch, tmp_path, label, split, odd_ones):
-    source = noise(24, lambda index: label if index in odd_ones else index % 2)
-    monkeypatch.setattr(preparing, "open_source", lambda _: source)
+def test_without_one_the_test_split_is_cut_off_first(source, tmp_path):
+    source(ALTERNATELY)
 
-    with pytest.raises(InputError, match=f"the {split} split of noise has images without a class"):
-        prepare(Settings("noise", 8, 0.2, 0.5, 0), tmp_path / "noise")
+    manifest = prepare(NOISE, tmp_path)
+
+    assert [manifest.count(split) for split in SPLITS] == [8, 2, 10]
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_the_first_classes_are_kept_with_their_names_and_splits(source, tmp_path, mixed):
+    source([0, 1, 2, 3] * 10, [3, 2, 1, 0, 1], classes=4, mixed=mixed)
+
+    manifest = prepare(dataclasses.replace(NOISE, classes=2), tmp_path)
+
+    assert manifest.classes == ["0", "1"]
+    assert [manifest.count(split) for split in SPLITS] == [16, 4, 3]
+    labels = {split: np.bincount(part[1], minlength=4).tolist() for split, part in read(tmp_path, manifest).items()}
+    assert labels == {"train": [8, 8, 0, 0], "validation": [2, 2, 0, 0], "test": [1, 2, 0, 0]}
+
+
+def test_as_many_classes_as_there_are_is_all_of_them(source, tmp_path):
+    source(ALTERNATELY)
+
+    assert prepare(dataclasses.replace(NOISE, classes=2), tmp_path).shards == prepare(NOISE, tmp_path / "all").shards
+
+
+def test_more_classes_than_there_are_are_refused(source, tmp_path):
+    source(ALTERNATELY)
+
+    with pytest.raises(InputError, match="noise has 2 classes, not 3: lower --classes"):
+        prepare(dataclasses.replace(NOISE, classes=3), tmp_path / "noise")
+    assert not (tmp_path / "noise").exists()
+
+
+def test_training_images_without_a_class_are_refused_before_anything_is_written(source, tmp_path):
+    source([-1, *ALTERNATELY], [0, 1])
+
+    with pytest.raises(InputError, match="the train split of noise has images without a class"):
+        prepare(NOISE, tmp_path / "noise")
 
     assert not (tmp_path / "noise").exists()
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_a_split_that_the_source_has_no_images_of_is_refused(monkeypatch, tmp_path, split):
-    source = noise(24)
-    source.splits[split] = lambda: iter(())
-    monkeypatch.setattr(preparing, "open_source", lambda _: source)
+@pytest.mark.parametrize(("train", "test", "empty"), [([], [0, 1], "train"), (ALTERNATELY, [], "test")])
+def test_a_split_that_the_source_has_no_images_of_is_refused(source, tmp_path, train, test, empty):
+    source(train, test)
 
-    with pytest.raises(InputError, match=f"the {split} split of noise would be empty"):
-        prepare(Settings("noise", 8, 0.2, 0.5, 0), tmp_path / "noise")
+    with pytest.raises(InputError, match=f"the {empty} split of noise would be empty"):
+        prepare(NOISE, tmp_path / "noise")
 
 
-def test_a_killed_preparation_is_begun_again(monkeypatch, tmp_path):
-    monkeypatch.setattr(preparing, "open_source", lambda _: noise(24))
+def test_classes_to_keep_that_have_no_test_images_leave_an_empty_split(source, tmp_path):
+    source([0, 1, 2] * 10, [2, 2])
+
+    with pytest.raises(InputError, match="the test split of noise would be empty: change --val or --test"):
+        prepare(dataclasses.replace(NOISE, classes=2), tmp_path / "noise")
+
+
+def test_a_single_class_is_refused(source, tmp_path):
+    source([0, 1] * 10, [0, 1])
+
+    with pytest.raises(InputError, match="noise gives a single class, 0: a network needs two"):
+        prepare(dataclasses.replace(NOISE, classes=1), tmp_path / "noise")
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path):
+    images = pictures(tmp_path / "images")
+    before = sorted(images.rglob("*"))
+
+    with pytest.raises(InputError, match=r"images holds other things .*name a new or empty folder with --out"):
+        prepare(Settings(f"folder:{images}", 8), images)
+
+    assert sorted(images.rglob("*")) == before
+
+
+def test_a_lost_shard_is_not_made_of_other_images_and_the_others_stay(tmp_path):
+    images, folder = pictures(tmp_path / "images"), tmp_path / "set"
+    settings = Settings(f"folder:{images}", 8)
+    prepare(settings, folder)
+    (folder / "train-00000.tfrecord").unlink()
+    next(images.glob("*/*.png")).unlink()
+    before = contents(folder)
+
+    with pytest.raises(InputError, match=r"other images lie in .* now: bring the old ones back"):
+        prepare(settings, folder)
+
+    assert contents(folder) == before
+
+
+def test_sorted_images_are_mixed_and_mixed_ones_keep_their_order(source, tmp_path):
+    by_class = [0] * 100 + [1] * 100
+    source(by_class, by_class, mixed=False)
+    mixed = prepare(NOISE, tmp_path / "mixed")
+    again = prepare(NOISE, tmp_path / "again")
+    other = prepare(dataclasses.replace(NOISE, split_seed=1), tmp_path / "other")
+    source(by_class, by_class, mixed=True)
+    kept = prepare(NOISE, tmp_path / "kept")
+
+    labels = records.read_split(tmp_path / "mixed", mixed, "train")[1]
+    assert 50 < (labels[1:] != labels[:-1]).sum() < 110
+    assert mixed == again
+    assert mixed.shards[0].sha256 != other.shards[0].sha256
+    assert (np.diff(records.read_split(tmp_path / "kept", kept, "train")[1]) >= 0).all()
+
+
+def pictures(root, count=12, side=10):
+    """A folder of `count` images in two classes."""
+    for index in range(count):
+        path = root / ("cat", "dog")[index % 2] / f"{index:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(index).integers(0, 256, (side, side, 3)).astype(np.uint8)).save(path)
+    return root
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_progress_counts_the_images_that_are_still_to_be_made(tmp_path):
+    settings = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8)
+    told = []
+
+    def begin(total):
+        told.append(total)
+        return told.append
+
+    prepare(settings, tmp_path / "set", begin=begin)
+    assert told[0] == sum(told[1:]) == 40
+    (tmp_path / "set/train-00001.tfrecord").unlink()
+    prepare(settings, tmp_path / "set", begin=begin)
+    assert told[-2:] == [4, 4]
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("lost", ["train-00001.tfrecord", "test-00000.tfrecord"])
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_a_finished_set_that_lacks_a_shard_gets_just_that_one_back(tmp_path, lost, how):
+    settings, folder = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8), tmp_path / "set"
+    manifest = prepare(settings, folder)
+    before = contents(folder)
+    times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    if how == "gone":
+        (folder / lost).unlink()
+    else:
+        (folder / lost).write_bytes(before[lost][:-1])
+
+    assert prepare(settings, folder) == manifest
+
+    assert contents(folder) == before
+    after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert {name for name in after if after[name] != times[name]} == {lost}
+
+
+def test_a_shard_made_again_of_other_images_is_refused(tmp_path):
+    settings, folder = Settings(f"folder:{pictures(tmp_path / 'images')}", 8), tmp_path / "set"
+    prepare(settings, folder)
+    (folder / "train-00000.tfrecord").unlink()
+    for path in (tmp_path / "images").glob("*/*.png"):
+        Image.new("RGB", (8, 8)).save(path)
+
+    with pytest.raises(InputError, match=r"not what its manifest says.*\(pillow .*\); remove that folder"):
+        prepare(settings, folder)
+    assert not (folder / "train-00000.tfrecord").exists()
+
+
+def interrupted(settings, folder, monkeypatch, after):
+    """Prepare the set and stop, as a killed process does, once `after` shards are there."""
+    from data_prep import local, shards
+
+    def stop(tasks, workers):
+        yield from map(shards.make, tasks[:after])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "run", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(settings, folder)
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("after", [0, 1, 3, 10])
+def test_a_stopped_preparation_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypatch, after):
+    settings = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8)
+    prepare(settings, tmp_path / "undisturbed")
+    interrupted(settings, tmp_path / "set", monkeypatch, after)
+    (tmp_path / "set/.train-00009.tfrecord.9.tmp").write_bytes(b"half")
+    times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "set").glob("*.tfrecord")}
+
+    prepare(settings, tmp_path / "set")
+
+    assert len(times) == after
+    assert all((tmp_path / "set" / name).stat().st_mtime_ns == time for name, time in times.items())
+    assert contents(tmp_path / "set") == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_preparation_is_begun_again_when_the_images_are_others(tmp_path, monkeypatch):
+    settings = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8)
+    interrupted(settings, tmp_path / "set", monkeypatch, 3)
+    pictures(tmp_path / "images", 44)
+
+    prepare(settings, tmp_path / "set")
+    prepare(settings, tmp_path / "undisturbed")
+
+    assert contents(tmp_path / "set") == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_preparation_is_begun_again_when_the_decoder_is_another(tmp_path, monkeypatch):
+    settings = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8)
+    with monkeypatch.context() as patched:
+        patched.setattr(preparing, "_versions", lambda: {"pillow": "1.0"})
+        interrupted(settings, tmp_path / "set", monkeypatch, 3)
+    times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "set").glob("*.tfrecord")}
+
+    prepare(settings, tmp_path / "set")
+
+    assert all((tmp_path / "set" / name).stat().st_mtime_ns > time for name, time in times.items())
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_preparation_begun_with_other_settings_is_refused(tmp_path, monkeypatch):
+    settings = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8)
+    interrupted(settings, tmp_path / "set", monkeypatch, 3)
+    before = contents(tmp_path / "set")
+
+    with pytest.raises(InputError, match=r"made with other settings \(data\.size 8 there, 9 wanted\): keep to those"):
+        prepare(dataclasses.replace(settings, size=9), tmp_path / "set")
+    assert contents(tmp_path / "set") == before
+
+
+def test_a_shard_of_unknown_origin_is_made_anew(source, tmp_path):
+    source(ALTERNATELY)
     (tmp_path / "train-00000.tfrecord").write_bytes(b"half")
     (tmp_path / ".train-00001.tfrecord.9.tmp").write_bytes(b"half")
 
-    manifest = prepare(Settings("noise", 8, 0.2, 0.5, 0), tmp_path)
+    manifest = prepare(NOISE, tmp_path)
 
-    assert len(records.read_split(tmp_path, manifest, "train")[0]) == 16
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "manifest.json",
-        "test-00000.tfrecord",
-        "train-00000.tfrecord",
-        "validation-00000.tfrecord",
-    ]
+    assert len(records.read_split(tmp_path, manifest, "train")[0]) == 8
+    assert names(tmp_path) == ["manifest.json", "test-00000.tfrecord", "train-00000.tfrecord", "validation-00000.tfrecord"]
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_images_that_cannot_be_decoded_are_left_out_and_listed(tmp_path):
+    root = pictures(tmp_path / "images", 40)
+    (root / "cat/004.png").write_bytes(b"text")
+    (root / "dog/007.png").write_bytes((root / "dog/007.png").read_bytes()[:60])
+    settings = Settings(f"folder:{root}", 8)
+
+    manifest = prepare(settings, tmp_path / "set", max_bad=0.05)
+
+    assert sorted(bad.name for bad in manifest.bad) == ["cat/004.png", "dog/007.png"]
+    assert all(bad.reason and "\n" not in bad.reason for bad in manifest.bad)
+    assert sum(manifest.count(split) for split in SPLITS) == 38
+    assert sum(len(labels) for _, labels in read(tmp_path / "set", manifest).values()) == 38
+    assert records.read_manifest(tmp_path / "set") == manifest
+    assert prepare(settings, tmp_path / "set") == manifest
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_shard_that_lacked_images_can_be_made_again(tmp_path):
+    root = pictures(tmp_path / "images", 40)
+    (root / "cat/004.png").write_bytes(b"text")
+    settings, folder = Settings(f"folder:{root}", 8), tmp_path / "set"
+    manifest = prepare(settings, folder, max_bad=0.05)
+    before = contents(folder)
+    (folder / "train-00001.tfrecord").unlink()
+
+    assert prepare(settings, folder, max_bad=0.05) == manifest
+    assert contents(folder) == before
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_too_many_bad_images_stop_it_and_once_mended_it_goes_on(tmp_path):
+    root = pictures(tmp_path / "images", 40)
+    good = (root / "cat/004.png").read_bytes()
+    (root / "cat/004.png").write_bytes(b"text")
+    settings, folder = Settings(f"folder:{root}", 8), tmp_path / "set"
+
+    with pytest.raises(InputError) as refusal:
+        prepare(settings, folder)
+    assert "1 of 40 images cannot be decoded so far, more than --max-bad 0.001 allows (cat/004.png: " in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not (folder / "manifest.json").exists()
+
+    (root / "cat/004.png").write_bytes(good)
+    prepare(settings, folder)
+    prepare(settings, tmp_path / "undisturbed")
+    assert contents(folder) == contents(tmp_path / "undisturbed")
+
+
+def test_a_split_of_which_no_image_can_be_decoded_is_refused(source, tmp_path):
+    source(ALTERNATELY, [0, 1], bad=(0, 1))
+
+    with pytest.raises(InputError, match="no image of the test split of noise can be decoded"):
+        prepare(NOISE, tmp_path, max_bad=1.0)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_shard_of_which_no_image_can_be_decoded_is_not_left_behind(source, tmp_path):
+    source(ALTERNATELY, [0, 1] * 4, bad=(0, 1, 2, 3))
+
+    manifest = prepare(NOISE, tmp_path, max_bad=1.0)
+
+    assert sorted(path.name for path in tmp_path.glob("*.tfrecord")) == sorted(shard.name for shard in manifest.shards)
+
+
+@pytest.mark.parametrize("kind", ["folder", "arrays"])
+def test_the_folder_of_a_set_of_files_is_called_after_them(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    suffix = ".npz" if kind == "arrays" else ""
+
+    settings = Settings(f"{kind}:some/where/photos{suffix}", 64)
+
+    assert settings.folder(Path("data")) == Path(f"data/{kind}-photos-64")
+    assert dataclasses.replace(settings, classes=10).folder(Path("data")) == Path(f"data/{kind}-photos-64-first10")
+    assert Settings("folder:.", 8).folder(Path()) == Path(f"folder-{tmp_path.name}-8")
+
+
+def test_folders_whose_names_differ_after_a_dot_have_sets_of_their_own():
+    one, two = (Settings(f"folder:photos.{version}", 8).folder(Path()) for version in ("v1", "v2"))
+
+    assert one != two
+
+
+def test_a_manifest_that_does_not_say_its_settings_is_refused(digits, tmp_path):
+    manifest = json.loads((digits[0] / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "made_with": {"folder": "x"}}))
+
+    with pytest.raises(InputError, match="does not say what they were made from"):
+        settings_of(records.read_manifest(tmp_path))
+    with pytest.raises(InputError, match="made with other settings"):
+        prepare(DIGITS, tmp_path)
 
 
 def test_an_unknown_source_is_refused_with_the_way_out(tmp_path):
@@ -192,91 +530,3 @@ def test_a_class_is_split_alike_whatever_the_other_classes():
     labels = np.array([0] * 50 + [1] * 50)
 
     np.testing.assert_array_equal(stratified(labels, 0.3, 7)[:50], stratified(labels[:50], 0.3, 7))
-
-
-def test_an_image_of_the_right_size_keeps_its_pixels():
-    image = np.random.default_rng(0).integers(0, 256, (8, 8, 3)).astype(np.uint8)
-
-    np.testing.assert_array_equal(fit(image, 8), image)
-
-
-def test_grey_is_repeated():
-    grey = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
-
-    np.testing.assert_array_equal(fit(grey, 8), np.repeat(grey, 3, axis=-1))
-
-
-def test_a_larger_image_is_averaged_square_by_square():
-    image = np.array([[0, 4, 10, 10], [8, 4, 10, 10], [1, 1, 200, 100], [3, 3, 100, 200]], np.uint8)[..., None]
-
-    assert fit(image, 2)[..., 0].tolist() == [[4, 10], [2, 150]]
-
-
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize(
-    ("line", "fitted"),
-    [
-        # 4 to 3, each output pixel 4/3 wide: it covers the centres 0.5 | 1.5 and 2.5 | 3.5
-        ([0, 90, 240, 30], [0, 165, 30]),
-        # 5 to 3, each 5/3 wide: 0.5 and 1.5 | 2.5 | 3.5 and 4.5
-        ([10, 30, 90, 100, 200], [20, 90, 150]),
-        # 7 to 2, each 3.5 wide: 0.5, 1.5, 2.5 and (on the edge, which belongs to the pixel that ends there) 3.5 | the rest
-        ([0, 4, 8, 100, 30, 60, 90], [28, 60]),
-    ],
-)
-def test_a_pixel_goes_wholly_to_the_output_pixel_that_covers_its_centre(turned, line, fitted):
-    image = np.repeat(np.array([line], np.uint8), len(line), axis=0)
-    expected = np.repeat([fitted], len(fitted), axis=0)
-
-    found = fit((image.T if turned else image)[..., None], len(fitted))[..., 0]
-
-    np.testing.assert_array_equal(found, expected.T if turned else expected)
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_largest_centred_square_is_kept(turned):
-    image = np.array([[9, 9, 1, 2, 9, 9], [9, 9, 3, 4, 9, 9]], np.uint8)
-    image = (image.T if turned else image)[..., None]
-
-    assert fit(image, 2)[..., 0].tolist() == ([[1, 3], [2, 4]] if turned else [[1, 2], [3, 4]])
-
-
-def bicubic(image, size):
-    """Catmull-Rom interpolation (Keys 1981, a = -0.5) of [n, n] to [size, size]: rows first, each pass rounded to uint8."""
-
-    def weight(distance):
-        near = 1.5 * distance**3 - 2.5 * distance**2 + 1
-        far = -0.5 * distance**3 + 2.5 * distance**2 - 4 * distance + 2
-        return np.where(distance < 1, near, np.where(distance < 2, far, 0))
-
-    centres = (np.arange(size) + 0.5) * len(image) / size
-    weights = weight(np.abs(np.arange(len(image)) + 0.5 - centres[:, None]))
-    weights /= weights.sum(axis=1, keepdims=True)
-    along_rows = np.clip(np.floor(image @ weights.T + 0.5), 0, 255)
-    return np.clip(np.floor(weights @ along_rows + 0.5), 0, 255).astype(np.uint8)
-
-
-@pytest.mark.parametrize("index", [0, 1000])
-def test_a_digit_is_enlarged_by_bicubic_interpolation_to_the_pixel(index):
-    digit = raw_digits()[0][index]
-
-    enlarged = fit(digit[..., None], 32)
-
-    for channel in range(3):
-        np.testing.assert_array_equal(enlarged[..., channel], bicubic(digit.astype(float), 32))
-
-
-@settings(deadline=None)
-@given(
-    shape=st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3])),
-    size=st.integers(8, 16),
-    value=st.integers(0, 255),
-)
-def test_any_image_becomes_a_square_of_three_channels_and_a_plain_one_stays_plain(shape, size, value):
-    image = np.full(shape, value, np.uint8)
-    image.flags.writeable = False
-
-    fitted = fit(image, size)
-
-    assert (fitted.shape, fitted.dtype) == ((size, size, 3), np.uint8)
-    assert (fitted == value).all()

@@ -83,6 +83,20 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
         ({"data": {"validation": 1.0}}, "data.validation", "1.0"),
         ({"data": {"validation": True}}, "data.validation", "True"),
         ({"data": {"source": "mnist"}}, "data.source", "'mnist'"),
+        ({"data": {"source": "tfds:"}}, "data.source", "'tfds:'"),
+        ({"data": {"source": "folder"}}, "data.source", "folder:DIR"),
+        ({"data": {"source": "digits:8"}}, "data.source", "'digits:8'"),
+        ({"data": {"classes": -1}}, "data.classes", "-1"),
+        ({"data": {"feed": "disk"}}, "data.feed", "'disk'"),
+        ({"data": {"budget": -1.0}}, "data.budget", "-1.0"),
+        ({"data": {"budget": float("inf")}}, "data.budget", "inf"),
+        ({"data": {"shuffle": 0}}, "data.shuffle", "0"),
+        ({"data": {"crop": -1}}, "data.crop", "-1"),
+        ({"data": {"cutout": -1}}, "data.cutout", "-1"),
+        ({"data": {"crop": 0, "resized_crop": 1.0}}, "data.resized_crop", "1.0"),
+        ({"data": {"crop": 2, "resized_crop": 0.5}}, "data", "set one to 0"),
+        ({"data": {"resized_crop": 0.5}}, "data", "crop and resized_crop exclude each other"),
+        ({"data": {"path": 5}}, "data.path", "5"),
         ({"train": {"learning_rate": float("nan")}}, "train.learning_rate", "nan"),
         ({"train": {"learning_rate": float("inf")}}, "train.learning_rate", "inf"),
         ({"train": {"learning_rate": -0.1}}, "train.learning_rate", "-0.1"),
@@ -130,6 +144,12 @@ def test_the_name_of_the_link_to_the_last_run_is_no_name_for_a_recipe():
         ("thresholds.quantiles=90", "90"),
         ("retrain.rewind=0", "0"),
         ("data.source=tfds:cifar10", "tfds:cifar10"),
+        ("data.source=folder:/a b/c=d", "folder:/a b/c=d"),
+        ("data.source=arrays:x.npz", "arrays:x.npz"),
+        ("data.path=/some where", "/some where"),
+        ("data.feed=stream", "stream"),
+        ("data.budget=2", 2.0),
+        ("data.shuffle=1000", 1000),
         ("train.milestones=[0.25, 0.5]", [0.25, 0.5]),
         ("train.milestones=[]", []),
         ("retrain.controls=['reinit']", ["reinit"]),
@@ -161,6 +181,9 @@ def test_a_value_of_every_kind_can_be_set(override, expected):
         ("train.learning_rate=true", ["train.learning_rate", "True"]),
         ("data.flip=1", ["data.flip", "1"]),
         ("data.flip=True", ["True"]),
+        ("data.feed=disk", ["data.feed", "'disk'"]),
+        ("data.cutout=-1", ["data.cutout", "-1"]),
+        ("data.resized_crop=0.5", ["crop and resized_crop exclude each other", "set one to 0"]),
         ("train.milestones=0.5", ["train.milestones", "0.5"]),
         ("thresholds.quantiles=90,80", ["thresholds.quantiles", "'90,80'"]),
     ],
@@ -217,6 +240,18 @@ def test_no_output_depends_on_how_many_outputs_there_are():
         assert not (grids | others) & recipe.depends(Recipe(), stage).keys()
 
 
+def test_no_output_depends_on_where_the_records_lie_or_how_they_get_to_the_network():
+    for stage in ("train", "thresholds", "retrain"):
+        keys = recipe.depends(Recipe(), stage).keys()
+        assert not {"data.path", "data.feed", "data.budget"} & keys
+        assert {"data.shuffle", "data.crop", "data.resized_crop", "data.flip", "data.cutout", "data.classes"} <= keys
+
+
+def test_images_are_cropped_one_way_or_the_other():
+    assert recipe.resolve({"data": {"crop": 0, "resized_crop": 0.5}}).data.resized_crop == 0.5
+    assert recipe.resolve({}, ["data.crop=0", "data.resized_crop=0.5"]).data.crop == 0
+
+
 def test_each_stage_depends_on_what_comes_before_it_and_on_its_own_keys():
     train, thresholds, retrain = (recipe.depends(Recipe(), stage) for stage in ("train", "thresholds", "retrain"))
 
@@ -227,7 +262,7 @@ def test_each_stage_depends_on_what_comes_before_it_and_on_its_own_keys():
 
 
 def test_a_recipe_says_how_its_records_are_made():
-    data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3}
+    data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3, "classes": 5}
 
     assert dataclasses.asdict(recipe.resolve({"data": data}).records()) == data
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep import files
+from data_prep import files, records
 from data_prep.errors import InputError
 from lottery import identity, locks, plan, recipe, retrain, store
 from lottery.grids import Job
@@ -67,6 +67,12 @@ def test_records_lie_in_data_or_where_imp_data_says(monkeypatch):
     assert str(run.records()) == "data/tfds-cifar10-16"
     monkeypatch.setenv("IMP_DATA", "/somewhere")
     assert str(run.records()) == "/somewhere/tfds-cifar10-16"
+
+
+def test_records_lie_where_the_recipe_says_before_all(monkeypatch):
+    monkeypatch.setenv("IMP_DATA", "/somewhere")
+
+    assert str(Run(Path("run"), recipe.resolve({"data": {"path": "/else/where"}})).records()) == "/else/where"
 
 
 def test_without_records_there_is_no_plan_and_no_number_of_images():
@@ -144,6 +150,93 @@ def test_a_file_is_no_run():
 
     with pytest.raises(InputError, match="notes is a file"):
         open_run(Path("notes"))
+
+
+MADE_WITH = {"source": "folder:/photos of mine", "size": 16, "validation": 0.0, "test": 1e-05, "split_seed": 3, "classes": 7}
+
+
+def prepared(name="My set, 2", **made_with):
+    """A folder of records that were made with `MADE_WITH`."""
+    folder = Path("sets", name)
+    folder.mkdir(parents=True)
+    records.write_manifest(folder, records.Manifest((16, 16, 3), ["0"], [], {**MADE_WITH, **made_with}))
+    return folder
+
+
+def test_records_name_their_run_and_say_what_its_data_are(here):
+    run = open_run(records=prepared())
+
+    assert run.folder == Path("runs/My-set--2")
+    assert run.recipe.name == "My-set--2"
+    assert {key: getattr(run.recipe.data, key) for key in MADE_WITH} == MADE_WITH
+    assert run.recipe.data.path == str(here / "sets/My set, 2")
+    assert run.records() == here / "sets/My set, 2"
+    assert run.manifest().made_with == MADE_WITH
+    assert not Path("runs").exists()
+
+
+def test_a_run_on_records_is_gone_on_with_from_anywhere(monkeypatch, here):
+    run = open_run(records=prepared("set"), overrides=["train.epochs=7"])
+    run.adopt()
+
+    assert open_run() == run
+    assert open_run(records=Path("sets/set")) == run
+    monkeypatch.chdir("sets")
+    assert open_run(here / "runs/set").manifest() == run.manifest()
+
+
+def test_records_come_before_the_run_last_used():
+    open_run(recipe_file=recipe_file("mine", batch=32)).adopt()
+
+    run = open_run(records=prepared("set"))
+
+    assert (run.folder, run.recipe.train.batch) == (Path("runs/set"), Recipe().train.batch)
+
+
+def test_a_recipe_keeps_its_name_and_gets_the_data_of_the_records():
+    run = open_run(recipe_file=recipe_file("mine", batch=32), records=prepared("set"))
+
+    assert (run.folder, run.recipe.name, run.recipe.train.batch) == (Path("runs/mine"), "mine", 32)
+    assert run.recipe.data.source == MADE_WITH["source"]
+
+
+def test_a_run_that_is_named_comes_before_the_name_of_the_records(monkeypatch):
+    folder = prepared("set")
+
+    assert open_run(Path("given"), records=folder).folder == Path("given")
+    monkeypatch.setenv("IMP_RUN", "elsewhere/run")
+    assert open_run(records=folder).folder == Path("elsewhere/run")
+
+
+def test_a_name_that_is_set_names_the_run_of_records():
+    run = open_run(records=prepared("set"), overrides=["name=other"])
+
+    assert (run.folder, run.recipe.name) == (Path("runs/other"), "other")
+
+
+@pytest.mark.parametrize(("name", "run"), [("2nd.set_x", "2nd.set_x"), ("...", "records"), ("été", "t-")])
+def test_a_run_can_be_called_like_any_folder_of_records(name, run):
+    assert open_run(records=prepared(name)).folder == Path("runs", run)
+
+
+def test_values_that_are_not_those_of_the_records_are_refused():
+    run = open_run(records=prepared("set"), overrides=["data.size=32"])
+
+    with pytest.raises(InputError, match=r"data\.size 16 there, 32 wanted"):
+        run.plan()
+
+
+def test_a_folder_without_records_is_refused():
+    Path("empty").mkdir()
+
+    for folder in (Path("empty"), Path("nowhere")):
+        with pytest.raises(InputError, match=f"no records in {folder}"):
+            open_run(records=folder)
+
+
+def test_records_that_do_not_say_what_they_were_made_from_are_refused():
+    with pytest.raises(InputError, match="prepare them anew"):
+        open_run(records=prepared("set", colour="blue"))
 
 
 def test_points_past_the_end_are_refused_when_a_run_is_opened():
@@ -286,6 +379,9 @@ def made(run, stage, number=1):
         ("train", "train.learning_rate=0.5", "train.learning_rate was 0.03, is 0.5"),
         ("train", "seed=1", "seed was 0, is 1"),
         ("train", "data.size=16", "data.size was 32, is 16"),
+        ("train", "data.shuffle=1000", "data.shuffle was 65536, is 1000"),
+        ("train", "data.cutout=4", "data.cutout was 0, is 4"),
+        ("retrain", "data.classes=4", "data.classes was 0, is 4"),
         ("thresholds", "thresholds.layerwise=true", "thresholds.layerwise was False, is True"),
         ("thresholds", "thresholds.exclude=['a/*']", r"thresholds.exclude was [], is ['a/*']"),
         ("retrain", "retrain.slots=restore", "retrain.slots was 'fresh', is 'restore'"),
@@ -318,6 +414,9 @@ def test_every_key_that_differs_is_told():
         ("train", "delta=0.01"),
         ("train", "track.wandb=offline"),
         ("train", "train.checkpoint_seconds=0"),
+        ("train", "data.path=/else/where"),
+        ("train", "data.feed=stream"),
+        ("retrain", "data.budget=0.5"),
         ("thresholds", "thresholds.quantiles=60..99"),
         ("thresholds", "retrain.slots=restore"),
         ("retrain", "retrain.rewind=0,10it,1ep"),

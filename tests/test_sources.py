@@ -1,11 +1,18 @@
 """Sources: scikit-learn's digits, and sets of TensorFlow Datasets, read for real from tiny ones defined here."""
 
+import os
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
 from data_prep import sources
 from data_prep.errors import InputError
+from data_prep.pictures import pixels
+from data_prep.sources.digits import digits
+from data_prep.sources.tfds import tfds_source
 
 tfds.disable_progress_bar()
 
@@ -69,6 +76,63 @@ class TinyPetsByAge(_Tiny):
         return tfds.core.DatasetInfo(builder=self, features=features)
 
 
+class TinyPetsToBeGuessed(_Tiny):
+    """As on a leaderboard: those to test on have no label."""
+
+    SPLITS = {"train": range(10), "validation": range(10, 13), "test": range(13, 20)}  # noqa: RUF012
+
+    def _generate_examples(self, numbers):
+        for number, example in super()._generate_examples(numbers):
+            yield number, {**example, "label": -1 if number >= 13 else example["label"]}
+
+
+class TinyPetsOfOtherNames(_Tiny):
+    """Called `picture` and `pet`, beside another image and another label."""
+
+    SPLITS = {"train": range(10)}  # noqa: RUF012
+
+    def _info(self):
+        features = {
+            "picture": tfds.features.Image(shape=(6, 8, 3)),
+            "pet": tfds.features.ClassLabel(names=["cat", "dog"]),
+            "image": tfds.features.Image(shape=(2, 2, 3)),
+            "label": tfds.features.ClassLabel(names=["a", "b", "c"]),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict(features), supervised_keys=("picture", "pet")
+        )
+
+    def _generate_examples(self, numbers):
+        for number, example in super()._generate_examples(numbers):
+            other = {"image": np.full((2, 2, 3), 255, np.uint8), "label": 2}
+            yield number, {"picture": example["image"], "pet": example["label"], **other}
+
+
+class TinyPetsOfThreeParts(_Tiny):
+    SPLITS = {"train": range(4)}  # noqa: RUF012
+
+    def _info(self):
+        features = {"image": tfds.features.Image(shape=(6, 8, 3)), "label": tfds.features.ClassLabel(names=["cat", "dog"])}
+        keys = ("image", "image", "label")
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features), supervised_keys=keys)
+
+
+class TinyPetsAsJpeg(_Tiny):
+    """Many images of many sizes, so that a block of them is read at a time."""
+
+    SPLITS = {"train": range(600)}  # noqa: RUF012
+
+    def _info(self):
+        image = tfds.features.Image(shape=(None, None, 3), encoding_format="jpeg")
+        features = tfds.features.FeaturesDict({"image": image, "label": tfds.features.ClassLabel(names=["cat", "dog"])})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _generate_examples(self, numbers):
+        for number in numbers:
+            shape = (8 + number % 5, 8 + number % 7, 3)
+            yield number, {"image": np.full(shape, number % 256, np.uint8), "label": number // 256 % 2}
+
+
 class TinyPetsThatAreGone(_Tiny):
     def _split_generators(self, dl_manager):
         raise ConnectionError("pets.example cannot be reached\nand a long story")
@@ -82,46 +146,52 @@ def tfds_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def numbers(examples):
-    """The number that each image of a tiny set is full of, with its label."""
-    found = []
-    for image, label in examples:
-        assert (image.shape, image.dtype) == ((6, 8, 3), np.uint8)
-        assert (image == image[0, 0, 0]).all()
-        assert type(label) is int
-        found.append((int(image[0, 0, 0]), label))
-    return sorted(found)
+def loaded(split, indices=None):
+    """Pictures of a split: all, or those at `indices`."""
+    return split.part(np.arange(len(split.labels)) if indices is None else np.array(indices)).load().pictures
+
+
+def numbers(split):
+    """The number that each image of a tiny set is full of, with its label, sorted."""
+    return sorted(
+        (int(pixels(picture, 6)[0, 0, 0]), int(label)) for picture, label in zip(loaded(split), split.labels, strict=True)
+    )
 
 
 def test_the_digits_are_grey_images_of_8x8_in_ten_classes():
     source = sources.open_source("digits")
 
-    examples = list(source.splits["train"]())
+    images = loaded(source.train)
 
     assert source.classes == [str(digit) for digit in range(10)]
-    assert list(source.splits) == ["train"]
-    assert len(examples) == 1797
-    assert {(image.shape, image.dtype) for image, _ in examples} == {((8, 8, 1), np.dtype(np.uint8))}
-    assert [label for _, label in examples[:12]] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    assert source.test is None
+    assert len(images) == len(source.train.labels) == 1797
+    assert {(image.shape, image.dtype) for image in images} == {((8, 8), np.dtype(np.uint8))}
+    assert source.train.labels[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
 
 
 def test_the_grey_levels_of_the_digits_span_the_whole_range():
-    images = np.stack([image for image, _ in sources.digits().splits["train"]()])
+    images = np.stack(loaded(digits().train))
 
-    assert images[0, 0, :, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]  # 0 0 5 13 9 1 0 0 sixteenths of 255
+    assert images[0, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]  # 0 0 5 13 9 1 0 0 sixteenths of 255
     assert (images.min(), images.max()) == (0, 255)
     assert len(np.unique(images)) == 17
 
 
-def test_a_split_can_be_read_again():
-    read = sources.digits().splits["train"]
+def test_digits_are_asked_for_by_index():
+    every = loaded(digits().train)
 
-    assert len(list(read())) == len(list(read())) == 1797
+    some = digits().train.part(np.array([1796, 3])).load()
+
+    np.testing.assert_array_equal(np.stack(some.pictures), [every[1796], every[3]])
+    assert list(some.names) == ["digit 1796", "digit 3"]
 
 
-@pytest.mark.parametrize("name", ["mnist", "", "tfds", "Digits", "file:images"])
+@pytest.mark.parametrize(
+    "name", ["mnist", "", "tfds", "tfds:", "folder", "folder:", "arrays:", "Digits", "digits:", "file:images"]
+)
 def test_an_unknown_kind_of_source_is_refused_with_the_known_ones(name):
-    with pytest.raises(InputError, match=f"unknown data source {name!r}.*digits.*tfds:"):
+    with pytest.raises(InputError, match=f"unknown data source {name!r}.*digits.*tfds:.*folder:.*arrays:"):
         sources.open_source(name)
 
 
@@ -130,28 +200,150 @@ def test_a_set_of_tfds_is_read_with_its_classes_and_splits(tfds_folder):
     source = sources.open_source("tfds:tiny_pets")
 
     assert source.classes == ["cat", "dog"]
-    assert numbers(source.splits["train"]()) == [(number, number % 2) for number in range(16)]
-    assert numbers(source.splits["test"]()) == [(number, number % 2) for number in range(16, 20)]
+    assert numbers(source.train) == [(number, number % 2) for number in range(16)]
+    assert numbers(source.test) == [(number, number % 2) for number in range(16, 20)]
     assert (tfds_folder / "tiny_pets" / "1.0.0").is_dir()
 
 
 @pytest.mark.usefixtures("tensorflow", "tfds_folder")
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("tiny_pets_with_validation", range(10, 13)), ("tiny_pets_with_both", range(13, 15)), ("tiny_pets_in_one_split", None)],
+    [
+        ("tiny_pets_with_validation", range(10, 13)),
+        ("tiny_pets_with_both", range(13, 15)),
+        ("tiny_pets_to_be_guessed", range(10, 13)),
+        ("tiny_pets_in_one_split", None),
+    ],
 )
-def test_the_test_split_or_else_the_validation_split_is_the_test_split(name, expected):
-    splits = sources.tfds_source(name).splits
+def test_the_test_split_or_else_the_validation_split_is_tested_on_whichever_has_labels(name, expected):
+    test = tfds_source(name).test
 
-    found = [number for number, _ in numbers(splits["test"]())] if "test" in splits else None
+    found = [number for number, _ in numbers(test)] if test else None
     assert found == (expected and list(expected))
 
 
 @pytest.mark.usefixtures("tensorflow", "tfds_folder")
-def test_the_examples_come_in_the_same_order_every_time():
-    read = sources.tfds_source("tiny_pets").splits["train"]
+def test_the_image_and_the_label_are_those_that_the_set_names():
+    source = tfds_source("tiny_pets_of_other_names")
 
-    assert [image[0, 0, 0] for image, _ in read()] == [image[0, 0, 0] for image, _ in read()]
+    assert source.classes == ["cat", "dog"]
+    assert numbers(source.train) == [(number, number % 2) for number in range(10)]
+
+
+@pytest.mark.usefixtures("tensorflow", "tfds_folder")
+def test_images_stay_encoded_as_they_were_stored_and_keep_their_labels():
+    split = tfds_source("tiny_pets_as_jpeg").train
+
+    pictures = loaded(split)
+
+    assert all(picture.startswith(b"\xff\xd8\xff") for picture in pictures)
+    values = [int(pixels(picture, 8)[0, 0, 0]) for picture in pictures]
+    assert sorted(zip(values, split.labels.tolist(), strict=True)) == sorted(
+        (number % 256, number // 256 % 2) for number in range(600)
+    )
+
+
+@pytest.mark.usefixtures("tensorflow", "tfds_folder")
+@pytest.mark.parametrize("indices", [[0], [599], [5, 6, 7], [0, 300, 599], [255, 256, 257], list(range(250, 520, 3))])
+def test_some_examples_are_those_of_the_whole_in_their_order(indices):
+    split = tfds_source("tiny_pets_as_jpeg").train
+    every = loaded(split)
+
+    some = split.part(np.array(indices)).load()
+
+    assert list(some.pictures) == [every[index] for index in indices]
+    assert list(some.names) == [f"train[{index}]" for index in indices]
+
+
+@pytest.mark.usefixtures("tensorflow", "tfds_folder")
+@pytest.mark.parametrize("first", [0, 190, 395])
+def test_examples_keep_their_labels_where_a_set_has_many_files(first):
+    builder = tfds.builder("tiny_pets_as_jpeg")
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=3))
+    split = tfds_source("tiny_pets_as_jpeg").train
+
+    every, some = loaded(split), loaded(split, range(first, first + 205, 2))
+
+    assert list(some) == list(every[first : first + 205 : 2])
+    values = [int(pixels(picture, 8)[0, 0, 0]) for picture in every]
+    assert sorted(zip(values, split.labels.tolist(), strict=True)) == sorted(
+        (number % 256, number // 256 % 2) for number in range(600)
+    )
+
+
+@pytest.mark.usefixtures("tensorflow", "tfds_folder")
+def test_the_examples_come_in_the_same_order_every_time():
+    one, two = (tfds_source("tiny_pets").train for _ in range(2))
+
+    assert list(loaded(one)) == list(loaded(two))
+    assert one.labels.tolist() == two.labels.tolist()
+    assert one.fingerprint == two.fingerprint
+    assert one.mixed
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_a_set_is_kept_where_data_dir_says(tfds_folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    tfds.builder("tiny_pets", data_dir=elsewhere).download_and_prepare()
+
+    source = sources.open_source("tfds:tiny_pets", elsewhere)
+
+    assert numbers(source.train) == [(number, number % 2) for number in range(16)]
+    assert list(tfds_folder.iterdir()) == []
+
+
+def test_a_data_dir_without_the_set_is_refused_and_nothing_is_fetched_into_it(tmp_path):
+    with pytest.raises(InputError, match=r"--data-dir .* has no tiny_pets/1.0.0: name the folder that holds tiny_pets/"):
+        sources.open_source("tfds:tiny_pets", tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "meant"), [("photos", "folder:photos"), ("set.npz", "arrays:set.npz")])
+def test_a_path_without_its_kind_is_refused_with_what_was_meant(tmp_path, monkeypatch, name, meant):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+
+    with pytest.raises(InputError, match=f"did you mean {meant}"):
+        sources.open_source(name)
+
+
+def test_a_data_dir_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"--data-dir .*nowhere is not a folder"):
+        sources.open_source("tfds:mnist", tmp_path / "nowhere")
+
+
+@pytest.mark.usefixtures("tensorflow", "tfds_folder")
+def test_a_part_is_small_on_its_way_to_another_process():
+    sent = pickle.dumps(tfds_source("tiny_pets").train.part(np.array([3])))
+
+    assert len(sent) < 2000
+    assert len(pickle.loads(sent).load().pictures) == 1
+
+
+REAL = {
+    "mnist": (60_000, 10_000, [str(digit) for digit in range(10)]),
+    "cifar10": (50_000, 10_000, ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]),
+}
+
+
+@pytest.mark.skipif("TFDS_REAL_DIR" not in os.environ, reason="TFDS_REAL_DIR names no folder with mnist and cifar10")
+@pytest.mark.usefixtures("tensorflow")
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_set_is_read_with_its_counts_and_class_names(name):
+    folder = Path(os.environ["TFDS_REAL_DIR"])
+    if not (folder / name).is_dir():
+        pytest.skip(f"there is no {name} in TFDS_REAL_DIR")
+    train, test, classes = REAL[name]
+
+    source = sources.open_source(f"tfds:{name}", folder)
+
+    assert source.classes == classes
+    assert np.bincount(source.test.labels).sum() == test
+    assert len(source.train.labels) == train
+    assert len(np.unique(source.train.labels)) == 10
+    side = 28 if name == "mnist" else 32
+    assert all(pixels(picture, side).std() > 5 for picture in loaded(source.train, range(1000, 1020)))
 
 
 @pytest.mark.usefixtures("tfds_folder")
@@ -171,7 +363,7 @@ def test_an_unknown_set_that_is_near_to_none_is_refused_all_the_same():
 
 
 @pytest.mark.usefixtures("tfds_folder")
-@pytest.mark.parametrize("name", ["", "not a name!", "mnist/nothing", "mnist:9.9.9", "tiny_pets:2.0.0"])
+@pytest.mark.parametrize("name", ["not a name!", "mnist/nothing", "mnist:9.9.9", "tiny_pets:2.0.0"])
 def test_a_name_that_tfds_cannot_make_sense_of_is_refused_in_one_line(name):
     with pytest.raises(InputError) as refusal:
         sources.open_source(f"tfds:{name}")
@@ -181,10 +373,12 @@ def test_a_name_that_tfds_cannot_make_sense_of_is_refused_in_one_line(name):
 
 
 @pytest.mark.usefixtures("tensorflow")
-@pytest.mark.parametrize("name", ["tiny_pets_without_labels", "tiny_labels_without_pets", "tiny_pets_by_age"])
+@pytest.mark.parametrize(
+    "name", ["tiny_pets_without_labels", "tiny_labels_without_pets", "tiny_pets_by_age", "tiny_pets_of_three_parts"]
+)
 def test_a_set_without_an_image_and_a_label_is_refused_before_it_is_downloaded(tfds_folder, name):
     with pytest.raises(InputError, match=f"{name} of TensorFlow Datasets"):
-        sources.tfds_source(name)
+        tfds_source(name)
 
     assert list(tfds_folder.iterdir()) == []
 
@@ -192,13 +386,13 @@ def test_a_set_without_an_image_and_a_label_is_refused_before_it_is_downloaded(t
 @pytest.mark.usefixtures("tensorflow", "tfds_folder")
 def test_a_set_without_a_training_split_is_refused():
     with pytest.raises(InputError, match=r"tiny_pets_to_test_on.*train"):
-        list(sources.tfds_source("tiny_pets_to_test_on").splits["train"]())
+        tfds_source("tiny_pets_to_test_on")
 
 
 @pytest.mark.usefixtures("tensorflow", "tfds_folder")
 def test_a_set_that_cannot_be_fetched_is_refused_in_one_line():
     with pytest.raises(InputError) as refusal:
-        sources.tfds_source("tiny_pets_that_are_gone")
+        tfds_source("tiny_pets_that_are_gone")
 
     assert "tiny_pets_that_are_gone" in str(refusal.value)
     assert "pets.example cannot be reached" in str(refusal.value)

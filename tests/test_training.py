@@ -9,17 +9,19 @@ import pytest
 from helpers import contents, lenet, tiny_set
 
 from lottery import models, training
-from lottery.feed import Feed
 from lottery.loop import Evaluation, Trainer
+from lottery.memory import MemoryFeed
 from lottery.progress import Reporter
 from lottery.recipe import Data, Recipe, Train
 from lottery.run import Network
+from lottery.stream import StreamFeed
 from lottery.tracking import Tracker
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 LAST = 18
 SNAPSHOTS = (0, 2, 6, 9, LAST)
+TRAIN = Train(batch=8, epochs=3, warmup="0", checkpoint_seconds=0)
 
 
 class Killed(BaseException):
@@ -31,13 +33,16 @@ def trainer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     manifest = tiny_set(folder)
     data = Data(size=8, crop=1, flip=True)
-    train = Train(batch=8, epochs=3, warmup="0", checkpoint_seconds=0)
-    return Trainer(Recipe(data=data, model=lenet(), train=train), ["CPU:0"], lambda: Feed(folder, manifest, data))
+    return Trainer(
+        Recipe(data=data, model=lenet(), train=TRAIN),
+        ["CPU:0"],
+        lambda strategy: MemoryFeed(folder, manifest, data, strategy),
+    )
 
 
-def attempt(trainer, folder: Path, dense: bool) -> dict:
-    snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in SNAPSHOTS} if dense else {}
-    task = training.Task("tiny", lambda: models.initial_weights(lenet(), 8, 3, 0), LAST, 5, {"epochs": 3}, {}, snapshots)
+def attempt(trainer, folder: Path, dense: bool, last: int = LAST) -> dict:
+    snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
+    task = training.Task("tiny", lambda: models.initial_weights(lenet(), 8, 3, 0), last, 5, {"epochs": 3}, {}, snapshots)
     return training.train(trainer, task, Network(folder), Reporter(quiet=True), Tracker)
 
 
@@ -113,3 +118,32 @@ def test_the_result_says_where_validation_loss_was_least(trainer, tmp_path):
     assert result["least_validation_loss"]["step"] == least["step"]
     assert result["least_validation_loss"]["test_accuracy"] == least["test_accuracy"]
     assert result["final"]["validation_accuracy"] == rows[-1]["validation_accuracy"]
+
+
+@pytest.mark.parametrize(
+    "varied", [{"crop": 1, "flip": True, "cutout": 3}, {"crop": 0, "resized_crop": 0.3, "flip": True}], ids=str
+)
+def test_a_streamed_training_has_the_files_of_one_in_memory_also_when_it_dies(tmp_path, die_at, varied):
+    folder = tmp_path / "records"
+    folder.mkdir()
+    manifest = tiny_set(folder, train=1100, others=300, per_shard=600)
+    data = Data(size=8, shuffle=300, **varied)
+    recipe = Recipe(data=data, model=lenet(), train=TRAIN.model_copy(update={"batch": 40}))
+    held = Trainer(recipe, ["CPU:0"], lambda strategy: MemoryFeed(folder, manifest, data, strategy))
+    streamed = Trainer(recipe, ["CPU:0"], lambda strategy: StreamFeed(folder, manifest, data, ["CPU:0"]))
+    last = 3 * held.steps_per_epoch
+
+    counter = die_at(0)
+    attempt(held, tmp_path / "held", True, last)
+    expected, count = contents(tmp_path / "held"), counter["passed"]
+    attempt(streamed, tmp_path / "streamed", True, last)
+    assert contents(tmp_path / "streamed") == expected
+
+    for moment in range(2, count, 5):
+        killed = tmp_path / f"killed-{moment}"
+        die_at(moment)
+        with pytest.raises(Killed):
+            attempt(streamed, killed, True, last)
+        die_at(0)
+        attempt(streamed, killed, True, last)
+        assert contents(killed) == expected, f"killed at moment {moment}"

@@ -3,15 +3,19 @@
 import dataclasses
 import json
 import math
+import shlex
 import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from lottery.bench.commands import app as bench
+from lottery.tables import print_table
 
 if TYPE_CHECKING:
     from lottery.progress import Reporter
@@ -26,9 +30,16 @@ app = typer.Typer(
     help="Find lottery tickets: train, prune by magnitude, rewind, retrain, compare.",
 )
 
+INTERRUPTED = 128 + signal.SIGINT
+
+app.add_typer(bench, name="bench")
+
 RunOption = Annotated[Path | None, typer.Option("--run", metavar="DIR", help="Run directory; else $IMP_RUN, else runs/latest.")]
 RecipeOption = Annotated[Path | None, typer.Option("--recipe", metavar="TOML", help="Recipe; else the run's own, else digits.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe value; repeatable.")]
+RecordsOption = Annotated[
+    Path | None, typer.Option("--records", metavar="DIR", help="Prepared set to train on; else the one the recipe names.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 QuantilesOption = Annotated[
     str | None, typer.Option("--quantiles", metavar="GRID", help="Such as 90, 60..99 or 60..80:5,85..99.")
@@ -37,21 +48,99 @@ RanksOption = Annotated[int, typer.Option("--ranks", min=1, help="Start this man
 
 
 @app.command()
-def prepare(run: RunOption = None, recipe: RecipeOption = None, set_: SetOption = None) -> None:
+def prepare(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SOURCE", help="digits, tfds:NAME, folder:DIR or arrays:FILE.npz; without it, what the recipe names."
+        ),
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Height and width of the images, in pixels.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to; else in $IMP_DATA, else in data/.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Only the first so many classes.")] = None,
+    val: Annotated[float | None, typer.Option(metavar="FRACTION", help="Of the training images, held out.")] = None,
+    test: Annotated[
+        float | None, typer.Option(metavar="FRACTION", help="Of all images, where the source has none to test on.")
+    ] = None,
+    split_seed: Annotated[int | None, typer.Option(help="Which of them; 0 unless given.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")] = 0,
+    engine: Annotated[str, typer.Option(help="local or spark.")] = "local",
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark master; else local[*].")] = "local[*]",
+    max_bad: Annotated[
+        float, typer.Option(min=0, max=1, metavar="FRACTION", help="Of the images, so many may be undecodable.")
+    ] = 0.001,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where TensorFlow Datasets keeps its sets; else $TFDS_DATA_DIR.")
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option("--records", metavar="DIR", help="Make again what this prepared set has lost.")
+    ] = None,
+    run: RunOption = None,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+) -> None:
     """Images to TFRecord shards, once per data set and size."""
-    from lottery.prepare import prepare
+    from data_prep.errors import InputError
+    from data_prep.prepare import Means, settings_of
+    from data_prep.records import read_manifest
+    from data_prep.sources import check_name
+    from lottery.prepare import prepare, prepare_set
 
     _alone()
-    prepare(_open(run, recipe, set_), _reporter())
+    if engine not in ("local", "spark"):
+        raise InputError(f"--engine {engine}: write local or spark")
+    means = Means("spark" if engine == "spark" else "local", workers, master, max_bad, data_dir)
+    given = {"source": source, "size": size, "classes": classes, "validation": val, "test": test, "split_seed": split_seed}
+    values = {key: value for key, value in given.items() if value is not None} | ({"path": str(out.resolve())} if out else {})
+    if records:
+        if values or run or recipe or set_:
+            raise InputError("--records is made again as its manifest says: leave out what else says how")
+        prepare_set(settings_of(read_manifest(records)), records, _reporter(), means)
+        return
+    if source is None:
+        opened = _open(run, recipe, [*(f"data.{key}={value}" for key, value in values.items()), *(set_ or [])])
+        prepare(opened, _reporter(), means)
+        return
+    if run or recipe or set_:
+        raise InputError("SOURCE is prepared on its own: leave it out to prepare what --run, --recipe and --set say")
+    check_name(source)
+    if size is None:
+        raise InputError(f"--size is missing: write `imp prepare {source} --size 64` for images of 64x64")
+    from lottery.recipe import resolve
+    from lottery.run import default_records
+
+    settings = resolve({"data": values}, (), "prepare").records()
+    folder = out or default_records(settings)
+    prepare_set(settings, folder, _reporter(), means)
+    print(f"train on them with: imp run --records {shlex.quote(str(folder))}")
 
 
 @app.command()
-def train(run: RunOption = None, recipe: RecipeOption = None, set_: SetOption = None) -> None:
+def verify(
+    path: Annotated[Path, typer.Argument(help="A folder of records, or a run directory.")], as_json: JsonOption = False
+) -> None:
+    """Check every file of a record directory or a run directory, and name each damaged one."""
+    from lottery.verify import verify
+
+    checks = verify(path, _reporter())
+    damaged = [check for check in checks if check.problem]
+    if as_json:
+        _print_json([dataclasses.asdict(check) for check in checks])
+    else:
+        for check in damaged:
+            print(check.problem)
+        print(f"{path}: {len(checks)} files checked, {len(damaged)} damaged")
+    if damaged:
+        raise typer.Exit(1)
+
+
+@app.command()
+def train(run: RunOption = None, recipe: RecipeOption = None, set_: SetOption = None, records: RecordsOption = None) -> None:
     """Train the dense network, saving it at every rewind point."""
     from lottery.train import train
 
     _alone()
-    train(_open(run, recipe, set_), _reporter())
+    train(_open(run, recipe, set_, records=records), _reporter())
 
 
 @app.command()
@@ -110,7 +199,7 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         _print_json({"headline": made.headline, "networks": made.rows, "groups": [_finite(group) for group in made.groups]})
         return
-    _print_table(opened.recipe.name, HEADINGS, made.table)
+    print_table(opened.recipe.name, HEADINGS, made.table)
     for sentence in made.headline:
         print(sentence)
     print(f"Open {opened.report / 'index.html'}")
@@ -127,7 +216,7 @@ def status(run: RunOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         _print_json([dataclasses.asdict(line) for line in lines])
         return
-    _print_table(
+    print_table(
         str(opened.folder),
         ("stage", "done", "under way", "failed", "missing", "time left"),
         [
@@ -149,12 +238,13 @@ def run_all(
     recipe: Annotated[Path | None, typer.Argument(help="Recipe, such as pipelines/digits.toml; else the run's own.")] = None,
     run: RunOption = None,
     set_: SetOption = None,
+    records: RecordsOption = None,
     ranks: RanksOption = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the networks to train and their cost in epochs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """All stages: prepare, train, thresholds, retrain, report. What is done already is not done again."""
-    opened = _open(run, recipe, set_)
+    opened = _open(run, recipe, set_, records=records)
     if dry_run:
         _dry_run(opened, as_json)
         return
@@ -183,10 +273,10 @@ def main() -> None:
     from lottery.fanout import launched_rank
 
     try:
-        sys.exit(app(standalone_mode=False))
-    except (KeyboardInterrupt, typer.Abort):
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+        code = app(standalone_mode=False)
+        if code == INTERRUPTED:  # which is what Typer makes of Ctrl-C
+            print("stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(code)
     except Exception as error:
         line = _usage(error) or one_line(error)
         if line is None:
@@ -215,11 +305,15 @@ def _alone() -> None:
 
 
 def _open(
-    run: Path | None, recipe: Path | None = None, overrides: Sequence[str] | None = None, must_exist: bool = False
+    run: Path | None,
+    recipe: Path | None = None,
+    overrides: Sequence[str] | None = None,
+    must_exist: bool = False,
+    records: Path | None = None,
 ) -> "Run":
     from lottery.run import open_run
 
-    return open_run(run, recipe, overrides or (), must_exist)
+    return open_run(run, recipe, overrides or (), must_exist, records)
 
 
 def _reporter() -> "Reporter":
@@ -251,7 +345,7 @@ def _dry_run(opened: "Run", as_json: bool) -> None:
     if as_json:
         _print_json([dataclasses.asdict(line) for line in lines])
         return
-    _print_table(opened.recipe.name, ("network", "epochs"), [(line.title, f"{line.epochs:g}") for line in lines])
+    print_table(opened.recipe.name, ("network", "epochs"), [(line.title, f"{line.epochs:g}") for line in lines])
     networks = [line for line in lines if line.rewound]
     print(f"{len(networks)} networks under masks, {sum(line.epochs for line in lines):g} epochs in all")
 
@@ -261,7 +355,7 @@ def _print_thresholds(number: int, table: dict[str, Any]) -> None:
         f"replicate-{number}: |w| of {table['count']} weights ({table['scope']}): "
         f"min {table['min']:.3g}, mean {table['mean']:.4g}, max {table['max']:.4g}"
     )
-    _print_table(
+    print_table(
         title,
         ("quantile", "threshold", "pruned", "remaining", "density", "of trainable", "of total"),
         [
@@ -275,19 +369,6 @@ def _print_thresholds(number: int, table: dict[str, Any]) -> None:
             for row in table["quantiles"]
         ],
     )
-
-
-def _print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    width = None if sys.stdout.isatty() else 200
-    Console(width=width, highlight=False, markup=False).print(table)
 
 
 def _finite(group: "Group") -> dict[str, Any]:

@@ -1,78 +1,115 @@
-"""Feeding: the whole prepared set held resident as uint8, gathered by index and augmented inside the compiled step.
+"""Feeding: a prepared set as batches for the compiled loop, resident (see `memory`) or read as it goes (see `stream`).
 
-The host draws, per epoch, which image stands where and how it is shifted, as functions of (seed, epoch, index).
+Both give the same batches: `order` says which images they hold. What travels to the compiled step is, per step and image,
+`rows` (its label, and in memory its place, streaming the image itself) and the draws of its augmentation; the step turns its
+part of the rows into uint8 images and labels by `Feed.images`.
 """
 
-import dataclasses
+import abc
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from data_prep import records
+from lottery import order
+from lottery.order import Draws, Order
 from lottery.recipe import Data
 
-SPLITS = ("train", "validation", "test")
+Rows = tuple[np.ndarray, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Epoch:
-    """The batches of one epoch: `order` (int32, [steps, batch]) indexes training images; `shifts` (int32, [steps, batch, 3])
-    says for each where its crop starts (rows, columns) and whether it is mirrored (0 or 1)."""
+class Reader(Protocol):
+    """Hands out the rows of consecutive steps."""
 
-    order: np.ndarray
-    shifts: np.ndarray
+    def take(self, count: int) -> Rows:
+        """Rows ([steps, batch, ...]) of the next steps: `count`, or as many as are at hand, but one at least."""
+
+    def close(self) -> None:
+        """Nothing more will be taken."""
 
 
-class Feed:
-    """A prepared set in memory. Create inside a strategy's scope: every device then holds a copy.
+class Pass:
+    """One way through a split, from step `position` on. `extras` ([steps, batch, ...]) go along with the rows."""
 
-    All splits lie in one array, so that one compiled function reads them all; `spans[split]` is (first, count).
-    """
+    def __init__(self, key: tuple[int, ...], reader: Reader, extras: Draws, position: int):
+        self.key, self.position = key, position
+        self._reader, self._extras = reader, extras
+
+    def take(self, count: int) -> tuple[Rows, Draws]:
+        """Rows and extras of the next steps: `count`, or as many as are at hand, but one at least."""
+        try:
+            rows = self._reader.take(count)
+        except Exception:
+            self.key = ()  # nothing goes on from a failure: the next pass reads anew
+            raise
+        first, self.position = self.position, self.position + len(rows[0])
+        return rows, {name: values[first : self.position] for name, values in self._extras.items()}
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class Feed(abc.ABC):
+    """A prepared set and how its images are varied. `counts` and `sizes` (of the blocks, in order) are by split."""
 
     def __init__(self, folder: Path, manifest: records.Manifest, data: Data):
-        parts = [records.read_split(folder, manifest, split) for split in SPLITS]
-        self.data, self.size, self.classes = data, manifest.shape[0], len(manifest.classes)
-        counts = [len(labels) for _, labels in parts]
-        self.spans = dict(zip(SPLITS, zip(np.cumsum([0, *counts[:-1]]).tolist(), counts, strict=True), strict=True))
-        self.images = tf.Variable(np.concatenate([images for images, _ in parts]), trainable=False, name="images")
-        self.labels = tf.Variable(np.concatenate([labels for _, labels in parts]), trainable=False, name="labels")
+        self.folder, self.manifest, self.data = folder, manifest, data
+        self.size, self.classes = manifest.shape[0], len(manifest.classes)
+        self.counts = {split: manifest.count(split) for split in records.SPLITS}
+        self.blocks = {split: records.blocks(folder, manifest, split) for split in records.SPLITS}
+        self.sizes = {split: np.array([block.count for block in blocks]) for split, blocks in self.blocks.items()}
+        self._pass: Pass | None = None
 
-    def epoch(self, seed: int, epoch: int, batch: int) -> Epoch:
-        """The plan of one epoch (counted from 0); images that do not fill a last batch sit this epoch out."""
-        count = self.spans["train"][1]
-        steps = count // batch
-        order = np.random.default_rng([seed, epoch, 0]).permutation(count)[: steps * batch]
-        rng = np.random.default_rng([seed, epoch, 1])
-        corners = rng.integers(0, 2 * self.data.crop + 1, (count, 2))
-        mirrored = rng.integers(0, 2, (count, 1)) * self.data.flip
-        shifts = np.concatenate([corners, mirrored], axis=1)[order]
-        return Epoch(order.reshape(steps, batch).astype(np.int32), shifts.reshape(steps, batch, 3).astype(np.int32))
+    @abc.abstractmethod
+    def rows_spec(self, batch: int) -> tuple[tf.TensorSpec, ...]:
+        """What `rows` look like to the compiled function."""
 
-    def padded(self, split: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Indices (int32, [steps, batch]) of a whole split, and weights (float32) that are 0 where a place is padding."""
-        first, count = self.spans[split]
-        places = np.arange(-(-count // batch) * batch)
-        order = (first + np.minimum(places, count - 1)).astype(np.int32)
-        return order.reshape(-1, batch), (places < count).astype(np.float32).reshape(-1, batch)
+    @abc.abstractmethod
+    def images(self, rows: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Images (uint8, [n, height, width, 3]) and labels (int32, [n]) of one step's `rows` ([n, ...]), in the graph."""
 
-    def gather(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Images (uint8, [n, height, width, 3]) and labels (int32, [n]) at `order` (int32, [n])."""
-        return tf.gather(self.images, order), tf.gather(self.labels, order)
+    @abc.abstractmethod
+    def _reader(self, split: str, wanted: Order, batch: int, first: int) -> Reader:
+        """A reader of `wanted`, cut into batches, from step `first` on."""
 
-    def augment(self, images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
-        """Pad with zeros, crop and mirror each of `images` (uint8, [n, height, width, 3]) as `shifts` (int32, [n, 3]) says."""
-        pad = self.data.crop
-        if pad:
-            reach = tf.range(self.size)
-            images = tf.pad(images, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
-            images = tf.gather(images, shifts[:, :1] + reach, axis=1, batch_dims=1)
-            images = tf.gather(images, shifts[:, 1:2] + reach, axis=2, batch_dims=1)
-        if self.data.flip:
-            images = tf.where(tf.cast(shifts[:, 2], tf.bool)[:, None, None, None], images[:, :, ::-1], images)
-        return images
+    def draws_spec(self, batch: int) -> dict[str, tf.TensorSpec]:
+        """What the draws look like to the compiled function."""
+        return {
+            name: tf.TensorSpec([None, batch, *values.shape[1:]], values.dtype)
+            for name, values in order.draws(self.data, 1, 0, 0).items()
+        }
 
+    def epoch(self, seed: int, epoch: int, batch: int, first: int = 0) -> Pass:
+        """The training split in the order of one epoch (counted from 0), with its draws, from step `first` on.
 
-def normalise(images: tf.Tensor) -> tf.Tensor:
-    """uint8 0 .. 255 to float32 -1 .. 1, as MobileNetV2 expects."""
-    return tf.cast(images, tf.float32) / 127.5 - 1.0
+        Images that do not fill a last batch sit this epoch out. A pass that stands at `first` already is gone on with.
+        """
+        key = (seed, epoch, batch)
+        if self._pass and (self._pass.key, self._pass.position) == (key, first):
+            return self._pass
+        steps = self.counts["train"] // batch
+        wanted = order.shuffled(self.sizes["train"], self.data.shuffle, seed, epoch).cut(steps * batch)
+        drawn = order.draws(self.data, self.counts["train"], seed, epoch)
+        extras = {name: values[wanted.indices] for name, values in drawn.items()}
+        return self._open(key, "train", wanted, extras, batch, first)
+
+    def sweep(self, split: str, batch: int) -> Pass:
+        """A whole split, image after image, with `weights` (float32) that are 0 where a place of the last batch is padding.
+
+        Like `epoch`, it ends the pass before it.
+        """
+        places = np.arange(-(-self.counts[split] // batch) * batch)
+        weights = (places < self.counts[split]).astype(np.float32)
+        wanted = order.sequential(self.sizes[split], self.data.shuffle, len(places))
+        return self._open((), split, wanted, {"weights": weights}, batch, 0)
+
+    def _open(self, key: tuple[int, ...], split: str, wanted: Order, extras: Draws, batch: int, first: int) -> Pass:
+        if self._pass:
+            self._pass.close()
+        self._pass = None  # what it held is free before the next one takes as much
+        by_step = {name: values.reshape(-1, batch, *values.shape[1:]) for name, values in extras.items()}
+        self._pass = Pass(key, self._reader(split, wanted, batch, first), by_step, first)
+        return self._pass

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +16,9 @@ import tensorflow as tf
 
 from data_prep.errors import InputError
 from lottery import masks, models, schedules, store
-from lottery.feed import Feed, normalise
+from lottery.augment import augment, cut_out, normalise
+from lottery.feed import Feed, Rows
+from lottery.order import Draws
 from lottery.recipe import Recipe, Train
 
 CALL_SECONDS = 0.5
@@ -64,23 +67,23 @@ def set_up_tensorflow(train: Train) -> list[str]:
 class Trainer:
     """One compiled network that any state and any mask can be put into.
 
-    `feed` is created by `make_feed` inside the strategy's scope. The step selects the gradients of the trainable variables
-    that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all.
+    `make_feed` is told the strategy that the network is trained under. The step selects the gradients of the trainable
+    variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all.
     """
 
     def __init__(
         self,
         recipe: Recipe,
         devices: Sequence[str],
-        make_feed: Callable[[], Feed],
+        make_feed: Callable[[tf.distribute.Strategy], Feed],
         maskable: Maskable = lambda path, shape: False,
     ):
-        self.train = recipe.train
+        self.train, self.data = recipe.train, recipe.data
         if self.train.batch % len(devices):
             raise InputError(f"train.batch {self.train.batch} does not divide among {len(devices)} devices: change it")
         self.strategy = _strategy(devices)
+        self.feed = make_feed(self.strategy)
         with self.strategy.scope():
-            self.feed = make_feed()
             self.model = models.build(recipe.model, self.feed.size, self.feed.classes)
             self.optimizer = _optimizer(self.train, self.model)
             self.masks = {
@@ -90,18 +93,11 @@ class Trainer:
             }
         self._fresh_slots = models.arrays(self._slots())
         batch = self.train.batch
+        rows = self.feed.rows_spec(batch)
         self._steps = tf.function(
-            self._run_steps,
-            input_signature=[
-                tf.TensorSpec([None, batch], tf.int32),
-                tf.TensorSpec([None, batch, 3], tf.int32),
-                tf.TensorSpec([None], tf.float32),
-            ],
+            self._run_steps, input_signature=[rows, self.feed.draws_spec(batch), tf.TensorSpec([None], tf.float32)]
         )
-        self._evaluations = tf.function(
-            self._run_evaluations,
-            input_signature=[tf.TensorSpec([None, batch], tf.int32), tf.TensorSpec([None, batch], tf.float32)],
-        )
+        self._evaluations = tf.function(self._run_evaluations, input_signature=[rows, tf.TensorSpec([None, batch], tf.float32)])
         self._steps_per_call = 1
 
     @property
@@ -110,7 +106,7 @@ class Trainer:
 
     @property
     def steps_per_epoch(self) -> int:
-        return self.feed.spans["train"][1] // self.train.batch
+        return self.feed.counts["train"] // self.train.batch
 
     def state(self, step: int) -> store.State:
         """A copy of everything that training on from `step` needs."""
@@ -145,29 +141,33 @@ class Trainer:
         Returns the mean loss (float64) and the number of right answers (float64) of each step. Raises Diverged.
         """
         epoch, offset = divmod(first, self.steps_per_epoch)
-        batches = self.feed.epoch(order_seed, epoch, self.train.batch)
+        batches = self.feed.epoch(order_seed, epoch, self.train.batch, offset)
         found = []
         while first < last:
-            count = min(self._steps_per_call, last - first)
-            part = slice(offset, offset + count)
-            rates = schedules.rates(self.train, self.steps_per_epoch, first, count)
             began = time.perf_counter()
-            sums = self._steps(batches.order[part], batches.shifts[part], rates).numpy().astype(np.float64)
+            rows, draws = batches.take(min(self._steps_per_call, last - first))
+            count = len(rows[0])
+            rates = schedules.rates(self.train, self.steps_per_epoch, first, count)
+            sums = self._steps(rows, draws, rates).numpy().astype(np.float64)
             self._adapt(count, time.perf_counter() - began)
             finite = np.isfinite(sums[:, 0])
             if not finite.all():
                 raise Diverged(first + int(np.argmin(finite)))
             found.append(sums)
-            first, offset = first + count, offset + count
+            first += count
             progress(count)
         whole = np.concatenate(found)
         return whole[:, 0], whole[:, 1]
 
     def evaluate(self, split: str) -> Evaluation:
         """Loss and accuracy over all of `split`; the last batch is padded, and padding weighs nothing."""
-        order, weights = self.feed.padded(split, self.train.batch)
-        sums = self._evaluations(order, weights).numpy().astype(np.float64).sum(axis=0)
-        count = self.feed.spans[split][1]
+        count, batch = self.feed.counts[split], self.train.batch
+        sweep = self.feed.sweep(split, batch)
+        found = []
+        while sweep.position * batch < count:
+            rows, extras = sweep.take(-(-count // batch) - sweep.position)
+            found.append(self._evaluations(rows, extras["weights"]).numpy().astype(np.float64))
+        sums = np.concatenate(found).sum(axis=0)
         return Evaluation(float(sums[0] / count), float(sums[1] / count), count)
 
     def _adapt(self, count: int, seconds: float) -> None:
@@ -175,18 +175,19 @@ class Trainer:
         wanted = int(count * CALL_SECONDS / max(seconds, 1e-6))
         self._steps_per_call = max(1, min(wanted, 8 * count))
 
-    def _run_steps(self, order: tf.Tensor, shifts: tf.Tensor, rates: tf.Tensor) -> tf.Tensor:
-        count = tf.shape(order)[0]
-        sums = tf.TensorArray(tf.float32, size=count, element_shape=[2])
-        for index in tf.range(count):
+    def _run_steps(self, rows: Rows, draws: Draws, rates: tf.Tensor) -> tf.Tensor:
+        def step(index: tf.Tensor) -> tf.Tensor:
             self.optimizer.learning_rate.assign(rates[index])
-            found = self.strategy.run(self._step, args=(order[index], shifts[index]))
-            sums = sums.write(index, self.strategy.reduce("SUM", found, axis=None))
-        return sums.stack()
+            return self.strategy.run(self._step, args=_at(index, (rows, draws)))
 
-    def _step(self, order: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
-        images, labels = self.feed.gather(self._own(order))
-        images = normalise(self.feed.augment(images, self._own(shifts)))
+        return self._sums(step, tf.shape(rates)[0])
+
+    def _step(self, rows: Sequence[tf.Tensor], draws: dict[str, tf.Tensor]) -> tf.Tensor:
+        images, labels = self.feed.images(self._own(rows))
+        draws = self._own(draws)
+        images = normalise(augment(images, draws, self.data))
+        if self.data.cutout:
+            images = cut_out(images, draws["hole"], self.data.cutout)
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             logits = self.model(images, training=True)
@@ -201,27 +202,32 @@ class Trainer:
         )
         return tf.stack([loss, _right(labels, logits)])
 
-    def _run_evaluations(self, order: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        count = tf.shape(order)[0]
-        sums = tf.TensorArray(tf.float32, size=count, element_shape=[2])
-        for index in tf.range(count):
-            found = self.strategy.run(self._evaluate, args=(order[index], weights[index]))
-            sums = sums.write(index, self.strategy.reduce("SUM", found, axis=None))
-        return sums.stack()
+    def _run_evaluations(self, rows: Rows, weights: tf.Tensor) -> tf.Tensor:
+        def evaluation(index: tf.Tensor) -> tf.Tensor:
+            return self.strategy.run(self._evaluate, args=_at(index, (rows, weights)))
 
-    def _evaluate(self, order: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        images, labels = self.feed.gather(self._own(order))
+        return self._sums(evaluation, tf.shape(weights)[0])
+
+    def _evaluate(self, rows: Sequence[tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
+        images, labels = self.feed.images(self._own(rows))
         weights = self._own(weights)
         logits = self.model(normalise(images), training=False)
         losses = self._cross_entropy(labels, logits, 0.0)
         return tf.stack([tf.reduce_sum(losses * weights), _right(labels, logits, weights)])
 
-    def _own(self, batch: tf.Tensor) -> tf.Tensor:
-        """This replica's part of a global batch."""
+    def _sums(self, run: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
+        """What `run` finds at 0 .. `count` - 1, summed over the replicas ([count, 2])."""
+        sums = tf.TensorArray(tf.float32, size=count, element_shape=[2])
+        for index in tf.range(count):
+            sums = sums.write(index, self.strategy.reduce("SUM", run(index), axis=None))
+        return sums.stack()
+
+    def _own(self, batch: Any) -> Any:
+        """This replica's part of the tensors of a global batch."""
         context = tf.distribute.get_replica_context()
         share = self.train.batch // context.num_replicas_in_sync
         first = context.replica_id_in_sync_group * share
-        return batch[first : first + share]
+        return tf.nest.map_structure(lambda tensor: tensor[first : first + share], batch)
 
     def _cross_entropy(self, labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
         if not smoothing:
@@ -277,6 +283,11 @@ def _optimizer(train: Train, model: keras.Model) -> keras.optimizers.Optimizer:
         optimizer.exclude_from_weight_decay([variable for variable in model.trainable_variables if not _is_kernel(variable)])
     optimizer.build(model.trainable_variables)
     return optimizer
+
+
+def _at(index: tf.Tensor, steps: Any) -> Any:
+    """What `steps` ([steps, ...], nested) hold for one step."""
+    return tf.nest.map_structure(lambda tensor: tensor[index], steps)
 
 
 def _is_kernel(variable: keras.Variable) -> bool:

@@ -1,29 +1,49 @@
-"""Stage 1 as a command: the recipe's data set prepared where the run looks for it."""
+"""Stage 1 as a command: a set prepared where the run, or the user, looks for it."""
 
-from data_prep.prepare import prepare as prepare_records
-from data_prep.records import Manifest
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from data_prep import prepare as preparing
+from data_prep.prepare import LOCALLY, Means, Settings
+from data_prep.records import MANIFEST, SPLITS, Manifest
 from lottery import locks, plan
 from lottery.progress import Reporter
 from lottery.run import Run
 from lottery.start import start_tensorflow
 
+SHOWN_BAD = 3
 
-def prepare(run: Run, reporter: Reporter) -> Manifest:
+
+def prepare(run: Run, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
     """Write the records of the run's recipe unless they are there. Raises InputError when others are in their place,
     or when the recipe cannot train on them."""
-    folder = run.records()
-    if (folder / "manifest.json").exists():
-        manifest = run.manifest()
-    else:
-        if run.recipe.data.source.startswith("tfds:"):
-            start_tensorflow()
-        with locks.writing(folder):
-            manifest = prepare_records(run.recipe.records(), folder)
+    manifest = prepare_set(run.recipe.records(), run.records(), reporter, means)
     plan.make(run.recipe, manifest.count("train"))
     run.adopt()
-    counts = ", ".join(f"{manifest.count(split)} {split}" for split in ("train", "validation", "test"))
-    reporter.say(
-        f"records in {folder}: {counts} images of {run.recipe.data.size}x{run.recipe.data.size}, "
-        f"{len(manifest.classes)} classes"
-    )
     return manifest
+
+
+def prepare_set(settings: Settings, folder: Path, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
+    """Write a set to `folder`, or what it lacks, and say what it holds. Raises InputError as `data_prep.prepare` does."""
+    there = preparing.existing(settings, folder) if (folder / MANIFEST).exists() else None
+    if there is None or not preparing.is_complete(folder, there):
+        there = _prepare(settings, folder, reporter, means)
+    counts = ", ".join(f"{there.count(split)} {split}" for split in SPLITS)
+    reporter.say(f"records in {folder}: {counts} images of {settings.size}x{settings.size}, {len(there.classes)} classes")
+    for bad in there.bad[:SHOWN_BAD]:
+        reporter.say(f"left out, cannot be decoded: {bad.name} ({bad.reason})")
+    if len(there.bad) > SHOWN_BAD:
+        reporter.say(f"and {len(there.bad) - SHOWN_BAD} more, all listed in {folder / MANIFEST}")
+    return there
+
+
+def _prepare(settings: Settings, folder: Path, reporter: Reporter, means: Means) -> Manifest:
+    if settings.source.startswith("tfds:"):
+        start_tensorflow()
+    with locks.writing(folder), contextlib.ExitStack() as bar:
+
+        def begin(total: int) -> Callable[[int], None]:
+            return bar.enter_context(reporter.counting(f"preparing {settings.source}", total, "images"))
+
+        return preparing.prepare(settings, folder, means, begin)

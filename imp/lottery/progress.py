@@ -20,45 +20,55 @@ class Reporter:
             print(f"{self.prefix}{message}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
-    def training(self, title: str, steps: int) -> Iterator[Callable[[int], None]]:
-        """Yield a function to call with the number of steps just taken, of `steps` in all."""
+    def counting(self, title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int], None]]:
+        """Yield a function to call with the number of things just done, of `total` in all."""
         if self.bars:
-            with _bar(title, steps) as advance:
+            with _bar(title, total, unit) as advance:
                 yield advance
         else:
-            yield self._lines(title, steps)
+            yield self._lines(title, total, unit)
 
-    def _lines(self, title: str, steps: int) -> Callable[[int], None]:
+    def _lines(self, title: str, total: int, unit: str) -> Callable[[int], None]:
         began = spoken = time.monotonic()
-        taken = 0
+        done = 0
 
         def advance(count: int) -> None:
-            nonlocal taken, spoken
-            taken += count
+            nonlocal done, spoken
+            done += count
             now = time.monotonic()
             if now - spoken >= LINE_SECONDS:
-                rate = taken / (now - began)
-                self.say(f"{title}: step {taken} of {steps}, {rate:.0f} steps/s, {duration((steps - taken) / rate)} left")
+                rate = done / (now - began)
+                left = duration((total - done) / rate)
+                self.say(f"{title}: {done} of {total} {unit}, {rate:.0f} {unit}/s, {left} left")
                 spoken = now
 
         return advance
 
 
 @contextlib.contextmanager
-def _bar(title: str, steps: int) -> Iterator[Callable[[int], None]]:
+def _bar(title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total} steps"),
+        TextColumn("{task.completed}/{task.total} {task.fields[unit]}"),
+        TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=steps)
-        yield lambda count: progress.advance(task, count)
+        task = progress.add_task(title, total=total, unit=unit, rate="")
+        began = time.monotonic()
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            progress.update(task, advance=count, rate=f"{done / max(time.monotonic() - began, 1e-9):.0f}/s")
+
+        yield advance
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 The defaults are the digits experiment (pipelines/digits.toml): they are what a command works with when nothing is given.
 """
 
+import dataclasses
 import difflib
 import re
 import tomllib
@@ -15,6 +16,7 @@ import pydantic
 import tomli_w
 from pydantic import Field
 
+from data_prep import sources
 from data_prep.errors import InputError
 from data_prep.prepare import Settings
 from lottery import grids
@@ -40,6 +42,7 @@ def _check_name(text: str) -> None:
 
 
 Name = Annotated[str, _checked(_check_name)]
+Source = Annotated[str, _checked(sources.check_name)]
 QuantileGrid = Annotated[str, _checked(grids.parse_quantiles)]
 Points = Annotated[str, _checked(grids.parse_points)]
 Point = Annotated[str, _checked(grids.parse_point)]
@@ -52,15 +55,28 @@ class Table(pydantic.BaseModel):
 
 
 class Data(Table):
-    """Which images, and what is done to them. See `data_prep.prepare.Settings` for the splits."""
+    """Which images, how they are fed, and how each is varied. See `data_prep.prepare.Settings` for the splits."""
 
-    source: Annotated[str, Field(pattern=r"^(digits|tfds:.+)$")] = "digits"
-    size: Annotated[int, Field(ge=8)] = 32
+    source: Source = "digits"
+    size: Annotated[int, Field(ge=8, le=4096)] = 32
     validation: Fractional = 0.2
     test: Fractional = 0.2
     split_seed: NotNegative = 0
+    classes: NotNegative = 0  # the first so many; 0: all
+    path: str = ""  # the folder of the records; empty: where `imp prepare` puts them
+    feed: Literal["auto", "memory", "stream"] = "auto"  # auto: in memory where it fits the budget
+    budget: Annotated[float, Field(ge=0)] = 0.0  # GiB for resident images; 0: half of what is free
+    shuffle: Positive = 65_536  # images that are mixed at a time: of a larger set, blocks are drawn at random, then mixed
     crop: NotNegative = 2  # pixels of zero padding before a random crop to the original size; 0 turns it off
+    resized_crop: Fractional = 0.0  # the least area of a random crop that is resized (Szegedy et al. 2015); 0 turns it off
     flip: bool = False  # mirror half of the images
+    cutout: NotNegative = 0  # side of a square that is blanked out (DeVries & Taylor 2017); 0 turns it off
+
+    @pydantic.model_validator(mode="after")
+    def _one_crop(self) -> "Data":
+        if self.crop and self.resized_crop:
+            raise InputError("crop and resized_crop exclude each other: set one to 0")
+        return self
 
 
 class Model(Table):
@@ -143,7 +159,7 @@ class Recipe(Table):
 
     def records(self) -> Settings:
         """The settings of the prepared set that this recipe trains on."""
-        return Settings(**self.data.model_dump(include={"source", "size", "validation", "test", "split_seed"}))
+        return Settings(**self.data.model_dump(include={field.name for field in dataclasses.fields(Settings)}))
 
     def quantiles(self) -> list[Fraction]:
         return grids.parse_quantiles(self.thresholds.quantiles)
@@ -152,7 +168,10 @@ class Recipe(Table):
 Stage = Literal["train", "thresholds", "retrain"]
 
 # Keys that say how much to make or how to go about it, not what an output is.
-_NOT_IDENTITY = {"train.snapshots", "train.checkpoint_seconds", "thresholds.quantiles"}
+_NOT_IDENTITY = {
+    *("data.path", "data.feed", "data.budget"),
+    *("train.snapshots", "train.checkpoint_seconds", "thresholds.quantiles"),
+}
 _DEPENDS: dict[Stage, tuple[str, ...]] = {
     "train": ("seed", "data.", "model.", "train."),
     "thresholds": ("seed", "data.", "model.", "train.", "thresholds."),

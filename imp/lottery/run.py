@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 
 from data_prep import files
 from data_prep.errors import InputError
-from data_prep.prepare import existing
-from data_prep.records import Manifest
+from data_prep.prepare import Settings, existing, settings_of
+from data_prep.records import Manifest, read_manifest
 from lottery import environment, identity, locks, plan, recipe
 from lottery.grids import Job, parse_quantiles, quantile_name
 from lottery.recipe import Recipe
@@ -116,8 +117,8 @@ class Run:
         return self.folder / "report"
 
     def records(self) -> Path:
-        """The folder of the prepared set: under `IMP_DATA`, or else `data` in the current folder."""
-        return self.recipe.records().folder(Path(os.environ.get("IMP_DATA") or "data"))
+        """The folder of the prepared set: `data.path`, or else one under `IMP_DATA`, or `data` in the current folder."""
+        return Path(self.recipe.data.path) if self.recipe.data.path else default_records(self.recipe.records())
 
     def manifest(self) -> Manifest:
         return existing(self.recipe.records(), self.records())
@@ -148,15 +149,31 @@ class Run:
             _link(Path("runs") / "latest", actual.name)
 
 
+def default_records(settings: Settings) -> Path:
+    """Where `imp prepare` puts a set unless told otherwise."""
+    return settings.folder(Path(os.environ.get("IMP_DATA") or "data"))
+
+
 def open_run(
-    folder: Path | None = None, recipe_file: Path | None = None, overrides: Sequence[str] = (), must_exist: bool = False
+    folder: Path | None = None,
+    recipe_file: Path | None = None,
+    overrides: Sequence[str] = (),
+    must_exist: bool = False,
+    records: Path | None = None,
 ) -> Run:
     """The run in `folder`, else in `$IMP_RUN`, else `runs/NAME` of a named recipe, else `runs/latest`, else `runs/digits`.
 
-    Its recipe is `recipe_file`, or the run's own, or the default one, with `overrides` on top. Nothing is written.
+    Its recipe is `recipe_file`, or the run's own, or the default one, with `overrides` on top. With `records`, the folder of a
+    prepared set, its data are those, and without a recipe the run is called like them. Nothing is written.
     Raises InputError when the recipe is malformed, when outputs there were made with another one, or when `must_exist` and
     there is no run.
     """
+    if records is not None:
+        overrides = [*_data_of(records), *overrides]
+        if recipe_file is None:
+            overrides = [f"name={_run_name(records)}", *overrides]
+            if folder is None and not os.environ.get("IMP_RUN"):
+                folder = Path("runs") / recipe.resolve({}, overrides).name
     named = recipe.resolve(recipe.load(recipe_file), overrides, str(recipe_file)) if recipe_file else None
     folder = folder or _default_folder(named, overrides)
     if folder.exists() and not folder.is_dir():
@@ -179,6 +196,17 @@ def _default_folder(named: Recipe | None, overrides: Sequence[str]) -> Path:
     if named is None and latest.is_symlink():
         return Path("runs") / os.readlink(latest)
     return Path("runs") / (named or recipe.resolve({}, overrides)).name
+
+
+def _data_of(records: Path) -> list[str]:
+    """The recipe values that say: these records."""
+    settings = dataclasses.asdict(settings_of(read_manifest(records)))
+    return [f"data.path={records.resolve()}", *(f"data.{key}={value}" for key, value in settings.items())]
+
+
+def _run_name(records: Path) -> str:
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", records.resolve().name).lstrip("-._")
+    return "records" if name in ("", "latest") else name
 
 
 def _link(link: Path, target: str) -> None:

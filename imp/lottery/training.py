@@ -2,18 +2,22 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from data_prep import files
-from lottery import journal, masks, store
+from data_prep import files, records
+from lottery import capacity, journal, masks, store
 from lottery.feed import Feed
 from lottery.loop import Diverged, Maskable, Trainer, set_up_tensorflow
+from lottery.memory import MemoryFeed
 from lottery.progress import Reporter
+from lottery.recipe import Data
 from lottery.run import Network, Run
+from lottery.stream import StreamFeed
 from lottery.tracking import Tracker
 
 
@@ -47,7 +51,7 @@ def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, tr
     tracker = track()
     outcome: dict[str, Any] = {"status": "stopped"}
     try:
-        with reporter.training(task.title, task.last_step - state.step) as progress:
+        with reporter.counting(task.title, task.last_step - state.step) as progress:
             _epochs(trainer, task, network, rows, state.step, progress, tracker)
         state = trainer.state(task.last_step)
         if task.last_step not in task.snapshots:
@@ -84,11 +88,25 @@ def _by_epoch(trainer: Trainer, step: int, last: int) -> Iterator[tuple[int, int
         step = end
 
 
+def make_feed(
+    folder: Path, manifest: records.Manifest, data: Data, strategy: tf.distribute.Strategy, devices: Sequence[str]
+) -> Feed:
+    """The feed that `data.feed` names; `auto` is in memory where the images fit the budget: on the devices, or else on the
+    host. Raises InputError when a record is damaged, and when even streaming needs more than there is."""
+    on_device = manifest.bytes <= capacity.device_budget(data.budget, devices)
+    fits = on_device or manifest.bytes <= capacity.host_budget(data.budget)
+    if data.feed == "memory" or (data.feed == "auto" and fits):
+        return MemoryFeed(folder, manifest, data, strategy, on_host=devices[0].startswith("CPU") or not on_device)
+    return StreamFeed(folder, manifest, data, devices)
+
+
 def make_trainer(run: Run, maskable: Maskable = lambda path, shape: False) -> Trainer:
     """The compiled network of `run`, with its data set resident; `maskable` as for `Trainer`."""
     devices = set_up_tensorflow(run.recipe.train)
     folder, manifest = run.records(), run.manifest()
-    return Trainer(run.recipe, devices, lambda: Feed(folder, manifest, run.recipe.data), maskable)
+    return Trainer(
+        run.recipe, devices, lambda strategy: make_feed(folder, manifest, run.recipe.data, strategy, devices), maskable
+    )
 
 
 def _start(trainer: Trainer, task: Task, network: Network) -> store.State:

@@ -1,0 +1,91 @@
+"""One image, whatever its format, as uint8 [size, size, 3]. The rule, for every source:
+
+1. A JPEG is decoded at the smallest scale (1/1, 1/2, 1/4, 1/8) that is still as large as the result; of an animation, the
+   first frame counts.
+2. Sixteen bits of grey become eight (x / 257, rounded; of colour, Pillow keeps the upper eight), palettes and CMYK become RGB,
+   transparency is dropped, grey is repeated.
+3. The largest centred square is kept; it is brought down with Pillow's Hamming filter or up with its bicubic one, and left
+   as it is at the right size.
+4. The orientation that EXIF gives is applied.
+"""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from data_prep.sources import Picture
+
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class Undecodable(Exception):
+    """An image that cannot be read; the message is the reason, in one line."""
+
+
+def pixels(picture: Picture, size: int) -> np.ndarray:
+    """`picture` as uint8 [size, size, 3]. Raises Undecodable, and OSError when not the image but the machine is at fault."""
+    try:
+        with _opened(picture) as image:
+            image.draft(None, (size, size))
+            image.load()
+            square = _square(_eight_bits(image), size)
+            turn = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        upright = square if turn is None else square.transpose(turn)
+        return np.asarray(upright.convert("RGB"))
+    except UnidentifiedImageError:
+        raise Undecodable("not an image, or of an unknown format") from None
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise Undecodable(error.strerror) from error
+    except Exception as error:  # a decoder given arbitrary bytes raises whatever it meets
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
+            raise
+        raise Undecodable((str(error).strip() or type(error).__name__).splitlines()[0]) from error
+
+
+def _opened(picture: Picture) -> Image.Image:
+    if isinstance(picture, bytes):
+        return Image.open(io.BytesIO(picture))
+    if isinstance(picture, Path):
+        return Image.open(picture)
+    if picture.dtype == np.uint16:
+        picture = _scaled(picture)
+    return Image.fromarray(picture[..., 0] if picture.shape[2:] == (1,) else picture)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """`image` in mode L or RGB."""
+    if image.mode in ("L", "RGB"):
+        return image
+    if image.mode.startswith("I"):
+        return Image.fromarray(_scaled(np.asarray(image)))
+    if image.mode == "F":
+        raise ValueError("pixels are floating-point numbers, whose range is not known")
+    return image.convert("L" if image.mode in ("1", "LA", "La") else "RGB")
+
+
+def _scaled(values: np.ndarray) -> np.ndarray:
+    """Sixteen bits to eight."""
+    if values.min() < 0 or values.max() > 0xFFFF:
+        raise ValueError("pixels have more than 16 bits")
+    return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+
+
+def _square(image: Image.Image, size: int) -> Image.Image:
+    """The largest centred square of `image`, resized."""
+    width, height = image.size
+    side = min(width, height)
+    if width == height == size:
+        return image
+    left, top = (width - side) / 2, (height - side) / 2
+    method = Image.Resampling.HAMMING if side > size else Image.Resampling.BICUBIC
+    return image.resize((size, size), method, box=(left, top, left + side, top + side))

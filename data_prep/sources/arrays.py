@@ -1,0 +1,135 @@
+"""Images and labels in one NumPy archive (.npz)."""
+
+import dataclasses
+import weakref
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.errors import InputError
+from data_prep.sources.source import Pictures, Source
+
+# Each pair names the arrays of one split: ours, those of Keras's mnist.npz, and those of MedMNIST (Yang et al. 2023).
+TRAIN = (("images", "labels"), ("x_train", "y_train"), ("train_images", "train_labels"))
+HELD_OUT = (
+    ("test_images", "test_labels"),
+    ("x_test", "y_test"),
+    ("val_images", "val_labels"),
+    ("x_val", "y_val"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Some rows of one array of `file`."""
+
+    file: Path
+    key: str
+    indices: np.ndarray
+
+    def load(self) -> Pictures:
+        return Pictures([f"{self.key}[{index}]" for index in self.indices], _array(self.file, self.key)[self.indices])
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySplit:
+    """One array of images and its labels."""
+
+    file: Path
+    key: str
+    images: np.ndarray
+    labels: np.ndarray
+    mixed = False
+
+    @property
+    def fingerprint(self) -> str:
+        stat = self.file.stat()
+        return f"{self.key} {stat.st_size} {stat.st_mtime_ns}"
+
+    def part(self, indices: np.ndarray) -> Rows:
+        return Rows(self.file, self.key, indices)
+
+
+def arrays_source(file: Path) -> Source:
+    """`images` (uint8 or uint16, [n, height, width] or [n, height, width, 1, 3 or 4]) and `labels` (integers, [n] or [n, 1])
+    of an .npz file, or its `x_train`, `y_train`, `x_test`, `y_test`, or its `train_images` and so on; perhaps `classes`
+    (strings): names, else the labels are. Raises InputError where that is not what the file holds."""
+    keys = _keys(file)
+    train = next((pair for pair in TRAIN if keys.issuperset(pair)), None)
+    if train is None:
+        listed = " or ".join(f"`{images}` and `{labels}`" for images, labels in TRAIN)
+        raise InputError(f"{file} has {', '.join(sorted(keys)) or 'no arrays'}: it needs {listed}")
+    held_out = next((pair for pair in HELD_OUT if pair != train and keys.issuperset(pair)), None)
+    splits = [_split(file, *pair) for pair in (train, held_out) if pair]
+    classes = _classes(file, keys, splits[0].labels)
+    if held_out and splits[1].labels.max(initial=-1) >= len(classes):
+        raise InputError(f"{file}: {held_out[1]} has classes that {train[1]} has not: there are {len(classes)}, from 0 on")
+    return Source(classes, splits[0], splits[1] if held_out else None)
+
+
+def _keys(file: Path) -> set[str]:
+    try:
+        archive = np.load(file, allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"there is no file {file}: name an .npz file") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise InputError(f"{file} is no .npz file: make one with numpy.savez") from None
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        return set()
+    with archive:
+        return set(archive.files)
+
+
+_held: weakref.WeakValueDictionary[tuple[Path, str], np.ndarray] = weakref.WeakValueDictionary()
+
+
+def _array(file: Path, key: str) -> np.ndarray:
+    """One array of `file`, read once for as long as a split of it is in use."""
+    if (file, key) in _held:
+        return _held[file, key]
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            array = np.asarray(archive[key])
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{file}: {key} cannot be read ({_first_line(error)}): make it anew with numpy.savez") from None
+    _held[file, key] = array
+    return array
+
+
+def _split(file: Path, images_key: str, labels_key: str) -> ArraySplit:
+    images, labels = _array(file, images_key), _array(file, labels_key)
+    if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3, 4)):
+        raise InputError(
+            f"{file}: {images_key} has shape {images.shape}: it must be [n, height, width] or with 1, 3 or 4 channels"
+        )
+    if 0 in images.shape:
+        raise InputError(f"{file}: {images_key} has shape {images.shape}: there is no image in it")
+    if images.dtype not in (np.uint8, np.uint16):
+        raise InputError(f"{file}: {images_key} is {images.dtype}: give uint8 of 0 .. 255 (or uint16)")
+    if not np.issubdtype(labels.dtype, np.integer) or labels.size != len(images):
+        raise InputError(
+            f"{file}: {labels_key} is {labels.dtype} {labels.shape}: give one integer for each of the {len(images)} images"
+        )
+    if labels.min() < 0 or labels.max() > np.iinfo(np.int32).max:
+        raise InputError(f"{file}: {labels_key} goes from {labels.min()} to {labels.max()}: number the classes from 0")
+    return ArraySplit(file.resolve(), images_key, images, labels.reshape(-1).astype(np.int32))
+
+
+def _classes(file: Path, keys: set[str], labels: np.ndarray) -> list[str]:
+    """The names of the classes, each of which has a training image."""
+    present = np.unique(labels).tolist()
+    named = "classes" in keys
+    names = (
+        [str(name) for name in _array(file, "classes").reshape(-1)] if named else [str(label) for label in range(len(present))]
+    )
+    if missing := sorted(set(range(len(names))) - set(present)):
+        raise InputError(f"{file}: the class {names[missing[0]]} has no training image: number the classes without gaps")
+    if len(present) > len(names):
+        raise InputError(f"{file}: the labels go to {present[-1]}, but `classes` names {len(names)}: name them all")
+    return names
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

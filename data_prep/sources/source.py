@@ -1,0 +1,56 @@
+"""What a source is: labelled images of one or two splits, found but not yet read."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+Picture = Path | bytes | np.ndarray
+"""An image file, an encoded image, or pixels (uint8 or uint16, [height, width] or [height, width, 1 to 4])."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+    """Images at hand, and what each is called in messages. Files are opened by whoever decodes them."""
+
+    names: Sequence[str]
+    pictures: Sequence[Picture]
+
+    def load(self) -> "Pictures":
+        return self
+
+
+class Part(Protocol):
+    """Some images of a split. It pickles small: it says where they are, and reads them when it is `load`ed."""
+
+    def load(self) -> Pictures: ...
+
+
+class Split(Protocol):
+    """One split: `labels` (int32, [n], -1 where there is none) and, by index, the images.
+
+    `mixed` says that neighbours are unrelated already (they are not in a folder sorted by class). `fingerprint` changes
+    when images come or go.
+    """
+
+    @property
+    def labels(self) -> np.ndarray: ...
+
+    @property
+    def mixed(self) -> bool: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def part(self, indices: np.ndarray) -> Part: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A labelled image set: the names of its classes, `train`, and the images kept for testing where it has some."""
+
+    classes: list[str]
+    train: Split
+    test: Split | None

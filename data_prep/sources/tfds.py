@@ -1,0 +1,144 @@
+"""Image classification sets of TensorFlow Datasets. Only this process reads them; images leave it encoded."""
+
+import contextlib
+import dataclasses
+import difflib
+import hashlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.errors import InputError
+from data_prep.sources.source import Pictures, Source
+
+HELD_OUT = ("test", "validation")
+BATCH = 256  # examples a read, because each read costs as much as many examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Some examples of a split, by ascending index in the order of its files."""
+
+    set: str
+    data_dir: Path | None
+    split: str
+    indices: np.ndarray
+
+    def load(self) -> Pictures:
+        builder = _builder(self.set, self.data_dir)
+        image, _ = _keys(self.set, builder)
+        first, last = int(self.indices[0]), int(self.indices[-1])
+        wanted = set(self.indices.tolist())
+        encoded = [
+            value
+            for index, value in enumerate(_read(builder, f"{self.split}[{first}:{last + 1}]", image, encoded=True), first)
+            if index in wanted
+        ]
+        return Pictures([f"{self.split}[{index}]" for index in self.indices], encoded)
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsSplit:
+    """A split that TFDS has shuffled when it prepared the set."""
+
+    set: str
+    data_dir: Path | None
+    name: str
+    labels: np.ndarray
+    version: str
+    mixed = True
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.version} {self.name} {hashlib.sha256(self.labels.tobytes()).hexdigest()}"
+
+    def part(self, indices: np.ndarray) -> Examples:
+        return Examples(self.set, self.data_dir, self.name, indices)
+
+
+def tfds_source(name: str, data_dir: Path | None = None) -> Source:
+    """A set of TensorFlow Datasets with one image and one class label per example, read from `data_dir` (else TFDS's own
+    folder, `TFDS_DATA_DIR`) and downloaded there when missing. Its test split, or else its validation split, is kept for
+    testing, whichever has labels.
+
+    Raises InputError when there is no such set (with the nearest names), or when it is not one of labelled images.
+    """
+    builder = _builder(name, data_dir)
+    _, label = _keys(name, builder)
+    if data_dir is not None and not Path(builder.data_path).exists():
+        raise InputError(
+            f"--data-dir {data_dir} has no {builder.info.full_name}: name the folder that holds {builder.name}/, "
+            "or leave it out to download the set"
+        )
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # TFDS tells its progress there
+            builder.download_and_prepare()
+    except Exception as error:  # no network, no disk, a set to be fetched by hand: TFDS has an exception for each
+        raise InputError(f"TensorFlow Datasets cannot prepare {name} in {builder.data_dir}: {_first_line(error)}") from error
+    available = builder.info.splits
+    if "train" not in available:
+        raise InputError(f"{name} of TensorFlow Datasets has no split `train`, only {', '.join(available)}: choose another set")
+
+    def split(part: str) -> TfdsSplit:
+        labels = np.fromiter(_read(builder, part, label), np.int32)
+        return TfdsSplit(name, data_dir, part, labels, builder.info.full_name)
+
+    held_out = (split(part) for part in HELD_OUT if part in available)
+    test = next((part for part in held_out if len(part.labels) and part.labels.min() >= 0), None)
+    return Source(list(builder.info.features[label].names), split("train"), test)
+
+
+def _news(record: logging.LogRecord) -> bool:
+    """Whether a warning is one: TFDS deprecates a name that it uses itself, once per feature it reads."""
+    return "FeatureConnector.dtype" not in record.getMessage()
+
+
+def _builder(name: str, data_dir: Path | None) -> Any:
+    import tensorflow_datasets as tfds
+
+    logging.getLogger("absl").addFilter(_news)
+    if data_dir is not None and not data_dir.is_dir():
+        raise InputError(f"--data-dir {data_dir} is not a folder: name the one that TensorFlow Datasets keeps its sets in")
+    try:
+        return tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError:
+        near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False), n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "see `tfds.list_builders()`"
+        raise InputError(f"TensorFlow Datasets has no set {name!r}: {hint}") from None
+    except (AssertionError, ValueError) as error:  # a version or a configuration that does not exist
+        raise InputError(f"TensorFlow Datasets has no {name!r}: {_first_line(error)}") from None
+
+
+def _keys(name: str, builder: Any) -> tuple[str, str]:
+    """The features that hold the image and its class: what the set calls its input and target, or `image` and `label`."""
+    import tensorflow_datasets as tfds
+
+    features = builder.info.features
+    keys = builder.info.supervised_keys or ("image", "label")
+    if len(keys) != 2 or not isinstance(features, dict | tfds.features.FeaturesDict) or not set(keys) <= set(features.keys()):
+        raise InputError(f"{name} of TensorFlow Datasets has no images with one label each: choose another set")
+    image, label = keys
+    if not isinstance(features[image], tfds.features.Image) or features[image].np_dtype not in (np.uint8, np.uint16):
+        raise InputError(f"{name} of TensorFlow Datasets has no images of 8 or 16 bits: choose another set")
+    if not isinstance(features[label], tfds.features.ClassLabel):
+        raise InputError(f"the labels of {name} of TensorFlow Datasets are not classes: choose another set")
+    return image, label
+
+
+def _read(builder: Any, split: str, key: str, encoded: bool = False) -> Iterator[Any]:
+    """One feature of every example of `split`, in the order of the files; an image stays `encoded`, as it was stored."""
+    import tensorflow_datasets as tfds
+
+    decoders = tfds.decode.PartialDecoding({key: True}, {key: tfds.decode.SkipDecoding()} if encoded else None)
+    batches = builder.as_dataset(
+        split=split, batch_size=BATCH, decoders=decoders, read_config=tfds.ReadConfig(interleave_cycle_length=1)
+    )
+    return (value for batch in tfds.as_numpy(batches) for value in batch[key])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

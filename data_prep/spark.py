@@ -1,0 +1,156 @@
+"""The Spark engine: the same shards, made by the executors of a Spark application (PySpark 4, RDDs only).
+
+Executors read the images and write the shards themselves, so both must lie where every node sees them, and this package
+must be installed in the same place on each.
+"""
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep.errors import InputError, one_line
+from data_prep.shards import Made, Task, is_whole, make
+
+_MASTER = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://([^/:]+):(\d+)|yarn|k8s://.+")
+_CONNECT_SECONDS = 5.0
+_SETTINGS = {
+    "spark.app.name": "imp prepare",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.task.maxFailures": "1",
+}
+
+
+def run(tasks: Sequence[Task], master: str) -> Iterator[Made]:
+    """Make `tasks` on the Spark cluster at `master`; what is made is yielded as it comes, in any order.
+
+    Raises InputError as `check` does, when Spark does not start or stops, and for what a task cannot work with.
+    """
+    check(master)
+    log = tasks[0].folder / ".spark.log.tmp"
+    with _context(master, log) as context:
+        for outcome in _outcomes(context, tasks, log):
+            if not isinstance(outcome, Made):
+                raise outcome
+            if not is_whole(tasks[0].folder, outcome.shard):
+                raise InputError(f"{tasks[0].folder} is not what the executors see there: choose a folder that all nodes share")
+            yield outcome
+    log.unlink(missing_ok=True)
+
+
+def check(master: str) -> None:
+    """Raise InputError for what Spark itself would answer with a page, or not at all."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise InputError("--engine spark needs PySpark: pip install 'imp-lottery[spark]', or use --engine local")
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
+    if java is None or not os.access(java, os.X_OK):
+        raise InputError("--engine spark needs Java 17 or later, and there is none: install it, or use --engine local")
+    matched = _MASTER.fullmatch(master)
+    if not matched:
+        raise InputError(f"--master {master}: write local[*], local[4] or spark://HOST:PORT")
+    if matched[3]:
+        try:
+            socket.create_connection((matched[3], int(matched[4])), _CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise InputError(f"--master {master} does not answer ({error}): start it, or name another") from None
+
+
+@contextlib.contextmanager
+def _context(master: str, log: Path) -> Iterator[Any]:
+    """A SparkContext whose Java process writes its messages to `log`: no setting of its own keeps them all off a terminal."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    settings = SparkConf(loadDefaults=True).setMaster(master).setAll(list(_SETTINGS.items()))
+    if master.startswith("local"):
+        settings.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        with open(log, "wb") as sink:
+            gateway = launch_gateway(settings, {"stdout": sink, "stderr": sink})
+        context = SparkContext(conf=settings, gateway=gateway)
+    except PySparkRuntimeError:
+        raise InputError(f"Spark did not start ({_last_line(log)}): see {log}") from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, on_interrupt)  # SparkContext sets one of its own
+    try:
+        yield context
+    finally:
+        context.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+def _outcomes(context: Any, tasks: Sequence[Task], log: Path) -> Iterator[Made | Exception]:
+    """What became of each task, as soon as it is known: one job with a partition per task, its results accumulated."""
+    from pyspark import InheritableThread
+    from pyspark.accumulators import AccumulatorParam
+
+    class Extended(AccumulatorParam[list[Made | Exception]]):
+        def zero(self, value: list[Made | Exception]) -> list[Made | Exception]:
+            return []
+
+        def addInPlace(self, one: list[Made | Exception], two: list[Made | Exception]) -> list[Made | Exception]:  # noqa: N802
+            one.extend(two)
+            return one
+
+    found = context.accumulator([], Extended())
+    crashes: list[Exception] = []
+
+    def partition(part: Iterable[Task]) -> None:
+        for task in part:
+            found.add([_attempt(task)])
+
+    def job() -> None:
+        try:
+            context.parallelize(list(tasks), len(tasks)).foreachPartition(partition)
+        except Exception as error:  # an executor died, or the application was stopped
+            crashes.append(error)
+
+    thread = InheritableThread(target=job, daemon=True)
+    thread.start()
+    told = 0
+    try:
+        while told < len(tasks):
+            alive = thread.is_alive()
+            thread.join(0.1)
+            yield from found.value[told:]
+            told = len(found.value)
+            if not alive and told < len(tasks):
+                raise InputError(f"Spark stopped before all shards were made ({_reason(crashes)}): see {log}, and run it again")
+    finally:
+        if thread.is_alive():
+            context.cancelAllJobs()
+            thread.join()
+
+
+def _attempt(task: Task) -> Made | Exception:
+    """In an executor: the shard, or the error as one that the driver can raise."""
+    try:
+        return make(task)
+    except Exception as error:
+        line = one_line(error)
+        return InputError(line) if line else RuntimeError(traceback.format_exc())
+
+
+def _reason(crashes: Sequence[Exception]) -> str:
+    return str(crashes[0]).strip().splitlines()[0] if crashes else "it was stopped"
+
+
+def _last_line(log: Path) -> str:
+    return next(reversed(log.read_text(errors="replace").split("\n")[:-1]), "it says nothing")

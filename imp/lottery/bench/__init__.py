@@ -1,0 +1,1 @@
+"""Measurements of this machine, each a command: `imp bench NAME`."""

@@ -1,0 +1,148 @@
+"""`imp bench feed`: how many images a second reach the compiled step, from memory, streamed, and by plain tf.data."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from data_prep import records
+from lottery.augment import augment
+from lottery.bench import measure
+from lottery.bench.measure import Bench
+from lottery.feed import Feed
+from lottery.loop import set_up_tensorflow
+from lottery.memory import MemoryFeed
+from lottery.progress import Reporter
+from lottery.recipe import Data, Train
+from lottery.stream import StreamFeed
+
+CLASSES = 10
+STEPS_PER_CALL = 1000  # a call of the training loop lasts half a second
+WINDOWS = 8  # so many stretches, because a set that is streamed is too large for one
+NAIVE, TUNED = "tf.data, one by one, then batched", "the same, parallel and prefetched"
+
+
+def bench_feed(images: int, size: int, batch: int, crop: int, flip: bool, repeats: int, reporter: Reporter) -> Bench:
+    """Feed one epoch of `images` made-up images of `size` x `size`, cropped (after `crop` pixels of padding) and mirrored
+    if so asked.
+
+    Plain tf.data reads an Example per image, parses it, varies it, and batches; streaming and it read from the page cache.
+    Every batch ends as uint8 in a compiled step that looks at it.
+    """
+    devices = set_up_tensorflow(Train(threads=measure.cores()))  # all of them, which tf.data takes anyway
+    data = Data(size=size, crop=crop, flip=flip, shuffle=max(records.BLOCK, images // WINDOWS))
+    with tempfile.TemporaryDirectory() as place:
+        folder, examples = Path(place), Path(place, "examples.tfrecord")
+        reporter.say(f"making {images} images of {size}x{size}")
+        manifest = _made_up(folder, images, size)
+        _write_examples(examples, folder, manifest)
+        strategy = tf.distribute.get_strategy()
+        with measure.peak_memory() as peak:
+            memory = MemoryFeed(folder, manifest, data, strategy, on_host=devices[0].startswith("CPU"))
+            extras = {"resident_peak_over_raw_bytes": peak() / manifest.bytes}
+        contenders: dict[str, Callable[[], object]] = {
+            NAIVE: partial(_consume, _naive(examples, data, batch, tuned=False)),
+            TUNED: partial(_consume, _naive(examples, data, batch, tuned=True)),
+            "stream": _epoch(StreamFeed(folder, manifest, data, devices), batch),
+            "memory": _epoch(memory, batch),
+        }
+        fed = manifest.count("train") // batch * batch
+        rows = measure.compare(contenders, fed, size * size * 3, NAIVE, repeats, reporter)
+    varied = ", ".join([f"padded by {crop} and cropped"] * bool(crop) + ["mirrored"] * flip) or "as they are"
+    title = f"{images} images of {size}x{size} in batches of {batch}, {varied}"
+    return Bench(title, measure.machine(), measure.copy_bandwidth(), rows, extras)
+
+
+def _made_up(folder: Path, count: int, size: int) -> records.Manifest:
+    """Noise; a few images beside the training split, which is the one that is fed."""
+    rng = np.random.default_rng(0)
+    shape = (size, size, 3)
+
+    def examples(number: int) -> Iterator[records.Example]:
+        for index in range(number):
+            yield rng.integers(0, 256, shape, np.uint8), index % CLASSES
+
+    step = records.images_per_shard(shape)
+    shards = [
+        records.write_shard(folder / records.shard_name("train", number), "train", examples(min(step, count - first)))
+        for number, first in enumerate(range(0, count, step))
+    ]
+    for split in ("validation", "test"):
+        shards.append(records.write_shard(folder / records.shard_name(split, 0), split, examples(CLASSES)))
+    manifest = records.Manifest(shape, [str(label) for label in range(CLASSES)], shards, {})
+    records.write_manifest(folder, manifest)
+    return manifest
+
+
+def _write_examples(path: Path, folder: Path, manifest: records.Manifest) -> None:
+    """The training split as most pipelines have it: one tf.train.Example an image."""
+    images = np.empty((records.BLOCK, *manifest.shape), np.uint8)
+    labels = np.empty(records.BLOCK, records.LABEL)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for block in records.blocks(folder, manifest, "train"):
+            records.read_block(block, images[: block.count], labels[: block.count])
+            for image, label in zip(images[: block.count], labels, strict=False):
+                feature = {
+                    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
+                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
+                }
+                writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+
+
+def _naive(path: Path, data: Data, batch: int, tuned: bool) -> tf.data.Dataset:
+    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+    shape = [data.size, data.size, 3]
+
+    def parse(number: tf.Tensor, example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        parsed = tf.io.parse_single_example(example, features)
+        image = tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), shape)
+        seed = tf.stack([tf.constant(0, tf.int64), number])
+        if data.crop:
+            image = tf.image.resize_with_crop_or_pad(image, data.size + 2 * data.crop, data.size + 2 * data.crop)
+            image = tf.image.stateless_random_crop(image, shape, seed)
+        if data.flip:
+            image = tf.image.stateless_random_flip_left_right(image, seed)
+        return image, parsed["label"]
+
+    examples = tf.data.TFRecordDataset(str(path)).enumerate()
+    if not tuned:
+        return examples.map(parse).batch(batch, drop_remainder=True)
+    return examples.map(parse, tf.data.AUTOTUNE).batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+@tf.function(reduce_retracing=True)
+def _consume(batches: tf.data.Dataset) -> tf.Tensor:
+    seen = tf.constant(0, tf.int64)
+    for images, labels in batches:
+        seen += tf.cast(images[0, 0, 0, 0], tf.int64) + labels[0]
+    return seen
+
+
+def _epoch(feed: Feed, batch: int) -> Callable[[], None]:
+    """A function that feeds the next epoch of `feed` to a compiled step."""
+
+    @tf.function(input_signature=[feed.rows_spec(batch), feed.draws_spec(batch)])
+    def steps(rows: Any, draws: Any) -> tf.Tensor:
+        seen = tf.constant(0)
+        for step in tf.range(tf.shape(rows[0])[0]):
+            row, draw = tf.nest.map_structure(lambda tensor, step=step: tensor[step], (rows, draws))
+            images, labels = feed.images(row)
+            images = augment(images, draw, feed.data)
+            seen += tf.cast(images[0, 0, 0, 0], tf.int32) + labels[0]
+        return seen
+
+    epochs = iter(range(1_000_000))
+
+    def epoch() -> None:
+        batches = feed.epoch(0, next(epochs), batch)
+        left = feed.counts["train"] // batch
+        while left:
+            rows, draws = batches.take(min(STEPS_PER_CALL, left))
+            steps(rows, draws).numpy()
+            left -= len(rows[0])
+
+    return epoch

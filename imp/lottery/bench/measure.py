@@ -1,0 +1,137 @@
+"""How things are measured: everything in turn, again and again, so that what a neighbour takes it takes from all of them."""
+
+import contextlib
+import dataclasses
+import math
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lottery import environment
+from lottery.progress import Reporter
+
+Work = Callable[[], object]
+
+RUN_SECONDS = 0.5
+_COPY_BYTES = 1 << 28
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What one contender did with `images` of `bytes` each, in the median of `repeats` runs.
+
+    `low` and `high` are the slowest and the fastest run's images per second; `per_core` is images per second of processor
+    time, of all processes together; `ratio` is against the contender that the others are measured by.
+    """
+
+    name: str
+    images_per_s: float
+    low: float
+    high: float
+    mb_per_s: float
+    per_core: float
+    ratio: float
+    repeats: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """A finished measurement: its title, the machine, its copy bandwidth (GB/s), and a row for each contender.
+
+    `extras` are single figures by name, such as a peak of memory.
+    """
+
+    title: str
+    machine: dict[str, Any]
+    copy_gb_per_s: float
+    rows: list[Row]
+    extras: dict[str, float]
+
+
+def compare(
+    contenders: Mapping[str, Work], images: int, image_bytes: int, baseline: str, repeats: int, reporter: Reporter
+) -> list[Row]:
+    """Run every contender once to warm up, then all in turn `repeats` times; a run is as many goes as last `RUN_SECONDS`."""
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    with reporter.counting("measuring", len(contenders) * (repeats + 1), "runs") as progress:
+        goes = {}
+        for name, work in contenders.items():
+            goes[name] = _goes(work)
+            progress(1)
+        for _ in range(repeats):
+            for name, work in contenders.items():
+                runs[name].append(_timed(work, goes[name]))
+                progress(1)
+    base = statistics.median(wall for wall, _ in runs[baseline])
+    return [_row(name, timings, images, image_bytes, base) for name, timings in runs.items()]
+
+
+def copy_bandwidth(repeats: int = 7) -> float:
+    """GB that this machine copies from one place in memory to another in a second, by one thread."""
+    source, target = np.ones(_COPY_BYTES, np.uint8), np.ones(_COPY_BYTES, np.uint8)
+    seconds = statistics.median(_timed(lambda: np.copyto(target, source), 1)[0] for _ in range(repeats))
+    return _COPY_BYTES / seconds / 1e9
+
+
+def machine() -> dict[str, Any]:
+    """What a reader must know of this machine."""
+    described = environment.describe()
+    return {key: described[key] for key in ("python", "packages", "system", "processor", "cores", "gpus", "revision")}
+
+
+@contextlib.contextmanager
+def peak_memory() -> Iterator[Callable[[], int]]:
+    """Yields a function that says by how many bytes this process has been larger than it was at the beginning, at most."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's high-water mark
+    before = _status("VmRSS")
+    yield lambda: _status("VmHWM") - before
+
+
+def _row(name: str, timings: list[tuple[float, float]], images: int, image_bytes: int, base: float) -> Row:
+    walls, processor = zip(*timings, strict=True)
+    median = statistics.median(walls)
+    return Row(
+        name,
+        images_per_s=images / median,
+        low=images / max(walls),
+        high=images / min(walls),
+        mb_per_s=images * image_bytes / median / 1e6,
+        per_core=images / statistics.median(processor),
+        ratio=base / median,
+        repeats=len(timings),
+    )
+
+
+def _goes(work: Work) -> int:
+    """How often to do `work` in one run; the first time, which may compile, does not count."""
+    _timed(work, 1)
+    return math.ceil(RUN_SECONDS / _timed(work, 1)[0])
+
+
+def _timed(work: Work, goes: int) -> tuple[float, float]:
+    """Wall and processor seconds of one go, those of ended children included."""
+    wall, processor = time.perf_counter(), _processor_seconds()
+    for _ in range(goes):
+        work()
+    return (time.perf_counter() - wall) / goes, (_processor_seconds() - processor) / goes
+
+
+def _processor_seconds() -> float:
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _status(field: str) -> int:
+    """A field of /proc/self/status, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))

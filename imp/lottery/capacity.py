@@ -1,0 +1,45 @@
+"""How much memory there is for resident images: free on this host, and on the devices that train."""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+_GIB = 1 << 30
+SHARE = 0.5  # of what is free; the rest is for the network and its activations
+
+
+def host_budget(gib: float) -> int:
+    """Bytes that resident images may take on this host: `gib`, or else half of what is free, shared by the MPI ranks here."""
+    if gib:
+        return int(gib * _GIB)
+    ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or os.environ.get("MPI_LOCALNRANKS") or 1)
+    return int(free_memory() * SHARE / ranks)
+
+
+def device_budget(gib: float, devices: Sequence[str]) -> int:
+    """Bytes that resident images may take on each of `devices` (TensorFlow's names, `GPU:0`): `gib`, or else half of the
+    smallest one's memory. On CPU devices, the host's budget."""
+    if gib or devices[0].startswith("CPU"):
+        return host_budget(gib)
+    from tensorflow.python.client import device_lib  # the only place where TensorFlow says how much a device has
+
+    limits = {device.name.rsplit("device:", 1)[-1]: device.memory_limit for device in device_lib.list_local_devices()}
+    return int(min(limits[name] for name in devices) * SHARE)
+
+
+def free_memory() -> int:
+    """Bytes that this process could still take: what the kernel calls available, and what its control group has left."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return int(min(available, _left_in_group(Path("/sys/fs/cgroup"))))
+
+
+def _left_in_group(folder: Path) -> float:
+    """What the limit of a control group (version 2) leaves; files that are cached in memory give way. No limit: infinity."""
+    try:
+        limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
+        counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return max(limit - used + int(counts["inactive_file"]), 0)
+    except (OSError, ValueError, KeyError):  # `max` is no number
+        return math.inf

@@ -1,0 +1,20 @@
+"""Tables for a terminal, or for a log file, where they are as wide as they need to be."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+LOG_WIDTH = 200
+
+
+def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """The first column to the left, figures to the right; on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else LOG_WIDTH
+    Console(width=width, highlight=False, markup=False).print(table)

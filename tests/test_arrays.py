@@ -1,0 +1,270 @@
+"""NumPy archives of images and labels."""
+
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from data_prep.errors import InputError
+from data_prep.sources import open_source
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (6, 4, 5, 3)).astype(np.uint8)
+LABELS = np.array([0, 1, 2, 0, 1, 2])
+
+
+def archive(folder, **arrays):
+    np.savez(folder / "set.npz", **arrays)
+    return folder / "set.npz"
+
+
+def read(split):
+    return np.stack(split.part(np.arange(len(split.labels))).load().pictures)
+
+
+def refused(file):
+    with pytest.raises(InputError) as refusal:
+        open_source(f"arrays:{file}")
+    assert "\n" not in str(refusal.value)
+    assert str(file) in str(refusal.value)
+    return str(refusal.value)
+
+
+def peak_memory(call):
+    """How many bytes `call` had at most."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        (("images", "labels"), None),
+        (("images", "labels"), ("test_images", "test_labels")),
+        (("x_train", "y_train"), None),
+        (("x_train", "y_train"), ("x_test", "y_test")),
+        (("x_train", "y_train"), ("x_val", "y_val")),
+        (("train_images", "train_labels"), ("test_images", "test_labels")),
+        (("train_images", "train_labels"), ("val_images", "val_labels")),
+    ],
+)
+def test_the_arrays_may_be_called_as_keras_or_medmnist_call_them(tmp_path, train, test):
+    pairs = {train[0]: IMAGES, train[1]: LABELS, **({test[0]: IMAGES[:2], test[1]: LABELS[:2]} if test else {})}
+
+    source = open_source(f"arrays:{archive(tmp_path, **pairs)}")
+
+    assert source.classes == ["0", "1", "2"]
+    np.testing.assert_array_equal(read(source.train), IMAGES)
+    assert source.train.labels.tolist() == LABELS.tolist()
+    assert source.train.labels.dtype == np.int32
+    if test is None:
+        assert source.test is None
+    else:
+        np.testing.assert_array_equal(read(source.test), IMAGES[:2])
+        assert source.test.labels.tolist() == [0, 1]
+
+
+def test_of_test_and_validation_images_those_to_test_on_count(tmp_path):
+    pairs = {"train_images": IMAGES, "train_labels": LABELS, "val_images": IMAGES[:1], "val_labels": LABELS[:1]}
+
+    source = open_source(f"arrays:{archive(tmp_path, **pairs, test_images=IMAGES[1:3], test_labels=LABELS[1:3])}")
+
+    assert source.test.labels.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("shape", [(6, 4, 5), (6, 4, 5, 1), (6, 4, 5, 3), (6, 4, 5, 4)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_images_may_be_grey_or_coloured_of_8_or_16_bits(tmp_path, shape, dtype):
+    images = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape).astype(dtype)
+
+    found = read(open_source(f"arrays:{archive(tmp_path, images=images, labels=LABELS)}").train)
+
+    np.testing.assert_array_equal(found, images)
+    assert found.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "labels", [LABELS.reshape(6, 1), LABELS.astype(np.uint8), LABELS.astype(np.int64), LABELS.astype(">i2")]
+)
+def test_labels_may_be_a_column_and_any_integers(tmp_path, labels):
+    source = open_source(f"arrays:{archive(tmp_path, images=IMAGES, labels=labels)}")
+
+    assert source.train.labels.tolist() == LABELS.tolist()
+    assert source.train.labels.dtype == np.int32
+
+
+def test_classes_have_the_names_that_the_file_gives(tmp_path):
+    file = archive(tmp_path, images=IMAGES, labels=LABELS, classes=np.array(["cat", "dog", "Füchsin"]))
+
+    assert open_source(f"arrays:{file}").classes == ["cat", "dog", "Füchsin"]
+
+
+def test_a_compressed_archive_is_read_as_well(tmp_path):
+    np.savez_compressed(tmp_path / "set.npz", images=IMAGES, labels=LABELS)
+
+    np.testing.assert_array_equal(read(open_source(f"arrays:{tmp_path / 'set.npz'}").train), IMAGES)
+
+
+def test_some_images_are_asked_for_by_index_and_named_by_it(tmp_path):
+    split = open_source(f"arrays:{archive(tmp_path, images=IMAGES, labels=LABELS)}").train
+
+    pictures = split.part(np.array([4, 1])).load()
+
+    assert list(pictures.names) == ["images[4]", "images[1]"]
+    np.testing.assert_array_equal(np.stack(pictures.pictures), IMAGES[[4, 1]])
+
+
+def test_a_part_is_small_on_its_way_to_another_process(tmp_path, monkeypatch):
+    images = np.zeros((6, 100, 100), np.uint8)
+    archive(tmp_path, images=images, labels=LABELS)
+    monkeypatch.chdir(tmp_path)
+    sent = pickle.dumps(open_source("arrays:set.npz").train.part(np.array([2])))
+    monkeypatch.chdir("/")
+
+    assert len(sent) < 2000
+    assert pickle.loads(sent).load().pictures[0].shape == (100, 100)
+
+
+def test_the_fingerprint_changes_with_the_file(tmp_path):
+    before = open_source(f"arrays:{archive(tmp_path, images=IMAGES, labels=LABELS)}").train.fingerprint
+
+    assert open_source(f"arrays:{tmp_path / 'set.npz'}").train.fingerprint == before
+    assert open_source(f"arrays:{archive(tmp_path, images=IMAGES[1:], labels=LABELS[1:])}").train.fingerprint != before
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    assert "there is no file" in refused(tmp_path / "set.npz")
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises((InputError, IsADirectoryError)):
+        open_source(f"arrays:{tmp_path}")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\3\4 and no more", bytes(300)])
+def test_a_file_that_is_no_archive_is_refused(tmp_path, content):
+    (tmp_path / "set.npz").write_bytes(content)
+
+    assert "is no .npz file" in refused(tmp_path / "set.npz")
+
+
+def test_a_single_array_is_refused_with_what_is_needed(tmp_path):
+    np.save(tmp_path / "set.npy", IMAGES)
+
+    assert "it needs `images` and `labels`" in refused(tmp_path / "set.npy")
+
+
+@pytest.mark.parametrize("lost", [1, 30, 200, 400])
+def test_an_archive_cut_short_is_refused(tmp_path, lost):
+    file = archive(tmp_path, images=IMAGES, labels=LABELS)
+    file.write_bytes(file.read_bytes()[:-lost])
+
+    assert "numpy.savez" in refused(file)
+
+
+def test_an_archive_with_altered_bytes_is_refused(tmp_path):
+    file = archive(tmp_path, images=np.zeros((6, 40, 50), np.uint8), labels=LABELS)
+    content = bytearray(file.read_bytes())
+    content[5000] ^= 1
+    file.write_bytes(content)
+
+    assert "images cannot be read" in refused(file)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"images": np.array([None] * 6), "labels": LABELS},
+        {"images": IMAGES, "labels": np.array(list("abcdef"), object)},
+        {"images": IMAGES, "labels": LABELS, "classes": np.array(["a", "b", None], object)},
+    ],
+    ids=["images", "labels", "classes"],
+)
+def test_pickled_objects_are_never_loaded(tmp_path, arrays):
+    assert "cannot be read" in refused(archive(tmp_path, **arrays))
+
+
+@pytest.mark.parametrize("keys", [{}, {"images": IMAGES}, {"labels": LABELS}, {"x_train": IMAGES, "labels": LABELS}])
+def test_arrays_of_other_names_are_refused_with_those_there_are(tmp_path, keys):
+    line = refused(archive(tmp_path, **keys))
+
+    assert ", ".join(sorted(keys)) in line
+    assert "it needs `images` and `labels` or `x_train`" in line
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.int64, bool, "S1"])
+def test_images_of_other_types_are_refused(tmp_path, dtype):
+    line = refused(archive(tmp_path, images=IMAGES.astype(dtype), labels=LABELS))
+
+    assert str(np.dtype(dtype)) in line
+    assert "uint8" in line
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 20), (6, 4, 5, 2), (6, 4, 5, 3, 1), ()])
+def test_images_of_another_shape_are_refused(tmp_path, shape):
+    assert f"images has shape {shape}" in refused(archive(tmp_path, images=np.zeros(shape, np.uint8), labels=LABELS))
+
+
+@pytest.mark.parametrize("shape", [(6, 0, 5), (6, 4, 0, 3)])
+def test_images_without_pixels_are_refused(tmp_path, shape):
+    refused(archive(tmp_path, images=np.zeros(shape, np.uint8), labels=LABELS))
+
+
+@pytest.mark.parametrize(
+    "labels", [LABELS[:5], LABELS.astype(float), np.array(list("abcabc")), np.eye(6, 3, dtype=int), np.array(1)]
+)
+def test_labels_that_are_not_one_integer_an_image_are_refused(tmp_path, labels):
+    line = refused(archive(tmp_path, images=IMAGES, labels=labels))
+
+    assert str(labels.shape) in line
+    assert "one integer for each of the 6 images" in line
+
+
+def test_labels_below_0_are_refused(tmp_path):
+    assert "labels goes from -1 to 2: number the classes from 0" in refused(
+        archive(tmp_path, images=IMAGES, labels=[-1, 1, 2, 0, 1, 2])
+    )
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0, 2, 2, 2], [1, 2, 1, 2, 1, 2]])
+def test_labels_with_a_gap_are_refused(tmp_path, labels):
+    assert "number the classes without gaps" in refused(archive(tmp_path, images=IMAGES, labels=labels))
+
+
+def test_labels_beyond_int32_are_refused(tmp_path):
+    refused(archive(tmp_path, images=IMAGES, labels=[1 << 32, 1, 2, 0, 1, 2]))
+
+
+def test_a_label_that_is_far_too_large_is_refused_without_much_memory(tmp_path):
+    file = archive(tmp_path, images=IMAGES, labels=[0, 1, 2, 0, 1, 500_000])
+
+    assert peak_memory(lambda: refused(file)) < 5_000_000
+
+
+def test_a_label_without_a_name_is_refused(tmp_path):
+    classes = np.array(["cat", "dog"])
+
+    assert "the labels go to 2, but `classes` names 2" in refused(
+        archive(tmp_path, images=IMAGES, labels=LABELS, classes=classes)
+    )
+
+
+def test_a_name_without_an_image_is_refused(tmp_path):
+    classes = np.array(["cat", "dog", "fox", "owl"])
+
+    assert "the class owl has no training image" in refused(archive(tmp_path, images=IMAGES, labels=LABELS, classes=classes))
+
+
+def test_a_label_to_test_on_that_is_not_trained_on_is_refused(tmp_path):
+    file = archive(tmp_path, x_train=IMAGES, y_train=LABELS, x_test=IMAGES[:2], y_test=[0, 3])
+
+    assert "y_test has classes that y_train has not: there are 3" in refused(file)
+
+
+@pytest.mark.parametrize(("images", "labels"), [(IMAGES[:0], LABELS[:0]), (IMAGES[:0, ..., 0], LABELS[:0].reshape(0, 1))])
+def test_an_archive_without_images_is_refused(tmp_path, images, labels):
+    refused(archive(tmp_path, images=images, labels=labels))

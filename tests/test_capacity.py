@@ -1,0 +1,105 @@
+"""How much memory images may take: what is free, shared, or what the recipe says."""
+
+from pathlib import Path
+
+import pytest
+
+from lottery import capacity
+
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch):
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    monkeypatch.setattr(capacity, "free_memory", lambda: 12_000)
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """A function that lets the kernel say what is in `files`, by path."""
+
+    def say(**files):
+        group = "/sys/fs/cgroup/memory"
+        paths = {"meminfo": "/proc/meminfo", "limit": f"{group}.max", "used": f"{group}.current", "counts": f"{group}.stat"}
+        said = {paths[name]: text for name, text in files.items()}
+        read = Path.read_text
+
+        def read_text(path, *arguments, **options):
+            if str(path).startswith("/sys/fs/cgroup") and str(path) not in said:
+                raise FileNotFoundError(path)
+            return said.get(str(path)) or read(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "read_text", read_text)
+
+    return say
+
+
+MEMINFO = "MemTotal:       32000 kB\nMemFree:         1000 kB\nMemAvailable:    8000 kB\n"
+
+
+def test_half_of_what_is_free_may_be_taken(free):
+    assert capacity.host_budget(0) == 6000
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"])
+def test_ranks_on_one_host_share_its_memory(free, monkeypatch, name):
+    monkeypatch.setenv(name, "3")
+
+    assert capacity.host_budget(0) == 2000
+
+
+def test_a_budget_that_is_given_is_taken_as_it_is(free, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "3")
+
+    assert capacity.host_budget(2) == 2 * GIB
+    assert capacity.device_budget(0.5, ["GPU:0", "GPU:1"]) == GIB // 2
+
+
+def test_cpu_devices_have_the_memory_of_the_host(free):
+    assert capacity.device_budget(0, ["CPU:0", "CPU:1"]) == 6000
+
+
+def test_of_several_gpus_the_smallest_counts(monkeypatch):
+    from tensorflow.python.client import device_lib
+
+    class Device:
+        def __init__(self, name, memory_limit):
+            self.name, self.memory_limit = name, memory_limit
+
+    devices = [Device("/device:CPU:0", 10), Device("/device:GPU:0", 9000), Device("/device:GPU:1", 7000)]
+    monkeypatch.setattr(device_lib, "list_local_devices", lambda: devices)
+
+    assert capacity.device_budget(0, ["GPU:0", "GPU:1"]) == 3500
+    assert capacity.device_budget(0, ["GPU:0"]) == 4500
+
+
+def test_free_is_what_the_kernel_calls_available(kernel):
+    kernel(meminfo=MEMINFO)
+
+    assert capacity.free_memory() == 8000 * 1024
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cached", "expected"),
+    [
+        ("max", "5", 0, 8000 * 1024),
+        ("3000000", "1000000", 0, 2_000_000),
+        ("3000000", "1000000", 400_000, 2_400_000),
+        ("90000000", "0", 0, 8000 * 1024),
+        ("10", "20", 0, 0),
+    ],
+)
+def test_a_control_group_may_leave_less_and_its_cached_files_give_way(kernel, limit, used, cached, expected):
+    kernel(meminfo=MEMINFO, limit=f"{limit}\n", used=f"{used}\n", counts=f"anon 7\ninactive_file {cached}\n")
+
+    assert capacity.free_memory() == expected
+
+
+def test_this_machine_says_what_is_free():
+    assert 1 << 20 < capacity.free_memory() < 1 << 50

@@ -1,0 +1,231 @@
+"""Folders of image files, one per class."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_prep.errors import InputError
+from data_prep.pictures import pixels
+from data_prep.sources import open_source
+
+
+def tree(root, *names):
+    """Files below `root`; image i, in the order given, is full of i."""
+    for value, name in enumerate(names):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix:
+            Image.fromarray(np.full((6, 8, 3), value, np.uint8)).save(path, "PNG")
+        else:
+            path.write_text("not an image")
+    return root
+
+
+def read(split):
+    """What each image of a split is called, is full of, and is labelled."""
+    pictures = split.part(np.arange(len(split.labels))).load()
+    values = [int(pixels(picture, 6)[0, 0, 0]) for picture in pictures.pictures]
+    return list(zip(pictures.names, values, split.labels.tolist(), strict=True))
+
+
+def refused(folder):
+    with pytest.raises(InputError) as refusal:
+        open_source(f"folder:{folder}")
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+def test_a_folder_per_class_is_one_split_sorted_by_class_and_name(tmp_path):
+    tree(tmp_path, "dog/b.png", "cat/2.png", "dog/a.png", "cat/10.png")
+
+    source = open_source(f"folder:{tmp_path}")
+
+    assert source.classes == ["cat", "dog"]
+    assert source.test is None
+    assert source.train.labels.dtype == np.int32
+    assert not source.train.mixed
+    assert read(source.train) == [("cat/10.png", 3, 0), ("cat/2.png", 1, 0), ("dog/a.png", 2, 1), ("dog/b.png", 0, 1)]
+
+
+@pytest.mark.parametrize("held_out", ["test", "val", "validation"])
+def test_images_to_test_on_lie_beside_those_to_train_on(tmp_path, held_out):
+    tree(tmp_path, "train/cat/a.png", "train/dog/a.png", f"{held_out}/dog/a.png", f"{held_out}/cat/a.png")
+
+    source = open_source(f"folder:{tmp_path}")
+
+    assert source.classes == ["cat", "dog"]
+    assert read(source.train) == [("train/cat/a.png", 0, 0), ("train/dog/a.png", 1, 1)]
+    assert read(source.test) == [(f"{held_out}/cat/a.png", 3, 0), (f"{held_out}/dog/a.png", 2, 1)]
+
+
+def test_of_a_test_and_a_val_folder_the_test_folder_counts(tmp_path):
+    tree(tmp_path, "train/cat/a.png", "val/cat/a.png", "test/cat/a.png")
+
+    assert [name for name, _, _ in read(open_source(f"folder:{tmp_path}").test)] == ["test/cat/a.png"]
+
+
+def test_a_train_folder_alone_is_one_split(tmp_path):
+    tree(tmp_path, "train/cat/a.png", "train/dog/a.png")
+
+    assert open_source(f"folder:{tmp_path}").test is None
+
+
+def test_a_class_to_train_on_need_not_be_tested(tmp_path):
+    tree(tmp_path, "train/ant/a.png", "train/cat/a.png", "train/dog/a.png", "val/dog/a.png")
+
+    assert read(open_source(f"folder:{tmp_path}").test) == [("val/dog/a.png", 3, 2)]
+
+
+def test_a_class_called_test_is_a_class_where_there_are_others(tmp_path):
+    tree(tmp_path, "control/a.png", "test/a.png")
+
+    assert open_source(f"folder:{tmp_path}").classes == ["control", "test"]
+
+
+def test_subfolders_belong_to_their_class(tmp_path):
+    tree(tmp_path, "cat/one/deep/a.png", "cat/b.png", "dog/a.png")
+
+    assert read(open_source(f"folder:{tmp_path}").train) == [
+        ("cat/b.png", 1, 0),
+        ("cat/one/deep/a.png", 0, 0),
+        ("dog/a.png", 2, 1),
+    ]
+
+
+def test_hidden_files_and_files_that_are_no_images_are_passed_over(tmp_path):
+    tree(tmp_path, "cat/a.png", "cat/.b.png", "cat/README", "dog/a.png", ".hidden/a.png", "cat/notes.txt", "cat/._a.png")
+
+    source = open_source(f"folder:{tmp_path}")
+
+    assert source.classes == ["cat", "dog"]
+    assert [name for name, _, _ in read(source.train)] == ["cat/a.png", "dog/a.png"]
+
+
+def test_hidden_folders_inside_a_class_are_passed_over(tmp_path):
+    tree(tmp_path, "cat/a.png", "cat/.ipynb_checkpoints/a-checkpoint.png")
+
+    assert len(open_source(f"folder:{tmp_path}").train.labels) == 1
+
+
+@pytest.mark.parametrize("suffix", ["JPG", "Jpeg", "PNG", "jpeg", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm"])
+def test_images_are_known_by_their_suffix_in_either_case(tmp_path, suffix):
+    tree(tmp_path, f"cat/a.{suffix}")
+
+    assert read(open_source(f"folder:{tmp_path}").train) == [(f"cat/a.{suffix}", 0, 0)]
+
+
+def test_links_to_folders_and_files_are_followed(tmp_path):
+    tree(tmp_path, "store/dogs/a.png", "store/cats/a.png", "set/fox/a.png")
+    (tmp_path / "set/dog").symlink_to(tmp_path / "store/dogs", target_is_directory=True)
+    (tmp_path / "set/cat").mkdir()
+    (tmp_path / "set/cat/more").symlink_to("../../store/cats", target_is_directory=True)
+    (tmp_path / "set/cat/one.png").symlink_to(tmp_path / "store/dogs/a.png")
+
+    source = open_source(f"folder:{tmp_path / 'set'}")
+
+    assert read(source.train) == [("cat/more/a.png", 1, 0), ("cat/one.png", 0, 0), ("dog/a.png", 0, 1), ("fox/a.png", 2, 2)]
+
+
+def test_a_link_to_a_folder_above_repeats_no_image(tmp_path):
+    tree(tmp_path, "cat/a.png", "dog/a.png")
+    (tmp_path / "cat/all").symlink_to(tmp_path / "cat", target_is_directory=True)
+
+    assert [name for name, _, _ in read(open_source(f"folder:{tmp_path}").train)] == ["cat/a.png", "dog/a.png"]
+
+
+def test_names_may_be_in_any_alphabet_and_hold_spaces(tmp_path):
+    tree(tmp_path, "Katze schön/ä b.png", "犬/一.png")
+
+    source = open_source(f"folder:{tmp_path}")
+
+    assert source.classes == ["Katze schön", "犬"]
+    assert read(source.train) == [("Katze schön/ä b.png", 0, 0), ("犬/一.png", 1, 1)]
+
+
+def test_names_need_not_be_text(tmp_path):
+    tree(tmp_path, "cat/a.png")
+    os.rename(tmp_path / "cat/a.png", os.fsencode(tmp_path) + b"/cat/\xff.png")
+
+    source = open_source(f"folder:{tmp_path}")
+
+    assert [value for _, value, _ in read(source.train)] == [0]
+    assert source.train.fingerprint
+
+
+def test_some_images_are_asked_for_by_index(tmp_path):
+    tree(tmp_path, "cat/a.png", "cat/b.png", "dog/a.png", "dog/b.png")
+    split = open_source(f"folder:{tmp_path}").train
+
+    assert list(split.part(np.array([3, 0])).load().names) == ["dog/b.png", "cat/a.png"]
+
+
+def test_a_part_travels_to_another_process_from_a_relative_folder(tmp_path, monkeypatch):
+    tree(tmp_path, "set/cat/a.png")
+    monkeypatch.chdir(tmp_path)
+    part = open_source("folder:set").train.part(np.array([0]))
+    monkeypatch.chdir("/")
+
+    assert (pixels(pickle.loads(pickle.dumps(part)).load().pictures[0], 6) == 0).all()
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(tmp_path, monkeypatch):
+    tree(tmp_path, "set/cat/a.png")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert open_source("folder:~/set").classes == ["cat"]
+
+
+def test_the_fingerprint_changes_with_the_files(tmp_path):
+    tree(tmp_path, "cat/a.png", "dog/a.png")
+    before = open_source(f"folder:{tmp_path}").train.fingerprint
+
+    assert open_source(f"folder:{tmp_path}").train.fingerprint == before
+    tree(tmp_path, "cat/b.png")
+    assert open_source(f"folder:{tmp_path}").train.fingerprint != before
+
+
+def test_what_is_not_a_folder_is_refused(tmp_path):
+    (tmp_path / "file.png").write_text("")
+
+    assert "file.png is not a folder" in refused(tmp_path / "file.png")
+    assert "nowhere is not a folder" in refused(tmp_path / "nowhere")
+
+
+def test_a_folder_without_class_folders_is_refused(tmp_path):
+    assert "has no class folders" in refused(tmp_path)
+    tree(tmp_path, "a.png", "b.png")
+    assert "has no class folders" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("split", ["", "train/", "val/"])
+def test_a_class_without_an_image_is_refused(tmp_path, split):
+    tree(tmp_path, "train/cat/a.png" if split else "cat/a.png", f"{split}cat/a.png", f"{split}dog/notes.txt", "train/dog/b.png")
+    if split != "val/":
+        (tmp_path / "train/dog/b.png").unlink()
+    if not split:
+        os.rmdir(tmp_path / "train/dog")
+        os.rmdir(tmp_path / "train")
+
+    assert f"{tmp_path / split / 'dog'} has no image" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("held_out", ["test", "val", "validation"])
+def test_images_to_test_on_without_any_to_train_on_are_refused(tmp_path, held_out):
+    tree(tmp_path, f"{held_out}/cat/a.png")
+
+    assert f"has {held_out}/ but no train/" in refused(tmp_path)
+
+
+def test_a_class_to_test_on_that_is_not_trained_on_is_refused(tmp_path):
+    tree(tmp_path, "train/cat/a.png", "val/cat/a.png", "val/fox/a.png")
+
+    assert "val has the class fox, which" in refused(tmp_path)
+
+
+def test_empty_split_folders_are_refused(tmp_path):
+    (tmp_path / "train").mkdir()
+
+    assert "train has no class folders" in refused(tmp_path)

@@ -1,0 +1,536 @@
+"""`imp prepare SOURCE` and `imp verify RECORDS` as a user types them, each in a process of its own."""
+
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import IMP, clean_environment, imp, refused
+from PIL import Image
+
+from data_prep import records
+
+SPLITS = ("train", "validation", "test")
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None and (shutil.which("java") or os.environ.get("JAVA_HOME"))
+needs_spark = pytest.mark.skipif(not HAS_SPARK, reason="PySpark or Java is missing")
+
+
+def pictures(root, count, side=16, **options):
+    """A folder of `count` noise images in three classes."""
+    rng = np.random.default_rng(0)
+    for index in range(count):
+        path = root / ("cat", "dog", "fox")[index % 3] / f"{index:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (side, side, 3)).astype(np.uint8)).save(path, **options)
+    return root
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """A folder of 60 images."""
+    return pictures(tmp_path_factory.mktemp("few"), 60)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """A folder of 3000 images, which make four shards of images of 96x96."""
+    return pictures(tmp_path_factory.mktemp("many"), 3000, 64, compress_level=0)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(many, tmp_path_factory):
+    """What an undisturbed command makes of `many`."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    imp(*preparing(many), cwd=folder)
+    return contents(folder / "set")
+
+
+def preparing(source, *options):
+    return ["prepare", f"folder:{source}", "--size", "96", "--out", "set", *options]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def counts(folder):
+    manifest = records.read_manifest(folder)
+    return [manifest.count(split) for split in SPLITS]
+
+
+def test_the_digits_are_prepared_where_out_says(tmp_path):
+    done = imp("prepare", "digits", "--size", "8", "--out", "some/where", cwd=tmp_path)
+
+    assert done.stdout == "train on them with: imp run --records some/where\n"
+    assert done.stderr == "records in some/where: 1151 train, 287 validation, 359 test images of 8x8, 10 classes\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["some"]
+
+
+@pytest.mark.parametrize("environment", [{}, {"IMP_DATA": "elsewhere"}])
+def test_without_out_a_set_lies_with_the_others(few, tmp_path, environment):
+    imp("prepare", f"folder:{few}", "--size", "8", cwd=tmp_path, **environment)
+
+    assert counts(tmp_path / environment.get("IMP_DATA", "data") / f"folder-{few.name}-8") == [39, 9, 12]
+
+
+def test_a_folder_is_prepared_with_fewer_classes_and_other_splits(few, tmp_path):
+    options = ["--classes", "2", "--val", "0.1", "--test", "0.5", "--workers", "1", "--out", "set"]
+    imp("prepare", f"folder:{few}", "--size", "8", *options, cwd=tmp_path)
+
+    assert counts(tmp_path / "set") == [18, 2, 20]
+    assert records.read_manifest(tmp_path / "set").classes == ["cat", "dog"]
+
+
+def test_arrays_are_prepared(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8)).astype(np.uint8)
+    np.savez(tmp_path / "shapes.npz", x_train=images, y_train=np.arange(30) % 3, x_test=images[:6], y_test=np.arange(6) % 3)
+
+    imp("prepare", "arrays:shapes.npz", "--size", "8", cwd=tmp_path)
+
+    manifest = records.read_manifest(tmp_path / "data/arrays-shapes-8")
+    assert counts(tmp_path / "data/arrays-shapes-8") == [24, 6, 6]
+    found, _ = records.read_split(tmp_path / "data/arrays-shapes-8", manifest, "test")
+    assert sorted(image[..., 0].tobytes() for image in found) == sorted(image.tobytes() for image in images[:6])
+
+
+@pytest.mark.skipif("TFDS_REAL_DIR" not in os.environ, reason="TFDS_REAL_DIR names no folder with mnist")
+def test_a_set_of_tensorflow_datasets_is_prepared_by_workers_without_tensorflow(tmp_path):
+    data_dir = os.environ["TFDS_REAL_DIR"]
+    line = [IMP, "prepare", "tfds:mnist", "--size", "28", "--out", "set", "--workers", "2", "--data-dir", data_dir]
+
+    with subprocess.Popen(line, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: (tmp_path / "set/.train-00000.tfrecord.done").exists(), process)
+        workers = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in descendants(process.pid)}
+        said = process.communicate()[1]
+
+    assert len(workers) >= 2
+    assert not any("tensorflow" in maps for maps in workers.values())
+    assert said == "records in set: 48000 train, 12000 validation, 10000 test images of 28x28, 10 classes\n"
+
+
+def test_a_set_that_is_there_is_not_prepared_again(few, tmp_path):
+    line = ["prepare", f"folder:{few}", "--size", "8", "--out", "set"]
+    first = imp(*line, cwd=tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "set").iterdir()}
+
+    assert imp(*line, cwd=tmp_path).stderr == first.stderr
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "set").iterdir()}
+
+
+def test_a_set_of_other_settings_is_refused_with_both_values(few, tmp_path):
+    imp("prepare", f"folder:{few}", "--size", "8", "--out", "set", cwd=tmp_path)
+
+    done = imp("prepare", f"folder:{few}", "--size", "16", "--out", "set", "--val", "0.3", cwd=tmp_path, check=False)
+
+    refused(done, "set were made with other settings", "data.size 8 there, 16 wanted", "data.validation 0.2 there, 0.3 wanted")
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_any_number_of_workers_gives_the_same_bytes(many, undisturbed, tmp_path, workers):
+    imp(*preparing(many, "--workers", workers), cwd=tmp_path)
+
+    assert contents(tmp_path / "set") == undisturbed
+    assert len(undisturbed) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mnist", "--size", "8"], ["unknown data source 'mnist'", "tfds:NAME", "folder:DIR", "arrays:FILE.npz"]),
+        (["digits"], ["--size is missing"]),
+        (["digits", "--size", "7"], ["data.size", "7"]),
+        (["digits", "--size", "big"], ["--size", "integer"]),
+        (["digits", "--size", "8", "--classes", "11"], ["digits has 10 classes, not 11"]),
+        (["digits", "--size", "8", "--classes", "-1"], ["data.classes", "-1"]),
+        (["digits", "--size", "8", "--val", "1.5"], ["data.validation", "1.5"]),
+        (["digits", "--size", "8", "--val", "0"], ["the validation split of digits would be empty"]),
+        (["digits", "--size", "8", "--workers", "-1"], ["--workers", "greater than or equal to 0"]),
+        (["digits", "--size", "8", "--max-bad", "2"], ["--max-bad", "less than or equal to 1"]),
+        (["digits", "--size", "8", "--engine", "dask"], ["--engine dask: write local or spark"]),
+        (["digits", "--size", "8", "--run", "runs/x"], ["SOURCE is prepared on its own"]),
+        (["folder:nowhere", "--size", "8"], ["nowhere is not a folder"]),
+        (["arrays:nowhere.npz", "--size", "8"], ["there is no file", "nowhere.npz"]),
+        (["folder:", "--size", "8"], ["unknown data source 'folder:'"]),
+    ],
+)
+def test_what_cannot_be_prepared_is_one_line_and_nothing_is_written(tmp_path, arguments, words):
+    refused(imp("prepare", *arguments, cwd=tmp_path, check=False), *words)
+    assert not list(tmp_path.iterdir())
+
+
+@needs_spark
+@pytest.mark.parametrize("master", ["nonsense", "spark://localhost:1"])
+def test_a_spark_master_that_is_none_is_one_line(few, tmp_path, master):
+    line = ["prepare", f"folder:{few}", "--size", "8", "--engine", "spark", "--master", master]
+
+    refused(imp(*line, cwd=tmp_path, check=False), f"--master {master}")
+
+
+def test_images_that_cannot_be_decoded_are_told_and_listed(few, tmp_path):
+    shutil.copytree(few, tmp_path / "images")
+    for name in ("cat/0000.png", "cat/0003.png", "dog/0001.png", "fox/0002.png"):
+        (tmp_path / "images" / name).write_bytes(b"text")
+    line = ["prepare", "folder:images", "--size", "8", "--out", "set", "--max-bad"]
+
+    refused(imp(*line, "0.05", cwd=tmp_path, check=False), "of 60 images cannot be decoded so far, more than --max-bad 0.05")
+    assert not (tmp_path / "set/manifest.json").exists()
+    said = imp(*line, "0.1", cwd=tmp_path).stderr.splitlines()
+
+    assert len(said) == 5
+    assert sum("left out, cannot be decoded: " in line for line in said) == 3
+    assert said[-1] == "and 1 more, all listed in set/manifest.json"
+    listed = json.loads((tmp_path / "set/manifest.json").read_text())["bad"]
+    assert sorted(bad["name"] for bad in listed) == ["cat/0000.png", "cat/0003.png", "dog/0001.png", "fox/0002.png"]
+    assert sum(counts(tmp_path / "set")) == 56
+
+
+# Stops of every kind, and going on after them.
+
+
+def descendants(pid):
+    """Ids of every process below `pid`."""
+    children = [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    return children + [below for child in children for below in descendants(child)]
+
+
+def command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def wait_for(condition, process=None, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        assert process is None or process.poll() is None, "ended before it could be stopped"
+        time.sleep(0.002)
+
+
+def stopped(line, folder, ready, stop):
+    """Start `imp` in a session of its own and call `stop` with its process once `ready()` holds; how it ended, with what it
+    said and the processes that it had."""
+    process = subprocess.Popen(
+        [IMP, *line], cwd=folder, env=clean_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for(ready, process)
+    below = descendants(process.pid)
+    stop(process)
+    said = process.communicate(timeout=60)[1]
+    return process.returncode, said, below
+
+
+def one_is_done(folder):
+    return lambda: any(folder.glob("set/.*.done"))
+
+
+def done_times(folder):
+    """The shards that are noted as done, and when each was written."""
+    shards = [folder / note.name.removeprefix(".").removesuffix(".done") for note in folder.glob(".*.done")]
+    return {path: path.stat().st_mtime_ns for path in shards}
+
+
+def are_gone(pids):
+    return lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def kill(process):
+    process.kill()
+
+
+def interrupt(process):
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(many, undisturbed, tmp_path):
+    code, _, workers = stopped(preparing(many), tmp_path, one_is_done(tmp_path), kill)
+    assert code == -signal.SIGKILL
+    wait_for(are_gone(workers), seconds=2)
+    times = done_times(tmp_path / "set")
+    assert len(workers) >= 2
+    assert not (tmp_path / "set/manifest.json").exists()
+
+    imp(*preparing(many), cwd=tmp_path)
+
+    assert contents(tmp_path / "set") == undisturbed
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_images_that_changed_since_are_all_prepared_anew(many, undisturbed, tmp_path):
+    shutil.copytree(many, tmp_path / "images", copy_function=os.link)
+    (tmp_path / "images/cat/0000.png").rename(tmp_path / "images/cat/9999.png")
+    stopped(preparing("images"), tmp_path, one_is_done(tmp_path), kill)
+    (tmp_path / "images/cat/9999.png").rename(tmp_path / "images/cat/0000.png")
+
+    imp(*preparing("images"), cwd=tmp_path)
+
+    shards = {name: content for name, content in undisturbed.items() if name != "manifest.json"}
+    assert {name: content for name, content in contents(tmp_path / "set").items() if name != "manifest.json"} == shards
+
+
+def test_ctrl_c_says_that_the_command_goes_on(many, tmp_path):
+    _, said, _ = stopped(preparing(many), tmp_path, one_is_done(tmp_path), interrupt)
+
+    assert said == "stopped; the same command goes on from here\n"
+
+
+def test_ctrl_c_while_workers_start_is_no_traceback(many, tmp_path):
+    said = []
+    for seconds in (0.02, 0.08, 0.15):
+
+        def soon(process, seconds=seconds):
+            wait_for(lambda: any("spawn_main" in command(pid) for pid in descendants(process.pid)))
+            time.sleep(seconds)
+            interrupt(process)
+
+        said.append(stopped(preparing(many), tmp_path, lambda: True, soon)[1])
+
+    assert not any("Traceback" in lines for lines in said)
+
+
+def test_ctrl_c_stops_every_process_and_the_command_goes_on_later(many, undisturbed, tmp_path):
+    code, said, workers = stopped(preparing(many), tmp_path, one_is_done(tmp_path), interrupt)
+
+    assert code == 130
+    assert said.count("\n") <= 1
+    wait_for(are_gone(workers), seconds=2)
+    imp(*preparing(many), cwd=tmp_path)
+    assert contents(tmp_path / "set") == undisturbed
+
+
+def test_a_killed_worker_is_one_line_and_the_command_goes_on_later(many, undisturbed, tmp_path):
+    def kill_one(process):
+        busy = next(pid for pid in descendants(process.pid) if "spawn_main" in command(pid))
+        os.kill(busy, signal.SIGKILL)
+
+    code, said, workers = stopped(preparing(many, "--workers", "2"), tmp_path, one_is_done(tmp_path), kill_one)
+
+    assert code == 2
+    assert said.startswith("imp: a worker process was killed")
+    assert said.count("\n") == 1
+    wait_for(are_gone(workers), seconds=2)
+    imp(*preparing(many), cwd=tmp_path)
+    assert contents(tmp_path / "set") == undisturbed
+
+
+def test_files_that_cannot_grow_are_one_line_and_the_command_goes_on_later(many, undisturbed, tmp_path):
+    def no_large_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000_000, 20_000_000))
+
+    done = subprocess.run(
+        [IMP, *preparing(many)],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        preexec_fn=no_large_files,
+    )
+
+    refused(done, "tfrecord: File too large")
+    imp(*preparing(many), cwd=tmp_path)
+    assert contents(tmp_path / "set") == undisturbed
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 40 MB, for which one needs to be root, and a function that makes it larger."""
+    (tmp_path / "disk").mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(tmp_path / "disk")]
+    if os.geteuid() or subprocess.run(line, capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    yield tmp_path / "disk", lambda: subprocess.run(["mount", "-o", "remount,size=200m", str(tmp_path / "disk")], check=True)
+    subprocess.run(["umount", str(tmp_path / "disk")], check=True)
+
+
+def test_a_full_disk_is_one_line_and_the_command_goes_on_later(many, undisturbed, disk):
+    folder, enlarge = disk
+
+    refused(imp(*preparing(many), cwd=folder, check=False), "No space left on device", "run the command again")
+    assert not (folder / "set/manifest.json").exists()
+    assert not list(folder.glob("set/.*.tmp"))
+    enlarge()
+    imp(*preparing(many), cwd=folder)
+
+    assert contents(folder / "set") == undisturbed
+
+
+def test_a_second_command_is_told_who_writes_there(many, tmp_path):
+    told = []
+
+    def look(process):
+        told.append(imp(*preparing(many), cwd=tmp_path, check=False))
+        process.send_signal(signal.SIGKILL)
+
+    stopped(preparing(many, "--workers", "1"), tmp_path, lambda: (tmp_path / "set/.begun.json").exists(), look)
+
+    refused(told[0], "set is being written by process")
+
+
+@needs_spark
+def test_a_killed_spark_preparation_is_gone_on_with_by_either_engine(many, undisturbed, tmp_path):
+    line = preparing(many, "--engine", "spark", "--master", "local[2]")
+    _, said, below = stopped(line, tmp_path, one_is_done(tmp_path), kill)
+    assert said == ""
+    wait_for(are_gone(below), seconds=10)
+    times = done_times(tmp_path / "set")
+    assert 0 < len(times) < 4
+
+    imp(*preparing(many), cwd=tmp_path)
+
+    assert contents(tmp_path / "set") == undisturbed
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+@needs_spark
+def test_ctrl_c_stops_every_process_of_spark(many, tmp_path):
+    line = preparing(many, "--engine", "spark", "--master", "local[2]")
+
+    code, said, below = stopped(line, tmp_path, one_is_done(tmp_path), interrupt)
+
+    assert code == 130
+    assert said.count("\n") <= 1
+    wait_for(are_gone(below), seconds=10)
+
+
+# Verifying.
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A folder with the digits in `set`."""
+    folder = tmp_path_factory.mktemp("prepared")
+    imp("prepare", "digits", "--size", "8", "--out", "set", cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def work(prepared, tmp_path):
+    shutil.copytree(prepared / "set", tmp_path / "set")
+    return tmp_path
+
+
+def test_good_records_are_verified(prepared):
+    before = contents(prepared / "set")
+
+    done = imp("verify", "set", cwd=prepared)
+
+    assert (done.stdout, done.stderr) == ("set: 4 files checked, 0 damaged\n", "")
+    checks = json.loads(imp("verify", "set", "--json", cwd=prepared).stdout)
+    assert [check["path"] for check in checks] == [
+        f"set/{name}" for name in ("manifest.json", "train-00000.tfrecord", "validation-00000.tfrecord", "test-00000.tfrecord")
+    ]
+    assert all(check["problem"] is None for check in checks)
+    assert contents(prepared / "set") == before
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def lengthen(path):
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def copy(path):
+    shutil.copy(path, path.with_name("train-00009.tfrecord"))
+
+
+def misname(path):
+    path.write_text(path.read_text().replace('"sha256": "', '"sha256": "0'))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("train-00000.tfrecord", flip, "set/train-00000.tfrecord is damaged (its sha256 differs)"),
+        ("validation-00000.tfrecord", cut, "set/validation-00000.tfrecord is damaged"),
+        ("test-00000.tfrecord", empty, "set/test-00000.tfrecord is damaged"),
+        ("test-00000.tfrecord", lengthen, "set/test-00000.tfrecord is damaged"),
+        ("train-00000.tfrecord", Path.unlink, "set/train-00000.tfrecord is missing"),
+        ("train-00000.tfrecord", copy, "set/train-00009.tfrecord is not in the manifest: remove it"),
+        ("manifest.json", halve, "set/manifest.json is damaged"),
+        ("manifest.json", empty, "set/manifest.json is damaged"),
+        ("manifest.json", Path.unlink, "no records in set"),
+    ],
+)
+def test_each_damage_is_named(work, name, damage, words):
+    damage(work / "set" / name)
+
+    done = imp("verify", "set", cwd=work, check=False)
+
+    assert done.returncode == 1
+    assert words in done.stdout
+    assert done.stdout.count("\n") == 2
+    assert done.stdout.endswith("checked, 1 damaged\n")
+    checks = json.loads(imp("verify", "set", "--json", cwd=work, check=False).stdout)
+    assert [words in check["problem"] for check in checks if check["problem"]] == [True]
+
+
+def test_every_damaged_file_is_named(work):
+    for path in (work / "set").glob("*.tfrecord"):
+        flip(path)
+
+    done = imp("verify", "set", cwd=work, check=False)
+
+    assert done.returncode == 1
+    assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == [
+        f"set/{split}-00000.tfrecord" for split in ("train", "validation", "test")
+    ]
+    assert done.stdout.endswith("set: 4 files checked, 3 damaged\n")
+
+
+def test_hashes_that_differ_are_told_of_every_shard(work):
+    misname(work / "set/manifest.json")
+
+    assert imp("verify", "set", cwd=work, check=False).stdout.endswith("set: 4 files checked, 3 damaged\n")
+
+
+def test_the_remedy_for_a_damaged_shard_works(work, prepared):
+    flip(work / "set/train-00000.tfrecord")
+    said = imp("verify", "set", cwd=work, check=False).stdout
+    assert "remove it and run `imp prepare --records set`" in said
+
+    (work / "set/train-00000.tfrecord").unlink()
+    imp("prepare", "--records", "set", cwd=work)
+
+    assert contents(work / "set") == contents(prepared / "set")
+    imp("verify", "set", cwd=work)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "file", "folder"])
+def test_what_is_neither_records_nor_a_run_is_refused(tmp_path, path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+
+    refused(imp("verify", path, cwd=tmp_path, check=False), path, "name")
+
+
+def test_verifying_and_preparing_images_need_no_tensorflow(few, tmp_path):
+    code = "import sys; sys.argv = ['imp', *sys.argv[1:]]\nfrom lottery import cli\ntry: cli.main()\nexcept SystemExit: pass\n"
+    code += "assert not {'tensorflow', 'pyspark', 'pandas'} & set(sys.modules)"
+
+    for line in (["prepare", f"folder:{few}", "--size", "8", "--out", "set"], ["verify", "set"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *line], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr

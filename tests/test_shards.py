@@ -1,0 +1,132 @@
+"""One shard: made from images, noted when done, found again, and made again where it lacks images."""
+
+import json
+
+import numpy as np
+import pytest
+
+from data_prep import records, shards
+from data_prep.shards import Task, forget, made_before, make
+from data_prep.sources import Pictures
+
+NAMES = [f"image {index}" for index in range(6)]
+
+
+def task(folder, pictures=None, labels=range(6)):
+    images = list(np.random.default_rng(0).integers(0, 256, (6, 9, 12, 3)).astype(np.uint8))
+    return Task(folder, "train-00000.tfrecord", "train", 8, Pictures(NAMES, pictures or images), np.array(labels, np.int32))
+
+
+def damaged():
+    """The task's images, of which two cannot be decoded."""
+    pictures = [np.full((8, 8), 40 * index, np.uint8) for index in range(6)]
+    pictures[1] = pictures[4] = np.zeros((8, 8, 3), np.float32)
+    return pictures
+
+
+def test_a_shard_holds_its_images_in_their_order(tmp_path):
+    made = make(task(tmp_path, [np.full((8, 8), 40 * index, np.uint8) for index in range(6)], [5, 4, 3, 2, 1, 0]))
+
+    images, labels = records.read_split(tmp_path, records.Manifest((8, 8, 3), [], [made.shard], {}), "train")
+    assert images[:, 0, 0, 0].tolist() == [0, 40, 80, 120, 160, 200]
+    assert labels.tolist() == [5, 4, 3, 2, 1, 0]
+    assert (made.images, made.bad) == (6, [])
+
+
+def test_images_that_cannot_be_decoded_are_left_out_and_named(tmp_path):
+    made = make(task(tmp_path, damaged()))
+
+    images, labels = records.read_split(tmp_path, records.Manifest((8, 8, 3), [], [made.shard], {}), "train")
+    assert images[:, 0, 0, 0].tolist() == [0, 80, 120, 200]
+    assert labels.tolist() == [0, 2, 3, 5]
+    assert [(bad.split, bad.name) for bad in made.bad] == [("train", "image 1"), ("train", "image 4")]
+    assert (made.shard.count, made.images) == (4, 6)
+
+
+def test_the_same_task_makes_the_same_bytes(tmp_path):
+    assert make(task(tmp_path / "one")) == make(task(tmp_path / "two"))
+
+
+def test_a_shard_that_was_made_is_found_by_its_note(tmp_path):
+    made = make(task(tmp_path))
+
+    assert made_before(task(tmp_path)) == made
+
+
+def test_a_shard_is_made_again_when_it_lacks_images_that_may_have_been_mended(tmp_path):
+    make(task(tmp_path, damaged()))
+
+    assert made_before(task(tmp_path)) is None
+
+
+@pytest.mark.parametrize("length", [0, 1, -1])
+def test_a_shard_that_was_cut_is_not_taken_for_whole(tmp_path, length):
+    make(task(tmp_path))
+    path = tmp_path / "train-00000.tfrecord"
+    path.write_bytes(path.read_bytes()[:length])
+
+    assert made_before(task(tmp_path)) is None
+
+
+def test_a_shard_that_is_gone_is_not_found(tmp_path):
+    make(task(tmp_path))
+    (tmp_path / "train-00000.tfrecord").unlink()
+
+    assert made_before(task(tmp_path)) is None
+
+
+@pytest.mark.parametrize("note", ["", "{", "[]", "null", "{}", '{"shard": {}, "bad": []}', '{"shard": 5, "bad": []}'])
+def test_a_note_that_makes_no_sense_is_no_note(tmp_path, note):
+    make(task(tmp_path))
+    (tmp_path / ".train-00000.tfrecord.done").write_text(note)
+
+    assert made_before(task(tmp_path)) is None
+
+
+def test_notes_are_forgotten_and_shards_are_not(tmp_path):
+    make(task(tmp_path))
+
+    forget(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["train-00000.tfrecord"]
+
+
+def test_the_note_comes_after_the_shard(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "write_shard", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make(task(tmp_path))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_note_is_readable(tmp_path):
+    made = make(task(tmp_path, damaged()))
+
+    note = json.loads((tmp_path / ".train-00000.tfrecord.done").read_text())
+    assert note["shard"]["sha256"] == made.shard.sha256
+    assert [bad["name"] for bad in note["bad"]] == ["image 1", "image 4"]
+
+
+def test_a_task_can_be_loaded_ahead_of_another_process(tmp_path):
+    class Read:
+        def load(self):
+            return task(tmp_path).part
+
+    asked = Task(tmp_path, "train-00000.tfrecord", "train", 8, Read(), np.arange(6, dtype=np.int32))
+
+    assert isinstance(asked.loaded().part, Pictures)
+    assert make(asked.loaded()) == make(asked)
+
+
+def test_odd_metadata_of_an_image_is_no_news(tmp_path, recwarn):
+    import io
+
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("P", (8, 8)).save(file, "PNG", transparency=b"\1\2\3")
+
+    make(task(tmp_path, [file.getvalue()] * 6))
+
+    assert not recwarn.list
+    assert shards.is_whole(tmp_path, made_before(task(tmp_path)).shard)

@@ -1,0 +1,248 @@
+"""Verifying a run directory: every damaged or missing file is named with the way out, and nothing is changed."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers import imp, tiny_set
+
+from data_prep.errors import InputError
+from lottery import masks, recipe, store
+from lottery.grids import Job
+from lottery.progress import Reporter
+from lottery.run import Run
+from lottery.verify import verify
+
+LAST = 12
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run of made-up networks: two masks, a ticket of each and a control of the second."""
+    made = Run(tmp_path / "run", recipe.resolve({"replicates": 1}))
+    made.adopt()
+    replicate = made.replicate(1)
+    weights = {"fc1/kernel": np.arange(30, dtype=np.float32)}
+    for step in (0, 6, LAST):
+        store.save_state(replicate.snapshot(step), store.State(step, weights, {}, {}))
+    finish(replicate.dense)
+    for quantile in (50, 97.5):
+        masks.save(replicate.mask(made_of(quantile)), {"fc1/kernel": weights["fc1/kernel"] > quantile / 10}, {})
+    replicate.thresholds.write_text(json.dumps({"quantiles": [{"quantile": 50}, {"quantile": 97.5}]}))
+    for quantile, variant in ((50, "ticket"), (97.5, "ticket"), (97.5, "reinit")):
+        network = made.network(Job(1, made_of(quantile), 6, variant))
+        store.save_state(network.final, store.State(LAST, weights, {}, {}))
+        finish(network)
+    return made
+
+
+def made_of(quantile):
+    return recipe.resolve({"thresholds": {"quantiles": str(quantile)}}).quantiles()[0]
+
+
+def finish(network):
+    network.metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in (6, LAST)))
+    network.result.write_text(json.dumps({"status": "done", "step": LAST}))
+
+
+def problems(run):
+    """What is wrong, by path inside the run directory."""
+    found = verify(run.folder, Reporter(quiet=True))
+    start = f"{run.folder}/"
+    assert all(check.path.startswith(start) for check in found)
+    assert all("\n" not in check.problem and check.path in check.problem for check in found if check.problem)
+    return {check.path.removeprefix(start): check.problem for check in found if check.problem}
+
+
+def everything(folder):
+    """Every file and folder, as it is and since when."""
+    return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in [folder, *folder.rglob("*")]}
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def binary(path):
+    path.write_bytes(b"\xff\x00\xfe")
+
+
+def test_a_good_run_has_every_file_checked_and_no_problem(run):
+    found = verify(run.folder, Reporter(quiet=True))
+
+    assert not problems(run)
+    checked = {check.path for check in found}
+    assert checked == {str(path) for path in run.folder.rglob("*") if path.is_file() and path.suffix != ".txt"}
+    assert len(found) == 2 + 3 + 2 + 2 + 1 + 3 * 3
+
+
+TICKET = "replicate-1/retrain/q50-step-000006/ticket"
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("replicate-1/train/snapshots/step-000006.h5", flip, "is damaged"),
+        ("replicate-1/train/snapshots/step-000012.h5", cut, "is damaged"),
+        ("replicate-1/masks/q97.5.h5", flip, "is damaged"),
+        ("replicate-1/masks/q50.h5", empty, "is damaged"),
+        (f"{TICKET}/final.h5", flip, "is damaged"),
+        (f"{TICKET}/metrics.jsonl", cut, "is damaged in line 2"),
+        (f"{TICKET}/metrics.jsonl", binary, "metrics.jsonl"),
+        (f"{TICKET}/result.json", cut, "is damaged"),
+        ("replicate-1/train/result.json", empty, "is damaged"),
+        ("replicate-1/thresholds.json", cut, "is damaged"),
+        ("replicate-1/thresholds.json", binary, "is damaged"),
+        ("environment.json", cut, "is damaged"),
+        ("recipe.toml", binary, "is not TOML"),
+    ],
+)
+def test_a_damaged_file_is_named(run, name, damage, words):
+    damage(run.folder / name)
+
+    found = problems(run)
+
+    assert list(found) == [name]
+    assert words in found[name]
+
+
+def test_a_recipe_that_says_what_cannot_be_is_named(run):
+    (run.folder / "recipe.toml").write_text("[train]\nepoch = 5\n")
+
+    assert "did you mean 'train.epochs'" in problems(run)["recipe.toml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "promised_by"),
+    [
+        ("replicate-1/masks/q97.5.h5", "thresholds.json"),
+        ("replicate-1/train/snapshots/step-000012.h5", "train/result.json"),
+        (f"{TICKET}/final.h5", "ticket/result.json"),
+        (f"{TICKET}/metrics.jsonl", "ticket/result.json"),
+        ("replicate-1/retrain/q97.5-step-000006/reinit/final.h5", "reinit/result.json"),
+    ],
+)
+def test_a_missing_file_is_named_with_the_one_that_promised_it(run, name, promised_by):
+    (run.folder / name).unlink()
+
+    found = problems(run)
+
+    assert list(found) == [name]
+    assert "is missing" in found[name]
+    assert promised_by in found[name]
+
+
+def test_every_problem_is_told_and_not_only_the_first(run):
+    names = ["replicate-1/masks/q50.h5", f"{TICKET}/final.h5", f"{TICKET}/result.json"]
+    for name in names:
+        cut(run.folder / name)
+    (run.folder / "replicate-1/masks/q97.5.h5").unlink()
+
+    assert sorted(problems(run)) == sorted([*names, "replicate-1/masks/q97.5.h5"])
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", '"text"', "3", "{}", "null"])
+@pytest.mark.parametrize("name", ["replicate-1/thresholds.json", "replicate-1/train/result.json", f"{TICKET}/result.json"])
+def test_json_that_says_something_else_breaks_nothing(run, name, content):
+    (run.folder / name).write_text(content)
+
+    verify(run.folder, Reporter(quiet=True))
+
+
+def test_a_run_that_is_under_way_lacks_nothing(run):
+    for name in ("replicate-1/train/result.json", "replicate-1/train/snapshots/step-000012.h5", "replicate-1/thresholds.json"):
+        (run.folder / name).unlink()
+    shutil.rmtree(run.folder / "replicate-1/retrain")
+    (run.folder / "replicate-1/train/.checkpoint.h5.123.tmp").write_bytes(b"half")
+
+    assert not problems(run)
+
+
+def test_what_diverged_has_no_weights_to_miss(run):
+    network = run.network(Job(1, made_of(50), 6, "ticket"))
+    network.final.unlink()
+    network.result.write_text(json.dumps({"status": "diverged", "step": 7}))
+
+    assert not problems(run)
+
+
+def test_nothing_is_written(run):
+    cut(run.folder / "replicate-1/masks/q50.h5")
+    before = everything(run.folder)
+
+    problems(run)
+
+    assert everything(run.folder) == before
+
+
+def test_verifying_the_smoke_run_finds_nothing_wrong(smoke):
+    folder, _ = smoke
+    before = everything(folder)
+
+    for path in ("runs/latest", "runs/smoke", "data/digits-32"):
+        assert imp("verify", path, cwd=folder).stdout.endswith("files checked, 0 damaged\n")
+
+    assert everything(folder) == before
+
+
+def test_the_command_ends_with_1_when_something_is_damaged_and_names_it(run):
+    cut(run.folder / "replicate-1/masks/q50.h5")
+    before = everything(run.folder)
+
+    done = imp("verify", str(run.folder), cwd=run.folder, check=False)
+    told = imp("verify", "--json", str(run.folder), cwd=run.folder, check=False)
+
+    assert done.returncode == told.returncode == 1
+    assert done.stdout.splitlines()[0].startswith(f"{run.folder}/replicate-1/masks/q50.h5 is damaged")
+    assert done.stdout.splitlines()[1:] == [f"{run.folder}: 19 files checked, 1 damaged"]
+    rows = json.loads(told.stdout)
+    assert len(rows) == 19
+    assert [row["path"] for row in rows if row["problem"]] == [f"{run.folder}/replicate-1/masks/q50.h5"]
+    assert everything(run.folder) == before
+
+
+def test_what_is_neither_records_nor_a_run_is_refused(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.h5").write_bytes(b"")
+
+    with pytest.raises(InputError, match="holds neither records"):
+        verify(tmp_path / "notes", Reporter(quiet=True))
+    for path in (tmp_path / "nowhere", tmp_path / "notes/a.h5"):
+        with pytest.raises(InputError, match="is not a folder"):
+            verify(path, Reporter(quiet=True))
+    assert imp("verify", "nowhere", cwd=tmp_path, check=False).returncode == 2
+
+
+def test_records_are_checked_shard_by_shard(tmp_path):
+    tiny_set(tmp_path, per_shard=20)
+    names = ["train-00001.tfrecord", "test-00000.tfrecord"]
+    flip(tmp_path / names[0])
+    (tmp_path / names[1]).unlink()
+    shutil.copy(tmp_path / "train-00000.tfrecord", tmp_path / "train-00009.tfrecord")
+
+    found = {check.path: check.problem for check in verify(tmp_path, Reporter(quiet=True))}
+
+    assert len(found) == 1 + 5 + 1
+    assert {path: problem for path, problem in found.items() if problem}.keys() == {
+        str(tmp_path / name) for name in (*names, "train-00009.tfrecord")
+    }
+
+
+def test_without_a_manifest_records_say_so(tmp_path):
+    tiny_set(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+
+    (only,) = verify(tmp_path, Reporter(quiet=True))
+
+    assert "no records in" in str(only.problem)

@@ -8,6 +8,11 @@ class InputError(ValueError):
     """
 
 
+def first_line(error: BaseException) -> str:
+    """What `error` says, without its further lines; its type when it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def one_line(error: BaseException) -> str | None:
     """The line for a user, if `error` is an InputError or comes from the file system; None for any other error."""
     if isinstance(error, InputError):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
+from data_prep.errors import first_line
 from data_prep.sources import Picture
 
 _UPRIGHT = {
@@ -49,7 +50,7 @@ def pixels(picture: Picture, size: int) -> np.ndarray:
     except Exception as error:  # a decoder given arbitrary bytes raises whatever it meets
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
             raise
-        raise Undecodable((str(error).strip() or type(error).__name__).splitlines()[0]) from error
+        raise Undecodable(first_line(error)) from error
 
 
 def _opened(picture: Picture) -> Image.Image:

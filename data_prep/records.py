@@ -182,6 +182,16 @@ def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
     blocks(folder, dataclasses.replace(manifest, shards=[shard]), shard.split)
 
 
+def check_lengths(folder: Path, manifest: Manifest) -> None:
+    """Raise InputError when a shard is missing or not as long as the manifest says, without reading any: before memory is
+    taken for what a manifest only claims, or hours are spent up to the shard that is gone."""
+    for path, shard in ((folder / shard.name, shard) for shard in manifest.shards):
+        if not path.exists():
+            raise InputError(f"{path} is missing: {remedy(folder, 'run')}")
+        if path.stat().st_size != shard.bytes:
+            raise InputError(f"{path} is damaged (its length differs): {remedy(folder)}")
+
+
 def read_split(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Images (uint8, [n, height, width, channels]) and labels (int32, [n]) of one split, each shard checked.
 
@@ -232,6 +242,8 @@ def read_manifest(folder: Path) -> Manifest:
         bad = [Bad(**bad) for bad in content["bad"]]
         made = dict(content["made_with"]), dict(content["made_by"])
         manifest = Manifest((height, width, channels), list(content["classes"]), shards, *made, bad, list(content["source"]))
+        if min(manifest.shape) < 1 or any(Path(shard.name).name != shard.name for shard in shards):
+            raise ValueError("its images have no size, or its shards lie elsewhere")
         if content["splits"] != {split: manifest.count(split) for split in SPLITS}:
             raise ValueError("its split sizes are not those of its shards")
     except (AttributeError, KeyError, TypeError, ValueError) as error:

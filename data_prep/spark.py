@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError, one_line
+from data_prep.errors import InputError, first_line, one_line
 from data_prep.shards import Made, Task, is_whole, make
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://([^/:]+):(\d+)|yarn|k8s://.+")
@@ -149,7 +149,7 @@ def _attempt(task: Task) -> Made | Exception:
 
 
 def _reason(crashes: Sequence[Exception]) -> str:
-    return str(crashes[0]).strip().splitlines()[0] if crashes else "it was stopped"
+    return first_line(crashes[0]) if crashes else "it was stopped"
 
 
 def _last_line(log: Path) -> str:

@@ -78,3 +78,19 @@ def contents(folder: Path) -> dict[str, Any]:
 
 def _timeless(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != "timing"}
+
+
+def flip(path: Path) -> None:
+    """Alter one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def file_bytes(folder: Path) -> dict[str, bytes]:
+    """What lies in a folder, hidden files too, byte for byte."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

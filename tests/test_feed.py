@@ -1,5 +1,6 @@
 """Feeding: in memory and streamed, the same batches bit for bit; damaged records are named; nothing is left running."""
 
+import dataclasses
 import gc
 import math
 import subprocess
@@ -396,3 +397,12 @@ def test_filling_the_memory_takes_little_more_than_the_images(tmp_path):
     done = subprocess.run(line, capture_output=True, text=True, check=True, env=clean_environment())
 
     assert 0.9 < float(done.stdout) < 1.25
+
+
+def test_a_manifest_that_claims_more_than_there_is_takes_no_memory(own):
+    folder, manifest = own
+    shard = dataclasses.replace(manifest.shards[0], count=10**12, bytes=10**15)
+    claim = dataclasses.replace(manifest, shards=[shard, *manifest.shards[1:]])
+
+    with pytest.raises(InputError, match=f"{shard.name} is damaged .its length differs"):
+        make_feed(folder, claim, Data(size=8), tf.distribute.get_strategy(), ONE)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import file_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -161,10 +162,6 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_a_test_split_of_the_source_is_kept_whole(source, tmp_path):
     source(ALTERNATELY, [1, 0, 0, 1])
 
@@ -255,12 +252,12 @@ def test_a_lost_shard_is_not_made_of_other_images_and_the_others_stay(tmp_path):
     prepare(settings, folder)
     (folder / "train-00000.tfrecord").unlink()
     next(images.glob("*/*.png")).unlink()
-    before = contents(folder)
+    before = file_bytes(folder)
 
     with pytest.raises(InputError, match=r"other images lie in .* now: bring the old ones back"):
         prepare(settings, folder)
 
-    assert contents(folder) == before
+    assert file_bytes(folder) == before
 
 
 def test_sorted_images_are_mixed_and_mixed_ones_keep_their_order(source, tmp_path):
@@ -310,7 +307,7 @@ def test_progress_counts_the_images_that_are_still_to_be_made(tmp_path):
 def test_a_finished_set_that_lacks_a_shard_gets_just_that_one_back(tmp_path, lost, how):
     settings, folder = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8), tmp_path / "set"
     manifest = prepare(settings, folder)
-    before = contents(folder)
+    before = file_bytes(folder)
     times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     if how == "gone":
         (folder / lost).unlink()
@@ -319,7 +316,7 @@ def test_a_finished_set_that_lacks_a_shard_gets_just_that_one_back(tmp_path, los
 
     assert prepare(settings, folder) == manifest
 
-    assert contents(folder) == before
+    assert file_bytes(folder) == before
     after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert {name for name in after if after[name] != times[name]} == {lost}
 
@@ -363,7 +360,7 @@ def test_a_stopped_preparation_goes_on_and_ends_with_the_same_bytes(tmp_path, mo
 
     assert len(times) == after
     assert all((tmp_path / "set" / name).stat().st_mtime_ns == time for name, time in times.items())
-    assert contents(tmp_path / "set") == contents(tmp_path / "undisturbed")
+    assert file_bytes(tmp_path / "set") == file_bytes(tmp_path / "undisturbed")
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -375,7 +372,7 @@ def test_a_preparation_is_begun_again_when_the_images_are_others(tmp_path, monke
     prepare(settings, tmp_path / "set")
     prepare(settings, tmp_path / "undisturbed")
 
-    assert contents(tmp_path / "set") == contents(tmp_path / "undisturbed")
+    assert file_bytes(tmp_path / "set") == file_bytes(tmp_path / "undisturbed")
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -395,11 +392,11 @@ def test_a_preparation_is_begun_again_when_the_decoder_is_another(tmp_path, monk
 def test_a_preparation_begun_with_other_settings_is_refused(tmp_path, monkeypatch):
     settings = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8)
     interrupted(settings, tmp_path / "set", monkeypatch, 3)
-    before = contents(tmp_path / "set")
+    before = file_bytes(tmp_path / "set")
 
     with pytest.raises(InputError, match=r"made with other settings \(data\.size 8 there, 9 wanted\): keep to those"):
         prepare(dataclasses.replace(settings, size=9), tmp_path / "set")
-    assert contents(tmp_path / "set") == before
+    assert file_bytes(tmp_path / "set") == before
 
 
 def test_a_shard_of_unknown_origin_is_made_anew(source, tmp_path):
@@ -436,11 +433,11 @@ def test_a_shard_that_lacked_images_can_be_made_again(tmp_path):
     (root / "cat/004.png").write_bytes(b"text")
     settings, folder = Settings(f"folder:{root}", 8), tmp_path / "set"
     manifest = prepare(settings, folder, max_bad=0.05)
-    before = contents(folder)
+    before = file_bytes(folder)
     (folder / "train-00001.tfrecord").unlink()
 
     assert prepare(settings, folder, max_bad=0.05) == manifest
-    assert contents(folder) == before
+    assert file_bytes(folder) == before
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -459,7 +456,7 @@ def test_too_many_bad_images_stop_it_and_once_mended_it_goes_on(tmp_path):
     (root / "cat/004.png").write_bytes(good)
     prepare(settings, folder)
     prepare(settings, tmp_path / "undisturbed")
-    assert contents(folder) == contents(tmp_path / "undisturbed")
+    assert file_bytes(folder) == file_bytes(tmp_path / "undisturbed")
 
 
 def test_a_split_of_which_no_image_can_be_decoded_is_refused(source, tmp_path):

@@ -1,4 +1,4 @@
-"""`imp prepare SOURCE` and `imp verify RECORDS` as a user types them, each in a process of its own."""
+"""`imp prepare SOURCE` as a user types it, each in a process of its own."""
 
 import importlib.util
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import IMP, clean_environment, imp, refused
+from helpers import IMP, clean_environment, file_bytes, imp, refused
 from PIL import Image
 
 from data_prep import records
@@ -50,15 +50,11 @@ def undisturbed(many, tmp_path_factory):
     """What an undisturbed command makes of `many`."""
     folder = tmp_path_factory.mktemp("undisturbed")
     imp(*preparing(many), cwd=folder)
-    return contents(folder / "set")
+    return file_bytes(folder / "set")
 
 
 def preparing(source, *options):
     return ["prepare", f"folder:{source}", "--size", "96", "--out", "set", *options]
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def counts(folder):
@@ -137,7 +133,7 @@ def test_a_set_of_other_settings_is_refused_with_both_values(few, tmp_path):
 def test_any_number_of_workers_gives_the_same_bytes(many, undisturbed, tmp_path, workers):
     imp(*preparing(many, "--workers", workers), cwd=tmp_path)
 
-    assert contents(tmp_path / "set") == undisturbed
+    assert file_bytes(tmp_path / "set") == undisturbed
     assert len(undisturbed) == 5
 
 
@@ -258,7 +254,7 @@ def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(many, undistu
 
     imp(*preparing(many), cwd=tmp_path)
 
-    assert contents(tmp_path / "set") == undisturbed
+    assert file_bytes(tmp_path / "set") == undisturbed
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
@@ -271,7 +267,7 @@ def test_images_that_changed_since_are_all_prepared_anew(many, undisturbed, tmp_
     imp(*preparing("images"), cwd=tmp_path)
 
     shards = {name: content for name, content in undisturbed.items() if name != "manifest.json"}
-    assert {name: content for name, content in contents(tmp_path / "set").items() if name != "manifest.json"} == shards
+    assert {name: content for name, content in file_bytes(tmp_path / "set").items() if name != "manifest.json"} == shards
 
 
 def test_ctrl_c_says_that_the_command_goes_on(many, tmp_path):
@@ -301,7 +297,7 @@ def test_ctrl_c_stops_every_process_and_the_command_goes_on_later(many, undistur
     assert said.count("\n") <= 1
     wait_for(are_gone(workers), seconds=2)
     imp(*preparing(many), cwd=tmp_path)
-    assert contents(tmp_path / "set") == undisturbed
+    assert file_bytes(tmp_path / "set") == undisturbed
 
 
 def test_a_killed_worker_is_one_line_and_the_command_goes_on_later(many, undisturbed, tmp_path):
@@ -316,7 +312,7 @@ def test_a_killed_worker_is_one_line_and_the_command_goes_on_later(many, undistu
     assert said.count("\n") == 1
     wait_for(are_gone(workers), seconds=2)
     imp(*preparing(many), cwd=tmp_path)
-    assert contents(tmp_path / "set") == undisturbed
+    assert file_bytes(tmp_path / "set") == undisturbed
 
 
 def test_files_that_cannot_grow_are_one_line_and_the_command_goes_on_later(many, undisturbed, tmp_path):
@@ -334,7 +330,7 @@ def test_files_that_cannot_grow_are_one_line_and_the_command_goes_on_later(many,
 
     refused(done, "tfrecord: File too large")
     imp(*preparing(many), cwd=tmp_path)
-    assert contents(tmp_path / "set") == undisturbed
+    assert file_bytes(tmp_path / "set") == undisturbed
 
 
 @pytest.fixture
@@ -357,7 +353,7 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on_later(many, undisturbed
     enlarge()
     imp(*preparing(many), cwd=folder)
 
-    assert contents(folder / "set") == undisturbed
+    assert file_bytes(folder / "set") == undisturbed
 
 
 def test_a_second_command_is_told_who_writes_there(many, tmp_path):
@@ -383,7 +379,7 @@ def test_a_killed_spark_preparation_is_gone_on_with_by_either_engine(many, undis
 
     imp(*preparing(many), cwd=tmp_path)
 
-    assert contents(tmp_path / "set") == undisturbed
+    assert file_bytes(tmp_path / "set") == undisturbed
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
@@ -396,133 +392,6 @@ def test_ctrl_c_stops_every_process_of_spark(many, tmp_path):
     assert code == 130
     assert said.count("\n") <= 1
     wait_for(are_gone(below), seconds=10)
-
-
-# Verifying.
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    """A folder with the digits in `set`."""
-    folder = tmp_path_factory.mktemp("prepared")
-    imp("prepare", "digits", "--size", "8", "--out", "set", cwd=folder)
-    return folder
-
-
-@pytest.fixture
-def work(prepared, tmp_path):
-    shutil.copytree(prepared / "set", tmp_path / "set")
-    return tmp_path
-
-
-def test_good_records_are_verified(prepared):
-    before = contents(prepared / "set")
-
-    done = imp("verify", "set", cwd=prepared)
-
-    assert (done.stdout, done.stderr) == ("set: 4 files checked, 0 damaged\n", "")
-    checks = json.loads(imp("verify", "set", "--json", cwd=prepared).stdout)
-    assert [check["path"] for check in checks] == [
-        f"set/{name}" for name in ("manifest.json", "train-00000.tfrecord", "validation-00000.tfrecord", "test-00000.tfrecord")
-    ]
-    assert all(check["problem"] is None for check in checks)
-    assert contents(prepared / "set") == before
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def halve(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-def lengthen(path):
-    path.write_bytes(path.read_bytes() + b"x")
-
-
-def copy(path):
-    shutil.copy(path, path.with_name("train-00009.tfrecord"))
-
-
-def misname(path):
-    path.write_text(path.read_text().replace('"sha256": "', '"sha256": "0'))
-
-
-@pytest.mark.parametrize(
-    ("name", "damage", "words"),
-    [
-        ("train-00000.tfrecord", flip, "set/train-00000.tfrecord is damaged (its sha256 differs)"),
-        ("validation-00000.tfrecord", cut, "set/validation-00000.tfrecord is damaged"),
-        ("test-00000.tfrecord", empty, "set/test-00000.tfrecord is damaged"),
-        ("test-00000.tfrecord", lengthen, "set/test-00000.tfrecord is damaged"),
-        ("train-00000.tfrecord", Path.unlink, "set/train-00000.tfrecord is missing"),
-        ("train-00000.tfrecord", copy, "set/train-00009.tfrecord is not in the manifest: remove it"),
-        ("manifest.json", halve, "set/manifest.json is damaged"),
-        ("manifest.json", empty, "set/manifest.json is damaged"),
-        ("manifest.json", Path.unlink, "no records in set"),
-    ],
-)
-def test_each_damage_is_named(work, name, damage, words):
-    damage(work / "set" / name)
-
-    done = imp("verify", "set", cwd=work, check=False)
-
-    assert done.returncode == 1
-    assert words in done.stdout
-    assert done.stdout.count("\n") == 2
-    assert done.stdout.endswith("checked, 1 damaged\n")
-    checks = json.loads(imp("verify", "set", "--json", cwd=work, check=False).stdout)
-    assert [words in check["problem"] for check in checks if check["problem"]] == [True]
-
-
-def test_every_damaged_file_is_named(work):
-    for path in (work / "set").glob("*.tfrecord"):
-        flip(path)
-
-    done = imp("verify", "set", cwd=work, check=False)
-
-    assert done.returncode == 1
-    assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == [
-        f"set/{split}-00000.tfrecord" for split in ("train", "validation", "test")
-    ]
-    assert done.stdout.endswith("set: 4 files checked, 3 damaged\n")
-
-
-def test_hashes_that_differ_are_told_of_every_shard(work):
-    misname(work / "set/manifest.json")
-
-    assert imp("verify", "set", cwd=work, check=False).stdout.endswith("set: 4 files checked, 3 damaged\n")
-
-
-def test_the_remedy_for_a_damaged_shard_works(work, prepared):
-    flip(work / "set/train-00000.tfrecord")
-    said = imp("verify", "set", cwd=work, check=False).stdout
-    assert "remove it and run `imp prepare --records set`" in said
-
-    (work / "set/train-00000.tfrecord").unlink()
-    imp("prepare", "--records", "set", cwd=work)
-
-    assert contents(work / "set") == contents(prepared / "set")
-    imp("verify", "set", cwd=work)
-
-
-@pytest.mark.parametrize("path", ["nowhere", "file", "folder"])
-def test_what_is_neither_records_nor_a_run_is_refused(tmp_path, path):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-
-    refused(imp("verify", path, cwd=tmp_path, check=False), path, "name")
 
 
 def test_verifying_and_preparing_images_need_no_tensorflow(few, tmp_path):

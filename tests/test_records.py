@@ -430,3 +430,20 @@ def test_writing_leaves_no_temporary_files(tmp_path):
     write(tmp_path, train=3)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "train-00000.tfrecord"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["shards"][0].update(name="../train-00000.tfrecord"),
+        lambda manifest: manifest["shards"][0].update(name="/train-00000.tfrecord"),
+        lambda manifest: manifest.update(shape=[-4, 5, 3]),
+        lambda manifest: manifest.update(shape=[0, 5, 3]),
+    ],
+)
+def test_a_manifest_that_leads_elsewhere_or_to_images_of_no_size_is_refused(tmp_path, change):
+    write(tmp_path, train=3)
+    altered_manifest(tmp_path, change)
+
+    with pytest.raises(InputError, match="have no size, or its shards lie elsewhere"):
+        records.read_manifest(tmp_path)

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import imp, tiny_set
+from helpers import empty, flip, imp, tiny_set
 
 from data_prep.errors import InputError
 from lottery import masks, recipe, store
@@ -60,18 +60,8 @@ def everything(folder):
     return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in [folder, *folder.rglob("*")]}
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 def cut(path):
     path.write_bytes(path.read_bytes()[:-3])
-
-
-def empty(path):
-    path.write_bytes(b"")
 
 
 def binary(path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, first_line
 from data_prep.sources.source import Pictures, Source
 
 # Each pair names the arrays of one split: ours, those of Keras's mnist.npz, and those of MedMNIST (Yang et al. 2023).
@@ -93,7 +93,7 @@ def _array(file: Path, key: str) -> np.ndarray:
         with np.load(file, allow_pickle=False) as archive:
             array = np.asarray(archive[key])
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{file}: {key} cannot be read ({_first_line(error)}): make it anew with numpy.savez") from None
+        raise InputError(f"{file}: {key} cannot be read ({first_line(error)}): make it anew with numpy.savez") from None
     _held[file, key] = array
     return array
 
@@ -129,7 +129,3 @@ def _classes(file: Path, keys: set[str], labels: np.ndarray) -> list[str]:
     if len(present) > len(names):
         raise InputError(f"{file}: the labels go to {present[-1]}, but `classes` names {len(names)}: name them all")
     return names
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

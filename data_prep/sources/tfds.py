@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, first_line
 from data_prep.sources.source import Pictures, Source
 
 HELD_OUT = ("test", "validation")
@@ -78,7 +78,7 @@ def tfds_source(name: str, data_dir: Path | None = None) -> Source:
         with contextlib.redirect_stdout(sys.stderr):  # TFDS tells its progress there
             builder.download_and_prepare()
     except Exception as error:  # no network, no disk, a set to be fetched by hand: TFDS has an exception for each
-        raise InputError(f"TensorFlow Datasets cannot prepare {name} in {builder.data_dir}: {_first_line(error)}") from error
+        raise InputError(f"TensorFlow Datasets cannot prepare {name} in {builder.data_dir}: {first_line(error)}") from error
     available = builder.info.splits
     if "train" not in available:
         raise InputError(f"{name} of TensorFlow Datasets has no split `train`, only {', '.join(available)}: choose another set")
@@ -110,7 +110,7 @@ def _builder(name: str, data_dir: Path | None) -> Any:
         hint = f"did you mean {', '.join(near)}?" if near else "see `tfds.list_builders()`"
         raise InputError(f"TensorFlow Datasets has no set {name!r}: {hint}") from None
     except (AssertionError, ValueError) as error:  # a version or a configuration that does not exist
-        raise InputError(f"TensorFlow Datasets has no {name!r}: {_first_line(error)}") from None
+        raise InputError(f"TensorFlow Datasets has no {name!r}: {first_line(error)}") from None
 
 
 def _keys(name: str, builder: Any) -> tuple[str, str]:
@@ -138,7 +138,3 @@ def _read(builder: Any, split: str, key: str, encoded: bool = False) -> Iterator
         split=split, batch_size=BATCH, decoders=decoders, read_config=tfds.ReadConfig(interleave_cycle_length=1)
     )
     return (value for batch in tfds.as_numpy(batches) for value in batch[key])
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -93,6 +93,7 @@ def make_feed(
 ) -> Feed:
     """The feed that `data.feed` names; `auto` is in memory where the images fit the budget: on the devices, or else on the
     host. Raises InputError when a record is damaged, and when even streaming needs more than there is."""
+    records.check_lengths(folder, manifest)
     on_device = manifest.bytes <= capacity.device_budget(data.budget, devices)
     fits = on_device or manifest.bytes <= capacity.host_budget(data.budget)
     if data.feed == "memory" or (data.feed == "auto" and fits):

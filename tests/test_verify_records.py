@@ -1,0 +1,122 @@
+"""`imp verify RECORDS` as a user types it: every damaged file is named, and nothing is changed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers import empty, file_bytes, flip, imp, refused
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A folder with the digits in `set`."""
+    folder = tmp_path_factory.mktemp("prepared")
+    imp("prepare", "digits", "--size", "8", "--out", "set", cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def work(prepared, tmp_path):
+    shutil.copytree(prepared / "set", tmp_path / "set")
+    return tmp_path
+
+
+def test_good_records_are_verified(prepared):
+    before = file_bytes(prepared / "set")
+
+    done = imp("verify", "set", cwd=prepared)
+
+    assert (done.stdout, done.stderr) == ("set: 4 files checked, 0 damaged\n", "")
+    checks = json.loads(imp("verify", "set", "--json", cwd=prepared).stdout)
+    assert [check["path"] for check in checks] == [
+        f"set/{name}" for name in ("manifest.json", "train-00000.tfrecord", "validation-00000.tfrecord", "test-00000.tfrecord")
+    ]
+    assert all(check["problem"] is None for check in checks)
+    assert file_bytes(prepared / "set") == before
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def lengthen(path):
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def copy(path):
+    shutil.copy(path, path.with_name("train-00009.tfrecord"))
+
+
+def misname(path):
+    path.write_text(path.read_text().replace('"sha256": "', '"sha256": "0'))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("train-00000.tfrecord", flip, "set/train-00000.tfrecord is damaged (its sha256 differs)"),
+        ("validation-00000.tfrecord", cut, "set/validation-00000.tfrecord is damaged"),
+        ("test-00000.tfrecord", empty, "set/test-00000.tfrecord is damaged"),
+        ("test-00000.tfrecord", lengthen, "set/test-00000.tfrecord is damaged"),
+        ("train-00000.tfrecord", Path.unlink, "set/train-00000.tfrecord is missing"),
+        ("train-00000.tfrecord", copy, "set/train-00009.tfrecord is not in the manifest: remove it"),
+        ("manifest.json", halve, "set/manifest.json is damaged"),
+        ("manifest.json", empty, "set/manifest.json is damaged"),
+        ("manifest.json", Path.unlink, "no records in set"),
+    ],
+)
+def test_each_damage_is_named(work, name, damage, words):
+    damage(work / "set" / name)
+
+    done = imp("verify", "set", cwd=work, check=False)
+
+    assert done.returncode == 1
+    assert words in done.stdout
+    assert done.stdout.count("\n") == 2
+    assert done.stdout.endswith("checked, 1 damaged\n")
+    checks = json.loads(imp("verify", "set", "--json", cwd=work, check=False).stdout)
+    assert [words in check["problem"] for check in checks if check["problem"]] == [True]
+
+
+def test_every_damaged_file_is_named(work):
+    for path in (work / "set").glob("*.tfrecord"):
+        flip(path)
+
+    done = imp("verify", "set", cwd=work, check=False)
+
+    assert done.returncode == 1
+    assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == [
+        f"set/{split}-00000.tfrecord" for split in ("train", "validation", "test")
+    ]
+    assert done.stdout.endswith("set: 4 files checked, 3 damaged\n")
+
+
+def test_hashes_that_differ_are_told_of_every_shard(work):
+    misname(work / "set/manifest.json")
+
+    assert imp("verify", "set", cwd=work, check=False).stdout.endswith("set: 4 files checked, 3 damaged\n")
+
+
+def test_the_remedy_for_a_damaged_shard_works(work, prepared):
+    flip(work / "set/train-00000.tfrecord")
+    said = imp("verify", "set", cwd=work, check=False).stdout
+    assert "remove it and run `imp prepare --records set`" in said
+
+    (work / "set/train-00000.tfrecord").unlink()
+    imp("prepare", "--records", "set", cwd=work)
+
+    assert file_bytes(work / "set") == file_bytes(prepared / "set")
+    imp("verify", "set", cwd=work)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "file", "folder"])
+def test_what_is_neither_records_nor_a_run_is_refused(tmp_path, path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+
+    refused(imp("verify", path, cwd=tmp_path, check=False), path, "name")

@@ -8,14 +8,18 @@ class InputError(ValueError):
     """
 
 
+class Failed(Exception):
+    """Something went wrong while it ran, through nobody's input. The message is one line; the exit code is 1."""
+
+
 def first_line(error: BaseException) -> str:
     """What `error` says, without its further lines; its type when it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def one_line(error: BaseException) -> str | None:
-    """The line for a user, if `error` is an InputError or comes from the file system; None for any other error."""
-    if isinstance(error, InputError):
+    """The line for a user, if `error` is ours or comes from the file system; None for any other error."""
+    if isinstance(error, InputError | Failed):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'the file system'}: {error.strerror}; mend that and run the command again"

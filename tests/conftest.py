@@ -1,21 +1,30 @@
 import os
+import shutil
 
 import pytest
-from helpers import ROOT, imp
+from helpers import LENET, ROOT, imp
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 
 @pytest.fixture(scope="session")
 def tensorflow():
-    """TensorFlow with two logical CPU devices and everything deterministic, as the engine sets it up."""
-    from lottery.loop import set_up_tensorflow
+    """TensorFlow with four logical CPU devices and everything deterministic, as the engine sets it up."""
+    from lottery.devices import set_up_tensorflow
     from lottery.recipe import Train
 
-    set_up_tensorflow(Train(devices=2))
+    set_up_tensorflow(Train(devices=4))
     import tensorflow
 
     return tensorflow
+
+
+@pytest.fixture(scope="session")
+def make_trainer(tensorflow, tmp_path_factory):
+    """A function that makes a trainer on the tiny set, lenet's unless told otherwise."""
+    from tiny import maker
+
+    return maker(tmp_path_factory.mktemp("records"))
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +32,36 @@ def smoke(tmp_path_factory):
     """A folder in which one command ran the smoke recipe, and how that ended."""
     folder = tmp_path_factory.mktemp("smoke")
     return folder, imp("run", str(ROOT / "pipelines/smoke.toml"), cwd=folder)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A folder with a run of lenet as far as its masks."""
+    folder = tmp_path_factory.mktemp("trained")
+    imp("prepare", *LENET, cwd=folder)
+    imp("train", cwd=folder)
+    imp("thresholds", cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def retrained(trained, tmp_path_factory):
+    """The same, every pair trained by one process."""
+    folder = tmp_path_factory.mktemp("retrained") / "work"
+    shutil.copytree(trained, folder, symlinks=True)
+    imp("retrain", cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def work(trained, tmp_path):
+    """A copy of `trained` to work in."""
+    shutil.copytree(trained, tmp_path / "work", symlinks=True)
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def prepared(trained, tmp_path):
+    """A folder with nothing but the records of `trained`."""
+    shutil.copytree(trained / "data", tmp_path / "work" / "data")
+    return tmp_path / "work"

@@ -15,6 +15,14 @@ from lottery.recipe import Model
 ROOT = Path(__file__).parents[1]
 IMP = Path(sys.executable).with_name("imp")
 
+# A network of which a whole training takes a second, most of it TensorFlow's start.
+LENET = [
+    *("--set", "model.name=lenet_300_100", "--set", "data.size=8", "--set", "data.crop=0", "--set", "train.epochs=3"),
+    *("--set", "train.snapshots=0,10it,1ep", "--set", "retrain.rewind=0,1ep", "--set", "thresholds.quantiles=50,90"),
+    *("--set", "retrain.control_quantiles=90", "--set", "train.checkpoint_seconds=0"),
+    *("--set", "train.checkpoint_share=1"),
+]
+
 
 def lenet(**settings: Any) -> Model:
     return Model(name="lenet_300_100", **settings)
@@ -53,13 +61,13 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {**kept, **extra}
 
 
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Assert that `imp` refused its input: exit code 2, one line, with `words` in it."""
+def refused(done: subprocess.CompletedProcess[str], *words: str, said: int = 0) -> None:
+    """Assert that `imp` refused its input: exit code 2, one line, with `words` in it, after `said` lines of progress."""
     assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.count("\n") == said + 1, done.stderr
     assert done.stdout == ""
     for word in words:
-        assert word in done.stderr
+        assert word in done.stderr.splitlines()[-1]
 
 
 def contents(folder: Path) -> dict[str, Any]:

@@ -14,42 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import IMP, ROOT, clean_environment, contents, imp, refused
+from helpers import IMP, LENET, ROOT, clean_environment, contents, imp, refused
 
 from lottery import cli, masks, store
-
-# A network of which a whole training takes a second, most of it TensorFlow's start.
-LENET = [
-    *("--set", "model.name=lenet_300_100", "--set", "data.size=8", "--set", "data.crop=0", "--set", "train.epochs=3"),
-    *("--set", "train.snapshots=0,10it,1ep", "--set", "retrain.rewind=0,1ep", "--set", "thresholds.quantiles=50,90"),
-    *("--set", "retrain.control_quantiles=90", "--set", "train.checkpoint_seconds=0"),
-]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A folder with a run of lenet as far as its masks."""
-    folder = tmp_path_factory.mktemp("trained")
-    imp("prepare", *LENET, cwd=folder)
-    imp("train", cwd=folder)
-    imp("thresholds", cwd=folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def retrained(trained, tmp_path_factory):
-    """The same, every pair trained by one process."""
-    folder = tmp_path_factory.mktemp("retrained") / "work"
-    shutil.copytree(trained, folder, symlinks=True)
-    imp("retrain", cwd=folder)
-    return folder
-
-
-@pytest.fixture
-def work(trained, tmp_path):
-    """A copy of `trained` to work in."""
-    shutil.copytree(trained, tmp_path / "work", symlinks=True)
-    return tmp_path / "work"
 
 
 def mpirun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -64,7 +31,9 @@ def test_the_smoke_recipe_runs_from_images_to_a_report(smoke):
 
     assert "Open runs/smoke/report/index.html" in done.stdout
     report = folder / "runs/latest/report"
-    assert {path.name for path in report.iterdir()} == {"index.html", "summary.csv", "summary.md", "accuracy.png"}
+    assert {path.name for path in report.iterdir()} == {
+        *("index.html", "summary.csv", "summary.md", "accuracy.png", "training.md", "training.png")
+    }
     with open(report / "summary.csv") as file:
         rows = list(csv.DictReader(file))
     assert [row["variant"] for row in rows].count("ticket") == 4
@@ -85,7 +54,7 @@ def test_pruned_weights_are_exactly_zero_in_every_file_of_the_smoke_run(smoke):
         mask = masks.load(replicate / "masks" / f"{path.parts[-3].split('-')[0]}.h5")
         state = store.load_state(path)
         for name, kept in mask.items():
-            slot = state.slots[f"optimizer/{name.replace('/', '_')}_momentum"]
+            slot = state.slots[f"momentum/{name}"]
             assert not state.weights[name][~kept].any()
             assert not slot[~kept].any()
         pruned = sum(int((~kept).sum()) for kept in mask.values())
@@ -185,19 +154,16 @@ def kill_when(command: list[str], folder: Path, ready) -> None:
 
 
 @pytest.mark.parametrize("moment", ["snapshots/step-000000.h5", "snapshots/step-000010.h5", "checkpoint.h5", "metrics.jsonl"])
-def test_a_dense_training_killed_at_any_moment_ends_with_the_same_bytes(trained, tmp_path, moment):
-    work = tmp_path / "work"
-    work.mkdir()
-    shutil.copytree(trained / "data", work / "data")
-    target = work / "runs/digits/replicate-1/train" / moment
+def test_a_dense_training_killed_at_any_moment_ends_with_the_same_bytes(trained, prepared, moment):
+    target = prepared / "runs/digits/replicate-1/train" / moment
 
-    kill_when(["train", *LENET], work, lambda: target.exists() and target.stat().st_size)
-    assert not (work / "runs/digits/replicate-1/train/result.json").exists()
-    imp("train", cwd=work)
+    kill_when(["train", *LENET], prepared, lambda: target.exists() and target.stat().st_size)
+    assert not (prepared / "runs/digits/replicate-1/train/result.json").exists()
+    imp("train", cwd=prepared)
 
     expected = trained / "runs/digits/replicate-1/train"
-    assert contents(work / "runs/digits/replicate-1/train") == contents(expected)
-    assert not list(work.rglob("*.tmp"))
+    assert contents(prepared / "runs/digits/replicate-1/train") == contents(expected)
+    assert not list(prepared.rglob("*.tmp"))
 
 
 STREAM = ["--set", "data.feed=stream"]
@@ -232,9 +198,17 @@ def test_a_retraining_killed_at_any_moment_ends_with_the_same_bytes(retrained, w
     assert contents(work / "runs") == contents(retrained / "runs")
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_identity_ticket_is_the_dense_run_bit_for_bit(tmp_path, optimizer):
-    settings = ["train.optimizer=" + optimizer, "retrain.slots=restore", "retrain.order=same", "thresholds.quantiles=0"]
+@pytest.mark.parametrize(
+    "train",
+    [
+        ["train.ema=0.9", "train.clip_norm=0.5", "train.label_smoothing=0.1"],
+        ["train.optimizer=adam"],
+        ["train.optimizer=adam", "train.decay=decoupled", "train.ema=0.9", "train.precision=mixed_bfloat16"],
+    ],
+    ids=" ".join,
+)
+def test_the_identity_ticket_is_the_dense_run_bit_for_bit(tmp_path, train):
+    settings = [*train, "retrain.slots=restore", "retrain.order=same", "thresholds.quantiles=0"]
     settings += ["retrain.rewind=0,10it,1ep", "retrain.controls=[]", "data.crop=2", "data.flip=true"]
     imp("run", *LENET, *(part for setting in settings for part in ("--set", setting)), cwd=tmp_path)
 
@@ -246,17 +220,14 @@ def test_the_identity_ticket_is_the_dense_run_bit_for_bit(tmp_path, optimizer):
         assert ticket.read_bytes() == dense.read_bytes()
 
 
-def test_a_training_that_was_begun_is_not_gone_on_with_under_another_recipe(trained, tmp_path):
-    work = tmp_path / "work"
-    work.mkdir()
-    shutil.copytree(trained / "data", work / "data")
-    checkpoint = work / "runs/digits/replicate-1/train/checkpoint.h5"
-    kill_when(["train", *LENET], work, checkpoint.exists)
+def test_a_training_that_was_begun_is_not_gone_on_with_under_another_recipe(prepared):
+    checkpoint = prepared / "runs/digits/replicate-1/train/checkpoint.h5"
+    kill_when(["train", *LENET], prepared, checkpoint.exists)
 
-    done = imp("train", "--set", "seed=7", cwd=work, check=False)
+    done = imp("train", "--set", "seed=7", cwd=prepared, check=False)
 
     refused(done, "replicate-1/train was made with another recipe", "seed was 0, is 7")
-    assert "seed = 0" in (work / "runs/digits/recipe.toml").read_text()
+    assert "seed = 0" in (prepared / "runs/digits/recipe.toml").read_text()
 
 
 def test_masks_left_by_a_killed_stage_are_not_taken_for_others(work):
@@ -524,25 +495,21 @@ def test_a_damaged_shard_stops_a_stream_in_the_middle_and_is_named(work):
 
     done = imp("train", "--set", "replicates=2", "--set", "data.feed=stream", cwd=work, check=False)
 
-    refused(done, "train-00000.tfrecord is damaged", "imp prepare")
+    refused(done, "train-00000.tfrecord is damaged", "imp prepare", said=1)
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, tmp_path):
-    work = tmp_path / "work"
-    work.mkdir()
-    shutil.copytree(trained / "data", work / "data")
-
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, prepared):
     def no_large_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     done = subprocess.run(
-        [IMP, "train", *LENET], cwd=work, env=clean_environment(), capture_output=True, text=True, preexec_fn=no_large_files
+        [IMP, "train", *LENET], cwd=prepared, env=clean_environment(), capture_output=True, text=True, preexec_fn=no_large_files
     )
-    refused(done, "step-000000.h5: File too large")
-    assert not list(work.rglob("*.h5"))
-    imp("train", cwd=work)
+    refused(done, "step-000000.h5: File too large", said=1)
+    assert not list(prepared.rglob("*.h5"))
+    imp("train", cwd=prepared)
 
-    assert contents(work / "runs/digits/replicate-1/train") == contents(trained / "runs/digits/replicate-1/train")
+    assert contents(prepared / "runs/digits/replicate-1/train") == contents(trained / "runs/digits/replicate-1/train")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -575,7 +542,7 @@ def test_a_second_writer_is_told_who_the_first_is(work, hold):
 
     done = imp("train", "--set", "replicates=2", cwd=work, check=False)
 
-    refused(done, "runs/digits/replicate-2/train is being written by process", str(holder))
+    refused(done, "runs/digits/replicate-2/train is being written by process", str(holder), said=1)
     assert "replicates = 1" in (work / "runs/digits/recipe.toml").read_text()
 
 

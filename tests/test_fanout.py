@@ -2,6 +2,8 @@
 
 import os
 import queue
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,8 +13,9 @@ from fractions import Fraction
 import pytest
 
 from data_prep.errors import InputError
-from lottery import fanout
+from lottery import fanout, preemption
 from lottery.grids import Job
+from lottery.preemption import Preempted
 
 JOBS = [Job(1, Fraction(quantile), 0, "ticket") for quantile in range(60, 68)]
 GPUS = fanout._gpus
@@ -260,7 +263,7 @@ class Ranks:
                     done or (lambda *pair: self.done.append(pair)),
                     self.said.append,
                 )
-            except Exception as error:
+            except (Exception, Preempted) as error:
                 self.raised[number] = error
             except Killed:
                 pass
@@ -301,7 +304,7 @@ def test_a_slow_job_holds_up_nobody_else(monkeypatch):
             finished.append(job)
             if len(finished) == len(JOBS) - 1:
                 others_done.set()
-        return {}
+        return work(job)
 
     ranks = Ranks(monkeypatch, 3, JOBS, slow_first)
 
@@ -313,7 +316,7 @@ def test_a_slow_job_holds_up_nobody_else(monkeypatch):
 def test_ranks_without_a_job_start_nothing_and_are_told_of(monkeypatch):
     def unhurried(job):
         time.sleep(0.05)
-        return {}
+        return work(job)
 
     ranks = Ranks(monkeypatch, 5, JOBS[:2], unhurried)
 
@@ -385,6 +388,78 @@ def test_a_rank_that_breaks_ends_the_ranks_that_wait_too(monkeypatch, capsys):
     assert ranks.hanging == []
     assert [code for _, code in ranks.aborted] == [2]
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_after_a_job_that_was_told_to_stop_no_other_is_handed_out(monkeypatch):
+    def stop(job):
+        raise Preempted("stopped by SIGUSR1")
+
+    ranks = Ranks(monkeypatch, 3, JOBS, stop)
+
+    assert ranks.hanging == []
+    assert ranks.aborted == []
+    assert ranks.returned == {1: False, 2: False}
+    assert isinstance(ranks.raised[0], Preempted)
+    assert 1 <= len(ranks.done) <= 2
+    assert all(result == {"status": "preempted", "reason": "stopped by SIGUSR1"} for _, result in ranks.done)
+
+
+def test_a_coordinator_that_is_told_to_stop_waits_for_what_is_under_way_and_hands_nothing_out(monkeypatch):
+    asked = threading.Event()
+    monkeypatch.setattr(fanout.preemption, "asked", asked.is_set)
+
+    def wait(job):
+        asked.set()
+        time.sleep(0.05)
+        return work(job)
+
+    ranks = Ranks(monkeypatch, 2, JOBS, wait)
+
+    assert ranks.hanging == []
+    assert ranks.done == [(JOBS[0], work(JOBS[0]))]
+
+
+def test_a_signal_to_end_reaches_mpirun_as_one_that_it_passes_on_and_the_ranks_are_waited_for(tmp_path):
+    code = (
+        "import pathlib, signal, sys, time\n"
+        "def save(*_):\n    time.sleep(0.2)\n    pathlib.Path('saved').touch()\n    sys.exit(75)\n"
+        "signal.signal(signal.SIGUSR1, save)\n"
+        "pathlib.Path('ready').touch()\n"
+        "time.sleep(60)"
+    )
+
+    def end_when_ready():
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ender = threading.Thread(target=end_when_ready)
+    ender.start()
+    line = ["env", f"--chdir={tmp_path}", sys.executable, "-c", code]
+    with pytest.raises(Preempted, match="stopped by SIGTERM"), preemption.heeded():
+        fanout.launch(line, dict(os.environ))
+    ender.join()
+
+    assert (tmp_path / "saved").exists()
+
+
+def test_what_interrupts_the_wait_ends_mpirun(monkeypatch):
+    started, start = [], subprocess.Popen
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fanout.subprocess, "Popen", lambda *line, **how: started.append(start(*line, **how)) or started[0])
+    monkeypatch.setattr(fanout.preemption, "asked", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        fanout.launch([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ))
+
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_without_a_signal_mpiruns_exit_code_is_the_answer():
+    assert fanout.launch([sys.executable, "-c", "exit(3)"], dict(os.environ)) == 3
 
 
 def test_one_rank_under_a_launcher_works_itself(monkeypatch):

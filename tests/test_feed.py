@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from data_prep import records
 from data_prep.errors import InputError
 from lottery import capacity, order, stream
+from lottery.engine import make_feed
 from lottery.memory import MemoryFeed
 from lottery.recipe import Data
 from lottery.stream import StreamFeed
-from lottery.training import make_feed
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 

@@ -11,7 +11,7 @@ from lottery.recipe import Recipe
 
 RECIPES = [
     {},
-    {"train": {"optimizer": "adam", "schedule": "step", "milestones": [0.1, 0.25], "learning_rate": 1e-3}},
+    {"train": {"optimizer": "adam", "schedule": "step", "milestones": "2ep,5ep", "learning_rate": 1e-3}},
     {"model": {"name": "lenet_300_100"}, "thresholds": {"exclude": ["a/*", "ä/*"], "layerwise": True}},
     {"retrain": {"slots": "restore", "order": "same"}, "model": {"alpha": 1 / 3}},
 ]

@@ -1,13 +1,48 @@
-"""The networks: Keras's variables and outputs, and initialisation as a function of its seed."""
+"""The networks: known counts and outputs, initialisation as a function of its seed, and what is refused."""
+
+import subprocess
+import sys
+from itertools import pairwise
+from math import prod
 
 import numpy as np
 import pytest
-from helpers import lenet
+from helpers import clean_environment, lenet
 
-from lottery import models
-from lottery.recipe import Model
+from data_prep.errors import InputError
+from lottery import models, networks, recipe
+from lottery.recipe import Model, Recipe
 
 keras = pytest.importorskip("keras")
+pytestmark = pytest.mark.usefixtures("tensorflow")  # set up before a test here starts it
+
+
+@pytest.fixture
+def policy(request):
+    keras.config.set_dtype_policy(request.param)
+    yield request.param
+    keras.config.set_dtype_policy("float32")
+
+
+def count(variables):
+    return sum(prod(variable.shape) for variable in variables)
+
+
+def trainable(name, size=32, classes=10, **settings):
+    return count(models.build(Model(name=name, **settings), size, classes).trainable_variables)
+
+
+def batch(size, count=4):
+    return np.random.default_rng(0).uniform(-1, 1, (count, size, size, 3)).astype(np.float32)
+
+
+def dense(*widths):
+    return sum((incoming + 1) * units for incoming, units in pairwise(widths))
+
+
+def normalised(size, incoming, filters):
+    """Weights of a convolution without bias and of the gamma and beta after it."""
+    return size * size * incoming * filters + 2 * filters
 
 
 def test_mobilenet_v2_has_the_variables_of_keras_applications():
@@ -15,7 +50,7 @@ def test_mobilenet_v2_has_the_variables_of_keras_applications():
     theirs = keras.applications.MobileNetV2((224, 224, 3), alpha=1.0, weights=None)
 
     assert len(ours.variables) == 262
-    assert sum(int(np.prod(variable.shape)) for variable in ours.variables) == 3_538_984
+    assert count(ours.variables) == 3_538_984
     assert {variable.path: variable.shape for variable in ours.variables} == {
         variable.path: variable.shape for variable in theirs.variables
     }
@@ -30,17 +65,73 @@ def test_mobilenet_v2_gives_the_outputs_of_keras_applications(size):
     for network in (ours, theirs):
         for variable in network.variables:
             variable.assign(values[variable.path])
-    images = rng.uniform(-1, 1, (4, size, size, 3)).astype(np.float32)
 
-    np.testing.assert_allclose(ours(images), theirs(images), rtol=1e-4)
+    np.testing.assert_allclose(ours(batch(size)), theirs(batch(size)), rtol=1e-4)
 
 
-def test_a_small_stem_keeps_the_resolution():
+def test_networks_without_batchnorm_have_the_published_sizes():
+    convolutions = np.cumsum([0, *(9 * before * after for before, after in ((3, 64), (64, 64), (64, 128), (128, 128)))])
+
+    assert trainable("lenet_300_100", 28) == dense(28 * 28 * 3, 300, 100, 10)
+    assert trainable("conv2") == convolutions[2] + 2 * 64 + dense(16 * 16 * 64, 256, 256, 10)
+    assert trainable("conv4") == convolutions[4] + 2 * (64 + 128) + dense(8 * 8 * 128, 256, 256, 10)
+    assert trainable("conv6") == 2_261_184 + 2 * (64 + 128 + 256) + 256 + 256 + 10  # weights as published, and biases
+    assert trainable("cifar_tutorial") == 76 * 64 + (25 * 64 + 1) * 64 + dense(5 * 5 * 64, 120, 84, 10)
+
+
+@pytest.mark.parametrize(("name", "blocks", "published"), [("resnet20", 3, 272_474), ("resnet56", 9, 855_770)])
+def test_resnets_for_cifar_have_their_layers_and_a_projection_at_both_changes_of_shape(name, blocks, published):
+    stages = [(16, 16), (16, 32), (32, 64)]
+    expected = normalised(3, 3, 16) + dense(64, 10)
+    for incoming, filters in stages:
+        expected += normalised(3, incoming, filters) + (2 * blocks - 1) * normalised(3, filters, filters)
+        expected += normalised(1, incoming, filters) if incoming != filters else 0
+    network = models.build(Model(name=name), 32, 10)
+
+    assert count(network.trainable_variables) == expected == published
+    assert sum("shortcut/kernel" in variable.path for variable in network.variables) == 2
+
+
+def test_larger_resnets_have_the_published_sizes():
+    assert trainable("resnet50", 224, 1000) == 25_557_032
+    assert trainable("resnet9") == 6_573_120
+    expected = normalised(3, 3, 64) + dense(1024, 10)
+    for incoming, width in ((64, 128), (256, 256), (512, 512)):
+        grouped = normalised(3, width // 32, width)
+        expected += 3 * (grouped + normalised(1, width, 2 * width)) + normalised(1, incoming, 2 * width)  # and the shortcut
+        expected += normalised(1, incoming, width) + 2 * normalised(1, 2 * width, width)
+    assert trainable("resnext29_32x4d") == expected == 4_775_754
+
+
+@pytest.mark.parametrize(("name", "layer"), [("mobilenet_v2", "Conv1_relu"), ("resnet50", "stage1_block1_relu1")])
+def test_a_small_stem_keeps_the_resolution(name, layer):
     def resolution(stem):
-        return models.build(Model(stem=stem), 32, 10).get_layer("Conv1_relu").output.shape[1]
+        return models.build(Model(name=name, stem=stem), 32, 10).get_layer(layer).output.shape[1]
 
-    assert resolution("standard") == 16
+    assert resolution("standard") < 32
     assert resolution("small") == 32
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"], indirect=True)
+@pytest.mark.parametrize("name", networks.OURS)
+def test_every_network_gives_finite_logits_in_the_dtype_of_its_variables(name, policy):
+    network = models.build(Model(name=name), 32, 10)
+
+    for training in (False, True):
+        logits = network(batch(32, 2), training=training)
+        assert logits.shape == (2, 10)
+        assert logits.dtype.name == "float32"
+        assert np.isfinite(logits).all()
+    assert {variable.dtype for variable in network.variables} == {"float32"}
+
+
+@pytest.mark.parametrize("policy", ["float64"], indirect=True)
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnext29_32x4d", "conv2"])
+def test_networks_compute_in_double_precision(name, policy):
+    logits = models.build(Model(name=name), 32, 10)(batch(32, 2), training=True)
+
+    assert logits.dtype.name == "float64"
+    assert np.isfinite(logits).all()
 
 
 def test_initial_weights_are_a_function_of_the_seed():
@@ -48,17 +139,6 @@ def test_initial_weights_are_a_function_of_the_seed():
 
     assert all(np.array_equal(first[path], again[path]) for path in first)
     assert not np.array_equal(first["fc1/kernel"], other["fc1/kernel"])
-
-
-def test_batch_norm_moves_its_statistics_by_its_momentum():
-    network = models.build(Model(batchnorm_momentum=0.75), 32, 10)
-    layer = network.get_layer("bn_Conv1")
-    inputs = np.random.default_rng(0).normal(3, 2, (8, 16, 16, layer.gamma.shape[0])).astype(np.float32)
-
-    layer(inputs, training=True)
-
-    np.testing.assert_allclose(layer.moving_mean, 0.25 * inputs.mean((0, 1, 2)), rtol=1e-4)
-    np.testing.assert_allclose(layer.moving_variance, 0.75 + 0.25 * inputs.var((0, 1, 2), ddof=1), rtol=1e-4)
 
 
 def test_uniform_gammas_lie_between_nought_and_one():
@@ -69,3 +149,157 @@ def test_uniform_gammas_lie_between_nought_and_one():
     assert 0 <= values.min() < 0.1
     assert 0.9 < values.max() <= 1
     assert np.unique(values).size > 0.99 * values.size  # and no two layers have the same ones
+
+
+def test_the_recipe_knows_every_network_and_no_other():
+    applications = {name for name, value in vars(keras.applications).items() if callable(value) and name[0].isupper()}
+
+    assert set(networks.APPLICATIONS) == applications
+    assert set(networks.OURS) == set(models._OURS)
+
+
+@pytest.mark.parametrize("name", ["resnet_20", "ResNet-20", "resnet 20", "RESNET20"])
+def test_a_misspelt_network_is_answered_with_the_nearest(name):
+    with pytest.raises(InputError, match="did you mean 'resnet20'"):
+        recipe.resolve({"model": {"name": name}})
+
+
+@pytest.mark.parametrize("name", ["xyz", "mine:", "my-net:build", "mynet:build:again", "a..b:c", ""])
+def test_what_can_be_no_network_is_refused_with_the_recipe(name):
+    with pytest.raises(InputError, match=r"package\.module:function") as caught:
+        recipe.resolve({"model": {"name": name}})
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_networks_identity_leaves_out_the_settings_that_it_does_not_use():
+    def used(name):
+        return {key for key in recipe.depends(Recipe(model=Model(name=name)), "train") if key.startswith("model.")}
+
+    batchnorm = {"model.batchnorm", "model.batchnorm_momentum", "model.batchnorm_epsilon"}
+    assert used("conv2") == {"model.name", "model.initializer"}
+    assert used("resnet20") == {"model.name", "model.initializer", "model.batchnorm_gamma", *batchnorm}
+    assert used("MobileNet") == {"model.name", "model.alpha", *batchnorm}
+    assert used("mynet:build") == {"model.name"}
+
+
+@pytest.mark.parametrize("name", ["MobileNetV3Small", "EfficientNetB0"])
+def test_an_application_has_the_recipes_batchnorm_and_the_same_paths_each_time(name):
+    model = Model(name=name, alpha=1.0, batchnorm_momentum=0.8, batchnorm_epsilon=0.01)
+    keras.layers.Conv2D(3, 3)  # counted by Keras
+    first, again = (models.build(model, 32, 10) for _ in range(2))
+
+    assert [variable.path for variable in first.variables] == [variable.path for variable in again.variables]
+    assert [layer.name for layer in first.layers] == [layer.name for layer in again.layers]
+    normalisations = [layer for layer in first.layers if isinstance(layer, keras.layers.BatchNormalization)]
+    assert {(layer.momentum, layer.epsilon) for layer in normalisations} == {(0.8, 0.01)}
+    assert not any(layer.scale != 1 for layer in first.layers if isinstance(layer, keras.layers.Rescaling))
+    assert np.isfinite(first(batch(32), training=True)).all()
+
+
+OWN = """
+import keras
+
+def unnamed(size, classes):
+    return keras.Sequential([
+        keras.Input((size, size, 3)), keras.layers.Conv2D(4, 3), keras.layers.Conv2D(4, 3), keras.layers.Flatten(),
+        keras.layers.Dense(classes),
+    ])
+
+class Subclassed(keras.Model):
+    def __init__(self, classes):
+        super().__init__()
+        self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(classes)
+
+    def call(self, images):
+        return self.dense(self.flatten(images))
+
+def subclassed(size, classes):
+    return Subclassed(classes)
+
+def wide(size, classes):
+    return keras.Sequential([keras.Input((size, size, 3)), keras.layers.Flatten(), keras.layers.Dense(classes + 1)])
+
+class Twins(Subclassed):
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.dense, self.other = (keras.layers.Dense(classes, name="fc") for _ in range(2))
+
+    def call(self, images):
+        flat = self.flatten(images)
+        return self.dense(flat) + self.other(flat)
+
+def twins(size, classes):
+    return Twins(classes)
+
+def regularised(size, classes):
+    dense = keras.layers.Dense(classes, kernel_regularizer="l2")
+    return keras.Sequential([keras.Input((size, size, 3)), keras.layers.Flatten(), dense])
+
+def constrained(size, classes):
+    dense = keras.layers.Dense(classes, bias_constraint="non_neg")
+    return keras.Sequential([keras.Input((size, size, 3)), keras.layers.Flatten(), dense])
+
+def number(size, classes):
+    return 3
+
+def unary(size):
+    return None
+
+constant = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A module of the user's own in the current folder."""
+    (tmp_path / "own_networks.py").write_text(OWN)
+    (tmp_path / "broken_networks.py").write_text("import no_such_package\n")
+    (tmp_path / "misspelt_networks.py").write_text("def build(size, classes) return 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("own_networks", None)
+
+
+@pytest.mark.parametrize("function", ["unnamed", "subclassed"])
+def test_a_network_of_the_users_own_is_found_in_the_current_folder(own, function):
+    first, again = (models.initial_weights(Model(name=f"own_networks:{function}"), 8, 3, seed).weights for seed in (1, 1))
+
+    assert list(first) == list(again)
+    assert all(np.array_equal(first[path], again[path]) for path in first)
+
+
+@pytest.mark.filterwarnings("ignore:`build..` was called")
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [
+        ("no_networks:build", 8, "no_networks cannot be imported"),
+        ("broken_networks:build", 8, "No module named 'no_such_package'"),
+        ("misspelt_networks:build", 8, "misspelt_networks.py, line 1"),
+        ("own_networks:missing", 8, "no function missing"),
+        ("own_networks:constant", 8, "no function constant"),
+        ("own_networks:unary", 8, r"does not take \(size, classes\)"),
+        ("own_networks:number", 8, "returned int: let it return a keras.Model"),
+        ("own_networks:wide", 8, r"returns \(None, 4\), not logits \[batch, 3\]"),
+        ("own_networks:twins", 8, "2 variables called .*fc/kernel"),
+        ("own_networks:regularised", 8, r"regularisers or constraints, .*: use train\.weight_decay"),
+        ("own_networks:constrained", 8, "regularisers or constraints"),
+        ("own_networks:unnamed", 4, "4x4 images"),
+        ("cifar_tutorial", 8, "cifar_tutorial cannot be built for 8x8 images"),
+        ("cifar_tutorial", 14, "cifar_tutorial cannot be built for 14x14 images"),
+        ("resnet9", 4, "resnet9 cannot be built for 4x4 images"),
+        ("InceptionV3", 32, "InceptionV3 cannot be built for 32x32 images"),
+    ],
+)
+def test_a_network_that_cannot_work_is_refused_in_one_line(own, name, size, words):
+    with pytest.raises(InputError, match=words) as caught:
+        models.build(Model(name=name), size, 3)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_the_recipe_is_checked_without_keras():
+    code = "import sys; from lottery.recipe import Model; Model(name='ResNet50'); sys.exit('keras' in sys.modules)"
+
+    subprocess.run([sys.executable, "-c", code], check=True, env=clean_environment())

@@ -79,6 +79,7 @@ NOTHING_LEFT = r"leaves nothing to train: choose an earlier point, or raise trai
         ({"retrain": {"rewind": "0,3ep"}}, "retrain.rewind: 3ep", PAST_END),
         ({"retrain": {"rewind": "2ep"}}, "retrain.rewind: 2ep", NOTHING_LEFT),
         ({"warmup": "3ep"}, "train.warmup: 3ep", PAST_END),
+        ({"schedule": "step", "milestones": "1ep,3ep"}, "train.milestones: 3ep", PAST_END),
     ],
 )
 def test_a_point_past_the_end_of_training_is_refused_with_its_key(settings, point, problem):
@@ -93,6 +94,10 @@ def test_a_snapshot_and_a_warmup_may_end_where_training_does():
     plan.check_points(at_end, steps_per_epoch=45)
     plan.check_points(resolved(epochs=2, snapshots="0,90it", warmup="90it"), steps_per_epoch=45)
     assert made(epochs=2, snapshots="0,2ep", warmup="2ep").snapshot_steps() == [0, 90]
+
+
+def test_milestones_past_the_end_of_training_are_no_matter_where_no_schedule_has_them():
+    plan.check_points(resolved(epochs=2, schedule="cosine", milestones="3ep"))
 
 
 def test_iterations_are_judged_once_the_length_of_an_epoch_is_known():

@@ -276,6 +276,15 @@ def test_ctrl_c_says_that_the_command_goes_on(many, tmp_path):
     assert said == "stopped; the same command goes on from here\n"
 
 
+def test_a_cluster_that_takes_its_machine_back_stops_every_process_and_the_command_goes_on_later(many, undisturbed, tmp_path):
+    code, said, workers = stopped(preparing(many), tmp_path, one_is_done(tmp_path), subprocess.Popen.terminate)
+
+    assert (code, said) == (75, "stopped by SIGTERM; the same command goes on from here\n")
+    wait_for(are_gone(workers), seconds=2)
+    imp(*preparing(many), cwd=tmp_path)
+    assert file_bytes(tmp_path / "set") == undisturbed
+
+
 def test_ctrl_c_while_workers_start_is_no_traceback(many, tmp_path):
     said = []
     for seconds in (0.02, 0.08, 0.15):

@@ -44,7 +44,11 @@ def test_every_value_is_written_out(tmp_path):
 
 def test_a_changed_recipe_survives_being_written_and_read(tmp_path):
     changed = recipe.resolve(
-        {"name": "other", "train": {"milestones": [], "learning_rate": 1}, "thresholds": {"exclude": ['a"b\\c/*', "é"]}}
+        {
+            "name": "other",
+            "train": {"milestones": "5it,7.5ep", "learning_rate": 1},
+            "thresholds": {"exclude": ['a"b\\c/*', "é"]},
+        }
     )
     (tmp_path / "recipe.toml").write_text(recipe.to_toml(changed))
 
@@ -102,8 +106,17 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
         ({"train": {"learning_rate": -0.1}}, "train.learning_rate", "-0.1"),
         ({"train": {"weight_decay": float("nan")}}, "train.weight_decay", "nan"),
         ({"train": {"learning_rate": "0.1"}}, "train.learning_rate", "'0.1'"),
-        ({"train": {"milestones": [0.5, 1.5]}}, "train.milestones.1", "1.5"),
-        ({"train": {"milestones": 0.5}}, "train.milestones", "0.5"),
+        ({"train": {"milestones": [0.5, 0.75]}}, "train.milestones", "[0.5, 0.75]"),
+        ({"train": {"milestones": "10"}}, "train.milestones", "'10'"),
+        ({"train": {"milestones": "10ep,15epochs"}}, "train.milestones", "'15epochs'"),
+        ({"train": {"warmup": 3}}, "train.warmup", "3"),
+        ({"train": {"precision": "float16"}}, "train.precision", "'float16'"),
+        ({"train": {"xla": True}}, "train.xla", "True"),
+        ({"train": {"ema": 1.0}}, "train.ema", "1.0"),
+        ({"train": {"label_smoothing": -0.1}}, "train.label_smoothing", "-0.1"),
+        ({"train": {"clip_norm": -1.0}}, "train.clip_norm", "-1.0"),
+        ({"train": {"checkpoint_share": 1.1}}, "train.checkpoint_share", "1.1"),
+        ({"train": {"checkpoint_steps": -1}}, "train.checkpoint_steps", "-1"),
         ({"train": {"optimizer": "sdg"}}, "train.optimizer", "'sdg'"),
         ({"train": 5}, "train", "5"),
         ({"name": 5}, "name", "5"),
@@ -150,8 +163,8 @@ def test_the_name_of_the_link_to_the_last_run_is_no_name_for_a_recipe():
         ("data.feed=stream", "stream"),
         ("data.budget=2", 2.0),
         ("data.shuffle=1000", 1000),
-        ("train.milestones=[0.25, 0.5]", [0.25, 0.5]),
-        ("train.milestones=[]", []),
+        ("train.milestones=10ep,15ep", "10ep,15ep"),
+        ("train.milestones='500it'", "500it"),
         ("retrain.controls=['reinit']", ["reinit"]),
         ('thresholds.exclude=["predictions/*", "a=b"]', ["predictions/*", "a=b"]),
         ("seed=3", 3),
@@ -184,7 +197,8 @@ def test_a_value_of_every_kind_can_be_set(override, expected):
         ("data.feed=disk", ["data.feed", "'disk'"]),
         ("data.cutout=-1", ["data.cutout", "-1"]),
         ("data.resized_crop=0.5", ["crop and resized_crop exclude each other", "set one to 0"]),
-        ("train.milestones=0.5", ["train.milestones", "0.5"]),
+        ("train.milestones=0.5", ["train.milestones", "'0.5'"]),
+        ("train.warmup=3", ["train.warmup", "'3'"]),
         ("thresholds.quantiles=90,80", ["thresholds.quantiles", "'90,80'"]),
     ],
 )
@@ -234,7 +248,8 @@ def test_a_folder_is_refused_as_a_recipe(tmp_path):
 
 def test_no_output_depends_on_how_many_outputs_there_are():
     grids = {"train.snapshots", "thresholds.quantiles", "retrain.rewind", "retrain.controls", "retrain.control_quantiles"}
-    others = {"replicates", "name", "delta", "track.wandb", "track.project", "train.checkpoint_seconds"}
+    others = {"replicates", "name", "delta", "track.wandb", "track.project"}
+    others |= {f"train.checkpoint_{key}" for key in ("seconds", "steps", "share")}
 
     for stage in ("train", "thresholds", "retrain"):
         assert not (grids | others) & recipe.depends(Recipe(), stage).keys()
@@ -245,6 +260,24 @@ def test_no_output_depends_on_where_the_records_lie_or_how_they_get_to_the_netwo
         keys = recipe.depends(Recipe(), stage).keys()
         assert not {"data.path", "data.feed", "data.budget"} & keys
         assert {"data.shuffle", "data.crop", "data.resized_crop", "data.flip", "data.cutout", "data.classes"} <= keys
+
+
+@pytest.mark.parametrize(
+    ("train", "without"),
+    [
+        ({"schedule": "cosine"}, {"milestones", "gamma"}),
+        ({"schedule": "step"}, set()),
+        ({"schedule": "step", "optimizer": "adam"}, {"momentum", "nesterov"}),
+        ({"schedule": "step", "momentum": 0.0}, {"nesterov"}),
+        ({"schedule": "step", "weight_decay": 0.0}, {"decay", "decays"}),
+    ],
+)
+def test_no_output_depends_on_what_its_optimizer_and_schedule_do_not_use(train, without):
+    keys = recipe.depends(recipe.resolve({"train": train}), "train").keys()
+
+    used = {key.removeprefix("train.") for key in keys if key.startswith("train.")}
+    sometimes = {"milestones", "gamma", "momentum", "nesterov", "decay", "decays"}
+    assert sometimes - used == without
 
 
 def test_images_are_cropped_one_way_or_the_other():

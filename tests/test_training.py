@@ -1,16 +1,23 @@
 """Training one network in its folder: whichever write it dies at, the next attempt ends with the same files."""
 
+import dataclasses
 import json
 import math
 import os
+import signal
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import contents, lenet, tiny_set
+from tiny import initial
 
-from lottery import models, training
+from data_prep.errors import InputError
+from lottery import checkpoints, loop, preemption, store, training
 from lottery.loop import Evaluation, Trainer
 from lottery.memory import MemoryFeed
+from lottery.preemption import Preempted
 from lottery.progress import Reporter
 from lottery.recipe import Data, Recipe, Train
 from lottery.run import Network
@@ -21,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("tensorflow")
 
 LAST = 18
 SNAPSHOTS = (0, 2, 6, 9, LAST)
-TRAIN = Train(batch=8, epochs=3, warmup="0", checkpoint_seconds=0)
+TRAIN = Train(batch=8, epochs=3, warmup="0")
 
 
 class Killed(BaseException):
@@ -29,20 +36,22 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="module")
-def trainer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("records")
-    manifest = tiny_set(folder)
-    data = Data(size=8, crop=1, flip=True)
-    return Trainer(
-        Recipe(data=data, model=lenet(), train=TRAIN),
-        ["CPU:0"],
-        lambda strategy: MemoryFeed(folder, manifest, data, strategy),
-    )
+def trainer(make_trainer):
+    return make_trainer(epochs=3)
+
+
+@pytest.fixture(autouse=True)
+def save_every_fourth_step(monkeypatch):
+    """And let a call take two steps, however fast the machine is."""
+    monkeypatch.setattr(training.Clock, "is_due", lambda clock, step: step % 4 == 0)
+    monkeypatch.setattr(Trainer, "_adapt", lambda trainer, count, seconds: None)
 
 
 def attempt(trainer, folder: Path, dense: bool, last: int = LAST) -> dict:
+    trainer._steps_per_call = 2
     snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
-    task = training.Task("tiny", lambda: models.initial_weights(lenet(), 8, 3, 0), last, 5, {"epochs": 3}, {}, snapshots)
+    start = partial(initial, classes=trainer.feed.classes)
+    task = training.Task("tiny", start, last, 5, {"epochs": 3}, {}, snapshots)
     return training.train(trainer, task, Network(folder), Reporter(quiet=True), Tracker)
 
 
@@ -100,7 +109,7 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(tr
 
 
 def test_a_validation_loss_that_is_not_finite_is_divergence(trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "evaluate", lambda split: Evaluation(math.nan, 0.1, 11))
+    monkeypatch.setattr(trainer, "evaluate", lambda split: Evaluation(math.nan, 0.1, 0.5, 11))
 
     result = attempt(trainer, tmp_path, dense=False)
 
@@ -109,10 +118,177 @@ def test_a_validation_loss_that_is_not_finite_is_divergence(trainer, tmp_path, m
     assert not (tmp_path / "final.h5").exists()
 
 
+def rows_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def bad_rate(monkeypatch):
+    """A function that makes the learning rate of one step another one."""
+    rates = loop.schedules.rates
+
+    def change(step, rate):
+        def changed(train, steps_per_epoch, first, count):
+            found = rates(train, steps_per_epoch, first, count)
+            return np.where(np.arange(first, first + count) == step, np.float32(rate), found)
+
+        monkeypatch.setattr(loop.schedules, "rates", changed)
+
+    return change
+
+
+def checkpoint_of(folder: Path) -> checkpoints.Checkpoint:
+    found = checkpoints.load(folder / "checkpoint.h5")
+    for arrays in store.groups(found.state).values():
+        assert all(np.isfinite(array).all() for array in arrays.values())
+    return found
+
+
+@pytest.mark.parametrize("dense", [True, False], ids=["dense", "ticket"])
+def test_divergence_names_its_step_and_a_way_out_and_leaves_the_last_checkpoint(trainer, tmp_path, bad_rate, dense):
+    bad_rate(step=9, rate=1e30)
+
+    result = attempt(trainer, tmp_path, dense)
+
+    assert (result["status"], result["step"]) == ("diverged", 10)
+    for way in ("at step 10", "train.learning_rate", "train.warmup", "train.clip_norm"):
+        assert way in result["reason"]
+    assert "\n" not in result["reason"]
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+    assert checkpoint_of(tmp_path).state.step == 8
+    assert [row["step"] for row in rows_of(tmp_path)] == [6]
+
+
+def test_weights_that_are_not_finite_are_divergence_and_never_a_checkpoint(trainer, tmp_path, bad_rate):
+    bad_rate(step=7, rate=math.inf)  # so that the loss is finite up to the checkpoint after it
+
+    result = attempt(trainer, tmp_path, dense=False)
+
+    assert (result["status"], result["step"]) == ("diverged", 8)
+    assert checkpoint_of(tmp_path).state.step == 4
+
+
+@pytest.mark.parametrize(("step", "snapshot"), [(8, 9), (17, LAST)])
+def test_weights_that_are_not_finite_are_never_a_snapshot(trainer, tmp_path, bad_rate, step, snapshot):
+    bad_rate(step=step, rate=math.inf)
+
+    result = attempt(trainer, tmp_path, dense=True)
+
+    assert (result["status"], result["step"]) == ("diverged", snapshot)
+    steps = [int(path.stem.removeprefix("step-")) for path in (tmp_path / "snapshots").iterdir()]
+    assert sorted(steps) == [saved for saved in SNAPSHOTS if saved < snapshot]
+
+
+@pytest.mark.parametrize(("others", "words"), [({"replicas": 2}, "on 2 devices without XLA"), ({"xla": True}, "with XLA")])
+def test_a_checkpoint_of_other_devices_is_not_gone_on_with(trainer, tmp_path, bad_rate, others, words):
+    bad_rate(step=9, rate=1e30)
+    attempt(trainer, tmp_path, dense=False)
+    found = checkpoint_of(tmp_path)
+    checkpoints.save(tmp_path / "checkpoint.h5", dataclasses.replace(found, **others))
+
+    with pytest.raises(InputError, match=rf"{words}, this process has 1 without XLA: go on where it was begun"):
+        attempt(trainer, tmp_path, dense=False)
+
+
+def test_a_checkpoint_in_the_middle_of_an_epoch_holds_what_its_steps_found(trainer, tmp_path, bad_rate):
+    bad_rate(step=9, rate=1e30)
+    attempt(trainer, tmp_path, dense=False)
+
+    found = checkpoint_of(tmp_path)
+
+    trainer.load(initial())
+    whole = [trainer.advance(0, 6, order_seed=5), trainer.advance(6, 8, order_seed=5)]
+    np.testing.assert_array_equal(found.found, whole[1])
+    assert found.seconds > 0
+
+
+def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_with_the_same_files(
+    trainer, tmp_path, monkeypatch
+):
+    attempt(trainer, tmp_path / "whole", dense=True)
+    monkeypatch.setattr(training.Clock, "is_due", lambda clock, step: False)
+    stopped, original, taken = tmp_path / "stopped", Trainer.steps, []
+
+    for wanted in (2, 6, 8):  # a snapshot's, an epoch's end, the middle of an epoch
+
+        def steps(trainer, first, last, order_seed, wanted=wanted):
+            for found in original(trainer, first, last, order_seed):
+                first += len(found)
+                if first == wanted:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                yield found
+
+        monkeypatch.setattr(Trainer, "steps", steps)
+        with pytest.raises(Preempted, match="SIGTERM"), preemption.heeded():
+            attempt(trainer, stopped, dense=True)
+        taken.append(checkpoint_of(stopped).state.step)
+        assert not (stopped / "result.json").exists()
+    monkeypatch.setattr(Trainer, "steps", original)
+    attempt(trainer, stopped, dense=True)
+
+    assert taken == [2, 6, 8]
+    assert contents(stopped) == contents(tmp_path / "whole")
+
+
+def test_a_row_says_how_fast_it_was_and_how_long_it_waited_for_images(trainer, tmp_path):
+    result = attempt(trainer, tmp_path, dense=False)
+
+    timings = [row["timing"] for row in rows_of(tmp_path)]
+    for timing in timings:
+        assert set(timing) == {"seconds", "images_per_second", "input_share"}
+        assert 0 < timing["input_share"] < 1
+        assert 48 / timing["images_per_second"] < timing["seconds"]
+    assert result["timing"]["seconds"] == sum(timing["seconds"] for timing in timings)
+
+
+def test_a_resumed_row_times_the_whole_epoch(trainer, tmp_path, die_at):
+    counter = die_at(0)
+    attempt(trainer, tmp_path / "whole", dense=False)
+    die_at(counter["passed"] - 7)  # before the last row is written; final.h5, the checkpoint's end and the result come after
+    with pytest.raises(Killed):
+        attempt(trainer, tmp_path / "killed", dense=False)
+    before = checkpoints.load(tmp_path / "killed/checkpoint.h5")
+    assert before.state.step == 16
+    die_at(0)
+
+    attempt(trainer, tmp_path / "killed", dense=False)
+
+    timing = rows_of(tmp_path / "killed")[-1]["timing"]
+    assert timing["seconds"] > before.seconds
+    assert 0 <= timing["input_share"] <= 1
+
+
+@pytest.mark.parametrize(("classes", "named"), [(3, False), (5, False), (6, True)])
+def test_accuracies_among_the_first_five_are_told_of_more_than_five_classes(make_trainer, tmp_path, classes, named):
+    result = attempt(make_trainer(epochs=3, classes=classes), tmp_path, dense=False, last=6)
+
+    wanted = {"validation_top5_accuracy", "test_top5_accuracy"}
+    (row,) = rows_of(tmp_path)
+    for figures in (row, result["final"], result["least_validation_loss"]):
+        assert figures.keys() & wanted == (wanted if named else set())
+        assert all(figures[name] >= figures[name.replace("top5_", "")] for name in wanted if named)
+
+
+def test_overflows_are_counted_by_epoch_in_float16_alone(make_trainer, trainer, tmp_path):
+    half = make_trainer(epochs=3, precision="mixed_float16")
+    state = initial()
+    half.load(state)
+    slots = half.state(0).slots | {"loss_scale": np.float32(2.0**24)}  # halved five times or so
+    task = training.Task("tiny", lambda: store.State(0, state.weights, state.statistics, slots), 12, 5, {"epochs": 2})
+
+    training.train(half, task, Network(tmp_path / "half"), Reporter(quiet=True), Tracker)
+    attempt(trainer, tmp_path / "whole", dense=False)
+
+    first, second = (row["overflows"] for row in rows_of(tmp_path / "half"))
+    assert 4 <= first <= 6
+    assert second < first
+    assert "overflows" not in rows_of(tmp_path / "whole")[0]
+
+
 def test_the_result_says_where_validation_loss_was_least(trainer, tmp_path):
     result = attempt(trainer, tmp_path, dense=True)
 
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(tmp_path)
     least = min(rows, key=lambda row: row["validation_loss"])
     assert [row["step"] for row in rows] == [6, 12, 18]
     assert result["least_validation_loss"]["step"] == least["step"]

@@ -5,7 +5,6 @@ import json
 import math
 import shlex
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lottery.bench.commands import app as bench
+from lottery.preemption import EXIT_CODE
 from lottery.tables import print_table
 
 if TYPE_CHECKING:
@@ -135,12 +135,20 @@ def verify(
 
 
 @app.command()
-def train(run: RunOption = None, recipe: RecipeOption = None, set_: SetOption = None, records: RecordsOption = None) -> None:
+def train(
+    run: RunOption = None,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    records: RecordsOption = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a trace of some steps there, for TensorBoard and Perfetto.")
+    ] = None,
+) -> None:
     """Train the dense network, saving it at every rewind point."""
     from lottery.train import train
 
     _alone()
-    train(_open(run, recipe, set_, records=records), _reporter())
+    train(_open(run, recipe, set_, records=records), _reporter(), profile)
 
 
 @app.command()
@@ -261,6 +269,8 @@ def run_all(
     try:
         retrain(run=opened.folder, ranks=ranks)
     except typer.Exit as stopped:
+        if stopped.exit_code == EXIT_CODE:
+            raise
         failed = stopped.exit_code != 0
     report(run=opened.folder, as_json=as_json)
     if failed:
@@ -268,15 +278,22 @@ def run_all(
 
 
 def main() -> None:
-    """Run the command line: exit code 2 and one line for what the user can mend, 1 for what failed, 130 for Ctrl-C."""
-    from data_prep.errors import one_line
+    """Run the command line: exit code 2 and one line for what the user can mend, 1 for what failed, 130 for Ctrl-C, 75 for
+    SIGTERM and SIGUSR1."""
+    from data_prep.errors import Failed, one_line
+    from lottery import preemption
     from lottery.fanout import launched_rank
 
     try:
-        code = app(standalone_mode=False)
+        with preemption.heeded():
+            code = app(standalone_mode=False)
         if code == INTERRUPTED:  # which is what Typer makes of Ctrl-C
             print("stopped; the same command goes on from here", file=sys.stderr)
         sys.exit(code)
+    except preemption.Preempted as error:
+        preemption.ignore()
+        print(f"{error}; the same command goes on from here", file=sys.stderr)
+        sys.exit(preemption.EXIT_CODE)
     except Exception as error:
         line = _usage(error) or one_line(error)
         if line is None:
@@ -284,7 +301,7 @@ def main() -> None:
             sys.exit(1)
         rank = launched_rank()
         print(f"imp: {f'rank {rank}: ' if rank else ''}{line}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, Failed) else 2)
 
 
 def _usage(error: Exception) -> str | None:
@@ -325,15 +342,14 @@ def _reporter() -> "Reporter":
 
 
 def _retrain_on(ranks: int, opened: "Run", quantiles: str | None, rewind: str | None) -> None:
-    from lottery.fanout import command
+    from lottery.fanout import command, launch
     from lottery.retrain import checked_jobs
 
     checked_jobs(opened, quantiles, rewind)  # here, so that bad input is one line without mpirun's own
     opened.adopt()
     grids = (("--quantiles", quantiles), ("--rewind", rewind))
     options = [part for option, grid in grids if grid is not None for part in (option, grid)]
-    line, environment = command(ranks, ["retrain", "--run", str(opened.folder), *options])
-    code = subprocess.run(line, env=environment).returncode
+    code = launch(*command(ranks, ["retrain", "--run", str(opened.folder), *options]))
     if code:
         raise typer.Exit(code)
 

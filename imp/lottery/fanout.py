@@ -8,6 +8,7 @@ import contextlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError, one_line
+from lottery import preemption
 from lottery.grids import Job
 
 Result = dict[str, Any]
@@ -52,7 +54,8 @@ def fan_out(
     """Do the jobs that `make_jobs` lists, in its order; call `done` with each result as it comes.
 
     `make_jobs` and `done` run on one rank, `make_work` once in each process that gets a job. Returns whether this process
-    is the one that coordinated. What `make_jobs` raises is raised there, and ends the other ranks quietly.
+    is the one that coordinated. What `make_jobs` raises is raised there, and ends the other ranks quietly. Raises Preempted
+    once every rank has saved what it had under way.
     """
     world = _world() if launched_rank() is not None else None
     if world is None or world.size == 1:
@@ -61,19 +64,24 @@ def fan_out(
         for job in jobs:
             done(job, work(job))  # type: ignore[misc]
         return True
-    hosts = world.allgather(platform.node())
-    if world.rank == 0:
-        try:
-            jobs = make_jobs()
-        except BaseException:
-            world.bcast(False)
-            raise
-        world.bcast(True)
-        with _aborting(world):
-            _coordinate(world, jobs, done, say)
-    elif world.bcast(None):
-        with _aborting(world):
-            _serve(world, hosts, make_work)
+    with preemption.deferred():
+        hosts = world.allgather(platform.node())
+        preempted = False
+        if world.rank == 0:
+            try:
+                jobs = make_jobs()
+            except BaseException:
+                world.bcast(False)
+                raise
+            world.bcast(True)
+            with _aborting(world):
+                preempted = _coordinate(world, jobs, done, say)
+        elif world.bcast(None):
+            with _aborting(world):
+                _serve(world, hosts, make_work)
+    preemption.check()
+    if preempted:
+        raise preemption.Preempted("stopped, as another rank was told to")
     return bool(world.rank == 0)
 
 
@@ -111,6 +119,25 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     return line, {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
+def launch(line: Sequence[str], environment: dict[str, str]) -> int:
+    """Run mpirun and return its exit code. A signal to end goes on as SIGUSR1, which mpirun hands to the ranks and outlives."""
+    with preemption.deferred():
+        process = subprocess.Popen(line, env=environment)
+        told = False
+        try:
+            while process.poll() is None:
+                if preemption.asked() and not told:
+                    process.send_signal(signal.SIGUSR1)
+                    told = True
+                time.sleep(POLL_SECONDS)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    preemption.check()
+    return process.returncode
+
+
 def own_share(devices: Sequence[str], position: int, workers: int) -> list[str]:
     """The devices of worker number `position` of the `workers` on a host: a part of its own, or one shared if too few."""
     if not devices:
@@ -134,24 +161,28 @@ def _world() -> Any:
     return MPI.COMM_WORLD
 
 
-def _coordinate(world: Any, jobs: list[Job], done: Callable[[Job, Result], None], say: Callable[[str], None]) -> None:
+def _coordinate(world: Any, jobs: list[Job], done: Callable[[Job, Result], None], say: Callable[[str], None]) -> bool:
+    """Returns whether a rank was told to end before its job was done."""
     workers = world.size - 1
     if workers > len(jobs):
         say(f"{workers} ranks to train on, {len(jobs)} pairs to train: {workers - len(jobs)} idle")
     waiting = list(jobs)
     running: dict[int, Job] = {}
     idle: list[int] = []
+    preempted = False
     while len(idle) < workers:
         rank, result = _receive(world)
         if result is not None:
             done(running.pop(rank), result)
-        if waiting:
+            preempted = preempted or result["status"] == "preempted"
+        if waiting and not (preempted or preemption.asked()):
             running[rank] = waiting.pop(0)
             world.send(running[rank], rank)
         else:
             idle.append(rank)
     for rank in idle:
         world.send(None, rank)
+    return preempted
 
 
 def _serve(world: Any, hosts: list[str], make_work: Callable[[], Work]) -> None:
@@ -165,7 +196,10 @@ def _serve(world: Any, hosts: list[str], make_work: Callable[[], Work]) -> None:
         if work is None:
             _take_own_gpus(world.rank, hosts)
             work = make_work()
-        result = work(job)
+        try:
+            result = work(job)
+        except preemption.Preempted as error:
+            result = {"status": "preempted", "reason": str(error)}
 
 
 def _receive(world: Any) -> Any:

@@ -23,10 +23,12 @@ def prunable(state: store.State, scope: Scope, exclude: Sequence[str] = ()) -> s
     """The variables that `scope` ranks, in the order of their paths.
 
     `kernels`: convolution, depthwise and dense kernels. `pointwise`: 1x1 convolution kernels. `all`: every variable,
-    BatchNorm statistics included. `exclude` are shell patterns of paths to leave out (`predictions/*`).
+    BatchNorm statistics included (but not the integers of a random generator). `exclude` are shell patterns of paths to
+    leave out (`predictions/*`).
     Raises InputError when nothing is left, and by name when a variable holds NaN or infinity.
     """
     candidates = {**state.weights, **state.statistics} if scope == "all" else state.weights
+    candidates = {path: array for path, array in candidates.items() if np.issubdtype(array.dtype, np.floating)}
     chosen = {path: array for path, array in sorted(candidates.items()) if in_scope(path, array.shape, scope, exclude)}
     if not chosen:
         raise InputError(f"nothing to prune: scope {scope!r} less {list(exclude)} leaves no variable of this network")

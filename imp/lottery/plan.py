@@ -72,6 +72,8 @@ def check_points(recipe: Recipe, steps_per_epoch: int | None = None) -> None:
     """Raise InputError for a point of training past the end; without `steps_per_epoch`, only epochs can be judged."""
     epochs = recipe.train.epochs
     _check("train.snapshots", recipe.train.snapshots, epochs, steps_per_epoch, past_end=True)
+    if recipe.train.schedule == "step":
+        _check("train.milestones", recipe.train.milestones, epochs, steps_per_epoch, past_end=True)
     _check("train.warmup", recipe.train.warmup, epochs, steps_per_epoch, past_end=True)
     _check("retrain.rewind", recipe.retrain.rewind, epochs, steps_per_epoch, past_end=False)
 

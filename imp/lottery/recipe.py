@@ -19,7 +19,7 @@ from pydantic import Field
 from data_prep import sources
 from data_prep.errors import InputError
 from data_prep.prepare import Settings
-from lottery import grids
+from lottery import grids, networks
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -42,6 +42,7 @@ def _check_name(text: str) -> None:
 
 
 Name = Annotated[str, _checked(_check_name)]
+Network = Annotated[str, _checked(networks.check_name)]
 Source = Annotated[str, _checked(sources.check_name)]
 QuantileGrid = Annotated[str, _checked(grids.parse_quantiles)]
 Points = Annotated[str, _checked(grids.parse_points)]
@@ -82,10 +83,11 @@ class Data(Table):
 class Model(Table):
     """The network, its initialisation and its BatchNorm protocol."""
 
-    name: Literal["mobilenet_v2", "lenet_300_100"] = "mobilenet_v2"
+    name: Network = "mobilenet_v2"
     alpha: Annotated[float, Field(gt=0)] = 0.35  # width multiplier (mobilenet_v2)
     stem: Literal["standard", "small"] = "standard"  # small: the first convolution keeps the resolution
     initializer: Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal"] = "glorot_uniform"
+    batchnorm: Literal["local", "synchronised"] = "local"  # by the batch of each replica, or of all
     batchnorm_momentum: Fractional = 0.9  # the share of the old moving statistic kept at each step
     batchnorm_epsilon: Annotated[float, Field(gt=0)] = 1e-3
     batchnorm_gamma: Literal["ones", "uniform"] = "ones"
@@ -100,19 +102,23 @@ class Train(Table):
     learning_rate: Annotated[float, Field(gt=0)] = 0.05
     momentum: Fractional = 0.9  # sgd
     nesterov: bool = True  # sgd
-    schedule: Literal["constant", "cosine", "step"] = "cosine"
-    milestones: list[Fractional] = [
-        0.5,
-        0.75,
-    ]  # step: fractions of training after which the rate is multiplied by gamma
+    schedule: Literal["constant", "step", "cosine", "linear"] = "cosine"  # linear: to 0; with a warm-up, a triangle
+    milestones: Points = "10ep,15ep"  # step: where the rate is multiplied by gamma
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
     warmup: Point = "3ep"  # linear, from 0
     decay: Literal["l2", "decoupled"] = "l2"  # into the gradient, or rate x decay off the weights (SGDW, AdamW)
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     decays: Literal["all", "kernels"] = "all"
+    clip_norm: Annotated[float, Field(ge=0)] = 0.0  # the most that the norm of the whole gradient may be; 0: no limit
     label_smoothing: Fractional = 0.0
+    ema: Fractional = 0.0  # the share of its average that each weight keeps at a step; 0: no average. Accuracies are its
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16", "float64"] = "float32"
+    remat: bool = False  # compute each block's activations twice instead of holding them
+    xla: Literal["auto", "on", "off"] = "auto"  # auto: on GPUs
     snapshots: Points = "0,10it,1ep,2ep"
-    checkpoint_seconds: Annotated[float, Field(ge=0)] = 60.0  # at the end of an epoch, when this long has passed
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 60.0  # save the network under way when so long has passed
+    checkpoint_steps: NotNegative = 0  # also after so many steps; 0: by time alone
+    checkpoint_share: Annotated[float, Field(ge=0, le=1)] = 0.02  # of the training time, at most so much goes into saving
     threads: Positive = 1  # intra-op; changes the last bits
     devices: NotNegative = 0  # replicas; 0: every GPU, or else one
 
@@ -170,7 +176,8 @@ Stage = Literal["train", "thresholds", "retrain"]
 # Keys that say how much to make or how to go about it, not what an output is.
 _NOT_IDENTITY = {
     *("data.path", "data.feed", "data.budget"),
-    *("train.snapshots", "train.checkpoint_seconds", "thresholds.quantiles"),
+    *("train.snapshots", "train.checkpoint_seconds", "train.checkpoint_steps", "train.checkpoint_share"),
+    "thresholds.quantiles",
 }
 _DEPENDS: dict[Stage, tuple[str, ...]] = {
     "train": ("seed", "data.", "model.", "train."),
@@ -196,9 +203,12 @@ def _without_effect(recipe: Recipe) -> set[str]:
         keys |= {"train.milestones", "train.gamma"}
     if recipe.train.optimizer != "sgd":
         keys |= {"train.momentum", "train.nesterov"}
-    if recipe.model.name == "lenet_300_100":
-        keys |= {f"model.{key}" for key in Model.model_fields if key.startswith(("alpha", "stem", "batchnorm"))}
-    return keys
+    if not recipe.train.momentum:
+        keys |= {"train.nesterov"}
+    if not recipe.train.weight_decay:
+        keys |= {"train.decay", "train.decays"}
+    used = ("name", *networks.settings(recipe.model.name))
+    return keys | {f"model.{key}" for key in Model.model_fields if key not in used}
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Stage 5: the report. summary.csv with every network, summary.md and index.html with the groups, accuracy.png."""
+"""Stage 5: the report. summary.csv with every network, summary.md and index.html with the groups, accuracy.png; training.md
+and training.png with the course of the dense trainings."""
 
 import base64
 import csv
@@ -45,12 +46,14 @@ def report(run: Run) -> Report:
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
     groups = results.groups(rows, run.recipe.delta)
     made = Report(headline(groups, run), groups, rows)
-    from lottery import figure  # matplotlib, which is slow to load
+    from lottery import curves, figure  # matplotlib, which is slow to load
 
-    picture = figure.accuracy(groups)
+    picture, dense = figure.accuracy(groups), curves.read(run)
     files.write_text(run.report / "summary.csv", _csv(rows))
     files.write_text(run.report / "summary.md", _markdown(made, run))
     files.write_bytes(run.report / "accuracy.png", picture)
+    files.write_text(run.report / "training.md", curves.markdown(run.recipe, dense, _environment(run)))
+    files.write_bytes(run.report / "training.png", curves.figure(dense))
     files.write_text(run.report / "index.html", _html(made, run, picture))
     return made
 

@@ -36,12 +36,22 @@ class State:
     slots: Arrays
 
 
+def groups(state: State) -> dict[str, Arrays]:
+    """What a file keeps of `state` beside its step."""
+    return {"weights": state.weights, "statistics": state.statistics, "slots": state.slots}
+
+
 def save_state(path: Path, state: State) -> None:
-    save(path, {"weights": state.weights, "statistics": state.statistics, "slots": state.slots}, {"step": state.step})
+    save(path, groups(state), {"step": state.step})
 
 
 def load_state(path: Path) -> State:
-    groups, attributes = load(path)
+    """Raises InputError as `load` does."""
+    return as_state(*load(path))
+
+
+def as_state(groups: Mapping[str, Arrays], attributes: Mapping[str, Attribute]) -> State:
+    """The state among what `load` found."""
     return State(int(attributes["step"]), *(groups.get(name, {}) for name in ("weights", "statistics", "slots")))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from data_prep import files
 from data_prep.errors import InputError, one_line
-from lottery import grids, identity, locks, masks, models, plan, seeds, store, training
+from lottery import engine, grids, identity, locks, masks, models, plan, seeds, store, training
 from lottery.grids import Job
 from lottery.progress import Reporter
 from lottery.run import Network, Run
@@ -20,7 +20,7 @@ class Worker:
     def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter):
         self.run, self.planned, self.reporter = run, planned, reporter
         scope, exclude = run.recipe.thresholds.scope, run.recipe.thresholds.exclude
-        self.trainer = training.make_trainer(run, partial(masks.in_scope, scope=scope, exclude=exclude))
+        self.trainer = engine.make_trainer(run, reporter, partial(masks.in_scope, scope=scope, exclude=exclude))
         self.shapes = self.trainer.state(0)
 
     def __call__(self, job: Job) -> dict[str, Any]:
@@ -47,10 +47,11 @@ class Worker:
 
     def _task(self, job: Job) -> training.Task:
         dense = self.run.replicate(job.replicate).dense.read_result() or {}
-        if dense["replicas"] != self.trainer.replicas:
+        if (dense["replicas"], dense["xla"]) != (self.trainer.replicas, self.trainer.xla):
             raise InputError(
-                f"the dense network was trained on {dense['replicas']} devices, this process has {self.trainer.replicas}: "
-                "give it as many, or train both with train.devices=1"
+                f"the dense network was trained on {dense['replicas']} devices, this process has {self.trainer.replicas}"
+                f"{'' if dense['xla'] == self.trainer.xla else ', and one of them uses XLA'}: "
+                "give it as many of the same kind, or train both with train.devices=1"
             )
         purpose = "order" if self.run.recipe.retrain.order == "same" else "ticket order"
         mask = self._mask(job)

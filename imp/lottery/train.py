@@ -1,9 +1,10 @@
 """Stage 2: the dense network of every replicate, saved at each rewind point and at the end."""
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.errors import InputError
+from data_prep.errors import Failed
 from lottery import identity, plan, seeds
 from lottery.progress import Reporter, duration
 from lottery.run import Replicate, Run
@@ -14,33 +15,42 @@ if TYPE_CHECKING:
     from lottery import training
 
 
-def train(run: Run, reporter: Reporter) -> list[dict[str, Any]]:
+def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[dict[str, Any]]:
     """Train what is missing of every replicate's dense network; return the results, replicate by replicate.
 
+    A trace of the first training goes to the folder `profile`, if one is given.
+
     Snapshots that a widened grid asks of a finished training are made by training on from the nearest earlier one: the
-    same steps give the same bits. Raises InputError when a dense network diverged, since nothing can be built on it.
+    same steps give the same bits. Raises Failed when a dense network diverged, since nothing can be built on it.
     """
     planned = run.plan()
     steps = planned.snapshot_steps()
-    unfinished = [
-        number
-        for number, replicate in enumerate(run.replicates(), 1)
-        if not (replicate.dense.is_finished and all(replicate.snapshot(step).exists() for step in steps))
-    ]
+    unfinished = [number for number, replicate in enumerate(run.replicates(), 1) if not _is_complete(replicate, steps)]
     if unfinished:
-        _train(run, planned, unfinished, reporter)
+        _train(run, planned, unfinished, reporter, profile)
+    elif profile:
+        reporter.say("no trace: there is nothing left to train")
     run.adopt()
     return [_checked(replicate, reporter) for replicate in run.replicates()]
 
 
-def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter) -> None:
-    start_tensorflow()  # here, because a finished training need not wait for it
-    from lottery import training
+def _is_complete(replicate: Replicate, steps: list[int]) -> bool:
+    """Whether there is nothing left to do: all snapshots are there, or never will be."""
+    result = replicate.dense.read_result()
+    diverged = result is not None and result["status"] == "diverged"
+    return diverged or (replicate.dense.is_finished and all(replicate.snapshot(step).exists() for step in steps))
 
-    trainer = training.make_trainer(run)
+
+def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter, profile: Path | None) -> None:
+    start_tensorflow()  # here, because a finished training need not wait for it
+    from lottery import engine, profiling, training
+
+    if profile:
+        profiling.check(profile)
+    trainer = engine.make_trainer(run, reporter)
     for number in numbers:
         dense = run.replicate(number).dense
-        task = _task(run, planned, number)
+        task = _task(run, planned, number, profile if number == numbers[0] else None)
         with identity.claimed(dense.folder, run.recipe, "train"):
             run.adopt()
             result = dense.read_result()
@@ -51,7 +61,7 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter)
                 training.fill_in(trainer, task, reporter)
 
 
-def _task(run: Run, planned: plan.Plan, number: int) -> "training.Task":
+def _task(run: Run, planned: plan.Plan, number: int, profile: Path | None) -> "training.Task":
     from lottery import models, training
 
     classes = len(run.manifest().classes)
@@ -67,14 +77,15 @@ def _task(run: Run, planned: plan.Plan, number: int) -> "training.Task":
             "first_step": 0,
             "epochs": run.recipe.train.epochs,
         },
+        profile=profile,
     )
 
 
 def _checked(replicate: Replicate, reporter: Reporter) -> dict[str, Any]:
-    """The result of a replicate's dense training, told to the user; InputError when it diverged."""
+    """The result of a replicate's dense training, told to the user; Failed when it diverged."""
     result = replicate.dense.read_result() or {}
     if result["status"] != "done":
-        raise InputError(f"{replicate.dense.folder} {result['status']}: {result['reason']}, and remove that folder")
+        raise Failed(f"{replicate.dense.folder} {result['status']}: {result['reason']}, and remove that folder")
     final = result["final"]
     reporter.say(
         f"{replicate.folder.name} dense: validation {final['validation_accuracy']:.2%}, "

@@ -1,24 +1,26 @@
 """Train one network in its folder: from a given state to the end of the schedule, resumable, ending in result.json."""
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from data_prep import files, records
-from lottery import capacity, journal, masks, store
-from lottery.feed import Feed
-from lottery.loop import Diverged, Maskable, Trainer, set_up_tensorflow
-from lottery.memory import MemoryFeed
+from data_prep import files
+from data_prep.errors import InputError
+from lottery import checkpoints, gpus, journal, masks, preemption, profiling, store
+from lottery.checkpoints import Checkpoint, Clock
+from lottery.loop import Diverged, Evaluation, Trainer
 from lottery.progress import Reporter
-from lottery.recipe import Data
-from lottery.run import Network, Run
-from lottery.stream import StreamFeed
+from lottery.run import Network
+from lottery.step import TOP
 from lottery.tracking import Tracker
+
+NOTHING = np.empty((0, 3))  # has been found in an epoch that has not begun
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Task:
     """What to train: `start()` gives the state to begin from (its slots empty for fresh ones), `mask` what it may use.
 
     `order_seed` seeds data order and augmentation; `snapshots` (step -> file) are saved on the way, the last step's
-    among them or else in the folder's `final`; `record` goes into the result as it is.
+    among them or else in the folder's `final`; `record` goes into the result as it is; `profile` is where to put a trace.
     """
 
     title: str
@@ -36,35 +38,45 @@ class Task:
     record: Mapping[str, Any]
     mask: masks.Mask = dataclasses.field(default_factory=dict)
     snapshots: Mapping[int, Path] = dataclasses.field(default_factory=dict)
+    profile: Path | None = None
 
 
 def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, track: Callable[[], Tracker]) -> dict[str, Any]:
     """Train `task` and return the result, which is also written; the caller holds the folder's lock.
 
     Goes on from the checkpoint that a killed process left; the files come out the same. A network whose loss is not finite
-    gets the status `diverged` and its step.
+    gets the status `diverged` and its step, and keeps its last checkpoint. Raises Preempted, once what is under way is
+    saved.
     """
     for folder in {path.parent for path in task.snapshots.values()}:
         files.remove_stale(folder)
-    state = _start(trainer, task, network)
-    rows = journal.rewind(network.metrics, state.step)
-    tracker = track()
-    outcome: dict[str, Any] = {"status": "stopped"}
-    try:
-        with reporter.counting(task.title, task.last_step - state.step) as progress:
-            _epochs(trainer, task, network, rows, state.step, progress, tracker)
-        state = trainer.state(task.last_step)
-        if task.last_step not in task.snapshots:
-            store.save_state(network.final, state)
-        outcome = {"status": "done", **_summary(rows, state)}
-    except Diverged as error:
-        outcome = {"status": "diverged", "reason": str(error), "step": error.step}
-    finally:
-        tracker.finish(outcome)
-    timing = {"seconds": sum(row["timing"]["seconds"] for row in rows)}
-    result = {**outcome, "replicas": trainer.replicas, **task.record, "timing": timing}
-    network.checkpoint.unlink(missing_ok=True)
-    files.write_json(network.result, result)
+    with preemption.deferred():
+        preemption.check()
+        begun = _start(trainer, task, network)
+        rows = journal.rewind(network.metrics, begun.state.step)
+        tracker = track()
+        outcome: dict[str, Any] = {"status": "stopped"}
+        try:
+            with (
+                reporter.counting(task.title, task.last_step - begun.state.step) as counted,
+                _traced(task, counted, reporter) as progress,
+                contextlib.closing(gpus.Gauges(trainer.gpus)) as gauges,
+            ):
+                _Training(trainer, task, network, rows, tracker, gauges, progress).run(begun)
+            state = trainer.state(task.last_step)
+            if task.last_step not in task.snapshots:
+                store.save_state(network.final, state)
+            outcome = {"status": "done", **_summary(rows, state)}
+        except Diverged as error:
+            outcome = {"status": "diverged", "reason": str(error), "step": error.step}
+        finally:
+            tracker.finish(outcome)
+        timing = {"seconds": sum(row["timing"]["seconds"] for row in rows)}
+        result = {**outcome, "replicas": trainer.replicas, "xla": trainer.xla, **task.record, "timing": timing}
+        if outcome["status"] == "done":
+            network.checkpoint.unlink(missing_ok=True)
+        files.write_json(network.result, result)
+    preemption.check()
     return result
 
 
@@ -80,6 +92,102 @@ def fill_in(trainer: Trainer, task: Task, reporter: Reporter) -> None:
         store.save_state(task.snapshots[step], trainer.state(step))
 
 
+class _Training:
+    """A network under way: what its epoch has found so far is in `found`."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        task: Task,
+        network: Network,
+        rows: list[journal.Row],
+        tracker: Tracker,
+        gauges: gpus.Gauges,
+        progress: Callable[[int], None],
+    ):
+        self.trainer, self.task, self.network = trainer, task, network
+        self.rows, self.tracker, self.gauges, self.progress = rows, tracker, gauges, progress
+
+    def run(self, begun: Checkpoint) -> None:
+        """Train on from `begun` to the end, adding a row per epoch to `rows`, the journal and the tracker."""
+        size = sum(array.nbytes for arrays in store.groups(self.trainer.state(0)).values() for array in arrays.values())
+        self.clock = Clock(self.trainer.train, begun.state.step, size)
+        self.found, self.began = [begun.found], time.perf_counter() - begun.seconds
+        self.trainer.waited = 0.0
+        for first, end in _by_epoch(self.trainer, begun.state.step, self.task.last_step):
+            self._epoch(first, end)
+            if end < self.task.last_step:
+                self._pause(end)
+
+    def _epoch(self, step: int, end: int) -> None:
+        """Train from `step` to `end`, the end of its epoch, saving the snapshots between, and evaluate."""
+        for stop in [*sorted(point for point in self.task.snapshots if step < point < end), end]:
+            for found in self.trainer.steps(step, stop, self.task.order_seed):
+                self.found.append(found)
+                self.progress(len(found))
+                step += len(found)
+                if step < stop:
+                    self._pause(step)
+            if step in self.task.snapshots:
+                store.save_state(self.task.snapshots[step], _finite(self.trainer.state(step)))
+            if step < end:
+                self._pause(step)
+        row = self._row(end, np.concatenate(self.found))
+        journal.append(self.network.metrics, row)
+        self.tracker.log(row)
+        self.rows.append(row)
+        self.found, self.began, self.trainer.waited = [], time.perf_counter(), 0.0
+
+    def _pause(self, step: int) -> None:
+        """Save the network at `step`, up to which all else is saved, if that is due. Raises Preempted after it."""
+        if not (preemption.asked() or self.clock.is_due(step)):
+            return
+        with self.clock.saving(step):
+            state = _finite(self.trainer.state(step))
+            found = np.concatenate(self.found) if self.found else NOTHING
+            seconds = time.perf_counter() - self.began
+            checkpoint = Checkpoint(state, found, seconds, self.trainer.replicas, self.trainer.xla)
+            checkpoints.save(self.network.checkpoint, checkpoint)
+        preemption.check()
+
+    def _row(self, step: int, found: np.ndarray) -> journal.Row:
+        """A line of metrics.jsonl: training figures are means over the epoch's steps, the others over whole splits."""
+        trained = time.perf_counter() - self.began
+        images = len(found) * self.trainer.train.batch
+        losses, right, overflows = found.T
+        row: journal.Row = {
+            "step": step,
+            "epoch": step / self.trainer.steps_per_epoch,
+            "train_loss": float(losses.mean()),
+            "train_accuracy": float(right.sum() / images),
+        }
+        if self.trainer.train.precision == "mixed_float16":
+            row["overflows"] = round(overflows.sum())
+        for split in ("validation", "test"):
+            row |= _named(split, self.trainer.evaluate(split), self.trainer.feed.classes)
+        if not np.isfinite([row["validation_loss"], row["test_loss"]]).all():
+            raise Diverged(step)
+        timing = {
+            "seconds": time.perf_counter() - self.began,
+            "images_per_second": images / trained,
+            "input_share": self.trainer.waited / trained,
+            **self.gauges.read(),
+        }
+        return row | {"timing": timing}
+
+
+def _named(split: str, found: Evaluation, classes: int) -> dict[str, float]:
+    """The figures of a split by the names they have in a row; with five classes every answer is among the first five."""
+    top5 = {f"{split}_top5_accuracy": found.top5} if classes > TOP else {}
+    return {f"{split}_loss": found.loss, f"{split}_accuracy": found.accuracy, **top5}
+
+
+def _traced(task: Task, progress: Callable[[int], None], reporter: Reporter) -> AbstractContextManager[Callable[[int], None]]:
+    if task.profile is None:
+        return contextlib.nullcontext(progress)
+    return profiling.traced(task.profile, progress, reporter.say)
+
+
 def _by_epoch(trainer: Trainer, step: int, last: int) -> Iterator[tuple[int, int]]:
     """The stretches from `step` to `last`, cut where epochs end."""
     while step < last:
@@ -88,91 +196,36 @@ def _by_epoch(trainer: Trainer, step: int, last: int) -> Iterator[tuple[int, int
         step = end
 
 
-def make_feed(
-    folder: Path, manifest: records.Manifest, data: Data, strategy: tf.distribute.Strategy, devices: Sequence[str]
-) -> Feed:
-    """The feed that `data.feed` names; `auto` is in memory where the images fit the budget: on the devices, or else on the
-    host. Raises InputError when a record is damaged, and when even streaming needs more than there is."""
-    records.check_lengths(folder, manifest)
-    on_device = manifest.bytes <= capacity.device_budget(data.budget, devices)
-    fits = on_device or manifest.bytes <= capacity.host_budget(data.budget)
-    if data.feed == "memory" or (data.feed == "auto" and fits):
-        return MemoryFeed(folder, manifest, data, strategy, on_host=devices[0].startswith("CPU") or not on_device)
-    return StreamFeed(folder, manifest, data, devices)
+def _start(trainer: Trainer, task: Task, network: Network) -> Checkpoint:
+    if not network.checkpoint.exists():
+        state = task.start()
+        trainer.load(state, task.mask)
+        if state.step in task.snapshots:
+            store.save_state(task.snapshots[state.step], trainer.state(state.step))
+        return Checkpoint(state, NOTHING, 0.0, trainer.replicas, trainer.xla)
+    begun = checkpoints.load(network.checkpoint)
+    if (begun.replicas, begun.xla) != (trainer.replicas, trainer.xla):
+        raise InputError(
+            f"{network.checkpoint} was saved on {begun.replicas} devices {_xla(begun)}, this process has {trainer.replicas} "
+            f"{_xla(trainer)}: go on where it was begun, or remove {network.folder}"
+        )
+    trainer.load(begun.state, task.mask)
+    return begun
 
 
-def make_trainer(run: Run, maskable: Maskable = lambda path, shape: False) -> Trainer:
-    """The compiled network of `run`, with its data set resident; `maskable` as for `Trainer`."""
-    devices = set_up_tensorflow(run.recipe.train)
-    folder, manifest = run.records(), run.manifest()
-    return Trainer(
-        run.recipe, devices, lambda strategy: make_feed(folder, manifest, run.recipe.data, strategy, devices), maskable
-    )
+def _xla(compiled: Checkpoint | Trainer) -> str:
+    return "with XLA" if compiled.xla else "without XLA"
 
 
-def _start(trainer: Trainer, task: Task, network: Network) -> store.State:
-    resumed = network.checkpoint.exists()
-    state = store.load_state(network.checkpoint) if resumed else task.start()
-    trainer.load(state, task.mask)
-    if not resumed and state.step in task.snapshots:
-        store.save_state(task.snapshots[state.step], trainer.state(state.step))
+def _finite(state: store.State) -> store.State:
+    """`state`, which holds neither NaN nor infinity. Raises Diverged."""
+    if not all(np.isfinite(array).all() for arrays in store.groups(state).values() for array in arrays.values()):
+        raise Diverged(state.step)
     return state
 
 
-def _epochs(
-    trainer: Trainer,
-    task: Task,
-    network: Network,
-    rows: list[journal.Row],
-    step: int,
-    progress: Callable[[int], None],
-    tracker: Tracker,
-) -> None:
-    """Train from `step` to the end, adding a row per epoch to `rows`, the journal and the tracker."""
-    saved = time.monotonic()
-    for first, end in _by_epoch(trainer, step, task.last_step):
-        began = time.perf_counter()
-        losses, right = _epoch(trainer, task, first, end, progress)
-        row = _row(trainer, end, losses, right, time.perf_counter() - began)
-        journal.append(network.metrics, row)
-        tracker.log(row)
-        rows.append(row)
-        if end < task.last_step and time.monotonic() - saved >= trainer.train.checkpoint_seconds:
-            store.save_state(network.checkpoint, trainer.state(end))
-            saved = time.monotonic()
-
-
-def _epoch(trainer: Trainer, task: Task, step: int, end: int, progress: Callable[[int], None]) -> tuple[np.ndarray, np.ndarray]:
-    """Train from `step` to `end`, the end of its epoch, saving the snapshots between."""
-    losses, right = [], []
-    for stop in [*sorted(point for point in task.snapshots if step < point < end), end]:
-        part = trainer.advance(step, stop, task.order_seed, progress)
-        losses.append(part[0])
-        right.append(part[1])
-        step = stop
-        if step in task.snapshots:
-            store.save_state(task.snapshots[step], trainer.state(step))
-    return np.concatenate(losses), np.concatenate(right)
-
-
-def _row(trainer: Trainer, step: int, losses: np.ndarray, right: np.ndarray, seconds: float) -> journal.Row:
-    """A line of metrics.jsonl: training figures are means over the epoch's steps, the others over whole splits."""
-    row: journal.Row = {
-        "step": step,
-        "epoch": step / trainer.steps_per_epoch,
-        "train_loss": float(losses.mean()),
-        "train_accuracy": float(right.sum() / (len(right) * trainer.train.batch)),
-    }
-    for split in ("validation", "test"):
-        found = trainer.evaluate(split)
-        row |= {f"{split}_loss": found.loss, f"{split}_accuracy": found.accuracy}
-    if not np.isfinite([row["validation_loss"], row["test_loss"]]).all():
-        raise Diverged(step)
-    return row | {"timing": {"seconds": seconds, "images_per_second": len(losses) * trainer.train.batch / seconds}}
-
-
 def _summary(rows: list[journal.Row], state: store.State) -> dict[str, Any]:
-    figures = ("validation_accuracy", "validation_loss", "test_accuracy", "test_loss", "train_loss")
+    figures = [name for name in rows[-1] if name.startswith(("validation_", "test_"))] + ["train_loss"]
     least = min(rows, key=lambda row: row["validation_loss"])
     zeros = sum(int(array.size - np.count_nonzero(array)) for array in state.weights.values())
     return {

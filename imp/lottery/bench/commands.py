@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from lottery.bench.measure import Bench
+    from lottery.bench.step import Row
 
 app = typer.Typer(no_args_is_help=True, help="Measure this machine.")
 
@@ -58,6 +60,64 @@ def feed(
     _print(bench_feed(images, size, batch, crop, flip, repeats, Reporter()), as_json)
 
 
+@app.command()
+def step(
+    model: Annotated[
+        list[str] | None, typer.Option(help="A network, as in a recipe; repeatable. Without it, the four standard rows.")
+    ] = None,
+    alpha: Annotated[float | None, typer.Option(help="Width multiplier, where the network has one.")] = None,
+    size: Annotated[int | None, typer.Option(min=8, help="Height and width of the images, in pixels.")] = None,
+    classes: Annotated[int, typer.Option(min=2)] = 10,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Repeatable.")] = None,
+    precision: Annotated[
+        list[str] | None, typer.Option(help="float32 (default), mixed_bfloat16 or mixed_float16; repeatable.")
+    ] = None,
+    remat: Annotated[bool, typer.Option("--remat", help="Also with rematerialisation.")] = False,
+    threads: Annotated[int, typer.Option(min=0, help="Intra-op, for Keras too; 0: one per core.")] = 0,
+    repeats: Annotated[int, typer.Option(min=10, help="Runs of each, in turn, after some to warm up.")] = 11,
+    as_json: JsonOption = False,
+) -> None:
+    """Images a second that the training loop trains on, what a mask costs, and Keras's own `fit` beside it."""
+    from lottery.bench.measure import cores
+    from lottery.bench.step import bench_step, cases
+    from lottery.progress import Reporter
+
+    table = cases(model or [], alpha, size, classes, batch or [], precision or [], remat, threads or cores(), repeats)
+    rows = bench_step(table, Reporter())
+    _print_steps(rows, as_json)
+    if len(rows) < len(table):
+        raise typer.Exit(1)
+
+
+def _print_steps(rows: "Sequence[Row]", as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+        return
+    from lottery.tables import print_table
+
+    if not rows:
+        return
+    print_table(
+        "training steps, a random half of each kernel pruned",
+        ("", "images/s", "slowest", "fastest", "ms/step", "peak MB", "Keras fit", "ratio", "mask", "control", "of matmul"),
+        [
+            (
+                row.title,
+                *(f"{value:,.0f}" for value in (row.images_per_s, row.low, row.high)),
+                f"{row.ms_per_step:.2f}",
+                f"{row.peak_memory_bytes / 1e6:,.0f}",
+                f"{row.keras_fit_images_per_s:,.0f}",
+                f"{row.keras_ratio:.2f}",
+                *(f"{share:+.1%}" for share in (row.mask_overhead, row.control_overhead)),
+                f"{row.peak_share:.0%}",
+            )
+            for row in rows
+        ],
+    )
+    print("mask: time that a mask adds; control: the same between two networks without one, which is noise")
+    print(f"{_medians(rows[0].repeats, rows[0].machine)}, {rows[0].threads} intra-op threads")
+
+
 def _print(bench: "Bench", as_json: bool) -> None:
     if as_json:
         print(json.dumps(dataclasses.asdict(bench), indent=2))
@@ -76,10 +136,11 @@ def _print(bench: "Bench", as_json: bool) -> None:
             for row in bench.rows
         ],
     )
-    print(
-        f"medians of {bench.rows[0].repeats} runs of each, in turn; "
-        f"{bench.machine['processor']}, {bench.machine['cores']} cores"
-    )
+    print(_medians(bench.rows[0].repeats, bench.machine))
     print(f"one thread copies {bench.copy_gb_per_s:.1f} GB/s here")
     for name, value in bench.extras.items():
         print(f"{name.replace('_', ' ')}: {value:.2f}")
+
+
+def _medians(repeats: int, machine: Mapping[str, Any]) -> str:
+    return f"medians of {repeats} runs of each, in turn; {machine['processor']}, {machine['cores']} cores"

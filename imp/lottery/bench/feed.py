@@ -1,7 +1,7 @@
 """`imp bench feed`: how many images a second reach the compiled step, from memory, streamed, and by plain tf.data."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from data_prep import records
 from lottery.augment import augment
 from lottery.bench import measure
 from lottery.bench.measure import Bench
+from lottery.bench.noise import make_noise
+from lottery.devices import set_up_tensorflow
 from lottery.feed import Feed
-from lottery.loop import set_up_tensorflow
 from lottery.memory import MemoryFeed
 from lottery.progress import Reporter
 from lottery.recipe import Data, Train
@@ -38,7 +39,7 @@ def bench_feed(images: int, size: int, batch: int, crop: int, flip: bool, repeat
     with tempfile.TemporaryDirectory() as place:
         folder, examples = Path(place), Path(place, "examples.tfrecord")
         reporter.say(f"making {images} images of {size}x{size}")
-        manifest = _made_up(folder, images, size)
+        manifest = make_noise(folder, images, size, CLASSES)
         _write_examples(examples, folder, manifest)
         strategy = tf.distribute.get_strategy()
         with measure.peak_memory() as peak:
@@ -55,27 +56,6 @@ def bench_feed(images: int, size: int, batch: int, crop: int, flip: bool, repeat
     varied = ", ".join([f"padded by {crop} and cropped"] * bool(crop) + ["mirrored"] * flip) or "as they are"
     title = f"{images} images of {size}x{size} in batches of {batch}, {varied}"
     return Bench(title, measure.machine(), measure.copy_bandwidth(), rows, extras)
-
-
-def _made_up(folder: Path, count: int, size: int) -> records.Manifest:
-    """Noise; a few images beside the training split, which is the one that is fed."""
-    rng = np.random.default_rng(0)
-    shape = (size, size, 3)
-
-    def examples(number: int) -> Iterator[records.Example]:
-        for index in range(number):
-            yield rng.integers(0, 256, shape, np.uint8), index % CLASSES
-
-    step = records.images_per_shard(shape)
-    shards = [
-        records.write_shard(folder / records.shard_name("train", number), "train", examples(min(step, count - first)))
-        for number, first in enumerate(range(0, count, step))
-    ]
-    for split in ("validation", "test"):
-        shards.append(records.write_shard(folder / records.shard_name(split, 0), split, examples(CLASSES)))
-    manifest = records.Manifest(shape, [str(label) for label in range(CLASSES)], shards, {})
-    records.write_manifest(folder, manifest)
-    return manifest
 
 
 def _write_examples(path: Path, folder: Path, manifest: records.Manifest) -> None:

@@ -57,19 +57,31 @@ class Bench:
 def compare(
     contenders: Mapping[str, Work], images: int, image_bytes: int, baseline: str, repeats: int, reporter: Reporter
 ) -> list[Row]:
-    """Run every contender once to warm up, then all in turn `repeats` times; a run is as many goes as last `RUN_SECONDS`."""
+    """What each did of `images` images, in turn with the others; the `baseline` is what they are measured by."""
+    runs = in_turn(contenders, repeats, reporter)
+    base = statistics.median(wall for wall, _ in runs[baseline])
+    return [_row(name, timings, images, image_bytes, base) for name, timings in runs.items()]
+
+
+def in_turn(
+    contenders: Mapping[str, Work], repeats: int, reporter: Reporter, there_and_back: bool = False
+) -> dict[str, list[tuple[float, float]]]:
+    """Run every contender once to warm up, then all in turn `repeats` times; a run is as many goes as last `RUN_SECONDS`.
+
+    Returns wall and processor seconds a go, of each run. `there_and_back`: every other turn goes from the last to the first,
+    so that of two contenders neither is always the earlier one, which a machine that grows slower would favour.
+    """
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     with reporter.counting("measuring", len(contenders) * (repeats + 1), "runs") as progress:
         goes = {}
         for name, work in contenders.items():
             goes[name] = _goes(work)
             progress(1)
-        for _ in range(repeats):
-            for name, work in contenders.items():
-                runs[name].append(_timed(work, goes[name]))
+        for turn in range(repeats):
+            for name in list(contenders)[:: -1 if there_and_back and turn % 2 else 1]:
+                runs[name].append(_timed(contenders[name], goes[name]))
                 progress(1)
-    base = statistics.median(wall for wall, _ in runs[baseline])
-    return [_row(name, timings, images, image_bytes, base) for name, timings in runs.items()]
+    return runs
 
 
 def copy_bandwidth(repeats: int = 7) -> float:

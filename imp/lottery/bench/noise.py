@@ -1,0 +1,29 @@
+"""A prepared set of noise, for measurements that look at no picture."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from data_prep import records
+
+
+def make_noise(folder: Path, count: int, size: int, classes: int) -> records.Manifest:
+    """`count` training images of `size` x `size` in `folder`; as few as can be in the other splits, which nobody reads."""
+    rng = np.random.default_rng(0)
+    shape = (size, size, 3)
+
+    def examples(number: int) -> Iterator[records.Example]:
+        for index in range(number):
+            yield rng.integers(0, 256, shape, np.uint8), index % classes
+
+    step = records.images_per_shard(shape)
+    shards = [
+        records.write_shard(folder / records.shard_name("train", number), "train", examples(min(step, count - first)))
+        for number, first in enumerate(range(0, count, step))
+    ]
+    for split in ("validation", "test"):
+        shards.append(records.write_shard(folder / records.shard_name(split, 0), split, examples(1)))
+    manifest = records.Manifest(shape, [str(label) for label in range(classes)], shards, {})
+    records.write_manifest(folder, manifest)
+    return manifest

@@ -1,0 +1,64 @@
+"""Checkpoints: a network under way, saved in the middle of an epoch too, and when that is due."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lottery import store
+from lottery.recipe import Train
+
+SLOW_DISK = 100e6  # bytes a second, of which the first checkpoint's time is guessed
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A network at a step, and of the epoch that it is in: what its steps found (float64, [steps, 3], see `Step`), and the
+    seconds that they took. `replicas` of it were trained, compiled by `xla` or not: on others the bits would change."""
+
+    state: store.State
+    found: np.ndarray
+    seconds: float
+    replicas: int
+    xla: bool
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    groups = {**store.groups(checkpoint.state), "epoch": {"found": checkpoint.found}}
+    attributes = {name: getattr(checkpoint, name) for name in ("seconds", "replicas", "xla")}
+    store.save(path, groups, {"step": checkpoint.state.step, **attributes})
+
+
+def load(path: Path) -> Checkpoint:
+    """Raises InputError as `store.load` does."""
+    groups, attributes = store.load(path)
+    state, found = store.as_state(groups, attributes), groups["epoch"]["found"]
+    return Checkpoint(state, found, float(attributes["seconds"]), int(attributes["replicas"]), bool(attributes["xla"]))
+
+
+class Clock:
+    """Says when a checkpoint is due: when the recipe's steps or seconds have passed since the last one, unless saving would
+    then have taken more than its share of the time since the training began. `size` is what is saved, in bytes."""
+
+    def __init__(self, train: Train, step: int, size: int, now: Callable[[], float] = time.monotonic):
+        self._train, self._now = train, now
+        self._began = self._saved = now()
+        self._step = step
+        self._spent, self._cost = 0.0, size / SLOW_DISK
+
+    def is_due(self, step: int) -> bool:
+        now, steps = self._now(), self._train.checkpoint_steps
+        asked = now - self._saved >= self._train.checkpoint_seconds or (steps and step - self._step >= steps)
+        return bool(asked) and self._spent + self._cost <= self._train.checkpoint_share * (now - self._began)
+
+    @contextlib.contextmanager
+    def saving(self, step: int) -> Iterator[None]:
+        """Around the saving of `step`, which counts from here."""
+        began = self._now()
+        yield
+        self._step, self._saved = step, self._now()
+        self._cost = self._saved - began
+        self._spent += self._cost

@@ -1,0 +1,62 @@
+"""Where a network is trained: threads and devices, and the strategy that keeps its replicas alike."""
+
+import os
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from data_prep.errors import InputError
+from lottery.recipe import Recipe, Train
+
+
+def set_up_tensorflow(train: Train) -> list[str]:
+    """Threads, determinism and devices, which must be settled before TensorFlow starts. Returns the devices to train on.
+
+    The GPUs this process sees; with `train.devices` = n, the first n of them, or n logical devices where there is none.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(train.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(len(os.sched_getaffinity(0)))
+    tf.config.experimental.enable_op_determinism()
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        if train.devices > len(gpus):
+            raise InputError(f"train.devices is {train.devices}, but this process sees {len(gpus)} GPUs: lower it")
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        return [f"GPU:{index}" for index in range(train.devices or len(gpus))]
+    count = train.devices or 1
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    return [f"CPU:{index}" for index in range(count)]
+
+
+def on_cpu(devices: Sequence[str]) -> bool:
+    return devices[0].startswith("CPU")
+
+
+def uses_xla(recipe: Recipe, devices: Sequence[str], network: keras.Model) -> bool:
+    """Whether XLA compiles the step of `network`; on CPUs its convolutions take six times as long as oneDNN's. Raises
+    InputError where it is wanted but cannot."""
+    obstacle = _obstacle(recipe, devices, network)
+    if recipe.train.xla == "on" and obstacle:
+        raise InputError(f"XLA cannot compile {recipe.model.name} here: {obstacle}; set train.xla to auto or off")
+    return recipe.train.xla == "on" or (recipe.train.xla == "auto" and not on_cpu(devices) and not obstacle)
+
+
+def _obstacle(recipe: Recipe, devices: Sequence[str], network: keras.Model) -> str | None:
+    if recipe.model.batchnorm == "synchronised" and len(devices) > 1:
+        return "what it compiles does not talk to other devices, and BatchNorm is synchronised"
+    if any(isinstance(layer, keras.layers.MaxPooling2D) for layer in network._flatten_layers()):
+        return "its gradient of max-pooling is not deterministic"
+    return None
+
+
+def strategy(devices: Sequence[str]) -> tf.distribute.Strategy:
+    """MirroredStrategy over two or more devices. On CPU devices its default collectives mix up gradients of different
+    layers (TensorFlow 2.21 stops with a shape mismatch), so there they are summed on the first one."""
+    if len(devices) == 1:
+        return tf.distribute.get_strategy()
+    return tf.distribute.MirroredStrategy(
+        list(devices), tf.distribute.ReductionToOneDevice() if on_cpu(devices) else tf.distribute.NcclAllReduce()
+    )

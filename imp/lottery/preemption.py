@@ -1,0 +1,73 @@
+"""SIGTERM and SIGUSR1, by which a cluster takes its machine back: what is under way is saved, and the process ends with the
+exit code that says "try again later", so that the job can be requeued."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+_received: signal.Signals | None = None
+_deferrals = 0
+
+
+class Preempted(BaseException):
+    """The process is to end now. Like KeyboardInterrupt no Exception, so that nobody takes it for a failure of a network."""
+
+
+@contextlib.contextmanager
+def heeded() -> Iterator[None]:
+    """Within, either signal raises Preempted in the main thread: at once, or where deferred, when its code looks."""
+    global _received
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _note) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _received = None
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Within, a signal is only noted; the code there asks `asked`, saves what it has, and calls `check`. Signals come to the
+    main thread, so in another one there is nothing to defer."""
+    global _deferrals
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _deferrals += 1
+    try:
+        yield
+    finally:
+        _deferrals -= 1
+
+
+def asked() -> bool:
+    """Whether a signal has come."""
+    return _received is not None
+
+
+def check() -> None:
+    """Raise Preempted when a signal has come."""
+    if _received is not None:
+        raise Preempted(f"stopped by {_received.name}")
+
+
+def ignore() -> None:
+    """For a process that is ending: more signals must not cut that short."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    global _received
+    _received = signal.Signals(number)
+    if not _deferrals:
+        check()

@@ -1,0 +1,59 @@
+"""Where XLA compiles the step; threads and devices themselves are for a process of its own to settle."""
+
+import pytest
+
+from data_prep.errors import InputError
+from lottery.recipe import Model, Recipe, Train
+
+devices = pytest.importorskip("lottery.devices")
+models = pytest.importorskip("lottery.models")
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+
+def network(name="lenet_300_100"):
+    return models.build(Model(name=name), 16, 10)
+
+
+@pytest.mark.parametrize(
+    ("xla", "batchnorm", "names", "used"),
+    [
+        ("auto", "local", ["CPU:0"], False),
+        ("auto", "local", ["CPU:0", "CPU:1"], False),
+        ("auto", "local", ["GPU:0"], True),
+        ("auto", "local", ["GPU:0", "GPU:1"], True),
+        ("auto", "synchronised", ["GPU:0"], True),
+        ("auto", "synchronised", ["GPU:0", "GPU:1"], False),
+        ("on", "local", ["CPU:0", "CPU:1"], True),
+        ("on", "synchronised", ["CPU:0"], True),
+        ("off", "local", ["GPU:0", "GPU:1"], False),
+    ],
+)
+def test_xla_is_for_gpus_unless_the_recipe_says_otherwise(xla, batchnorm, names, used):
+    recipe = Recipe(train=Train(xla=xla), model=Model(batchnorm=batchnorm))
+
+    assert devices.uses_xla(recipe, names, network()) == used
+
+
+def test_xla_that_would_have_to_talk_to_other_devices_is_refused():
+    recipe = Recipe(train=Train(xla="on"), model=Model(batchnorm="synchronised"))
+
+    with pytest.raises(InputError, match=r"BatchNorm is synchronised; set train\.xla to auto or off"):
+        devices.uses_xla(recipe, ["CPU:0", "CPU:1"], network())
+
+
+@pytest.mark.parametrize("name", ["conv2", "resnet9", "VGG16"])
+def test_a_network_with_max_pooling_goes_without_xla(name):
+    """TensorFlow stops at its gradient, as long as operations must be deterministic."""
+    pooled = models.build(Model(name=name), 32, 10)
+
+    assert not devices.uses_xla(Recipe(model=Model(name=name)), ["GPU:0"], pooled)
+    with pytest.raises(InputError, match=r"conv2|resnet9|VGG16"):
+        devices.uses_xla(Recipe(model=Model(name=name), train=Train(xla="on")), ["GPU:0"], pooled)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_network_has_as_many_replicas_as_devices(count):
+    names = [f"CPU:{index}" for index in range(count)]
+
+    assert devices.strategy(names).num_replicas_in_sync == count

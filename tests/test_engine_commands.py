@@ -1,0 +1,140 @@
+"""Trainings as a user's cluster treats them: told to stop, looked into, diverging. Each command is a process of its own."""
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+from helpers import IMP, LENET, clean_environment, contents, imp, refused
+
+from lottery import checkpoints, store
+
+DENSE = "runs/digits/replicate-1/train"
+NEVER_SAVED = ["--set", "train.checkpoint_share=0"]  # unless the signal says so
+SLOWLY = """
+import time
+from lottery import cli, start
+start.start_tensorflow()
+from lottery import loop
+loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.03)  # and one step a call
+cli.main()
+"""
+
+
+def stop(line, folder, ready, number):
+    """Start `line`, send it the signal `number` once `ready()` holds, and again as the impatient do; its exit code, and the
+    lines it said."""
+    process = subprocess.Popen(line, cwd=folder, env=clean_environment(), stderr=subprocess.PIPE, text=True)
+    while not ready():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    for _ in range(3):
+        process.send_signal(number)
+        time.sleep(0.02)
+    said = process.communicate(timeout=60)[1]
+    return process.returncode, said.splitlines()
+
+
+def slowly(*arguments):
+    return [sys.executable, "-c", SLOWLY, *arguments]
+
+
+def is_written(path):
+    return lambda: path.exists() and path.stat().st_size > 0
+
+
+def step_of(checkpoint):
+    return checkpoints.load(checkpoint).state.step
+
+
+def test_a_training_that_is_told_to_stop_says_so_and_ends_later_with_the_same_bytes(trained, prepared):
+    dense = prepared / DENSE
+    train = slowly("train", *LENET, *NEVER_SAVED)
+
+    for number, moment, least in (
+        (signal.SIGTERM, "snapshots/step-000000.h5", 1),
+        (signal.SIGUSR1, "snapshots/step-000010.h5", 10),
+    ):
+        code, said = stop(train, prepared, is_written(dense / moment), number)
+        assert (code, len(said)) == (75, 2), said
+        assert said[1] == f"stopped by {number.name}; the same command goes on from here"
+        assert least <= step_of(dense / "checkpoint.h5") < least + 7
+        assert not (dense / "result.json").exists()
+    imp("train", cwd=prepared)
+
+    assert contents(dense) == contents(trained / DENSE)
+    assert not list(prepared.rglob("*.tmp"))
+
+
+def test_a_retraining_that_is_told_to_stop_ends_later_with_the_same_bytes(retrained, work):
+    ticket = work / "runs/digits/replicate-1/retrain/q50-step-000000/ticket"
+    retrain = slowly("retrain", *NEVER_SAVED)
+
+    code, said = stop(retrain, work, is_written(ticket / "metrics.jsonl"), signal.SIGTERM)
+
+    assert (code, said[-1]) == (75, "stopped by SIGTERM; the same command goes on from here")
+    assert "Traceback" not in "".join(said)
+    assert 17 <= step_of(ticket / "checkpoint.h5") < 34
+    assert not list(work.rglob("retrain/*/*/result.json"))
+    imp("retrain", cwd=work)
+    assert contents(work / "runs") == contents(retrained / "runs")
+
+
+def test_ranks_that_are_told_to_stop_save_what_they_have_and_end_later_with_the_same_bytes(retrained, work):
+    folder = work / "runs/digits/replicate-1/retrain"
+    retrain = [IMP, "retrain", "--ranks", "3", *NEVER_SAVED]
+
+    code, said = stop(retrain, work, lambda: any(folder.glob("*/*/metrics.jsonl")), signal.SIGTERM)
+
+    assert (code, said[-1]) == (75, "stopped by SIGTERM; the same command goes on from here")
+    assert "Traceback" not in "".join(said)
+    under_way = [path.parent for path in folder.glob("*/*/metrics.jsonl") if not (path.parent / "result.json").exists()]
+    assert under_way
+    for pair in under_way:
+        assert 0 < step_of(pair / "checkpoint.h5") < 51
+    imp("retrain", cwd=work)
+    assert contents(work / "runs") == contents(retrained / "runs")
+
+
+def test_a_traced_training_has_the_same_bytes_and_leaves_a_trace(trained, prepared):
+    done = imp("train", *LENET, "--profile", "trace", cwd=prepared)
+
+    assert contents(prepared / DENSE) == contents(trained / DENSE)
+    (trace,) = (prepared / "trace").glob("plugins/profile/*/trace.json.gz")
+    with gzip.open(trace, "rt") as file:
+        assert any("MatMul" in event["name"] for event in json.load(file)["traceEvents"])
+    assert done.stderr.count("tensorboard --logdir trace") == 1
+
+
+def test_a_folder_that_can_take_no_trace_is_refused_before_training(prepared):
+    (prepared / "file").write_text("mine")
+
+    done = imp("train", *LENET, "--profile", "file", cwd=prepared, check=False)
+
+    refused(done, "file cannot take a trace", "--profile")
+    assert not (prepared / "runs").exists()
+
+
+def test_without_anything_to_train_there_is_no_trace(work):
+    done = imp("train", "--profile", "trace", cwd=work)
+
+    assert done.stderr.splitlines()[0] == "no trace: there is nothing left to train"
+    assert not (work / "trace").exists()
+
+
+def test_a_dense_training_that_diverges_is_one_line_and_keeps_its_checkpoint(prepared):
+    done = imp("train", *LENET, "--set", "train.learning_rate=1e6", cwd=prepared, check=False)
+
+    assert done.returncode == 1
+    assert (done.stdout, done.stderr.count("\n")) == ("", 2), done.stderr  # one says what trains, and where
+    line = done.stderr.splitlines()[1]
+    assert line.startswith(f"imp: {DENSE} diverged: the loss was not finite at step ")
+    for way in ("train.learning_rate", "train.warmup", "train.clip_norm", "remove that folder"):
+        assert way in line
+    result = json.loads((prepared / DENSE / "result.json").read_text())
+    saved = checkpoints.load(prepared / DENSE / "checkpoint.h5").state
+    assert 0 < saved.step <= result["step"] == int(line.split("at step ")[1].split(":")[0])
+    assert all(np.isfinite(array).all() for arrays in store.groups(saved).values() for array in arrays.values())

@@ -1,0 +1,128 @@
+"""Tiny trainings, for the files that test the engine: trainers on the tiny set, networks of a user's own, states to compare."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import keras
+import numpy as np
+from helpers import lenet, tiny_set
+
+from lottery import masks, models, store
+from lottery.layers import BatchNorm, SynchronisedBatchNorm
+from lottery.loop import Trainer
+from lottery.memory import MemoryFeed
+from lottery.recipe import Data, Model, Recipe, Train
+
+CPUS = ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
+STEPS = 6  # an epoch of the tiny set
+VARIED = {"crop": 1, "flip": True}
+KERNELS = ("fc1/kernel", "fc2/kernel", "predictions/kernel")  # of lenet
+
+
+def maker(folder: Path) -> Callable[..., Trainer]:
+    """A function that makes trainers; their sets come to lie below `folder`."""
+
+    @cache
+    def tiny(classes: int) -> tuple:
+        place = folder / str(classes)
+        place.mkdir()
+        return place, tiny_set(place, classes=classes)
+
+    def make(
+        model: Model | None = None,
+        devices: Sequence[str] = CPUS[:1],
+        maskable: Sequence[str] = KERNELS,
+        feed: Callable = MemoryFeed,
+        varied: dict = VARIED,
+        classes: int = 3,
+        **train,
+    ) -> Trainer:
+        data = Data(size=8, **varied)
+        recipe = Recipe(data=data, model=model or lenet(), train=Train(**{"batch": 8, "epochs": 4, "warmup": "0", **train}))
+        return Trainer(
+            recipe, devices, lambda strategy: feed(*tiny(classes), data, strategy), lambda path, shape: path in maskable
+        )
+
+    return make
+
+
+def initial(seed: int = 0, model: Model | None = None, classes: int = 3) -> store.State:
+    return models.initial_weights(model or lenet(), 8, classes, seed)
+
+
+def half_masks(state: store.State, paths: Sequence[str] = KERNELS, seed: int = 0) -> masks.Mask:
+    rng = np.random.default_rng(seed)
+    return {path: rng.random(state.weights[path].shape) < 0.5 for path in paths}
+
+
+def advance(trainer: Trainer, first: int, last: int) -> np.ndarray:
+    """Take steps `first` .. `last` - 1, through as many epochs as that takes; what they found ([steps, 3])."""
+    ends = range((first // STEPS + 1) * STEPS, last, STEPS)
+    return np.concatenate([trainer.advance(*pair, order_seed=0) for pair in itertools.pairwise([first, *ends, last])])
+
+
+def flat(state: store.State) -> store.Arrays:
+    """Every array of `state`, by group and name."""
+    return {f"{group}/{name}": array for group, arrays in store.groups(state).items() for name, array in arrays.items()}
+
+
+def same(one: store.State, other: store.State) -> bool:
+    """Whether two states are the same bit for bit."""
+    arrays, others = flat(one), flat(other)
+    return arrays.keys() == others.keys() and all(array.tobytes() == others[name].tobytes() for name, array in arrays.items())
+
+
+def assert_close(found: store.State, expected: store.State, tolerance: float) -> None:
+    arrays, others = flat(found), flat(expected)
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        np.testing.assert_allclose(array, others[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+# Networks of a user's own: Model(name="tiny:local"), and so on.
+
+
+def _residual(size: int, classes: int, normalise: Callable[..., keras.layers.Layer], dropout: float = 0.0) -> keras.Model:
+    """Three convolutions, one of them beside a shortcut: a chain of three blocks."""
+
+    def unit(x: keras.KerasTensor, number: int, stride: int = 1) -> keras.KerasTensor:
+        x = keras.layers.Conv2D(4, 3, stride, padding="same", use_bias=False, name=f"conv{number}")(x)
+        return keras.layers.ReLU(name=f"relu{number}")(normalise(0.9, 1e-3, "ones", name=f"bn{number}")(x))
+
+    images = keras.Input((size, size, 3), name="images")
+    x = unit(images, 1)
+    x = keras.layers.Add(name="add")([x, unit(x, 2)])
+    x = unit(x, 3, stride=2)
+    if dropout:
+        x = keras.layers.Dropout(dropout, name="dropout")(x)
+    x = keras.layers.Flatten(name="flatten")(x)
+    return keras.Model(images, keras.layers.Dense(classes, name="predictions")(x))
+
+
+def _stock(momentum: float, epsilon: float, gamma: str, **options: str) -> keras.layers.Layer:
+    return keras.layers.BatchNormalization(momentum=momentum, epsilon=epsilon, gamma_initializer=gamma, **options)
+
+
+local = partial(_residual, normalise=BatchNorm)
+synchronised = partial(_residual, normalise=SynchronisedBatchNorm)
+stock = partial(_residual, normalise=_stock, dropout=0.5)
+
+
+def sequential(size: int, classes: int) -> keras.Model:
+    layers = [keras.layers.Conv2D(4, 3), keras.layers.MaxPooling2D(), keras.layers.Flatten(), keras.layers.Dense(classes)]
+    return keras.Sequential([keras.Input((size, size, 3)), *layers])
+
+
+class _Subclassed(keras.Model):
+    def __init__(self, classes: int):
+        super().__init__()
+        self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(classes)
+
+    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        return self.dense(self.flatten(images))
+
+
+def subclassed(size: int, classes: int) -> keras.Model:
+    return _Subclassed(classes)

@@ -65,3 +65,12 @@ def prepared(trained, tmp_path):
     """A folder with nothing but the records of `trained`."""
     shutil.copytree(trained / "data", tmp_path / "work" / "data")
     return tmp_path / "work"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current folder, and an environment that names no run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("IMP_RUN", raising=False)
+    monkeypatch.delenv("IMP_DATA", raising=False)
+    return tmp_path

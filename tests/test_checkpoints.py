@@ -161,3 +161,10 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path, damage):
 
     with pytest.raises(InputError, match=r"checkpoint\.h5 is damaged"):
         checkpoints.load(tmp_path / "checkpoint.h5")
+
+
+def test_a_snapshot_in_the_place_of_a_checkpoint_is_refused_by_name(tmp_path):
+    store.save_state(tmp_path / "checkpoint.h5", drawn(3).state)
+
+    with pytest.raises(InputError, match=r"checkpoint\.h5 is no checkpoint"):
+        checkpoints.load(tmp_path / "checkpoint.h5")

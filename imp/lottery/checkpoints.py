@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.errors import InputError
 from lottery import store
 from lottery.recipe import Train
 
@@ -33,8 +34,10 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Raises InputError as `store.load` does."""
+    """Raises InputError as `store.load` does, and when the file is something else, such as a snapshot."""
     groups, attributes = store.load(path)
+    if "epoch" not in groups or "replicas" not in attributes:
+        raise InputError(f"{path} is no checkpoint: remove it and run its stage again")
     state, found = store.as_state(groups, attributes), groups["epoch"]["found"]
     return Checkpoint(state, found, float(attributes["seconds"]), int(attributes["replicas"]), bool(attributes["xla"]))
 

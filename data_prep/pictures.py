@@ -1,9 +1,11 @@
-"""One image, whatever its format, as uint8 [size, size, 3]. The rule, for every source:
+"""One image, whatever its format, as uint8 [size, size, channels]: three channels (RGB) or one (grey). The rule, for every
+source:
 
 1. A JPEG is decoded at the smallest scale (1/1, 1/2, 1/4, 1/8) that is still as large as the result; of an animation, the
    first frame counts.
 2. Sixteen bits of grey become eight (x / 257, rounded; of colour, Pillow keeps the upper eight), palettes and CMYK become RGB,
-   transparency is dropped, grey is repeated.
+   transparency is dropped. For three channels grey is repeated; for one, RGB becomes luma (Pillow's L: ITU-R 601-2,
+   0.299 R + 0.587 G + 0.114 B, rounded) before it is resized.
 3. The largest centred square is kept; it is brought down with Pillow's Hamming filter or up with its bicubic one, and left
    as it is at the right size.
 4. The orientation that EXIF gives is applied.
@@ -18,6 +20,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from data_prep.errors import first_line
 from data_prep.sources import Picture
 
+_MODES = {1: "L", 3: "RGB"}
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -33,16 +36,18 @@ class Undecodable(Exception):
     """An image that cannot be read; the message is the reason, in one line."""
 
 
-def pixels(picture: Picture, size: int) -> np.ndarray:
-    """`picture` as uint8 [size, size, 3]. Raises Undecodable, and OSError when not the image but the machine is at fault."""
+def pixels(picture: Picture, size: int, channels: int = 3) -> np.ndarray:
+    """`picture` as uint8 [size, size, channels]; `channels` is 3 or 1. Raises Undecodable, and OSError when not the image but
+    the machine is at fault."""
     try:
         with _opened(picture) as image:
             image.draft(None, (size, size))
             image.load()
-            square = _square(_eight_bits(image), size)
+            flat = _eight_bits(image)
+            square = _square(flat.convert("L") if channels == 1 else flat, size)
             turn = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
         upright = square if turn is None else square.transpose(turn)
-        return np.asarray(upright.convert("RGB"))
+        return np.asarray(upright.convert(_MODES[channels])).reshape(size, size, channels)
     except UnidentifiedImageError:
         raise Undecodable("not an image, or of an unknown format") from None
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:

@@ -28,7 +28,7 @@ class Settings:
 
     `validation` is the fraction of the training images held out; `test` the fraction cut off first where the source has
     no images of its own to test on. Both are stratified by class and drawn with `split_seed`. `classes` keeps the first so
-    many classes; 0 keeps all.
+    many classes; 0 keeps all. `channels` is 3, or 1 for grey images.
     """
 
     source: str
@@ -37,20 +37,32 @@ class Settings:
     test: float = 0.2
     split_seed: int = 0
     classes: int = 0
+    channels: int = 3
 
     def __post_init__(self) -> None:
-        """The same files are the same source from wherever they are named."""
+        """The same files are the same source from wherever they are named. Raises InputError for any other `channels`."""
+        if self.channels not in (1, 3):
+            raise InputError(f"images have 3 channels or 1, not {self.channels}: change data.channels")
         kind, _, name = self.source.partition(":")
         if kind in PATHS:
             object.__setattr__(self, "source", f"{kind}:{Path(name).expanduser().resolve()}")
 
+    @property
+    def shape(self) -> records.Shape:
+        return self.size, self.size, self.channels
+
+    def recorded(self) -> dict[str, Any]:
+        """As a manifest has them: three channels go unsaid there, as they did before there were others."""
+        values = dataclasses.asdict(self)
+        return {key: value for key, value in values.items() if (key, value) != ("channels", 3)}
+
     def folder(self, root: Path) -> Path:
-        """Where the set lies under `root`: `digits-32`, `tfds-cifar10-32`, `folder-photos-64-first10`."""
+        """Where the set lies under `root`: `digits-32`, `tfds-mnist-28-grey`, `folder-photos-64-first10`."""
         kind, colon, name = self.source.partition(":")
         if kind in PATHS:
             name = Path(name).stem if kind == "arrays" else Path(name).name
-        first = f"-first{self.classes}" if self.classes else ""
-        return root / f"{kind}{colon and '-'}{name.replace('/', '-').replace(':', '-')}-{self.size}{first}"
+        kept = "-grey" * (self.channels == 1) + (f"-first{self.classes}" if self.classes else "")
+        return root / f"{kind}{colon and '-'}{name.replace('/', '-').replace(':', '-')}-{self.size}{kept}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,13 +168,13 @@ def plan(settings: Settings, source: Source, folder: Path) -> Planned:
             raise InputError(
                 f"the {name} split of {settings.source} would be empty: change --val or --test (data.validation, data.test)"
             )
-        step = records.images_per_shard((settings.size, settings.size, 3))
+        step = records.images_per_shard(settings.shape)
         for number, start in enumerate(range(0, len(indices), step)):
             part = indices[start : start + step]
             shard = records.shard_name(name, number)
-            tasks.append(Task(folder, shard, name, settings.size, split.part(part), split.labels[part]))
+            tasks.append(Task(folder, shard, name, settings.shape, split.part(part), split.labels[part]))
     fingerprints = [split.fingerprint for split in (source.train, source.test) if split]
-    begun = {"made_with": dataclasses.asdict(settings), "made_by": _versions(), "source": fingerprints}
+    begun = {"made_with": settings.recorded(), "made_by": _versions(), "source": fingerprints}
     return Planned(tasks, classes, begun)
 
 
@@ -261,7 +273,6 @@ def _check_bad(bad: Sequence[records.Bad], images: int, max_bad: float) -> None:
 
 
 def _manifest(settings: Settings, planned: Planned, made: Sequence[Made]) -> records.Manifest:
-    shape = (settings.size, settings.size, 3)
     kept = [one.shard for one in made if one.shard.count]
     for empty in (one.shard for one in made if not one.shard.count):
         (planned.tasks[0].folder / empty.name).unlink()
@@ -270,7 +281,7 @@ def _manifest(settings: Settings, planned: Planned, made: Sequence[Made]) -> rec
         if not any(shard.split == split for shard in kept):
             raise InputError(f"no image of the {split} split of {settings.source} can be decoded")
     return records.Manifest(
-        shape, planned.classes, kept, dataclasses.asdict(settings), planned.begun["made_by"], bad, planned.begun["source"]
+        settings.shape, planned.classes, kept, settings.recorded(), planned.begun["made_by"], bad, planned.begun["source"]
     )
 
 
@@ -288,10 +299,11 @@ def _check_mended(folder: Path, manifest: records.Manifest, before: records.Mani
 
 
 def _check_settings(folder: Path, made_with: dict[str, Any], settings: Settings) -> None:
+    there = {"channels": 3} | made_with
     differs = [
-        f"data.{key} {made_with.get(key)!r} there, {value!r} wanted"
+        f"data.{key} {there.get(key)!r} there, {value!r} wanted"
         for key, value in dataclasses.asdict(settings).items()
-        if made_with.get(key) != value
+        if there.get(key) != value
     ]
     if differs:
         raise InputError(

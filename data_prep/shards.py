@@ -15,12 +15,12 @@ from data_prep.sources import Part
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A shard to make in `folder`: its images (`part`, whose `labels` are int32, [n]), brought to `size`."""
+    """A shard to make in `folder`: its images (`part`, whose `labels` are int32, [n]), brought to `shape`."""
 
     folder: Path
     name: str
     split: str
-    size: int
+    shape: records.Shape
     part: Part
     labels: np.ndarray
 
@@ -87,6 +87,6 @@ def _examples(task: Task, bad: list[records.Bad]) -> Iterator[records.Example]:
     content = task.part.load()
     for name, picture, label in zip(content.names, content.pictures, task.labels, strict=True):
         try:
-            yield pixels(picture, task.size), int(label)
+            yield pixels(picture, task.shape[0], task.shape[2]), int(label)
         except Undecodable as error:
             bad.append(records.Bad(task.split, name, str(error)))

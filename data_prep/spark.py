@@ -84,6 +84,8 @@ def _context(master: str, log: Path) -> Iterator[Any]:
         context = SparkContext(conf=settings, gateway=gateway)
     except PySparkRuntimeError:
         raise InputError(f"Spark did not start ({_last_line(log)}): see {log}") from None
+    server: Any = context._accumulatorServer
+    server.handle_error = lambda request, address: None  # it would print that Java has heard Ctrl-C too
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, on_interrupt)  # SparkContext sets one of its own
     try:

@@ -29,20 +29,26 @@ def lenet(**settings: Any) -> Model:
 
 
 def tiny_set(
-    folder: Path, size: int = 8, train: int = 48, others: int = 11, classes: int = 3, per_shard: int | None = None
+    folder: Path,
+    size: int = 8,
+    train: int = 48,
+    others: int = 11,
+    classes: int = 3,
+    per_shard: int | None = None,
+    channels: int = 3,
 ) -> records.Manifest:
     """A prepared set of noise with a bright stripe per class, easy to learn; `per_shard` images a shard, or all in one."""
     rng = np.random.default_rng(0)
     shards = []
     for split, count in (("train", train), ("validation", others), ("test", others)):
         labels = np.arange(count) % classes
-        images = rng.integers(0, 60, (count, size, size, 3)).astype(np.uint8)
+        images = rng.integers(0, 60, (count, size, size, channels)).astype(np.uint8)
         for index, label in enumerate(labels):
             images[index, 2 * label : 2 * label + 2] += 150
         for number, start in enumerate(range(0, count, per_shard or count)):
             examples = zip(*(values[start : start + (per_shard or count)] for values in (images, labels)), strict=True)
             shards.append(records.write_shard(folder / records.shard_name(split, number), split, examples))
-    manifest = records.Manifest((size, size, 3), [str(label) for label in range(classes)], shards, {})
+    manifest = records.Manifest((size, size, channels), [str(label) for label in range(classes)], shards, {})
     records.write_manifest(folder, manifest)
     return manifest
 
@@ -77,7 +83,7 @@ def contents(folder: Path) -> dict[str, Any]:
         name = str(path.relative_to(folder))
         if path.suffix == ".h5":
             found[name] = path.read_bytes()
-        elif path.name in ("result.json", "thresholds.json"):
+        elif path.name in ("result.json", "thresholds.json", "round.json"):
             found[name] = _timeless(json.loads(path.read_text()))
         elif path.name == "metrics.jsonl":
             found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]

@@ -73,6 +73,17 @@ def test_mirroring_alone_turns_images_round(run):
         np.testing.assert_array_equal(moved, image[:, ::-1] if mirror else image)
 
 
+@pytest.mark.parametrize("varied", [{"crop": 2, "flip": True}, {"crop": 0, "resized_crop": 0.3, "flip": True}])
+def test_one_channel_is_varied_like_each_of_three(varied):
+    data, images = Data(size=SIZE, **varied), noise(20)
+    draws = order.draws(data, 20, 0, 0)
+
+    grey = augmented(on_one_device, data, images[..., 1:2], **draws)
+
+    assert grey.shape == (20, SIZE, SIZE, 1)
+    np.testing.assert_array_equal(grey, augmented(on_one_device, data, images, **draws)[..., 1:2])
+
+
 def test_images_that_are_not_to_be_varied_are_left_alone():
     images = noise(4)
 
@@ -137,4 +148,14 @@ def test_a_square_is_cut_out_and_ends_at_the_border(run, side):
 
 
 def test_normalised_images_lie_between_minus_one_and_one():
-    np.testing.assert_array_equal(normalise(np.array([0, 51, 255], np.uint8)).numpy(), np.array([-1, -0.6, 1], np.float32))
+    found = normalise(np.array([0, 51, 255], np.uint8), Data()).numpy()
+
+    np.testing.assert_array_equal(found, np.array([-1, -0.6, 1], np.float32))
+
+
+def test_images_are_scaled_by_channel_as_the_recipe_says():
+    data = Data(mean=[0.0, 0.2, 0.5], deviation=[1.0, 0.4, 0.5])
+
+    found = normalise(np.array([[[51, 51, 255]]], np.uint8), data).numpy()
+
+    np.testing.assert_allclose(found, [[[0.2, 0.0, 1.0]]], atol=1e-7)

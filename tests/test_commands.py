@@ -32,7 +32,7 @@ def test_the_smoke_recipe_runs_from_images_to_a_report(smoke):
     assert "Open runs/smoke/report/index.html" in done.stdout
     report = folder / "runs/latest/report"
     assert {path.name for path in report.iterdir()} == {
-        *("index.html", "summary.csv", "summary.md", "accuracy.png", "training.md", "training.png")
+        *("index.html", "summary.csv", "summary.md", "accuracy.png", "early_stop.png", "training.md", "training.png")
     }
     with open(report / "summary.csv") as file:
         rows = list(csv.DictReader(file))
@@ -84,7 +84,7 @@ def test_status_and_report_print_json(smoke):
 
     lines = json.loads(imp("status", "--json", cwd=folder).stdout)
     report = json.loads(imp("report", "--json", cwd=folder).stdout)
-    tables = json.loads(imp("thresholds", "--json", cwd=folder).stdout)
+    table = json.loads(imp("thresholds", "--json", cwd=folder).stdout)
 
     assert {line["stage"]: (line["done"], line["missing"]) for line in lines} == {
         "records": (1, 0),
@@ -93,8 +93,9 @@ def test_status_and_report_print_json(smoke):
         "retrain": (8, 0),
     }
     assert len(report["networks"]) == 9
-    assert [row["quantile"] for row in tables[0]["quantiles"]] == [50, 90]
-    assert tables[0]["quantiles"][1]["pruned"] == int(np.ceil(0.9 * (tables[0]["count"] - 1)))
+    assert {"scope", "count", "min", "max", "mean"} <= table.keys()
+    assert [row["quantile"] for row in table["quantiles"]] == [50, 90]
+    assert table["quantiles"][1]["pruned"] == int(np.ceil(0.9 * (table["count"] - 1)))
 
 
 def test_help_imports_nothing_heavy():
@@ -135,7 +136,7 @@ def test_three_ranks_give_the_bytes_of_one_process(retrained, work):
 def test_surplus_ranks_say_so_and_idle(work):
     done = imp("retrain", "--ranks", "4", "--quantiles", "50", "--rewind", "1ep", cwd=work)
 
-    assert "3 ranks to train on, 1 pairs to train: 2 idle" in done.stderr
+    assert "3 ranks to train on, 1 networks to train now: 2 idle" in done.stderr
     assert len(list(work.glob("runs/latest/replicate-1/retrain/*/ticket/result.json"))) == 1
 
 
@@ -247,7 +248,7 @@ def test_more_replicates_get_the_masks_that_the_first_one_has(work):
     imp("train", "--set", "replicates=2", cwd=work)
     assert "missing" in imp("status", cwd=work).stdout
 
-    tables = json.loads(imp("thresholds", "--json", cwd=work).stdout)
+    tables = map(json.loads, imp("thresholds", "--json", cwd=work).stdout.splitlines())
 
     assert [[row["quantile"] for row in table["quantiles"]] for table in tables] == [[50, 75, 90]] * 2
 

@@ -39,14 +39,15 @@ def images(tmp_path_factory):
     return folder
 
 
-def tasks(images, folder, count=6):
+def tasks(images, folder, count=6, channels=3):
     """Shards of 10 images each to make in `folder`; the last one's are arrays."""
     folder.mkdir(exist_ok=True)
     labels = np.arange(10, dtype=np.int32)
     files = [Files(images, [f"{index:03}.png" for index in range(10 * shard, 10 * shard + 10)]) for shard in range(count - 1)]
     arrays = Pictures([f"row {row}" for row in range(10)], np.random.default_rng(1).integers(0, 65536, (10, 9, 9), np.uint16))
     parts = [*files, arrays]
-    return [Task(folder, f"train-{number:05}.tfrecord", "train", 16, part, labels) for number, part in enumerate(parts)]
+    shape = 16, 16, channels
+    return [Task(folder, f"train-{number:05}.tfrecord", "train", shape, part, labels) for number, part in enumerate(parts)]
 
 
 def made(engine, tasks, means):
@@ -72,6 +73,13 @@ def test_one_process_names_what_it_cannot_decode(expected):
 @pytest.mark.parametrize("workers", [2, 3, 9])
 def test_any_number_of_processes_gives_the_same_bytes(images, expected, tmp_path, workers):
     assert made(local, tasks(images, tmp_path), workers) == expected
+
+
+def test_grey_shards_are_the_same_bytes_from_one_process_and_from_several(images, tmp_path):
+    one, several = (made(local, tasks(images, tmp_path / str(count), channels=1), count) for count in (1, 3))
+
+    assert one == several
+    assert {shard.shard.bytes - 16 for shard in one[0].values()} == {10 * (4 + 256), 9 * (4 + 256)}
 
 
 def test_no_shards_need_no_process():

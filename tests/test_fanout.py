@@ -14,7 +14,7 @@ import pytest
 
 from data_prep.errors import InputError
 from lottery import fanout, preemption
-from lottery.grids import Job
+from lottery.jobs import Job
 from lottery.preemption import Preempted
 
 JOBS = [Job(1, Fraction(quantile), 0, "ticket") for quantile in range(60, 68)]
@@ -173,7 +173,7 @@ def test_alone_a_process_does_every_job_in_order():
     found, started = [], []
 
     coordinated = fanout.fan_out(
-        lambda: JOBS, lambda: started.append(1) or work, lambda job, result: found.append((job, result)), print
+        lambda: list(JOBS), lambda: started.append(1) or work, lambda *pair: found.append(pair) or [], print
     )
 
     assert coordinated
@@ -194,9 +194,38 @@ def test_alone_a_result_is_told_before_the_next_job_begins():
     def make_work():
         return lambda job: events.append(("work", int(job.quantile))) or {}
 
-    fanout.fan_out(lambda: JOBS[:2], make_work, lambda job, _: events.append(("done", int(job.quantile))), print)
+    fanout.fan_out(lambda: JOBS[:2], make_work, lambda job, _: events.append(("done", int(job.quantile))) or [], print)
 
     assert events == [("work", 60), ("done", 60), ("work", 61), ("done", 61)]
+
+
+def nothing_more(job, result):
+    return []
+
+
+def then(follow):
+    """A `done` of a grid in which some jobs can be done only after others: `follow` says which, by quantile."""
+    return lambda job, result: [JOBS[quantile - 60] for quantile in follow.get(int(job.quantile), [])]
+
+
+def quantiles(jobs):
+    return [int(job.quantile) for job in jobs]
+
+
+def test_alone_what_a_job_has_made_possible_comes_before_what_waits():
+    done, found = then({60: [63, 64], 63: [65]}), []
+
+    fanout.fan_out(lambda: JOBS[:3], lambda: work, lambda job, result: found.append(job) or done(job, result), print)
+
+    assert quantiles(found) == [60, 63, 65, 64, 61, 62]
+
+
+def test_alone_a_chain_is_done_to_its_end():
+    done, found = then({quantile: [quantile + 1] for quantile in range(60, 67)}), []
+
+    fanout.fan_out(lambda: JOBS[:1], lambda: work, lambda job, result: found.append(job) or done(job, result), print)
+
+    assert found == JOBS
 
 
 class Killed(BaseException):
@@ -258,9 +287,9 @@ class Ranks:
             here.world = World(number, self.boxes, broadcasts, self.aborted, over)
             try:
                 self.returned[number] = fanout.fan_out(
-                    make_jobs or (lambda: jobs),
+                    make_jobs or (lambda: list(jobs)),
                     make_work or started,
-                    done or (lambda *pair: self.done.append(pair)),
+                    lambda *pair: self.done.append(pair) or (done or nothing_more)(*pair),
                     self.said.append,
                 )
             except (Exception, Preempted) as error:
@@ -323,7 +352,79 @@ def test_ranks_without_a_job_start_nothing_and_are_told_of(monkeypatch):
     assert ranks.hanging == []
     assert len(ranks.started) == 2
     assert len(ranks.done) == 2
-    assert ranks.said == ["4 ranks to train on, 2 pairs to train: 2 idle"]
+    assert ranks.said == ["4 ranks to train on, 2 networks to train now: 2 idle"]
+
+
+def test_on_ranks_what_a_job_has_made_possible_comes_before_what_waits(monkeypatch):
+    ranks = Ranks(monkeypatch, 2, JOBS[:3], done=then({60: [63, 64], 63: [65]}))
+
+    assert ranks.hanging == []
+    assert quantiles(job for _, job in ranks.worked) == [60, 63, 65, 64, 61, 62]
+
+
+def test_a_rank_that_found_nothing_to_do_gets_what_becomes_possible_later(monkeypatch):
+    """Three jobs follow on one, and each of the three waits until all are under way: all three ranks have to be at work."""
+    together = threading.Barrier(3, timeout=10)
+
+    def meet(job):
+        if job != JOBS[0]:
+            together.wait()
+        return work(job)
+
+    ranks = Ranks(monkeypatch, 4, JOBS[:1], meet, done=then({60: [61, 62, 63]}))
+
+    assert ranks.hanging == []
+    assert len({rank for rank, job in ranks.worked if job != JOBS[0]}) == 3
+    assert sorted(quantiles(job for job, _ in ranks.done)) == [60, 61, 62, 63]
+    assert sorted(ranks.started) == [1, 2, 3]
+    assert ranks.said == ["3 ranks to train on, 1 networks to train now: 2 idle"]
+
+
+def test_ranks_that_idle_while_a_chain_is_done_by_another_end_with_it(monkeypatch):
+    ranks = Ranks(monkeypatch, 4, JOBS[:1], done=then({quantile: [quantile + 1] for quantile in range(60, 67)}))
+
+    assert ranks.hanging == []
+    assert [job for job, _ in ranks.done] == JOBS
+    assert ranks.returned == {0: True, 1: False, 2: False, 3: False}
+    assert all(box.empty() for box in ranks.boxes)
+
+
+def test_a_job_that_makes_nothing_possible_leaves_nobody_waiting_for_what_it_should_have(monkeypatch):
+    """As when a round fails: what needs it is never handed out."""
+    ranks = Ranks(monkeypatch, 3, JOBS[:2], done=then({61: [62]}))
+
+    assert ranks.hanging == []
+    assert sorted(quantiles(job for job, _ in ranks.done)) == [60, 61, 62]
+
+
+def test_two_chains_on_more_ranks_than_chains_are_both_done(monkeypatch):
+    ranks = Ranks(monkeypatch, 5, [JOBS[0], JOBS[4]], done=then({60: [61], 61: [62], 62: [63], 64: [65], 65: [66], 66: [67]}))
+
+    assert ranks.hanging == []
+    found = quantiles(job for job, _ in ranks.done)
+    assert [quantile for quantile in found if quantile < 64] == [60, 61, 62, 63]
+    assert [quantile for quantile in found if quantile > 63] == [64, 65, 66, 67]
+
+
+def test_after_a_job_that_was_told_to_stop_what_another_has_made_possible_waits_too(monkeypatch):
+    begun, stopped = threading.Event(), threading.Event()
+
+    def one_stops(job):
+        if job == JOBS[0]:
+            assert begun.wait(10)
+            stopped.set()
+            raise Preempted("stopped by SIGTERM")
+        begun.set()
+        assert stopped.wait(10)
+        time.sleep(0.05)
+        return work(job)
+
+    ranks = Ranks(monkeypatch, 4, JOBS[:2], one_stops, done=then({61: [62, 63]}))
+
+    assert ranks.hanging == []
+    assert sorted(quantiles(job for job, _ in ranks.done)) == [60, 61]
+    assert isinstance(ranks.raised[0], Preempted)
+    assert ranks.returned == {1: False, 2: False, 3: False}
 
 
 def test_without_jobs_every_rank_ends(monkeypatch):

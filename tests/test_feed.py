@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from data_prep import records
 from data_prep.errors import InputError
 from lottery import capacity, order, stream
+from lottery.augment import augment, cut_out, normalise
 from lottery.engine import make_feed
 from lottery.memory import MemoryFeed
 from lottery.recipe import Data
@@ -35,6 +36,13 @@ def uneven(tmp_path_factory):
     """1,311 training images in shards of 600: blocks of 250, 250, 100, 250, 250, 100, 111."""
     folder = tmp_path_factory.mktemp("records")
     return folder, tiny_set(folder, train=1311, others=411, per_shard=600)
+
+
+@pytest.fixture(scope="module")
+def grey(tmp_path_factory):
+    """The same with one channel."""
+    folder = tmp_path_factory.mktemp("records")
+    return folder, tiny_set(folder, train=1311, others=411, per_shard=600, channels=1)
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +119,22 @@ def test_epochs_follow_each_other_whole(uneven, make, batch):
 
     for epoch in range(3):
         assert_same(fed(feed, feed.epoch(3, epoch, batch), steps, (1, 5, 9)), expected(uneven, data, batch, 3, epoch, 0, steps))
+
+
+def test_grey_images_are_fed_and_varied_alike_from_memory_and_streamed(grey):
+    data = Data(**VARIED, shuffle=500, channels=1)
+    feeds = [make(grey, data) for make in BOTH]
+    varied = []
+    for feed in feeds:
+        found = fed(feed, feed.epoch(3, 1, 64), 1311 // 64, (1, 5, 9))
+        assert_same(found, expected(grey, data, 64, 3, 1, 0, 1311 // 64))
+        draws = {name: tf.constant(found[name][0]) for name in ("corner", "mirrored", "hole")}
+        images = normalise(augment(tf.constant(found["images"][0]), draws, data), data)
+        varied.append(cut_out(images, draws["hole"], data.cutout).numpy())
+
+    assert [feed.channels for feed in feeds] == [1, 1]
+    assert varied[0].shape == (64, 8, 8, 1)
+    assert varied[0].tobytes() == varied[1].tobytes()
 
 
 @pytest.mark.parametrize("make", BOTH)

@@ -1,4 +1,4 @@
-"""Grids as a user writes them, and the jobs they span."""
+"""Grids and rates as a user writes them."""
 
 import itertools
 from decimal import Decimal
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data_prep.errors import InputError
 from lottery import grids
-from lottery.grids import Job, Point
+from lottery.grids import Point
 
 relaxed = settings(deadline=None)
 PERCENT = st.decimals(0, 100, allow_nan=False, places=4)
@@ -130,42 +130,72 @@ def test_points_in_epochs():
     assert grids.parse_point("10it").epochs(None) == 0
 
 
-def test_a_job_is_named_readably():
-    assert str(Job(1, Fraction("97.5"), 45, "ticket")) == "replicate-1 q97.5-step-000045 ticket"
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("", []),
+        ("  ", []),
+        ("9", [9]),
+        ("1..4", [1, 2, 3, 4]),
+        ("3,7,9..18:3", [3, 7, 9, 12, 15, 18]),
+        (" 1 , 100 ", [1, 100]),
+        ("2..2", [2]),
+        ("3.0", [3]),
+    ],
+)
+def test_rounds_are_whole_numbers_ascending(text, levels):
+    found = grids.parse_levels(text)
+
+    assert found == levels
+    assert all(type(level) is int for level in found)
 
 
-def test_there_is_a_ticket_for_every_replicate_quantile_and_step():
-    found = grids.jobs(2, [Fraction(80), Fraction(90)], [0, 45])
+@pytest.mark.parametrize(
+    "text", ["0", "0..3", "1.5", "1..3:0.5", "-1", "3,1", "3,3", "1,", "101", "1..", "one", "1-3", "1..3:0", "1 2"]
+)
+def test_malformed_rounds_are_refused_and_quoted(text):
+    with pytest.raises(InputError) as refusal:
+        grids.parse_levels(text)
 
-    assert len(found) == 8
-    assert {(job.replicate, int(job.quantile), job.step) for job in found} == {
-        (replicate, quantile, step) for replicate in (1, 2) for quantile in (80, 90) for step in (0, 45)
-    }
-    assert {job.variant for job in found} == {"ticket"}
-
-
-def test_controls_accompany_their_quantiles_alone():
-    found = grids.jobs(1, [Fraction(80), Fraction(90)], [0, 45], ["reinit", "shuffle", "random"], [Fraction(90), Fraction(95)])
-
-    controls = [(job.variant, int(job.quantile), job.step) for job in found if job.variant != "ticket"]
-    assert sorted(controls) == [("random", 90, 0), ("reinit", 90, 0), ("shuffle", 90, 0), ("shuffle", 90, 45)]
+    assert repr(text) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
-def test_a_control_from_scratch_is_trained_once_whatever_the_rewind_points():
-    found = grids.jobs(1, [Fraction(90)], [45, 90], ["reinit"], [Fraction(90)])
-
-    assert [(job.variant, job.step) for job in found] == [("reinit", 0), ("ticket", 45), ("ticket", 90)]
-
-
-def test_the_longest_jobs_come_first():
-    found = grids.jobs(2, [Fraction(80), Fraction(90)], [90, 0, 45], ["shuffle"], [Fraction(80)])
-
-    assert [job.step for job in found] == sorted(job.step for job in found)
+def test_rates_are_read_in_their_order_and_exactly():
+    assert grids.parse_rates(["predictions/*=10", " Conv* = 2.5 ", "a=b/[xy]?=0", "*=99.9"]) == [
+        ("predictions/*", Fraction(10)),
+        ("Conv*", Fraction("2.5")),
+        ("a=b/[xy]?", Fraction(0)),
+        ("*", Fraction("99.9")),
+    ]
 
 
-def test_no_two_jobs_are_the_same():
-    found = grids.jobs(
-        2, iter([Fraction(80), Fraction(90)]), iter([0, 45]), ["reinit", "shuffle", "random"], iter([Fraction(80)])
-    )
+def test_there_may_be_no_other_rates():
+    assert grids.parse_rates([]) == []
 
-    assert len(set(found)) == len(found) == 2 * (4 + 1 + 2 + 1)
+
+@pytest.mark.parametrize(
+    "text", ["", "predictions/*", "predictions/*=", "=10", " =10", "a=100", "a=-1", "a=1e1", "a=ten", "a=10%", "a=10=", "a:10"]
+)
+def test_a_malformed_rate_is_refused_and_quoted(text):
+    with pytest.raises(InputError) as refusal:
+        grids.parse_rates(["*=10", text])
+
+    assert repr(text) in str(refusal.value)
+    assert "predictions/*=10" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_first_pattern_that_a_path_matches_has_its_rate():
+    others = grids.parse_rates(["predictions/*=10", "*/kernel=5", "predictions/kernel=1"])
+
+    assert grids.rate_of("predictions/kernel", Fraction(20), others) == 10
+    assert grids.rate_of("Conv1/kernel", Fraction(20), others) == 5
+    assert grids.rate_of("Conv1/bias", Fraction(20), others) == 20
+    assert grids.rate_of("Conv1/bias", Fraction(20), []) == 20
+
+
+def test_patterns_of_rates_heed_case_and_match_whole_paths():
+    others = grids.parse_rates(["conv1/*=5", "kernel=1"])
+
+    assert grids.rate_of("Conv1/kernel", Fraction(20), others) == 20

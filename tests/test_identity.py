@@ -14,8 +14,9 @@ RECIPES = [
     {"train": {"optimizer": "adam", "schedule": "step", "milestones": "2ep,5ep", "learning_rate": 1e-3}},
     {"model": {"name": "lenet_300_100"}, "thresholds": {"exclude": ["a/*", "ä/*"], "layerwise": True}},
     {"retrain": {"slots": "restore", "order": "same"}, "model": {"alpha": 1 / 3}},
+    {"train": {"steps": 500, "evaluate": "7it"}, "rounds": {"rate": 0.1, "rates": ["é/*=0.1"], "finetune_rate": 1 / 3}},
 ]
-STAGES = ["train", "thresholds", "retrain"]
+STAGES = ["train", "thresholds", "retrain", "rounds", "finetune"]
 
 
 def contents(folder):
@@ -131,6 +132,8 @@ def test_a_run_that_is_not_there_or_holds_nothing_suits_every_recipe(tmp_path):
         ("replicate-1/train", "train"),
         ("replicate-2/masks", "thresholds"),
         ("replicate-7/retrain/q97.5-step-000045/shuffle", "retrain"),
+        ("replicate-1/rounds/weights-step-000000/03", "rounds"),
+        ("replicate-1/rounds/finetune-step-000045/12/ticket", "finetune"),
     ],
 )
 def test_every_output_of_a_run_is_compared_wherever_it_lies(tmp_path, name, stage):
@@ -152,3 +155,110 @@ def test_each_output_is_compared_by_what_its_own_stage_depends_on(tmp_path):
         pass
     with pytest.raises(InputError, match=r"masks .*\(thresholds\.layerwise was False, is True\)"):
         identity.check(tmp_path, changed)
+
+
+def claim(folder, stage, **tables):
+    with identity.claimed(folder, recipe.resolve(tables), stage):
+        pass
+
+
+def forget(folder, *keys):
+    """Let an output be from before there were these keys."""
+    path = folder / "made_with.json"
+    content = json.loads(path.read_text())
+    for key in keys:
+        del content["values"][key]
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("stage", ["train", "thresholds", "retrain"])
+@pytest.mark.parametrize("keys", [["data.channels"], ["train.evaluate"], ["data.channels", "train.evaluate"]], ids=str)
+def test_an_output_from_before_a_key_existed_was_made_with_its_default(folder, stage, keys):
+    claim(folder, stage)
+    forget(folder, *keys)
+    before = contents(folder)
+
+    identity.check(folder.parents[1], Recipe())
+    claim(folder, stage)
+
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "table", "words"),
+    [
+        ("data.channels", {"data": {"channels": 1}}, "data.channels was 3, is 1"),
+        ("train.evaluate", {"train": {"evaluate": "2ep"}}, "train.evaluate was '1ep', is '2ep'"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["train", "thresholds", "retrain"])
+def test_an_output_from_before_a_key_existed_is_refused_with_another_value(folder, stage, key, table, words):
+    claim(folder, stage)
+    forget(folder, key)
+
+    with pytest.raises(InputError, match=rf"\({words}\)"):
+        identity.check(folder.parents[1], recipe.resolve(table))
+    with pytest.raises(InputError, match=rf"\({words}\)"):
+        claim(folder, stage, **table)
+
+
+@pytest.mark.parametrize("key", ["data.crop", "train.momentum"])
+def test_any_other_key_that_an_output_does_not_know_is_a_difference(folder, key):
+    claim(folder, "train")
+    forget(folder, key)
+
+    with pytest.raises(InputError, match=f"{key} was None, is"):
+        identity.check(folder.parents[1], Recipe())
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        ({"rate": 10.0}, r"rounds\.rate was 20\.0, is 10\.0"),
+        ({"rates": ["fc*=10"]}, r"rounds\.rates was \[\], is \['fc\*=10'\]"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["rounds", "finetune"])
+def test_rounds_of_another_rate_are_refused(folder, stage, rounds, words):
+    claim(folder, stage)
+
+    with pytest.raises(InputError, match=rf"\({words}\)"):
+        claim(folder, stage, rounds=rounds)
+
+
+@pytest.mark.parametrize("stage", ["train", "thresholds", "retrain"])
+def test_what_is_no_round_does_not_depend_on_rounds(folder, stage):
+    claim(folder, stage)
+
+    claim(folder, stage, rounds={"rate": 10.0, "rates": ["fc*=10"], "finetune_rate": 0.5})
+
+
+@pytest.mark.parametrize("stage", ["rounds", "finetune"])
+def test_more_rounds_other_methods_and_controls_claim_a_folder_again(folder, stage):
+    claim(folder, stage)
+
+    wider = {"levels": 20, "methods": ["lr", "finetune", "init"], "rewind": "0,10it,1ep"}
+    claim(folder, stage, pruning=["rounds"], rounds={**wider, "controls": ["random", "extended"], "control_levels": "1..18:3"})
+
+
+def test_the_rate_of_finetuning_is_what_finetuned_rounds_are_made_with_and_no_others(folder):
+    claim(folder / "rounds", "rounds")
+    claim(folder / "finetune", "finetune")
+    other = {"rounds": {"finetune_rate": 0.01}}
+
+    claim(folder / "rounds", "rounds", **other)
+    with pytest.raises(InputError, match=r"\(rounds\.finetune_rate was 0\.0, is 0\.01\)"):
+        claim(folder / "finetune", "finetune", **other)
+
+
+def test_so_many_steps_instead_of_epochs_are_a_difference(folder):
+    claim(folder, "train")
+
+    with pytest.raises(InputError, match=r"\(train\.epochs was 20, is None; train\.steps was None, is 900\)"):
+        claim(folder, "train", train={"steps": 900})
+
+
+def test_epochs_are_no_matter_where_there_are_so_many_steps(folder):
+    claim(folder, "train", train={"steps": 900, "epochs": 5})
+
+    claim(folder, "train", train={"steps": 900, "epochs": 7})

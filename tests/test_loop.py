@@ -168,6 +168,54 @@ def test_evaluation_counts_each_image_once_whatever_the_batch(make_trainer):
     assert found[0].loss == pytest.approx(found[1].loss, rel=1e-6)
 
 
+@pytest.mark.parametrize(("batch", "evaluated"), [(8, 256), (5, 255), (48, 240), (16, 256)])
+def test_as_many_whole_training_batches_are_evaluated_together_as_fit(make_trainer, batch, evaluated):
+    trainer = make_trainer(batch=batch)
+
+    assert trainer._step.evaluated == evaluated
+
+
+@pytest.mark.parametrize("feed", [MemoryFeed, streamed])
+@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
+def test_evaluation_gives_the_same_figures_however_many_images_it_takes_at_a_time(make_trainer, monkeypatch, devices, feed):
+    found = []
+    for at_once in (1, 24, 256):
+        monkeypatch.setattr("lottery.step.EVALUATED", at_once)
+        trainer = make_trainer(devices=devices, feed=feed, classes=9)
+        trainer.load(initial(classes=9))
+        found.append([trainer.evaluate(split) for split in ("train", "validation", "test")])
+        assert trainer._step.evaluated == {1: 8, 24: 24, 256: 256}[at_once]
+
+    for evaluations in found[1:]:
+        for one, other in zip(evaluations, found[0], strict=True):
+            assert (one.count, one.accuracy, one.top5) == (other.count, other.accuracy, other.top5)
+            assert one.loss == pytest.approx(other.loss, rel=1e-6)
+
+
+def test_a_rate_that_is_given_takes_the_place_of_the_schedules(make_trainer):
+    falling = make_trainer(schedule="cosine", learning_rate=0.05)
+    constant = make_trainer(schedule="constant", learning_rate=0.01)
+    for trainer in (falling, constant):
+        trainer.load(initial())
+
+    found = np.concatenate(list(falling.steps(0, STEPS, 0, rate=0.01)))
+
+    np.testing.assert_array_equal(found, constant.advance(0, STEPS, order_seed=0))
+    assert same(falling.state(STEPS), constant.state(STEPS))
+    falling.load(initial())
+    falling.advance(0, STEPS, order_seed=0)
+    assert not same(falling.state(STEPS), constant.state(STEPS))
+
+
+def test_a_rate_of_0_lets_the_weights_stand_still(make_trainer):
+    trainer = make_trainer(weight_decay=0.1)
+    trainer.load(initial())
+
+    list(trainer.steps(0, STEPS, 0, rate=0.0))
+
+    assert same(dataclasses.replace(trainer.state(0), slots={}), dataclasses.replace(initial(), slots={}))
+
+
 def figures(network, images, labels):
     """Mean cross-entropy, and the shares of images whose label is the first, and among the first five, by NumPy."""
     logits = np.asarray(network(images / np.float32(127.5) - 1), np.float64)
@@ -342,7 +390,8 @@ def test_each_image_is_varied_by_its_own_draws(make_trainer, feed, varied):
     expected = []
     for batch in order.shuffled(np.array([len(images)]), data.shuffle, 7, 1).indices.reshape(-1, 8):
         chosen = {name: values[batch] for name, values in draws.items()}
-        seen = cut_out(normalise(augment(tf.constant(images[batch]), chosen, data)), chosen["hole"], data.cutout)
+        scaled = normalise(augment(tf.constant(images[batch]), chosen, data), data)
+        seen = cut_out(scaled, chosen["hole"], data.cutout)
         logits = trainer.model(seen, training=False)
         expected.append(tf.nn.sparse_softmax_cross_entropy_with_logits(labels[batch], logits).numpy().mean())
     np.testing.assert_allclose(losses, expected, rtol=1e-5)

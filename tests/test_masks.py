@@ -2,11 +2,13 @@
 
 import copy
 import math
+import tracemalloc
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -28,6 +30,23 @@ MASKS = st.dictionaries(
     hnp.arrays(bool, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)),
     min_size=1,
 )
+ANY_SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+KINDS = st.sampled_from([(np.float16, 16, 2.0**15), (np.float32, 32, 2.0**100), (np.float64, 64, 2.0**1000)])
+
+
+@st.composite
+def cases(draw):
+    """Weights of any dtypes and shapes (scalars and empty ones too), what of them survives, how many of those go, and how
+    many weights are looked at together."""
+    weights, among = {}, {}
+    for index in range(draw(st.integers(1, 4))):
+        dtype, width, most = draw(KINDS)
+        values = st.one_of(TIED, st.floats(-most, most, width=width))
+        weights[f"layer_{index}/kernel"] = draw(hnp.arrays(dtype, ANY_SHAPES, elements=values))
+        if draw(st.booleans()):
+            among[f"layer_{index}/kernel"] = draw(hnp.arrays(bool, weights[f"layer_{index}/kernel"].shape))
+    survivors = sum(int(among[path].sum()) if path in among else array.size for path, array in weights.items())
+    return weights, among, draw(st.integers(0, survivors)), draw(st.integers(1, 7))
 
 
 def pruned(mask):
@@ -38,18 +57,31 @@ def state(weights, statistics=None):
     return store.State(0, weights, statistics or {}, {})
 
 
-def naive_mask(weights, count):
-    """Sort (|w|, position) pairs and drop the first `count`."""
-    flat = [abs(float(value)) for array in weights.values() for value in array.ravel()]
-    dropped = set(sorted(range(len(flat)), key=lambda place: (flat[place], place))[:count])
-    kept = iter([place not in dropped for place in range(len(flat))])
-    return {
-        path: np.array([next(kept) for _ in range(array.size)], bool).reshape(array.shape) for path, array in weights.items()
-    }
+def naive_mask(weights, count, among=None):
+    """Of the survivors, sorted by (|w|, position), drop the first `count`."""
+    alive = np.concatenate([(among or {}).get(path, np.ones(array.shape, bool)).ravel() for path, array in weights.items()])
+    magnitudes = np.concatenate([np.abs(array.ravel().astype(np.float64)) for array in weights.values()])
+    places = np.flatnonzero(alive)
+    alive[places[np.argsort(magnitudes[places], kind="stable")[:count]]] = False
+    parts = np.split(alive, np.cumsum([array.size for array in weights.values()])[:-1])
+    return {path: part.reshape(array.shape) for (path, array), part in zip(weights.items(), parts, strict=True)}
+
+
+def at(weights, quantile, layerwise=False):
+    """The mask of a quantile, over all of `weights` or in each of them."""
+    rankings = [masks.rank(part) for part in masks.parted(weights, layerwise)]
+    mask = {}
+    for ranking in rankings:
+        mask |= ranking.prune(masks.pruned_count(quantile, ranking.magnitudes.size))
+    return mask
 
 
 def equal(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[path], other[path]) for path in one)
+
+
+def nested(smaller, larger):
+    return smaller.keys() == larger.keys() and all((smaller[path] <= larger[path]).all() for path in larger)
 
 
 @pytest.mark.parametrize(
@@ -77,27 +109,141 @@ def test_the_number_to_prune_is_the_ceiling_of_q_times_n_less_1_over_100(quantil
 def test_exactly_k_are_pruned_whatever_the_weights(weights, quantile):
     count = sum(array.size for array in weights.values())
 
-    mask = masks.rank(weights).mask(quantile)
+    mask = at(weights, quantile)
 
     assert pruned(mask) == math.ceil(quantile * (count - 1) / 100)
     assert {path: kept.shape for path, kept in mask.items()} == {path: array.shape for path, array in weights.items()}
     assert all(kept.dtype == bool for kept in mask.values())
 
 
+@settings(relaxed, max_examples=300)
+@given(case=cases())
+def test_exactly_the_smallest_survivors_go_whatever_their_dtypes_and_ties_go_by_position(case):
+    weights, among, count, block = case
+
+    with mock.patch.object(masks, "_BLOCK", block):
+        mask = masks.rank(weights, among).prune(count)
+
+    expected = naive_mask(weights, count, among)
+    assert list(mask) == list(weights)
+    assert {path: (kept.shape, kept.dtype) for path, kept in mask.items()} == {
+        path: (array.shape, np.dtype(bool)) for path, array in weights.items()
+    }
+    assert equal(mask, expected)
+
+
 @relaxed
-@given(weights=WEIGHTS, quantile=QUANTILES)
-def test_the_smallest_go_and_ties_go_by_position(weights, quantile):
-    count = sum(array.size for array in weights.values())
+@given(case=cases())
+def test_how_many_weights_are_looked_at_together_changes_nothing(case):
+    weights, among, count, block = case
+    ranking = masks.rank(weights, among)
+    whole = ranking.prune(count)
 
-    mask = masks.rank(weights).mask(quantile)
+    with mock.patch.object(masks, "_BLOCK", block):
+        assert equal(ranking.prune(count), whole)
 
-    assert equal(mask, naive_mask(weights, masks.pruned_count(quantile, count)))
+
+@relaxed
+@given(case=cases())
+def test_what_is_given_stays_as_it_is_and_what_is_returned_is_not_part_of_it(case):
+    weights, among, count, _ = case
+    given_arrays = [*weights.values(), *among.values()]
+    before = [array.tobytes() for array in given_arrays]
+    for array in given_arrays:
+        array.flags.writeable = False
+
+    mask = masks.rank(weights, among).prune(count)
+
+    for kept in mask.values():
+        kept[...] = ~kept
+    assert [array.tobytes() for array in given_arrays] == before
+
+
+def test_only_what_survives_is_counted_and_what_went_stays_away():
+    weights = {"a/kernel": np.float32([9, 1, 2, 3]), "b/kernel": np.float32([8, 4])}
+    among = {"a/kernel": np.array([False, True, True, True]), "b/kernel": np.array([True, True])}
+
+    ranking = masks.rank(weights, among)
+
+    assert ranking.magnitudes.tolist() == [1, 2, 3, 4, 8]
+    mask = ranking.prune(2)
+    assert mask["a/kernel"].tolist() == [False, False, False, True]
+    assert mask["b/kernel"].tolist() == [True, True]
+    assert equal(ranking.prune(0), among)
+    assert pruned(ranking.prune(5)) == 6
+
+
+def test_of_survivors_alike_the_earlier_go_and_places_that_went_before_do_not_count():
+    weights = {"a/kernel": np.zeros(4, np.float32), "b/kernel": -np.zeros(3, np.float32)}
+    among = {"a/kernel": np.array([False, True, False, True]), "b/kernel": np.array([True, False, True])}
+
+    mask = masks.rank(weights, among).prune(2)
+
+    assert mask["a/kernel"].tolist() == [False] * 4
+    assert mask["b/kernel"].tolist() == [True, False, True]
+
+
+def test_a_mask_of_variables_that_are_not_ranked_is_no_matter():
+    among = {"a/kernel": np.array([True, False, True]), "b/kernel": np.zeros(2, bool)}
+
+    mask = masks.rank({"a/kernel": np.float32([1, 2, 3])}, among).prune(1)
+
+    assert equal(mask, {"a/kernel": np.array([False, False, True])})
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("count", range(13))
+def test_equal_magnitudes_go_in_the_order_of_their_positions_over_blocks_and_variables(monkeypatch, block, count):
+    monkeypatch.setattr(masks, "_BLOCK", block)
+    weights = {"a/kernel": np.ones((2, 3), np.float16), "b/kernel": -np.ones(2), "c/kernel": np.ones((4, 1), np.float32)}
+
+    mask = masks.rank(weights).prune(count)
+
+    assert np.concatenate([kept.ravel() for kept in mask.values()]).tolist() == [False] * count + [True] * (12 - count)
+
+
+@pytest.mark.parametrize("weights", [{}, {"a/kernel": np.empty((0, 3), np.float32)}], ids=["none", "an empty one"])
+def test_where_there_are_no_weights_none_go(weights):
+    ranking = masks.rank(weights)
+
+    assert ranking.magnitudes.size == 0
+    assert {path: kept.shape for path, kept in ranking.prune(0).items()} == {
+        path: array.shape for path, array in weights.items()
+    }
+
+
+def test_where_nothing_survived_nothing_more_goes():
+    weights, gone = {"a/kernel": np.float32([1, 2])}, {"a/kernel": np.zeros(2, bool)}
+
+    ranking = masks.rank(weights, gone)
+
+    assert ranking.magnitudes.size == 0
+    assert equal(ranking.prune(0), gone)
+
+
+def test_an_empty_variable_between_others_changes_nothing():
+    weights = {"a/kernel": np.float32([2, 1]), "b/kernel": np.empty((0, 2), np.float32), "c/kernel": np.float32([1, 3])}
+
+    mask = masks.rank(weights).prune(2)
+
+    assert [kept.tolist() for kept in mask.values()] == [[True, False], [], [False, True]]
+
+
+def test_weights_that_are_not_contiguous_go_by_their_c_order():
+    array = np.float32([[1, 1], [1, 2], [0, 1]]).T  # read as 1 1 0, 1 2 1
+    among = np.array([[True, True], [False, True], [True, True]]).T
+
+    assert masks.rank({"a/kernel": array}).prune(3)["a/kernel"].tolist() == [[False, False, False], [True, True, True]]
+    assert masks.rank({"a/kernel": array}, {"a/kernel": among}).prune(2)["a/kernel"].tolist() == [
+        [False, False, False],
+        [True, True, True],
+    ]
 
 
 @relaxed
 @given(weights=WEIGHTS, quantile=QUANTILES)
 def test_layerwise_prunes_the_k_smallest_of_each_variable(weights, quantile):
-    mask = masks.rank(weights, layerwise=True).mask(quantile)
+    mask = at(weights, quantile, layerwise=True)
 
     for path, array in weights.items():
         k = math.ceil(quantile * (array.size - 1) / 100)
@@ -107,10 +253,40 @@ def test_layerwise_prunes_the_k_smallest_of_each_variable(weights, quantile):
 @relaxed
 @given(weights=WEIGHTS, quantiles=st.tuples(QUANTILES, QUANTILES), layerwise=st.booleans())
 def test_what_a_quantile_prunes_a_higher_one_prunes_too(weights, quantiles, layerwise):
-    ranking = masks.rank(weights, layerwise)
-    dense, sparse = (ranking.mask(quantile) for quantile in sorted(quantiles))
+    dense, sparse = (at(weights, quantile, layerwise) for quantile in sorted(quantiles))
 
-    assert all((sparse[path] <= dense[path]).all() for path in weights)
+    assert nested(sparse, dense)
+
+
+@relaxed
+@given(case=cases(), data=st.data())
+def test_what_a_count_prunes_a_higher_one_prunes_too(case, data):
+    weights, among, count, _ = case
+    ranking = masks.rank(weights, among)
+
+    assert nested(ranking.prune(count), ranking.prune(data.draw(st.integers(0, count))))
+
+
+@relaxed
+@given(
+    shapes=st.lists(ANY_SHAPES, min_size=1, max_size=3),
+    seed=st.integers(0, 2**31 - 1),
+    share=st.fractions(0, 1, max_denominator=20),
+    tied=st.booleans(),
+)
+def test_round_after_round_masks_only_shrink_and_by_the_count_that_is_asked_for(shapes, seed, share, tied):
+    rng = np.random.default_rng(seed)
+    mask, left = None, sum(math.prod(shape) for shape in shapes)
+
+    for _ in range(5):  # other weights in each round, those that went before among the largest
+        weights = {str(index): rng.standard_normal(shape).astype(np.float32) for index, shape in enumerate(shapes)}
+        if tied:
+            weights = {path: np.round(array) for path, array in weights.items()}
+        weights = {path: np.where(mask[path], array, 100) if mask else array for path, array in weights.items()}
+        before, gone = mask, round(share * left)
+        mask, left = masks.rank(weights, before).prune(gone), left - gone
+        assert sum(int(kept.sum()) for kept in mask.values()) == left
+        assert before is None or nested(mask, before)
 
 
 @relaxed
@@ -120,37 +296,29 @@ def test_without_ties_k_is_the_number_strictly_below_the_linear_quantile_of_nump
     exact = np.array([Fraction(value) for value in magnitudes], dtype=object)
     below = sum(value < np.quantile(exact, quantile / 100) for value in exact)
 
-    assert pruned(masks.rank({"fc/kernel": weights}).mask(quantile)) == below
+    assert pruned(at({"fc/kernel": weights}, quantile)) == below
 
 
 @relaxed
-@given(weights=WEIGHTS, quantile=QUANTILES, layerwise=st.booleans())
-def test_the_threshold_is_the_linear_quantile_of_numpy(weights, quantile, layerwise):
-    flat = np.abs(np.concatenate([array.ravel() for array in weights.values()]).astype(np.float64))
+@given(case=cases(), quantile=QUANTILES)
+def test_the_threshold_is_the_linear_quantile_of_numpy_over_the_survivors(case, quantile):
+    weights, among, _, _ = case
+    ranking = masks.rank(weights, among)
+    assume(ranking.magnitudes.size)
+    kept = naive_mask(weights, 0, among)
+    flat = np.abs(np.concatenate([array[kept[path]] for path, array in weights.items()]).astype(np.float64))
 
-    threshold = masks.rank(weights, layerwise).threshold(quantile)
+    threshold = ranking.threshold(quantile)
 
     assert threshold == pytest.approx(np.quantile(flat, float(quantile) / 100), rel=1e-9, abs=1e-9 * flat.max())
-
-
-@relaxed
-@given(weights=WEIGHTS, quantile=QUANTILES, layerwise=st.booleans())
-def test_ranking_leaves_the_weights_as_they_are(weights, quantile, layerwise):
-    before = {path: array.tobytes() for path, array in weights.items()}
-    for array in weights.values():
-        array.flags.writeable = False
-
-    masks.rank(weights, layerwise).mask(quantile)
-
-    assert {path: array.tobytes() for path, array in weights.items()} == before
 
 
 def test_a_hand_made_network_is_pruned_over_all_layers_together():
     weights = {"a/kernel": np.float32([[0.1, -0.4], [0.2, 0.9]]), "b/kernel": np.float32([-0.3, 0.2, 0.8])}
     ranking = masks.rank(weights)  # 0.1 0.2 0.2 0.3 0.4 0.8 0.9
 
-    half = ranking.mask(Fraction(50))  # k = ceil(0.5 * 6) = 3
-    third = ranking.mask(Fraction(25))  # k = ceil(1.5) = 2: of the tied 0.2 the earlier goes
+    half = at(weights, Fraction(50))  # k = ceil(0.5 * 6) = 3
+    third = at(weights, Fraction(25))  # k = ceil(1.5) = 2: of the tied 0.2 the earlier goes
 
     assert half["a/kernel"].tolist() == [[False, True], [False, True]]
     assert half["b/kernel"].tolist() == [True, False, True]
@@ -163,37 +331,76 @@ def test_a_hand_made_network_is_pruned_over_all_layers_together():
 def test_a_hand_made_network_is_pruned_layer_by_layer():
     weights = {"a/kernel": np.float32([[5, -4], [3, 2]]), "b/kernel": np.float32([1, 0.5, 0.25])}
 
-    mask = masks.rank(weights, layerwise=True).mask(Fraction(50))  # k = ceil(1.5) = 2, and ceil(1) = 1
+    mask = at(weights, Fraction(50), layerwise=True)  # k = ceil(1.5) = 2, and ceil(1) = 1
 
     assert mask["a/kernel"].tolist() == [[True, True], [False, False]]
     assert mask["b/kernel"].tolist() == [True, True, False]
 
 
-def test_equal_weights_go_in_the_order_of_their_positions():
-    mask = masks.rank({"a/kernel": np.ones(3, np.float32), "b/kernel": -np.ones(2, np.float32)}).mask(Fraction(90))
-
-    assert mask["a/kernel"].tolist() == [False, False, False]  # k = ceil(3.6) = 4
-    assert mask["b/kernel"].tolist() == [False, True]
-
-
 def test_negative_zeros_tie_with_zeros():
-    mask = masks.rank({"a/kernel": np.float32([0.0, -0.0, 0.0, 1.0])}).mask(Fraction(50))  # k = ceil(1.5) = 2
+    mask = at({"a/kernel": np.float32([0.0, -0.0, 0.0, 1.0])}, Fraction(50))  # k = ceil(1.5) = 2
 
     assert mask["a/kernel"].tolist() == [False, False, True, True]
 
 
-def test_a_single_weight_is_never_pruned():
+def test_no_quantile_prunes_a_single_weight():
     ranking = masks.rank({"a/kernel": np.float32([0.0])})
 
-    assert ranking.mask(Fraction(100))["a/kernel"].tolist() == [True]
+    assert at({"a/kernel": np.float32([0.0])}, Fraction(100))["a/kernel"].tolist() == [True]
     assert ranking.threshold(Fraction(100)) == 0
+    assert ranking.prune(1)["a/kernel"].tolist() == [False]
 
 
-def test_magnitudes_are_reported_in_order_as_float64():
-    ranking = masks.rank({"a/kernel": np.float32([-3, 1]), "b/kernel": np.float32([2])})
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_magnitudes_are_in_order_and_of_the_weights_dtype(dtype):
+    ranking = masks.rank({"a/kernel": np.array([-3, 1], dtype), "b/kernel": np.array([2], dtype)})
 
-    assert ranking.magnitudes.dtype == np.float64
+    assert ranking.magnitudes.dtype == dtype
     assert ranking.magnitudes.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_ranking_takes_as_much_memory_as_the_weights_and_pruning_a_byte_each(monkeypatch, tied):
+    monkeypatch.setattr(masks, "_BLOCK", 1 << 12)
+    count = 1 << 20
+    weights = {"a/kernel": np.zeros(count, np.float32) if tied else np.arange(count, dtype=np.float32)[::-1].copy()}
+    tracemalloc.start()
+
+    try:
+        ranking = masks.rank(weights)
+        ranked = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        held = tracemalloc.get_traced_memory()[0]
+        ranking.prune(count // 2)
+        peak = tracemalloc.get_traced_memory()[1] - held
+    finally:
+        tracemalloc.stop()
+
+    assert ranked < 4.2 * count
+    assert peak < 1.2 * count
+
+
+PARTED = {"a/kernel": np.ones(1), "fc/kernel": np.ones(2), "b/kernel": np.ones(3)}
+
+
+def test_weights_are_ranked_together_each_on_its_own_or_by_a_key():
+    together = masks.parted(PARTED, layerwise=False)
+    alone = masks.parted(PARTED, layerwise=True)
+    by_key = masks.parted(PARTED, False, lambda path: path.startswith("fc"))
+
+    assert [list(part) for part in together] == [["a/kernel", "fc/kernel", "b/kernel"]]
+    assert [list(part) for part in alone] == [["a/kernel"], ["fc/kernel"], ["b/kernel"]]
+    assert [list(part) for part in by_key] == [["a/kernel", "b/kernel"], ["fc/kernel"]]
+    for parts in (together, alone, by_key):
+        assert all(array is PARTED[path] for part in parts for path, array in part.items())
+
+
+def test_layer_by_layer_no_key_brings_variables_together():
+    assert [list(part) for part in masks.parted(PARTED, True, lambda path: "all")] == [[path] for path in PARTED]
+
+
+def test_of_no_weights_there_are_no_parts():
+    assert masks.parted({}, layerwise=False) == []
 
 
 NETWORK = store.State(
@@ -365,3 +572,13 @@ def test_a_layer_of_which_nothing_is_left_is_named():
     mask = {"a/kernel": np.zeros(3, bool), "b/kernel": np.array([False, True]), "c/kernel": np.zeros((0, 2), bool)}
 
     assert masks.collapsed(mask) == ["a/kernel"]
+
+
+@pytest.mark.parametrize(
+    ("least", "named"),
+    [(0.0, ["a"]), (0.1, ["a"]), (0.11, ["a", "b"]), (0.5, ["a", "b"]), (0.51, ["a", "b", "c"]), (1.0, ["a", "b", "c"])],
+)
+def test_a_layer_that_keeps_less_than_a_share_is_named_too(least, named):
+    mask = {"a": np.zeros(4, bool), "b": np.arange(10) < 1, "c": np.arange(4) < 2, "d": np.ones(2, bool)}
+
+    assert masks.collapsed(mask, least) == named

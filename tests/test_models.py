@@ -125,6 +125,24 @@ def test_every_network_gives_finite_logits_in_the_dtype_of_its_variables(name, p
     assert {variable.dtype for variable in network.variables} == {"float32"}
 
 
+@pytest.mark.parametrize("name", [*networks.OURS, "EfficientNetB0", "MobileNetV3Small", "ResNet50V2", "VGG16"])
+def test_a_network_takes_one_channel_and_differs_in_its_first_kernel_alone(name):
+    three, one = (models.initial_weights(Model(name=name, alpha=1.0), 32, 10, 0, channels).weights for channels in (3, 1))
+    different = [path for path in three if three[path].shape != one[path].shape]
+
+    assert list(three) == list(one)
+    assert different == [next(path for path in three if path.endswith("kernel"))]
+    assert one[different[0]].size * 3 == three[different[0]].size
+    logits = models.build(Model(name=name, alpha=1.0), 32, 10, 1)(batch(32)[..., :1], training=True)
+    assert np.isfinite(logits).all()
+
+
+def test_lenet_300_100_has_its_published_size_on_one_channel():
+    network = models.build(Model(name="lenet_300_100"), 28, 10, 1)
+
+    assert network.count_params() == 266_610 == dense(784, 300, 100, 10)
+
+
 @pytest.mark.parametrize("policy", ["float64"], indirect=True)
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnext29_32x4d", "conv2"])
 def test_networks_compute_in_double_precision(name, policy):
@@ -240,6 +258,9 @@ def constrained(size, classes):
     dense = keras.layers.Dense(classes, bias_constraint="non_neg")
     return keras.Sequential([keras.Input((size, size, 3)), keras.layers.Flatten(), dense])
 
+def grey(size, classes):
+    return keras.Sequential([keras.Input((size, size, 1)), keras.layers.Flatten(), keras.layers.Dense(classes)])
+
 def number(size, classes):
     return 3
 
@@ -295,6 +316,22 @@ def test_a_network_of_the_users_own_is_found_in_the_current_folder(own, function
 def test_a_network_that_cannot_work_is_refused_in_one_line(own, name, size, words):
     with pytest.raises(InputError, match=words) as caught:
         models.build(Model(name=name), size, 3)
+
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("function", ["grey", "subclassed"])
+def test_a_network_of_the_users_own_can_be_of_one_channel(own, function):
+    weights = models.initial_weights(Model(name=f"own_networks:{function}"), 8, 3, 0, channels=1).weights
+
+    assert sum(array.size for array in weights.values()) == dense(64, 3)
+
+
+@pytest.mark.parametrize(("function", "takes", "channels"), [("unnamed", 3, 1), ("grey", 1, 3)])
+def test_a_network_of_the_users_own_of_other_channels_is_refused_with_both_numbers(own, function, takes, channels):
+    words = rf"own_networks:{function} takes images of shape \(None, 8, 8, {takes}\), and data\.channels is {channels}"
+    with pytest.raises(InputError, match=words) as caught:
+        models.build(Model(name=f"own_networks:{function}"), 8, 3, channels)
 
     assert "\n" not in str(caught.value)
 

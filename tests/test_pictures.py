@@ -1,4 +1,4 @@
-"""Decoding: whatever the format, one image becomes uint8 [size, size, 3] by one rule, or is refused with one line."""
+"""Decoding: whatever the format, one image becomes uint8 [size, size, channels] by one rule, or is refused with one line."""
 
 import functools
 import io
@@ -111,6 +111,49 @@ def test_an_image_without_loss_keeps_its_pixels(tmp_path, content, expected):
         np.testing.assert_array_equal(found, expected)
 
 
+def luma(image):
+    """ITU-R 601-2, in sixteen bits of fixed point: [..., 3] to [..., 1], uint8."""
+    return ((image.astype(np.int64) @ [19595, 38470, 7471] + 0x8000) >> 16).astype(np.uint8)[..., None]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (saved(COLOUR, "PNG"), luma(COLOUR)),
+        (COLOUR, luma(COLOUR)),
+        (saved(TRANSPARENT, "PNG"), luma(TRANSPARENT[..., :3])),
+        (saved(PALETTE, "PNG"), luma(np.asarray(PALETTE.convert("RGB")))),
+        (saved(PALETTE, "PNG", transparency=0), luma(np.asarray(PALETTE.convert("RGB")))),
+        (saved(GREY, "PNG"), GREY[..., None]),
+        (GREY, GREY[..., None]),
+        (GREY[..., None], GREY[..., None]),
+        (grey(GREY), GREY[..., None]),
+        (saved(Image.fromarray(TRANSPARENT[..., :2]), "PNG"), TRANSPARENT[..., :1]),
+        (saved(BITS, "PNG"), np.where(GREY > 127, 255, 0)[..., None]),
+    ],
+    ids=[
+        *("png", "array", "rgba", "palette", "palette with transparency", "grey png", "grey array", "array with a channel"),
+        *("three channels alike", "grey with transparency", "1-bit png"),
+    ],
+)
+def test_with_one_channel_colour_becomes_luma_and_grey_stays(content, expected):
+    found = pixels(content, 8, channels=1)
+
+    assert (found.shape, found.dtype) == ((8, 8, 1), np.uint8)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("size", [8, 13])
+def test_a_grey_image_of_one_channel_is_any_of_its_three(size):
+    np.testing.assert_array_equal(grey(pixels(noise(10, 12), size, channels=1)[..., 0]), pixels(noise(10, 12), size))
+
+
+def test_colour_becomes_luma_before_it_is_resized():
+    image = noise(24, 24, 3)
+
+    np.testing.assert_array_equal(pixels(image, 9, channels=1), pixels(luma(image), 9, channels=1))
+
+
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}])
 def test_a_jpeg_is_close_to_what_was_saved(options):
     image = smooth(40, 40)
@@ -152,6 +195,7 @@ DEEP = noise(16, 16, dtype=np.uint16)
 )
 def test_sixteen_bits_of_grey_are_divided_by_257_and_rounded(picture):
     np.testing.assert_array_equal(pixels(picture, 16), grey(np.rint(DEEP / 257)))
+    np.testing.assert_array_equal(pixels(picture, 16, channels=1)[..., 0], np.rint(DEEP / 257))
 
 
 def test_sixteen_bits_of_colour_are_divided_by_257_and_rounded_in_an_array():

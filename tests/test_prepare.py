@@ -19,6 +19,7 @@ from data_prep.errors import InputError
 from data_prep.prepare import MAX_BAD, Means, Settings, settings_of, stratified
 
 DIGITS = Settings("digits", 8, 0.2, 0.2, 0)
+GREY = dataclasses.replace(DIGITS, channels=1)
 SPLITS = ("train", "validation", "test")
 
 
@@ -53,6 +54,19 @@ def test_the_folder_of_a_set_says_what_and_how_large():
     )
 
 
+def test_the_folder_of_a_grey_set_says_so():
+    grey = Settings("tfds:mnist", 28, channels=1)
+
+    assert grey.folder(Path()) == Path("tfds-mnist-28-grey")
+    assert dataclasses.replace(grey, classes=2).folder(Path()) == Path("tfds-mnist-28-grey-first2")
+
+
+@pytest.mark.parametrize("channels", [0, 2, 4])
+def test_images_have_three_channels_or_one(channels):
+    with pytest.raises(InputError, match=f"3 channels or 1, not {channels}"):
+        Settings("digits", 8, channels=channels)
+
+
 def test_the_three_splits_of_the_digits_are_all_1797_images_each_once(digits):
     images, labels = raw_digits()
 
@@ -84,6 +98,57 @@ def test_the_manifest_says_what_the_set_is(digits):
     assert set(manifest.made_by) == {"pillow", "libjpeg", "numpy"}
     assert manifest.bad == []
     assert sum(manifest.count(split) for split in SPLITS) == 1797
+
+
+@pytest.fixture(scope="module")
+def grey(tmp_path_factory):
+    """The digits in one channel: folder and manifest."""
+    folder = tmp_path_factory.mktemp("data") / "digits-8-grey"
+    return folder, prepare(GREY, folder)
+
+
+def test_a_grey_set_has_one_channel_of_the_same_images_in_the_same_order(digits, grey):
+    three, one = read(*digits), read(*grey)
+
+    assert grey[1].shape == (8, 8, 1)
+    assert settings_of(records.read_manifest(grey[0])) == GREY
+    for split in SPLITS:
+        np.testing.assert_array_equal(np.repeat(one[split][0], 3, axis=-1), three[split][0])
+        np.testing.assert_array_equal(one[split][1], three[split][1])
+
+
+def test_a_manifest_from_before_there_were_grey_sets_is_of_three_channels(digits, grey):
+    folder, manifest = digits
+
+    assert "channels" not in manifest.made_with  # so those of today are the same bytes
+    assert settings_of(manifest).channels == 3
+    assert preparing.existing(DIGITS, folder) == manifest
+    with pytest.raises(InputError, match=r"other settings \(data\.channels 3 there, 1 wanted\)"):
+        preparing.existing(GREY, folder)
+    with pytest.raises(InputError, match=r"other settings \(data\.channels 1 there, 3 wanted\)"):
+        preparing.existing(DIGITS, grey[0])
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_shard_holds_three_times_as_many_grey_images(source, tmp_path):
+    source(ALTERNATELY)
+
+    found = [
+        [shard.count for shard in prepare(dataclasses.replace(NOISE, channels=channels), tmp_path / str(channels)).shards]
+        for channels in (3, 1)
+    ]
+
+    assert found == [[4, 4, 2, 4, 4, 2], [8, 2, 10]]
+
+
+@pytest.mark.parametrize("channels", [2, "1", None])
+def test_a_manifest_of_other_channels_is_refused(digits, tmp_path, channels):
+    manifest = json.loads((digits[0] / "manifest.json").read_text())
+    manifest["made_with"]["channels"] = channels
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+
+    with pytest.raises(InputError, match="3 channels or 1"):
+        settings_of(records.read_manifest(tmp_path))
 
 
 def test_the_same_settings_give_the_same_bytes(digits, tmp_path):

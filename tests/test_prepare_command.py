@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import IMP, clean_environment, file_bytes, imp, refused
+from helpers import IMP, LENET, clean_environment, file_bytes, imp, refused
 from PIL import Image
 
 from data_prep import records
+from lottery import store
 
 SPLITS = ("train", "validation", "test")
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None and (shutil.which("java") or os.environ.get("JAVA_HOME"))
@@ -83,6 +84,27 @@ def test_a_folder_is_prepared_with_fewer_classes_and_other_splits(few, tmp_path)
 
     assert counts(tmp_path / "set") == [18, 2, 20]
     assert records.read_manifest(tmp_path / "set").classes == ["cat", "dog"]
+
+
+def test_grey_records_are_prepared_and_tickets_trained_on_them(tmp_path):
+    done = imp("prepare", "digits", "--size", "8", "--channels", "1", cwd=tmp_path)
+    few = ["--set", "thresholds.quantiles=90", "--set", "retrain.rewind=0"]
+    imp("run", *LENET, *few, "--records", "data/digits-8-grey", cwd=tmp_path)
+
+    assert done.stderr == (
+        "records in data/digits-8-grey: 1151 train, 287 validation, 359 test grey images of 8x8, 10 classes\n"
+    )
+    replicate = tmp_path / "runs/digits-8-grey/replicate-1"
+    for name in ("ticket", "reinit", "shuffle"):
+        state = store.load_state(replicate / f"retrain/q90-step-000000/{name}/final.h5")
+        assert state.weights["fc1/kernel"].shape == (64, 300)
+
+
+def test_other_channels_are_refused(tmp_path):
+    done = imp("prepare", "digits", "--size", "8", "--channels", "2", cwd=tmp_path, check=False)
+
+    refused(done, "data.channels", "1 or 3, not 2")
+    assert not list(tmp_path.iterdir())
 
 
 def test_arrays_are_prepared(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -48,6 +49,7 @@ def test_a_changed_recipe_survives_being_written_and_read(tmp_path):
             "name": "other",
             "train": {"milestones": "5it,7.5ep", "learning_rate": 1},
             "thresholds": {"exclude": ['a"b\\c/*', "é"]},
+            "rounds": {"rates": ['a"b\\c/*=10', "é=0"], "methods": [], "control_levels": "1..3"},
         }
     )
     (tmp_path / "recipe.toml").write_text(recipe.to_toml(changed))
@@ -91,6 +93,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
         ({"data": {"source": "folder"}}, "data.source", "folder:DIR"),
         ({"data": {"source": "digits:8"}}, "data.source", "'digits:8'"),
         ({"data": {"classes": -1}}, "data.classes", "-1"),
+        ({"data": {"channels": 2}}, "data.channels", "2"),
+        ({"data": {"channels": "1"}}, "data.channels", "'1'"),
         ({"data": {"feed": "disk"}}, "data.feed", "'disk'"),
         ({"data": {"budget": -1.0}}, "data.budget", "-1.0"),
         ({"data": {"budget": float("inf")}}, "data.budget", "inf"),
@@ -128,6 +132,27 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
         ({"retrain": {"rewind": "1epoch"}}, "retrain.rewind", "'1epoch'"),
         ({"retrain": {"controls": ["reinit", "none"]}}, "retrain.controls.1", "'none'"),
         ({"seed": -1}, "seed", "-1"),
+        ({"pruning": "rounds"}, "pruning", "'rounds'"),
+        ({"pruning": ["iterative"]}, "pruning.0", "'iterative'"),
+        ({"train": {"steps": -1}}, "train.steps", "-1"),
+        ({"train": {"steps": "1ep"}}, "train.steps", "'1ep'"),
+        ({"train": {"evaluate": "1"}}, "train.evaluate", "'1'"),
+        ({"train": {"evaluate": "1ep,2ep"}}, "train.evaluate", "'1ep,2ep'"),
+        ({"train": {"evaluate": 5}}, "train.evaluate", "5"),
+        ({"thresholds": {"collapse": 1.5}}, "thresholds.collapse", "1.5"),
+        ({"rounds": {"levels": 0}}, "rounds.levels", "0"),
+        ({"rounds": {"levels": 101}}, "rounds.levels", "101"),
+        ({"rounds": {"rate": 0.0}}, "rounds.rate", "0.0"),
+        ({"rounds": {"rate": 100.0}}, "rounds.rate", "100.0"),
+        ({"rounds": {"rates": ["fc*=5", "predictions/*"]}}, "rounds.rates", "'predictions/*'"),
+        ({"rounds": {"rates": "fc*=5"}}, "rounds.rates", "'fc*=5'"),
+        ({"rounds": {"rates": [5]}}, "rounds.rates.0", "5"),
+        ({"rounds": {"methods": ["weights", "reinit"]}}, "rounds.methods.1", "'reinit'"),
+        ({"rounds": {"rewind": "1epoch"}}, "rounds.rewind", "'1epoch'"),
+        ({"rounds": {"finetune_rate": -0.1}}, "rounds.finetune_rate", "-0.1"),
+        ({"rounds": {"controls": ["extended", "none"]}}, "rounds.controls.1", "'none'"),
+        ({"rounds": {"control_levels": "0..3"}}, "rounds.control_levels", "'0..3'"),
+        ({"rounds": {"control_levels": 3}}, "rounds.control_levels", "3"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_with_its_key_and_itself(table, key, given):
@@ -169,6 +194,16 @@ def test_the_name_of_the_link_to_the_last_run_is_no_name_for_a_recipe():
         ('thresholds.exclude=["predictions/*", "a=b"]', ["predictions/*", "a=b"]),
         ("seed=3", 3),
         ("delta=0", 0.0),
+        ('pruning=["rounds"]', ["rounds"]),
+        ("train.steps=500", 500),
+        ("train.evaluate=7it", "7it"),
+        ("rounds.levels=18", 18),
+        ("rounds.rate=50", 50.0),
+        ("rounds.rates=['predictions/*=10', 'a = 2.5']", ["predictions/*=10", "a = 2.5"]),
+        ('rounds.methods=["lr", "finetune"]', ["lr", "finetune"]),
+        ("rounds.control_levels=3,7,9..18:3", "3,7,9..18:3"),
+        ("rounds.control_levels=", ""),
+        ("rounds.finetune_rate=0.01", 0.01),
     ],
 )
 def test_a_value_of_every_kind_can_be_set(override, expected):
@@ -248,15 +283,16 @@ def test_a_folder_is_refused_as_a_recipe(tmp_path):
 
 def test_no_output_depends_on_how_many_outputs_there_are():
     grids = {"train.snapshots", "thresholds.quantiles", "retrain.rewind", "retrain.controls", "retrain.control_quantiles"}
-    others = {"replicates", "name", "delta", "track.wandb", "track.project"}
+    grids |= {f"rounds.{key}" for key in ("levels", "methods", "rewind", "controls", "control_levels")}
+    others = {"replicates", "name", "delta", "pruning", "thresholds.collapse", "track.wandb", "track.project"}
     others |= {f"train.checkpoint_{key}" for key in ("seconds", "steps", "share")}
 
-    for stage in ("train", "thresholds", "retrain"):
+    for stage in get_args(recipe.Stage):
         assert not (grids | others) & recipe.depends(Recipe(), stage).keys()
 
 
 def test_no_output_depends_on_where_the_records_lie_or_how_they_get_to_the_network():
-    for stage in ("train", "thresholds", "retrain"):
+    for stage in get_args(recipe.Stage):
         keys = recipe.depends(Recipe(), stage).keys()
         assert not {"data.path", "data.feed", "data.budget"} & keys
         assert {"data.shuffle", "data.crop", "data.resized_crop", "data.flip", "data.cutout", "data.classes"} <= keys
@@ -270,6 +306,7 @@ def test_no_output_depends_on_where_the_records_lie_or_how_they_get_to_the_netwo
         ({"schedule": "step", "optimizer": "adam"}, {"momentum", "nesterov"}),
         ({"schedule": "step", "momentum": 0.0}, {"nesterov"}),
         ({"schedule": "step", "weight_decay": 0.0}, {"decay", "decays"}),
+        ({"schedule": "step", "steps": 500}, set()),
     ],
 )
 def test_no_output_depends_on_what_its_optimizer_and_schedule_do_not_use(train, without):
@@ -285,17 +322,33 @@ def test_images_are_cropped_one_way_or_the_other():
     assert recipe.resolve({}, ["data.crop=0", "data.resized_crop=0.5"]).data.crop == 0
 
 
-def test_each_stage_depends_on_what_comes_before_it_and_on_its_own_keys():
-    train, thresholds, retrain = (recipe.depends(Recipe(), stage) for stage in ("train", "thresholds", "retrain"))
+@pytest.mark.parametrize(("steps", "named"), [(0, "train.epochs"), (500, "train.steps")])
+def test_the_length_of_a_training_is_its_steps_or_its_epochs(steps, named):
+    keys = recipe.depends(recipe.resolve({"train": {"steps": steps}}), "train").keys()
 
-    assert train.items() < thresholds.items() < retrain.items()
-    assert {"seed", "data.source", "model.initializer", "train.learning_rate", "train.threads"} <= train.keys()
+    assert keys & {"train.epochs", "train.steps"} == {named}
+
+
+def test_each_stage_depends_on_what_comes_before_it_and_on_its_own_keys():
+    train, thresholds, retrain, rounds, finetune = (recipe.depends(Recipe(), stage) for stage in get_args(recipe.Stage))
+
+    assert train.items() < thresholds.items() < retrain.items() < rounds.items() < finetune.items()
+    assert {
+        "seed",
+        "data.source",
+        "model.initializer",
+        "train.learning_rate",
+        "train.threads",
+        "train.evaluate",
+    } <= train.keys()
     assert {key for key in thresholds if key not in train} == {"thresholds.scope", "thresholds.exclude", "thresholds.layerwise"}
     assert {key for key in retrain if key not in thresholds} == {"retrain.slots", "retrain.order"}
+    assert {key for key in rounds if key not in retrain} == {"rounds.rate", "rounds.rates"}
+    assert {key for key in finetune if key not in rounds} == {"rounds.finetune_rate"}
 
 
 def test_a_recipe_says_how_its_records_are_made():
-    data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3, "classes": 5}
+    data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3, "classes": 5, "channels": 1}
 
     assert dataclasses.asdict(recipe.resolve({"data": data}).records()) == data
 

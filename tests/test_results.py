@@ -4,66 +4,12 @@ import json
 import math
 
 import pytest
+from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
 
-from lottery import recipe, results
-from lottery.grids import Job, parse_quantiles
+from lottery import results
+from lottery.grids import parse_quantiles
+from lottery.jobs import Job
 from lottery.run import Run
-
-STEPS = 900  # 20 epochs of 45 steps
-
-
-def planned(quantiles="60", rewind="1ep", replicates=3, controls=(), control_quantiles="90"):
-    """A recipe whose grid of tickets is `quantiles` x `rewind`."""
-    return recipe.resolve(
-        {
-            "replicates": replicates,
-            "delta": 0.002,
-            "train": {"epochs": 20, "snapshots": "0,10it,1ep,2ep"},
-            "thresholds": {"quantiles": quantiles},
-            "retrain": {"rewind": rewind, "controls": list(controls), "control_quantiles": control_quantiles},
-        }
-    )
-
-
-def epochs(first_step):
-    """As the engine writes them: a whole number for a dense network, a float under a mask."""
-    return (STEPS - first_step) / 45 if first_step else STEPS // 45
-
-
-def write(network, accuracy=None, status="done", first_step=0, **more):
-    """A result.json as the engine writes it; test accuracy is validation accuracy less a point."""
-    figures = {}
-    if accuracy is not None:
-        figures = {
-            "validation_accuracy": accuracy,
-            "validation_loss": 0.5,
-            "test_accuracy": accuracy - 0.01,
-            "test_loss": 0.6,
-            "train_loss": 0.1,
-        }
-    result = {
-        "status": status,
-        "first_step": first_step,
-        "epochs": epochs(first_step),
-        "timing": {"seconds": 12.0},
-        **more,
-    }
-    if status == "done":
-        result |= {"step": STEPS, "final": figures, "least_validation_loss": {"step": 450, **figures}}
-    network.folder.mkdir(parents=True)
-    network.result.write_text(json.dumps(result))
-
-
-def ticket(run, replicate, quantile, accuracy=None, step=45, variant="ticket", status="done"):
-    job = Job(replicate, parse_quantiles(quantile)[0], step, variant)
-    kept = 1 - float(quantile) / 100
-    more = {"density": {"prunable": kept, "trainable": kept + 0.01, "total": kept + 0.02}} if status == "done" else {}
-    write(run.network(job), accuracy, status, step, quantile=float(quantile), variant=variant, replicate=replicate, **more)
-
-
-def dense(run, *accuracies):
-    for number, accuracy in enumerate(accuracies, 1):
-        write(run.replicate(number).dense, accuracy, replicate=number)
 
 
 @pytest.fixture
@@ -131,6 +77,7 @@ def test_the_row_of_a_missing_network_has_its_place_and_no_figures(run):
     row = results.rows(run)[-1]
 
     known = {"replicate": 3, "variant": "ticket", "quantile": 60.0, "rewind": "1ep", "rewind_step": 45, "status": "missing"}
+    known |= {"method": "oneshot", "against": "dense"}
     assert row == dict.fromkeys(results.COLUMNS) | known
     assert tuple(row) == results.COLUMNS
 
@@ -151,21 +98,27 @@ def test_a_network_that_is_no_longer_in_the_grids_keeps_its_row(run):
 
 
 def test_the_row_of_a_ticket(run):
-    ticket(run, 2, "90", 0.905)
+    ticket(run, 2, "90", 0.905, exact_zeros=1234)
 
     row = done(run)[-1]
 
     assert row == {
         "replicate": 2,
         "variant": "ticket",
+        "method": "oneshot",
         "quantile": 90.0,
+        "level": None,
         "density": pytest.approx(0.1),
         "density_trainable": pytest.approx(0.11),
         "density_total": pytest.approx(0.12),
+        "density_effective": None,
+        "exact_zeros": 1234,
+        "collapse": None,
         "rewind": "1ep",
         "rewind_step": 45,
         "status": "done",
         "validation_accuracy": 0.905,
+        "against": "dense",
         "difference": pytest.approx(-0.005),
         "validation_loss": 0.5,
         "test_accuracy": pytest.approx(0.895),
@@ -182,7 +135,7 @@ def test_the_row_of_a_dense_network_has_every_weight_and_no_difference(run):
     row = results.rows(run)[0]
 
     assert (row["variant"], row["density"], row["density_total"], row["quantile"]) == ("dense", 1.0, 1.0, None)
-    assert (row["difference"], row["rewind"]) == (None, "0")
+    assert (row["against"], row["difference"], row["rewind"]) == (None, None, "0")
 
 
 def test_dense_networks_come_first_then_replicate_quantile_and_step(run):
@@ -398,14 +351,14 @@ def test_groups_go_from_dense_to_sparse_with_tickets_before_their_controls(run):
     ]
 
 
-def all_replicates(run, quantile, difference, step=45, variant="ticket"):
-    for number, dense in enumerate((0.90, 0.91, 0.92), 1):
-        ticket(run, number, quantile, dense + difference, step, variant)
-
-
 def sparsest(run):
-    found = results.sparsest_matching(results.groups(results.rows(run), run.recipe.delta))
-    return {rewind: group and group.quantile for rewind, group in found.items()}
+    """The quantile or round of the headline of each series: by rewind point, of rounds by method too."""
+    found = results.series(results.groups(results.rows(run), run.recipe.delta))
+    best = {key: results.sparsest_matching(tickets) for key, tickets in found.items()}
+    return {
+        rewind if method == "oneshot" else (method, rewind): group and (group.quantile or group.level)
+        for (method, rewind), group in best.items()
+    }
 
 
 def test_the_headline_is_the_sparsest_density_at_which_it_and_all_denser_ones_match(run):
@@ -448,13 +401,16 @@ def test_one_network_that_is_not_done_ends_the_headline_at_the_density_before(fo
     assert sparsest(four) == {"1ep": 60}
 
 
-def test_the_headline_goes_from_dense_to_sparse_in_whatever_order_the_groups_come(run):
-    for quantile, difference in (("60", 0.01), ("80", -0.05), ("90", 0.01)):
+def test_a_series_goes_from_dense_to_sparse_and_has_no_controls(run):
+    for quantile, difference in (("90", 0.01), ("80", -0.05), ("60", 0.01)):
         all_replicates(run, quantile, difference)
+    all_replicates(run, "80", 0.01, variant="shuffle")
 
-    groups = results.groups(results.rows(run), 0.002)
+    (tickets,) = results.series(results.groups(results.rows(run), 0.002)).values()
 
-    assert {rewind: group.quantile for rewind, group in results.sparsest_matching(groups[::-1]).items()} == {"1ep": 60}
+    assert [(group.variant, group.quantile) for group in tickets] == [("ticket", 60), ("ticket", 80), ("ticket", 90)]
+    assert results.sparsest_matching(tickets).quantile == 60
+    assert results.sparsest_matching([]) is None
 
 
 def test_a_rewind_point_of_which_nothing_is_trained_has_an_empty_headline(tmp_path):
@@ -480,3 +436,209 @@ def test_each_rewind_point_has_its_own_headline_and_controls_have_none(run):
     all_replicates(run, "60", -0.05, step=90, variant="shuffle")
 
     assert sparsest(run) == {"0": 60, "1ep": 80}
+
+
+CHAINS = {"rewind": "1ep", "levels": 2, "methods": ["weights", "lr"], "controls": ["extended"], "control_levels": "1"}
+
+
+@pytest.fixture
+def pruned(tmp_path):
+    """Three replicates whose dense networks reach 90, 91 and 92 %; two rounds of `weights` and of `lr` from 1ep, and no
+    one-shot tickets."""
+    made = Run(tmp_path / "pruned", planned("", rounds=CHAINS | {"control_levels": "2"}))
+    dense(made, 0.90, 0.91, 0.92)
+    return made
+
+
+def test_every_network_of_the_rounds_is_missed_and_the_one_shot_grid_only_where_the_recipe_has_it(tmp_path):
+    run = Run(tmp_path, planned(replicates=1, rounds=CHAINS))
+    dense(run, 0.9)
+
+    found = [(row["variant"], row["method"], row["quantile"], row["level"]) for row in results.rows(run)[1:]]
+    rounds = Run(tmp_path, planned("", replicates=1, rounds=CHAINS))
+
+    assert found == [
+        ("ticket", "oneshot", 60.0, None),
+        ("ticket", "lr", None, 1),
+        ("extended", "lr", None, 1),
+        ("ticket", "lr", None, 2),
+        ("ticket", "weights", None, 1),
+        ("ticket", "weights", None, 2),
+    ]
+    assert [row["method"] for row in results.rows(rounds)[1:]] == ["lr"] * 3 + ["weights"] * 2
+
+
+def test_the_row_of_a_network_in_a_round(pruned):
+    in_round(pruned, 2, "weights", 2, 0.90, collapsed=["fc1/kernel"])
+
+    row = next(row for row in done(pruned) if row["method"] == "weights")
+
+    known = {"replicate": 2, "variant": "ticket", "method": "weights", "quantile": None, "level": 2, "rewind": "1ep"}
+    assert row | known == row
+    assert (row["density"], row["density_effective"]) == (0.25, pytest.approx(0.225))
+    assert row["collapse"] == "hardly anything is left of fc1/kernel (layer collapse)"
+    assert (row["against"], row["difference"]) == ("dense", pytest.approx(-0.01))
+    assert row["rewind_step"] == 45
+
+
+def test_a_control_from_scratch_stands_in_the_chain_of_its_ticket(pruned):
+    in_round(pruned, 1, "weights", 1, 0.88, variant="reinit")
+
+    row = next(row for row in done(pruned) if row["variant"] == "reinit")
+
+    assert (row["method"], row["level"], row["rewind"], row["rewind_step"], row["epochs"]) == ("weights", 1, "1ep", 45, 20.0)
+
+
+def test_what_trains_on_is_held_against_the_dense_network_trained_as_long_where_there_is_one(pruned):
+    in_rounds(pruned, "lr", 1, 0.005)
+    in_rounds(pruned, "lr", 2, 0.005)
+    in_rounds(pruned, "lr", 2, 0.015, "extended")
+    in_rounds(pruned, "weights", 2, 0.005)
+
+    held = {
+        (row["variant"], row["method"], row["level"]): (row["against"], round(row["difference"], 6))
+        for row in done(pruned)
+        if row["variant"] != "dense"
+    }
+
+    assert held == {
+        ("ticket", "lr", 1): ("dense", 0.005),
+        ("ticket", "lr", 2): ("extended", -0.01),
+        ("extended", "lr", 2): ("dense", 0.015),
+        ("ticket", "weights", 2): ("dense", 0.005),
+    }
+
+
+def test_a_network_trained_as_long_that_is_not_done_is_held_against_nobody(pruned):
+    in_rounds(pruned, "lr", 1, 0.005)
+    in_round(pruned, 1, "lr", 1, variant="extended", status="diverged")
+
+    found = [(row["against"], round(row["difference"], 6)) for row in done(pruned) if row["method"] == "lr"]
+
+    assert found == [("dense", 0.005)] * 3
+
+
+def test_a_group_of_which_some_are_held_against_another_network_than_the_others_is_undecided(pruned):
+    in_rounds(pruned, "lr", 1, 0.005)
+    in_round(pruned, 1, "lr", 1, 0.903, variant="extended")  # of the others there is none yet
+
+    group = next(group for group in groups_of(pruned) if (group.variant, group.method, group.level) == ("ticket", "lr", 1))
+
+    assert group.verdict == "undecided"
+
+
+def test_each_chain_has_its_own_headline(pruned):
+    in_rounds(pruned, "weights", 1, 0.01)
+    in_rounds(pruned, "weights", 2, 0.01)
+    in_rounds(pruned, "lr", 1, 0.01)
+    in_rounds(pruned, "lr", 2, 0.01)
+    in_rounds(pruned, "lr", 2, 0.02, "extended")
+
+    assert sparsest(pruned) == {("lr", "1ep"): 1, ("weights", "1ep"): 2}
+
+
+def test_groups_are_one_shot_ones_and_then_rounds_each_from_dense_to_sparse(pruned):
+    ticket(pruned, 1, "90", 0.9)
+    ticket(pruned, 1, "5", 0.9)
+    in_rounds(pruned, "lr", 2, 0.0, "extended")
+    in_rounds(pruned, "weights", 1, 0.0, "reinit")
+    in_rounds(pruned, "weights", 10, 0.0)
+
+    found = [(group.variant, group.method, group.quantile or group.level) for group in groups_of(pruned)]
+
+    assert found == [
+        ("dense", "oneshot", None),
+        ("ticket", "oneshot", 5),
+        ("ticket", "oneshot", 90),
+        ("ticket", "lr", 1),
+        ("extended", "lr", 1),
+        ("ticket", "lr", 2),
+        ("extended", "lr", 2),
+        ("ticket", "weights", 1),
+        ("reinit", "weights", 1),
+        ("ticket", "weights", 2),
+        ("ticket", "weights", 10),
+    ]
+
+
+def groups_of(run):
+    return results.groups(results.rows(run), run.recipe.delta)
+
+
+def test_a_group_has_a_title_for_sentences(pruned):
+    ticket(pruned, 1, "97.5", 0.9)
+
+    titles = [group.title for group in groups_of(pruned)]
+
+    assert titles[:3] == ["dense", "ticket, quantile 97.5, rewound to 1ep", "ticket, lr, round 1, rewound to 1ep"]
+
+
+def test_the_group_of_a_round_has_the_mean_step_of_least_loss_and_the_test_accuracy_there(pruned):
+    for number, (step, reached) in enumerate(((45, 0.80), (90, 0.82), (180, 0.84)), 1):
+        in_round(pruned, number, "weights", 1, 0.9, early=(step, reached))
+
+    group = next(group for group in groups_of(pruned) if (group.method, group.level) == ("weights", 1))
+
+    assert (group.early_step, group.early_test_accuracy) == (pytest.approx(105), pytest.approx(0.82))
+    assert (group.density, group.collapse, group.against) == (0.5, None, "dense")
+
+
+def test_one_member_that_has_collapsed_marks_the_group(pruned):
+    in_round(pruned, 1, "weights", 1, 0.9)
+    in_round(pruned, 2, "weights", 1, 0.1, disconnected=True)
+
+    group = next(group for group in groups_of(pruned) if (group.method, group.level) == ("weights", 1))
+
+    assert group.collapse == "no path from input to output is left (layer collapse)"
+
+
+def test_a_replicate_that_was_added_counts_only_with_what_it_has(run):
+    for number in (1, 2, 3):
+        ticket(run, number, "60", 0.9)
+        ticket(run, number, "80", 0.9)
+    write(run.replicate(4).dense, 0.9, replicate=4)
+    ticket(run, 4, "80", 0.9)
+
+    found = {group.quantile: (group.count, group.planned) for group in groups_of(run)}
+
+    assert found == {None: (4, 4), 60: (3, 3), 80: (4, 4)}
+    assert [row["replicate"] for row in results.rows(run) if row["variant"] == "dense"] == [1, 2, 3, 4]
+
+
+def test_a_replicate_that_was_added_and_is_not_trained_yet_is_missing_as_a_dense_network_alone(run):
+    run.replicate(5).folder.mkdir()
+
+    missing = [row for row in results.rows(run) if row["replicate"] == 5]
+
+    assert places(missing) == [("dense", 5, None, 0)]
+    assert missing[0]["status"] == "missing"
+
+
+def undecided(run):
+    return [(group.method, group.quantile, group.rewind) for group in results.undecided(groups_of(run))]
+
+
+def test_undecided_are_one_shot_tickets_that_more_replicates_could_decide(tmp_path):
+    run = Run(tmp_path, planned("50,60,80,90", rounds={"levels": 1}))
+    dense(run, 0.90, 0.91, 0.92)
+    all_replicates(run, "50", 0.01)  # matches
+    for variant in ("ticket", "shuffle"):
+        for number, accuracy in enumerate((0.90, 0.90, 0.93), 1):
+            ticket(run, number, "60", accuracy, variant=variant)
+    for number in (1, 2):  # one is missing
+        ticket(run, number, "80", 0.9)
+    for number, status in ((1, "done"), (2, "done"), (3, "diverged")):
+        ticket(run, number, "90", 0.9 if status == "done" else None, status=status)
+    for number, accuracy in enumerate((0.90, 0.90, 0.93), 1):
+        in_round(run, number, "weights", 1, accuracy)
+
+    assert undecided(run) == [("oneshot", 60, "1ep")]
+
+
+def test_under_three_replicates_every_finished_ticket_is_undecided(tmp_path):
+    run = Run(tmp_path, planned("50,60", "0,1ep", replicates=1))
+    dense(run, 0.9)
+    ticket(run, 1, "50", 0.2, step=0)
+    ticket(run, 1, "60", 0.95)
+
+    assert undecided(run) == [("oneshot", 50, "0"), ("oneshot", 60, "1ep")]

@@ -11,7 +11,7 @@ import pytest
 from data_prep import files, records
 from data_prep.errors import InputError
 from lottery import locks, recipe
-from lottery.grids import Job
+from lottery.jobs import Job
 from lottery.recipe import Recipe
 from lottery.run import Run, open_run
 

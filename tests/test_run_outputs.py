@@ -11,7 +11,7 @@ import pytest
 
 from data_prep.errors import InputError
 from lottery import identity, plan, recipe, retrain, store
-from lottery.grids import Job
+from lottery.jobs import Job
 from lottery.run import Network, open_run
 
 pytestmark = pytest.mark.usefixtures("here")

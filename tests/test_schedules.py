@@ -9,7 +9,7 @@ from lottery.recipe import Train
 
 def rates(steps_per_epoch, **train):
     settings = Train(**{"learning_rate": 1.0, "warmup": "0", **train})
-    return schedules.rates(settings, steps_per_epoch, 0, settings.epochs * steps_per_epoch)
+    return schedules.rates(settings, steps_per_epoch, 0, settings.steps or settings.epochs * steps_per_epoch)
 
 
 def test_a_constant_rate_stays():
@@ -78,3 +78,18 @@ def test_rates_are_float32_finite_and_never_negative(schedule):
     assert (found.dtype, found.shape) == (np.float32, (21,))
     assert np.isfinite(found).all()
     assert (found >= 0).all()
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step"])
+def test_so_many_steps_have_the_rates_of_as_many_epochs(schedule):
+    milestones = {"warmup": "3it", "milestones": "1ep,12it"}
+
+    by_steps = rates(5, steps=15, epochs=100, schedule=schedule, **milestones)
+
+    assert by_steps.tobytes() == rates(5, epochs=3, schedule=schedule, **milestones).tobytes()
+
+
+def test_so_many_steps_need_not_be_whole_epochs():
+    expected = [0.5, 1, 1, 0.8, 0.6, 0.4, 0.2]
+
+    np.testing.assert_allclose(rates(4, steps=7, schedule="linear", warmup="0.5ep"), expected, rtol=1e-6)

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from data_prep import records, shards
+from data_prep.pictures import pixels
 from data_prep.shards import Task, forget, made_before, make
 from data_prep.sources import Pictures
 
 NAMES = [f"image {index}" for index in range(6)]
 
 
-def task(folder, pictures=None, labels=range(6)):
+def task(folder, pictures=None, labels=range(6), shape=(8, 8, 3)):
     images = list(np.random.default_rng(0).integers(0, 256, (6, 9, 12, 3)).astype(np.uint8))
-    return Task(folder, "train-00000.tfrecord", "train", 8, Pictures(NAMES, pictures or images), np.array(labels, np.int32))
+    part = Pictures(NAMES, pictures or images)
+    return Task(folder, "train-00000.tfrecord", "train", shape, part, np.array(labels, np.int32))
 
 
 def damaged():
@@ -41,6 +43,16 @@ def test_images_that_cannot_be_decoded_are_left_out_and_named(tmp_path):
     assert labels.tolist() == [0, 2, 3, 5]
     assert [(bad.split, bad.name) for bad in made.bad] == [("train", "image 1"), ("train", "image 4")]
     assert (made.shard.count, made.images) == (4, 6)
+
+
+def test_a_grey_shard_holds_one_channel(tmp_path):
+    made = make(task(tmp_path / "grey", shape=(8, 8, 1)))
+
+    manifest = records.Manifest((8, 8, 1), [], [made.shard], {})
+    images, labels = records.read_split(tmp_path / "grey", manifest, "train")
+    pictures = task(tmp_path).part.pictures
+    np.testing.assert_array_equal(images, np.stack([pixels(picture, 8, 1) for picture in pictures]))
+    assert labels.tolist() == list(range(6))
 
 
 def test_the_same_task_makes_the_same_bytes(tmp_path):
@@ -112,7 +124,7 @@ def test_a_task_can_be_loaded_ahead_of_another_process(tmp_path):
         def load(self):
             return task(tmp_path).part
 
-    asked = Task(tmp_path, "train-00000.tfrecord", "train", 8, Read(), np.arange(6, dtype=np.int32))
+    asked = Task(tmp_path, "train-00000.tfrecord", "train", (8, 8, 3), Read(), np.arange(6, dtype=np.int32))
 
     assert isinstance(asked.loaded().part, Pictures)
     assert make(asked.loaded()) == make(asked)

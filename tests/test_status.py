@@ -8,7 +8,7 @@ import pytest
 
 from data_prep import records
 from lottery import journal, locks, recipe
-from lottery.grids import Job
+from lottery.jobs import Chain, Job, Round
 from lottery.run import Run
 from lottery.status import status
 
@@ -145,3 +145,87 @@ def test_when_all_is_done_no_time_is_left(run):
         write(run.replicate(number).dense, "done")
 
     assert line(run, "train").seconds_left is None
+
+
+def with_rounds(run, pruning=("rounds",), **table):
+    """The same run with rounds in its recipe: two of `weights` from 0 in each of two replicates, unless told otherwise."""
+    settings = {"levels": 2, "controls": [], **table}
+    return Run(run.folder, recipe.resolve({**RECIPE.model_dump(), "pruning": list(pruning), "rounds": settings}))
+
+
+def in_round(run, replicate, level, variant="ticket"):
+    return run.network(Round(Chain(replicate, "weights", 0), level, variant))
+
+
+def test_where_the_recipe_prunes_in_rounds_their_networks_are_counted_and_one_shot_ones_only_where_there_are_masks(run):
+    rounds = with_rounds(run, controls=["reinit"], control_levels="2")
+    write(in_round(rounds, 1, 1), "done")
+    write(in_round(rounds, 1, 2), "diverged", reason="the loss is not finite at step 50")
+
+    assert counts(rounds) == {"records": (1, 0, 0, 0), "train": (0, 0, 0, 2), "rounds": (1, 0, 1, 4)}
+    found = line(rounds, "rounds")
+    assert found.details == ["replicate-1 weights-step-000000 round 02 ticket: diverged, the loss is not finite at step 50"]
+    assert found.seconds_left == pytest.approx(4 * 20 * 2)
+
+    mask(rounds, 1, 80)
+    assert counts(rounds)["thresholds"] == (1, 0, 0, 3)
+    assert sum(counts(rounds)["retrain"]) == 2 * 1 * 2
+
+
+def test_a_recipe_of_both_has_a_line_for_each(run):
+    both = with_rounds(run, ("oneshot", "rounds"))
+
+    assert [line.stage for line in status(both)] == ["records", "train", "thresholds", "retrain", "rounds"]
+    assert counts(both)["rounds"] == (0, 0, 0, 4)
+
+
+def test_rounds_that_the_recipe_does_not_have_are_counted_as_far_as_they_were_begun(run):
+    write(in_round(run, 1, 1), "done")
+    write(in_round(run, 1, 2), "failed", reason="no disk")
+    in_round(run, 1, 2, "reinit").folder.mkdir()
+
+    assert counts(run)["rounds"] == (1, 0, 1, 1)
+    assert line(run, "rounds").details == ["replicate-1/rounds/weights-step-000000/02/ticket: failed, no disk"]
+
+
+def test_a_round_under_way_is_named_with_its_step(run):
+    rounds = with_rounds(run)
+    network = in_round(rounds, 2, 1)
+    with locks.writing(network.folder):
+        journal.append(network.metrics, {"step": 45})
+        (told,) = line(rounds, "rounds").details
+
+    assert told.startswith("replicate-2 weights-step-000000 round 01 ticket: step 45 of 900, process ")
+
+
+def test_a_replicate_that_was_added_is_counted_with_what_it_has(run):
+    mask(run, 1, 80, 90)
+    mask(run, 3, 80)
+    write(run.replicate(3).dense, "done")
+    write(ticket(run, 3, 80), "done")
+    write(ticket(run, 3, 80, 45), "failed", reason="no disk")
+
+    assert counts(run) == {"records": (1, 0, 0, 0), "train": (1, 0, 0, 2), "thresholds": (3, 0, 0, 2), "retrain": (1, 0, 1, 8)}
+    assert line(run, "retrain").details == ["replicate-3/retrain/q80-step-000045/ticket: failed, no disk"]
+
+
+def test_a_pair_beyond_the_grids_is_counted_once_it_is_begun(run):
+    write(ticket(run, 1, 80, 10), "done", epochs=19.8)
+
+    assert counts(run)["retrain"] == (1, 0, 0, 8)
+
+
+def test_the_time_left_of_a_recipe_in_steps_is_that_of_its_steps(run):
+    steps = Run(
+        run.folder,
+        recipe.resolve(
+            {
+                **RECIPE.model_dump(),
+                "train": {"steps": 90, "snapshots": "0", "warmup": "0"},
+                "retrain": {"rewind": "0", "controls": []},
+            }
+        ),
+    )
+    write(steps.replicate(1).dense, "done", epochs=2, seconds=8.0)
+
+    assert line(steps, "train").seconds_left == pytest.approx(8)

@@ -8,7 +8,7 @@ from tiny import CPUS, KERNELS, STEPS, advance, assert_close, half_masks, initia
 from data_prep import records
 from lottery import masks, optimizers, order
 from lottery.augment import normalise
-from lottery.recipe import Model
+from lottery.recipe import Data, Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -137,7 +137,7 @@ def test_replicas_share_the_mean_of_their_moving_statistics(trained):
     batch = order.shuffled(np.array([len(images)]), len(images), 0, 0).indices[:8]
     begun = initial(model=Model(name="tiny:local"))
     kernel = masks.apply(half_masks(begun, PRUNED["tiny:local"]), begun.weights)["conv1/kernel"]
-    features = tf.nn.conv2d(normalise(images[batch]), kernel, 1, "SAME").numpy()
+    features = tf.nn.conv2d(normalise(images[batch], Data()), kernel, 1, "SAME").numpy()
     variances = [half.var((0, 1, 2), ddof=1) for half in np.split(features, 2)]
     np.testing.assert_allclose(state.statistics["bn1/moving_mean"], 0.1 * features.mean((0, 1, 2)), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(state.statistics["bn1/moving_variance"], 0.9 + 0.1 * np.mean(variances, axis=0), rtol=1e-5)

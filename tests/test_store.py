@@ -90,6 +90,59 @@ def test_paths_come_back_in_their_order_whatever_order_they_were_saved_in(tmp_pa
     assert list(store.load(tmp_path / "file.h5")[0]["weights"]) == ["a/kernel", "b/kernel"]
 
 
+def test_only_the_groups_that_are_asked_for_are_read(tmp_path):
+    store.save_state(tmp_path / "state.h5", STATE)
+    whole, attributes = store.load(tmp_path / "state.h5")
+
+    for only in (["weights"], ("slots", "statistics"), [], ["nothing"]):
+        found, also = store.load(tmp_path / "state.h5", only)
+        assert list(found) == [name for name in whole if name in only]
+        assert all(identical(found[name], whole[name]) for name in found)
+        assert also == attributes
+
+
+def test_a_state_can_be_read_without_its_slots(tmp_path):
+    store.save_state(tmp_path / "state.h5", STATE)
+
+    found = store.load_state(tmp_path / "state.h5", slots=False)
+
+    assert found.slots == {}
+    assert same_state(store.State(found.step, found.weights, found.statistics, STATE.slots), STATE)
+
+
+def test_a_state_without_statistics_or_slots_has_none(tmp_path):
+    store.save_state(tmp_path / "state.h5", store.State(3, {"a": np.ones(2)}, {}, {}))
+
+    for slots in (True, False):
+        found = store.load_state(tmp_path / "state.h5", slots)
+        assert (found.step, list(found.weights), found.statistics, found.slots) == (3, ["a"], {}, {})
+
+
+def test_damage_to_what_is_not_asked_for_is_refused_all_the_same(tmp_path):
+    path = tmp_path / "state.h5"
+    store.save_state(path, STATE)
+    content = bytearray(path.read_bytes())
+    content[content.index(STATE.slots["m/conv/kernel"].tobytes()) + 5] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(InputError, match=r"state\.h5 is damaged"):
+        store.load_state(path, slots=False)
+
+
+@pytest.mark.parametrize("only", [None, ["weights"]])
+def test_reading_leaves_the_file_closed_and_as_it_was(tmp_path, only):
+    path = tmp_path / "state.h5"
+    store.save_state(path, STATE)
+    before = path.read_bytes()
+
+    groups, _ = store.load(path, only)
+    groups["weights"]["conv/kernel"][...] = 0
+
+    assert path.read_bytes() == before
+    store.save_state(path, STATE)
+    assert path.read_bytes() == before
+
+
 def test_saving_does_not_change_what_is_saved(tmp_path):
     weights = {"a": np.arange(4.0)}
     weights["a"].flags.writeable = False

@@ -47,11 +47,11 @@ def save_every_fourth_step(monkeypatch):
     monkeypatch.setattr(Trainer, "_adapt", lambda trainer, count, seconds: None)
 
 
-def attempt(trainer, folder: Path, dense: bool, last: int = LAST) -> dict:
+def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rate: float | None = None) -> dict:
     trainer._steps_per_call = 2
     snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
     start = partial(initial, classes=trainer.feed.classes)
-    task = training.Task("tiny", start, last, 5, {"epochs": 3}, {}, snapshots)
+    task = training.Task("tiny", start, last, 5, {"epochs": 3}, {}, snapshots, rate)
     return training.train(trainer, task, Network(folder), Reporter(quiet=True), Tracker)
 
 
@@ -211,8 +211,8 @@ def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_wit
 
     for wanted in (2, 6, 8):  # a snapshot's, an epoch's end, the middle of an epoch
 
-        def steps(trainer, first, last, order_seed, wanted=wanted):
-            for found in original(trainer, first, last, order_seed):
+        def steps(trainer, first, last, order_seed, rate=None, wanted=wanted):
+            for found in original(trainer, first, last, order_seed, rate):
                 first += len(found)
                 if first == wanted:
                     os.kill(os.getpid(), signal.SIGTERM)
@@ -228,6 +228,104 @@ def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_wit
 
     assert taken == [2, 6, 8]
     assert contents(stopped) == contents(tmp_path / "whole")
+
+
+@pytest.fixture
+def evaluated(trainer, monkeypatch):
+    """A function that lets the trainer look at validation and test images as often as is said."""
+
+    def change(every):
+        monkeypatch.setattr(trainer, "train", trainer.train.model_copy(update={"evaluate": every}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [
+        ("7it", [7, 14, 18]),
+        ("4it", [4, 8, 12, 16, 18]),
+        ("9it", [9, 18]),
+        ("0.5ep", [3, 6, 9, 12, 15, 18]),
+        ("2ep", [12, 18]),
+        ("18it", [18]),
+        ("100it", [18]),
+        ("9ep", [18]),
+    ],
+)
+def test_rows_are_where_they_are_asked_for_and_at_the_end_and_say_what_the_steps_between_found(
+    trainer, tmp_path, evaluated, every, steps
+):
+    attempt(trainer, tmp_path / "by epoch", dense=True)
+    evaluated(every)
+    result = attempt(trainer, tmp_path / "other", dense=True)
+
+    rows = rows_of(tmp_path / "other")
+    assert [row["step"] for row in rows] == steps
+    assert [row["epoch"] for row in rows] == [step / 6 for step in steps]
+    trainer.load(initial())
+    found = np.concatenate([trainer.advance(first, first + 6, order_seed=5) for first in (0, 6, 12)])
+    for row, part in zip(rows, np.split(found, steps[:-1]), strict=True):
+        assert row["train_loss"] == pytest.approx(part[:, 0].mean(), rel=1e-12)
+        assert row["train_accuracy"] == pytest.approx(part[:, 1].sum() / (8 * len(part)), rel=1e-12)
+    assert result["least_validation_loss"]["step"] in steps
+    known = {row["step"]: row["validation_loss"] for row in rows_of(tmp_path / "by epoch")}
+    assert all(row["validation_loss"] == known.get(row["step"], row["validation_loss"]) for row in rows)
+    weights = [sorted((tmp_path / name / "snapshots").iterdir()) for name in ("by epoch", "other")]
+    assert [path.read_bytes() for path in weights[0]] == [path.read_bytes() for path in weights[1]]
+
+
+@pytest.mark.parametrize("every", ["7it", "4it", "2ep", "100it"])
+def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_rows_however_often_it_evaluates(
+    trainer, tmp_path, die_at, evaluated, every
+):
+    evaluated(every)
+    counter = die_at(0)
+    attempt(trainer, tmp_path / "whole", dense=False)
+    expected, count = contents(tmp_path / "whole"), counter["passed"]
+
+    for moment in range(1, count + 1):
+        folder = tmp_path / f"killed-{moment}"
+        die_at(moment)
+        with pytest.raises(Killed):
+            attempt(trainer, folder, dense=False)
+        die_at(0)
+        if not (folder / "result.json").exists():
+            attempt(trainer, folder, dense=False)
+        assert contents(folder) == expected, f"killed at moment {moment}"
+
+
+def test_a_checkpoint_between_evaluations_holds_what_the_steps_since_the_last_one_found(trainer, tmp_path, evaluated, bad_rate):
+    evaluated("5it")
+    bad_rate(step=9, rate=1e30)
+    attempt(trainer, tmp_path, dense=False)
+
+    found = checkpoint_of(tmp_path)
+
+    assert found.state.step == 8
+    assert [row["step"] for row in rows_of(tmp_path)] == [5]
+    trainer.load(initial())
+    whole = np.concatenate([trainer.advance(0, 6, order_seed=5), trainer.advance(6, 8, order_seed=5)])
+    np.testing.assert_array_equal(found.found, whole[5:])
+
+
+def test_a_constant_rate_takes_the_place_of_the_schedule_and_survives_a_death(make_trainer, tmp_path, die_at):
+    falling = make_trainer(epochs=3, schedule="cosine", learning_rate=0.05)
+    constant = make_trainer(epochs=3, schedule="constant", learning_rate=0.01)
+    attempt(constant, tmp_path / "constant", dense=False)
+    counter = die_at(0)
+    attempt(falling, tmp_path / "held", dense=False, rate=0.01)
+    count = counter["passed"]
+    attempt(falling, tmp_path / "falling", dense=False)
+    die_at(count // 2)
+    with pytest.raises(Killed):
+        attempt(falling, tmp_path / "killed", dense=False, rate=0.01)
+    die_at(0)
+    attempt(falling, tmp_path / "killed", dense=False, rate=0.01)
+
+    assert contents(tmp_path / "held") == contents(tmp_path / "constant")
+    assert contents(tmp_path / "killed") == contents(tmp_path / "held")
+    assert contents(tmp_path / "falling") != contents(tmp_path / "held")
 
 
 def test_a_row_says_how_fast_it_was_and_how_long_it_waited_for_images(trainer, tmp_path):

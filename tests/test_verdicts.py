@@ -24,6 +24,16 @@ def test_bounds_narrow_with_more_replicates():
     assert (low, high) == (pytest.approx(1 - margin, rel=1e-6), pytest.approx(1 + margin, rel=1e-6))
 
 
+@pytest.mark.parametrize(("differences", "t"), [([1, 3], 12.706205), ([1, 2, 3], 4.302653), ([0, 0, 2, 2], 3.182446)])
+def test_at_another_confidence_the_bounds_are_those_of_a_two_sided_interval(differences, t):
+    spread = {2: math.sqrt(2), 3: 1, 4: math.sqrt(4 / 3)}[len(differences)]
+
+    low, high = verdicts.bounds(differences, 0.975)
+
+    assert (high - low) / 2 == pytest.approx(t * spread / math.sqrt(len(differences)), rel=1e-6)
+    assert (high + low) / 2 == pytest.approx(sum(differences) / len(differences))
+
+
 @pytest.mark.parametrize("differences", [[], [0.01]])
 def test_bounds_of_fewer_than_two_are_infinite(differences):
     assert verdicts.bounds(differences) == (-math.inf, math.inf)

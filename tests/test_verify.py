@@ -9,7 +9,7 @@ from helpers import empty, flip, imp, tiny_set
 
 from data_prep.errors import InputError
 from lottery import masks, recipe, store
-from lottery.grids import Job
+from lottery.jobs import Chain, Job, Round
 from lottery.progress import Reporter
 from lottery.run import Run
 from lottery.verify import verify
@@ -131,6 +131,65 @@ def test_a_missing_file_is_named_with_the_one_that_promised_it(run, name, promis
     assert list(found) == [name]
     assert "is missing" in found[name]
     assert promised_by in found[name]
+
+
+ROUND = "replicate-1/rounds/weights-step-000006/01"
+
+
+@pytest.fixture
+def pruned(run):
+    """The same run with a round of pruning and its ticket, a second round that is only cut, and a third that is begun."""
+    replicate, chain = run.replicate(1), Chain(1, "weights", 6)
+    for level in (1, 2, 3):
+        there = replicate.level(chain, level)
+        masks.save(there.mask, {"fc1/kernel": np.arange(30) >= level}, {})
+        if level < 3:
+            there.table.write_text(json.dumps({"level": level}))
+    ticket = replicate.network(Round(chain, 1, "ticket"))
+    store.save_state(ticket.final, store.State(LAST, {"fc1/kernel": np.arange(30, dtype=np.float32)}, {}, {}))
+    finish(ticket)
+    return run
+
+
+def test_rounds_are_checked_file_by_file(pruned):
+    before = 19
+
+    found = verify(pruned.folder, Reporter(quiet=True))
+
+    assert not problems(pruned)
+    assert len(found) == before + 3 + 2 + 3
+
+
+@pytest.mark.parametrize(
+    ("name", "promised_by"),
+    [
+        (f"{ROUND}/mask.h5", f"{ROUND}/round.json"),
+        (f"{ROUND}/ticket/final.h5", "ticket/result.json"),
+        (f"{ROUND}/ticket/metrics.jsonl", "ticket/result.json"),
+        ("replicate-1/rounds/weights-step-000006/02/mask.h5", "02/round.json"),
+    ],
+)
+def test_a_missing_file_of_a_round_is_named_with_the_one_that_promised_it(pruned, name, promised_by):
+    (pruned.folder / name).unlink()
+
+    found = problems(pruned)
+
+    assert list(found) == [name]
+    assert "is missing" in found[name]
+    assert promised_by in found[name]
+
+
+@pytest.mark.parametrize("name", ["mask.h5", "round.json", "ticket/final.h5"])
+def test_a_damaged_file_of_a_round_is_named(pruned, name):
+    cut(pruned.folder / ROUND / name)
+
+    assert list(problems(pruned)) == [f"{ROUND}/{name}"]
+
+
+def test_a_round_that_is_being_cut_lacks_nothing(pruned):
+    (pruned.folder / "replicate-1/rounds/weights-step-000006/03/mask.h5").unlink()
+
+    assert not problems(pruned)
 
 
 def test_every_problem_is_told_and_not_only_the_first(run):

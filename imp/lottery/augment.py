@@ -12,7 +12,7 @@ from lottery.recipe import Data
 
 
 def augment(images: tf.Tensor, draws: Mapping[str, tf.Tensor], data: Data) -> tf.Tensor:
-    """`images` (uint8, [n, height, width, 3]) cropped and mirrored by their `draws` ([n, ...])."""
+    """`images` (uint8, [n, height, width, channels]) cropped and mirrored by their `draws` ([n, ...])."""
     mirrored = draws["mirrored"] if data.flip else tf.zeros(tf.shape(images)[:1], tf.int32)
     if data.resized_crop:
         return _resized(images, draws["box"], mirrored)
@@ -23,14 +23,18 @@ def augment(images: tf.Tensor, draws: Mapping[str, tf.Tensor], data: Data) -> tf
     return images
 
 
-def normalise(images: tf.Tensor) -> tf.Tensor:
-    """uint8 0 .. 255 to float32 -1 .. 1, as MobileNetV2 expects."""
-    return tf.cast(images, tf.float32) / 127.5 - 1.0
+def normalise(images: tf.Tensor, data: Data) -> tf.Tensor:
+    """uint8 0 .. 255 to float32: (x / 255 - mean) / deviation, of all channels or of each."""
+    scale = [255 * deviation for deviation in data.deviation]
+    offset = [mean / deviation for mean, deviation in zip(data.mean, data.deviation, strict=True)]
+    if len(scale) == 1:
+        return tf.cast(images, tf.float32) / scale[0] - offset[0]
+    return tf.cast(images, tf.float32) / tf.constant(scale) - tf.constant(offset)
 
 
 @tf.function(jit_compile=True)
 def cut_out(images: tf.Tensor, hole: tf.Tensor, side: int) -> tf.Tensor:
-    """`images` (float32, [n, height, width, 3]) with 0, which is grey, in a square of `side` pixels centred at `hole`
+    """`images` (float32, [n, height, width, channels]) with 0 in a square of `side` pixels centred at `hole`
     (int32, [n, 2]) and cut off at the border (DeVries & Taylor 2017)."""
     rows, columns = (
         (place >= hole[:, axis, None] - side // 2) & (place < hole[:, axis, None] - side // 2 + side)

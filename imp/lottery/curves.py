@@ -17,7 +17,8 @@ COLUMNS = ("epoch", "step", "train loss", "train", "validation", "test", "images
 
 def read(run: Run) -> dict[str, list[journal.Row]]:
     """The rows of each replicate's dense training, as far as it has come."""
-    return {replicate.folder.name: journal.read(replicate.dense.metrics) for replicate in run.replicates()}
+    replicates = map(run.replicate, run.known_numbers())
+    return {replicate.folder.name: journal.read(replicate.dense.metrics) for replicate in replicates}
 
 
 def markdown(recipe: Recipe, curves: Mapping[str, Sequence[journal.Row]], machine: Mapping[str, Any]) -> str:

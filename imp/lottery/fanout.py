@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError, one_line
-from lottery import preemption
-from lottery.grids import Job
+from lottery import jobs, preemption
 
+Job = jobs.Job | jobs.Round
 Result = dict[str, Any]
 Work = Callable[[Job], Result]
+Done = Callable[[Job, Result], list[Job]]
 
 POLL_SECONDS = 0.02
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -48,10 +49,11 @@ def refuse_ranks() -> None:
 def fan_out(
     make_jobs: Callable[[], list[Job]],
     make_work: Callable[[], Work],
-    done: Callable[[Job, Result], None],
+    done: Done,
     say: Callable[[str], None],
 ) -> bool:
-    """Do the jobs that `make_jobs` lists, in its order; call `done` with each result as it comes.
+    """Do the jobs that `make_jobs` lists, in its order; call `done` with each result as it comes. What that returns are the
+    jobs that can be done now, which come before those that wait.
 
     `make_jobs` and `done` run on one rank, `make_work` once in each process that gets a job. Returns whether this process
     is the one that coordinated. What `make_jobs` raises is raised there, and ends the other ranks quietly. Raises Preempted
@@ -59,10 +61,11 @@ def fan_out(
     """
     world = _world() if launched_rank() is not None else None
     if world is None or world.size == 1:
-        jobs = make_jobs()
-        work = make_work() if jobs else None
-        for job in jobs:
-            done(job, work(job))  # type: ignore[misc]
+        waiting = make_jobs()
+        work = make_work() if waiting else None
+        while waiting and work:
+            job = waiting.pop(0)
+            waiting[:0] = done(job, work(job))
         return True
     with preemption.deferred():
         hosts = world.allgather(platform.node())
@@ -161,25 +164,24 @@ def _world() -> Any:
     return MPI.COMM_WORLD
 
 
-def _coordinate(world: Any, jobs: list[Job], done: Callable[[Job, Result], None], say: Callable[[str], None]) -> bool:
+def _coordinate(world: Any, jobs: list[Job], done: Done, say: Callable[[str], None]) -> bool:
     """Returns whether a rank was told to end before its job was done."""
     workers = world.size - 1
     if workers > len(jobs):
-        say(f"{workers} ranks to train on, {len(jobs)} pairs to train: {workers - len(jobs)} idle")
+        say(f"{workers} ranks to train on, {len(jobs)} networks to train now: {workers - len(jobs)} idle")
     waiting = list(jobs)
     running: dict[int, Job] = {}
     idle: list[int] = []
     preempted = False
     while len(idle) < workers:
         rank, result = _receive(world)
+        idle.append(rank)
         if result is not None:
-            done(running.pop(rank), result)
+            waiting[:0] = done(running.pop(rank), result)
             preempted = preempted or result["status"] == "preempted"
-        if waiting and not (preempted or preemption.asked()):
-            running[rank] = waiting.pop(0)
-            world.send(running[rank], rank)
-        else:
-            idle.append(rank)
+        while idle and waiting and not (preempted or preemption.asked()):
+            running[idle[0]] = waiting.pop(0)
+            world.send(running[idle[0]], idle.pop(0))
     for rank in idle:
         world.send(None, rank)
     return preempted

@@ -57,7 +57,7 @@ class Feed(abc.ABC):
 
     def __init__(self, folder: Path, manifest: records.Manifest, data: Data):
         self.folder, self.manifest, self.data = folder, manifest, data
-        self.size, self.classes = manifest.shape[0], len(manifest.classes)
+        self.size, self.channels, self.classes = manifest.shape[0], manifest.shape[2], len(manifest.classes)
         self.counts = {split: manifest.count(split) for split in records.SPLITS}
         self.blocks = {split: records.blocks(folder, manifest, split) for split in records.SPLITS}
         self.sizes = {split: np.array([block.count for block in blocks]) for split, blocks in self.blocks.items()}
@@ -69,7 +69,7 @@ class Feed(abc.ABC):
 
     @abc.abstractmethod
     def images(self, rows: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Images (uint8, [n, height, width, 3]) and labels (int32, [n]) of one step's `rows` ([n, ...]), in the graph."""
+        """Images (uint8, [n, height, width, channels]) and labels (int32, [n]) of a step's `rows` ([n, ...]), in the graph."""
 
     @abc.abstractmethod
     def _reader(self, split: str, wanted: Order, batch: int, first: int) -> Reader:

@@ -1,58 +1,88 @@
-"""The figure: validation accuracy against density, a line per rewind point, the dense network as a band."""
+"""The figures: accuracy against density, a line per method and rewind point, the dense network as a band; and the same where
+the validation loss was least, with that step."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from lottery.grids import FROM_SCRATCH
+from lottery.jobs import FROM_SCRATCH
 from lottery.results import Group
 
-_MARKERS = {"ticket": "o", "reinit": "x", "shuffle": "^", "random": "s"}
+_MARKERS = {"ticket": "o", "reinit": "x", "shuffle": "^", "random": "s", "extended": "D"}
 
 
 def accuracy(groups: Sequence[Group]) -> bytes:
     """A PNG of the mean final validation accuracy of every group that has one; bars are one standard deviation over
     replicates."""
-    groups = [group for group in groups if group.count]
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    _draw_dense(axes, groups)
-    lines = dict.fromkeys((group.variant, group.rewind) for group in groups if group.variant != "dense")
-    colours = {rewind: f"C{index}" for index, rewind in enumerate(dict.fromkeys(rewind for _, rewind in lines))}
-    for variant, rewind in lines:
-        members = [group for group in groups if (group.variant, group.rewind) == (variant, rewind)]
+    _draw(axes, groups, lambda group: group.validation_accuracy, lambda group: group.spread or 0)
+    axes.set_ylabel("final validation accuracy")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    return _png(figure)
+
+
+def early_stop(groups: Sequence[Group]) -> bytes:
+    """A PNG of the mean test accuracy at the step of least validation loss, and of that step (Frankle & Carbin 2019, figure
+    4)."""
+    figure = Figure(figsize=(10, 4.5), dpi=150, layout="constrained")
+    step, reached = figure.subplots(1, 2)
+    _draw(step, groups, lambda group: group.early_step, legend=False)
+    step.set_ylabel("step of least validation loss")
+    _draw(reached, groups, lambda group: group.early_test_accuracy)
+    reached.set_ylabel("test accuracy there")
+    reached.yaxis.set_major_formatter(PercentFormatter(1.0))
+    return _png(figure)
+
+
+def _draw(
+    axes: Axes,
+    groups: Sequence[Group],
+    value: Callable[[Group], float],
+    spread: Callable[[Group], float] = lambda group: 0,
+    legend: bool = True,
+) -> None:
+    """A line per (method, rewind point), markers for controls; `value` of each group that has one, with bars of `spread`."""
+    groups = [group for group in groups if group.count]
+    for dense in (group for group in groups if group.variant == "dense"):
+        axes.axhspan(value(dense) - spread(dense), value(dense) + spread(dense), color="0.6", alpha=0.3, lw=0)
+        axes.axhline(value(dense), color="0.4", lw=1, label="dense network")
+    lines = dict.fromkeys((group.variant, group.method, group.rewind) for group in groups if group.variant != "dense")
+    series = dict.fromkeys((method, rewind) for _, method, rewind in lines)
+    colours = {key: f"C{index}" for index, key in enumerate(series)}
+    for variant, method, rewind in lines:
+        members = [group for group in groups if (group.variant, group.method, group.rewind) == (variant, method, rewind)]
+        bars = [spread(group) for group in members]
         axes.errorbar(
             [group.density for group in members],
-            [group.validation_accuracy for group in members],
-            yerr=[group.spread or 0 for group in members],
+            [value(group) for group in members],
+            yerr=bars if any(bars) else None,
             capsize=3,
             marker=_MARKERS[variant],
             linestyle="-" if variant == "ticket" else "none",
-            color="0.2" if variant in FROM_SCRATCH else colours[rewind],
-            label=f"ticket rewound to {rewind}" if variant == "ticket" else _control_name(variant, rewind),
+            color="0.2" if variant in FROM_SCRATCH and len(series) == 1 else colours[method, rewind],
+            label=_name(variant, method, rewind),
         )
-    _label(axes, sorted({group.density for group in groups if group.variant != "dense"}))
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    _label(axes, sorted({group.density for group in groups if group.variant not in ("dense", "extended")}))
+    if legend:
+        axes.legend(fontsize="small")
 
 
-def _control_name(variant: str, rewind: str) -> str:
-    return {
-        "reinit": "reinit: same mask, fresh weights",
-        "random": "random: shuffled mask, fresh weights",
-        "shuffle": f"shuffle: shuffled mask, rewound to {rewind}",
-    }[variant]
-
-
-def _draw_dense(axes: Axes, groups: Sequence[Group]) -> None:
-    for dense in (group for group in groups if group.variant == "dense"):
-        spread = dense.spread or 0
-        axes.axhspan(dense.validation_accuracy - spread, dense.validation_accuracy + spread, color="0.6", alpha=0.3, lw=0)
-        axes.axhline(dense.validation_accuracy, color="0.4", lw=1, label="dense network")
+def _name(variant: str, method: str, rewind: str) -> str:
+    chain = "" if method == "oneshot" else f"{method}: "
+    return (
+        chain
+        + {
+            "ticket": f"ticket rewound to {rewind}",
+            "reinit": "reinit: same mask, fresh weights",
+            "random": "random: shuffled mask, fresh weights",
+            "shuffle": f"shuffle: shuffled mask, rewound to {rewind}",
+            "extended": "dense, trained as long",
+        }[variant]
+    )
 
 
 def _label(axes: Axes, densities: Sequence[float]) -> None:
@@ -61,11 +91,8 @@ def _label(axes: Axes, densities: Sequence[float]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(_apart(densities)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.3g}%"))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel("density: share of prunable weights kept (sparser to the right)")
-    axes.set_ylabel("final validation accuracy")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
 
 
 def _apart(densities: Sequence[float]) -> list[float]:
@@ -75,3 +102,9 @@ def _apart(densities: Sequence[float]) -> list[float]:
         if not chosen or density > 1.25 * chosen[-1]:
             chosen.append(density)
     return chosen
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,17 +1,15 @@
-"""Grids a user writes: quantiles (`60..80:5,85..99`), points of training (`0,10it,1ep`), and the jobs they span."""
+"""Grids a user writes: quantiles (`60..80:5,85..99`), rounds (`3,7,9..18:3`), points of training (`0,10it,1ep`)."""
 
 import dataclasses
+import fnmatch
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
 from data_prep.errors import InputError
-
-Variant = Literal["ticket", "reinit", "shuffle", "random"]
-FROM_SCRATCH: tuple[Variant, ...] = ("reinit", "random")
 
 
 def parse_quantiles(text: str) -> list[Fraction]:
@@ -76,45 +74,45 @@ def parse_point(text: str) -> Point:
     return Point(Fraction(match[2]), "ep") if match[2] else Point(Fraction(match[1] or 0), "it")
 
 
+def parse_interval(text: str) -> Point:
+    """A point of training that is not its start: `100it`, `1ep`."""
+    point = parse_point(text)
+    if not point.amount:
+        raise InputError(f"{text.strip()!r} is no interval: write 100it (iterations) or 1ep (epochs)")
+    return point
+
+
 def parse_points(text: str) -> list[Point]:
     """Points of training joined by commas: `0,10it,1ep,2ep`. Raises InputError on an empty list or a malformed point."""
     return [parse_point(part) for part in text.split(",")]
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One network to train under a mask.
-
-    `step` is the snapshot its weights come from; a control that starts from scratch (`reinit`, `random`) has step 0.
-    """
-
-    replicate: int
-    quantile: Fraction
-    step: int
-    variant: Variant
-
-    def __str__(self) -> str:
-        return f"replicate-{self.replicate} q{quantile_name(self.quantile)}-step-{self.step:06d} {self.variant}"
+def parse_levels(text: str) -> list[int]:
+    """Rounds of pruning, ascending: `9`, `1..18`, `3..18:3`, joined by commas; none where `text` is empty. Raises InputError
+    for anything but whole numbers from 1."""
+    try:
+        levels = parse_quantiles(text) if text.strip() else []
+    except InputError:
+        levels = [Fraction(0)]
+    if any(level.denominator != 1 or level < 1 for level in levels):
+        raise InputError(f"{text!r} names no rounds: write whole numbers from 1 to 100, ascending, such as 9, 1..18 or 3..18:3")
+    return [int(level) for level in levels]
 
 
-def jobs(
-    replicates: int,
-    quantiles: Iterable[Fraction],
-    steps: Iterable[int],
-    controls: Iterable[Variant] = (),
-    control_quantiles: Iterable[Fraction] = (),
-) -> list[Job]:
-    """Every network to train, longest first: a ticket per (replicate, quantile, step), and the controls of some quantiles.
-
-    `shuffle` accompanies each ticket; `reinit` and `random` start from fresh weights whatever the ticket was rewound to,
-    so each quantile has one.
-    """
-    quantiles, steps = list(quantiles), list(steps)
-    chosen = [quantile for quantile in control_quantiles if quantile in quantiles]
+def parse_rates(rates: Sequence[str]) -> list[tuple[str, Fraction]]:
+    """Rates of pruning by shell pattern of variable paths: `predictions/*=10` is 10 per cent. Raises InputError when malformed
+    or out of 0..100."""
     found = []
-    for replicate in range(1, replicates + 1):
-        found += [Job(replicate, quantile, step, "ticket") for quantile in quantiles for step in steps]
-        for control in controls:
-            starts = [0] if control in FROM_SCRATCH else steps
-            found += [Job(replicate, quantile, step, control) for quantile in chosen for step in starts]
-    return sorted(found, key=lambda job: job.step)
+    for text in rates:
+        match = re.fullmatch(r"(.+?)\s*=\s*(\d+(?:\.\d+)?)", text.strip())
+        if not match or not 0 <= Fraction(match[2]) < 100:
+            raise InputError(
+                f"{text!r} is not a rate of pruning: write a pattern of paths and per cent, such as predictions/*=10"
+            )
+        found.append((match[1], Fraction(match[2])))
+    return found
+
+
+def rate_of(path: str, rate: Fraction, others: Sequence[tuple[str, Fraction]]) -> Fraction:
+    """The rate of the variable `path`: that of the first pattern of `others` that it matches, or else `rate`."""
+    return next((other for pattern, other in others if fnmatch.fnmatchcase(path, pattern)), rate)

@@ -12,6 +12,9 @@ from lottery.recipe import Recipe, Stage, depends
 
 FILE = "made_with.json"
 
+# What outputs were made with before these keys existed.
+_AS_BEFORE = {"data.channels": 3, "data.mean": [0.5], "data.deviation": [0.5], "train.evaluate": "1ep"}
+
 
 @contextlib.contextmanager
 def claimed(folder: Path, recipe: Recipe, stage: Stage) -> Iterator[None]:
@@ -21,7 +24,7 @@ def claimed(folder: Path, recipe: Recipe, stage: Stage) -> Iterator[None]:
     """
     with locks.writing(folder):
         if (folder / FILE).exists():
-            _check(folder, recipe)
+            check_folder(folder, recipe)
         else:
             files.write_json(folder / FILE, {"stage": stage, "values": depends(recipe, stage)})
         yield
@@ -30,17 +33,18 @@ def claimed(folder: Path, recipe: Recipe, stage: Stage) -> Iterator[None]:
 def check(run: Path, recipe: Recipe) -> None:
     """Raise InputError when an output of the run directory, finished or begun, is not what `recipe` would make."""
     for path in sorted(run.glob(f"replicate-*/**/{FILE}")):
-        _check(path.parent, recipe)
+        check_folder(path.parent, recipe)
 
 
-def _check(folder: Path, recipe: Recipe) -> None:
+def check_folder(folder: Path, recipe: Recipe) -> None:
+    """Raise InputError when the outputs in `folder` are not what `recipe` would make."""
     content = files.read_json(folder / FILE)
     made_with: dict[str, Any] = content["values"]
     wanted = depends(recipe, content["stage"])
     differs = [
-        f"{key} was {made_with.get(key)!r}, is {wanted.get(key)!r}"
+        f"{key} was {made_with.get(key, _AS_BEFORE.get(key))!r}, is {wanted.get(key)!r}"
         for key in sorted(made_with | wanted)
-        if made_with.get(key) != wanted.get(key)
+        if made_with.get(key, _AS_BEFORE.get(key)) != wanted.get(key)
     ]
     if differs:
         raise InputError(

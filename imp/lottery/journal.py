@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, one line an epoch, each line on disk before the next step is taken."""
+"""metrics.jsonl: one JSON object a line, one line an evaluation, each line on disk before the next step is taken."""
 
 import json
 import os

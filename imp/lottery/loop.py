@@ -63,7 +63,7 @@ class Trainer:
         self.strategy = devices.strategy(names)
         self.feed = make_feed(self.strategy)
         with self.strategy.scope(), precision.policy(self.train.precision):
-            self.model = models.build(recipe.model, self.feed.size, self.feed.classes)
+            self.model = models.build(recipe.model, self.feed.size, self.feed.classes, self.feed.channels)
             self.xla = devices.uses_xla(recipe, names, self.model)
             self.optimizer = Optimizer(self.train, self.model.trainable_variables)
             scale = precision.LossScale() if self.train.precision == "mixed_float16" else None
@@ -116,8 +116,9 @@ class Trainer:
         for path, variable in self.masks.items():
             variable.assign(mask.get(path, np.ones(variable.shape, bool)))
 
-    def steps(self, first: int, last: int, order_seed: int) -> Iterator[np.ndarray]:
-        """Take optimizer steps `first` .. `last` - 1, all within one epoch, some at a time, until nobody asks for more.
+    def steps(self, first: int, last: int, order_seed: int, rate: float | None = None) -> Iterator[np.ndarray]:
+        """Take optimizer steps `first` .. `last` - 1, all within one epoch, some at a time, until nobody asks for more; at the
+        schedule's learning rates, or at `rate`.
 
         Yields after each call (half a second at most), what `Step` finds, by step taken (float64, [steps, 3]).
         Raises Diverged.
@@ -129,6 +130,8 @@ class Trainer:
             rows, draws = batches.take(min(self._steps_per_call, last - first))
             fed = time.perf_counter()
             rates = schedules.rates(self.train, self.steps_per_epoch, first, len(rows[0]))
+            if rate is not None:
+                rates = np.full_like(rates, rate)
             sums = self._step.steps(rows, draws, rates).numpy().astype(np.float64)
             self._adapt(len(sums), time.perf_counter() - fed)
             self.waited += fed - began
@@ -144,7 +147,7 @@ class Trainer:
     def evaluate(self, split: str) -> Evaluation:
         """Loss and accuracies over all of `split`; the last batch is padded, and padding weighs nothing. With `train.ema`,
         those of the averaged weights (with the statistics that the raw ones have left in BatchNorm)."""
-        count, batch = self.feed.counts[split], self.train.batch
+        count, batch = self.feed.counts[split], self._step.evaluated
         sweep = self.feed.sweep(split, batch)
         found = []
         with self._averaged():

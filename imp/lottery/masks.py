@@ -5,7 +5,7 @@ A mask maps the path of a prunable variable to a boolean array of its shape, Tru
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -57,26 +57,54 @@ def pruned_count(quantile: Fraction, count: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """The magnitudes of all prunable weights in order, from which a mask or a threshold for any quantile is read.
+    """Weights that are ranked together by magnitude; a mask and a threshold for any count or quantile are read from it.
 
-    `magnitudes` (float64, [N]) is ascending; `ranks` gives each weight its place in it, ties broken by position (the
-    order of paths, then C order). With `layerwise`, places are counted within each variable instead of over all.
+    `magnitudes` (the weights' dtype, [N], ascending) are those of the survivors: the weights that `among` keeps, all where it
+    says nothing. Beside the weights themselves that is all that is held: sorted, ranks would take four times as much.
     """
 
+    weights: store.Arrays
+    among: Mask
     magnitudes: np.ndarray
-    ranks: Mapping[str, np.ndarray]
-    layerwise: bool
 
-    def mask(self, quantile: Fraction) -> Mask:
-        """The mask that prunes exactly `pruned_count` of the smallest magnitudes, over all or in each variable."""
-        overall = pruned_count(quantile, self.magnitudes.size)
-        return {
-            path: ranks >= (pruned_count(quantile, ranks.size) if self.layerwise else overall)
-            for path, ranks in self.ranks.items()
-        }
+    def prune(self, count: int) -> Mask:
+        """The mask that drops exactly the `count` smallest survivors, ties broken by position (the order of paths, then C
+        order), and keeps the others; what did not survive stays pruned."""
+        if count == 0:
+            return {path: self._survivors(path).copy() for path in self.weights}
+        edge = self.magnitudes[count - 1]
+        spared = int(np.searchsorted(self.magnitudes, edge, "right")) - count
+        mask = {path: np.empty(array.shape, bool) for path, array in self.weights.items()}
+        for path in reversed(mask):
+            spared = self._prune_one(path, edge, spared, mask[path].reshape(-1))
+            if path in self.among:
+                mask[path] &= self.among[path]
+        return mask
+
+    def _prune_one(self, path: str, edge: np.number, spared: int, kept: np.ndarray) -> int:
+        """Fill `kept` for one variable, block by block from its end: of the weights as large as `edge` the last `spared`
+        stay. Returns how many are still to be spared before it."""
+        flat = self.weights[path].reshape(-1)
+        for start in reversed(range(0, flat.size, _BLOCK)):
+            block = slice(start, start + _BLOCK)
+            magnitudes = np.abs(flat[block])
+            np.greater(magnitudes, edge, out=kept[block])
+            if spared:
+                equal = magnitudes == edge
+                if path in self.among:
+                    equal &= self.among[path].reshape(-1)[block]
+                last = np.flatnonzero(equal)[-spared:]
+                kept[block][last] = True
+                spared -= last.size
+        return spared
+
+    def _survivors(self, path: str) -> np.ndarray:
+        return self.among[path] if path in self.among else np.ones(self.weights[path].shape, bool)
 
     def threshold(self, quantile: Fraction) -> float:
-        """The linear quantile of all magnitudes, as `numpy.quantile` defines it. Reported; masks go by rank."""
+        """The linear quantile of all magnitudes, as `numpy.quantile` defines it; 0 of none. Reported; masks go by rank."""
+        if not self.magnitudes.size:
+            return 0.0
         position = quantile * (self.magnitudes.size - 1) / 100
         below = int(position)
         above = min(below + 1, self.magnitudes.size - 1)
@@ -84,31 +112,25 @@ class Ranking:
         return low + (high - low) * float(position - below)
 
 
-def rank(weights: store.Arrays, layerwise: bool = False) -> Ranking:
-    """Sort the magnitudes of `weights` (path -> float array)."""
-    flat = np.concatenate([np.abs(array, dtype=array.dtype).ravel() for array in weights.values()])
-    order = np.argsort(flat, kind="stable")
-    return Ranking(flat[order].astype(np.float64), _places(weights, order, layerwise), layerwise)
+_BLOCK = 1 << 18  # weights at a time, so that temporaries stay in the cache
 
 
-def _places(weights: store.Arrays, order: np.ndarray, layerwise: bool) -> dict[str, np.ndarray]:
-    if layerwise:
-        return {
-            path: _inverse(np.argsort(np.abs(array).ravel(), kind="stable")).reshape(array.shape)
-            for path, array in weights.items()
-        }
-    places = _inverse(order)
-    ends = np.cumsum([array.size for array in weights.values()])
-    return {
-        path: places[end - array.size : end].reshape(array.shape)
-        for (path, array), end in zip(weights.items(), ends, strict=True)
-    }
+def rank(weights: store.Arrays, among: Mask | None = None) -> Ranking:
+    """Sort the magnitudes of `weights` (path -> float array) that `among` keeps."""
+    among = {path: kept for path, kept in (among or {}).items() if path in weights}
+    flat = [(array[among[path]] if path in among else array).reshape(-1) for path, array in weights.items()]
+    magnitudes = np.concatenate(flat) if flat else np.empty(0)
+    np.abs(magnitudes, out=magnitudes)
+    magnitudes.sort()
+    return Ranking(weights, among, magnitudes)
 
 
-def _inverse(order: np.ndarray) -> np.ndarray:
-    places = np.empty(order.size, np.int64)
-    places[order] = np.arange(order.size)
-    return places
+def parted(weights: store.Arrays, layerwise: bool, key: Callable[[str], Hashable] = lambda path: None) -> list[store.Arrays]:
+    """`weights` parted into those that are ranked together: each variable on its own, or all for which `key` is the same."""
+    parts: dict[Hashable, store.Arrays] = {}
+    for path, array in weights.items():
+        parts.setdefault(path if layerwise else key(path), {})[path] = array
+    return list(parts.values())
 
 
 def trainable_part(mask: Mask, weights: store.Arrays) -> Mask:
@@ -144,15 +166,16 @@ class Density:
 def density(mask: Mask, state: store.State) -> Density:
     """Densities of the network `state` under `mask`, which may rank statistics too (scope `all`) but prunes none."""
     applied = trainable_part(mask, state.weights)
-    pruned = sum(int(kept.size - kept.sum()) for kept in applied.values())
+    pruned = sum(kept.size - np.count_nonzero(kept) for kept in applied.values())
     trainable = sum(array.size for array in state.weights.values())
     total = trainable + sum(array.size for array in state.statistics.values())
-    return Density(*(1 - pruned / count for count in (sum(kept.size for kept in applied.values()), trainable, total)))
+    return Density(*(1 - pruned / max(count, 1) for count in (sum(kept.size for kept in applied.values()), trainable, total)))
 
 
-def collapsed(mask: Mask) -> list[str]:
-    """Paths of variables of which nothing is kept: the network no longer passes anything through those layers."""
-    return [path for path, kept in mask.items() if kept.size and not kept.any()]
+def collapsed(mask: Mask, least: float = 0.0) -> list[str]:
+    """Paths of variables of which nothing is kept, or a smaller share than `least`: layer collapse (Tanaka et al. 2020)."""
+    shares = {path: np.count_nonzero(kept) / kept.size for path, kept in mask.items() if kept.size}
+    return [path for path, share in shares.items() if share == 0 or share < least]
 
 
 def save(path: Path, mask: Mask, attributes: Mapping[str, store.Attribute]) -> None:
@@ -165,6 +188,6 @@ def save(path: Path, mask: Mask, attributes: Mapping[str, store.Attribute]) -> N
 def load(path: Path) -> Mask:
     groups, _ = store.load(path)
     return {
-        name: np.unpackbits(bits, count=int(np.prod(groups["shape"][name]))).reshape(groups["shape"][name]).astype(bool)
+        name: np.unpackbits(bits, count=int(np.prod(groups["shape"][name]))).reshape(groups["shape"][name]).view(bool)
         for name, bits in groups["bits"].items()
     }

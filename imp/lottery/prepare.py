@@ -30,7 +30,8 @@ def prepare_set(settings: Settings, folder: Path, reporter: Reporter, means: Mea
     if there is None or not preparing.is_complete(folder, there):
         there = _prepare(settings, folder, reporter, means)
     counts = ", ".join(f"{there.count(split)} {split}" for split in SPLITS)
-    reporter.say(f"records in {folder}: {counts} images of {settings.size}x{settings.size}, {len(there.classes)} classes")
+    kind = "grey images" if settings.channels == 1 else "images"
+    reporter.say(f"records in {folder}: {counts} {kind} of {settings.size}x{settings.size}, {len(there.classes)} classes")
     for bad in there.bad[:SHOWN_BAD]:
         reporter.say(f"left out, cannot be decoded: {bad.name} ({bad.reason})")
     if len(there.bad) > SHOWN_BAD:

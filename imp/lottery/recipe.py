@@ -20,16 +20,17 @@ from data_prep import sources
 from data_prep.errors import InputError
 from data_prep.prepare import Settings
 from lottery import grids, networks
+from lottery.jobs import Method
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 Fractional = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _checked(parse: Callable[[str], object]) -> pydantic.AfterValidator:
-    """A string that `parse` accepts; it stays a string, so that a recipe is written out as it was read."""
+def _checked(parse: Callable[[Any], object]) -> pydantic.AfterValidator:
+    """A text that `parse` accepts; it stays a text, so that a recipe is written out as it was read."""
 
-    def check(text: str) -> str:
+    def check(text: Any) -> Any:
         parse(text)
         return text
 
@@ -45,8 +46,10 @@ Name = Annotated[str, _checked(_check_name)]
 Network = Annotated[str, _checked(networks.check_name)]
 Source = Annotated[str, _checked(sources.check_name)]
 QuantileGrid = Annotated[str, _checked(grids.parse_quantiles)]
+LevelGrid = Annotated[str, _checked(grids.parse_levels)]
 Points = Annotated[str, _checked(grids.parse_points)]
 Point = Annotated[str, _checked(grids.parse_point)]
+Interval = Annotated[str, _checked(grids.parse_interval)]
 
 
 class Table(pydantic.BaseModel):
@@ -64,14 +67,23 @@ class Data(Table):
     test: Fractional = 0.2
     split_seed: NotNegative = 0
     classes: NotNegative = 0  # the first so many; 0: all
+    channels: Literal[1, 3] = 3  # 1: grey
     path: str = ""  # the folder of the records; empty: where `imp prepare` puts them
     feed: Literal["auto", "memory", "stream"] = "auto"  # auto: in memory where it fits the budget
     budget: Annotated[float, Field(ge=0)] = 0.0  # GiB for resident images; 0: half of what is free
     shuffle: Positive = 65_536  # images that are mixed at a time: of a larger set, blocks are drawn at random, then mixed
+    mean: list[float] = [0.5]  # taken off the pixels (0 .. 1), of all channels or of each, and ...
+    deviation: list[Annotated[float, Field(gt=0)]] = [0.5]  # ... what they are then divided by: -1 .. 1 as it stands
     crop: NotNegative = 2  # pixels of zero padding before a random crop to the original size; 0 turns it off
     resized_crop: Fractional = 0.0  # the least area of a random crop that is resized (Szegedy et al. 2015); 0 turns it off
     flip: bool = False  # mirror half of the images
     cutout: NotNegative = 0  # side of a square that is blanked out (DeVries & Taylor 2017); 0 turns it off
+
+    @pydantic.model_validator(mode="after")
+    def _scaled(self) -> "Data":
+        if len(self.mean) != len(self.deviation) or len(self.mean) not in (1, self.channels):
+            raise InputError(f"mean and deviation want one number each, or {self.channels}, one a channel")
+        return self
 
     @pydantic.model_validator(mode="after")
     def _one_crop(self) -> "Data":
@@ -86,7 +98,7 @@ class Model(Table):
     name: Network = "mobilenet_v2"
     alpha: Annotated[float, Field(gt=0)] = 0.35  # width multiplier (mobilenet_v2)
     stem: Literal["standard", "small"] = "standard"  # small: the first convolution keeps the resolution
-    initializer: Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal"] = "glorot_uniform"
+    initializer: Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_normal"] = "glorot_uniform"
     batchnorm: Literal["local", "synchronised"] = "local"  # by the batch of each replica, or of all
     batchnorm_momentum: Fractional = 0.9  # the share of the old moving statistic kept at each step
     batchnorm_epsilon: Annotated[float, Field(gt=0)] = 1e-3
@@ -97,6 +109,7 @@ class Train(Table):
     """How a network is trained: the dense one, and every ticket from its rewind point on."""
 
     epochs: Positive = 20
+    steps: NotNegative = 0  # how many instead of epochs; 0: as many as the epochs have
     batch: Positive = 64
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 0.05
@@ -116,6 +129,7 @@ class Train(Table):
     remat: bool = False  # compute each block's activations twice instead of holding them
     xla: Literal["auto", "on", "off"] = "auto"  # auto: on GPUs
     snapshots: Points = "0,10it,1ep,2ep"
+    evaluate: Interval = "1ep"  # how often validation and test images are looked at
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 60.0  # save the network under way when so long has passed
     checkpoint_steps: NotNegative = 0  # also after so many steps; 0: by time alone
     checkpoint_share: Annotated[float, Field(ge=0, le=1)] = 0.02  # of the training time, at most so much goes into saving
@@ -130,6 +144,7 @@ class Thresholds(Table):
     scope: Literal["kernels", "pointwise", "all"] = "kernels"
     exclude: list[str] = ["Conv_1/*", "predictions/*"]  # shell patterns of variable paths
     layerwise: bool = False
+    collapse: Annotated[float, Field(ge=0, le=1)] = 0.001  # a layer that keeps less than this share has collapsed
 
 
 class Retrain(Table):
@@ -140,6 +155,19 @@ class Retrain(Table):
     order: Literal["fresh", "same"] = "fresh"  # data order and augmentation, against the dense run's
     controls: list[Literal["reinit", "shuffle", "random"]] = ["reinit", "shuffle"]
     control_quantiles: QuantileGrid = "90"
+
+
+class Rounds(Table):
+    """Iterative magnitude pruning: every round prunes a share of the weights that the one before left, and trains again."""
+
+    levels: Annotated[int, Field(ge=1, le=100)] = 10
+    rate: Annotated[float, Field(gt=0, lt=100)] = 20.0  # per cent of the surviving weights that go in each round
+    rates: Annotated[list[str], _checked(grids.parse_rates)] = []  # other rates by path, such as predictions/*=10
+    methods: list[Method] = ["weights"]  # what follows on pruning: weights, lr, finetune, init
+    rewind: Points = "0"
+    finetune_rate: Annotated[float, Field(ge=0)] = 0.0  # learning rate of finetune; 0: the last one of the schedule
+    controls: list[Literal["reinit", "shuffle", "random", "extended"]] = ["reinit"]
+    control_levels: LevelGrid = ""
 
 
 class Track(Table):
@@ -155,12 +183,14 @@ class Recipe(Table):
     name: Name = "digits"
     seed: NotNegative = 0
     replicates: Positive = 1
+    pruning: list[Literal["oneshot", "rounds"]] = ["oneshot"]  # what `imp run` does with the dense network
     delta: Annotated[float, Field(ge=0, le=1)] = 0.002  # a ticket this much below dense still matches (accuracy)
     data: Data = Data()
     model: Model = Model()
     train: Train = Train()
     thresholds: Thresholds = Thresholds()
     retrain: Retrain = Retrain()
+    rounds: Rounds = Rounds()
     track: Track = Track()
 
     def records(self) -> Settings:
@@ -171,18 +201,23 @@ class Recipe(Table):
         return grids.parse_quantiles(self.thresholds.quantiles)
 
 
-Stage = Literal["train", "thresholds", "retrain"]
+Stage = Literal["train", "thresholds", "retrain", "rounds", "finetune"]
 
 # Keys that say how much to make or how to go about it, not what an output is.
 _NOT_IDENTITY = {
     *("data.path", "data.feed", "data.budget"),
     *("train.snapshots", "train.checkpoint_seconds", "train.checkpoint_steps", "train.checkpoint_share"),
-    "thresholds.quantiles",
+    *("thresholds.quantiles", "thresholds.collapse"),
 }
+_TRAIN = ("seed", "data.", "model.", "train.")
+_RETRAIN = (*_TRAIN, "thresholds.", "retrain.slots", "retrain.order")
+_ROUNDS = (*_RETRAIN, "rounds.rate")
 _DEPENDS: dict[Stage, tuple[str, ...]] = {
-    "train": ("seed", "data.", "model.", "train."),
-    "thresholds": ("seed", "data.", "model.", "train.", "thresholds."),
-    "retrain": ("seed", "data.", "model.", "train.", "thresholds.", "retrain.slots", "retrain.order"),
+    "train": _TRAIN,
+    "thresholds": (*_TRAIN, "thresholds."),
+    "retrain": _RETRAIN,
+    "rounds": _ROUNDS,
+    "finetune": (*_ROUNDS, "rounds.finetune_rate"),
 }
 
 
@@ -198,7 +233,7 @@ def depends(recipe: Recipe, stage: Stage) -> dict[str, Any]:
 
 def _without_effect(recipe: Recipe) -> set[str]:
     """Keys that the choice of another leaves without a meaning."""
-    keys = set()
+    keys = {"train.epochs" if recipe.train.steps else "train.steps"}
     if recipe.train.schedule != "step":
         keys |= {"train.milestones", "train.gamma"}
     if recipe.train.optimizer != "sgd":

@@ -13,7 +13,8 @@ from data_prep.errors import InputError
 from data_prep.prepare import Settings, existing, settings_of
 from data_prep.records import Manifest, read_manifest
 from lottery import environment, identity, locks, plan, recipe
-from lottery.grids import Job, parse_quantiles, quantile_name
+from lottery.grids import parse_quantiles, quantile_name
+from lottery.jobs import Chain, Job, Round
 from lottery.recipe import Recipe
 
 
@@ -53,6 +54,22 @@ class Network:
 
 
 @dataclasses.dataclass(frozen=True)
+class Level:
+    """The folder of one round of pruning: its mask, and beside it the networks trained under it."""
+
+    folder: Path
+
+    @property
+    def mask(self) -> Path:
+        return self.folder / "mask.h5"
+
+    @property
+    def table(self) -> Path:
+        """What the round pruned; written after the mask."""
+        return self.folder / "round.json"
+
+
+@dataclasses.dataclass(frozen=True)
 class Replicate:
     """One seed's share of a run: its dense network, masks and tickets."""
 
@@ -67,7 +84,7 @@ class Replicate:
 
     @property
     def thresholds(self) -> Path:
-        """Written after the masks it lists."""
+        """Written after the masks it lists; beside it the same as CSV."""
         return self.folder / "thresholds.json"
 
     @property
@@ -84,25 +101,50 @@ class Replicate:
         listed = [Fraction(str(row["quantile"])) for row in files.read_json(self.thresholds)["quantiles"]]
         return [quantile for quantile in listed if self.mask(quantile).exists()]
 
-    def network(self, job: Job) -> Network:
+    @property
+    def topology(self) -> Path:
+        """How the network's kernels are connected, from which a mask's effective density follows."""
+        return self.folder / "train" / "topology.json"
+
+    def level(self, chain: Chain, level: int) -> "Level":
+        """Levels count from 1: the dense network is level 0."""
+        return Level(self.folder / "rounds" / chain.name / f"{level:02d}")
+
+    def network(self, job: Job | Round) -> Network:
+        if isinstance(job, Round):
+            return Network(self.level(job.chain, job.level).folder / job.variant)
         return Network(self.folder / "retrain" / f"q{quantile_name(job.quantile)}-step-{job.step:06d}" / job.variant)
+
+    def networks(self) -> list[Network]:
+        """Every network under a mask that has been begun, of whatever grid."""
+        folders = (*self.folder.glob("retrain/*/*"), *self.folder.glob("rounds/*/*/*"))
+        return [Network(folder) for folder in sorted(folders) if folder.is_dir()]
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run directory and the recipe its outputs are made with."""
+    """A run directory and the recipe its outputs are made with; a command may be about `chosen` replicates alone."""
 
     folder: Path
     recipe: Recipe
+    chosen: tuple[int, ...] = ()
+
+    def numbers(self) -> Sequence[int]:
+        """The replicates that a command is about: those chosen, or as many as the recipe says. They count from 1."""
+        return self.chosen or range(1, self.recipe.replicates + 1)
+
+    def known_numbers(self) -> list[int]:
+        """The recipe's replicates, and those that were added to them one by one."""
+        made = (path.name.removeprefix("replicate-") for path in self.folder.glob("replicate-*"))
+        return sorted({*range(1, self.recipe.replicates + 1), *(int(number) for number in made if number.isdigit())})
 
     def replicate(self, number: int) -> Replicate:
-        """Replicates count from 1."""
         return Replicate(self.folder / f"replicate-{number}")
 
     def replicates(self) -> list[Replicate]:
-        return [self.replicate(number) for number in range(1, self.recipe.replicates + 1)]
+        return [self.replicate(number) for number in self.numbers()]
 
-    def network(self, job: Job) -> Network:
+    def network(self, job: Job | Round) -> Network:
         return self.replicate(job.replicate).network(job)
 
     def jobs(self, planned: plan.Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
@@ -110,7 +152,7 @@ class Run:
         before there are any) and the recipe's rewind points, or at those of the grids given."""
         made = {quantile for replicate in self.replicates() for quantile in replicate.quantiles()}
         wanted = set(parse_quantiles(quantiles)) if quantiles is not None else made or set(self.recipe.quantiles())
-        return planned.jobs(sorted(wanted), rewind if rewind is not None else self.recipe.retrain.rewind)
+        return planned.jobs(self.numbers(), sorted(wanted), rewind if rewind is not None else self.recipe.retrain.rewind)
 
     @property
     def report(self) -> Path:

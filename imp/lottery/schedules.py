@@ -12,7 +12,7 @@ def rates(train: Train, steps_per_epoch: int, first: int, count: int) -> np.ndar
     Linear warm-up from 0, then constant, linear to 0, cosine to 0 (Loshchilov & Hutter 2017, without restarts) or
     multiplied by `gamma` at each milestone. A ticket rewound to step k takes up the schedule at step k.
     """
-    total = train.epochs * steps_per_epoch
+    total = train.steps or train.epochs * steps_per_epoch
     warmup = parse_point(train.warmup).step(steps_per_epoch)
     steps = np.arange(first, first + count, dtype=np.float64)
     left = 1 - np.clip((steps - warmup) / max(total - warmup, 1), 0, 1)

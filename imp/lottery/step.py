@@ -18,6 +18,7 @@ from lottery.order import Draws
 from lottery.recipe import Recipe
 
 TOP = 5  # a right answer among the first so many
+EVALUATED = 256  # images at a time, or as many as a training batch has: small batches leave a processor half idle
 
 
 class Step:
@@ -44,9 +45,12 @@ class Step:
         if xla:  # sums over replicas stay outside, where TensorFlow has them
             self._gradients = tf.function(self._gradients, jit_compile=True)  # type: ignore[method-assign]
             self._update = tf.function(self._update, jit_compile=True)  # type: ignore[method-assign]
-        rows, batch = feed.rows_spec(self.train.batch), self.train.batch
-        self.steps = tf.function(self._steps, input_signature=[rows, feed.draws_spec(batch), tf.TensorSpec([None], tf.float32)])
-        self.evaluations = tf.function(self._evaluations, input_signature=[rows, tf.TensorSpec([None, batch], tf.float32)])
+        batch = self.train.batch
+        self.evaluated = batch * max(1, EVALUATED // batch)
+        step = [feed.rows_spec(batch), feed.draws_spec(batch), tf.TensorSpec([None], tf.float32)]
+        self.steps = tf.function(self._steps, input_signature=step)
+        evaluation = [feed.rows_spec(self.evaluated), tf.TensorSpec([None, self.evaluated], tf.float32)]
+        self.evaluations = tf.function(self._evaluations, input_signature=evaluation)
 
     def _steps(self, rows: Rows, draws: Draws, rates: tf.Tensor) -> tf.Tensor:
         """One step for each of `rates`. Returns, by step ([steps, 3]): mean loss, right answers, and 1 where an overflow of
@@ -58,9 +62,9 @@ class Step:
         return self._sums(step, tf.shape(rates)[0])
 
     def _step(self, rows: Sequence[tf.Tensor], draws: dict[str, tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
-        images, labels = self.feed.images(self._own(rows))
-        draws = self._own(draws)
-        images = normalise(augment(images, draws, self.data))
+        images, labels = self.feed.images(self._own(rows, self.train.batch))
+        draws = self._own(draws, self.train.batch)
+        images = normalise(augment(images, draws, self.data), self.data)
         if self.data.cutout:
             images = cut_out(images, draws["hole"], self.data.cutout)
         loss, right, gradients = self._gradients(images, labels)
@@ -127,11 +131,11 @@ class Step:
         return self._sums(evaluation, tf.shape(weights)[0])
 
     def _evaluate(self, rows: Sequence[tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
-        images, labels = self.feed.images(self._own(rows))
-        logits = tf.cast(self.model(normalise(images), training=False), tf.float32)
+        images, labels = self.feed.images(self._own(rows, self.evaluated))
+        logits = tf.cast(self.model(normalise(images, self.data), training=False), tf.float32)
         loss = tf.cast(self._cross_entropy(labels, logits, 0.0), tf.float32)
         found = (loss, _right(labels, logits), _right_in_top(labels, logits))
-        return tf.stack([tf.reduce_sum(values * self._own(weights)) for values in found])
+        return tf.stack([tf.reduce_sum(values * self._own(weights, self.evaluated)) for values in found])
 
     def _sums(self, run: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
         """What `run` finds at 0 .. `count` - 1, summed over the replicas ([count, 3])."""
@@ -140,10 +144,10 @@ class Step:
             sums = sums.write(index, self.strategy.reduce("SUM", run(index), axis=None))
         return sums.stack()
 
-    def _own(self, batch: Any) -> Any:
-        """This replica's part of the tensors of a global batch."""
+    def _own(self, batch: Any, size: int) -> Any:
+        """This replica's part of the tensors of a global batch of `size` images."""
         context = tf.distribute.get_replica_context()
-        share = self.train.batch // context.num_replicas_in_sync
+        share = size // context.num_replicas_in_sync
         first = context.replica_id_in_sync_group * share
         return tf.nest.map_structure(lambda tensor: tensor[first : first + share], batch)
 

@@ -5,8 +5,9 @@ before HDF5 sees the file: a single flipped bit in HDF5's own structures can cra
 """
 
 import dataclasses
+import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -45,9 +46,9 @@ def save_state(path: Path, state: State) -> None:
     save(path, groups(state), {"step": state.step})
 
 
-def load_state(path: Path) -> State:
-    """Raises InputError as `load` does."""
-    return as_state(*load(path))
+def load_state(path: Path, slots: bool = True) -> State:
+    """The state in `path`, its slots left out unless `slots`. Raises InputError as `load` does."""
+    return as_state(*load(path, None if slots else ("weights", "statistics")))
 
 
 def as_state(groups: Mapping[str, Arrays], attributes: Mapping[str, Attribute]) -> State:
@@ -68,32 +69,33 @@ def save(path: Path, groups: Mapping[str, Mapping[str, np.ndarray]], attributes:
         for name, value in attributes.items():
             file.attrs[name] = value
     content = buffer.getvalue()[SEAL_BYTES:]
-    files.write_bytes(path, _seal(content) + content)
+    files.write_bytes(path, _seal(files.sha256(content)) + content)
 
 
-def load(path: Path) -> tuple[dict[str, Arrays], dict[str, Attribute]]:
-    """Groups (each in the order of its paths) and attributes of a file that `save` wrote.
+def load(path: Path, only: Sequence[str] | None = None) -> tuple[dict[str, Arrays], dict[str, Attribute]]:
+    """Groups (each in the order of its paths; those of `only`, if given) and attributes of a file that `save` wrote.
 
     Raises InputError with the file's name when it is missing, cut, or altered in any bit.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: run the stage that writes it") from None
-    if content[:SEAL_BYTES] != _seal(content[SEAL_BYTES:]):
-        raise InputError(f"{path} is damaged (its sha256 differs): remove it and run its stage again")
-    groups: dict[str, Arrays] = {}
-    with h5py.File(io.BytesIO(content), "r") as file:
-        attributes = {name: _plain(value) for name, value in file.attrs.items()}
-        for name, group in file.items():
-            found: Arrays = {}
-            group.visititems(partial(_collect, found))
-            groups[name] = dict(sorted(found.items()))
-    return groups, attributes
+    if not path.exists():
+        raise InputError(f"{path} is missing: run the stage that writes it")
+    with open(path, "rb") as file:
+        seal = file.read(SEAL_BYTES)
+        if seal != _seal(hashlib.file_digest(file, "sha256").hexdigest()):
+            raise InputError(f"{path} is damaged (its sha256 differs): remove it and run its stage again")
+        with h5py.File(file, "r") as content:
+            attributes = {name: _plain(value) for name, value in content.attrs.items()}
+            return {name: _arrays(group) for name, group in content.items() if only is None or name in only}, attributes
 
 
-def _seal(content: bytes) -> bytes:
-    return f"imp-lottery sha256 {files.sha256(content)}\n".encode().ljust(SEAL_BYTES, b"\0")
+def _arrays(group: h5py.Group) -> Arrays:
+    found: Arrays = {}
+    group.visititems(partial(_collect, found))
+    return dict(sorted(found.items()))
+
+
+def _seal(digest: str) -> bytes:
+    return f"imp-lottery sha256 {digest}\n".encode().ljust(SEAL_BYTES, b"\0")
 
 
 def _collect(into: Arrays, key: str, item: object) -> None:

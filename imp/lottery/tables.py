@@ -18,3 +18,8 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str
         table.add_row(*row)
     width = None if sys.stdout.isatty() else LOG_WIDTH
     Console(width=width, highlight=False, markup=False).print(table)
+
+
+def percent(share: float | None) -> str:
+    """A share of 1 as per cent; nothing where it is not known."""
+    return "" if share is None else f"{share:.2%}"

@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_prep import files
 from data_prep.errors import Failed
 from lottery import identity, plan, seeds
 from lottery.progress import Reporter, duration
@@ -25,7 +26,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[dic
     """
     planned = run.plan()
     steps = planned.snapshot_steps()
-    unfinished = [number for number, replicate in enumerate(run.replicates(), 1) if not _is_complete(replicate, steps)]
+    unfinished = [number for number in run.numbers() if not _is_complete(run.replicate(number), steps)]
     if unfinished:
         _train(run, planned, unfinished, reporter, profile)
     elif profile:
@@ -44,6 +45,7 @@ def _is_complete(replicate: Replicate, steps: list[int]) -> bool:
 def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter, profile: Path | None) -> None:
     start_tensorflow()  # here, because a finished training need not wait for it
     from lottery import engine, profiling, training
+    from lottery.models.topology import topology
 
     if profile:
         profiling.check(profile)
@@ -59,23 +61,26 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
                 result = training.train(trainer, task, dense, reporter, tracker)
             if result and result["status"] == "done":
                 training.fill_in(trainer, task, reporter)
+            found = topology(trainer.model)
+            if found and not run.replicate(number).topology.exists():
+                files.write_json(run.replicate(number).topology, found.to_json())
 
 
 def _task(run: Run, planned: plan.Plan, number: int, profile: Path | None) -> "training.Task":
     from lottery import models, training
 
-    classes = len(run.manifest().classes)
+    data, classes = run.recipe.data, len(run.manifest().classes)
     seed = partial(seeds.derive, run.recipe.seed, number)
     return training.Task(
         title=f"replicate-{number} dense",
-        start=lambda: models.initial_weights(run.recipe.model, run.recipe.data.size, classes, seed("initialisation")),
+        start=lambda: models.initial_weights(run.recipe.model, data.size, classes, seed("initialisation"), data.channels),
         last_step=planned.total_steps,
         order_seed=seed("order"),
         snapshots={step: run.replicate(number).snapshot(step) for step in planned.snapshot_steps()},
         record={
             "replicate": number,
             "first_step": 0,
-            "epochs": run.recipe.train.epochs,
+            "epochs": planned.total_steps / planned.steps_per_epoch,
         },
         profile=profile,
     )

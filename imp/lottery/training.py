@@ -14,6 +14,7 @@ from data_prep import files
 from data_prep.errors import InputError
 from lottery import checkpoints, gpus, journal, masks, preemption, profiling, store
 from lottery.checkpoints import Checkpoint, Clock
+from lottery.grids import parse_point
 from lottery.loop import Diverged, Evaluation, Trainer
 from lottery.progress import Reporter
 from lottery.run import Network
@@ -28,7 +29,8 @@ class Task:
     """What to train: `start()` gives the state to begin from (its slots empty for fresh ones), `mask` what it may use.
 
     `order_seed` seeds data order and augmentation; `snapshots` (step -> file) are saved on the way, the last step's
-    among them or else in the folder's `final`; `record` goes into the result as it is; `profile` is where to put a trace.
+    among them or else in the folder's `final`; `record` goes into the result as it is; `rate` is a learning rate to hold in
+    place of the schedule's; `profile` is where to put a trace.
     """
 
     title: str
@@ -38,6 +40,7 @@ class Task:
     record: Mapping[str, Any]
     mask: masks.Mask = dataclasses.field(default_factory=dict)
     snapshots: Mapping[int, Path] = dataclasses.field(default_factory=dict)
+    rate: float | None = None
     profile: Path | None = None
 
 
@@ -93,7 +96,7 @@ def fill_in(trainer: Trainer, task: Task, reporter: Reporter) -> None:
 
 
 class _Training:
-    """A network under way: what its epoch has found so far is in `found`."""
+    """A network under way: what its steps have found since the last evaluation is in `found`."""
 
     def __init__(
         self,
@@ -109,20 +112,19 @@ class _Training:
         self.rows, self.tracker, self.gauges, self.progress = rows, tracker, gauges, progress
 
     def run(self, begun: Checkpoint) -> None:
-        """Train on from `begun` to the end, adding a row per epoch to `rows`, the journal and the tracker."""
+        """Train on from `begun` to the end, adding a row per evaluation to `rows`, the journal and the tracker."""
         size = sum(array.nbytes for arrays in store.groups(self.trainer.state(0)).values() for array in arrays.values())
+        self.every = max(1, parse_point(self.trainer.train.evaluate).step(self.trainer.steps_per_epoch))
         self.clock = Clock(self.trainer.train, begun.state.step, size)
         self.found, self.began = [begun.found], time.perf_counter() - begun.seconds
         self.trainer.waited = 0.0
         for first, end in _by_epoch(self.trainer, begun.state.step, self.task.last_step):
             self._epoch(first, end)
-            if end < self.task.last_step:
-                self._pause(end)
 
     def _epoch(self, step: int, end: int) -> None:
-        """Train from `step` to `end`, the end of its epoch, saving the snapshots between, and evaluate."""
-        for stop in [*sorted(point for point in self.task.snapshots if step < point < end), end]:
-            for found in self.trainer.steps(step, stop, self.task.order_seed):
+        """Train from `step` to `end`, within one epoch, saving the snapshots between, and evaluate where that is asked for."""
+        for stop in self._stops(step, end):
+            for found in self.trainer.steps(step, stop, self.task.order_seed, self.task.rate):
                 self.found.append(found)
                 self.progress(len(found))
                 step += len(found)
@@ -130,9 +132,21 @@ class _Training:
                     self._pause(step)
             if step in self.task.snapshots:
                 store.save_state(self.task.snapshots[step], _finite(self.trainer.state(step)))
-            if step < end:
+            if self._is_evaluated(step):
+                self._evaluate(step)
+            if step < self.task.last_step:
                 self._pause(step)
-        row = self._row(end, np.concatenate(self.found))
+
+    def _stops(self, step: int, end: int) -> list[int]:
+        """Where to stop between `step` and `end`: at snapshots, at evaluations, and at `end`."""
+        evaluated = range(step - step % self.every + self.every, end, self.every)
+        return sorted({*(point for point in self.task.snapshots if step < point < end), *evaluated, end})
+
+    def _is_evaluated(self, step: int) -> bool:
+        return step % self.every == 0 or step == self.task.last_step
+
+    def _evaluate(self, step: int) -> None:
+        row = self._row(step, np.concatenate(self.found))
         journal.append(self.network.metrics, row)
         self.tracker.log(row)
         self.rows.append(row)
@@ -151,7 +165,7 @@ class _Training:
         preemption.check()
 
     def _row(self, step: int, found: np.ndarray) -> journal.Row:
-        """A line of metrics.jsonl: training figures are means over the epoch's steps, the others over whole splits."""
+        """A line of metrics.jsonl: training figures are means over the steps since the last line, others over whole splits."""
         trained = time.perf_counter() - self.began
         images = len(found) * self.trainer.train.batch
         losses, right, overflows = found.T

@@ -12,7 +12,7 @@ from data_prep import files, records
 from data_prep.errors import InputError, one_line
 from lottery import recipe, store
 from lottery.progress import Reporter
-from lottery.run import Network, Replicate
+from lottery.run import Level, Network, Replicate
 
 Check = tuple[Path, Callable[[], object]]
 
@@ -86,7 +86,9 @@ def _promised(replicate: Replicate) -> Iterator[tuple[Path, Path]]:
     if dense.get("status") == "done":
         yield replicate.dense.metrics, replicate.dense.result
         yield replicate.snapshot(dense["step"]), replicate.dense.result
-    for network in map(Network, sorted(replicate.folder.glob("retrain/*/*"))):
+    for level in (Level(path.parent) for path in sorted(replicate.folder.glob("rounds/*/*/round.json"))):
+        yield level.mask, level.table
+    for network in replicate.networks():
         if _content(network.result).get("status") == "done":
             yield network.metrics, network.result
             yield network.final, network.result

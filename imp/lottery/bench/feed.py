@@ -1,5 +1,6 @@
 """`imp bench feed`: how many images a second reach the compiled step, from memory, streamed, and by plain tf.data."""
 
+import math
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -52,7 +53,7 @@ def bench_feed(images: int, size: int, batch: int, crop: int, flip: bool, repeat
             "memory": _epoch(memory, batch),
         }
         fed = manifest.count("train") // batch * batch
-        rows = measure.compare(contenders, fed, size * size * 3, NAIVE, repeats, reporter)
+        rows = measure.compare(contenders, fed, math.prod(manifest.shape), NAIVE, repeats, reporter)
     varied = ", ".join([f"padded by {crop} and cropped"] * bool(crop) + ["mirrored"] * flip) or "as they are"
     title = f"{images} images of {size}x{size} in batches of {batch}, {varied}"
     return Bench(title, measure.machine(), measure.copy_bandwidth(), rows, extras)
@@ -75,7 +76,7 @@ def _write_examples(path: Path, folder: Path, manifest: records.Manifest) -> Non
 
 def _naive(path: Path, data: Data, batch: int, tuned: bool) -> tf.data.Dataset:
     features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
-    shape = [data.size, data.size, 3]
+    shape = [data.size, data.size, data.channels]
 
     def parse(number: tf.Tensor, example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         parsed = tf.io.parse_single_example(example, features)

@@ -8,10 +8,15 @@ import numpy as np
 from data_prep import records
 
 
+def shape_of(size: int) -> records.Shape:
+    """Of images of `size` x `size`: three channels."""
+    return size, size, 3
+
+
 def make_noise(folder: Path, count: int, size: int, classes: int) -> records.Manifest:
     """`count` training images of `size` x `size` in `folder`; as few as can be in the other splits, which nobody reads."""
     rng = np.random.default_rng(0)
-    shape = (size, size, 3)
+    shape = shape_of(size)
 
     def examples(number: int) -> Iterator[records.Example]:
         for index in range(number):

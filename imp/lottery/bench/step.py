@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from data_prep.errors import InputError, first_line
+from lottery.bench.noise import shape_of
 from lottery.progress import Reporter
 from lottery.recipe import Recipe, depends, resolve
 from lottery.start import start_tensorflow
@@ -46,7 +48,7 @@ class Case:
     @property
     def images(self) -> int:
         """How many are made up."""
-        return IMAGE_BYTES // (self.size * self.size * 3)
+        return IMAGE_BYTES // math.prod(shape_of(self.size))
 
     def recipe(self) -> Recipe:
         """SGD with Nesterov momentum and L2 decay, no augmentation. Raises InputError for what no recipe can say."""

@@ -9,33 +9,23 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 from lottery import models
-from lottery.layers import BatchNorm, GroupedConv2D, PointwiseConv2D
+from lottery.bench.noise import shape_of
+from lottery.models.stock import rebuild
 from lottery.precision import policy
 from lottery.recipe import Model, Train
 
 
 def stock_network(model: Model, size: int, classes: int, precision: str) -> keras.Model:
-    """Keras's own network where it has the one that `model` says, or else ours with each layer's stock counterpart.
+    """Keras's own network where it has the one that `model` says, or else ours of stock layers.
 
     It has the variables of ours. Raises ValueError where Keras does not build it at that size.
     """
     with policy(precision):
         if model.name == "mobilenet_v2" and model.stem == "standard":
             return keras.applications.MobileNetV2(
-                (size, size, 3), model.alpha, weights=None, classes=classes, classifier_activation=None
+                shape_of(size), model.alpha, weights=None, classes=classes, classifier_activation=None
             )
-        return keras.models.clone_model(models.build(model, size, classes), clone_function=_stock)
-
-
-def _stock(layer: keras.layers.Layer) -> keras.layers.Layer:
-    same = {"name": layer.name, "dtype": layer.dtype_policy}
-    if isinstance(layer, BatchNorm):
-        return keras.layers.BatchNormalization(momentum=layer.momentum, epsilon=layer.epsilon, **same)
-    if isinstance(layer, PointwiseConv2D):
-        return keras.layers.Conv2D(layer.filters, 1, use_bias=False, **same)
-    if isinstance(layer, GroupedConv2D):
-        return keras.layers.Conv2D(layer.filters, layer.size, layer.stride, "same", groups=layer.groups, use_bias=False, **same)
-    return layer.__class__.from_config(layer.get_config())
+        return rebuild(models.build(model, size, classes))
 
 
 def stock_fit(network: keras.Model, train: Train, images: int, size: int, classes: int, xla: bool) -> Callable[[], object]:
@@ -43,7 +33,7 @@ def stock_fit(network: keras.Model, train: Train, images: int, size: int, classe
     arrays `fit` would make tensors at every call, which takes a small network's time again."""
     rng = np.random.default_rng(0)
     with tf.device("CPU:0"):
-        inputs = tf.constant(rng.uniform(-1, 1, (images, size, size, 3)).astype(np.float32))
+        inputs = tf.constant(rng.uniform(-1, 1, (images, *shape_of(size))).astype(np.float32))
         labels = tf.constant(rng.integers(0, classes, images, np.int32))
     network.compile(
         keras.optimizers.SGD(train.learning_rate, train.momentum, train.nesterov),

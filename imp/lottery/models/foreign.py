@@ -11,17 +11,18 @@ import keras
 from keras.src.backend.common import global_state
 
 from data_prep.errors import InputError, first_line
+from data_prep.records import Shape
 from lottery import recipe
 
 
-def build(model: recipe.Model, size: int, classes: int) -> keras.Model:
-    """The network of `model`, checked: a keras.Model from [batch, size, size, 3] to [batch, classes].
+def build(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+    """The network of `model`, checked: a keras.Model from [batch, *shape] to [batch, classes].
 
-    Raises InputError when it is none, cannot be found, or has two variables of one path.
+    Raises InputError when it is none, cannot be found, is for other channels, or has two variables of one path.
     """
     with _automatic_names_from_the_start():
-        network = _users_own(model, size, classes) if ":" in model.name else _application(model, size, classes)
-        _check(network, model.name, size, classes)
+        network = _users_own(model, shape[0], classes) if ":" in model.name else _application(model, shape, classes)
+        _check(network, model.name, shape, classes)
     return network
 
 
@@ -40,14 +41,14 @@ def _automatic_names_from_the_start() -> Iterator[None]:
         global_state.set_global_attribute(counts, before)
 
 
-def _application(model: recipe.Model, size: int, classes: int) -> keras.Model:
+def _application(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
     """A network of `keras.applications`, untrained, its BatchNorm by the recipe and its preprocessing (of 0 .. 255) off."""
     builder = getattr(keras.applications, model.name)
     options = {"alpha": model.alpha, "include_preprocessing": False}
     taken = inspect.signature(builder).parameters
     network = builder(
         weights=None,
-        input_shape=(size, size, 3),
+        input_shape=shape,
         classes=classes,
         classifier_activation=None,
         **{key: value for key, value in options.items() if key in taken},
@@ -84,12 +85,17 @@ def _users_own(model: recipe.Model, size: int, classes: int) -> keras.Model:
     return function(size, classes)
 
 
-def _check(network: keras.Model, name: str, size: int, classes: int) -> None:
+def _check(network: keras.Model, name: str, shape: Shape, classes: int) -> None:
     if not isinstance(network, keras.Model):
         raise InputError(f"model.name: {name} returned {type(network).__name__}: let it return a keras.Model")
-    shape = getattr(network(keras.Input((size, size, 3))), "shape", None)
-    if shape != (None, classes):
-        raise InputError(f"model.name: {name} returns {shape}, not logits [batch, {classes}]: see to its last layer")
+    takes = getattr(network, "input_shape", None)  # a subclassed network takes what comes
+    if isinstance(takes, tuple) and takes[-1] not in (None, shape[-1]):
+        raise InputError(
+            f"model.name: {name} takes images of shape {takes}, and data.channels is {shape[-1]}: change one of the two"
+        )
+    returned = getattr(network(keras.Input(shape)), "shape", None)
+    if returned != (None, classes):
+        raise InputError(f"model.name: {name} returns {returned}, not logits [batch, {classes}]: see to its last layer")
     if any(variable.regularizer or variable.constraint for variable in network.trainable_variables):
         raise InputError(f"model.name: {name} has regularisers or constraints, which are not heeded: use train.weight_decay")
     for path, count in Counter(variable.path for variable in network.variables).items():

@@ -2,6 +2,7 @@
 
 import keras
 
+from data_prep.records import Shape
 from lottery import recipe
 from lottery.models.parts import convolve, logits, normalise
 
@@ -17,10 +18,10 @@ _STAGES = (
 )
 
 
-def mobilenet_v2(model: recipe.Model, size: int, classes: int) -> keras.Model:
+def mobilenet_v2(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
     """MobileNetV2 (Sandler et al. 2018, table 2), with the layer names, variables and shapes of
     `keras.applications.MobileNetV2`; `stem = "small"` keeps the resolution in the first convolution, for small images."""
-    inputs = x = keras.Input((size, size, 3), name="images")
+    inputs = x = keras.Input(shape, name="images")
     x = convolve(x, model, _divisible(32, model.alpha), 3, 1 if model.stem == "small" else 2, name="Conv1")
     x = _relu6(normalise(x, model, "bn_Conv1"), "Conv1_relu")
     block = 0

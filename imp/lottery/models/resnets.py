@@ -7,17 +7,18 @@ from functools import partial
 
 import keras
 
+from data_prep.records import Shape
 from lottery import recipe
 from lottery.layers import GroupedConv2D
 from lottery.models.parts import convolve, logits, normalise, relu
 
 
-def cifar_resnet(model: recipe.Model, size: int, classes: int, depth: int) -> keras.Model:
+def cifar_resnet(model: recipe.Model, shape: Shape, classes: int, depth: int) -> keras.Model:
     """The ResNet for CIFAR of `depth` = 6k + 2 layers (He et al. 2016, section 4.2), with a 1x1 convolution on the shortcut
     where the shape changes, as in the code of the lottery papers."""
     repeats, rest = divmod(depth - 2, 6)
     assert not rest, f"{depth} is not 6k + 2"
-    inputs = x = keras.Input((size, size, 3), name="images")
+    inputs = x = keras.Input(shape, name="images")
     x = relu(normalise(convolve(x, model, 16, 3, name="conv1"), model, "bn1"), "relu1")
     for stage, filters in enumerate((16, 32, 64), 1):
         for block in range(1, repeats + 1):
@@ -40,10 +41,10 @@ def _shortcut(x: keras.KerasTensor, model: recipe.Model, filters: int, stride: i
     return normalise(convolve(x, model, filters, 1, stride, name=f"{name}_shortcut"), model, f"{name}_shortcut_bn")
 
 
-def resnet50(model: recipe.Model, size: int, classes: int) -> keras.Model:
+def resnet50(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
     """ResNet-50 (He et al. 2016, table 1) with the stride in the 3x3 convolution, as in torchvision; `stem = "small"` begins
     with a 3x3 convolution that keeps the resolution and no pool, for small images."""
-    inputs = x = keras.Input((size, size, 3), name="images")
+    inputs = x = keras.Input(shape, name="images")
     if model.stem == "small":
         x = relu(normalise(convolve(x, model, 64, 3, name="conv1"), model, "bn1"), "relu1")
     else:
@@ -58,9 +59,9 @@ def resnet50(model: recipe.Model, size: int, classes: int) -> keras.Model:
     return keras.Model(inputs, logits(x, model, classes), name="resnet50")
 
 
-def resnext29_32x4d(model: recipe.Model, size: int, classes: int) -> keras.Model:
+def resnext29_32x4d(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
     """The ResNeXt-29 for CIFAR (Xie et al. 2017, section 5.3) of cardinality 32 and width 4: three stages of three blocks."""
-    inputs = x = keras.Input((size, size, 3), name="images")
+    inputs = x = keras.Input(shape, name="images")
     x = relu(normalise(convolve(x, model, 64, 3, name="conv1"), model, "bn1"), "relu1")
     for stage in (1, 2, 3):
         width = 64 * 2**stage
@@ -85,13 +86,13 @@ def _bottleneck(
     return relu(keras.layers.Add(name=f"{name}_add")([shortcut, x]), f"{name}_relu3")
 
 
-def resnet9(model: recipe.Model, size: int, classes: int) -> keras.Model:
+def resnet9(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
     """The small fast ResNet for CIFAR of David Page, "How to train your ResNet" (myrtle.ai 2018)."""
 
     def unit(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
         return relu(normalise(convolve(x, model, filters, 3, name=f"{name}_conv"), model, f"{name}_bn"), f"{name}_relu")
 
-    inputs = x = keras.Input((size, size, 3), name="images")
+    inputs = x = keras.Input(shape, name="images")
     x = unit(x, 64, "prep")
     for filters, residual, name in ((128, True, "layer1"), (256, False, "layer2"), (512, True, "layer3")):
         x = keras.layers.MaxPooling2D(2, name=f"{name}_pool")(unit(x, filters, name))

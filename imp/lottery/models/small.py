@@ -4,19 +4,20 @@ from functools import partial
 
 import keras
 
+from data_prep.records import Shape
 from lottery import recipe
 from lottery.models.parts import logits
 
 
-def lenet_300_100(model: recipe.Model, size: int, classes: int) -> keras.Model:
+def lenet_300_100(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
     """The fully connected LeNet-300-100 (LeCun et al. 1998), on all pixels of all channels."""
-    inputs = keras.Input((size, size, 3), name="images")
+    inputs = keras.Input(shape, name="images")
     return keras.Model(inputs, _dense(inputs, model, (300, 100), classes), name="lenet_300_100")
 
 
-def conv(model: recipe.Model, size: int, classes: int, layers: int) -> keras.Model:
+def conv(model: recipe.Model, shape: Shape, classes: int, layers: int) -> keras.Model:
     """Conv-2, Conv-4 or Conv-6, scaled-down VGGs (Frankle & Carbin 2019, figure 2)."""
-    inputs = x = keras.Input((size, size, 3), name="images")
+    inputs = x = keras.Input(shape, name="images")
     for layer in range(1, layers + 1):
         filters = 64 * 2 ** ((layer - 1) // 2)
         x = keras.layers.Conv2D(
@@ -27,9 +28,9 @@ def conv(model: recipe.Model, size: int, classes: int, layers: int) -> keras.Mod
     return keras.Model(inputs, _dense(x, model, (256, 256), classes), name=f"conv{layers}")
 
 
-def cifar_tutorial(model: recipe.Model, size: int, classes: int) -> keras.Model:
+def cifar_tutorial(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
     """The network of PyTorch's "Training a classifier" tutorial, with both convolutions widened to 64 channels."""
-    inputs = x = keras.Input((size, size, 3), name="images")
+    inputs = x = keras.Input(shape, name="images")
     for layer in (1, 2):
         x = keras.layers.Conv2D(64, 5, activation="relu", kernel_initializer=model.initializer, name=f"conv{layer}")(x)
         x = keras.layers.MaxPooling2D(2, name=f"pool{layer}")(x)

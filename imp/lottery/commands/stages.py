@@ -1,0 +1,237 @@
+"""Commands that train: train, thresholds, retrain, rounds, and all stages in a row."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lottery.commands.options import (
+    JsonOption,
+    QuantilesOption,
+    RanksOption,
+    RecipeOption,
+    RecordsOption,
+    ReplicateOption,
+    RunOption,
+    SetOption,
+    alone,
+    opened,
+    print_json,
+    reporter,
+)
+from lottery.commands.reading import report
+from lottery.preemption import EXIT_CODE
+from lottery.tables import percent, print_table
+
+if TYPE_CHECKING:
+    from lottery.dispatch import Summary
+    from lottery.run import Run
+
+
+def train(
+    run: RunOption = None,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    records: RecordsOption = None,
+    replicate: ReplicateOption = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a trace of some steps there, for TensorBoard and Perfetto.")
+    ] = None,
+) -> None:
+    """Train the dense network, saving it at every rewind point."""
+    from lottery.train import train
+
+    alone()
+    train(opened(run, recipe, set_, records=records, chosen=replicate), reporter(), profile)
+
+
+def thresholds(
+    quantiles: QuantilesOption = None,
+    run: RunOption = None,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    replicate: ReplicateOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn quantiles of the dense network's magnitudes into masks."""
+    from lottery.thresholds import thresholds
+
+    alone()
+    tables = thresholds(opened(run, recipe, set_, chosen=replicate), reporter(), quantiles)
+    if as_json:
+        for table in tables:
+            print(json.dumps(table))
+        return
+    for table in tables:
+        _print_thresholds(table)
+
+
+def _print_thresholds(table: dict[str, Any]) -> None:
+    from lottery.cuts import warning
+
+    title = (
+        f"replicate-{table['replicate']}: |w| of {table['count']} weights ({table['scope']}): "
+        f"min {table['min']:.3g}, mean {table['mean']:.4g}, max {table['max']:.4g}"
+    )
+    print_table(
+        title,
+        ("quantile", "threshold", "pruned", "remaining", "density", "effective", "of trainable", "of total"),
+        [
+            (
+                f"{row['quantile']:g}{' !' if warning(row) else ''}",
+                "per layer" if row["threshold"] is None else f"{row['threshold']:.4g}",
+                str(row["pruned"]),
+                str(row["remaining"]),
+                *(percent(row["density"].get(scope)) for scope in ("prunable", "effective", "trainable", "total")),
+            )
+            for row in table["quantiles"]
+        ],
+    )
+    for row in table["quantiles"]:
+        if found := warning(row):
+            print(f"! quantile {row['quantile']:g}: {found}")
+
+
+def retrain(
+    run: RunOption = None,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    quantiles: QuantilesOption = None,
+    rewind: Annotated[str | None, typer.Option(metavar="POINTS", help="Such as 0,10it,1ep; else the recipe's.")] = None,
+    replicate: ReplicateOption = None,
+    until_decided: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Add replicates to undecided pairs, up to the N-th.")
+    ] = None,
+    ranks: RanksOption = 1,
+) -> None:
+    """Train every (mask, rewind point) pair and its controls; fans out under mpirun."""
+    from lottery.retrain import checked_jobs, retrain
+
+    target = opened(run, recipe, set_, chosen=replicate)
+
+    def on_grids(target: "Run", quantiles: str | None, rewind: str | None) -> None:
+        options = {"--quantiles": quantiles, "--rewind": rewind}
+        if _starts_ranks(ranks):
+            checked_jobs(target, quantiles, rewind)  # here, so that bad input is one line without mpirun's own
+            _on_ranks(ranks, "retrain", target, options)
+        else:
+            _conclude(retrain(target, reporter(), quantiles, rewind))
+
+    if until_decided is None:
+        on_grids(target, quantiles, rewind)
+        return
+    from lottery.decide import until_decided as decide
+
+    alone()
+    if replicate:
+        raise typer.BadParameter("--until-decided chooses replicates itself: leave out --replicate")
+    on_grids(target, quantiles, rewind)
+    decide(target, until_decided, reporter(), on_grids)
+
+
+def rounds(
+    run: RunOption = None,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    levels: Annotated[int | None, typer.Option(min=1, max=100, help="Rounds of pruning; else the recipe's.")] = None,
+    replicate: ReplicateOption = None,
+    ranks: RanksOption = 1,
+) -> None:
+    """Iterative magnitude pruning: prune some of what is left, rewind, train, again; fans out under mpirun."""
+    from lottery.rounds import checked_rounds, rounds
+
+    target = opened(run, recipe, set_, chosen=replicate)
+    if _starts_ranks(ranks):
+        checked_rounds(target, target.plan(), levels)
+        _on_ranks(ranks, "rounds", target, {"--levels": levels})
+    else:
+        _conclude(rounds(target, reporter(), levels))
+
+
+def _conclude(summary: "Summary | None") -> None:
+    """Say what was not finished, and exit as that asks for."""
+    if summary and summary.unfinished:
+        for line in summary.lines():
+            print(f"not finished: {line}", file=sys.stderr)
+        raise typer.Exit(2 if summary.only_busy else 1)
+
+
+def _starts_ranks(ranks: int) -> bool:
+    from lottery.fanout import launched_rank
+
+    return ranks > 1 and launched_rank() is None
+
+
+def _on_ranks(ranks: int, stage: str, target: "Run", options: "dict[str, Any]") -> None:
+    """Run `stage` on MPI ranks of this host."""
+    from lottery.fanout import command, launch
+
+    target.adopt()
+    chosen = [part for number in target.chosen for part in ("--replicate", str(number))]
+    given = [part for option, value in options.items() if value is not None for part in (option, str(value))]
+    code = launch(*command(ranks, [stage, "--run", str(target.folder), *chosen, *given]))
+    if code:
+        raise typer.Exit(code)
+
+
+def run_all(
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe, such as pipelines/digits.toml; else the run's own.")] = None,
+    run: RunOption = None,
+    set_: SetOption = None,
+    records: RecordsOption = None,
+    ranks: RanksOption = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the networks to train and their cost in epochs.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """All stages: prepare, train, thresholds, retrain (or rounds), report. What is done already is not done again."""
+    target = opened(run, recipe, set_, records=records)
+    if dry_run:
+        _dry_run(target, as_json)
+        return
+    alone()
+    from lottery.prepare import prepare as prepare_stage
+    from lottery.thresholds import thresholds as thresholds_stage
+    from lottery.train import train as train_stage
+
+    progress = reporter()
+    prepare_stage(target, progress)
+    train_stage(target, progress)
+    failed = False
+    if "oneshot" in target.recipe.pruning:
+        thresholds_stage(target, progress)
+        failed |= _fails(partial(retrain, run=target.folder, ranks=ranks))
+    if "rounds" in target.recipe.pruning:
+        failed |= _fails(partial(rounds, run=target.folder, ranks=ranks))
+    report(run=target.folder, as_json=as_json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _fails(stage: Callable[[], None]) -> bool:
+    """Whether some network of `stage` was not finished: the rest of the run goes on. A request to stop is one."""
+    try:
+        stage()
+    except typer.Exit as stopped:
+        if stopped.exit_code == EXIT_CODE:
+            raise
+        return stopped.exit_code != 0
+    return False
+
+
+def _dry_run(target: "Run", as_json: bool) -> None:
+    from lottery.plan import dry_run
+
+    lines = dry_run(target.recipe, target.known_training_images())
+    if as_json:
+        print_json([dataclasses.asdict(line) for line in lines])
+        return
+    cells = [(line.title, "?" if line.epochs is None else f"{line.epochs:g}") for line in lines]
+    print_table(target.recipe.name, ("network", "epochs"), cells)
+    known = [line.epochs for line in lines if line.epochs is not None]
+    cost = f"{sum(known):g} epochs in all" if known else "epochs are known once the records are there"
+    print(f"{sum(line.rewound for line in lines)} networks under masks, {cost}")

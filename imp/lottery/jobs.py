@@ -1,0 +1,134 @@
+"""The networks to train under masks: one-shot tickets by quantile and rewind point, rounds of pruning, their controls."""
+
+import dataclasses
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Literal
+
+from lottery.grids import quantile_name
+
+Variant = Literal["ticket", "reinit", "shuffle", "random", "extended"]
+Method = Literal["weights", "lr", "finetune", "init"]
+
+FROM_SCRATCH: tuple[Variant, ...] = ("reinit", "random")
+GOING_ON: tuple[Method, ...] = ("lr", "finetune")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One network to train under the mask of a quantile.
+
+    `step` is the snapshot its weights come from; a control that starts from scratch (`reinit`, `random`) has step 0.
+    """
+
+    replicate: int
+    quantile: Fraction
+    step: int
+    variant: Variant
+
+    def __str__(self) -> str:
+        return f"replicate-{self.replicate} q{quantile_name(self.quantile)}-step-{self.step:06d} {self.variant}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Rounds of pruning that follow on each other in one replicate, and what each does after pruning (rule 7 of a rewind):
+
+    `weights`: weights and statistics of the snapshot at `step`, schedule from there (Frankle et al. 2019);
+    `init`: the same with step 0 (Frankle & Carbin 2019);
+    `lr`: weights and statistics as the round before left them, schedule from `step` (Renda et al. 2020);
+    `finetune`: the same, at the schedule's last rate, for as many steps as from `step` to the end.
+    """
+
+    replicate: int
+    method: Method
+    step: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-step-{self.step:06d}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """One network to train in a round (`level`, from 1) of a chain: its ticket, or a control beside it.
+
+    `reinit`, `shuffle` and `random` are as in a one-shot job; `extended` is the dense network given the same extra training
+    as a ticket of `lr` or `finetune` that has come to this level.
+    """
+
+    chain: Chain
+    level: int
+    variant: Variant
+
+    @property
+    def replicate(self) -> int:
+        return self.chain.replicate
+
+    @property
+    def step(self) -> int:
+        """Where in the schedule its training begins."""
+        return 0 if self.variant in FROM_SCRATCH else self.chain.step
+
+    def __str__(self) -> str:
+        return f"replicate-{self.replicate} {self.chain.name} round {self.level:02d} {self.variant}"
+
+
+def one_shot(
+    replicates: Iterable[int],
+    quantiles: Iterable[Fraction],
+    steps: Iterable[int],
+    controls: Iterable[Variant] = (),
+    control_quantiles: Iterable[Fraction] = (),
+) -> list[Job]:
+    """Every one-shot network, longest first: a ticket per (replicate, quantile, step), and the controls of some quantiles.
+
+    `shuffle` accompanies each ticket; `reinit` and `random` start from fresh weights whatever the ticket was rewound to,
+    so each quantile has one.
+    """
+    quantiles, steps, controls = list(quantiles), list(steps), list(controls)
+    chosen = [quantile for quantile in control_quantiles if quantile in quantiles]
+    found = []
+    for replicate in replicates:
+        found += [Job(replicate, quantile, step, "ticket") for quantile in quantiles for step in steps]
+        for control in controls:
+            starts = [0] if control in FROM_SCRATCH else steps
+            found += [Job(replicate, quantile, step, control) for quantile in chosen for step in starts]
+    return sorted(found, key=lambda job: job.step)
+
+
+def chains(replicates: Iterable[int], methods: Iterable[Method], steps: Iterable[int]) -> list[Chain]:
+    """A chain per replicate, method and rewind point; `init` knows only step 0."""
+    methods, steps = list(methods), list(steps)
+    found = [
+        Chain(replicate, method, step)
+        for replicate in replicates
+        for method in methods
+        for step in ([0] if method == "init" else steps)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def rounds(chain: Chain, levels: int, controls: Iterable[Variant] = (), control_levels: Iterable[int] = ()) -> list[Round]:
+    """Every network of `chain` up to round `levels`: tickets and the controls of some rounds, in the order of rounds.
+
+    `extended` goes on from round to round like the tickets, so it accompanies them up to its last one of `control_levels`;
+    methods that rewind weights have none.
+    """
+    chosen = [level for level in control_levels if level <= levels]
+    found = [Round(chain, level, "ticket") for level in range(1, levels + 1)]
+    for control in controls:
+        if control != "extended":
+            found += [Round(chain, level, control) for level in chosen]
+        elif chain.method in GOING_ON:
+            found += [Round(chain, level, control) for level in range(1, max(chosen, default=0) + 1)]
+    return sorted(found, key=lambda job: job.level)
+
+
+def needed(job: Job | Round) -> Round | None:
+    """The network that must be trained before `job` can be: of a ticket that of the round before, of a control the ticket."""
+    if isinstance(job, Job):
+        return None
+    if job.variant not in ("ticket", "extended"):
+        return dataclasses.replace(job, variant="ticket")
+    return dataclasses.replace(job, level=job.level - 1) if job.level > 1 else None

@@ -1,0 +1,191 @@
+"""The topology of a Keras network, along which `connectivity` follows what a mask leaves.
+
+Operations are known by the names of their classes, if Keras or this project made them: a subclass may do anything, and counts,
+as every other, as one that mixes all channels.
+"""
+
+from collections import Counter
+from typing import Any, Literal, NamedTuple
+
+import keras
+
+from lottery import masks
+from lottery.connectivity import Kind, Node, Topology
+
+_LINEAR = {
+    *("Dense", "PointwiseConv2D", "GroupedConv2D"),
+    *(f"{kind}Conv{rank}D" for kind in ("", "Depthwise", "Separable") for rank in (1, 2, 3)),
+    *(f"Conv{rank}DTranspose" for rank in (1, 2, 3)),
+}
+_SCALES = {"BatchNorm", "SynchronisedBatchNorm", "BatchNormalization", "LayerScale"}
+_MERGES: dict[str, Kind] = {
+    **dict.fromkeys(("Add", "Subtract", "Average", "Maximum", "Minimum", "CustomScaleLayer"), "add"),
+    "Multiply": "multiply",
+}
+_RESHAPES = {"Flatten", "Reshape", "ExpandDims", "Squeeze"}
+_CHANNELWISE = {
+    *("PReLU", "Dropout", "GaussianDropout", "GaussianNoise", "AlphaDropout", "ActivityRegularization", "Identity"),
+    *("Rescaling", "Normalization", "RepeatVector", "Divide", "TrueDivide", "Negative", "Absolute", "Square"),
+    *(f"{kind}{rank}D" for kind in ("SpatialDropout", "ZeroPadding", "Cropping", "UpSampling") for rank in (1, 2, 3)),
+    *(
+        f"{part}{kind}Pooling{rank}D"
+        for part in ("", "Global", "Adaptive")
+        for kind in ("Average", "Max")
+        for rank in (1, 2, 3)
+    ),
+}
+# Names of activations, functions or classes, without underscores and capitals.
+_NOT_ZERO_AT_ZERO = {
+    *("sigmoid", "hardsigmoid", "sparsesigmoid", "logsigmoid", "softplus", "sparseplus", "squareplus", "exponential", "exp"),
+}
+_ACTIVATIONS = _NOT_ZERO_AT_ZERO | {
+    *("linear", "relu", "relu6", "leakyrelu", "elu", "selu", "celu", "gelu", "silu", "swish", "hardsilu", "hardswish", "mish"),
+    *("tanh", "hardtanh", "tanhshrink", "hardshrink", "softshrink", "softsign", "threshold"),
+}
+
+
+class _Source(NamedTuple):
+    """Where a tensor comes from: the name of its node, and whether it differs from zero even where no input reaches it."""
+
+    name: str
+    constant: bool = False
+
+
+def topology(network: keras.Model) -> Topology | None:
+    """The topology of a built functional or sequential `network`, channels last, the networks within it included.
+
+    None when its graph cannot be read, as that of a subclassed model.
+    """
+    functional = _functional(network)
+    if functional is None:
+        return None
+    reader = _Reader()
+    inputs = [_Source(reader.node(tensor.name, "input", _width(tensor))) for tensor in functional.inputs]
+    outputs = reader.read(functional, inputs, "")
+    return Topology(tuple(reader.nodes), tuple(dict.fromkeys(output.name for output in outputs)))
+
+
+def _functional(operation: Any) -> Any:
+    """The graph of operations that `operation` is or, as a Sequential does, holds; None where a call does anything else."""
+    plain = getattr(type(operation), "call", None) in (keras.src.models.Functional.call, keras.Sequential.call)
+    return getattr(operation, "_functional", operation) if plain else None
+
+
+class _Reader:
+    """Gathers the nodes of a graph in the order of computation."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._names: Counter[str] = Counter()
+
+    def node(self, name: str, kind: Kind, width: int, inputs: tuple[str, ...] = (), **options: Any) -> str:
+        """Add a node, and return its name: `name`, numbered from its second use on."""
+        self._names[name] += 1
+        unique = name if self._names[name] == 1 else f"{name}:{self._names[name]}"
+        self.nodes.append(Node(unique, kind, width, inputs, **options))
+        return unique
+
+    def read(self, network: Any, inputs: list[_Source], prefix: str) -> list[_Source]:
+        """Add the nodes of `network` on `inputs`, their names begun with `prefix`, and return its outputs' sources."""
+        sources = {id(tensor): source for tensor, source in zip(network.inputs, inputs, strict=True)}
+        for depth in sorted(network._nodes_by_depth, reverse=True):
+            for call in network._nodes_by_depth[depth]:
+                if not call.is_input:
+                    found = self._call(call, [sources[id(tensor)] for tensor in call.input_tensors], prefix)
+                    sources |= {id(tensor): source for tensor, source in zip(call.output_tensors, found, strict=True)}
+        return [sources[id(tensor)] for tensor in network.outputs]
+
+    def _call(self, call: Any, inputs: list[_Source], prefix: str) -> list[_Source]:
+        """The sources of the outputs of one call of an operation."""
+        operation, name = call.operation, prefix + call.operation.name
+        inner = _functional(operation)
+        if inner is not None and len(inner.inputs) == len(inputs):
+            return self.read(inner, inputs, f"{name}/")
+        kind, widths = _kind(call), [_width(tensor) for tensor in call.output_tensors]
+        if kind == "linear":
+            return [_Source(*self._linear(operation, name, inputs[0].name, _width(call.input_tensors[0])))]
+        if kind == "mix":
+            return self._mixed(operation, name, inputs, widths)
+        constant = _constant(operation, kind, [source.constant for source in inputs])
+        if kind == "pass":
+            return [_Source(inputs[0].name, constant)]
+        options: dict[str, Any] = {"gamma": operation.gamma.path} if kind == "scale" else {}
+        if kind == "multiply":
+            options = {"gates": tuple(place for place, source in enumerate(inputs) if source.constant)}
+        return [_Source(self.node(name, kind, widths[0], _names(inputs), **options), constant)]
+
+    def _linear(self, operation: Any, name: str, source: str, width: int) -> tuple[str, bool]:
+        """The node of a kernel (a separable convolution has two), and of an activation over all channels behind it."""
+        transposed = "Transpose" in type(operation).__name__
+        for path, shape in _kernels(operation).items():
+            depthwise = type(operation).__name__.startswith("Depthwise") or path.endswith("depthwise_kernel")
+            groups = width if depthwise else getattr(operation, "groups", 1)
+            width = width * shape[-1] if depthwise else shape[-2 if transposed else -1]
+            source = self.node(name, "linear", width, (source,), kernels={path: shape}, groups=groups, transposed=transposed)
+        activation = _plain(getattr(operation, "activation", keras.activations.linear))
+        if activation not in _ACTIVATIONS:
+            source = self.node(f"{name}/{activation}", "mix", width, (source,))
+        return source, activation in _NOT_ZERO_AT_ZERO
+
+    def _mixed(self, operation: Any, name: str, inputs: list[_Source], widths: list[int]) -> list[_Source]:
+        mixed = self.node(name, "mix", widths[0], _names(inputs), kernels=_kernels(operation))
+        return [_Source(mixed), *(_Source(self.node(name, "mix", width, (mixed,))) for width in widths[1:])]
+
+
+def _kind(call: Any) -> Kind | Literal["pass"]:
+    """What a call of an operation does to channels; `pass` treats each on its own."""
+    operation, name = call.operation, type(call.operation).__name__
+    before, after = ([_width(tensor) for tensor in tensors] for tensors in (call.input_tensors, call.output_tensors))
+    known = type(operation).__module__.startswith(("keras.", "lottery."))
+    if not known or len(after) > 1 or getattr(operation, "data_format", None) == "channels_first":
+        return "mix"
+    if name in _LINEAR and _kernels(operation) and not ("Transpose" in name and getattr(operation, "groups", 1) > 1):
+        return "linear"
+    last = getattr(operation, "axis", -1) in (-1, len(call.output_tensors[0].shape) - 1)
+    if name == "Concatenate" and sum(before) == after[0] * (1 if last else len(before)):
+        return "concatenate" if last else "add"
+    if name in _MERGES and len(before) > 1:
+        return _MERGES[name]
+    if name in _RESHAPES and len(before) == 1:
+        return "reshape"
+    if name in _SCALES and last and operation.gamma is not None:
+        return "scale"
+    channelwise = name in _CHANNELWISE | _SCALES | set(_MERGES) or _plain(_function(operation)) in _ACTIVATIONS
+    return "pass" if channelwise and before == after else "mix"
+
+
+def _constant(operation: Any, kind: str, inputs: list[bool]) -> bool:
+    """Whether the output differs from zero where no input reaches, given that of the `inputs`.
+
+    A sum of one tensor has a number as its other term.
+    """
+    if kind in ("scale", "concatenate"):
+        return False
+    if kind == "multiply":
+        return all(inputs)
+    number = _MERGES.get(type(operation).__name__) == "add" and len(inputs) == 1
+    return any(inputs) or number or _plain(_function(operation)) in _NOT_ZERO_AT_ZERO
+
+
+def _function(operation: Any) -> Any:
+    """What an operation that is nothing but an activation may be known by."""
+    return operation.activation if isinstance(operation, keras.layers.Activation) else type(operation)
+
+
+def _plain(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__).replace("_", "").lower()
+
+
+def _kernels(operation: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of the kernels of an operation (none, unless it is a layer), by path."""
+    variables = {variable.path: tuple(variable.shape) for variable in getattr(operation, "variables", [])}
+    return {path: shape for path, shape in variables.items() if masks.in_scope(path, shape, "kernels")}
+
+
+def _width(tensor: keras.KerasTensor) -> int:
+    """Channels or features: the size of the last axis, or 1 where that is unknown or the batch's."""
+    return tensor.shape[-1] or 1 if len(tensor.shape) > 1 else 1
+
+
+def _names(sources: list[_Source]) -> tuple[str, ...]:
+    return tuple(source.name for source in sources)

@@ -1,0 +1,128 @@
+"""How far two masks overlap, beside what chance would give."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from data_prep.errors import InputError
+from lottery import masks
+
+COUNTS = ("size", "kept_first", "kept_second", "shared")
+SHARES = (*("density_first", "density_second", "overlap", "overlap_by_chance", "jaccard", "jaccard_by_chance"), "excess_sd")
+FIGURES = (*COUNTS, *SHARES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+    """How two masks overlap, in one variable or summed over several.
+
+    Of `size` weights the masks keep `kept_first` and `kept_second`, and `shared` both. `expected` and `variance` are those
+    of `shared` by chance: hypergeometric given the two counts of each variable, summed over the variables. All other figures
+    are shares (0 .. 1) or standard deviations, None where there is nothing to divide by.
+    """
+
+    size: int
+    kept_first: int
+    kept_second: int
+    shared: int
+    expected: float
+    variance: float
+
+    @property
+    def density_first(self) -> float | None:
+        return _share(self.kept_first, self.size)
+
+    @property
+    def density_second(self) -> float | None:
+        return _share(self.kept_second, self.size)
+
+    @property
+    def overlap(self) -> float | None:
+        """|A and B| / min(|A|, |B|): the share of the sparser mask that is in the other (the overlap coefficient)."""
+        return _share(self.shared, min(self.kept_first, self.kept_second))
+
+    @property
+    def overlap_by_chance(self) -> float | None:
+        """Its expectation, exact, as the counts are given."""
+        return _share(self.expected, min(self.kept_first, self.kept_second))
+
+    @property
+    def jaccard(self) -> float | None:
+        """|A and B| / |A or B|."""
+        return _share(self.shared, self.kept_first + self.kept_second - self.shared)
+
+    @property
+    def jaccard_by_chance(self) -> float | None:
+        """The ratio of the expectations of both sizes, which is close to the expectation of the ratio but not the same."""
+        return _share(self.expected, self.kept_first + self.kept_second - self.expected)
+
+    @property
+    def excess_sd(self) -> float | None:
+        """Shared weights beyond chance, in standard deviations."""
+        return _share(self.shared - self.expected, math.sqrt(self.variance))
+
+    def figures(self) -> dict[str, float | None]:
+        return {name: getattr(self, name) for name in FIGURES}
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def by_chance(size: int, first: int, second: int) -> tuple[float, float]:
+    """Mean and variance of the places that `first` and `second` of `size`, drawn independently, share (hypergeometric)."""
+    mean = first * second / size if size else 0.0
+    variance = mean * (size - first) * (size - second) / (size * (size - 1)) if size > 1 else 0.0
+    return mean, variance
+
+
+def total(layers: Iterable[Overlap]) -> Overlap:
+    """All of `layers` together."""
+    layers = list(layers)
+    return Overlap(*(sum(getattr(layer, field.name) for layer in layers) for field in dataclasses.fields(Overlap)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """A mask in an eighth of its bytes: by path its bits (uint8, padded with zeros), shape and number of kept weights."""
+
+    bits: Mapping[str, np.ndarray]
+    shapes: Mapping[str, tuple[int, ...]]
+    kept: Mapping[str, int]
+
+    @property
+    def density(self) -> float:
+        size = sum(math.prod(shape) for shape in self.shapes.values())
+        return sum(self.kept.values()) / size if size else 0.0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(bits.nbytes for bits in self.bits.values())
+
+
+def pack(mask: masks.Mask) -> Packed:
+    return Packed(
+        {path: np.packbits(kept) for path, kept in mask.items()},
+        {path: kept.shape for path, kept in mask.items()},
+        {path: int(np.count_nonzero(kept)) for path, kept in mask.items()},
+    )
+
+
+def overlaps(first: Packed, second: Packed) -> dict[str, Overlap]:
+    """The overlap in each variable that both masks have. Raises InputError when there is none, or one has other shapes."""
+    common = [path for path in first.bits if path in second.bits]
+    if not common:
+        raise InputError("the masks have no variable in common: compare masks of one network and one scope")
+    return {path: _overlap(path, first, second) for path in common}
+
+
+def _overlap(path: str, first: Packed, second: Packed) -> Overlap:
+    if first.shapes[path] != second.shapes[path]:
+        shapes = " and ".join("x".join(map(str, mask.shapes[path])) for mask in (first, second))
+        raise InputError(f"{path} is {shapes} in the two masks: compare masks of one network")
+    size = math.prod(first.shapes[path])
+    shared = int(np.bitwise_count(first.bits[path] & second.bits[path]).sum(dtype=np.int64))
+    counts = (first.kept[path], second.kept[path])
+    return Overlap(size, *counts, shared, *by_chance(size, *counts))

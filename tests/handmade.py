@@ -1,0 +1,85 @@
+"""Hand-made runs, for tests of what is read off results: a recipe, and result.json files as the engine writes them."""
+
+import json
+from fractions import Fraction
+
+from lottery import recipe
+from lottery.grids import parse_quantiles
+from lottery.jobs import Chain, Job, Round
+
+STEPS = 900  # 20 epochs of 45 steps
+
+
+def planned(quantiles="60", rewind="1ep", replicates=3, controls=(), control_quantiles="90", rounds=None):
+    """A recipe whose grid of tickets is `quantiles` x `rewind`; `rounds` is its table of that
+    name, and without it there is no pruning in rounds; with `quantiles` empty there is no other."""
+    return recipe.resolve(
+        {
+            "replicates": replicates,
+            "delta": 0.002,
+            "pruning": ["oneshot"] * bool(quantiles) + ["rounds"] * bool(rounds),
+            "train": {"epochs": 20, "snapshots": "0,10it,1ep,2ep"},
+            "thresholds": {"quantiles": quantiles or "60"},
+            "retrain": {"rewind": rewind, "controls": list(controls), "control_quantiles": control_quantiles},
+            "rounds": {"controls": [], **(rounds or {})},
+        }
+    )
+
+
+def write(network, accuracy=None, status="done", first_step=0, early=None, **more):
+    """A result.json as the engine writes it; test accuracy is validation accuracy less a point. `early`: the step of least
+    validation loss and the test accuracy there."""
+    figures = {}
+    if accuracy is not None:
+        figures = {
+            "validation_accuracy": accuracy,
+            "validation_loss": 0.5,
+            "test_accuracy": accuracy - 0.01,
+            "test_loss": 0.6,
+            "train_loss": 0.1,
+        }
+    epochs = (STEPS - first_step) / 45
+    result = {"status": status, "first_step": first_step, "epochs": epochs, "timing": {"seconds": 12.0}, **more}
+    if status == "done":
+        step, reached = early or (450, figures["test_accuracy"])
+        least = {"step": step, **figures, "test_accuracy": reached}
+        result |= {"step": STEPS, "final": figures, "least_validation_loss": least}
+    network.folder.mkdir(parents=True)
+    network.result.write_text(json.dumps(result))
+
+
+def dense(run, *accuracies, **more):
+    for number, accuracy in enumerate(accuracies, 1):
+        write(run.replicate(number).dense, accuracy, replicate=number, **more)
+
+
+def ticket(run, replicate, quantile, accuracy=None, step=45, variant="ticket", status="done", **more):
+    """A one-shot network of `run`, without an effective density, as results were before there was one."""
+    job = Job(replicate, parse_quantiles(quantile)[0], step, variant)
+    kept = 1 - float(quantile) / 100
+    if status == "done":
+        more = {"density": {"prunable": kept, "trainable": kept + 0.01, "total": kept + 0.02}, **more}
+    write(run.network(job), accuracy, status, step, quantile=float(quantile), variant=variant, replicate=replicate, **more)
+
+
+def all_replicates(run, quantile, difference, step=45, variant="ticket"):
+    """One-shot networks of a run whose dense networks reach 90, 91 and 92 %: each `difference` above its own."""
+    for number, baseline in enumerate((0.90, 0.91, 0.92), 1):
+        ticket(run, number, quantile, baseline + difference, step, variant)
+
+
+def in_rounds(run, method, level, difference, variant="ticket", step=45):
+    """The same in a round."""
+    for number, baseline in enumerate((0.90, 0.91, 0.92), 1):
+        in_round(run, number, method, level, baseline + difference, step, variant)
+
+
+def in_round(run, replicate, method, level, accuracy=None, step=45, variant="ticket", status="done", **more):
+    """A network of a round; every round keeps half of what the one before left."""
+    job = Round(Chain(replicate, method, step), level, variant)
+    kept = 1.0 if variant == "extended" else float(Fraction(1, 2**level))
+    if status == "done":
+        density = dict.fromkeys(("prunable", "trainable", "total"), kept)
+        more = {"density": {**density, "effective": kept * 0.9}, "collapsed": [], "disconnected": False, **more}
+    place = {"quantile": None, "method": method, "level": level, "rewind_step": step}
+    write(run.network(job), accuracy, status, job.step, variant=variant, replicate=replicate, **place, **more)

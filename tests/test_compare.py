@@ -1,0 +1,360 @@
+"""Overlap of masks: known answers on masks made by hand, chance where they are drawn at random, and the command on a run."""
+
+import csv
+import itertools
+import json
+import math
+import subprocess
+import sys
+import tracemalloc
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from helpers import imp, refused
+
+from data_prep.errors import InputError
+from lottery import compare, masks, overlap, recipe
+from lottery.progress import Reporter
+from lottery.run import Run
+
+QUIET = Reporter(quiet=True)
+
+
+def overlaps(first, second):
+    return overlap.overlaps(
+        *(overlap.pack({path: np.array(kept, bool) for path, kept in mask.items()}) for mask in (first, second))
+    )
+
+
+def whole(first, second):
+    return overlap.total(overlaps(first, second).values())
+
+
+def kept(size, *places):
+    mask = np.zeros(size, bool)
+    mask[list(places)] = True
+    return mask
+
+
+def test_identical_masks_share_everything():
+    found = whole({"a": kept(10, 1, 2, 3, 9)}, {"a": kept(10, 1, 2, 3, 9)})
+
+    assert (found.overlap, found.jaccard, found.shared) == (1, 1, 4)
+    assert found.density_first == found.density_second == 0.4
+    assert (found.expected, found.overlap_by_chance) == (1.6, 0.4)
+    assert found.jaccard_by_chance == 1.6 / 6.4
+    assert found.excess_sd == pytest.approx(2.4 / math.sqrt(4 * 4 * 6 * 6 / (10 * 10 * 9)))
+
+
+def test_disjoint_masks_share_nothing():
+    found = whole({"a": kept(8, 0, 1)}, {"a": kept(8, 5, 6, 7)})
+
+    assert (found.overlap, found.jaccard, found.shared) == (0, 0, 0)
+    assert found.overlap_by_chance == 3 / 8
+    assert found.excess_sd < 0
+
+
+def test_of_nested_masks_the_sparser_is_all_in_the_denser():
+    found = whole({"a": kept(20, *range(10))}, {"a": kept(20, 2, 5)})
+
+    assert (found.overlap, found.jaccard) == (1, 0.2)
+    assert found.overlap_by_chance == 0.5
+
+
+def test_variables_are_added_up_each_with_its_own_densities():
+    first = {"a": kept(4, 0, 1, 2, 3), "b": kept(9, 0)}
+    second = {"b": kept(9, 0, 1, 2), "a": kept(4, 0)}
+    layers = overlaps(first, second)
+    found = overlap.total(layers.values())
+
+    assert {path: layer.shared for path, layer in layers.items()} == {"a": 1, "b": 1}
+    assert (found.size, found.kept_first, found.kept_second, found.shared) == (13, 5, 4, 2)
+    assert found.expected == pytest.approx(1 + 1 / 3)
+    assert found.overlap == 0.5
+    assert found.overlap_by_chance == pytest.approx((1 + 1 / 3) / 4)
+    assert found.variance == pytest.approx(1 / 3 * 2 / 3)  # of one weight in nine; `a` leaves nothing to chance
+
+
+@pytest.mark.parametrize(
+    ("size", "first", "second"), [(1, 1, 1), (1, 1, 0), (2, 1, 1), (5, 2, 3), (6, 6, 2), (6, 0, 4), (7, 4, 4)]
+)
+def test_chance_is_what_all_draws_have_on_average(size, first, second):
+    draws = [
+        len(set(one) & set(other))
+        for one in itertools.combinations(range(size), first)
+        for other in itertools.combinations(range(size), second)
+    ]
+
+    assert overlap.by_chance(size, first, second) == pytest.approx((np.mean(draws), np.var(draws)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_masks_drawn_at_random_overlap_as_by_chance(seed):
+    rng = np.random.default_rng(seed)
+    shapes = {"conv": (3, 3, 16, 33), "dense": (129, 65), "narrow": (7,)}
+    first, second = ({path: rng.random(shape) < share for path, shape in shapes.items()} for share in (0.3, 0.1))
+
+    found = whole(first, second)
+
+    assert abs(found.excess_sd) < 3
+    assert found.shared == sum(int((first[path] & second[path]).sum()) for path in shapes)
+    assert found.jaccard == found.shared / sum(int((first[path] | second[path]).sum()) for path in shapes)
+    assert found.jaccard == pytest.approx(found.jaccard_by_chance, rel=0.2)
+    assert all(abs(layer.excess_sd) < 3 for layer in overlaps(first, second).values() if layer.excess_sd is not None)
+
+
+def test_masks_shuffled_within_layers_are_spread_as_the_hypergeometric_says():
+    rng = np.random.default_rng(0)
+    mask = {"a": rng.random((40, 10)) < 0.3, "b": rng.random(900) < 0.05}
+
+    excess = [whole(mask, masks.shuffle(mask, seed)).excess_sd for seed in range(400)]
+
+    assert abs(np.mean(excess)) < 3 / math.sqrt(400)
+    assert np.std(excess) == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "overlap", "jaccard"),
+    [
+        ([True], [True], 1, 1),
+        ([True], [False], None, 0),
+        ([False], [False], None, None),
+        ([], [], None, None),
+        (np.array(True), np.array(True), 1, 1),
+        ([True] * 11, [True] * 11, 1, 1),
+        ([True] * 4, [True, False, False, False], 1, 0.25),
+        ([[False] * 3] * 2, [[True] * 3] * 2, None, 0),
+    ],
+    ids=[
+        "one kept",
+        "one kept in one",
+        "one pruned",
+        "no weights",
+        "no axes",
+        "all kept",
+        "all kept in one",
+        "nothing kept in one",
+    ],
+)
+def test_where_nothing_is_left_to_chance_there_is_no_excess(first, second, overlap, jaccard):
+    found = whole({"a": first}, {"a": second})
+
+    assert (found.overlap, found.jaccard, found.excess_sd) == (overlap, jaccard, None)
+    assert found.overlap_by_chance == overlap
+    assert found.jaccard_by_chance == jaccard
+
+
+def test_only_variables_in_both_masks_count():
+    layers = overlaps({"a": kept(4, 0), "only": kept(4, 1)}, {"a": kept(4, 0), "other": kept(9, 1)})
+
+    assert list(layers) == ["a"]
+
+
+def test_masks_of_different_networks_are_refused():
+    with pytest.raises(InputError, match="a is 2x3 and 3x2 in the two masks"):
+        overlaps({"a": np.ones((2, 3))}, {"a": np.ones((3, 2))})
+    with pytest.raises(InputError, match="no variable in common"):
+        overlaps({"a": np.ones(3)}, {"b": np.ones(3)})
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """A function that makes a run of so many replicates in `runs/NAME`."""
+
+    def make(replicates=1, name="made"):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        made = Run(folder, recipe.resolve({"name": name, "replicates": replicates}))
+        (folder / "recipe.toml").write_text(recipe.to_toml(made.recipe))
+        return made
+
+    return make
+
+
+def one_shot(run, number, by_quantile):
+    replicate = run.replicate(number)
+    for quantile, mask in by_quantile.items():
+        masks.save(replicate.mask(Fraction(quantile)), {"a": np.array(mask, bool)}, {})
+    replicate.thresholds.write_text(json.dumps({"quantiles": [{"quantile": quantile} for quantile in sorted(by_quantile)]}))
+
+
+def chain(run, number, name, *rounds):
+    for level, mask in enumerate(rounds, 1):
+        path = run.replicate(number).folder / "rounds" / name / f"{level:02d}" / "mask.h5"
+        masks.save(path, {"a": np.array(mask, bool)}, {})
+
+
+def names(groups, kind):
+    return [(group.pair.first.name, group.pair.second.name) for group in groups if group.pair.kind == kind]
+
+
+def test_replicates_are_compared_mask_by_mask(make_run):
+    run = make_run(3)
+    for number, places in enumerate([(0, 1, 2, 3), (0, 1, 2, 4), (0, 5, 6, 7)], 1):
+        one_shot(run, number, {50: kept(10, *places, 9), 90: kept(10, places[1])})
+        chain(run, number, "weights-step-000010", kept(10, *places))
+
+    groups = compare.compare(run, QUIET)
+
+    assert names(groups, "replicates") == [(name, name) for name in ("q50", "q90", "weights-step-000010/01")]
+    assert [len(group.members) for group in groups if group.pair.kind == "replicates"] == [3, 3, 3]
+    assert groups[0].spread("overlap") == compare.Spread(pytest.approx((4 + 2 + 2) / 15), 2 / 5, 4 / 5)
+    assert groups[1].spread("overlap") == compare.Spread(pytest.approx(1 / 3), 0, 1)
+    assert groups[0].spread("overlap_by_chance").mean == 0.5
+    replicates = [(member.pair.first.replicate, member.pair.second.replicate) for member in groups[0].members]
+    assert replicates == [(1, 2), (1, 3), (2, 3)]
+
+
+def test_chains_are_compared_level_by_level(make_run):
+    run = make_run()
+    full, half = np.ones(10, bool), kept(10, 0, 1, 2, 3, 4)
+    for name in ("weights-step-000000", "weights-step-000010", "lr-step-000010", "init-step-000000"):
+        chain(run, 1, name, full, half)
+
+    groups = compare.compare(run, QUIET)
+
+    assert names(groups, "rewinds") == [
+        (f"weights-step-000000/{level}", f"weights-step-000010/{level}") for level in ("01", "02")
+    ]
+    assert set(names(groups, "methods")) == {
+        (f"{one}/{level}", f"{other}/{level}")
+        for level in ("01", "02")
+        for one, other in (
+            ("init-step-000000", "lr-step-000010"),
+            ("init-step-000000", "weights-step-000000"),
+            ("init-step-000000", "weights-step-000010"),
+            ("lr-step-000010", "weights-step-000010"),
+        )
+    }
+
+
+def test_rounds_are_nested_or_said_not_to_be(make_run):
+    run = make_run()
+    chain(run, 1, "weights-step-000000", kept(10, *range(8)), kept(10, *range(5)), kept(10, *range(2)))
+    chain(run, 1, "weights-step-000010", kept(10, *range(8)), kept(10, 0, 1), kept(10, 2, 0))
+
+    groups = compare.compare(run, QUIET)
+
+    first = [pair for pair in names(groups, "levels") if pair[0].startswith("weights-step-000000")]
+    assert [(one[-2:], other[-2:]) for one, other in first] == [("01", "02"), ("02", "03"), ("01", "03")]
+    assert compare.nesting(groups) == [
+        "weights-step-000000: rounds 1 to 3 are nested; of the 2 weights of the last, 2 are in the first",
+        "weights-step-000010 is not nested: of the 2 weights that replicate 1 keeps in round 3, 1 are in round 2",
+    ]
+
+
+def test_a_one_shot_mask_is_compared_with_the_round_nearest_in_density(make_run):
+    run = make_run()
+    one_shot(run, 1, {50: kept(100, *range(50)), 80: kept(100, *range(20)), 97: kept(100, 0, 1, 2)})
+    chain(run, 1, "lr-step-000000", *(kept(100, *range(count)) for count in (80, 53, 45, 30, 21, 4)))
+    chain(run, 1, "weights-step-000000", kept(100, *range(53)))
+
+    groups = compare.compare(run, QUIET)
+
+    assert names(groups, "one-shot") == [
+        ("q50", "lr-step-000000/02"),
+        ("q80", "lr-step-000000/05"),
+        ("q50", "weights-step-000000/01"),
+    ]
+
+
+def test_a_folder_that_is_no_chain_is_left_alone(make_run):
+    run = make_run(2)
+    for number in (1, 2):
+        chain(run, number, "lr-step-000000", kept(4, 0))
+        chain(run, number, "of my own", kept(4, 0))
+        (run.replicate(number).folder / "rounds/weights-step-000000/01").mkdir(parents=True)
+
+    assert {source.name for source in compare.sources(run)} == {"lr-step-000000/01"}
+
+
+def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_run, capsys):
+    run = make_run(3)
+    for number, paths in enumerate([("a", "b"), ("a",), ("a", "c")], 1):
+        mask = {path: kept(10, 0, number) for path in paths}
+        masks.save(run.replicate(number).mask(Fraction(90)), mask, {})
+        run.replicate(number).thresholds.write_text(json.dumps({"quantiles": [{"quantile": 90}]}))
+
+    (group,) = compare.compare(run, Reporter())
+
+    assert [member.whole.size for member in group.members] == [10, 10, 10]
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1
+    assert "in 3 of 3 pairs" in warnings[0]
+    assert "(b, c, ...)" in warnings[0]
+
+
+def test_masks_are_compared_in_less_than_four_bytes_a_weight(make_run, monkeypatch):
+    weights = 8_000_000
+    run = make_run(4)
+    for number in range(1, 5):
+        one_shot(run, number, {90: np.random.default_rng(number).random(weights, np.float32) < 0.1})
+    monkeypatch.setattr(compare, "HELD_BYTES", compare.HELD_BYTES * weights // 100_000_000)
+
+    tracemalloc.start()
+    compare.compare(run, QUIET)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 4 * weights
+
+
+@pytest.fixture
+def two(make_run):
+    """A run of two replicates with one-shot masks, and a chain in the first."""
+    run = make_run(2)
+    one_shot(run, 1, {50: kept(10, 0, 1, 2, 3, 4), 90: kept(10, 0)})
+    one_shot(run, 2, {50: kept(10, 3, 4, 5, 6), 90: kept(10, 1)})
+    chain(run, 1, "weights-step-000010", kept(10, *range(8)), kept(10, *range(1, 6)))
+    return run
+
+
+def test_the_command_prints_tables_and_writes_every_layer(two, tmp_path):
+    done = imp("compare", "--run", "runs/made", cwd=tmp_path)
+
+    for words in ("different replicates", "like density", "weights-step-000010/02", "rounds 1 to 2 are nested"):
+        assert words in done.stdout
+    with open(two.report / "compare.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == compare.COLUMNS
+    assert [(row["kind"], row["layer"]) for row in rows[:2]] == [("replicates", ""), ("replicates", "a")]
+    assert float(rows[0]["overlap"]) == 0.5
+    assert float(rows[0]["overlap_by_chance"]) == 0.5
+    assert {row["kind"] for row in rows} == {"replicates", "levels", "one-shot"}
+
+
+def test_the_command_prints_json(two, tmp_path):
+    groups = json.loads(imp("compare", "--json", "--run", "runs/made", cwd=tmp_path).stdout)
+
+    first = groups[0]
+    assert (first["kind"], first["first"], first["second"]) == ("replicates", "q50", "q50")
+    assert first["spread"]["jaccard"] == {"mean": 2 / 7, "least": 2 / 7, "most": 2 / 7}
+    assert first["pairs"][0]["layers"]["a"]["shared"] == 2
+    assert first["pairs"][0]["excess_sd"] == 0
+
+
+def test_with_nothing_to_compare_the_command_says_what_to_do(make_run, tmp_path):
+    run = make_run()
+    refused(imp("compare", "--run", "runs/made", cwd=tmp_path, check=False), "has no masks yet", "imp thresholds")
+    one_shot(run, 1, {50: [True, False], 90: [True, False]})
+    refused(imp("compare", "--run", "runs/made", cwd=tmp_path, check=False), "nothing to compare", "--set replicates=3")
+    chain(make_run(name="rounds"), 1, "lr-step-000000", [True, True], [True, False])
+    refused(imp("compare", "--run", "runs/rounds", cwd=tmp_path, check=False), "nothing to compare")
+    assert not run.report.exists()
+
+
+def test_masks_of_two_networks_are_one_line(make_run, tmp_path):
+    run = make_run(2)
+    one_shot(run, 1, {90: [True, False]})
+    one_shot(run, 2, {90: [True, False, True]})
+
+    done = imp("compare", "--run", "runs/made", cwd=tmp_path, check=False)
+
+    refused(done, "replicate-1/masks/q90.h5 and", "a is 2 and 3 in the two masks")
+
+
+def test_comparing_needs_no_tensorflow(two, tmp_path):
+    code = "import sys; from lottery import cli\ntry: cli.app(['compare', '--run', 'runs/made'])\nexcept SystemExit: pass\n"
+    code += "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)

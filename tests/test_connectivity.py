@@ -1,0 +1,284 @@
+"""Effective density: small networks of which the answer is known, and random ones against their numbers."""
+
+import dataclasses
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.errors import InputError
+from lottery.connectivity import Node, Topology, effective
+
+IMAGES = Node("images", "input", 2)
+
+
+def linear(name, source, *shape, width=None, **options):
+    return Node(name, "linear", width or shape[-1], (source,), kernels={name: shape}, **options)
+
+
+def network(*nodes, images=IMAGES):
+    """The topology of `nodes` on two input channels; the last is the output."""
+    return Topology((images, *nodes), (nodes[-1].name,))
+
+
+def ones(topology, **masks):
+    """A mask that keeps all but what `masks` (name -> nested lists of 0 and 1) prune."""
+    kept = {path: np.ones(shape, bool) for path, shape in topology.kernels.items()}
+    return kept | {path: np.array(mask, bool).reshape(topology.kernels[path]) for path, mask in masks.items()}
+
+
+def connected(topology, **masks):
+    return effective(topology, ones(topology, **masks)).connected
+
+
+def test_weights_before_and_behind_a_dead_channel_are_not_connected():
+    chain = network(linear("a", "images", 2, 3), linear("b", "a", 3, 2))
+
+    # Nobody reads a's first channel, its second receives nothing.
+    assert connected(chain, a=[[1, 0, 1], [1, 0, 0]], b=[[0, 0], [1, 1], [1, 0]]) == {"a": 1, "b": 1}
+
+
+def test_kernels_without_a_mask_are_wholly_kept():
+    chain = network(linear("a", "images", 2, 3), linear("b", "a", 3, 2))
+
+    assert effective(chain, {}) == effective(chain, ones(chain))
+    assert effective(chain, {"a": np.eye(2, 3, dtype=bool)}).connected == {"a": 2, "b": 4}
+
+
+def test_an_emptied_layer_disconnects_the_network_unless_a_shortcut_passes_it():
+    through = [linear("a", "images", 1, 1, 2, 2), linear("b", "a", 3, 3, 2, 2)]
+    chain = network(*through, linear("c", "b", 2, 2))
+    residual = network(*through, Node("sum", "add", 2, ("a", "b")), linear("c", "sum", 2, 2))
+
+    result = effective(chain, ones(chain, b=[0] * 36))
+    assert result.disconnected
+    assert result.connected == {"a": 0, "b": 0, "c": 0}
+    result = effective(residual, ones(residual, b=[0] * 36))
+    assert not result.disconnected
+    assert result.connected == {"a": 4, "b": 0, "c": 4}
+
+
+def test_a_residual_branch_keeps_a_channel_alive():
+    residual = network(linear("a", "images", 2, 2), linear("b", "a", 2, 2), Node("sum", "add", 2, ("a", "b")))
+
+    # a's second channel receives nothing; in the sum it lives by b's first row, whose second weight leads there.
+    assert connected(residual, a=[[1, 0], [1, 0]], b=[[0, 1], [1, 1]]) == {"a": 2, "b": 1}
+
+
+def test_every_kept_weight_of_a_kernels_window_counts():
+    convolution = network(linear("a", "images", 1, 3, 2, 2), linear("b", "a", 2, 1))
+    window = [[[1, 0], [0, 1]], [[1, 0], [0, 1]], [[0, 0], [1, 1]]]
+
+    assert connected(convolution, a=window, b=[1, 0]) == {"a": 3, "b": 1}
+
+
+def test_a_depthwise_kernel_joins_each_channel_to_its_own_outputs():
+    depthwise = network(linear("a", "images", 2, 2), linear("d", "a", 1, 2, 2, 2, width=4, groups=2), linear("b", "d", 4, 1))
+    places = [[[1, 1], [1, 1]], [[1, 0], [0, 1]]]  # [place][channel][multiplier]
+
+    assert connected(depthwise, d=places) == {"a": 4, "d": 6, "b": 4}
+    assert connected(depthwise, d=places, b=[1, 0, 0, 0]) == {"a": 2, "d": 2, "b": 1}
+    assert connected(depthwise, d=places, a=[[0, 1], [0, 1]]) == {"a": 2, "d": 3, "b": 2}
+
+
+def test_the_groups_of_a_convolution_do_not_meet():
+    grouped = network(linear("g", "images", 1, 1, 2, 4, groups=2), linear("b", "g", 4, 1), images=Node("images", "input", 4))
+
+    assert connected(grouped) == {"g": 8, "b": 4}
+    assert connected(grouped, g=[[1, 1, 0, 0], [0, 1, 0, 0]]) == {"g": 3, "b": 2}
+    cut = network(linear("a", "images", 2, 4), linear("g", "a", 1, 1, 2, 4, groups=2), linear("b", "g", 4, 1))
+    assert connected(cut, a=[[1, 1, 0, 0], [0, 0, 0, 0]]) == {"a": 2, "g": 4, "b": 2}  # the second group receives nothing
+    uneven = [[1, 1, 1, 1], [0, 1, 0, 1]]
+    assert connected(cut, a=uneven, g=[[0, 0, 1, 0], [0, 0, 1, 0]]) == {"a": 3, "g": 2, "b": 1}  # nobody reads the first
+
+
+def test_a_transposed_convolution_has_its_outputs_first():
+    transposed = network(
+        Node("t", "linear", 3, ("images",), kernels={"t": (1, 1, 3, 2)}, transposed=True), linear("b", "t", 3, 1)
+    )
+
+    assert connected(transposed, t=[[1, 0], [1, 1], [0, 0]], b=[0, 1, 1]) == {"t": 2, "b": 1}
+
+
+def test_flattening_repeats_the_channels_at_each_position():
+    flat = network(linear("a", "images", 1, 1, 2, 2), Node("flat", "reshape", 6, ("a",)), linear("b", "flat", 6, 1))
+
+    assert connected(flat, a=[[1, 0], [1, 0]]) == {"a": 2, "b": 3}
+    assert connected(flat, b=[0, 0, 0, 1, 0, 0]) == {"a": 2, "b": 1}  # one position of the second channel
+
+
+def test_concatenation_keeps_the_channels_of_its_inputs_apart():
+    both = network(linear("a", "images", 2, 1), Node("both", "concatenate", 3, ("images", "a")), linear("b", "both", 3, 1))
+
+    assert connected(both, b=[1, 1, 0]) == {"a": 0, "b": 2}
+    assert connected(both, a=[0, 0]) == {"a": 0, "b": 2}
+
+
+def test_a_product_needs_all_its_factors_but_not_a_gate_that_is_never_zero():
+    nodes = linear("x", "images", 2, 2), linear("g", "images", 2, 2)
+    product = network(*nodes, Node("product", "multiply", 2, ("x", "g")), linear("b", "product", 2, 1))
+    gated = network(*nodes, Node("product", "multiply", 2, ("x", "g"), gates=(1,)), linear("b", "product", 2, 1))
+    gates = network(*nodes, Node("product", "multiply", 2, ("x", "g"), gates=(0, 1)), linear("b", "product", 2, 1))
+    half = [[1, 0], [1, 0]]
+
+    assert connected(product, g=half) == {"x": 2, "g": 2, "b": 1}
+    assert connected(gated, g=half) == {"x": 4, "g": 2, "b": 2}
+    assert connected(gates, g=half) == {"x": 4, "g": 2, "b": 2}
+    assert connected(gates, x=[[0, 0], [0, 0]], g=half) == {"x": 0, "g": 2, "b": 1}
+    assert connected(product, x=half) == connected(gated, x=half) == {"x": 2, "g": 2, "b": 1}
+
+
+def test_one_factor_for_all_channels_is_broadcast():
+    scaled = network(linear("g", "images", 2, 1), Node("product", "multiply", 2, ("images", "g")), linear("b", "product", 2, 1))
+
+    assert connected(scaled, b=[1, 0]) == {"g": 2, "b": 1}
+    assert effective(scaled, ones(scaled, g=[0, 0])).disconnected
+
+
+def test_a_pruned_gamma_cuts_its_channel_and_pruned_biases_do_nothing():
+    normalised = network(linear("a", "images", 2, 2), Node("bn", "scale", 2, ("a",), gamma="bn/gamma"), linear("b", "bn", 2, 1))
+    mask = ones(normalised)
+
+    assert effective(normalised, {**mask, "bn/gamma": np.array([True, False])}).connected == {"a": 2, "b": 1}
+    assert effective(normalised, {**mask, "bn/beta": np.zeros(2, bool)}) == effective(normalised, mask)
+
+
+def test_an_unknown_layer_passes_everything_if_anything():
+    nodes = linear("a", "images", 2, 2), Node("any", "mix", 4, ("a",), kernels={"any": (2, 2)}), linear("b", "any", 4, 2)
+    unknown = network(*nodes)
+
+    assert connected(unknown, a=[[1, 0], [0, 0]], any=[[1, 1], [1, 0]]) == {"a": 1, "any": 3, "b": 8}
+    assert connected(unknown, b=[[0, 0], [0, 0], [0, 0], [1, 0]]) == {"a": 4, "any": 4, "b": 1}
+    assert connected(unknown, a=[[0, 0], [0, 0]]) == {"a": 0, "any": 0, "b": 0}
+
+
+def test_a_weight_that_two_nodes_share_is_connected_if_it_is_in_either():
+    first, second = linear("a", "images", 2, 2), dataclasses.replace(linear("a", "a", 2, 2), name="a:2")
+    shared = network(first, second)
+
+    # The first use connects both weights of the first input; the output is the second channel.
+    assert connected(shared, a=[[0, 1], [0, 1]]) == {"a": 2}
+    assert connected(shared, a=[[0, 1], [0, 0]]) == {"a": 0}
+    assert effective(shared, {}).connected == {"a": 4}
+
+
+def test_a_mask_of_another_network_is_refused():
+    with pytest.raises(InputError, match=r"the mask of a has shape \(2, 3\), its kernel \(2, 2\)"):
+        effective(network(linear("a", "images", 2, 2)), {"a": np.ones((2, 3), bool)})
+
+
+def test_large_kernels_are_looked_at_piece_by_piece():
+    kernel = np.ones((2000, 3000), bool)
+    kernel[:, 1:] = False
+    tracemalloc.start()
+    result = effective(network(linear("a", "images", 2000, 3000), images=Node("images", "input", 2000)), {"a": kernel})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert result.connected == {"a": 2000}
+    assert peak < kernel.nbytes / 4
+
+
+@st.composite
+def networks(draw):
+    """A random network on images of four pixels, and a random mask of it."""
+    nodes = [Node("images", "input", draw(st.integers(1, 3)))]
+    for number in range(draw(st.integers(1, 6))):
+        nodes.append(_layer(draw, nodes, f"n{number}"))
+    flat = Node("flat", "reshape", 4 * nodes[-1].width, (nodes[-1].name,))
+    outputs = linear("output", "flat", flat.width, draw(st.integers(1, 2)))
+    topology = Topology((*nodes, flat, outputs), ("output",))
+    rng, density = np.random.default_rng(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 0.6, 0.9]))
+    return topology, {path: rng.random(shape) < density for path, shape in topology.kernels.items()}
+
+
+def _layer(draw, nodes, name):
+    source = draw(st.sampled_from(nodes))
+    alike = [node.name for node in nodes if node.width in (1, source.width)]
+    kind = draw(st.sampled_from(["convolution", "pointwise", "grouped", "depthwise", "add", "multiply", "concatenate"]))
+    width = draw(st.integers(1, 3))
+    match kind:
+        case "convolution":
+            return linear(name, source.name, 1, 2, source.width, width)
+        case "pointwise":
+            return linear(name, source.name, 1, 1, source.width, width)
+        case "grouped":
+            groups = draw(st.sampled_from([count for count in range(1, 7) if source.width % count == 0]))
+            return linear(name, source.name, 1, 1, source.width // groups, width * groups, groups=groups)
+        case "depthwise":
+            return linear(name, source.name, 1, 2, source.width, 2, width=2 * source.width, groups=source.width)
+        case "concatenate":
+            other = draw(st.sampled_from(nodes))
+            return Node(name, "concatenate", source.width + other.width, (source.name, other.name))
+        case "add":
+            return Node(name, kind, source.width, (source.name, draw(st.sampled_from(alike))))
+        case "multiply":
+            gates = draw(st.sampled_from([(), (0,), (1,), (0, 1)]))
+            return Node(name, kind, source.width, (source.name, draw(st.sampled_from(alike))), gates=gates)
+
+
+def dependence(topology, weights):
+    """How much the sum of the output changes when the images go from zeros to ones, in exact integers.
+
+    Images have two by two pixels and convolutions wrap around, so that every place of a kernel meets a pixel; a gate adds one
+    to its factor.
+    """
+    images = topology.nodes[0]
+    total = 0
+    for value in (1, 0):
+        values = {images.name: np.full((4, images.width), value, object)}
+        for node in topology.nodes[1:]:
+            values[node.name] = computed(node, [values[name] for name in node.inputs], weights)
+        total += values["output"].sum() if value else -values["output"].sum()
+    return total
+
+
+def computed(node, inputs, weights):
+    """The output, int [pixels, channels], of one node."""
+    match node.kind:
+        case "linear":
+            kernel = weights[node.name].reshape(-1, inputs[0].shape[-1] // node.groups, node.width)
+            parts, kernels = (np.split(array, node.groups, axis=-1) for array in (inputs[0], kernel))
+            return np.hstack(
+                [
+                    sum(np.roll(part, place, axis=0) @ weight for place, weight in enumerate(own))
+                    for part, own in zip(parts, kernels, strict=True)
+                ]
+            )
+        case "add":
+            return inputs[0] + inputs[1]
+        case "multiply":
+            first, second = (value + (place in node.gates) for place, value in enumerate(inputs))
+            return first * second
+        case "concatenate":
+            return np.hstack(inputs)
+        case "reshape":
+            return inputs[0].reshape(1, -1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(networks())
+def test_exactly_those_weights_are_connected_without_which_the_output_depends_less_on_the_input(drawn):
+    topology, mask = drawn
+    weights = {path: kept.astype(int).astype(object) for path, kept in mask.items()}
+    whole = dependence(topology, weights)
+
+    counts = dict.fromkeys(mask, 0)
+    for path, kept in mask.items():
+        for place in np.argwhere(kept):
+            without = weights[path].copy()
+            without[tuple(place)] = 0
+            counts[path] += dependence(topology, {**weights, path: without}) < whole
+    result = effective(topology, mask)
+    assert result.connected == counts
+    assert result.disconnected == (whole == 0)
+
+
+@given(networks())
+def test_a_topology_survives_json(drawn):
+    topology, _ = drawn
+
+    assert Topology.from_json(json.loads(json.dumps(topology.to_json()))) == topology

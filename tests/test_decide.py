@@ -1,0 +1,177 @@
+"""Replicates added to undecided pairs: on a hand-made run with stages that only write results, and once as typed."""
+
+import json
+
+import pytest
+from handmade import all_replicates, dense, in_round, planned, ticket, write
+from helpers import imp, refused
+
+from lottery import decide
+from lottery.progress import Reporter
+from lottery.run import Run
+
+
+class Stages:
+    """Stages that write results: dense networks of 90 %, tickets `above` that by quantile, one for each replicate from 1."""
+
+    def __init__(self, monkeypatch, above):
+        self.above, self.called = above, []
+        monkeypatch.setattr(decide, "train", self.train)
+        monkeypatch.setattr(decide, "thresholds", self.thresholds)
+
+    def train(self, run, reporter):
+        self.called.append(f"train {list(run.numbers())}")
+        for number in run.numbers():
+            write(run.replicate(number).dense, 0.9, replicate=number)
+
+    def thresholds(self, run, reporter, quantiles=None):
+        self.called.append(f"thresholds {list(run.numbers())} {quantiles}")
+
+    def retrain(self, run, quantiles, rewind):
+        self.called.append(f"retrain {list(run.numbers())} {quantiles} {rewind}")
+        for number in run.numbers():
+            for quantile in quantiles.split(","):
+                step = {"0": 0, "1ep": 45}[rewind]
+                above = self.above[quantile][number - 1]
+                ticket(
+                    run,
+                    number,
+                    quantile,
+                    None if above is None else 0.9 + above,
+                    step,
+                    "ticket",
+                    "done" if above is not None else "diverged",
+                )
+
+
+class Telling(Reporter):
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.told = []
+
+    def say(self, message):
+        self.told.append(message)
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+    """A function that makes a run of one replicate with the quantiles of `above` at 1ep, and decides with `most`: the run,
+    what was called, what was said."""
+
+    def started(above, most, replicates=1, rewind="1ep"):
+        run = Run(tmp_path / "run", planned(",".join(above), rewind, replicates))
+        stages, reporter = Stages(monkeypatch, above), Telling()
+        stages.train(run, reporter)
+        for point in rewind.split(","):
+            stages.retrain(run, ",".join(above), point)
+        stages.called.clear()
+        decide.until_decided(run, most, reporter, stages.retrain)
+        return run, stages.called, reporter.told
+
+    return started
+
+
+def test_a_pair_that_keeps_up_gets_replicates_until_three_say_so(begin):
+    run, called, told = begin({"60": [0.001, 0.002, 0.001, 0.0]}, 10)
+
+    assert called == [
+        *("train [2]", "thresholds [2] 60", "retrain [2] 60 1ep"),
+        *("train [3]", "thresholds [3] 60", "retrain [3] 60 1ep"),
+    ]
+    assert told == [
+        "1 pairs are undecided: adding replicate 2",
+        "1 pairs are undecided: adding replicate 3",
+        "every pair is decided after 3 replicates",
+    ]
+    assert run.known_numbers() == [1, 2, 3]
+
+
+def test_only_pairs_that_are_undecided_get_more(begin):
+    wavering = [0.02, -0.02, 0.02, -0.06, -0.06, -0.06, -0.06]
+
+    _, called, told = begin({"60": [0.001] * 3, "97.5": wavering}, 5)
+
+    assert [line for line in called if line.startswith("thresholds")] == [
+        *("thresholds [2] 60,97.5", "thresholds [3] 60,97.5", "thresholds [4] 97.5", "thresholds [5] 97.5")
+    ]
+
+    assert [line for line in called if line.startswith("retrain")] == [
+        *("retrain [2] 60,97.5 1ep", "retrain [3] 60,97.5 1ep"),
+        *("retrain [4] 97.5 1ep", "retrain [5] 97.5 1ep"),
+    ]
+    assert told[-1] == "1 pairs are still undecided after 5 replicates"
+
+
+def test_each_rewind_point_gets_the_quantiles_that_are_undecided_there(begin):
+    run, called, _ = begin({"60": [0.001] * 3, "80": [0.001] * 3}, 3, rewind="0,1ep")
+
+    assert [line for line in called if line.startswith("retrain [3]")] == ["retrain [3] 60,80 0", "retrain [3] 60,80 1ep"]
+    assert run.known_numbers() == [1, 2, 3]
+
+
+def test_with_as_many_replicates_as_allowed_none_is_added(begin):
+    _, called, told = begin({"60": [0.001, 0.001]}, 2, replicates=2)
+
+    assert called == []
+    assert told == ["1 pairs are still undecided after 2 replicates"]
+
+
+def test_a_pair_of_which_a_network_diverged_gets_no_more(begin):
+    _, called, told = begin({"60": [0.001, None, 0.001], "80": [0.001] * 3}, 9)
+
+    assert called[2] == "retrain [2] 60,80 1ep"
+    assert called[5:] == ["retrain [3] 80 1ep"]
+    assert told[-1] == "every pair is decided after 3 replicates"
+
+
+def test_replicates_that_are_there_already_are_counted(tmp_path, monkeypatch):
+    run = Run(tmp_path / "run", planned("60"))
+    dense(run, 0.90, 0.91, 0.92)
+    all_replicates(run, "60", 0.001)
+    for number in (1, 2, 3):
+        in_round(run, number, "weights", 1, (0.90, 0.90, 0.93)[number - 1])  # of rounds nothing is decided
+    stages, reporter = Stages(monkeypatch, {}), Telling()
+
+    decide.until_decided(run, 9, reporter, stages.retrain)
+
+    assert stages.called == []
+    assert reporter.told == ["every pair is decided after 3 replicates"]
+
+
+def test_as_typed_a_replicate_is_added_with_its_dense_network_its_masks_and_the_pair(work):
+    imp("thresholds", "--quantiles", "75", cwd=work)  # which the recipe has not
+    done = imp("retrain", "--quantiles", "75", "--rewind", "1ep", "--until-decided", "2", cwd=work)
+
+    assert "1 pairs are undecided: adding replicate 2" in done.stderr
+    assert done.stderr.splitlines()[-1] == "1 pairs are still undecided after 2 replicates"
+    results = sorted(str(path.relative_to(work / "runs/digits")) for path in work.glob("runs/digits/*/**/result.json"))
+    assert results == [
+        f"replicate-{number}/{name}/result.json" for number in (1, 2) for name in ("retrain/q75-step-000017/ticket", "train")
+    ]
+    assert (work / "runs/digits/replicate-2/masks/q75.h5").exists()
+    rows = json.loads(imp("report", "--json", cwd=work).stdout)["groups"]
+    assert {(row["quantile"], row["rewind"]): row["count"] for row in rows if row["count"]} == {(None, "0"): 2, (75, "1ep"): 2}
+
+
+def test_another_replicate_is_trained_and_pruned_by_its_number(work):
+    imp("train", "--replicate", "2", cwd=work)
+    imp("rounds", "--replicate", "2", "--levels", "1", "--set", "rounds.controls=[]", cwd=work)
+
+    assert (work / "runs/digits/replicate-2/rounds/weights-step-000000/01/ticket/final.h5").exists()
+    assert not (work / "runs/digits/replicate-1/rounds").exists()
+    assert "replicates = 1\n" in (work / "runs/digits/recipe.toml").read_text()
+    first, second = (work / f"runs/digits/replicate-{number}/train/snapshots/step-000000.h5" for number in (1, 2))
+    assert first.read_bytes() != second.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "options", [["--replicate", "0"], ["--until-decided", "0"], ["--until-decided", "3", "--replicate", "2"]]
+)
+def test_replicates_that_make_no_sense_are_refused(work, options):
+    refused(imp("retrain", *options, cwd=work, check=False), options[-2] if options[-1] == "0" else "--until-decided")
+
+
+def test_a_replicate_that_is_not_trained_says_what_comes_first(work):
+    refused(imp("rounds", "--replicate", "7", cwd=work, check=False), "replicate-7/train holds no finished training")
+    refused(imp("thresholds", "--replicate", "7", cwd=work, check=False), "replicate-7/train holds no finished training")
+    assert not (work / "runs/digits/replicate-7").exists()

@@ -1,0 +1,419 @@
+"""A trained network becomes one file that others load without this package, and answers as it did."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from helpers import clean_environment, lenet, tiny_set
+from tiny import initial
+
+from data_prep import files
+from data_prep.errors import Failed, InputError
+from lottery import formats, models, store
+from lottery.export import default_path, export
+from lottery.layers import BatchNorm
+from lottery.models.stock import not_stock, rebuild
+from lottery.progress import Reporter
+from lottery.recipe import Data, Model, Recipe, Train
+from lottery.run import Run, open_run
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+QUIET = Reporter(quiet=True)
+STRANGER = """
+import sys
+sys.modules["lottery"] = sys.modules["data_prep"] = None  # as if they were not installed
+import keras, numpy
+images = numpy.load("images.npy")
+for path in sys.argv[1:]:
+    numpy.save(path + ".npy", keras.models.load_model(path)(images))
+"""
+
+
+def nested(size, classes):
+    """A network within a network, with a layer of ours inside."""
+    inner = keras.Sequential([keras.Input((size, size, 3)), BatchNorm(0.9, 1e-3, "ones", name="bn")], name="inner")
+    images = keras.Input((size, size, 3))
+    return keras.Model(images, keras.layers.Dense(classes)(keras.layers.Flatten()(inner(images))))
+
+
+class Whole(keras.Model):
+    """A network that is no graph of layers, but can be made from what it says of itself."""
+
+    def __init__(self, classes, **options):
+        super().__init__(**options)
+        self.classes = classes
+        self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(classes)
+
+    def get_config(self):
+        return {"classes": self.classes, "name": self.name}
+
+    def call(self, images):
+        return self.dense(self.flatten(images))
+
+
+def whole(size, classes):
+    return Whole(classes)
+
+
+class Secretive(keras.layers.Layer):
+    """A layer that cannot be made from what it says of itself."""
+
+    def __init__(self, secret):
+        super().__init__()
+        self.secret = secret
+
+    def get_config(self):
+        return super().get_config()
+
+    def call(self, inputs):
+        return inputs * self.secret
+
+
+def secretive(size, classes):
+    return keras.Sequential([keras.Input((size, size, 3)), Secretive(2), keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+
+@pytest.fixture
+def run(retrained, monkeypatch):
+    """A finished run of lenet, in the current folder. Nothing may be written there."""
+    monkeypatch.chdir(retrained)
+    return open_run(Path("runs/digits"))
+
+
+@pytest.fixture
+def tiny_run(tmp_path):
+    """A function that makes up a run of lenet, of averaged weights or not, with two finished networks and whatever else."""
+
+    def make(ema: float = 0.0, **results: dict) -> Run:
+        tiny_set(tmp_path / "data")
+        recipe = Recipe(data=Data(size=8, path=str(tmp_path / "data")), model=lenet(), train=Train(ema=ema))
+        run = Run(tmp_path / "run", recipe)
+        state = initial()
+        state.slots.update({f"ema/{path}": array / 2 for path, array in state.weights.items()})
+        place = run.replicate(1)
+        done = {"status": "done", "step": 7, "final": {"test_accuracy": 0.5}}
+        files.write_json(place.dense.result, done)
+        store.save_state(place.snapshot(7), state)
+        for name, result in {
+            "retrain/q90-step-000000/ticket": done,
+            "rounds/lr-step-000000/03/ticket": done,
+            **results,
+        }.items():
+            files.write_json(place.folder / name / "result.json", result)
+            store.save_state(place.folder / name / "final.h5", state)
+        return run
+
+    return make
+
+
+def noise(shape):
+    return np.random.default_rng(1).uniform(-1, 1, (5, *shape)).astype(np.float32)
+
+
+def random_state(name, shape, classes=10):
+    """Weights and statistics unlike any initial ones, a few of them 0.0."""
+    state = models.initial_weights(Model(name=name), shape[0], classes, 0)
+    rng = np.random.default_rng(2)
+    for path, array in (state.weights | state.statistics).items():
+        if np.issubdtype(array.dtype, np.floating):
+            array[...] += rng.normal(0, 0.05, array.shape).clip(-0.4, 0.4) * (rng.random(array.shape) < 0.9)
+            assert "variance" not in path or array.min() > 0
+    return state
+
+
+def outputs_of(name, state, images, classes=10):
+    network = models.build(Model(name=name), images.shape[1], classes)
+    formats._assign(network, state)
+    return np.asarray(network(images, training=False))
+
+
+def off(outputs, expected):
+    return np.abs(outputs - expected).max() / np.abs(expected).max()
+
+
+def interpreted(content, images):
+    """What TensorFlow Lite, as it comes, makes of `images` one by one."""
+    import tensorflow as tf
+
+    interpreter = tf.lite.Interpreter(model_content=content)
+    answer = interpreter.get_signature_runner()
+    return np.concatenate([answer(images=image[np.newaxis])["output_0"] for image in images])
+
+
+def test_a_stranger_loads_a_keras_file_and_gets_the_same_outputs(tmp_path):
+    """All in one process, which takes seconds to start."""
+    names = ["mobilenet_v2", "resnext29_32x4d", "MobileNetV3Small", "tiny:synchronised"]
+    images = noise((32, 32, 3))
+    np.save(tmp_path / "images.npy", images)
+    states = {name: random_state(name, (32, 32, 3)) for name in names}
+    for name, state in states.items():
+        content = formats.make("keras", Model(name=name), (32, 32, 3), 10, state).content
+        (tmp_path / f"{name}.keras").write_bytes(content)
+
+    command = [sys.executable, "-c", STRANGER, *(f"{name}.keras" for name in names)]
+    subprocess.run(command, cwd=tmp_path, env=clean_environment(), check=True, capture_output=True)
+
+    for name, state in states.items():
+        assert off(np.load(tmp_path / f"{name}.keras.npy"), outputs_of(name, state, images)) < 1e-5, name
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnext29_32x4d", "conv2", "tiny:sequential", "test_export:whole"])
+def test_tensorflow_lite_gives_the_same_outputs(name):
+    state, images = random_state(name, (32, 32, 3)), noise((32, 32, 3))
+
+    content = formats.make("tflite", Model(name=name), (32, 32, 3), 10, state).content
+
+    assert off(interpreted(content, images), outputs_of(name, state, images)) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "tiny:synchronised", "test_export:nested"])
+def test_a_rebuilt_network_has_stock_layers_and_the_variables_of_ours(name):
+    ours = models.build(Model(name=name), 32, 10)
+
+    rebuilt = rebuild(ours)
+
+    assert not not_stock(rebuilt)
+    assert {variable.path: variable.shape for variable in rebuilt.variables} == {
+        variable.path: variable.shape for variable in ours.variables
+    }
+    normalisers = [layer for layer in rebuilt._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    assert normalisers
+    assert {(layer.momentum, layer.epsilon) for layer in normalisers} == {(0.9, 1e-3)}
+
+
+def test_what_is_of_the_users_own_stays_and_is_named(tmp_path):
+    model = Model(name="test_export:whole")
+    state = initial(model=model)
+
+    made = formats.make("keras", model, (8, 8, 3), 3, state)
+
+    assert made.needs == [Whole]
+    (tmp_path / "x.keras").write_bytes(made.content)
+    loaded = keras.models.load_model(tmp_path / "x.keras", custom_objects={"Whole": Whole})
+    np.testing.assert_array_equal(loaded.dense.kernel, state.weights["whole/dense/kernel"])
+
+
+def test_a_network_that_keras_cannot_write_is_one_line():
+    model = Model(name="test_export:secretive")
+
+    with pytest.raises(InputError, match=r"cannot be loaded from a \.keras file .*Secretive.*, or export to npz$") as raised:
+        formats.make("keras", model, (8, 8, 3), 3, initial(model=model))
+
+    assert "\n" not in str(raised.value)
+
+
+def test_another_network_than_was_trained_is_one_line():
+    with pytest.raises(InputError, match=r"^fc1/kernel of the trained network is not as in the one that model.name builds now"):
+        formats.make("keras", lenet(), (16, 16, 3), 3, initial())
+
+
+@pytest.mark.parametrize("to", ["keras", "tflite"])
+def test_a_file_that_answers_otherwise_is_not_written(to, run, tmp_path, monkeypatch):
+    honest = formats._FORMATS[to]
+    monkeypatch.setitem(formats._FORMATS, to, lambda *given: (honest(*given)[0], honest(*given)[1] * 1.01))
+
+    with pytest.raises(Failed, match=f"the outputs of the {to} file are .* off the network's"):
+        export(run, QUIET, "q90-step-000000", to, tmp_path / f"x.{to}")
+
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_whatever_it_was_trained_in_a_network_is_exported_in_float32(dtype, tmp_path):
+    state = initial()
+    state.weights.update({path: array.astype(dtype) for path, array in state.weights.items()})
+
+    (tmp_path / "x.keras").write_bytes(formats.make("keras", lenet(), (8, 8, 3), 3, state).content)
+
+    loaded = keras.models.load_model(tmp_path / "x.keras")
+    assert {variable.dtype for variable in loaded.variables} == {loaded.compute_dtype} == {"float32"}
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def kernels(to, path):
+    """The kernels of an exported lenet, the three largest arrays, in any orientation."""
+    if to == "keras":
+        found = [np.asarray(variable) for variable in keras.models.load_model(path).trainable_variables]
+    elif to == "npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            found = [array for name, array in arrays.items() if name.startswith("weights/")]
+    else:
+        import tensorflow as tf
+
+        plain = tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        interpreter = tf.lite.Interpreter(str(path), experimental_op_resolver_type=plain)
+        interpreter.allocate_tensors()
+        found = [interpreter.get_tensor(tensor["index"]) for tensor in interpreter.get_tensor_details() if tensor["shape"].size]
+    return sorted((array for array in found if array.ndim == 2 and array.size > 500), key=lambda array: array.size)
+
+
+@pytest.mark.parametrize("to", ["keras", "tflite", "npz"])
+def test_a_ticket_is_exported_with_its_zeros(to, run, tmp_path):
+    path = tmp_path / "new" / f"ticket.{to}"
+    network = run.replicate(1).folder / "retrain/q90-step-000000/ticket"
+    state, result = store.load_state(network / "final.h5"), files.read_json(network / "result.json")
+
+    found = export(run, QUIET, "q90-step-000000", to, path)
+
+    zeros = {array.size: np.count_nonzero(array == 0) for array in state.weights.values() if array.ndim == 2}
+    assert {array.size: np.count_nonzero(array == 0) for array in kernels(to, path)} == zeros
+    assert (found.zeros, found.weights) == (result["exact_zeros"], result["trainable_weights"])
+    assert found.density == result["density"]["prunable"]
+    assert found.test_accuracy == result["final"]["test_accuracy"]
+    assert found.path == str(path)
+    assert found.bytes == path.stat().st_size
+    assert found.gzip_share == found.gzip_bytes / found.dense_gzip_bytes < 0.4
+    assert found.difference < 1e-6
+    assert [child.name for child in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("to", ["keras", "tflite", "npz"])
+def test_the_same_network_gives_the_same_bytes(to, run, tmp_path):
+    one, other = (tmp_path / name / f"dense.{to}" for name in ("one", "other"))
+
+    found = export(run, QUIET, "dense", to, one)
+    export(run, QUIET, "dense", to, other)
+
+    assert one.read_bytes() == other.read_bytes()
+    assert found.density == 1.0
+    assert (found.bytes, found.gzip_share) == (found.dense_bytes, 1.0)
+
+
+def test_an_npz_holds_weights_statistics_and_the_mask(run, tmp_path):
+    export(run, QUIET, "q90-step-000000", "npz", tmp_path / "x.npz", variant="shuffle")
+
+    state = store.load_state(run.replicate(1).folder / "retrain/q90-step-000000/shuffle/final.h5")
+    with np.load(tmp_path / "x.npz", allow_pickle=False) as arrays:
+        found = dict(arrays)
+    assert {name: array.tobytes() for name, array in found.items() if not name.startswith("mask/")} == {
+        f"weights/{path}": array.tobytes() for path, array in state.weights.items()
+    }
+    assert {name for name in found if name.startswith("mask/")} == {"mask/fc1/kernel", "mask/fc2/kernel"}
+    assert found["mask/fc1/kernel"].dtype == bool
+    assert sum(int(found[f"mask/{path}"].sum()) for path in ("fc1/kernel", "fc2/kernel")) == round(
+        0.1 * (192 * 300 + 300 * 100)
+    )
+
+
+def test_a_kept_weight_that_has_become_zero_is_told(tiny_run, tmp_path, capsys):
+    half = {"status": "done", "step": 7, "final": {"test_accuracy": 0.5}, "density": {"prunable": 1.0}}
+    run = tiny_run(**{"retrain/q50-step-000000/ticket": half})
+    state = initial()
+    state.weights["fc1/kernel"][0, :3] = 0
+    store.save_state(run.replicate(1).folder / "retrain/q50-step-000000/ticket/final.h5", state)
+
+    export(run, Reporter(), "q50-step-000000", "npz", tmp_path / "x.npz")
+
+    assert capsys.readouterr().err.startswith("3 weights that the mask keeps have become exactly 0.0")
+
+
+def test_averaged_weights_are_the_ones_exported(tiny_run, tmp_path, capsys):
+    found = export(tiny_run(ema=0.9), Reporter(), "rounds/lr-step-000000/03", "npz", tmp_path / "x.npz")
+
+    assert found.averaged
+    assert "averages" in capsys.readouterr().err
+    with np.load(tmp_path / "x.npz") as arrays:
+        np.testing.assert_array_equal(arrays["weights/fc1/kernel"], initial().weights["fc1/kernel"] / 2)
+
+
+def test_files_lie_in_the_run_unless_told_otherwise(tiny_run):
+    run = tiny_run()
+
+    export(run, QUIET, "rounds/lr-step-000000/03", "npz")
+    export(run, QUIET, "dense", "npz")
+
+    written = run.folder / "export" / "replicate-1"
+    assert sorted(path.name for path in written.iterdir()) == ["dense.npz", "rounds-lr-step-000000-03-ticket.npz"]
+    assert default_path(run, "q90-step-000000", "keras", 2, "reinit") == (
+        run.folder / "export/replicate-2/q90-step-000000-reinit.keras"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ticket", "variant", "words"),
+    [
+        ("q90-step-00000", "ticket", r"did you mean 'q90-step-000000'\?; finished are: dense, q90-step-000000, rounds/"),
+        ("q90-step-000000", "reinit", r"no 'q90-step-000000 reinit' in .*replicate-1; did you mean 'q90-step-000000'"),
+        (
+            "nonsense",
+            "ticket",
+            r"no 'nonsense' in .*replicate-1; finished are: dense, q90-step-000000, rounds/lr-step-000000/03$",
+        ),
+        ("dense", "shuffle", r"no 'dense shuffle'"),
+        ("../replicate-1/retrain/q90-step-000000", "ticket", "finished are: dense"),
+    ],
+)
+def test_a_network_that_is_not_there_is_one_line(ticket, variant, words, tiny_run, tmp_path):
+    with pytest.raises(InputError, match=words) as raised:
+        export(tiny_run(), QUIET, ticket, "npz", tmp_path / "x.npz", variant=variant)
+
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "x.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ({"status": "diverged", "reason": "step 9: loss nan"}, r"step-000000/ticket is diverged \(step 9: loss nan\)"),
+        ({"status": "failed", "reason": "Traceback:\n  line\nOops: no"}, r"is failed \(Oops: no\)"),
+        (None, r"is not finished \(see `imp status`\)"),
+    ],
+)
+def test_an_unfinished_network_says_so(result, words, tiny_run):
+    run = tiny_run(**{"retrain/q50-step-000000/ticket": result or {}})
+    if result is None:
+        (run.replicate(1).folder / "retrain/q50-step-000000/ticket/result.json").unlink()
+
+    with pytest.raises(InputError, match=words):
+        export(run, QUIET, "q50-step-000000", "npz")
+
+    assert not (run.folder / "export").exists()
+
+
+def test_a_replicate_that_the_run_has_not_is_one_line(tiny_run):
+    with pytest.raises(InputError, match=r"--replicate 2: .* has 1"):
+        export(tiny_run(), QUIET, "dense", "npz", replicate=2)
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tiny_run, tmp_path):
+    run = tiny_run()
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.npz").mkdir()
+    for out, words in (
+        (tmp_path / "x.keras", r"call it \.npz"),
+        (tmp_path / "x", r"call it \.npz"),
+        (tmp_path / "folder.npz", "cannot be written"),
+        (tmp_path / "file" / "x.npz", "cannot be written"),
+    ):
+        with pytest.raises(InputError, match=words):
+            export(run, QUIET, "dense", "npz", out)
+
+
+def test_a_killed_export_leaves_what_was_there_and_arrays_need_no_tensorflow(tiny_run, tmp_path):
+    run, out = tiny_run(), tmp_path / "out" / "x.npz"
+    files.write_text(out, "what was there")
+    script = f"""
+import os, signal, sys
+from pathlib import Path
+from lottery.export import export
+from lottery.progress import Reporter
+from lottery.recipe import Recipe
+from lottery.run import Run
+def replace(*given):
+    assert "tensorflow" not in sys.modules
+    os.kill(os.getpid(), signal.SIGKILL)
+os.replace = replace
+run = Run(Path({str(run.folder)!r}), Recipe.model_validate_json({run.recipe.model_dump_json()!r}))
+export(run, Reporter(), "dense", "npz", Path({str(out)!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=clean_environment(), capture_output=True, text=True)
+
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert out.read_text() == "what was there"
+    export(run, QUIET, "dense", "npz", out)
+    assert np.load(out)["weights/fc1/kernel"].shape == (192, 300)

@@ -1,0 +1,255 @@
+"""The report of hand-made runs: what its tables, sentences, warnings and pages say."""
+
+import csv
+import re
+
+import pytest
+from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
+
+from data_prep.errors import InputError
+from lottery import journal, report
+from lottery.run import Run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Three replicates whose dense networks reach 90, 91 and 92 %; the grid is the quantiles 60 and 90 at 1ep."""
+    made = Run(tmp_path / "run", planned("60,90"))
+    dense(made, 0.90, 0.91, 0.92)
+    return made
+
+
+@pytest.fixture
+def one(tmp_path):
+    """One replicate, two rounds of `lr` from 1ep, and nothing one-shot."""
+    made = Run(tmp_path / "one", planned("", replicates=1, rounds={"levels": 2, "rewind": "1ep", "methods": ["lr"]}))
+    dense(made, 0.90)
+    return made
+
+
+def text(run, name):
+    return (run.report / name).read_text()
+
+
+def cells(run, first, mask):
+    """The cells of a line of summary.md's tables, as they stand there."""
+    lines = [line[2:-2].split(" | ") for line in text(run, "summary.md").splitlines() if line.startswith("|")]
+    return next(line for line in lines if line[:2] == [first, mask])
+
+
+def test_before_the_dense_training_there_is_nothing_to_report(tmp_path):
+    with pytest.raises(InputError, match="nothing to report yet: run `imp train` first"):
+        report.report(Run(tmp_path, planned()))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_is_two_pages_a_table_and_pictures(run):
+    all_replicates(run, "60", 0.0)
+
+    report.report(run)
+
+    names = {path.name for path in run.report.iterdir()}
+    pictures = {"accuracy.png", "early_stop.png", "training.png"}
+    assert names == {"index.html", "summary.csv", "summary.md", "training.md", *pictures}
+    for name in pictures:
+        assert (run.report / name).read_bytes().startswith(PNG)
+
+
+def test_every_network_has_a_line_in_summary_csv(run):
+    all_replicates(run, "60", 0.01)
+
+    made = report.report(run)
+
+    with open(run.report / "summary.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(made.rows) == 3 + 2 * 3
+    assert [row["status"] for row in rows if row["quantile"] == "90.0"] == ["missing"] * 3
+    first = next(row for row in rows if row["quantile"] == "60.0")
+    assert first | {"method": "oneshot", "against": "dense", "collapse": "", "rewind": "1ep", "level": ""} == first
+    assert float(first["difference"]) == pytest.approx(0.01)
+
+
+def test_the_line_of_a_group_of_tickets(run):
+    for number, (accuracy, step) in enumerate(((0.902, 300), (0.911, 310), (0.923, 320)), 1):
+        ticket(run, number, "60", accuracy, early=(step, 0.85))
+
+    report.report(run)
+
+    # differences 0.2, 0.1, 0.3 points: 0.2 ± 2.919986 x 0.1 / sqrt(3) = 0.2 ± 0.17
+    assert cells(run, "ticket", "q60") == [
+        *("ticket", "q60", "40.00%", "1ep", "3", "91.20 ± 1.05", "90.20", "310", "85.00"),
+        *("+0.20 (+0.03 .. +0.37)", "dense", "matching"),
+    ]
+    assert cells(run, "ticket", "q90") == ["ticket", "q90", "", "1ep", "0 of 3", *[""] * 6, "undecided"]
+    assert cells(run, "dense", "")[2:] == ["100.00%", "", "3", "91.00 ± 1.00", "90.00", "450", "90.00", *[""] * 3]
+
+
+def test_one_ticket_has_neither_spread_nor_bounds(one):
+    in_round(one, 1, "lr", 1, 0.91)
+    in_round(one, 1, "lr", 1, 0.92, variant="extended")
+
+    report.report(one)
+
+    assert cells(one, "ticket", "lr 1")[5:] == ["91.00", "90.00", "450", "90.00", "-1.00", "extended", "undecided"]
+    assert cells(one, "extended", "lr 1")[2:] == [
+        *("100.00%", "1ep", "1", "92.00", "91.00", "450", "91.00"),
+        *("+2.00", "dense", "undecided"),
+    ]
+
+
+def test_the_headline_names_the_sparsest_winning_ticket_of_each_series(run):
+    all_replicates(run, "60", 0.001)
+    all_replicates(run, "90", -0.05)
+    all_replicates(run, "60", -0.05, step=0)
+
+    assert report.report(run).headline == [
+        "The dense network reaches 91.00% on validation images and 90.00% on test images (mean of 3 runs).",
+        "Rewound to 0, no ticket of this grid matches the dense network.",
+        "Rewound to 1ep, the sparsest winning ticket keeps 40.00% of the prunable weights (+0.10 points against dense).",
+    ]
+
+
+def test_the_headline_of_rounds_names_their_method_and_what_they_are_held_against(one):
+    in_round(one, 1, "lr", 1, 0.93)
+    in_round(one, 1, "lr", 1, 0.92, variant="extended")
+
+    headline = report.report(one).headline
+
+    assert headline[1] == (
+        "In rounds of lr from 1ep, undecided; the sparsest ticket at or above extended so far keeps "
+        "50.00% of the prunable weights (+1.00 points against extended)."
+    )
+    assert headline[2] == "1 of 4 networks have no result: see `imp status`."
+    assert headline[3].startswith("Verdicts need 3 replicates, this run has 1: `imp run --run ")
+
+
+def test_an_undecided_series_below_the_dense_network_says_so(one):
+    in_round(one, 1, "lr", 1, 0.85)
+
+    assert report.report(one).headline[1].startswith("In rounds of lr from 1ep, undecided; no ticket's mean is at or above")
+
+
+def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):
+    for number in (1, 2, 3):
+        ticket(run, number, "90", 0.9, collapsed=["fc1/kernel"], disconnected=False)
+    all_replicates(run, "60", 0.0)
+    ticket(run, 1, "90", 0.9, variant="shuffle", collapsed=["fc2/kernel"])
+
+    made = report.report(run)
+
+    told = "ticket, quantile 90, rewound to 1ep: hardly anything is left of fc1/kernel (layer collapse)"
+    assert made.warnings == [told]
+    assert cells(run, "ticket", "q90")[2] == "10.00% !"
+    assert cells(run, "ticket", "q60")[2] == "40.00%"
+    assert told in text(run, "summary.md")
+    page = text(run, "index.html")
+    assert "<h2>Layer collapse</h2>" in page
+    assert f"<li>{told}</li>" in page
+    assert "a share of 0.001 of its weights" in " ".join(page.split())
+
+
+def test_a_network_without_a_path_is_told_of(one):
+    in_round(one, 1, "lr", 2, 0.1, disconnected=True)
+
+    assert report.report(one).warnings == [
+        "ticket, lr, round 2, rewound to 1ep: no path from input to output is left (layer collapse)"
+    ]
+
+
+def test_without_a_collapse_there_is_no_warning(run):
+    all_replicates(run, "60", 0.0)
+
+    made = report.report(run)
+
+    assert made.warnings == []
+    assert "collapse" not in text(run, "summary.md")
+    assert "Layer collapse" not in text(run, "index.html")
+
+
+def test_differences_have_two_sided_intervals_and_a_star_where_they_are_clear_of_zero(run):
+    for number, accuracy in enumerate((0.912, 0.921, 0.933), 1):  # above dense by 1.2, 1.1 and 1.3 points
+        ticket(run, number, "60", accuracy, early=(440 + 10 * number, 0.9))
+    all_replicates(run, "60", 0.012, variant="shuffle")
+
+    made = report.report(run)
+
+    # 4.302653 x 0.1 / sqrt(3) = 0.25 points, 4.302653 x 10 / sqrt(3) = 25 steps
+    clear = "+1.20 (+0.95 .. +1.45) *"
+    assert made.contrast_table[0] == ("q60", "40.00%", "1ep", "dense", "3", clear, clear, *made.contrast_table[0][7:])
+    assert made.contrast_table[0][8] == "+10 (-15 .. +35)"
+    assert made.contrast_table[1][3:6] == ("shuffle", "3", "+0.00 (-0.25 .. +0.25)")
+    assert "## Differences, paired by replicate" in text(run, "summary.md")
+    assert f"| {' | '.join(made.contrast_table[0])} |" in text(run, "summary.md")
+    page = text(run, "index.html")
+    assert f"<td>{clear}</td>" in page
+    assert "two-sided 95 % Student t intervals" in page
+    assert "<h2>Early stopping</h2>" in page
+
+
+def test_without_tickets_there_are_no_differences(run):
+    report.report(run)
+
+    assert "## Differences" not in text(run, "summary.md")
+    assert "<h2>Early stopping</h2>" not in text(run, "index.html")
+
+
+def test_the_page_stands_alone_with_its_pictures_in_it(run):
+    all_replicates(run, "60", 0.0)
+
+    report.report(run)
+
+    page = text(run, "index.html")
+    assert len(re.findall(r'src="data:image/png;base64,[A-Za-z0-9+/=]{1000,}"', page)) == 2
+    assert not re.search(r'(src|href)="?http', page)
+    assert 'class="matching"' in page
+    assert 'class="dense"' in page
+
+
+def test_what_failed_is_listed_with_its_place(run):
+    ticket(run, 2, "90", status="diverged")
+    in_round(run, 1, "weights", 4, status="failed", variant="reinit")
+
+    report.report(run)
+
+    listed = re.findall(r"<li>(.*)</li>", text(run, "index.html"))
+    assert listed == [
+        "replicate 1, reinit, weights round 4, rewound to 1ep: failed",
+        "replicate 2, ticket, quantile 90.0, rewound to 1ep: diverged",
+    ]
+
+
+def test_a_replicate_that_was_added_is_in_the_report(run):
+    all_replicates(run, "60", 0.0)
+    write(run.replicate(4).dense, 0.95, replicate=4)
+    ticket(run, 4, "60", 0.95)
+
+    report.report(run)
+
+    assert cells(run, "dense", "")[4] == "4"
+    assert cells(run, "ticket", "q60")[4] == "4"
+    assert cells(run, "ticket", "q90")[4] == "0 of 3"
+
+
+def test_all_rounds_are_reported_in_their_order(run):
+    for level in (10, 2):
+        in_rounds(run, "weights", level, 0.0)
+
+    masks = [line[1] for line in report.report(run).table]
+
+    assert masks == ["", "q60", "q90", "weights 2", "weights 10"]
+
+
+def test_the_training_of_a_replicate_that_was_added_is_shown_too(run):
+    write(run.replicate(4).dense, 0.95, replicate=4)
+    row = {"step": 900, "epoch": 20.0, "train_loss": 0.1, "timing": {"seconds": 1.0, "images_per_second": 9.0}}
+    row |= {f"{split}_accuracy": 0.9 for split in ("train", "validation", "test")}
+    for number in (1, 4):
+        journal.append(run.replicate(number).dense.metrics, row)
+
+    report.report(run)
+
+    assert "replicate-1: " in text(run, "training.md")
+    assert "replicate-4: " in text(run, "training.md")

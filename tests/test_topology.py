@@ -1,0 +1,203 @@
+"""Topologies of Keras networks: every kernel is in them, and they agree with the gradients of the networks themselves."""
+
+from math import prod
+
+import numpy as np
+import pytest
+
+from lottery import masks, models, networks
+from lottery.connectivity import effective
+from lottery.models.topology import topology
+from lottery.recipe import Model
+
+keras = pytest.importorskip("keras")
+pytestmark = pytest.mark.usefixtures("tensorflow")  # set up before a test here starts it
+
+
+@pytest.fixture
+def double():
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+def kernels(network):
+    shapes = {variable.path: tuple(variable.shape) for variable in network.variables}
+    return {path: shape for path, shape in shapes.items() if masks.in_scope(path, shape, "kernels")}
+
+
+def functional(layers, *shapes):
+    """The network that `layers` makes of inputs of `shapes`."""
+    inputs = [keras.Input(shape) for shape in shapes]
+    return keras.Model(inputs if len(inputs) > 1 else inputs[0], layers(*inputs))
+
+
+def kinds(network):
+    return [node.kind for node in topology(network).nodes]
+
+
+def random_mask(network, density, seed=0):
+    rng = np.random.default_rng(seed)
+    return {path: rng.random(shape) < density for path, shape in kernels(network).items()}
+
+
+def windows(mask):
+    """`mask` with every kept place of a convolution's window widened to the whole window."""
+    return {path: kept | kept.any(axis=tuple(range(kept.ndim - 2)), keepdims=True) for path, kept in mask.items()}
+
+
+def on_a_gradients_path(network, mask, images):
+    """The kept weights, bool by kernel path, on which the outputs of `network` depend under `mask`.
+
+    Kept weights are positive and average what they read, so that all the activations see only positive numbers and stay small.
+    """
+    import tensorflow as tf
+
+    variables = {variable.path: variable for variable in network.variables if variable.path in mask}
+    for path, variable in variables.items():
+        fan_in = max(1, mask[path].reshape(-1, mask[path].shape[-1]).sum(axis=0).max())
+        variable.assign(mask[path] / fan_in / 2)
+    with tf.GradientTape() as tape:
+        outputs = tf.reduce_sum(network(images, training=False))
+    gradients = tape.gradient(outputs, [variable.value for variable in variables.values()])
+    return {path: kept & (gradient.numpy() != 0) for (path, kept), gradient in zip(mask.items(), gradients, strict=True)}
+
+
+def expect_agreement(network, mask, images):
+    """The topology of `network` gives the counts that its gradients do."""
+    wide = windows(mask)
+    numeric = on_a_gradients_path(network, wide, images)
+
+    result = effective(topology(network), wide)
+    assert result.connected == {path: np.count_nonzero(weights) for path, weights in numeric.items()}
+    assert result.disconnected == (not any(weights.any() for weights in numeric.values()))
+    places = effective(topology(network), mask).connected
+    assert places == {path: np.count_nonzero(weights & mask[path]) for path, weights in numeric.items()}
+    return result
+
+
+@pytest.mark.parametrize("name", networks.OURS)
+def test_every_network_has_all_its_kernels_connected_until_it_is_pruned(name):
+    network = models.build(Model(name=name), 32, 10)
+    graph = topology(network)
+
+    assert graph.kernels == kernels(network)
+    assert "mix" not in kinds(network)
+    result = effective(graph, {path: np.ones(shape, bool) for path, shape in graph.kernels.items()})
+    assert result.connected == {path: prod(shape) for path, shape in graph.kernels.items()}
+    assert not result.disconnected
+
+
+@pytest.mark.parametrize("name", ["MobileNetV3Small", "EfficientNetV2B0", "ConvNeXtTiny", "InceptionResNetV2"])
+def test_so_have_those_of_keras_applications(name):
+    network = getattr(keras.applications, name)(weights=None, classifier_activation=None)
+    graph = topology(network)
+
+    assert graph.kernels == kernels(network)
+    result = effective(graph, {})
+    assert result.connected == {path: prod(shape) for path, shape in graph.kernels.items()}
+    assert all("norm" in node.name for node in graph.nodes if node.kind == "mix")  # ConvNeXt's, over all channels
+
+
+@pytest.mark.parametrize(
+    ("name", "density"), [("resnet20", 0.05), ("resnet20", 0.005), ("resnext29_32x4d", 0.02), ("conv2", 0.01)]
+)
+@pytest.mark.usefixtures("double")
+def test_connected_are_the_weights_that_have_a_gradient(name, density):
+    network = models.build(Model(name=name), 16, 10)
+    mask = random_mask(network, density)
+
+    result = expect_agreement(network, mask, np.ones((1, 16, 16, 3)))
+    kept = sum(np.count_nonzero(weights) for weights in windows(mask).values())
+    assert 0 < sum(result.connected.values()) < kept
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.usefixtures("double")
+def test_so_it_is_in_mobilenet_v2(seed):
+    network = models.build(Model(name="mobilenet_v2", alpha=0.35), 64, 10)
+
+    mask = random_mask(network, 0.05, seed)
+    expect_agreement(network, mask, np.ones((1, 64, 64, 3)))
+    mask = random_mask(network, 0.15, seed)
+    result = expect_agreement(network, mask, np.ones((1, 64, 64, 3)))
+    assert not result.disconnected
+    assert sum(result.connected.values()) < sum(np.count_nonzero(weights) for weights in windows(mask).values())
+
+
+@pytest.mark.usefixtures("double")
+def test_gates_separable_and_transposed_convolutions_and_nested_networks_agree_with_their_gradients():
+    layers = keras.layers
+    inner = keras.Sequential([keras.Input((8, 8, 6)), layers.Conv2D(6, 3, padding="same"), layers.ReLU()], name="inner")
+
+    def graph(images):
+        x = layers.SeparableConv2D(6, 3, depth_multiplier=2, padding="same", use_bias=False)(images)
+        x = layers.Add()([x, inner(x)])
+        squeezed = layers.Dense(3, "relu", use_bias=False)(layers.GlobalAveragePooling2D()(x))
+        gate = layers.Dense(6, "sigmoid", use_bias=False)(squeezed)
+        x = layers.Multiply()([x, layers.Reshape((1, 1, 6))(gate)])
+        x = inner(layers.Conv2DTranspose(6, 3, padding="same", use_bias=False)(x))
+        x = keras.ops.relu(layers.Concatenate()([x, images]))
+        return layers.Dense(2, use_bias=False)(layers.Flatten()(x))
+
+    network = functional(graph, (8, 8, 3))
+    assert "mix" not in kinds(network)
+    for seed in range(20):
+        expect_agreement(network, random_mask(network, 0.15, seed), np.ones((1, 8, 8, 3)))
+
+
+def test_a_network_within_a_network_is_read_where_it_is_called():
+    dense = keras.layers.Dense
+    inner = keras.Sequential([keras.Input((4,)), dense(4, name="first"), dense(4, name="second")], name="inner")
+    network = functional(lambda x: dense(2)(inner(inner(x))), (4,))
+
+    names = [node.name for node in topology(network).nodes]
+    assert names[1:5] == ["inner/first", "inner/second", "inner/first:2", "inner/second:2"]
+    assert topology(network).kernels == kernels(network)
+
+
+def test_what_may_do_anything_mixes_all_channels():
+    class Own(keras.layers.Dense):
+        pass
+
+    dense, attention = keras.layers.Dense, keras.layers.MultiHeadAttention(2, 4)
+
+    assert kinds(functional(lambda x: dense(2)(Own(3)(x)), (4,))) == ["input", "mix", "linear"]
+    assert kinds(functional(lambda x: dense(2)(keras.layers.Lambda(abs)(x)), (4,))) == ["input", "mix", "linear"]
+    assert kinds(functional(lambda x: dense(2)(dense(3, "softmax")(x)), (4,))) == ["input", "linear", "mix", "linear"]
+    assert kinds(functional(keras.layers.EinsumDense("bi,ij->bj", 4), (4,))) == ["input", "mix"]
+    assert kinds(functional(keras.layers.Permute((2, 1)), (4, 2))) == ["input", "mix"]
+    assert kinds(functional(keras.layers.MaxPooling2D(data_format="channels_first"), (3, 4, 4))) == ["input", "mix"]
+    network = functional(lambda x: dense(2)(attention(x, x)), (5, 4))
+    assert kinds(network) == ["input", "mix", "linear"]
+    assert topology(network).kernels == kernels(network)
+    assert kinds(functional(lambda x: keras.ops.split(x, 2, axis=-1), (4,))) == ["input", "mix", "mix"]
+
+
+def test_a_number_that_is_added_makes_a_gate():
+    def graph(x):
+        return keras.layers.Multiply()([x, 1 + keras.layers.Dense(4)(x)])
+
+    assert topology(functional(graph, (4,))).nodes[-1].gates == (1,)
+
+
+def test_concatenating_positions_merges_channels():
+    network = functional(lambda a, b: keras.layers.Concatenate(axis=1)([a, b]), (2, 2, 3), (4, 2, 3))
+
+    assert kinds(network) == ["input", "input", "add"]
+
+
+def test_a_network_whose_graph_cannot_be_read_has_no_topology():
+    class Subclassed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(2)
+
+        def call(self, images):
+            return self.dense(images)
+
+    network = Subclassed()
+    network(np.ones((1, 3)))
+
+    assert topology(network) is None
+    assert topology(keras.Sequential([keras.layers.Dense(2)])) is None

@@ -1,6 +1,7 @@
 """Masks: exactly k weights go, the smallest ones, and nothing that is given is changed."""
 
 import copy
+import json
 import math
 import tracemalloc
 from fractions import Fraction
@@ -486,13 +487,13 @@ def test_a_mask_of_any_shape_comes_back_as_it_was_packed(tmp_path, mask):
 
 
 def test_masks_are_stored_one_bit_a_weight_first_weight_highest(tmp_path):
-    mask = {"a/kernel": np.array([[1, 0, 0, 0, 0], [0, 0, 1, 1, 1]], bool)}
+    mask = {"a/kernel": np.array([[1, 0, 0, 0, 0], [0, 0, 1, 1, 1]], bool), "b/kernel": np.array([0, 1], bool)}
 
     masks.save(tmp_path / "q90.h5", mask, {})
 
-    groups, _ = store.load(tmp_path / "q90.h5")
-    assert groups["bits"]["a/kernel"].tolist() == [0b10000001, 0b11000000]
-    assert groups["shape"]["a/kernel"].tolist() == [2, 5]
+    stored = store.load(tmp_path / "q90.h5")[0]["mask"]
+    assert stored["bits"].tolist() == [0b10000001, 0b11000000, 0b01000000]
+    assert json.loads(stored["layout"].item()) == {"a/kernel": [2, 5], "b/kernel": [2]}
 
 
 @relaxed

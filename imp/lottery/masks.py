@@ -5,6 +5,8 @@ A mask maps the path of a prunable variable to a boolean array of its shape, Tru
 
 import dataclasses
 import fnmatch
+import json
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -179,15 +181,22 @@ def collapsed(mask: Mask, least: float = 0.0) -> list[str]:
 
 
 def save(path: Path, mask: Mask, attributes: Mapping[str, store.Attribute]) -> None:
-    """Write `mask` bit-packed: per variable its bits (uint8, C order, first weight in the highest bit) and its shape."""
-    packed = {name: np.packbits(kept) for name, kept in mask.items()}
-    shapes = {name: np.array(kept.shape, np.int64) for name, kept in mask.items()}
-    store.save(path, {"bits": packed, "shape": shapes}, attributes)
+    """Write `mask` bit-packed: `bits` (uint8) has one variable's after another's, each from a byte of its own, C order, first
+    weight in the highest bit; `layout` is JSON, the variables' paths and shapes in the order of their bits.
+
+    Two datasets however many variables there are: one for each would take HDF5 longer than all else that makes a mask.
+    """
+    bits = np.concatenate([np.packbits(kept) for kept in mask.values()]) if mask else np.empty(0, np.uint8)
+    layout = json.dumps({name: kept.shape for name, kept in mask.items()})
+    store.save(path, {"mask": {"bits": bits, "layout": np.array(layout.encode())}}, attributes)
 
 
 def load(path: Path) -> Mask:
-    groups, _ = store.load(path)
-    return {
-        name: np.unpackbits(bits, count=int(np.prod(groups["shape"][name]))).reshape(groups["shape"][name]).view(bool)
-        for name, bits in groups["bits"].items()
-    }
+    stored = store.load(path)[0]["mask"]
+    mask, start = {}, 0
+    for name, shape in json.loads(stored["layout"].item()).items():
+        size = math.prod(shape)
+        bits = stored["bits"][start : start + -(-size // 8)]
+        mask[name] = np.unpackbits(bits, count=size).reshape(shape).view(bool)
+        start += bits.size
+    return mask

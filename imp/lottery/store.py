@@ -65,26 +65,11 @@ def save(path: Path, groups: Mapping[str, Mapping[str, np.ndarray]], attributes:
     with h5py.File(buffer, "w", userblock_size=SEAL_BYTES) as file:
         for group, arrays in groups.items():
             for name, array in arrays.items():
-                _put(file, f"{group}/{name}", np.asarray(array, order="C"))
+                file.create_dataset(f"{group}/{name}", data=array)
         for name, value in attributes.items():
             file.attrs[name] = value
     content = buffer.getvalue()[SEAL_BYTES:]
     files.write_bytes(path, _seal(files.sha256(content)) + content)
-
-
-def _put(file: h5py.File, name: str, array: np.ndarray) -> None:
-    """`file.create_dataset(name, data=array)` in a third of the time, which tells where a file has hundreds of small arrays."""
-    space = h5py.h5s.create_simple(array.shape) if array.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    dataset = h5py.h5d.create(file.id, None, h5py.h5t.py_create(array.dtype, logical=True), space, _UNTIMED)
-    if array.size:
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
-    h5py.h5o.link(dataset, file.id, name.encode(), lcpl=_WITH_GROUPS)
-
-
-_UNTIMED = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-_UNTIMED.set_obj_track_times(False)  # the same content gives the same bytes
-_WITH_GROUPS = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-_WITH_GROUPS.set_create_intermediate_group(True)
 
 
 def load(path: Path, only: Sequence[str] | None = None) -> tuple[dict[str, Arrays], dict[str, Attribute]]:

@@ -10,7 +10,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 @pytest.fixture(scope="session")
 def tensorflow():
     """TensorFlow with four logical CPU devices and everything deterministic, as the engine sets it up."""
-    from lottery.devices import set_up_tensorflow
+    from lottery.engine.devices import set_up_tensorflow
     from lottery.recipe import Train
 
     set_up_tensorflow(Train(devices=4))

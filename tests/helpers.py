@@ -15,6 +15,9 @@ from lottery.recipe import Model
 ROOT = Path(__file__).parents[1]
 IMP = Path(sys.executable).with_name("imp")
 
+# What launchers of MPI ranks say: a test that plays one starts without.
+LAUNCHER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
 # A network of which a whole training takes a second, most of it TensorFlow's start.
 LENET = [
     *("--set", "model.name=lenet_300_100", "--set", "data.size=8", "--set", "data.crop=0", "--set", "train.epochs=3"),

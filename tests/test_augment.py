@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lottery import order
-from lottery.augment import augment, cut_out, normalise
+from lottery.engine import order
+from lottery.engine.augment import augment, cut_out, normalise
 from lottery.recipe import Data
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

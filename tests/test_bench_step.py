@@ -13,11 +13,11 @@ import pytest
 from helpers import IMP, clean_environment, imp, refused
 
 from data_prep.errors import InputError
-from lottery import models
 from lottery.bench import commands, measure, step, trial
 from lottery.bench.arithmetic import multiply_adds, training_flops
 from lottery.bench.step import Case, Row
 from lottery.bench.stock import stock_fit, stock_network
+from lottery.engine import models
 from lottery.progress import Reporter
 from lottery.recipe import Model
 

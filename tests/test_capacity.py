@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lottery import capacity
+from lottery.engine import capacity
 
 GIB = 1 << 30
 

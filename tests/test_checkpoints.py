@@ -7,8 +7,9 @@ import pytest
 from helpers import empty, flip
 
 from data_prep.errors import InputError
-from lottery import checkpoints, store
-from lottery.checkpoints import Checkpoint, Clock
+from lottery import store
+from lottery.engine import checkpoints
+from lottery.engine.checkpoints import Checkpoint, Clock
 from lottery.recipe import Train
 
 

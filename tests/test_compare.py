@@ -14,9 +14,10 @@ import pytest
 from helpers import imp, refused
 
 from data_prep.errors import InputError
-from lottery import compare, masks, overlap, recipe
+from lottery import masks, overlap, recipe
 from lottery.progress import Reporter
 from lottery.run import Run
+from lottery.stages import compare
 
 QUIET = Reporter(quiet=True)
 

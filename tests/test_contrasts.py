@@ -6,8 +6,8 @@ import math
 import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket
 
-from lottery import results
-from lottery.contrasts import Difference, contrasts
+from lottery.results import listing
+from lottery.results.contrasts import Difference, contrasts
 from lottery.run import Run
 
 
@@ -20,7 +20,7 @@ def run(tmp_path):
 
 
 def found(run):
-    return contrasts(results.rows(run))
+    return contrasts(listing.rows(run))
 
 
 def against(run, quantile=90.0, rewind="1ep", level=None, method="oneshot"):

@@ -1,7 +1,7 @@
 """The course of a dense training, as a table and as a picture."""
 
-from lottery import curves
 from lottery.recipe import Recipe
+from lottery.results import curves
 
 ROWS = [
     {

@@ -6,9 +6,9 @@ import pytest
 from handmade import all_replicates, dense, in_round, planned, ticket, write
 from helpers import imp, refused
 
-from lottery import decide
 from lottery.progress import Reporter
 from lottery.run import Run
+from lottery.stages import decide
 
 
 class Stages:
@@ -172,6 +172,12 @@ def test_replicates_that_make_no_sense_are_refused(work, options):
 
 
 def test_a_replicate_that_is_not_trained_says_what_comes_first(work):
-    refused(imp("rounds", "--replicate", "7", cwd=work, check=False), "replicate-7/train holds no finished training")
-    refused(imp("thresholds", "--replicate", "7", cwd=work, check=False), "replicate-7/train holds no finished training")
+    refused(
+        imp("rounds", "--replicate", "7", cwd=work, check=False),
+        "replicate-7/train holds no finished training: run `imp train --replicate 7` first",
+    )
+    refused(
+        imp("thresholds", "--replicate", "7", cwd=work, check=False),
+        "replicate-7/train holds no finished training: run `imp train --replicate 7` first",
+    )
     assert not (work / "runs/digits/replicate-7").exists()

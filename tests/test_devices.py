@@ -5,8 +5,8 @@ import pytest
 from data_prep.errors import InputError
 from lottery.recipe import Model, Recipe, Train
 
-devices = pytest.importorskip("lottery.devices")
-models = pytest.importorskip("lottery.models")
+devices = pytest.importorskip("lottery.engine.devices")
+models = pytest.importorskip("lottery.engine.models")
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 

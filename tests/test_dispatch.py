@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 from handmade import dense, in_round, planned, ticket
 
-import lottery
-from lottery import dispatch
-from lottery.dispatch import Summary, outcome
+from lottery import stages
 from lottery.jobs import Chain, Job, Round
 from lottery.plan import Plan
 from lottery.progress import Reporter
 from lottery.run import Run
+from lottery.stages import dispatch
+from lottery.stages.dispatch import Summary, outcome
 
 DONE = {"status": "done", "final": {"validation_accuracy": 0.9}, "timing": {"seconds": 4.0}}
 CHAIN = Chain(1, "weights", 45)
@@ -261,7 +261,7 @@ def test_the_whole_command_trains_each_network_once_it_can_and_ends(make, monkey
             return DONE
 
     monkeypatch.setattr(dispatch, "start_tensorflow", lambda: None)
-    monkeypatch.setattr(lottery, "tickets", SimpleNamespace(Worker=Worker), raising=False)
+    monkeypatch.setattr(stages, "tickets", SimpleNamespace(Worker=Worker), raising=False)
     jobs = rounds_of(campaign)
 
     summary = dispatch.dispatch(campaign.run, campaign.made, lambda: jobs, campaign.reporter)

@@ -10,7 +10,8 @@ import time
 import numpy as np
 from helpers import IMP, LENET, clean_environment, contents, imp, refused
 
-from lottery import checkpoints, store
+from lottery import store
+from lottery.engine import checkpoints
 
 DENSE = "runs/digits/replicate-1/train"
 NEVER_SAVED = ["--set", "train.checkpoint_share=0"]  # unless the signal says so
@@ -18,7 +19,7 @@ SLOWLY = """
 import time
 from lottery import cli, start
 start.start_tensorflow()
-from lottery import loop
+from lottery.engine import loop
 loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.03)  # and one step a call
 cli.main()
 """

@@ -13,13 +13,14 @@ from tiny import initial
 
 from data_prep import files
 from data_prep.errors import Failed, InputError
-from lottery import formats, models, store
-from lottery.export import default_path, export
-from lottery.layers import BatchNorm
-from lottery.models.stock import not_stock, rebuild
+from lottery import store
+from lottery.engine import formats, models
+from lottery.engine.layers import BatchNorm
+from lottery.engine.models.stock import not_stock, rebuild
 from lottery.progress import Reporter
 from lottery.recipe import Data, Model, Recipe, Train
 from lottery.run import Run, open_run
+from lottery.stages.export import default_path, export
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -400,7 +401,7 @@ def test_a_killed_export_leaves_what_was_there_and_arrays_need_no_tensorflow(tin
     script = f"""
 import os, signal, sys
 from pathlib import Path
-from lottery.export import export
+from lottery.stages.export import export
 from lottery.progress import Reporter
 from lottery.recipe import Recipe
 from lottery.run import Run

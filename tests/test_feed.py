@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from data_prep import records
 from data_prep.errors import InputError
-from lottery import capacity, order, stream
-from lottery.augment import augment, cut_out, normalise
-from lottery.engine import make_feed
-from lottery.memory import MemoryFeed
+from lottery.engine import capacity, order, stream
+from lottery.engine.assembly import make_feed
+from lottery.engine.augment import augment, cut_out, normalise
+from lottery.engine.memory import MemoryFeed
+from lottery.engine.stream import StreamFeed
 from lottery.recipe import Data
-from lottery.stream import StreamFeed
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -367,7 +367,7 @@ HALF_WAY = """
 import sys
 from pathlib import Path
 from data_prep import records
-from lottery import stream
+from lottery.engine import stream
 from lottery.recipe import Data
 stream.CHUNK_BYTES = 20_000
 folder = Path(sys.argv[1])
@@ -393,7 +393,7 @@ import re, sys
 from pathlib import Path
 import tensorflow as tf
 from data_prep import records
-from lottery.memory import MemoryFeed
+from lottery.engine.memory import MemoryFeed
 from lottery.recipe import Data
 
 def memory(kind):

@@ -5,19 +5,28 @@ import math
 import pytest
 from handmade import all_replicates, dense, in_rounds, planned, ticket
 
-from lottery import figure, results
-from lottery.figure import _apart
+from lottery.results import figure, grouping, listing
+from lottery.results.figure import _apart
 from lottery.run import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_densities_that_stand_apart_are_all_labelled():
-    assert _apart([0.5, 0.3, 0.2, 0.1, 0.05]) == [0.05, 0.1, 0.2, 0.3, 0.5]
+    assert _apart([0.5, 0.3, 0.2, 0.1, 0.05], 6) == [0.05, 0.1, 0.2, 0.3, 0.5]
 
 
 def test_of_crowded_densities_the_sparse_ones_are_labelled():
-    assert _apart([0.01, 0.02, 0.022, 0.024, 0.026, 0.03]) == [0.01, 0.02, 0.026]
+    assert _apart([0.01, 0.02, 0.022, 0.024, 0.026, 0.04], 5) == [0.01, 0.02, 0.04]
+
+
+def test_one_density_is_labelled_and_of_none_there_is_nothing_to_label():
+    assert _apart([0.2], 6) == [0.2]
+    assert _apart([], 6) == []
+
+
+def test_of_the_rounds_of_a_long_chain_no_more_are_labelled_than_there_is_room_for():
+    assert len(_apart([0.8**level for level in range(1, 31)], 7)) <= 8
 
 
 @pytest.fixture
@@ -28,7 +37,7 @@ def run(tmp_path):
 
 
 def groups_of(run):
-    return results.groups(results.rows(run), 0.002)
+    return grouping.groups(listing.rows(run), 0.002)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
-from lottery.layers import BatchNorm, GroupedConv2D, PointwiseConv2D, SynchronisedBatchNorm  # noqa: E402
+from lottery.engine.layers import BatchNorm, GroupedConv2D, PointwiseConv2D, SynchronisedBatchNorm  # noqa: E402
 
 
 def values(*shape, seed=0, dtype="float32"):

@@ -9,12 +9,13 @@ from tiny import CPUS, KERNELS, STEPS, advance, half_masks, initial, same
 
 from data_prep import records
 from data_prep.errors import InputError
-from lottery import optimizers, order, precision, store
-from lottery.augment import augment, cut_out, normalise
-from lottery.loop import Diverged
-from lottery.memory import MemoryFeed
+from lottery import store
+from lottery.engine import optimizers, order, precision
+from lottery.engine.augment import augment, cut_out, normalise
+from lottery.engine.loop import Diverged
+from lottery.engine.memory import MemoryFeed
+from lottery.engine.stream import StreamFeed
 from lottery.recipe import Data, Model
-from lottery.stream import StreamFeed
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -180,7 +181,7 @@ def test_as_many_whole_training_batches_are_evaluated_together_as_fit(make_train
 def test_evaluation_gives_the_same_figures_however_many_images_it_takes_at_a_time(make_trainer, monkeypatch, devices, feed):
     found = []
     for at_once in (1, 24, 256):
-        monkeypatch.setattr("lottery.step.EVALUATED", at_once)
+        monkeypatch.setattr("lottery.engine.step.EVALUATED", at_once)
         trainer = make_trainer(devices=devices, feed=feed, classes=9)
         trainer.load(initial(classes=9))
         found.append([trainer.evaluate(split) for split in ("train", "validation", "test")])

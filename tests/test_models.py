@@ -10,7 +10,8 @@ import pytest
 from helpers import clean_environment, lenet
 
 from data_prep.errors import InputError
-from lottery import models, networks, recipe
+from lottery import networks, recipe
+from lottery.engine import models
 from lottery.recipe import Model, Recipe
 
 keras = pytest.importorskip("keras")

@@ -7,8 +7,8 @@ from lottery.recipe import Train
 
 keras = pytest.importorskip("keras")
 
-from lottery import optimizers  # noqa: E402
-from lottery.optimizers import Optimizer, weight_of  # noqa: E402
+from lottery.engine import optimizers  # noqa: E402
+from lottery.engine.optimizers import Optimizer, weight_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 

@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 from tiny import CPUS, STEPS, advance, half_masks, initial
 
-from lottery import precision, store
-from lottery.loop import Diverged
+from lottery import store
+from lottery.engine import precision
+from lottery.engine.loop import Diverged
+from lottery.engine.step import Step
 from lottery.recipe import Model
-from lottery.step import Step
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 

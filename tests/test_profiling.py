@@ -12,7 +12,7 @@ from data_prep.errors import InputError
 @pytest.fixture
 def profiling(tensorflow, monkeypatch):
     """The module, content with traces that are shorter than a second."""
-    from lottery import profiling
+    from lottery.engine import profiling
 
     monkeypatch.setattr(profiling, "SECONDS", 0.0)
     return profiling

@@ -10,8 +10,8 @@ from tensorflow.python.eager import context
 from tiny import CPUS, STEPS, advance, assert_close, half_masks, initial
 
 from data_prep.errors import InputError
-from lottery import models, rematerialise
-from lottery.layers import BatchNorm
+from lottery.engine import models, rematerialise
+from lottery.engine.layers import BatchNorm
 from lottery.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

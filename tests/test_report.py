@@ -7,8 +7,9 @@ import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
 
 from data_prep.errors import InputError
-from lottery import journal, report
+from lottery import journal
 from lottery.run import Run
+from lottery.stages import report
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -13,11 +13,13 @@ import pytest
 from helpers import IMP, LENET, clean_environment, contents, flip, imp, refused
 
 from data_prep.errors import InputError
-from lottery import cuts, masks, recipe, results, rounds, schedules, store
+from lottery import cuts, masks, recipe, schedules, store
 from lottery.jobs import Chain, Round
 from lottery.plan import Plan
 from lottery.progress import Reporter
+from lottery.results import listing
 from lottery.run import Run, open_run
+from lottery.stages import rounds
 
 LAST, EPOCH = 51, 17  # steps of LENET's training and of its epochs
 THREE = ["--levels", "3", "--set", "rounds.rewind=0,1ep", "--set", "rounds.control_levels=2"]
@@ -191,7 +193,7 @@ def with_rounds(folder, **settings):
 def methods(tensorflow, trained, tmp_path_factory):
     """Two rounds of all four methods in this process: the run, and by title what each network was begun with (`state`,
     `mask`) and the learning rates that reached its step (`rates`)."""
-    from lottery import engine, loop, training
+    from lottery.engine import assembly, loop, training
 
     folder = copied(trained, tmp_path_factory.mktemp("methods") / "work")
     begun = {}
@@ -225,7 +227,7 @@ def methods(tensorflow, trained, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMP_DATA", str(folder / "data"))
         patch.chdir(folder)
-        patch.setattr(engine, "set_up_tensorflow", lambda train: ["CPU:0"])  # the fixture has done so
+        patch.setattr(assembly, "set_up_tensorflow", lambda train: ["CPU:0"])  # the fixture has done so
         patch.setattr(training, "train", train_and_note)
         patch.setattr(loop.Trainer, "load", load_and_note)
         run = with_rounds(folder, **METHODS)
@@ -341,7 +343,7 @@ def test_extended_is_dense_and_costs_what_its_ticket_does(methods, method, step)
 
 
 def test_tickets_of_lr_are_held_against_the_network_trained_as_long(methods):
-    rows = results.rows(methods.run)
+    rows = listing.rows(methods.run)
 
     held = {(row["method"], row["variant"]): row["against"] for row in rows if row["level"] == 2}
     assert held == {

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from data_prep.errors import InputError
-from lottery import identity, plan, recipe, retrain, store
+from lottery import identity, plan, recipe, store
 from lottery.jobs import Job
 from lottery.run import Network, open_run
+from lottery.stages import retrain
 
 pytestmark = pytest.mark.usefixtures("here")
 

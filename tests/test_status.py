@@ -10,7 +10,7 @@ from data_prep import records
 from lottery import journal, locks, recipe
 from lottery.jobs import Chain, Job, Round
 from lottery.run import Run
-from lottery.status import status
+from lottery.stages.status import status
 
 RECIPE = recipe.resolve(
     {

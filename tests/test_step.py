@@ -6,8 +6,9 @@ import tensorflow as tf
 from tiny import CPUS, KERNELS, STEPS, advance, assert_close, half_masks, initial
 
 from data_prep import records
-from lottery import masks, optimizers, order
-from lottery.augment import normalise
+from lottery import masks
+from lottery.engine import optimizers, order
+from lottery.engine.augment import normalise
 from lottery.recipe import Data, Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

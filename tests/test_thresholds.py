@@ -14,11 +14,11 @@ from helpers import clean_environment, file_bytes, flip
 
 from data_prep import records
 from data_prep.errors import InputError
-from lottery import identity, locks, masks, recipe, store
+from lottery import identity, locks, masks, ranking, recipe, store
 from lottery.connectivity import Node, Topology
 from lottery.progress import Reporter
 from lottery.run import Run
-from lottery.thresholds import COLUMNS, thresholds
+from lottery.stages.thresholds import COLUMNS, thresholds
 
 LAST = 90
 KERNELS = {"a/kernel": (2, 5), "b/kernel": (5, 2), "predictions/kernel": (2, 3)}
@@ -127,7 +127,7 @@ def test_thresholds_are_those_of_numpy_and_exactly_k_weights_go():
     magnitudes = np.abs(np.concatenate([array.ravel() for array in weights.values()]).astype(np.float64))
     for row, quantile in zip(table["quantiles"], run.recipe.quantiles(), strict=True):
         assert row["threshold"] == pytest.approx(np.quantile(magnitudes, float(quantile) / 100), rel=1e-9, abs=1e-12)
-        assert row["pruned"] == masks.pruned_count(quantile, 770)
+        assert row["pruned"] == ranking.pruned_count(quantile, 770)
         assert row["pruned"] + row["remaining"] == table["count"] == 770
         assert row["quantile"] == float(quantile)
         kept = masks.load(run.replicate(1).mask(quantile))
@@ -405,6 +405,6 @@ def test_a_malformed_grid_is_refused(quantiles):
 
 
 def test_the_stage_does_without_tensorflow():
-    code = "import sys; import lottery.thresholds; sys.exit(bool({'tensorflow', 'keras'} & set(sys.modules)))"
+    code = "import sys; import lottery.stages.thresholds; sys.exit(bool({'tensorflow', 'keras'} & set(sys.modules)))"
 
     assert subprocess.run([sys.executable, "-c", code], env=clean_environment()).returncode == 0

@@ -5,9 +5,10 @@ from math import prod
 import numpy as np
 import pytest
 
-from lottery import masks, models, networks
+from lottery import masks, networks
 from lottery.connectivity import effective
-from lottery.models.topology import topology
+from lottery.engine import models
+from lottery.engine.models.topology import topology
 from lottery.recipe import Model
 
 keras = pytest.importorskip("keras")

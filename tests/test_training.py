@@ -14,14 +14,15 @@ from helpers import contents, lenet, tiny_set
 from tiny import initial
 
 from data_prep.errors import InputError
-from lottery import checkpoints, loop, preemption, store, training
-from lottery.loop import Evaluation, Trainer
-from lottery.memory import MemoryFeed
+from lottery import preemption, store
+from lottery.engine import checkpoints, loop, training
+from lottery.engine.loop import Evaluation, Trainer
+from lottery.engine.memory import MemoryFeed
+from lottery.engine.stream import StreamFeed
 from lottery.preemption import Preempted
 from lottery.progress import Reporter
 from lottery.recipe import Data, Recipe, Train
 from lottery.run import Network
-from lottery.stream import StreamFeed
 from lottery.tracking import Tracker
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

@@ -12,7 +12,7 @@ from lottery import masks, recipe, store
 from lottery.jobs import Chain, Job, Round
 from lottery.progress import Reporter
 from lottery.run import Run
-from lottery.verify import verify
+from lottery.stages.verify import verify
 
 LAST = 12
 

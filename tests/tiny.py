@@ -9,10 +9,11 @@ import keras
 import numpy as np
 from helpers import lenet, tiny_set
 
-from lottery import masks, models, store
-from lottery.layers import BatchNorm, SynchronisedBatchNorm
-from lottery.loop import Trainer
-from lottery.memory import MemoryFeed
+from lottery import masks, store
+from lottery.engine import models
+from lottery.engine.layers import BatchNorm, SynchronisedBatchNorm
+from lottery.engine.loop import Trainer
+from lottery.engine.memory import MemoryFeed
 from lottery.recipe import Data, Model, Recipe, Train
 
 CPUS = ("CPU:0", "CPU:1", "CPU:2", "CPU:3")

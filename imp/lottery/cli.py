@@ -37,7 +37,7 @@ def main() -> None:
     SIGTERM and SIGUSR1."""
     from data_prep.errors import Failed, one_line
     from lottery import preemption
-    from lottery.fanout import launched_rank
+    from lottery.fanout.launcher import launched_rank
 
     try:
         with preemption.heeded():

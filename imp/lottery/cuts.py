@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from data_prep import files
-from lottery import connectivity, grids, identity, masks, store
+from lottery import connectivity, grids, identity, masks, ranking, store
 from lottery.connectivity import Topology
 from lottery.jobs import Chain, Round
 from lottery.recipe import Recipe, Stage
@@ -80,12 +80,12 @@ def prune(state: store.State, before: masks.Mask, recipe: Recipe) -> tuple[masks
     base, others = Fraction(str(recipe.rounds.rate)), grids.parse_rates(recipe.rounds.rates)
     mask: masks.Mask = {}
     layers: dict[str, dict[str, Any]] = {}
-    for part in masks.parted(weights, recipe.thresholds.layerwise, lambda path: grids.rate_of(path, base, others)):
-        ranking = masks.rank(part, before)
+    for part in ranking.parted(weights, recipe.thresholds.layerwise, lambda path: grids.rate_of(path, base, others)):
+        ranked = ranking.rank(part, before)
         rate = grids.rate_of(next(iter(part)), base, others)
-        count = round(rate / 100 * ranking.magnitudes.size)
-        pruned = ranking.prune(count)
-        threshold = float(ranking.magnitudes[count - 1]) if count else None
+        count = round(rate / 100 * ranked.magnitudes.size)
+        pruned = ranked.prune(count)
+        threshold = float(ranked.magnitudes[count - 1]) if count else None
         for path, kept in pruned.items():
             had = int(before[path].sum()) if path in before else kept.size
             layers[path] = {"rate": float(rate), "had": had, "has": int(kept.sum()), "threshold": threshold}

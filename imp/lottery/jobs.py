@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from lottery.grids import quantile_name
 
@@ -132,3 +132,13 @@ def needed(job: Job | Round) -> Round | None:
     if job.variant not in ("ticket", "extended"):
         return dataclasses.replace(job, variant="ticket")
     return dataclasses.replace(job, level=job.level - 1) if job.level > 1 else None
+
+
+def facts(job: Job | Round) -> dict[str, Any]:
+    """What a result says of where its network stands in the grids."""
+    where: dict[str, Any]
+    if isinstance(job, Round):
+        where = {"quantile": None, "method": job.chain.method, "level": job.level, "rewind_step": job.chain.step}
+    else:
+        where = {"quantile": float(job.quantile)}
+    return {"replicate": job.replicate, "variant": job.variant, **where, "first_step": job.step}

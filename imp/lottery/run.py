@@ -133,6 +133,10 @@ class Run:
         """The replicates that a command is about: those chosen, or as many as the recipe says. They count from 1."""
         return self.chosen or range(1, self.recipe.replicates + 1)
 
+    def typed(self, stage: str) -> str:
+        """What a user types to have `stage` done for the replicates that the command is about."""
+        return f"`imp {' '.join([stage, *(f'--replicate {number}' for number in self.chosen)])}`"
+
     def known_numbers(self) -> list[int]:
         """The recipe's replicates, and those that were added to them one by one."""
         made = (path.name.removeprefix("replicate-") for path in self.folder.glob("replicate-*"))

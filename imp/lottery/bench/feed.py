@@ -11,16 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from data_prep import records
-from lottery.augment import augment
 from lottery.bench import measure
 from lottery.bench.measure import Bench
 from lottery.bench.noise import make_noise
-from lottery.devices import set_up_tensorflow
-from lottery.feed import Feed
-from lottery.memory import MemoryFeed
+from lottery.engine.augment import augment
+from lottery.engine.devices import set_up_tensorflow
+from lottery.engine.feed import Feed
+from lottery.engine.memory import MemoryFeed
+from lottery.engine.stream import StreamFeed
 from lottery.progress import Reporter
 from lottery.recipe import Data, Train
-from lottery.stream import StreamFeed
 
 CLASSES = 10
 STEPS_PER_CALL = 1000  # a call of the training loop lasts half a second

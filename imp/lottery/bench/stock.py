@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config
 
-from lottery import models
 from lottery.bench.noise import shape_of
-from lottery.models.stock import rebuild
-from lottery.precision import policy
+from lottery.engine import models
+from lottery.engine.models.stock import rebuild
+from lottery.engine.precision import policy
 from lottery.recipe import Model, Train
 
 

@@ -12,14 +12,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lottery import devices, masks
+from lottery import masks
 from lottery.bench import measure
 from lottery.bench.arithmetic import matmul, training_flops
 from lottery.bench.noise import make_noise
 from lottery.bench.step import Case, Row
 from lottery.bench.stock import stock_fit, stock_network
-from lottery.loop import Trainer
-from lottery.memory import MemoryFeed
+from lottery.engine import devices
+from lottery.engine.loop import Trainer
+from lottery.engine.memory import MemoryFeed
 from lottery.progress import Reporter
 from lottery.recipe import Data
 

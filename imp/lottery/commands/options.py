@@ -45,7 +45,7 @@ def opened(
 
 def reporter() -> "Reporter":
     """Where progress is said; under mpirun every line begins with the rank."""
-    from lottery.fanout import launched_rank
+    from lottery.fanout.launcher import launched_rank
     from lottery.progress import Reporter
 
     rank = launched_rank()
@@ -54,7 +54,7 @@ def reporter() -> "Reporter":
 
 def alone() -> None:
     """Raise InputError in one of several MPI ranks."""
-    from lottery.fanout import refuse_ranks
+    from lottery.fanout.launcher import refuse_ranks
 
     refuse_ranks()
 

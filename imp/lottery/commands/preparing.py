@@ -87,13 +87,13 @@ def prepare(
 def _again(records: Path, means: "Means") -> None:
     from data_prep.prepare import settings_of
     from data_prep.records import read_manifest
-    from lottery.prepare import prepare_set
+    from lottery.stages.prepare import prepare_set
 
     prepare_set(settings_of(read_manifest(records)), records, reporter(), means)
 
 
 def _for_a_run(run: Path | None, recipe: Path | None, overrides: list[str], means: "Means") -> None:
-    from lottery.prepare import prepare
+    from lottery.stages.prepare import prepare
 
     prepare(opened(run, recipe, overrides), reporter(), means)
 
@@ -101,9 +101,9 @@ def _for_a_run(run: Path | None, recipe: Path | None, overrides: list[str], mean
 def _from_source(source: str, out: Path | None, values: dict[str, Any], means: "Means") -> None:
     from data_prep.errors import InputError
     from data_prep.sources import check_name
-    from lottery.prepare import prepare_set
     from lottery.recipe import resolve
     from lottery.run import default_records
+    from lottery.stages.prepare import prepare_set
 
     check_name(source)
     if "size" not in values:
@@ -118,7 +118,7 @@ def verify(
     path: Annotated[Path, typer.Argument(help="A folder of records, or a run directory.")], as_json: JsonOption = False
 ) -> None:
     """Check every file of a record directory or a run directory, and name each damaged one."""
-    from lottery.verify import verify
+    from lottery.stages.verify import verify
 
     checks = verify(path, reporter())
     damaged = [check for check in checks if check.problem]

@@ -11,12 +11,12 @@ from lottery.commands.options import JsonOption, RunOption, alone, opened, print
 from lottery.tables import percent, print_table
 
 if TYPE_CHECKING:
-    from lottery.results import Group
+    from lottery.results.grouping import Group
 
 
 def report(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Accuracy against density, with controls and verdicts: HTML, Markdown, CSV and a figure."""
-    from lottery.report import HEADINGS, report
+    from lottery.stages.report import HEADINGS, report
 
     alone()
     source = opened(run, must_exist=True)
@@ -39,7 +39,7 @@ def _finite(group: "Group") -> dict[str, Any]:
 def status(run: RunOption = None, as_json: JsonOption = False) -> None:
     """What is done, under way, failed and missing, and the time left."""
     from lottery.progress import duration
-    from lottery.status import status
+    from lottery.stages.status import status
 
     source = opened(run, must_exist=True)
     lines = status(source)
@@ -65,7 +65,7 @@ def status(run: RunOption = None, as_json: JsonOption = False) -> None:
 
 def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     """The overlap of masks across replicates, rewind points, methods and rounds, beside the overlap by chance."""
-    from lottery.compare import HEADINGS, compare, nesting, tables
+    from lottery.stages.compare import HEADINGS, compare, nesting, tables
 
     alone()
     source = opened(run, must_exist=True)
@@ -91,7 +91,7 @@ def export(
 ) -> None:
     """A trained network as a file that others load, and how small it compresses."""
     from data_prep.errors import InputError
-    from lottery.export import FORMATS, export
+    from lottery.stages.export import FORMATS, export
 
     alone()
     if to not in FORMATS:

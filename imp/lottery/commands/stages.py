@@ -29,8 +29,8 @@ from lottery.preemption import EXIT_CODE
 from lottery.tables import percent, print_table
 
 if TYPE_CHECKING:
-    from lottery.dispatch import Summary
     from lottery.run import Run
+    from lottery.stages.dispatch import Summary
 
 
 def train(
@@ -44,7 +44,7 @@ def train(
     ] = None,
 ) -> None:
     """Train the dense network, saving it at every rewind point."""
-    from lottery.train import train
+    from lottery.stages.train import train
 
     alone()
     train(opened(run, recipe, set_, records=records, chosen=replicate), reporter(), profile)
@@ -59,7 +59,7 @@ def thresholds(
     as_json: JsonOption = False,
 ) -> None:
     """Turn quantiles of the dense network's magnitudes into masks."""
-    from lottery.thresholds import thresholds
+    from lottery.stages.thresholds import thresholds
 
     alone()
     tables = thresholds(opened(run, recipe, set_, chosen=replicate), reporter(), quantiles)
@@ -110,7 +110,7 @@ def retrain(
     ranks: RanksOption = 1,
 ) -> None:
     """Train every (mask, rewind point) pair and its controls; fans out under mpirun."""
-    from lottery.retrain import checked_jobs, retrain
+    from lottery.stages.retrain import checked_jobs, retrain
 
     target = opened(run, recipe, set_, chosen=replicate)
 
@@ -125,7 +125,7 @@ def retrain(
     if until_decided is None:
         on_grids(target, quantiles, rewind)
         return
-    from lottery.decide import until_decided as decide
+    from lottery.stages.decide import until_decided as decide
 
     alone()
     if replicate:
@@ -143,7 +143,7 @@ def rounds(
     ranks: RanksOption = 1,
 ) -> None:
     """Iterative magnitude pruning: prune some of what is left, rewind, train, again; fans out under mpirun."""
-    from lottery.rounds import checked_rounds, rounds
+    from lottery.stages.rounds import checked_rounds, rounds
 
     target = opened(run, recipe, set_, chosen=replicate)
     if _starts_ranks(ranks):
@@ -162,14 +162,14 @@ def _conclude(summary: "Summary | None") -> None:
 
 
 def _starts_ranks(ranks: int) -> bool:
-    from lottery.fanout import launched_rank
+    from lottery.fanout.launcher import launched_rank
 
     return ranks > 1 and launched_rank() is None
 
 
 def _on_ranks(ranks: int, stage: str, target: "Run", options: "dict[str, Any]") -> None:
     """Run `stage` on MPI ranks of this host."""
-    from lottery.fanout import command, launch
+    from lottery.fanout.launcher import command, launch
 
     target.adopt()
     chosen = [part for number in target.chosen for part in ("--replicate", str(number))]
@@ -194,9 +194,9 @@ def run_all(
         _dry_run(target, as_json)
         return
     alone()
-    from lottery.prepare import prepare as prepare_stage
-    from lottery.thresholds import thresholds as thresholds_stage
-    from lottery.train import train as train_stage
+    from lottery.stages.prepare import prepare as prepare_stage
+    from lottery.stages.thresholds import thresholds as thresholds_stage
+    from lottery.stages.train import train as train_stage
 
     progress = reporter()
     prepare_stage(target, progress)

@@ -1,0 +1,169 @@
+"""A network as the bytes of a file that others load: Keras's, or TensorFlow Lite's. Each is loaded and tried first."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from data_prep.errors import Failed, InputError
+from data_prep.records import Shape
+from lottery import recipe, store
+from lottery.engine import models
+from lottery.engine.models.stock import not_stock, rebuild
+from lottery.engine.precision import policy
+
+IMAGES = 8  # on which a file's outputs are compared with those of the network it was made of
+TOLERANCE = {"keras": 1e-4, "tflite": 1e-3}  # of the largest output
+
+Outcome = tuple[bytes, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A file, and how far its outputs are from those of the network as it was trained, in shares of the largest of them.
+
+    `needs` are the classes of a user's own without which it cannot be loaded.
+    """
+
+    content: bytes
+    difference: float
+    needs: list[type]
+
+
+def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.State) -> Made:
+    """The network of `model` with the weights and statistics of `state` as a file in the format `to`.
+
+    It computes in float32, whatever it was trained in, from images of float32 [batch, *shape], scaled as in training, to
+    logits [batch, classes]; TensorFlow Lite's takes one image at a time. Raises InputError when the format cannot hold the
+    network, and Failed when what was read back answers differently.
+    """
+    with _on_cpu(), policy("float32"), _quietly():
+        network = models.build(model, shape[0], classes, shape[2])
+        _assign(network, state)
+        images = np.random.default_rng(0).uniform(-1, 1, (IMAGES, *shape)).astype(np.float32)
+        expected = np.asarray(network(images, training=False))
+        rebuilt = rebuild(network)
+        content, outputs = _FORMATS[to](rebuilt, images)
+    difference = float(np.abs(outputs - expected).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
+    if not difference <= TOLERANCE[to]:  # nor if it is NaN
+        raise Failed(
+            f"{model.name}: the outputs of the {to} file are {difference:.1e} of the largest off the network's, more than "
+            f"{TOLERANCE[to]:g}: nothing was written, export to npz"
+        )
+    return Made(content, difference, not_stock(rebuilt) if to == "keras" else [])
+
+
+@contextlib.contextmanager
+def _on_cpu() -> Iterator[None]:
+    """Without a GPU, which others may be using, and whose matrix products have fewer digits."""
+    with contextlib.suppress(RuntimeError):  # raised where this process has already begun to use it
+        tf.config.set_visible_devices([], "GPU")
+    with tf.device("CPU:0"):
+        yield
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without TensorFlow's advice, which is for those who call these functions."""
+    logger = tf.get_logger()
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _assign(network: keras.Model, state: store.State) -> None:
+    arrays = state.weights | state.statistics
+    shapes = {variable.path: tuple(variable.shape) for variable in network.variables}
+    differs = sorted(shapes.items() ^ {(path, array.shape) for path, array in arrays.items()})
+    if differs:
+        raise InputError(f"{differs[0][0]} of the trained network is not as in the one that model.name builds now: mend that")
+    for variable in network.variables:
+        variable.assign(arrays[variable.path])
+
+
+def _keras(network: keras.Model, images: np.ndarray) -> Outcome:
+    own = {kind.__name__: kind for kind in not_stock(network)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.keras"
+        try:
+            network.save(path)
+            path.write_bytes(_timeless(path.read_bytes()))
+            loaded = keras.models.load_model(path, custom_objects=own, compile=False)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise InputError(
+                f"{network.name} cannot be loaded from a .keras file ({_sentence(error)}): mend that, or export to npz"
+            ) from error
+        return path.read_bytes(), np.asarray(loaded(images, training=False))
+
+
+def _sentence(error: Exception) -> str:
+    """The first sentence of an error that goes on over many lines; of the one that it was raised for, where Keras tells it."""
+    return " ".join(str(error).split()).rpartition("Exception encountered: ")[2].split(". ")[0]
+
+
+def _timeless(content: bytes) -> bytes:
+    """A .keras file without what tells one writing of it from another: the hour, and places in memory."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as given, zipfile.ZipFile(written, "w") as made:
+        for name in given.namelist():
+            member = given.read(name)
+            if name == "metadata.json":
+                member = json.dumps(json.loads(member) | {"date_saved": "1980-01-01@00:00:00"}).encode()
+            elif name == "config.json":
+                member = json.dumps(_renumbered(json.loads(member), {})).encode()
+            made.writestr(zipfile.ZipInfo(name), member)
+    return written.getvalue()
+
+
+def _renumbered(config: Any, numbers: dict[int, int]) -> Any:
+    """`config` with the identities of shared objects, which are addresses, counted from 0 as they appear."""
+    if isinstance(config, list):
+        return [_renumbered(item, numbers) for item in config]
+    if not isinstance(config, dict):
+        return config
+    return {
+        key: numbers.setdefault(item, len(numbers)) if key == "shared_object_id" else _renumbered(item, numbers)
+        for key, item in config.items()
+    }
+
+
+def _tflite(network: keras.Model, images: np.ndarray) -> Outcome:
+    one = tf.TensorSpec([1, *images.shape[1:]], tf.float32, name="images")
+    function = tf.function(lambda images: network(images, training=False), input_signature=[one])
+    frozen = convert_variables_to_constants_v2(function.get_concrete_function())
+    try:
+        content = tf.lite.TFLiteConverter.from_concrete_functions([frozen], tf.Module()).convert()
+    except tf.lite.python.convert_phase.ConverterError as error:
+        raise InputError(f"TensorFlow Lite cannot express {network.name} ({_sentence(error)}): export to keras") from error
+    interpreter = tf.lite.Interpreter(
+        model_content=content,
+        experimental_op_resolver_type=tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+    )
+    interpreter.allocate_tensors()
+    into, out = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
+    outputs = []
+    for image in images:
+        interpreter.set_tensor(into, image[np.newaxis])
+        interpreter.invoke()
+        outputs.append(interpreter.get_tensor(out)[0])
+    return content, np.array(outputs)
+
+
+_FORMATS: dict[str, Callable[[keras.Model, np.ndarray], Outcome]] = {"keras": _keras, "tflite": _tflite}

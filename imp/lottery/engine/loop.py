@@ -1,0 +1,207 @@
+"""The training loop: one compiled network, driven step by step from the host."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from data_prep.errors import InputError
+from lottery import masks, schedules, store
+from lottery.engine import devices, models, precision
+from lottery.engine.feed import Feed
+from lottery.engine.optimizers import Optimizer, slot, weight_of
+from lottery.engine.step import Step
+from lottery.recipe import Recipe
+
+CALL_SECONDS = 0.5
+
+Maskable = Callable[[str, tuple[int, ...]], bool]
+
+
+class Diverged(Exception):
+    """The loss or a weight is no longer finite, or float16 no longer holds the gradient; `step` is where that was seen."""
+
+    def __init__(self, step: int):
+        super().__init__(
+            f"the loss was not finite at step {step}: lower train.learning_rate, lengthen train.warmup, or set "
+            "train.clip_norm (to 1.0, say)"
+        )
+        self.step = step
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Mean cross-entropy, top-1 and top-5 accuracy over every image of a split."""
+
+    loss: float
+    accuracy: float
+    top5: float
+    count: int
+
+
+class Trainer:
+    """One compiled network that any state and any mask can be put into.
+
+    `make_feed` is told the strategy that the network is trained under. The step selects the gradients of the trainable
+    variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all.
+    `waited` counts the seconds that the device has stood still for want of images.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        names: Sequence[str],
+        make_feed: Callable[[tf.distribute.Strategy], Feed],
+        maskable: Maskable = lambda path, shape: False,
+    ):
+        self.train, self._names = recipe.train, names
+        if self.train.batch % len(names):
+            raise InputError(f"train.batch {self.train.batch} does not divide among {len(names)} devices: change it")
+        self.strategy = devices.strategy(names)
+        self.feed = make_feed(self.strategy)
+        with self.strategy.scope(), precision.policy(self.train.precision):
+            self.model = models.build(recipe.model, self.feed.size, self.feed.classes, self.feed.channels)
+            self.xla = devices.uses_xla(recipe, names, self.model)
+            self.optimizer = Optimizer(self.train, self.model.trainable_variables)
+            scale = precision.LossScale() if self.train.precision == "mixed_float16" else None
+            self.masks = {
+                variable.path: tf.Variable(tf.ones(variable.shape, tf.bool), trainable=False)
+                for variable in self.model.trainable_variables
+                if maskable(variable.path, tuple(variable.shape))
+            }
+            self._step = Step(recipe, self.strategy, self.feed, self.model, self.optimizer, self.masks, scale, self.xla)
+        self._slots = {**self.optimizer.slots, **(scale.slots if scale else {})}
+        self._fresh_slots = _arrays(self._slots)
+        self._steps_per_call = 1
+        self.waited = 0.0
+
+    @property
+    def gpus(self) -> int:
+        return 0 if devices.on_cpu(self._names) else len(self._names)
+
+    @property
+    def replicas(self) -> int:
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.feed.counts["train"] // self.train.batch
+
+    def state(self, step: int) -> store.State:
+        """A copy of everything that training on from `step` needs."""
+        return store.State(
+            step,
+            models.arrays(self.model.trainable_variables),
+            models.arrays(self.model.non_trainable_variables),
+            _arrays(self._slots),
+        )
+
+    def load(self, state: store.State, mask: masks.Mask | None = None) -> None:
+        """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and slots.
+
+        Empty slots mean fresh ones; an average then begins at the weights. Raises InputError when a variable is missing,
+        unknown or of another shape, and when the mask covers one that is not maskable.
+        """
+        mask = mask or {}
+        if unknown := mask.keys() - self.masks.keys():
+            raise InputError(f"the mask covers {min(unknown)}, which this network does not prune: take thresholds again")
+        slots = state.slots or self._begun_slots(state.weights)
+        owners = {name: mask[weight_of(name)] for name in slots if weight_of(name) in mask}
+        _assign(_by_path(self.model.trainable_variables), masks.apply(mask, state.weights))
+        _assign(_by_path(self.model.non_trainable_variables), state.statistics)
+        _assign(self._slots, masks.apply(owners, slots))
+        for path, variable in self.masks.items():
+            variable.assign(mask.get(path, np.ones(variable.shape, bool)))
+
+    def steps(self, first: int, last: int, order_seed: int, rate: float | None = None) -> Iterator[np.ndarray]:
+        """Take optimizer steps `first` .. `last` - 1, all within one epoch, some at a time, until nobody asks for more; at the
+        schedule's learning rates, or at `rate`.
+
+        Yields after each call (half a second at most), what `Step` finds, by step taken (float64, [steps, 3]).
+        Raises Diverged.
+        """
+        epoch, offset = divmod(first, self.steps_per_epoch)
+        began = time.perf_counter()
+        batches = self.feed.epoch(order_seed, epoch, self.train.batch, offset)
+        while first < last:
+            rows, draws = batches.take(min(self._steps_per_call, last - first))
+            fed = time.perf_counter()
+            rates = schedules.rates(self.train, self.steps_per_epoch, first, len(rows[0]))
+            if rate is not None:
+                rates = np.full_like(rates, rate)
+            sums = self._step.steps(rows, draws, rates).numpy().astype(np.float64)
+            self._adapt(len(sums), time.perf_counter() - fed)
+            self.waited += fed - began
+            _check(sums, first)
+            first += len(sums)
+            yield sums
+            began = time.perf_counter()
+
+    def advance(self, first: int, last: int, order_seed: int) -> np.ndarray:
+        """All that `steps` yields, in one array."""
+        return np.concatenate(list(self.steps(first, last, order_seed)))
+
+    def evaluate(self, split: str) -> Evaluation:
+        """Loss and accuracies over all of `split`; the last batch is padded, and padding weighs nothing. With `train.ema`,
+        those of the averaged weights (with the statistics that the raw ones have left in BatchNorm)."""
+        count, batch = self.feed.counts[split], self._step.evaluated
+        sweep = self.feed.sweep(split, batch)
+        found = []
+        with self._averaged():
+            while sweep.position * batch < count:
+                rows, extras = sweep.take(min(self._steps_per_call, -(-count // batch) - sweep.position))
+                found.append(self._step.evaluations(rows, extras["weights"]).numpy().astype(np.float64))
+        loss, right, right_in_top = (np.concatenate(found).sum(axis=0) / count).tolist()
+        return Evaluation(loss, right, right_in_top, count)
+
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The averaged weights in place of the raw ones, where there are any."""
+        if not self.train.ema:
+            yield
+            return
+        raw = models.arrays(self.model.trainable_variables)
+        variables = _by_path(self.model.trainable_variables)
+        _assign(variables, {path: np.asarray(self._slots[slot("ema", path)]) for path in raw})
+        try:
+            yield
+        finally:
+            _assign(variables, raw)
+
+    def _begun_slots(self, weights: store.Arrays) -> store.Arrays:
+        averages = {slot("ema", path): array for path, array in weights.items()} if self.train.ema else {}
+        return self._fresh_slots | averages
+
+    def _adapt(self, count: int, seconds: float) -> None:
+        """Let a call last about `CALL_SECONDS`, growing no more than eightfold at once (the first call also compiles)."""
+        wanted = int(count * CALL_SECONDS / max(seconds, 1e-6))
+        self._steps_per_call = max(1, min(wanted, 8 * count))
+
+
+def _check(sums: np.ndarray, first: int) -> None:
+    """Raise Diverged at the first step that did not go well; `first` is the number of the first of these steps."""
+    finite = np.isfinite(sums).all(axis=1)
+    if not finite.all():
+        raise Diverged(first + int(np.argmin(finite)))
+
+
+def _arrays(variables: dict[str, tf.Variable]) -> store.Arrays:
+    return {name: np.asarray(variable) for name, variable in variables.items()}
+
+
+def _by_path(variables: list[keras.Variable]) -> dict[str, keras.Variable]:
+    return {variable.path: variable for variable in variables}
+
+
+def _assign(variables: dict, values: store.Arrays) -> None:
+    if variables.keys() != values.keys():
+        name = min(variables.keys() ^ values.keys())
+        raise InputError(f"the saved network is not this one: {name} is in only one of them")
+    for name, variable in variables.items():
+        if tuple(variable.shape) != values[name].shape:
+            raise InputError(f"the saved {name} has shape {values[name].shape}, not {tuple(variable.shape)}")
+        variable.assign(values[name])

@@ -1,0 +1,62 @@
+"""MobileNetV2, interchangeable with that of `keras.applications`."""
+
+import keras
+
+from data_prep.records import Shape
+from lottery import recipe
+from lottery.engine.models.parts import convolve, logits, normalise
+
+# expansion, channels, repeats, stride of the first repeat
+_STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+def mobilenet_v2(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+    """MobileNetV2 (Sandler et al. 2018, table 2), with the layer names, variables and shapes of
+    `keras.applications.MobileNetV2`; `stem = "small"` keeps the resolution in the first convolution, for small images."""
+    inputs = x = keras.Input(shape, name="images")
+    x = convolve(x, model, _divisible(32, model.alpha), 3, 1 if model.stem == "small" else 2, name="Conv1")
+    x = _relu6(normalise(x, model, "bn_Conv1"), "Conv1_relu")
+    block = 0
+    for expansion, channels, repeats, stride in _STAGES:
+        for repeat in range(repeats):
+            name = f"block_{block}" if block else "expanded_conv"
+            x = _inverted_residual(x, model, expansion, _divisible(channels, model.alpha), 1 if repeat else stride, name)
+            block += 1
+    x = convolve(x, model, _divisible(1280, max(model.alpha, 1.0)), 1, name="Conv_1")
+    x = _relu6(normalise(x, model, "Conv_1_bn"), "out_relu")
+    x = keras.layers.GlobalAveragePooling2D(name="global_average_pooling2d")(x)
+    return keras.Model(inputs, logits(x, model, classes), name="mobilenet_v2")
+
+
+def _inverted_residual(
+    x: keras.KerasTensor, model: recipe.Model, expansion: int, channels: int, stride: int, name: str
+) -> keras.KerasTensor:
+    shortcut, incoming = x, x.shape[-1]
+    if expansion > 1:
+        x = convolve(x, model, expansion * incoming, 1, name=f"{name}_expand")
+        x = _relu6(normalise(x, model, f"{name}_expand_BN"), f"{name}_expand_relu")
+    x = keras.layers.DepthwiseConv2D(
+        3, stride, padding="same", use_bias=False, depthwise_initializer=model.initializer, name=f"{name}_depthwise"
+    )(x)
+    x = _relu6(normalise(x, model, f"{name}_depthwise_BN"), f"{name}_depthwise_relu")
+    x = normalise(convolve(x, model, channels, 1, name=f"{name}_project"), model, f"{name}_project_BN")
+    return keras.layers.Add(name=f"{name}_add")([shortcut, x]) if incoming == channels and stride == 1 else x
+
+
+def _relu6(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+    return keras.layers.ReLU(6.0, name=name)(x)
+
+
+def _divisible(channels: int, alpha: float, divisor: int = 8) -> int:
+    """`alpha * channels` rounded to a multiple of `divisor`, never more than 10 % below it."""
+    scaled = alpha * channels
+    rounded = max(divisor, int(scaled + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * scaled else rounded

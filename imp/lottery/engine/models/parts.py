@@ -1,0 +1,41 @@
+"""What the networks share: BatchNorm by the recipe, convolutions that end in it, and the layer that gives the logits."""
+
+from typing import Any
+
+import keras
+
+from lottery import recipe
+from lottery.engine.layers import BatchNorm, PointwiseConv2D, SynchronisedBatchNorm
+
+
+def normalise(x: keras.KerasTensor, model: recipe.Model, name: str) -> keras.KerasTensor:
+    """BatchNorm as `model` has it. Its gammas get an initialiser of their own, because one draws the same values each time."""
+    layer = SynchronisedBatchNorm if model.batchnorm == "synchronised" else BatchNorm
+    gamma = keras.initializers.RandomUniform(0, 1) if model.batchnorm_gamma == "uniform" else "ones"
+    return layer(model.batchnorm_momentum, model.batchnorm_epsilon, gamma, name=name)(x)
+
+
+def convolve(
+    x: keras.KerasTensor, model: recipe.Model, filters: int, size: int, stride: int = 1, *, name: str
+) -> keras.KerasTensor:
+    """A convolution without bias that keeps the resolution, or divides it by `stride`."""
+    if size == stride == 1:
+        return PointwiseConv2D(filters, model.initializer, name=name)(x)
+    return keras.layers.Conv2D(
+        filters, size, stride, padding="same", use_bias=False, kernel_initializer=model.initializer, name=name
+    )(x)
+
+
+def relu(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+    return keras.layers.ReLU(name=name)(x)
+
+
+def logits(x: keras.KerasTensor, model: recipe.Model, classes: int, **options: Any) -> keras.KerasTensor:
+    """The output layer. It computes in the dtype of its variables: mixed precision would leave logits of 8 to 11 bits."""
+    return keras.layers.Dense(
+        classes,
+        kernel_initializer=model.initializer,
+        dtype=keras.config.dtype_policy().variable_dtype,
+        name="predictions",
+        **options,
+    )(x)

@@ -1,0 +1,47 @@
+"""Networks without BatchNorm: LeNet-300-100, the Conv-2, -4 and -6 of the first lottery paper, and a tutorial's."""
+
+from functools import partial
+
+import keras
+
+from data_prep.records import Shape
+from lottery import recipe
+from lottery.engine.models.parts import logits
+
+
+def lenet_300_100(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+    """The fully connected LeNet-300-100 (LeCun et al. 1998), on all pixels of all channels."""
+    inputs = keras.Input(shape, name="images")
+    return keras.Model(inputs, _dense(inputs, model, (300, 100), classes), name="lenet_300_100")
+
+
+def conv(model: recipe.Model, shape: Shape, classes: int, layers: int) -> keras.Model:
+    """Conv-2, Conv-4 or Conv-6, scaled-down VGGs (Frankle & Carbin 2019, figure 2)."""
+    inputs = x = keras.Input(shape, name="images")
+    for layer in range(1, layers + 1):
+        filters = 64 * 2 ** ((layer - 1) // 2)
+        x = keras.layers.Conv2D(
+            filters, 3, padding="same", activation="relu", kernel_initializer=model.initializer, name=f"conv{layer}"
+        )(x)
+        if layer % 2 == 0:
+            x = keras.layers.MaxPooling2D(2, name=f"pool{layer // 2}")(x)
+    return keras.Model(inputs, _dense(x, model, (256, 256), classes), name=f"conv{layers}")
+
+
+def cifar_tutorial(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+    """The network of PyTorch's "Training a classifier" tutorial, with both convolutions widened to 64 channels."""
+    inputs = x = keras.Input(shape, name="images")
+    for layer in (1, 2):
+        x = keras.layers.Conv2D(64, 5, activation="relu", kernel_initializer=model.initializer, name=f"conv{layer}")(x)
+        x = keras.layers.MaxPooling2D(2, name=f"pool{layer}")(x)
+    return keras.Model(inputs, _dense(x, model, (120, 84), classes), name="cifar_tutorial")
+
+
+def _dense(x: keras.KerasTensor, model: recipe.Model, widths: tuple[int, ...], classes: int) -> keras.KerasTensor:
+    x = keras.layers.Flatten(name="flatten")(x)
+    for layer, units in enumerate(widths, 1):
+        x = keras.layers.Dense(units, "relu", kernel_initializer=model.initializer, name=f"fc{layer}")(x)
+    return logits(x, model, classes)
+
+
+conv2, conv4, conv6 = (partial(conv, layers=layers) for layers in (2, 4, 6))

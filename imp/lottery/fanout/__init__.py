@@ -1,0 +1,1 @@
+"""Jobs handed out to MPI ranks."""

@@ -1,0 +1,76 @@
+"""mpirun, seen from outside: what it told this process, and how `--ranks` starts it. Needs no MPI."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.errors import InputError
+from lottery import preemption
+
+POLL_SECONDS = 0.02
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def launched_rank() -> int | None:
+    """This process's rank as its launcher set it, or None when no MPI launcher started it."""
+    return next((int(os.environ[name]) for name in _RANK_VARIABLES if os.environ.get(name, "").isdigit()), None)
+
+
+def launched_size() -> int | None:
+    """How many ranks the launcher says it started, or None when it does not say."""
+    return next((int(os.environ[name]) for name in _SIZE_VARIABLES if os.environ.get(name, "").isdigit()), None)
+
+
+def refuse_ranks() -> None:
+    """Raise InputError in a process that is one of several ranks: of all stages only retraining is for many."""
+    if launched_rank() is not None and launched_size() != 1:
+        raise InputError("only `imp retrain` runs on many ranks: leave mpirun out (`imp run --ranks N` starts its own)")
+
+
+def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command line and the environment that start `imp` with `arguments` on `ranks` ranks of this host.
+
+    More ranks than cores are allowed, and so is root. Raises InputError where there is no mpirun.
+    """
+    beside = Path(sys.executable).with_name("mpirun")
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    if not mpirun:
+        raise InputError("no mpirun found: `pip install 'imp-lottery[local]'` brings one, or load your cluster's MPI")
+    line = [
+        mpirun,
+        "-n",
+        str(ranks),
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        sys.executable,
+        "-m",
+        "lottery",
+        *arguments,
+    ]
+    return line, {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def launch(line: Sequence[str], environment: dict[str, str]) -> int:
+    """Run mpirun and return its exit code. A signal to end goes on as SIGUSR1, which mpirun hands to the ranks and outlives."""
+    with preemption.deferred():
+        process = subprocess.Popen(line, env=environment)
+        told = False
+        try:
+            while process.poll() is None:
+                if preemption.asked() and not told:
+                    process.send_signal(signal.SIGUSR1)
+                    told = True
+                time.sleep(POLL_SECONDS)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    preemption.check()
+    return process.returncode

@@ -1,0 +1,1 @@
+"""What a run has found: read from its directory, compared, drawn. Needs no TensorFlow."""

@@ -1,0 +1,243 @@
+"""Stage 5: the report. summary.csv with every network, summary.md and index.html with the groups and how they differ,
+accuracy.png, early_stop.png; training.md and training.png with the course of the dense trainings."""
+
+import base64
+import csv
+import dataclasses
+import io
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from data_prep import files
+from data_prep.errors import InputError
+from lottery import recipe, verdicts
+from lottery.results import grouping, listing
+from lottery.results.contrasts import Contrast, Difference, contrasts
+from lottery.results.grouping import Group
+from lottery.results.listing import Row
+from lottery.run import Run
+
+HEADINGS = (
+    *("network", "mask", "density", "rewound to", "runs", "validation", "test", "least loss at", "test there"),
+    *("difference", "against", "verdict"),
+)
+CONTRASTS = (
+    *("ticket", "density", "rewound to", "against", "runs", "validation", "test", "test at least loss"),
+    "step of least loss",
+)
+
+
+CONTRASTS_EXPLAINED = (
+    "Means over replicates that have both, in points (steps in the last column), with two-sided 95 % Student t intervals; "
+    "a star marks those clear of zero. Final accuracy on validation and test images; test accuracy at the step of least "
+    "validation loss, and that step. None is corrected for how many there are."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the report says, before it is laid out."""
+
+    headline: list[str]
+    groups: list[Group]
+    rows: list[Row]
+    contrasts: list[Contrast]
+
+    @property
+    def contrast_table(self) -> list[tuple[str, ...]]:
+        """The contrasts as text, in the columns `CONTRASTS`."""
+        return [_contrast_cells(contrast) for contrast in self.contrasts]
+
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each mask that has collapsed."""
+        return [f"{group.title}: {group.collapse}" for group in self.groups if group.variant == "ticket" and group.collapse]
+
+    @property
+    def table(self) -> list[tuple[str, ...]]:
+        """The groups as text, in the columns `HEADINGS`."""
+        return [_cells(group) for group in self.groups]
+
+    @property
+    def failures(self) -> list[Row]:
+        return [row for row in self.rows if row["status"] not in ("done", "missing")]
+
+
+def report(run: Run) -> Report:
+    """Write the report of what the run has so far, and return it. Raises InputError before the dense training is done."""
+    rows = listing.rows(run)
+    if not any(row["status"] == "done" and row["variant"] == "dense" for row in rows):
+        raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
+    groups = grouping.groups(rows, run.recipe.delta)
+    made = Report(headline(groups, run), groups, rows, contrasts(rows))
+    from lottery.results import curves, figure  # matplotlib, which is slow to load
+
+    pictures = {"accuracy": figure.accuracy(groups), "early_stop": figure.early_stop(groups)}
+    dense = curves.read(run)
+    files.write_text(run.report / "summary.csv", _csv(rows))
+    files.write_text(run.report / "summary.md", _markdown(made, run))
+    for name, picture in pictures.items():
+        files.write_bytes(run.report / f"{name}.png", picture)
+    files.write_text(run.report / "training.md", curves.markdown(run.recipe, dense, _environment(run)))
+    files.write_bytes(run.report / "training.png", curves.figure(dense))
+    files.write_text(run.report / "index.html", _html(made, run, pictures))
+    return made
+
+
+def headline(groups: Sequence[Group], run: Run) -> list[str]:
+    """The answer in sentences: what the dense network reaches, and for each rewind point the sparsest matching ticket."""
+    dense = next(group for group in groups if group.variant == "dense")
+    sentences = [
+        f"The dense network reaches {dense.validation_accuracy:.2%} on validation images and "
+        f"{dense.test_accuracy:.2%} on test images ({_runs(dense.count)})."
+    ]
+    sentences += [_sentence(_series_name(*key), tickets) for key, tickets in grouping.series(groups).items()]
+    missing = sum(group.planned - group.count for group in groups)
+    if missing:
+        sentences.append(f"{missing} of {sum(group.planned for group in groups)} networks have no result: see `imp status`.")
+    if dense.planned < verdicts.LEAST_REPLICATES:
+        least = verdicts.LEAST_REPLICATES
+        sentences.append(
+            f"Verdicts need {least} replicates, this run has {dense.planned}: "
+            f"`imp run --run {shlex.quote(str(run.folder))} --set replicates={least}` adds the others."
+        )
+    return sentences
+
+
+def _series_name(method: str, rewind: str) -> str:
+    return f"Rewound to {rewind}" if method == "oneshot" else f"In rounds of {method} from {rewind}"
+
+
+def _sentence(name: str, tickets: Sequence[Group]) -> str:
+    best = grouping.sparsest_matching(tickets)
+    matching = [group for group in tickets if group.verdict == "matching"]
+    if matching and matching[-1] is not best:
+        others = [group for group in tickets if group.verdict != "matching" and group.density > matching[-1].density]
+        densities = ", ".join(f"{group.density:.2%}" for group in others)
+        return f"{name}, tickets match down to one that keeps {_share(matching[-1])}, but not, or not yet, at {densities}."
+    if best:
+        return f"{name}, the sparsest winning ticket keeps {_share(best)}."
+    level = [group for group in tickets if group.verdict == "undecided" and group.difference >= 0]
+    if level:
+        return f"{name}, undecided; the sparsest ticket at or above {level[-1].against} so far keeps {_share(level[-1])}."
+    if any(group.verdict == "undecided" for group in tickets):
+        return f"{name}, undecided; no ticket's mean is at or above the dense network's so far."
+    return f"{name}, no ticket of this grid matches the dense network."
+
+
+def _share(group: Group) -> str:
+    return f"{group.density:.2%} of the prunable weights ({group.difference * 100:+.2f} points against {group.against})"
+
+
+def _cells(group: Group) -> tuple[str, ...]:
+    count = str(group.count) if group.count == group.planned else f"{group.count} of {group.planned}"
+    rewind = "" if group.variant == "dense" else group.rewind
+    density = "" if math.isnan(group.density) else f"{group.density:.2%}{' !' if group.collapse else ''}"
+    place = (group.variant, _mask(group), density, rewind, count)
+    if not group.count:
+        return (*place, *[""] * 6, group.verdict or "")
+    spread = f" ± {group.spread * 100:.2f}" if group.spread is not None else ""
+    difference = "" if math.isnan(group.difference) or group.variant == "dense" else f"{group.difference * 100:+.2f}"
+    if difference and group.count > 1:
+        difference += f" ({group.low * 100:+.2f} .. {group.high * 100:+.2f})"
+    return (
+        *place,
+        f"{group.validation_accuracy * 100:.2f}{spread}",
+        f"{group.test_accuracy * 100:.2f}",
+        f"{group.early_step:.0f}",
+        f"{group.early_test_accuracy * 100:.2f}",
+        difference,
+        group.against or "" if difference else "",
+        group.verdict or "",
+    )
+
+
+def _mask(group: Group | Contrast) -> str:
+    if group.quantile is not None:
+        return f"q{group.quantile:g}"
+    return "" if group.level is None else f"{group.method} {group.level}"
+
+
+def _contrast_cells(contrast: Contrast) -> tuple[str, ...]:
+    points = [contrast.differences[name] for name in ("validation_accuracy", "test_accuracy", "test_accuracy_there")]
+    return (
+        _mask(contrast),
+        f"{contrast.density:.2%}",
+        contrast.rewind,
+        contrast.against,
+        str(points[0].count),
+        *(_interval(difference, 100, ".2f") for difference in points),
+        _interval(contrast.differences["least_validation_loss_step"], 1, ".0f"),
+    )
+
+
+def _interval(difference: Difference, scale: float, form: str) -> str:
+    """A mean and its interval, with a star where that is clear of zero."""
+    mean = f"{difference.mean * scale:+{form}}"
+    if difference.low is None or difference.high is None:
+        return mean
+    star = " *" if difference.is_clear else ""
+    return f"{mean} ({difference.low * scale:+{form}} .. {difference.high * scale:+{form}}){star}"
+
+
+def _runs(count: int) -> str:
+    return "one run" if count == 1 else f"mean of {count} runs"
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, listing.COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def _markdown(made: Report, run: Run) -> str:
+    lines = [f"# {run.recipe.name}", "", *made.headline, "", *_table(HEADINGS, made.table)]
+    if made.warnings:
+        lines += ["", "## Layer collapse (!)", "", *(f"- {warning}" for warning in made.warnings)]
+    if made.contrasts:
+        lines += [
+            "",
+            "## Differences, paired by replicate",
+            "",
+            CONTRASTS_EXPLAINED,
+            "",
+            *_table(CONTRASTS, made.contrast_table),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)]
+
+
+def _html(made: Report, run: Run, pictures: Mapping[str, bytes]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("lottery.stages", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("report.html").render(
+        report=made,
+        headings=HEADINGS,
+        contrast_headings=CONTRASTS,
+        contrasts_explained=CONTRASTS_EXPLAINED,
+        name=run.recipe.name,
+        delta=run.recipe.delta,
+        collapse=run.recipe.thresholds.collapse,
+        pictures={name: base64.b64encode(picture).decode() for name, picture in pictures.items()},
+        recipe=recipe.to_toml(run.recipe),
+        made_in=_environment(run),
+    )
+
+
+def _environment(run: Run) -> dict[str, Any]:
+    path = run.folder / "environment.json"
+    return files.read_json(path) if path.exists() else {}

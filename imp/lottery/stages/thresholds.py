@@ -1,0 +1,116 @@
+"""Stage 3: quantiles of the magnitudes of the dense network's final weights, and one mask per quantile."""
+
+import csv
+import io
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from data_prep import files
+from data_prep.errors import InputError
+from lottery import cuts, grids, identity, masks, ranking, store
+from lottery.progress import Reporter
+from lottery.run import Replicate, Run
+
+COLUMNS = ("quantile", "threshold", "pruned", "remaining", "prunable", "trainable", "total", "effective", "warning")
+
+
+def thresholds(run: Run, reporter: Reporter, quantiles: str | None = None) -> list[dict[str, Any]]:
+    """Write the missing masks of `quantiles`, or else of the recipe's; return every replicate's table.
+
+    A table has `replicate`, `scope`, `count`, `min`, `max` and `mean` of |w|, and `quantiles`: a list, ascending, of
+    `quantile`, `threshold` (None if layerwise: each layer has its own in `thresholds`), `pruned`, `remaining`, and what
+    `cuts.figures` says. Masks of other quantiles made earlier stay, and stay listed. Raises InputError when a dense network
+    is not trained.
+    """
+    last = run.plan().total_steps
+    asked = run.recipe.quantiles() if quantiles is None else grids.parse_quantiles(quantiles)
+    for replicate in run.replicates():
+        if not replicate.dense.result.exists():
+            raise InputError(f"{replicate.dense.folder} holds no finished training: run {run.typed('train')} first")
+    tables = [_replicate(run, number, asked, last, reporter) for number in run.numbers()]
+    run.adopt()
+    return tables
+
+
+def _replicate(run: Run, number: int, asked: Sequence[Fraction], last: int, reporter: Reporter) -> dict[str, Any]:
+    replicate = run.replicate(number)
+    if replicate.quantiles() == _wanted(run, asked):
+        table = {"replicate": number, **files.read_json(replicate.thresholds)}
+    else:
+        with identity.claimed(replicate.masks, run.recipe, "thresholds"):
+            run.adopt()
+            files.remove_stale(replicate.folder)
+            state = store.load_state(replicate.snapshot(last), slots=False)
+            table = {"replicate": number, **_write(run, replicate, state, _wanted(run, asked))}
+            files.write_text(replicate.thresholds.with_suffix(".csv"), _csv(table))
+            files.write_json(replicate.thresholds, table)
+    _say(replicate, table, reporter)
+    return table
+
+
+def _wanted(run: Run, asked: Sequence[Fraction]) -> list[Fraction]:
+    """The quantiles asked for, and those that any replicate has masks of: a grid is only ever widened, and for all."""
+    made = {quantile for replicate in run.replicates() for quantile in replicate.quantiles()}
+    return sorted(made | set(asked))
+
+
+def _say(replicate: Replicate, table: dict[str, Any], reporter: Reporter) -> None:
+    reporter.say(f"{replicate.folder.name}: {len(table['quantiles'])} masks of {table['count']} weights")
+    for row in table["quantiles"]:
+        if warning := cuts.warning(row):
+            reporter.say(f"warning: at quantile {row['quantile']:g} {warning}")
+
+
+def _write(run: Run, replicate: Replicate, state: store.State, quantiles: Sequence[Fraction]) -> dict[str, Any]:
+    settings = run.recipe.thresholds
+    weights = masks.prunable(state, settings.scope, settings.exclude)
+    rankings = [ranking.rank(part) for part in ranking.parted(weights, settings.layerwise)]
+    topology = cuts.topology_of(replicate)
+    rows = []
+    for quantile in quantiles:
+        mask = _mask(rankings, quantile)
+        if not replicate.mask(quantile).exists():
+            masks.save(replicate.mask(quantile), mask, {"quantile": grids.quantile_name(quantile), "step": state.step})
+        rows.append({**_row(quantile, rankings, mask, settings.layerwise), **cuts.figures(mask, state, run.recipe, topology)})
+    count = sum(part.magnitudes.size for part in rankings)
+    return {
+        "scope": settings.scope,
+        "layerwise": settings.layerwise,
+        "exclude": settings.exclude,
+        "count": count,
+        "min": float(min(part.magnitudes[0] for part in rankings)),
+        "max": float(max(part.magnitudes[-1] for part in rankings)),
+        "mean": float(sum(part.magnitudes.sum(dtype=np.float64) for part in rankings)) / count,
+        "quantiles": rows,
+    }
+
+
+def _mask(rankings: Sequence[ranking.Ranking], quantile: Fraction) -> masks.Mask:
+    mask: masks.Mask = {}
+    for part in rankings:
+        mask |= part.prune(ranking.pruned_count(quantile, part.magnitudes.size))
+    return mask
+
+
+def _row(quantile: Fraction, rankings: Sequence[ranking.Ranking], mask: masks.Mask, layerwise: bool) -> dict[str, Any]:
+    remaining = sum(int(np.count_nonzero(kept)) for kept in mask.values())
+    values = {next(iter(part.weights)): part.threshold(quantile) for part in rankings}
+    return {
+        "quantile": quantile.numerator if quantile.denominator == 1 else float(quantile),
+        "threshold": None if layerwise else next(iter(values.values())),
+        **({"thresholds": values} if layerwise else {}),
+        "pruned": sum(kept.size for kept in mask.values()) - remaining,
+        "remaining": remaining,
+    }
+
+
+def _csv(table: dict[str, Any]) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in table["quantiles"]:
+        writer.writerow({**row, **row["density"], "warning": cuts.warning(row)})
+    return buffer.getvalue()

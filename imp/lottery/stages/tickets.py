@@ -1,0 +1,126 @@
+"""One job at a time: a ticket or a control, trained in a compiled step that is kept from job to job."""
+
+import dataclasses
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_prep import files
+from data_prep.errors import InputError, one_line
+from lottery import cuts, grids, identity, jobs, locks, masks, plan, seeds, store
+from lottery.engine import assembly, models, training
+from lottery.fanout.ranks import Job
+from lottery.jobs import FROM_SCRATCH, GOING_ON, Round
+from lottery.progress import Reporter
+from lottery.recipe import Stage
+from lottery.run import Network, Run
+from lottery.tracking import track
+
+WHOLE = {"prunable": 1.0, "trainable": 1.0, "total": 1.0, "effective": 1.0}
+
+
+class Worker:
+    """Trains jobs of `run` one after the other, all in the same compiled step."""
+
+    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter):
+        self.run, self.planned, self.reporter = run, planned, reporter
+        scope, exclude = run.recipe.thresholds.scope, run.recipe.thresholds.exclude
+        self.trainer = assembly.make_trainer(run, reporter, partial(masks.in_scope, scope=scope, exclude=exclude))
+        self.shapes = self.trainer.state(0)
+
+    def __call__(self, job: Job) -> dict[str, Any]:
+        """The result of `job`. Whatever it raises becomes its record, so that the others go on."""
+        network = self.run.network(job)
+        stage: Stage = cuts.stage_of(job) if isinstance(job, Round) else "retrain"
+        try:
+            with identity.claimed(network.folder, self.run.recipe, stage):
+                if network.is_finished:
+                    return network.read_result() or {}
+                network.result.unlink(missing_ok=True)
+                return self._train(job, network)
+        except locks.Busy as error:
+            return {"status": "busy", "reason": str(error)}
+
+    def _train(self, job: Job, network: Network) -> dict[str, Any]:
+        try:
+            tracker = partial(track, self.run.recipe, self.run.folder, network.folder)
+            return training.train(self.trainer, self._task(job), network, self.reporter, tracker)
+        except locks.Busy:
+            raise
+        except Exception as error:
+            reason = one_line(error) or traceback.format_exc()
+            result = {"status": "failed", "reason": reason, **self._record(job), "timing": {}}
+            files.write_json(network.result, result)
+            return result
+
+    def _task(self, job: Job) -> training.Task:
+        self._check_devices(job)
+        mask = self._mask(job)
+        purpose = "order" if self.run.recipe.retrain.order == "same" else "ticket order"
+        finetunes = isinstance(job, Round) and job.chain.method == "finetune" and job.variant not in FROM_SCRATCH
+        return training.Task(
+            title=str(job),
+            start=lambda: self._start(job),
+            last_step=self.planned.total_steps,
+            order_seed=seeds.derive(self.run.recipe.seed, job.replicate, purpose),
+            mask=mask,
+            record=self._record(job) | self._figures(job, mask),
+            rate=self.planned.finetune_rate if finetunes else None,
+        )
+
+    def _check_devices(self, job: Job) -> None:
+        dense = self.run.replicate(job.replicate).dense.read_result() or {}
+        if (dense["replicas"], dense["xla"]) != (self.trainer.replicas, self.trainer.xla):
+            raise InputError(
+                f"the dense network was trained on {dense['replicas']} devices, this process has {self.trainer.replicas}"
+                f"{'' if dense['xla'] == self.trainer.xla else ', and one of them uses XLA'}: "
+                "give it as many of the same kind, or train both with train.devices=1"
+            )
+
+    def _record(self, job: Job) -> dict[str, Any]:
+        return {**jobs.facts(job), "epochs": self.planned.epochs(job)}
+
+    def _figures(self, job: Job, mask: masks.Mask) -> dict[str, Any]:
+        if not mask:
+            return {"density": WHOLE, "collapsed": [], "disconnected": False}
+        found = cuts.figures(mask, self.shapes, self.run.recipe, cuts.topology_of(self.run.replicate(job.replicate)))
+        if collapse := cuts.warning(found):
+            self.reporter.say(f"warning: {job}: {collapse}")
+        return found
+
+    def _mask(self, job: Job) -> masks.Mask:
+        """What `job` may use: the mask of its quantile or round (which is cut now, by whoever comes first)."""
+        if job.variant == "extended":
+            return {}
+        if isinstance(job, Round):
+            whole = cuts.cut(self.run, job.chain, job.level, self.planned.total_steps)
+        else:
+            whole = masks.load(self.run.replicate(job.replicate).mask(job.quantile))
+        mask = masks.trainable_part(whole, self.shapes.weights)
+        return masks.shuffle(mask, self._seed(job, "mask")) if job.variant in ("shuffle", "random") else mask
+
+    def _start(self, job: Job) -> store.State:
+        """Where `job` begins: from fresh weights, from the snapshot of its rewind point, or from where the round before ended,
+        which counts as that point of the schedule."""
+        if job.variant in FROM_SCRATCH:
+            seed = self._seed(job, "initialisation")
+            feed = self.trainer.feed
+            return models.initial_weights(self.run.recipe.model, feed.size, feed.classes, seed, feed.channels)
+        state = store.load_state(self._source(job))
+        slots = state.slots if self.run.recipe.retrain.slots == "restore" else {}
+        return dataclasses.replace(state, step=job.step, slots=slots)
+
+    def _source(self, job: Job) -> Path:
+        replicate = self.run.replicate(job.replicate)
+        if not isinstance(job, Round) or job.chain.method not in GOING_ON:
+            return replicate.snapshot(job.step)
+        before = Round(job.chain, job.level - 1, "extended" if job.variant == "extended" else "ticket")
+        if before.level == 0 or job.variant == "shuffle":  # which needs weights where the rounds before have none
+            return replicate.snapshot(self.planned.total_steps)
+        return replicate.network(before).final
+
+    def _seed(self, job: Job, purpose: str) -> int:
+        """A seed that all rewind points of a mask share."""
+        mask = f"round {job.level}" if isinstance(job, Round) else f"q{grids.quantile_name(job.quantile)}"
+        return seeds.derive(self.run.recipe.seed, job.replicate, f"{job.variant} {mask} {purpose}")

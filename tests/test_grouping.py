@@ -1,0 +1,414 @@
+"""Results of hand-made runs: groups of replicates, verdicts, and the headline."""
+
+import math
+
+import pytest
+from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
+
+from lottery.grids import parse_quantiles
+from lottery.jobs import Job
+from lottery.results import grouping, listing
+from lottery.run import Run
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Three replicates whose dense networks reach 90, 91 and 92 %; its grid is the quantile 60 at 1ep."""
+    made = Run(tmp_path / "run", planned())
+    dense(made, 0.90, 0.91, 0.92)
+    return made
+
+
+@pytest.fixture
+def four(tmp_path):
+    """Four replicates whose dense networks reach 90 %; the grid is 60, 80 and 90 at 1ep."""
+    made = Run(tmp_path / "four", planned("60,80,90", replicates=4))
+    dense(made, 0.90, 0.90, 0.90, 0.90)
+    return made
+
+
+def group_of(run, variant, quantile):
+    return next(
+        group
+        for group in grouping.groups(listing.rows(run), run.recipe.delta)
+        if (group.variant, group.quantile) == (variant, quantile)
+    )
+
+
+def done(run):
+    return [row for row in listing.rows(run) if row["status"] == "done"]
+
+
+def test_a_ticket_that_keeps_up_in_every_replicate_matches(run):
+    for number, accuracy in enumerate((0.902, 0.911, 0.922), 1):
+        ticket(run, number, "80", accuracy)
+
+    group = group_of(run, "ticket", 80)
+
+    margin = 2.919986 * (0.001 / math.sqrt(3)) / math.sqrt(3)  # differences 0.2, 0.1, 0.2 points
+    assert group.verdict == "matching"
+    assert (group.count, group.planned, group.rewind, group.density) == (3, 3, "1ep", pytest.approx(0.2))
+    assert group.validation_accuracy == pytest.approx((0.902 + 0.911 + 0.922) / 3)
+    assert group.difference == pytest.approx(0.005 / 3)
+    assert (group.low, group.high) == (
+        pytest.approx(0.005 / 3 - margin, rel=1e-5),
+        pytest.approx(0.005 / 3 + margin, rel=1e-5),
+    )
+
+
+def test_a_ticket_that_falls_behind_does_not_match(run):
+    for number, accuracy in enumerate((0.890, 0.899, 0.908), 1):
+        ticket(run, number, "90", accuracy)
+
+    group = group_of(run, "ticket", 90)
+
+    assert group.verdict == "not matching"
+    assert group.difference == pytest.approx(-0.011)
+    assert group.high == pytest.approx(-0.011 + 2.919986 * 0.001 / math.sqrt(3), rel=1e-5)
+
+
+def test_a_ticket_that_wavers_is_undecided(run):
+    for number, accuracy in enumerate((0.90, 0.90, 0.93), 1):
+        ticket(run, number, "95", accuracy)
+
+    assert group_of(run, "ticket", 95).verdict == "undecided"
+
+
+def test_two_replicates_do_not_decide(run):
+    for number in (1, 2):
+        ticket(run, number, "80", 0.99)
+
+    group = group_of(run, "ticket", 80)
+
+    assert (group.count, group.planned, group.verdict) == (2, 2, "undecided")
+
+
+UNFINISHED = ("missing", "failed", "diverged")
+
+
+def unfinished(run, replicate, quantile, status):
+    if status != "missing":
+        ticket(run, replicate, quantile, status=status)
+
+
+@pytest.mark.parametrize("status", UNFINISHED)
+@pytest.mark.parametrize("accuracy", [0.95, 0.85])
+def test_a_member_that_is_not_done_leaves_the_group_undecided_whatever_the_others_say(four, status, accuracy):
+    for number in (1, 2, 3, 4):
+        ticket(four, number, "80", accuracy + 0.001 * number)
+        if number != 2:
+            ticket(four, number, "60", accuracy + 0.001 * number)
+    unfinished(four, 2, "60", status)
+
+    group = group_of(four, "ticket", 60)
+
+    assert group_of(four, "ticket", 80).verdict == ("matching" if accuracy > 0.9 else "not matching")
+    assert (group.count, group.planned, group.verdict) == (3, 4, "undecided")
+    assert group.validation_accuracy == pytest.approx(accuracy + 0.008 / 3)
+    assert group.difference == pytest.approx(accuracy + 0.008 / 3 - 0.9)
+    assert group.density == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("status", UNFINISHED)
+def test_a_group_of_which_nothing_is_done_has_no_figures(run, status):
+    for number in (1, 2, 3):
+        unfinished(run, number, "60", status)
+
+    group = group_of(run, "ticket", 60)
+
+    assert (group.count, group.planned, group.verdict, group.spread) == (0, 3, "undecided", None)
+    assert (group.rewind, group.rewind_step) == ("1ep", 45)
+    assert (group.low, group.high) == (-math.inf, math.inf)
+    for figure in (group.validation_accuracy, group.test_accuracy, group.difference, group.density):
+        assert math.isnan(figure)
+
+
+def test_a_diverged_network_says_how_dense_it_is(run):
+    density = {"density": {"prunable": 0.4, "trainable": 0.41, "total": 0.42}}
+    for number in (1, 2, 3):
+        job = Job(number, parse_quantiles("60")[0], 45, "ticket")
+        more = {"quantile": 60.0, "variant": "ticket", "replicate": number, **density}
+        write(run.network(job), None, "diverged", 45, step=50, **more)
+
+    assert listing.rows(run)[-1]["density"] == 0.4
+    assert group_of(run, "ticket", 60).density == pytest.approx(0.4)
+
+
+def test_dense_networks_that_are_missing_are_planned(tmp_path):
+    run = Run(tmp_path, planned(replicates=3))
+    dense(run, 0.90)
+
+    group = grouping.groups(listing.rows(run), 0.002)[0]
+
+    assert (group.variant, group.count, group.planned, group.verdict) == ("dense", 1, 3, None)
+    assert (group.validation_accuracy, group.density) == (0.90, 1.0)
+
+
+def test_differences_are_paired_by_replicate(run):
+    for number, accuracy in ((3, 0.90), (1, 0.92), (2, 0.91)):
+        ticket(run, number, "80", accuracy)
+
+    group = group_of(run, "ticket", 80)
+
+    assert group.difference == pytest.approx(0)
+    assert group.high == pytest.approx(2.919986 * 0.02 / math.sqrt(3), rel=1e-5)
+
+
+def test_dense_networks_are_a_group_without_a_verdict(run):
+    group = grouping.groups(listing.rows(run), 0.002)[0]
+
+    assert (group.variant, group.count, group.verdict, group.density) == ("dense", 3, None, 1.0)
+    assert group.validation_accuracy == pytest.approx(0.91)
+    assert group.spread == pytest.approx(0.01)
+    assert group.test_accuracy == pytest.approx(0.90)
+
+
+def test_one_network_has_no_spread(run):
+    ticket(run, 1, "80", 0.9)
+
+    assert group_of(run, "ticket", 80).spread is None
+
+
+def test_quantiles_are_sorted_as_numbers(run):
+    for quantile in ("97.5", "9", "100", "90"):
+        ticket(run, 1, quantile, 0.9)
+
+    found = [group.quantile for group in grouping.groups(listing.rows(run), 0.002)]
+
+    assert found == [None, 9, 60, 90, 97.5, 100]
+
+
+def test_groups_go_from_dense_to_sparse_with_tickets_before_their_controls(run):
+    ticket(run, 1, "90", 0.9, step=0, variant="reinit")
+    ticket(run, 1, "90", 0.9, step=0)
+    ticket(run, 1, "95", 0.9, step=0)
+    ticket(run, 1, "80", 0.9, step=45)
+    ticket(run, 1, "80", 0.9, step=0)
+
+    found = [(group.variant, group.quantile, group.rewind) for group in grouping.groups(listing.rows(run), 0.002)]
+
+    assert found == [
+        ("dense", None, "0"),
+        ("ticket", 60, "1ep"),
+        ("ticket", 80, "0"),
+        ("ticket", 80, "1ep"),
+        ("ticket", 90, "0"),
+        ("reinit", 90, "0"),
+        ("ticket", 95, "0"),
+    ]
+
+
+def sparsest(run):
+    """The quantile or round of the headline of each series: by rewind point, of rounds by method too."""
+    found = grouping.series(grouping.groups(listing.rows(run), run.recipe.delta))
+    best = {key: grouping.sparsest_matching(tickets) for key, tickets in found.items()}
+    return {
+        rewind if method == "oneshot" else (method, rewind): group and (group.quantile or group.level)
+        for (method, rewind), group in best.items()
+    }
+
+
+def test_the_headline_is_the_sparsest_density_at_which_it_and_all_denser_ones_match(run):
+    for quantile, difference in (("60", 0.01), ("80", 0.0), ("90", -0.05), ("95", 0.01)):
+        all_replicates(run, quantile, difference)
+
+    assert sparsest(run) == {"1ep": 80}
+
+
+def test_an_undecided_density_ends_the_headline_too(run):
+    all_replicates(run, "60", 0.01)
+    ticket(run, 1, "80", 0.99)
+    all_replicates(run, "90", 0.01)
+
+    assert sparsest(run) == {"1ep": 60}
+
+
+@pytest.mark.parametrize("status", UNFINISHED)
+def test_a_density_whose_networks_are_not_done_ends_the_headline_before_a_sparser_one_that_matches(tmp_path, status):
+    run = Run(tmp_path, planned("50,80"))
+    dense(run, 0.90, 0.91, 0.92)
+    for number in (1, 2, 3):
+        unfinished(run, number, "50", status)
+    all_replicates(run, "80", 0.01)
+
+    assert group_of(run, "ticket", 80).verdict == "matching"
+    assert sparsest(run) == {"1ep": None}
+
+
+@pytest.mark.parametrize("status", UNFINISHED)
+def test_one_network_that_is_not_done_ends_the_headline_at_the_density_before(four, status):
+    for number in (1, 2, 3, 4):
+        ticket(four, number, "60", 0.95)
+        ticket(four, number, "90", 0.95)
+        if number != 3:
+            ticket(four, number, "80", 0.95)
+    unfinished(four, 3, "80", status)
+
+    assert group_of(four, "ticket", 90).verdict == "matching"
+    assert sparsest(four) == {"1ep": 60}
+
+
+def test_a_series_goes_from_dense_to_sparse_and_has_no_controls(run):
+    for quantile, difference in (("90", 0.01), ("80", -0.05), ("60", 0.01)):
+        all_replicates(run, quantile, difference)
+    all_replicates(run, "80", 0.01, variant="shuffle")
+
+    (tickets,) = grouping.series(grouping.groups(listing.rows(run), 0.002)).values()
+
+    assert [(group.variant, group.quantile) for group in tickets] == [("ticket", 60), ("ticket", 80), ("ticket", 90)]
+    assert grouping.sparsest_matching(tickets).quantile == 60
+    assert grouping.sparsest_matching([]) is None
+
+
+def test_a_rewind_point_of_which_nothing_is_trained_has_an_empty_headline(tmp_path):
+    run = Run(tmp_path, planned("60", "0,1ep"))
+    dense(run, 0.90, 0.91, 0.92)
+    all_replicates(run, "60", 0.01)
+
+    assert sparsest(run) == {"0": None, "1ep": 60}
+
+
+def test_the_headline_is_empty_where_the_densest_ticket_does_not_match(run):
+    all_replicates(run, "60", -0.05)
+    all_replicates(run, "80", 0.01)
+
+    assert sparsest(run) == {"1ep": None}
+
+
+def test_each_rewind_point_has_its_own_headline_and_controls_have_none(run):
+    all_replicates(run, "60", 0.01, step=0)
+    all_replicates(run, "60", 0.01, step=45)
+    all_replicates(run, "80", 0.01, step=45)
+    all_replicates(run, "60", -0.05, step=0, variant="reinit")
+    all_replicates(run, "60", -0.05, step=90, variant="shuffle")
+
+    assert sparsest(run) == {"0": 60, "1ep": 80}
+
+
+CHAINS = {"rewind": "1ep", "levels": 2, "methods": ["weights", "lr"], "controls": ["extended"], "control_levels": "1"}
+
+
+@pytest.fixture
+def pruned(tmp_path):
+    """Three replicates whose dense networks reach 90, 91 and 92 %; two rounds of `weights` and of `lr` from 1ep, and no
+    one-shot tickets."""
+    made = Run(tmp_path / "pruned", planned("", rounds=CHAINS | {"control_levels": "2"}))
+    dense(made, 0.90, 0.91, 0.92)
+    return made
+
+
+def test_a_group_of_which_some_are_held_against_another_network_than_the_others_is_undecided(pruned):
+    in_rounds(pruned, "lr", 1, 0.005)
+    in_round(pruned, 1, "lr", 1, 0.903, variant="extended")  # of the others there is none yet
+
+    group = next(group for group in groups_of(pruned) if (group.variant, group.method, group.level) == ("ticket", "lr", 1))
+
+    assert group.verdict == "undecided"
+
+
+def test_each_chain_has_its_own_headline(pruned):
+    in_rounds(pruned, "weights", 1, 0.01)
+    in_rounds(pruned, "weights", 2, 0.01)
+    in_rounds(pruned, "lr", 1, 0.01)
+    in_rounds(pruned, "lr", 2, 0.01)
+    in_rounds(pruned, "lr", 2, 0.02, "extended")
+
+    assert sparsest(pruned) == {("lr", "1ep"): 1, ("weights", "1ep"): 2}
+
+
+def test_groups_are_one_shot_ones_and_then_rounds_each_from_dense_to_sparse(pruned):
+    ticket(pruned, 1, "90", 0.9)
+    ticket(pruned, 1, "5", 0.9)
+    in_rounds(pruned, "lr", 2, 0.0, "extended")
+    in_rounds(pruned, "weights", 1, 0.0, "reinit")
+    in_rounds(pruned, "weights", 10, 0.0)
+
+    found = [(group.variant, group.method, group.quantile or group.level) for group in groups_of(pruned)]
+
+    assert found == [
+        ("dense", "oneshot", None),
+        ("ticket", "oneshot", 5),
+        ("ticket", "oneshot", 90),
+        ("ticket", "lr", 1),
+        ("extended", "lr", 1),
+        ("ticket", "lr", 2),
+        ("extended", "lr", 2),
+        ("ticket", "weights", 1),
+        ("reinit", "weights", 1),
+        ("ticket", "weights", 2),
+        ("ticket", "weights", 10),
+    ]
+
+
+def groups_of(run):
+    return grouping.groups(listing.rows(run), run.recipe.delta)
+
+
+def test_a_group_has_a_title_for_sentences(pruned):
+    ticket(pruned, 1, "97.5", 0.9)
+
+    titles = [group.title for group in groups_of(pruned)]
+
+    assert titles[:3] == ["dense", "ticket, quantile 97.5, rewound to 1ep", "ticket, lr, round 1, rewound to 1ep"]
+
+
+def test_the_group_of_a_round_has_the_mean_step_of_least_loss_and_the_test_accuracy_there(pruned):
+    for number, (step, reached) in enumerate(((45, 0.80), (90, 0.82), (180, 0.84)), 1):
+        in_round(pruned, number, "weights", 1, 0.9, early=(step, reached))
+
+    group = next(group for group in groups_of(pruned) if (group.method, group.level) == ("weights", 1))
+
+    assert (group.early_step, group.early_test_accuracy) == (pytest.approx(105), pytest.approx(0.82))
+    assert (group.density, group.collapse, group.against) == (0.5, None, "dense")
+
+
+def test_one_member_that_has_collapsed_marks_the_group(pruned):
+    in_round(pruned, 1, "weights", 1, 0.9)
+    in_round(pruned, 2, "weights", 1, 0.1, disconnected=True)
+
+    group = next(group for group in groups_of(pruned) if (group.method, group.level) == ("weights", 1))
+
+    assert group.collapse == "no path from input to output is left (layer collapse)"
+
+
+def test_a_replicate_that_was_added_counts_only_with_what_it_has(run):
+    for number in (1, 2, 3):
+        ticket(run, number, "60", 0.9)
+        ticket(run, number, "80", 0.9)
+    write(run.replicate(4).dense, 0.9, replicate=4)
+    ticket(run, 4, "80", 0.9)
+
+    found = {group.quantile: (group.count, group.planned) for group in groups_of(run)}
+
+    assert found == {None: (4, 4), 60: (3, 3), 80: (4, 4)}
+    assert [row["replicate"] for row in listing.rows(run) if row["variant"] == "dense"] == [1, 2, 3, 4]
+
+
+def undecided(run):
+    return [(group.method, group.quantile, group.rewind) for group in grouping.undecided(groups_of(run))]
+
+
+def test_undecided_are_one_shot_tickets_that_more_replicates_could_decide(tmp_path):
+    run = Run(tmp_path, planned("50,60,80,90", rounds={"levels": 1}))
+    dense(run, 0.90, 0.91, 0.92)
+    all_replicates(run, "50", 0.01)  # matches
+    for variant in ("ticket", "shuffle"):
+        for number, accuracy in enumerate((0.90, 0.90, 0.93), 1):
+            ticket(run, number, "60", accuracy, variant=variant)
+    for number in (1, 2):  # one is missing
+        ticket(run, number, "80", 0.9)
+    for number, status in ((1, "done"), (2, "done"), (3, "diverged")):
+        ticket(run, number, "90", 0.9 if status == "done" else None, status=status)
+    for number, accuracy in enumerate((0.90, 0.90, 0.93), 1):
+        in_round(run, number, "weights", 1, accuracy)
+
+    assert undecided(run) == [("oneshot", 60, "1ep")]
+
+
+def test_under_three_replicates_every_finished_ticket_is_undecided(tmp_path):
+    run = Run(tmp_path, planned("50,60", "0,1ep", replicates=1))
+    dense(run, 0.9)
+    ticket(run, 1, "50", 0.2, step=0)
+    ticket(run, 1, "60", 0.95)
+
+    assert undecided(run) == [("oneshot", 50, "0"), ("oneshot", 60, "1ep")]

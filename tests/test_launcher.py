@@ -1,0 +1,138 @@
+"""What the launcher says of this process, and mpirun started and ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from helpers import LAUNCHER
+
+from data_prep.errors import InputError
+from lottery import preemption
+from lottery.fanout import launcher
+from lottery.preemption import Preempted
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    for name in LAUNCHER:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(launcher, "POLL_SECONDS", 0.001)
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"])
+def test_the_rank_is_what_the_launcher_says(monkeypatch, name):
+    assert launcher.launched_rank() is None
+    monkeypatch.setenv(name, "3")
+    assert launcher.launched_rank() == 3
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_the_number_of_ranks_is_what_the_launcher_says(monkeypatch, name):
+    assert launcher.launched_size() is None
+    monkeypatch.setenv(name, "12")
+    assert launcher.launched_size() == 12
+
+
+def test_what_is_no_number_is_not_a_launchers_word(monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "many")
+
+    assert (launcher.launched_rank(), launcher.launched_size()) == (None, None)
+
+
+@pytest.mark.parametrize(("rank", "size"), [("0", "2"), ("1", "2"), ("0", None)])
+def test_a_stage_for_one_process_refuses_to_be_one_of_many_ranks(monkeypatch, rank, size):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+    if size:
+        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", size)
+
+    with pytest.raises(InputError, match=r"leave mpirun out .*--ranks"):
+        launcher.refuse_ranks()
+
+
+@pytest.mark.parametrize(("rank", "size"), [(None, None), ("0", "1"), (None, "4")])
+def test_a_stage_for_one_process_runs_alone_also_under_a_launcher(monkeypatch, rank, size):
+    for name, value in (("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)):
+        if value:
+            monkeypatch.setenv(name, value)
+
+    launcher.refuse_ranks()
+
+
+def test_the_command_starts_this_python_on_so_many_ranks(monkeypatch, tmp_path):
+    (tmp_path / "mpirun").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    line, environment = launcher.command(4, ["retrain", "--run", "runs/digits"])
+
+    assert line[:3] == [str(tmp_path / "mpirun"), "-n", "4"]
+    assert "--oversubscribe" in line
+    assert line[-6:] == [str(tmp_path / "python"), "-m", "lottery", "retrain", "--run", "runs/digits"]
+    assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_an_mpirun_on_the_path_will_do(monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mpirun").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    line, _ = launcher.command(2, ["retrain"])
+
+    assert line[0] == str(tmp_path / "bin" / "mpirun")
+
+
+def test_without_mpirun_the_way_out_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(InputError, match="pip install"):
+        launcher.command(2, ["retrain"])
+
+
+def test_a_signal_to_end_reaches_mpirun_as_one_that_it_passes_on_and_the_ranks_are_waited_for(tmp_path):
+    code = (
+        "import pathlib, signal, sys, time\n"
+        "def save(*_):\n    time.sleep(0.2)\n    pathlib.Path('saved').touch()\n    sys.exit(75)\n"
+        "signal.signal(signal.SIGUSR1, save)\n"
+        "pathlib.Path('ready').touch()\n"
+        "time.sleep(60)"
+    )
+
+    def end_when_ready():
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ender = threading.Thread(target=end_when_ready)
+    ender.start()
+    line = ["env", f"--chdir={tmp_path}", sys.executable, "-c", code]
+    with pytest.raises(Preempted, match="stopped by SIGTERM"), preemption.heeded():
+        launcher.launch(line, dict(os.environ))
+    ender.join()
+
+    assert (tmp_path / "saved").exists()
+
+
+def test_what_interrupts_the_wait_ends_mpirun(monkeypatch):
+    started, start = [], subprocess.Popen
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launcher.subprocess, "Popen", lambda *line, **how: started.append(start(*line, **how)) or started[0])
+    monkeypatch.setattr(preemption, "asked", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        launcher.launch([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ))
+
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_without_a_signal_mpiruns_exit_code_is_the_answer():
+    assert launcher.launch([sys.executable, "-c", "exit(3)"], dict(os.environ)) == 3

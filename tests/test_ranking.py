@@ -1,0 +1,391 @@
+"""Ranking: exactly k weights go, the smallest ones, and nothing that is given is changed."""
+
+import math
+import tracemalloc
+from fractions import Fraction
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lottery import ranking
+
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4)
+TIED = st.sampled_from([0.0, -0.0, 0.5, -0.5, 1.0])
+ANY = st.floats(-(2.0**100), 2.0**100, width=32)
+WEIGHTS = st.lists(hnp.arrays(np.float32, SHAPES, elements=st.one_of(TIED, ANY)), min_size=1, max_size=4).map(
+    lambda arrays: {f"layer_{index}/kernel": array for index, array in enumerate(arrays)}
+)
+QUANTILES = st.fractions(0, 100, max_denominator=1000)
+DISTINCT = st.lists(st.integers(1, 2**20), min_size=1, max_size=60, unique=True)
+ANY_SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+KINDS = st.sampled_from([(np.float16, 16, 2.0**15), (np.float32, 32, 2.0**100), (np.float64, 64, 2.0**1000)])
+
+
+@st.composite
+def cases(draw):
+    """Weights of any dtypes and shapes (scalars and empty ones too), what of them survives, how many of those go, and how
+    many weights are looked at together."""
+    weights, among = {}, {}
+    for index in range(draw(st.integers(1, 4))):
+        dtype, width, most = draw(KINDS)
+        values = st.one_of(TIED, st.floats(-most, most, width=width))
+        weights[f"layer_{index}/kernel"] = draw(hnp.arrays(dtype, ANY_SHAPES, elements=values))
+        if draw(st.booleans()):
+            among[f"layer_{index}/kernel"] = draw(hnp.arrays(bool, weights[f"layer_{index}/kernel"].shape))
+    survivors = sum(int(among[path].sum()) if path in among else array.size for path, array in weights.items())
+    return weights, among, draw(st.integers(0, survivors)), draw(st.integers(1, 7))
+
+
+def pruned(mask):
+    return sum(int(kept.size - np.count_nonzero(kept)) for kept in mask.values())
+
+
+def naive_mask(weights, count, among=None):
+    """Of the survivors, sorted by (|w|, position), drop the first `count`."""
+    alive = np.concatenate([(among or {}).get(path, np.ones(array.shape, bool)).ravel() for path, array in weights.items()])
+    magnitudes = np.concatenate([np.abs(array.ravel().astype(np.float64)) for array in weights.values()])
+    places = np.flatnonzero(alive)
+    alive[places[np.argsort(magnitudes[places], kind="stable")[:count]]] = False
+    parts = np.split(alive, np.cumsum([array.size for array in weights.values()])[:-1])
+    return {path: part.reshape(array.shape) for (path, array), part in zip(weights.items(), parts, strict=True)}
+
+
+def at(weights, quantile, layerwise=False):
+    """The mask of a quantile, over all of `weights` or in each of them."""
+    rankings = [ranking.rank(part) for part in ranking.parted(weights, layerwise)]
+    mask = {}
+    for ranked in rankings:
+        mask |= ranked.prune(ranking.pruned_count(quantile, ranked.magnitudes.size))
+    return mask
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(np.array_equal(one[path], other[path]) for path in one)
+
+
+def nested(smaller, larger):
+    return smaller.keys() == larger.keys() and all((smaller[path] <= larger[path]).all() for path in larger)
+
+
+@pytest.mark.parametrize(
+    ("quantile", "count", "expected"),
+    [
+        ("0", 10, 0),
+        ("100", 10, 9),  # the largest is never strictly below the maximum
+        ("50", 10, 5),  # 4.5
+        ("50", 11, 5),  # exactly 5
+        ("60", 101, 60),  # exactly 60, where 0.6 * 100 is 60.0
+        ("29", 101, 29),  # exactly 29, where 0.29 * 100 is 28.999999999999996
+        ("55", 101, 55),  # exactly 55, where 0.55 * 100 is 55.00000000000001
+        ("0.001", 10, 1),
+        ("90", 1, 0),
+        ("90", 0, 0),
+        ("97.5", 3_538_984, 3_450_509),  # 3450508.425
+    ],
+)
+def test_the_number_to_prune_is_the_ceiling_of_q_times_n_less_1_over_100(quantile, count, expected):
+    assert ranking.pruned_count(Fraction(quantile), count) == expected
+
+
+@relaxed
+@given(weights=WEIGHTS, quantile=QUANTILES)
+def test_exactly_k_are_pruned_whatever_the_weights(weights, quantile):
+    count = sum(array.size for array in weights.values())
+
+    mask = at(weights, quantile)
+
+    assert pruned(mask) == math.ceil(quantile * (count - 1) / 100)
+    assert {path: kept.shape for path, kept in mask.items()} == {path: array.shape for path, array in weights.items()}
+    assert all(kept.dtype == bool for kept in mask.values())
+
+
+@settings(relaxed, max_examples=300)
+@given(case=cases())
+def test_exactly_the_smallest_survivors_go_whatever_their_dtypes_and_ties_go_by_position(case):
+    weights, among, count, block = case
+
+    with mock.patch.object(ranking, "_BLOCK", block):
+        mask = ranking.rank(weights, among).prune(count)
+
+    expected = naive_mask(weights, count, among)
+    assert list(mask) == list(weights)
+    assert {path: (kept.shape, kept.dtype) for path, kept in mask.items()} == {
+        path: (array.shape, np.dtype(bool)) for path, array in weights.items()
+    }
+    assert equal(mask, expected)
+
+
+@relaxed
+@given(case=cases())
+def test_how_many_weights_are_looked_at_together_changes_nothing(case):
+    weights, among, count, block = case
+    ranked = ranking.rank(weights, among)
+    whole = ranked.prune(count)
+
+    with mock.patch.object(ranking, "_BLOCK", block):
+        assert equal(ranked.prune(count), whole)
+
+
+@relaxed
+@given(case=cases())
+def test_what_is_given_stays_as_it_is_and_what_is_returned_is_not_part_of_it(case):
+    weights, among, count, _ = case
+    given_arrays = [*weights.values(), *among.values()]
+    before = [array.tobytes() for array in given_arrays]
+    for array in given_arrays:
+        array.flags.writeable = False
+
+    mask = ranking.rank(weights, among).prune(count)
+
+    for kept in mask.values():
+        kept[...] = ~kept
+    assert [array.tobytes() for array in given_arrays] == before
+
+
+def test_only_what_survives_is_counted_and_what_went_stays_away():
+    weights = {"a/kernel": np.float32([9, 1, 2, 3]), "b/kernel": np.float32([8, 4])}
+    among = {"a/kernel": np.array([False, True, True, True]), "b/kernel": np.array([True, True])}
+
+    ranked = ranking.rank(weights, among)
+
+    assert ranked.magnitudes.tolist() == [1, 2, 3, 4, 8]
+    mask = ranked.prune(2)
+    assert mask["a/kernel"].tolist() == [False, False, False, True]
+    assert mask["b/kernel"].tolist() == [True, True]
+    assert equal(ranked.prune(0), among)
+    assert pruned(ranked.prune(5)) == 6
+
+
+def test_of_survivors_alike_the_earlier_go_and_places_that_went_before_do_not_count():
+    weights = {"a/kernel": np.zeros(4, np.float32), "b/kernel": -np.zeros(3, np.float32)}
+    among = {"a/kernel": np.array([False, True, False, True]), "b/kernel": np.array([True, False, True])}
+
+    mask = ranking.rank(weights, among).prune(2)
+
+    assert mask["a/kernel"].tolist() == [False] * 4
+    assert mask["b/kernel"].tolist() == [True, False, True]
+
+
+def test_a_mask_of_variables_that_are_not_ranked_is_no_matter():
+    among = {"a/kernel": np.array([True, False, True]), "b/kernel": np.zeros(2, bool)}
+
+    mask = ranking.rank({"a/kernel": np.float32([1, 2, 3])}, among).prune(1)
+
+    assert equal(mask, {"a/kernel": np.array([False, False, True])})
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("count", range(13))
+def test_equal_magnitudes_go_in_the_order_of_their_positions_over_blocks_and_variables(monkeypatch, block, count):
+    monkeypatch.setattr(ranking, "_BLOCK", block)
+    weights = {"a/kernel": np.ones((2, 3), np.float16), "b/kernel": -np.ones(2), "c/kernel": np.ones((4, 1), np.float32)}
+
+    mask = ranking.rank(weights).prune(count)
+
+    assert np.concatenate([kept.ravel() for kept in mask.values()]).tolist() == [False] * count + [True] * (12 - count)
+
+
+@pytest.mark.parametrize("weights", [{}, {"a/kernel": np.empty((0, 3), np.float32)}], ids=["none", "an empty one"])
+def test_where_there_are_no_weights_none_go(weights):
+    ranked = ranking.rank(weights)
+
+    assert ranked.magnitudes.size == 0
+    assert {path: kept.shape for path, kept in ranked.prune(0).items()} == {
+        path: array.shape for path, array in weights.items()
+    }
+
+
+def test_where_nothing_survived_nothing_more_goes():
+    weights, gone = {"a/kernel": np.float32([1, 2])}, {"a/kernel": np.zeros(2, bool)}
+
+    ranked = ranking.rank(weights, gone)
+
+    assert ranked.magnitudes.size == 0
+    assert equal(ranked.prune(0), gone)
+
+
+def test_an_empty_variable_between_others_changes_nothing():
+    weights = {"a/kernel": np.float32([2, 1]), "b/kernel": np.empty((0, 2), np.float32), "c/kernel": np.float32([1, 3])}
+
+    mask = ranking.rank(weights).prune(2)
+
+    assert [kept.tolist() for kept in mask.values()] == [[True, False], [], [False, True]]
+
+
+def test_weights_that_are_not_contiguous_go_by_their_c_order():
+    array = np.float32([[1, 1], [1, 2], [0, 1]]).T  # read as 1 1 0, 1 2 1
+    among = np.array([[True, True], [False, True], [True, True]]).T
+
+    assert ranking.rank({"a/kernel": array}).prune(3)["a/kernel"].tolist() == [[False, False, False], [True, True, True]]
+    assert ranking.rank({"a/kernel": array}, {"a/kernel": among}).prune(2)["a/kernel"].tolist() == [
+        [False, False, False],
+        [True, True, True],
+    ]
+
+
+@relaxed
+@given(weights=WEIGHTS, quantile=QUANTILES)
+def test_layerwise_prunes_the_k_smallest_of_each_variable(weights, quantile):
+    mask = at(weights, quantile, layerwise=True)
+
+    for path, array in weights.items():
+        k = math.ceil(quantile * (array.size - 1) / 100)
+        assert equal({path: mask[path]}, naive_mask({path: array}, k))
+
+
+@relaxed
+@given(weights=WEIGHTS, quantiles=st.tuples(QUANTILES, QUANTILES), layerwise=st.booleans())
+def test_what_a_quantile_prunes_a_higher_one_prunes_too(weights, quantiles, layerwise):
+    dense, sparse = (at(weights, quantile, layerwise) for quantile in sorted(quantiles))
+
+    assert nested(sparse, dense)
+
+
+@relaxed
+@given(case=cases(), data=st.data())
+def test_what_a_count_prunes_a_higher_one_prunes_too(case, data):
+    weights, among, count, _ = case
+    ranked = ranking.rank(weights, among)
+
+    assert nested(ranked.prune(count), ranked.prune(data.draw(st.integers(0, count))))
+
+
+@relaxed
+@given(
+    shapes=st.lists(ANY_SHAPES, min_size=1, max_size=3),
+    seed=st.integers(0, 2**31 - 1),
+    share=st.fractions(0, 1, max_denominator=20),
+    tied=st.booleans(),
+)
+def test_round_after_round_masks_only_shrink_and_by_the_count_that_is_asked_for(shapes, seed, share, tied):
+    rng = np.random.default_rng(seed)
+    mask, left = None, sum(math.prod(shape) for shape in shapes)
+
+    for _ in range(5):  # other weights in each round, those that went before among the largest
+        weights = {str(index): rng.standard_normal(shape).astype(np.float32) for index, shape in enumerate(shapes)}
+        if tied:
+            weights = {path: np.round(array) for path, array in weights.items()}
+        weights = {path: np.where(mask[path], array, 100) if mask else array for path, array in weights.items()}
+        before, gone = mask, round(share * left)
+        mask, left = ranking.rank(weights, before).prune(gone), left - gone
+        assert sum(int(kept.sum()) for kept in mask.values()) == left
+        assert before is None or nested(mask, before)
+
+
+@relaxed
+@given(magnitudes=DISTINCT, signs=st.integers(0, 2**60), quantile=QUANTILES)
+def test_without_ties_k_is_the_number_strictly_below_the_linear_quantile_of_numpy(magnitudes, signs, quantile):
+    weights = np.array([value * (-1) ** (signs >> place & 1) for place, value in enumerate(magnitudes)], np.float32)
+    exact = np.array([Fraction(value) for value in magnitudes], dtype=object)
+    below = sum(value < np.quantile(exact, quantile / 100) for value in exact)
+
+    assert pruned(at({"fc/kernel": weights}, quantile)) == below
+
+
+@relaxed
+@given(case=cases(), quantile=QUANTILES)
+def test_the_threshold_is_the_linear_quantile_of_numpy_over_the_survivors(case, quantile):
+    weights, among, _, _ = case
+    ranked = ranking.rank(weights, among)
+    assume(ranked.magnitudes.size)
+    kept = naive_mask(weights, 0, among)
+    flat = np.abs(np.concatenate([array[kept[path]] for path, array in weights.items()]).astype(np.float64))
+
+    threshold = ranked.threshold(quantile)
+
+    assert threshold == pytest.approx(np.quantile(flat, float(quantile) / 100), rel=1e-9, abs=1e-9 * flat.max())
+
+
+def test_a_hand_made_network_is_pruned_over_all_layers_together():
+    weights = {"a/kernel": np.float32([[0.1, -0.4], [0.2, 0.9]]), "b/kernel": np.float32([-0.3, 0.2, 0.8])}
+    ranked = ranking.rank(weights)  # 0.1 0.2 0.2 0.3 0.4 0.8 0.9
+
+    half = at(weights, Fraction(50))  # k = ceil(0.5 * 6) = 3
+    third = at(weights, Fraction(25))  # k = ceil(1.5) = 2: of the tied 0.2 the earlier goes
+
+    assert half["a/kernel"].tolist() == [[False, True], [False, True]]
+    assert half["b/kernel"].tolist() == [True, False, True]
+    assert third["a/kernel"].tolist() == [[False, True], [False, True]]
+    assert third["b/kernel"].tolist() == [True, True, True]
+    assert ranked.threshold(Fraction(50)) == pytest.approx(0.3)
+    assert ranked.threshold(Fraction(75)) == pytest.approx(0.6)  # halfway from 0.4 to 0.8
+
+
+def test_a_hand_made_network_is_pruned_layer_by_layer():
+    weights = {"a/kernel": np.float32([[5, -4], [3, 2]]), "b/kernel": np.float32([1, 0.5, 0.25])}
+
+    mask = at(weights, Fraction(50), layerwise=True)  # k = ceil(1.5) = 2, and ceil(1) = 1
+
+    assert mask["a/kernel"].tolist() == [[True, True], [False, False]]
+    assert mask["b/kernel"].tolist() == [True, True, False]
+
+
+def test_negative_zeros_tie_with_zeros():
+    mask = at({"a/kernel": np.float32([0.0, -0.0, 0.0, 1.0])}, Fraction(50))  # k = ceil(1.5) = 2
+
+    assert mask["a/kernel"].tolist() == [False, False, True, True]
+
+
+def test_no_quantile_prunes_a_single_weight():
+    ranked = ranking.rank({"a/kernel": np.float32([0.0])})
+
+    assert at({"a/kernel": np.float32([0.0])}, Fraction(100))["a/kernel"].tolist() == [True]
+    assert ranked.threshold(Fraction(100)) == 0
+    assert ranked.prune(1)["a/kernel"].tolist() == [False]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_magnitudes_are_in_order_and_of_the_weights_dtype(dtype):
+    ranked = ranking.rank({"a/kernel": np.array([-3, 1], dtype), "b/kernel": np.array([2], dtype)})
+
+    assert ranked.magnitudes.dtype == dtype
+    assert ranked.magnitudes.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_ranking_takes_as_much_memory_as_the_weights_and_pruning_a_byte_each(monkeypatch, tied):
+    monkeypatch.setattr(ranking, "_BLOCK", 1 << 12)
+    count = 1 << 20
+    weights = {"a/kernel": np.zeros(count, np.float32) if tied else np.arange(count, dtype=np.float32)[::-1].copy()}
+    tracemalloc.start()
+
+    try:
+        ranked = ranking.rank(weights)
+        peak_of_ranking = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        held = tracemalloc.get_traced_memory()[0]
+        ranked.prune(count // 2)
+        peak = tracemalloc.get_traced_memory()[1] - held
+    finally:
+        tracemalloc.stop()
+
+    assert peak_of_ranking < 4.2 * count
+    assert peak < 1.2 * count
+
+
+PARTED = {"a/kernel": np.ones(1), "fc/kernel": np.ones(2), "b/kernel": np.ones(3)}
+
+
+def test_weights_are_ranked_together_each_on_its_own_or_by_a_key():
+    together = ranking.parted(PARTED, layerwise=False)
+    alone = ranking.parted(PARTED, layerwise=True)
+    by_key = ranking.parted(PARTED, False, lambda path: path.startswith("fc"))
+
+    assert [list(part) for part in together] == [["a/kernel", "fc/kernel", "b/kernel"]]
+    assert [list(part) for part in alone] == [["a/kernel"], ["fc/kernel"], ["b/kernel"]]
+    assert [list(part) for part in by_key] == [["a/kernel", "b/kernel"], ["fc/kernel"]]
+    for parts in (together, alone, by_key):
+        assert all(array is PARTED[path] for part in parts for path, array in part.items())
+
+
+def test_layer_by_layer_no_key_brings_variables_together():
+    assert [list(part) for part in ranking.parted(PARTED, True, lambda path: "all")] == [[path] for path in PARTED]
+
+
+def test_of_no_weights_there_are_no_parts():
+    assert ranking.parted({}, layerwise=False) == []

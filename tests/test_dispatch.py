@@ -8,6 +8,7 @@ import pytest
 from handmade import dense, in_round, planned, ticket
 
 from lottery import stages
+from lottery.fanout.ranks import ALONE
 from lottery.jobs import Chain, Job, Round
 from lottery.plan import Plan
 from lottery.progress import Reporter
@@ -241,6 +242,19 @@ def test_of_a_failure_the_last_line_is_told():
     assert outcome({"status": "failed", "reason": "Traceback\n  File\nKeyError: 'x'\n"}) == "failed: KeyError: 'x'"
 
 
+def test_what_another_process_has_finished_meanwhile_is_finished_and_what_needs_it_is_left_to_that_one(make):
+    campaign = make()
+    (first,) = campaign.begin(rounds_of(campaign))
+
+    campaign.train(first, "busy")
+    write(campaign.run, first)
+    summary = campaign.end()
+
+    assert summary.finished == 1
+    assert [str(job)[-15:] for job, _ in summary.unfinished] == ["round 02 ticket", "round 03 ticket"]
+    assert summary.only_busy
+
+
 @pytest.mark.parametrize(("statuses", "busy"), [(["busy", "busy"], True), (["busy", "failed"], False), ([], True)])
 def test_a_command_that_only_left_what_others_train_can_say_so(statuses, busy):
     job = Job(1, Fraction(90), 0, "ticket")
@@ -264,7 +278,7 @@ def test_the_whole_command_trains_each_network_once_it_can_and_ends(make, monkey
     monkeypatch.setattr(stages, "tickets", SimpleNamespace(Worker=Worker), raising=False)
     jobs = rounds_of(campaign)
 
-    summary = dispatch.dispatch(campaign.run, campaign.made, lambda: jobs, campaign.reporter)
+    summary = dispatch.dispatch(campaign.run, campaign.made, lambda: jobs, campaign.reporter, ALONE)
 
     assert order == ["1 ticket", "2 ticket", "3 ticket", "2 reinit"]
     assert dataclasses.astuple(summary) == (4, [])

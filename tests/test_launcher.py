@@ -76,6 +76,22 @@ def test_the_command_starts_this_python_on_so_many_ranks(monkeypatch, tmp_path):
     assert environment["PATH"] == os.environ["PATH"]
 
 
+@pytest.mark.parametrize(
+    ("about", "goes_on"),
+    [("echo 'FT MPI support: yes'", True), ("echo 'FT MPI support: no'", False), ("exit 1", False), (None, False)],
+)
+def test_ranks_outlive_each_other_where_this_mpi_can_have_it_so(monkeypatch, tmp_path, about, goes_on):
+    (tmp_path / "mpirun").touch(0o755)
+    if about:
+        (tmp_path / "ompi_info").write_text(f"#!/bin/sh\n{about}\n")
+        (tmp_path / "ompi_info").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    line, _ = launcher.command(4, ["retrain"])
+
+    assert (line[-6:-4] == ["--with-ft", "ulfm"]) == goes_on
+
+
 def test_an_mpirun_on_the_path_will_do(monkeypatch, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "mpirun").touch(0o755)

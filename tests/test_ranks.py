@@ -12,7 +12,8 @@ from helpers import LAUNCHER
 
 from data_prep.errors import InputError
 from lottery import preemption
-from lottery.fanout import ranks, share
+from lottery.fanout import coordinator, ranks, share
+from lottery.fanout.share import Station
 from lottery.jobs import Job
 from lottery.preemption import Preempted
 
@@ -24,8 +25,9 @@ def plain_environment(monkeypatch):
     """No MPI launcher, no GPUs."""
     for name in (*LAUNCHER, "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(share, "_gpus", list)
+    monkeypatch.setattr(share, "_gpus", tuple)
     monkeypatch.setattr(ranks, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(coordinator, "POLL_SECONDS", 0.001)
 
 
 def mpi(monkeypatch, size):
@@ -69,7 +71,7 @@ def test_a_launcher_without_an_mpi_to_load_is_refused_with_the_way_out(monkeypat
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
 
     with pytest.raises(InputError, match=r"MPI cannot be loaded .*pip install"):
-        ranks.fan_out(list, lambda: work, lambda *_: None, print)
+        ranks.fan_out(list, lambda *_: work, lambda *_: None, print)
 
 
 def work(job):
@@ -80,7 +82,7 @@ def test_alone_a_process_does_every_job_in_order():
     found, started = [], []
 
     coordinated = ranks.fan_out(
-        lambda: list(JOBS), lambda: started.append(1) or work, lambda *pair: found.append(pair) or [], print
+        lambda: list(JOBS), lambda *_: started.append(1) or work, lambda *pair: found.append(pair) or [], print
     )
 
     assert coordinated
@@ -98,7 +100,7 @@ def test_alone_with_nothing_to_do_nothing_is_started():
 def test_alone_a_result_is_told_before_the_next_job_begins():
     events = []
 
-    def make_work():
+    def make_work(seat, beat):
         return lambda job: events.append(("work", int(job.quantile))) or {}
 
     ranks.fan_out(lambda: JOBS[:2], make_work, lambda job, _: events.append(("done", int(job.quantile))) or [], print)
@@ -122,7 +124,7 @@ def quantiles(jobs):
 def test_alone_what_a_job_has_made_possible_comes_before_what_waits():
     done, found = then({60: [63, 64], 63: [65]}), []
 
-    ranks.fan_out(lambda: JOBS[:3], lambda: work, lambda job, result: found.append(job) or done(job, result), print)
+    ranks.fan_out(lambda: JOBS[:3], lambda *_: work, lambda job, result: found.append(job) or done(job, result), print)
 
     assert quantiles(found) == [60, 63, 65, 64, 61, 62]
 
@@ -130,7 +132,7 @@ def test_alone_what_a_job_has_made_possible_comes_before_what_waits():
 def test_alone_a_chain_is_done_to_its_end():
     done, found = then({quantile: [quantile + 1] for quantile in range(60, 67)}), []
 
-    ranks.fan_out(lambda: JOBS[:1], lambda: work, lambda job, result: found.append(job) or done(job, result), print)
+    ranks.fan_out(lambda: JOBS[:1], lambda *_: work, lambda job, result: found.append(job) or done(job, result), print)
 
     assert found == JOBS
 
@@ -139,12 +141,19 @@ class Killed(BaseException):
     """What Abort does to the rank that calls it: it never returns."""
 
 
-class World:
-    """What `fan_out` uses of an MPI communicator, between threads."""
+class Failure(Exception):
+    """What MPI raises; its class says that a process has failed."""
 
-    def __init__(self, rank, boxes, broadcasts, aborted, over):
-        self.rank, self.size, self.boxes, self.broadcasts = rank, len(boxes), boxes, broadcasts
-        self.aborted, self.over = aborted, over
+    def Get_error_class(self):  # noqa: N802
+        return "process failed"
+
+
+class World:
+    """What `fan_out` uses of an MPI communicator, between threads: `boxes` from rank to rank."""
+
+    def __init__(self, rank, size, boxes, broadcasts, aborted, over, dead):
+        self.rank, self.size, self.boxes, self.broadcasts = rank, size, boxes, broadcasts
+        self.aborted, self.over, self.dead = aborted, over, dead
 
     def allgather(self, value):
         return [value] * self.size
@@ -157,47 +166,63 @@ class World:
         return value
 
     def send(self, value, rank):
-        self.boxes[rank].put(value)
+        self._check(rank)
+        self.boxes[self.rank, rank].put(value)
 
-    def iprobe(self):
+    def iprobe(self, source):
         if self.over.is_set():
             threading.Event().wait()  # this rank is no more; its thread, a daemon, ends with the tests
-        return not self.boxes[self.rank].empty()
+        self._check(source)
+        return not self.boxes[source, self.rank].empty()
 
-    def recv(self):
-        return self.boxes[self.rank].get(timeout=10)
+    def recv(self, source):
+        return self.boxes[source, self.rank].get(timeout=10)
 
     def Abort(self, code):  # noqa: N802
         self.aborted.append((self.rank, code))
         self.over.set()
         raise Killed
 
+    def _check(self, other):
+        if other in self.dead:
+            raise Failure
+
+
+HERE = threading.local()  # the `ranks` and the `world` of a thread that plays a rank
+
 
 class Ranks:
-    """`fan_out` on `size` ranks; what each returned or raised, and what was done and said."""
+    """`fan_out` on `size` ranks; what each returned or raised, and what was done and said. Rank 0 trains where there are as
+    many `cores` as ranks."""
 
-    def __init__(self, monkeypatch, size, jobs, work=work, make_jobs=None, make_work=None, done=None):
-        here = threading.local()
-        self.boxes, broadcasts = ([queue.Queue() for _ in range(size)] for _ in range(2))
-        self.aborted = []
+    def __init__(self, monkeypatch, size, jobs, work=work, make_jobs=None, make_work=None, done=None, cores=None):
+        self.boxes = {(one, other): queue.Queue() for one in range(size) for other in range(size)}
+        broadcasts = [queue.Queue() for _ in range(size)]
+        self.aborted, self.dead = [], set()
         self.done, self.said, self.started, self.worked = [], [], [], []
         self.returned, self.raised = {}, {}
         over = threading.Event()
+        station = Station("a", frozenset(range(cores or size - 1)), ())
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-        monkeypatch.setattr(ranks, "_world", lambda: here.world)
+        monkeypatch.setattr(ranks, "_world", lambda: HERE.world)
+        monkeypatch.setattr(share, "here", lambda: station)
+        failures = types.SimpleNamespace(Exception=Failure, ERR_PROC_FAILED="process failed")
+        monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=failures))
 
-        def started():
-            self.started.append(here.world.rank)
-            return lambda job: self.worked.append((here.world.rank, job)) or work(job)
+        def started(seat, beat):
+            self.started.append(HERE.world.rank)
+            return lambda job: self.worked.append((HERE.world.rank, job)) or work(job)
 
         def rank(number):
-            here.world = World(number, self.boxes, broadcasts, self.aborted, over)
+            HERE.ranks = self
+            HERE.world = World(number, size, self.boxes, broadcasts, self.aborted, over, self.dead)
             try:
                 self.returned[number] = ranks.fan_out(
                     make_jobs or (lambda: list(jobs)),
                     make_work or started,
                     lambda *pair: self.done.append(pair) or (done or nothing_more)(*pair),
                     self.said.append,
+                    ranks.Terms(),
                 )
             except (Exception, Preempted) as error:
                 self.raised[number] = error
@@ -208,9 +233,18 @@ class Ranks:
         for thread in threads:
             thread.start()
         until = time.monotonic() + 20
-        while any(thread.is_alive() for thread in threads) and not over.is_set() and time.monotonic() < until:
+
+        def alive():
+            return [number for number, thread in enumerate(threads) if thread.is_alive() and number not in self.dead]
+
+        while alive() and not over.is_set() and time.monotonic() < until:
             time.sleep(0.001)
-        self.hanging = [number for number, thread in enumerate(threads) if thread.is_alive() and not over.is_set()]
+        self.hanging = [] if over.is_set() else alive()
+
+    def die(self):
+        """What SIGKILL does to the rank that calls this."""
+        self.dead.add(HERE.world.rank)
+        threading.Event().wait()
 
 
 def test_ranks_share_the_jobs_and_each_is_done_once(monkeypatch):
@@ -219,7 +253,7 @@ def test_ranks_share_the_jobs_and_each_is_done_once(monkeypatch):
     assert ranks.hanging == []
     assert sorted(ranks.done, key=lambda pair: pair[0].quantile) == [(job, work(job)) for job in JOBS]
     assert ranks.returned == {0: True, 1: False, 2: False, 3: False}
-    assert all(box.empty() for box in ranks.boxes)
+    assert all(box.empty() for box in ranks.boxes.values())
 
 
 def test_jobs_are_handed_out_in_their_order(monkeypatch):
@@ -245,7 +279,7 @@ def test_a_slow_job_holds_up_nobody_else(monkeypatch):
     ranks = Ranks(monkeypatch, 3, JOBS, slow_first)
 
     assert ranks.hanging == []
-    assert [job for job, _ in ranks.done][-1] == JOBS[0]
+    assert JOBS[0] in [job for job, _ in ranks.done][-2:]  # it may be told in the same moment as the last of the others
     assert len(ranks.done) == len(JOBS)
 
 
@@ -293,7 +327,7 @@ def test_ranks_that_idle_while_a_chain_is_done_by_another_end_with_it(monkeypatc
     assert ranks.hanging == []
     assert [job for job, _ in ranks.done] == JOBS
     assert ranks.returned == {0: True, 1: False, 2: False, 3: False}
-    assert all(box.empty() for box in ranks.boxes)
+    assert all(box.empty() for box in ranks.boxes.values())
 
 
 def test_a_job_that_makes_nothing_possible_leaves_nobody_waiting_for_what_it_should_have(monkeypatch):
@@ -432,3 +466,105 @@ def test_one_rank_under_a_launcher_works_itself(monkeypatch):
 
     assert ranks.returned == {0: True}
     assert [job for job, _ in ranks.done] == JOBS
+
+
+def test_rank_0_trains_too_where_a_core_would_idle(monkeypatch):
+    both = threading.Barrier(2, timeout=10)
+
+    def meet(job):
+        both.wait()
+        return work(job)
+
+    ranks = Ranks(monkeypatch, 2, JOBS[:6], meet, cores=2)
+
+    assert ranks.hanging == []
+    assert ranks.returned == {0: True, 1: False}
+    assert sorted(ranks.started) == [0, 1]
+    assert sorted(job.quantile for _, job in ranks.worked) == [job.quantile for job in JOBS[:6]]
+
+
+def test_rank_0_hands_out_while_it_trains(monkeypatch):
+    others_done = threading.Event()
+
+    def slow_on_rank_0(job):
+        if HERE.world.rank == 0:
+            assert others_done.wait(10)
+        elif len(HERE.ranks.worked) == len(JOBS):
+            others_done.set()
+        return work(job)
+
+    ranks = Ranks(monkeypatch, 3, JOBS, slow_on_rank_0, cores=3)
+
+    assert ranks.hanging == []
+    assert [rank for rank, _ in ranks.worked].count(0) == 1
+    assert len(ranks.done) == len(JOBS)
+
+
+@pytest.mark.parametrize("where", ["work", "make_work"])
+def test_an_error_of_rank_0_that_trains_ends_all_ranks(monkeypatch, capsys, where):
+    ranks = Ranks(monkeypatch, 2, JOBS[:1], **{where: failing(InputError("no mask"))}, cores=2)
+
+    assert ranks.hanging == []
+    assert [code for _, code in ranks.aborted] == [2]
+    assert capsys.readouterr().err.count("no mask") == 1
+
+
+def test_the_job_of_a_rank_that_dies_is_done_by_another(monkeypatch):
+    def dies_once(job):
+        if job == JOBS[1] and not HERE.ranks.dead:
+            HERE.ranks.die()
+        return work(job)
+
+    ranks = Ranks(monkeypatch, 3, JOBS, dies_once)
+
+    assert ranks.hanging == []
+    assert sorted(ranks.done, key=lambda pair: pair[0].quantile) == [(job, work(job)) for job in JOBS]
+    (dead,) = ranks.dead
+    assert ranks.said == [f"rank {dead} is lost, at work on {JOBS[1]}: another one goes on with it"]
+    assert ranks.returned == {0: True, 3 - dead: False}
+
+
+def test_when_every_rank_has_died_what_is_left_is_said_not_to_be_done(monkeypatch):
+    def dies(job):
+        if int(job.quantile) > 60:
+            HERE.ranks.die()
+        return work(job)
+
+    ranks = Ranks(monkeypatch, 3, JOBS[:4], dies)
+
+    assert ranks.hanging == []
+    assert ranks.returned == {0: True}
+    assert [result["status"] for _, result in ranks.done] == ["done", "waiting", "waiting", "waiting"]
+    assert sorted(quantiles(job for job, _ in ranks.done)) == [60, 61, 62, 63]
+    assert "no rank is left" in ranks.said[-1]
+
+
+def test_when_rank_0_dies_the_others_save_what_they_have_and_end(monkeypatch):
+    asked = []
+    monkeypatch.setattr(preemption, "ask", asked.append)
+
+    def make_work(seat, beat):
+        def long(job):
+            HERE.ranks.dead.add(0)
+            beat()
+            assert asked == ["rank 0 is lost"]
+            raise Preempted(asked[0])
+
+        return long
+
+    monkeypatch.setattr("lottery.fanout.ranks.BEAT_SECONDS", 0)
+    ranks = Ranks(monkeypatch, 2, JOBS, make_work=make_work)
+
+    assert ranks.hanging == []
+    assert isinstance(ranks.raised[1], Preempted)
+    assert ranks.aborted == []
+
+
+def test_ranks_of_another_recipe_or_version_are_refused():
+    here = Station("a", frozenset({0}), ())
+    there = Station("b", frozenset({0}), ())
+
+    with pytest.raises(InputError, match=r"ranks 0 and 1 \(b\) have different recipes: start all with the same"):
+        ranks._seats([(here, "1", "x"), (there, "1", "y")], ranks.Terms())
+    with pytest.raises(InputError, match="have different versions of imp"):
+        ranks._seats([(here, "1", "x"), (there, "2", "x")], ranks.Terms())

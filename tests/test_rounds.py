@@ -227,7 +227,7 @@ def methods(tensorflow, trained, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IMP_DATA", str(folder / "data"))
         patch.chdir(folder)
-        patch.setattr(assembly, "set_up_tensorflow", lambda train: ["CPU:0"])  # the fixture has done so
+        patch.setattr(assembly, "set_up_tensorflow", lambda train, cores=None: ["CPU:0"])  # the fixture has done so
         patch.setattr(training, "train", train_and_note)
         patch.setattr(loop.Trainer, "load", load_and_note)
         run = with_rounds(folder, **METHODS)

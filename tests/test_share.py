@@ -1,82 +1,145 @@
-"""The part of its host's GPUs that each rank takes."""
+"""What each rank trains on: the GPUs of its own, or its share of the cores."""
 
 import os
 
 import pytest
 
+from data_prep.errors import InputError
 from lottery.fanout import share
+from lottery.fanout.share import Seat, Station, seats
 
-GPUS = share._gpus
+LISTED = share._listed
 
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch):
     """No GPUs."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(share, "_gpus", list)
-
-
-@pytest.mark.parametrize(
-    ("devices", "workers", "shares"),
-    [
-        (["0", "1", "2", "3"], 4, [["0"], ["1"], ["2"], ["3"]]),
-        (["0", "1", "2", "3"], 2, [["0", "2"], ["1", "3"]]),
-        (["0", "1", "2"], 2, [["0", "2"], ["1"]]),
-        (["4", "7"], 3, [["4"], ["7"], ["4"]]),
-        (["GPU-a"], 2, [["GPU-a"], ["GPU-a"]]),
-        ([], 2, [[], []]),
-        (["0", "1"], 1, [["0", "1"]]),
-    ],
-)
-def test_each_worker_of_a_host_has_devices_of_its_own_while_there_are_enough(devices, workers, shares):
-    assert [share.own_share(devices, position, workers) for position in range(workers)] == shares
-
-
-@pytest.mark.parametrize(
-    ("rank", "hosts", "visible"),
-    [
-        (1, ["a", "a", "a"], "0,2"),
-        (2, ["a", "a", "a"], "1,3"),
-        (1, ["a", "b", "b"], "0,2"),
-        (2, ["a", "a", "b"], "0,1,2,3"),
-    ],
-)
-def test_a_rank_sees_its_own_part_of_its_hosts_gpus(monkeypatch, rank, hosts, visible):
-    monkeypatch.setattr(share, "_gpus", lambda: ["0", "1", "2", "3"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # so that what is set below is undone
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-
-    share.take_own_gpus(rank, hosts)
-
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+    monkeypatch.setattr(share, "_listed", list)
 
 
-def not_asked():
-    raise AssertionError("the GPUs were asked for")
+def host(name="a", cores=4, gpus=()):
+    return Station(name, frozenset(range(cores)), tuple(gpus))
 
 
-def test_gpus_that_a_scheduler_granted_are_the_ones_that_are_shared(monkeypatch):
-    monkeypatch.setattr(share, "_gpus", not_asked)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7")
-
-    share.take_own_gpus(2, ["a", "a", "a"])
-
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+def gpus_of(found):
+    return {rank: seat.gpus for rank, seat in found.items()}
 
 
-def test_gpus_that_a_user_hides_stay_hidden(monkeypatch):
-    monkeypatch.setattr(share, "_gpus", not_asked)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "per_gpu", "shares"),
+    [
+        ("0123", 4, None, ["0", "1", "2", "3"]),
+        ("0123", 3, None, ["03", "1", "2"]),
+        ("0123", 5, None, [None, "0", "1", "2", "3"]),
+        ("01", 3, None, [None, "0", "1"]),
+        ("01", 4, 2, ["0", "1", "0", "1"]),
+        ("01", 5, 2, [None, "0", "1", "0", "1"]),
+        ("0", 2, 2, ["0", "0"]),
+        ("01", 2, 2, ["0", "1"]),
+    ],
+)
+def test_each_rank_of_a_host_has_gpus_of_its_own_or_one_that_so_many_share(gpus, ranks, per_gpu, shares):
+    found = gpus_of(seats([host(gpus=gpus)] * ranks, 1, per_gpu))
 
-    share.take_own_gpus(1, ["a", "a"])
+    assert found == {rank: tuple(share) for rank, share in enumerate(shares) if share}
 
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "ranks", "shares"),
+    [
+        (2, 1, 2, {0: 1, 1: 1}),
+        (2, 1, 3, {1: 1, 2: 1}),
+        (2, 2, 2, {1: 2}),
+        (64, 1, 9, dict.fromkeys(range(9), 7)),
+        (8, 2, 4, dict.fromkeys(range(4), 2)),
+        (1, 4, 3, {1: 1, 2: 1}),
+    ],
+)
+def test_without_gpus_ranks_share_the_cores_and_rank_0_trains_where_some_would_idle(cores, threads, ranks, shares):
+    assert seats([host(cores=cores)] * ranks, threads) == {rank: Seat((), count) for rank, count in shares.items()}
+
+
+def test_every_host_is_shared_by_its_own_ranks():
+    found = seats([host("a", gpus="01"), host("b", gpus="01"), host("b", gpus="01"), host("a", gpus="01")], 1)
+
+    assert gpus_of(found) == {0: ("0",), 1: ("0",), 2: ("1",), 3: ("1",)}
+
+
+def test_ranks_that_a_scheduler_has_given_different_things_to_share_nothing():
+    """As where each task of a job sees only its own GPU and cores."""
+    one = Station("a", frozenset({0, 1}), ("GPU-1",))
+    other = Station("a", frozenset({2, 3}), ("GPU-2",))
+
+    assert seats([one, other], 1) == {0: Seat(("GPU-1",), 2), 1: Seat(("GPU-2",), 2)}
+
+
+def test_a_rank_that_is_alone_has_everything():
+    assert seats([host(gpus="01")], 1) == {0: Seat(("0", "1"), 4)}
+
+
+def test_more_ranks_than_gpus_are_refused_with_the_way_out():
+    with pytest.raises(
+        InputError, match=r"^3 ranks are to train on a, which has 2 GPUs: start fewer .* 2 share one with --per-gpu"
+    ):
+        seats([host(gpus="01")] * 4, 1)
+    with pytest.raises(InputError, match=r"^3 ranks are to train on a, which has 1 GPU: .* let 3 share one"):
+        seats([host(gpus="0")] * 4, 1, per_gpu=2)
+
+
+def test_sharing_gpus_where_there_are_none_is_refused():
+    with pytest.raises(InputError, match="--per-gpu 2: there is no GPU on a"):
+        seats([host()] * 3, 1, per_gpu=2)
+
+
+def test_more_threads_than_cores_are_told_of_host_by_host():
+    stations = [host("a", cores=2)] * 4 + [host("b", cores=2)] + [host("c", cores=1, gpus="01")] * 2
+    found = seats(stations, 1)
+
+    assert share.crowded(stations, found, 1) == [
+        "3 ranks train on a with 1 thread each, but may run on 2 cores: fewer ranks would be as fast"
+    ]
+    assert share.crowded(stations[:2], seats(stations[:2], 1), 1) == []
+
+
+def test_ranks_that_run_on_cores_of_their_own_are_not_crowded():
+    stations = [Station("a", frozenset({core}), ()) for core in range(4)]
+
+    assert share.crowded(stations, seats(stations, 1), 1) == []
+
+
+def test_tensorflow_sees_the_gpus_of_the_seat():
+    share.take(Seat(("GPU-a", "GPU-b"), 4))
+
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
 
 
 def test_without_gpus_the_environment_stays_as_it_is():
-    share.take_own_gpus(1, ["a", "a"])
+    share.take(Seat((), 4))
 
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("visible", "listed", "found"),
+    [
+        (None, [], ()),
+        (None, ["GPU-a", "GPU-b"], ("GPU-a", "GPU-b")),
+        ("", ["GPU-a", "GPU-b"], ()),
+        ("1,0", ["GPU-a", "GPU-b"], ("GPU-b", "GPU-a")),
+        ("5,GPU-7", ["GPU-a"], ("5", "GPU-7")),
+        ("0,1", [], ("0", "1")),
+    ],
+)
+def test_the_gpus_at_hand_are_those_that_a_scheduler_or_a_user_shows_by_names_that_are_theirs_alone(
+    monkeypatch, visible, listed, found
+):
+    monkeypatch.setattr(share, "_listed", lambda: listed)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    assert share.here().gpus == found
 
 
 def listed_gpus(monkeypatch, folder, script):
@@ -85,7 +148,7 @@ def listed_gpus(monkeypatch, folder, script):
         (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
         (folder / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    return GPUS()
+    return LISTED()
 
 
 def test_gpus_are_those_that_nvidia_smi_lists_and_not_their_parts(monkeypatch, tmp_path):
@@ -96,7 +159,7 @@ echo "  MIG 1g.18gb Device 0: (UUID: MIG-8e1d)"
 echo "GPU 1: NVIDIA H200 (UUID: GPU-5e0a31b7)"
 """
 
-    assert listed_gpus(monkeypatch, tmp_path, script) == ["0", "1"]
+    assert listed_gpus(monkeypatch, tmp_path, script) == ["GPU-4cf8db2d", "GPU-5e0a31b7"]
 
 
 @pytest.mark.parametrize("script", [None, "echo 'No devices were found'", "echo 'GPU 0: half'; exit 9"])

@@ -74,6 +74,9 @@ class Round:
         return f"replicate-{self.replicate} {self.chain.name} round {self.level:02d} {self.variant}"
 
 
+AnyJob = Job | Round
+
+
 def one_shot(
     replicates: Iterable[int],
     quantiles: Iterable[Fraction],
@@ -125,7 +128,7 @@ def rounds(chain: Chain, levels: int, controls: Iterable[Variant] = (), control_
     return sorted(found, key=lambda job: job.level)
 
 
-def needed(job: Job | Round) -> Round | None:
+def needed(job: AnyJob) -> Round | None:
     """The network that must be trained before `job` can be: of a ticket that of the round before, of a control the ticket."""
     if isinstance(job, Job):
         return None
@@ -134,7 +137,7 @@ def needed(job: Job | Round) -> Round | None:
     return dataclasses.replace(job, level=job.level - 1) if job.level > 1 else None
 
 
-def facts(job: Job | Round) -> dict[str, Any]:
+def facts(job: AnyJob) -> dict[str, Any]:
     """What a result says of where its network stands in the grids."""
     where: dict[str, Any]
     if isinstance(job, Round):

@@ -10,7 +10,7 @@ from types import FrameType
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
-_received: signal.Signals | None = None
+_reason: str | None = None
 _deferrals = 0
 
 
@@ -21,7 +21,7 @@ class Preempted(BaseException):
 @contextlib.contextmanager
 def heeded() -> Iterator[None]:
     """Within, either signal raises Preempted in the main thread: at once, or where deferred, when its code looks."""
-    global _received
+    global _reason
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -31,7 +31,7 @@ def heeded() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _received = None
+        _reason = None
 
 
 @contextlib.contextmanager
@@ -49,15 +49,21 @@ def deferred() -> Iterator[None]:
         _deferrals -= 1
 
 
+def ask(reason: str) -> None:
+    """What a signal does, for another reason: code that defers saves what it has and ends."""
+    global _reason
+    _reason = reason
+
+
 def asked() -> bool:
-    """Whether a signal has come."""
-    return _received is not None
+    """Whether a signal has come, or somebody has asked."""
+    return _reason is not None
 
 
 def check() -> None:
-    """Raise Preempted when a signal has come."""
-    if _received is not None:
-        raise Preempted(f"stopped by {_received.name}")
+    """Raise Preempted when the process was asked to end."""
+    if _reason is not None:
+        raise Preempted(_reason)
 
 
 def ignore() -> None:
@@ -67,7 +73,6 @@ def ignore() -> None:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    global _received
-    _received = signal.Signals(number)
+    ask(f"stopped by {signal.Signals(number).name}")
     if not _deferrals:
         check()

@@ -9,11 +9,16 @@ LINE_SECONDS = 30.0
 
 
 class Reporter:
-    """Says what is going on. `prefix` names the speaker among several (`rank 2: `); `quiet` says nothing."""
+    """Says what is going on. `prefix` names the speaker among several (`rank 2: `); `quiet` says nothing. `beat` is called,
+    quiet or not, whenever what is counted has come further."""
 
-    def __init__(self, prefix: str = "", quiet: bool = False):
-        self.prefix, self.quiet = prefix, quiet
+    def __init__(self, prefix: str = "", quiet: bool = False, beat: Callable[[], None] = lambda: None):
+        self.prefix, self.quiet, self.beat = prefix, quiet, beat
         self.bars = not prefix and not quiet and sys.stderr.isatty()
+
+    def beating(self, beat: Callable[[], None]) -> "Reporter":
+        """The same, which calls `beat`."""
+        return Reporter(self.prefix, self.quiet, beat)
 
     def say(self, message: str) -> None:
         if not self.quiet:
@@ -22,11 +27,13 @@ class Reporter:
     @contextlib.contextmanager
     def counting(self, title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int], None]]:
         """Yield a function to call with the number of things just done, of `total` in all."""
-        if self.bars:
-            with _bar(title, total, unit) as advance:
-                yield advance
-        else:
-            yield self._lines(title, total, unit)
+        with _bar(title, total, unit) if self.bars else contextlib.nullcontext(self._lines(title, total, unit)) as advance:
+
+            def counted(count: int) -> None:
+                advance(count)
+                self.beat()
+
+            yield counted
 
     def _lines(self, title: str, total: int, unit: str) -> Callable[[int], None]:
         began = spoken = time.monotonic()

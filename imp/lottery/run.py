@@ -39,6 +39,11 @@ class Network:
         return self.folder / "checkpoint.h5"
 
     @property
+    def attempt(self) -> Path:
+        """There while a process is at work on it, or died of it."""
+        return self.folder / "attempt.json"
+
+    @property
     def final(self) -> Path:
         """A ticket's or a control's weights at the end; a dense network's are its last snapshot."""
         return self.folder / "final.h5"

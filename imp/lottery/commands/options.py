@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from lottery.progress import Reporter
     from lottery.run import Run
 
+STALL_SECONDS = 600.0
+
 RunOption = Annotated[Path | None, typer.Option("--run", metavar="DIR", help="Run directory; else $IMP_RUN, else runs/latest.")]
 RecipeOption = Annotated[Path | None, typer.Option("--recipe", metavar="TOML", help="Recipe; else the run's own, else digits.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe value; repeatable.")]
@@ -24,6 +26,12 @@ QuantilesOption = Annotated[
 ]
 ReplicateOption = Annotated[
     list[int] | None, typer.Option("--replicate", metavar="N", min=1, help="Only this replicate; repeatable. A new N adds one.")
+]
+PerGpuOption = Annotated[
+    int | None, typer.Option("--per-gpu", metavar="K", min=1, help="Let K ranks share each GPU; else each rank has its own.")
+]
+StallOption = Annotated[
+    float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a rank that has come no further for so long.")
 ]
 RanksOption = Annotated[int, typer.Option("--ranks", min=1, help="Start this many MPI ranks on this host.")]
 

@@ -30,9 +30,12 @@ def make_feed(
     return StreamFeed(folder, manifest, data, devices)
 
 
-def make_trainer(run: Run, reporter: Reporter, maskable: Maskable = lambda path, shape: False) -> Trainer:
-    """The compiled network of `run`, with its data set at hand; `maskable` as for `Trainer`."""
-    names = set_up_tensorflow(run.recipe.train)
+def make_trainer(
+    run: Run, reporter: Reporter, maskable: Maskable = lambda path, shape: False, cores: int | None = None
+) -> Trainer:
+    """The compiled network of `run`, with its data set at hand; `maskable` as for `Trainer`, `cores` as for
+    `set_up_tensorflow`."""
+    names = set_up_tensorflow(run.recipe.train, cores)
     folder, manifest = run.records(), run.manifest()
     trainer = Trainer(
         run.recipe, names, lambda strategy: make_feed(folder, manifest, run.recipe.data, strategy, names), maskable

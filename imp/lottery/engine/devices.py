@@ -10,13 +10,14 @@ from data_prep.errors import InputError
 from lottery.recipe import Recipe, Train
 
 
-def set_up_tensorflow(train: Train) -> list[str]:
+def set_up_tensorflow(train: Train, cores: int | None = None) -> list[str]:
     """Threads, determinism and devices, which must be settled before TensorFlow starts. Returns the devices to train on.
 
-    The GPUs this process sees; with `train.devices` = n, the first n of them, or n logical devices where there is none.
+    As many operations run at a time as there are `cores`: where None, those that the process may use. The devices are the GPUs
+    that it sees; with `train.devices` = n, the first n of them, or n logical devices where there is none.
     """
     tf.config.threading.set_intra_op_parallelism_threads(train.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(len(os.sched_getaffinity(0)))
+    tf.config.threading.set_inter_op_parallelism_threads(cores or len(os.sched_getaffinity(0)))
     tf.config.experimental.enable_op_determinism()
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:

@@ -36,7 +36,8 @@ def refuse_ranks() -> None:
 def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The command line and the environment that start `imp` with `arguments` on `ranks` ranks of this host.
 
-    More ranks than cores are allowed, and so is root. Raises InputError where there is no mpirun.
+    More ranks than cores are allowed, and so is root; ranks outlive each other where this MPI can have it so. Raises InputError
+    where there is no mpirun.
     """
     beside = Path(sys.executable).with_name("mpirun")
     mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
@@ -49,12 +50,22 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
         "--oversubscribe",
         "--bind-to",
         "none",
+        *(["--with-ft", "ulfm"] if _tolerates_faults(mpirun) else []),
         sys.executable,
         "-m",
         "lottery",
         *arguments,
     ]
     return line, {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def _tolerates_faults(mpirun: str) -> bool:
+    """Whether the Open MPI of this mpirun was built with ULFM, by which the other ranks go on when one dies."""
+    try:
+        about = subprocess.run([Path(mpirun).with_name("ompi_info")], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return "FT MPI support: yes" in about
 
 
 def launch(line: Sequence[str], environment: dict[str, str]) -> int:

@@ -1,70 +1,240 @@
-"""Hand jobs out to MPI ranks: rank 0 coordinates, the others work. The one module that imports mpi4py.
+"""Fan jobs out to MPI ranks: rank 0 coordinates, the others train, and rank 0 too where it has a seat. The one module that
+imports mpi4py.
 
 Alone, or without mpirun, a process does all the jobs itself. Ranks talk only to rank 0, and wait asleep: Open MPI's own
-waiting would burn a core that a training needs.
+waiting would burn a core that a training needs. Under `mpirun --with-ft ulfm` a rank that dies is an error to those who
+talk to it, and they go on; otherwise mpirun ends them all.
 """
 
 import contextlib
-import platform
+import queue
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from data_prep.errors import InputError, one_line
-from lottery import jobs, preemption
+from lottery import __version__, preemption
 from lottery.fanout import share
+from lottery.fanout.coordinator import Alive, Coordinator, Done, Free, Link, Lost, Result
 from lottery.fanout.launcher import launched_rank, launched_size
-
-Job = jobs.Job | jobs.Round
-Result = dict[str, Any]
-Work = Callable[[Job], Result]
-Done = Callable[[Job, Result], list[Job]]
+from lottery.fanout.share import Seat, Station
+from lottery.jobs import AnyJob
 
 POLL_SECONDS = 0.02
+BEAT_SECONDS = 1.0
+ORPHANED = "rank 0 is lost"
+
+Beat = Callable[[], None]
+Work = Callable[[AnyJob], Result]
+MakeWork = Callable[[Seat, Beat], Work]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what terms ranks work together: intra-op `threads` of each training, how many ranks share a GPU (None: none do), after
+    how many seconds of silence a rank is named, and `about`, which must be the same on all (the recipe)."""
+
+    threads: int = 1
+    about: str = ""
+    per_gpu: int | None = None
+    stall: float = 600.0
+
+
+ALONE = Terms()
 
 
 def fan_out(
-    make_jobs: Callable[[], list[Job]],
-    make_work: Callable[[], Work],
+    make_jobs: Callable[[], Sequence[AnyJob]],
+    make_work: MakeWork,
     done: Done,
     say: Callable[[str], None],
+    terms: Terms = ALONE,
 ) -> bool:
     """Do the jobs that `make_jobs` lists, in its order; call `done` with each result as it comes. What that returns are the
-    jobs that can be done now, which come before those that wait.
+    jobs that can be done now, which come before those that wait. Those that nobody is left to do get a result too.
 
-    `make_jobs` and `done` run on one rank, `make_work` once in each process that gets a job. Returns whether this process
-    is the one that coordinated. What `make_jobs` raises is raised there, and ends the other ranks quietly. Raises Preempted
-    once every rank has saved what it had under way.
+    `make_jobs` and `done` run on one rank; `make_work` once in each process that gets a job, with its seat and a function to
+    call as the work comes further. Returns whether this process is the one that coordinated. What `make_jobs` raises is
+    raised there, and ends the other ranks quietly. Raises Preempted once every rank has saved what it had under way.
     """
     world = _world() if launched_rank() is not None else None
     if world is None or world.size == 1:
-        waiting = make_jobs()
-        work = make_work() if waiting else None
-        while waiting and work:
-            job = waiting.pop(0)
-            waiting[:0] = done(job, work(job))
+        _alone(make_jobs, make_work, done, terms)
         return True
     with preemption.deferred():
-        hosts = world.allgather(platform.node())
+        stations = world.allgather((share.here(), __version__, terms.about))
         preempted = False
         if world.rank == 0:
             try:
-                jobs = make_jobs()
+                jobs, seats = make_jobs(), _seats(stations, terms)
+                for line in share.crowded([station for station, *_ in stations], seats, terms.threads):
+                    say(line)
             except BaseException:
-                world.bcast(False)
+                world.bcast(None)
                 raise
-            world.bcast(True)
+            world.bcast(seats)
+            preempted = _coordinate(world, jobs, seats, make_work, done, say, terms)
+        elif seats := world.bcast(None):
             with _aborting(world):
-                preempted = _coordinate(world, jobs, done, say)
-        elif world.bcast(None):
-            with _aborting(world):
-                _serve(world, hosts, make_work)
+                _serve(_RankPost(world), seats[world.rank], make_work)
     preemption.check()
     if preempted:
         raise preemption.Preempted("stopped, as another rank was told to")
     return bool(world.rank == 0)
+
+
+def _alone(make_jobs: Callable[[], Sequence[AnyJob]], make_work: MakeWork, done: Done, terms: Terms) -> None:
+    waiting = list(make_jobs())
+    if not waiting:
+        return
+    work = make_work(share.seats([share.here()], terms.threads, terms.per_gpu)[0], lambda: None)
+    while waiting:
+        job = waiting.pop(0)
+        waiting[:0] = done(job, work(job))
+
+
+def _seats(stations: Sequence[tuple[Station, str, str]], terms: Terms) -> dict[int, Seat]:
+    """Raises InputError where ranks differ in what they are about, or there are more of them than GPUs."""
+    for position, what in ((1, "versions of imp"), (2, "recipes")):
+        if len({station[position] for station in stations}) > 1:
+            odd = next(rank for rank, station in enumerate(stations) if station[position] != stations[0][position])
+            raise InputError(f"ranks 0 and {odd} ({stations[odd][0].host}) have different {what}: start all with the same")
+    return share.seats([station for station, *_ in stations], terms.threads, terms.per_gpu)
+
+
+def _coordinate(
+    world: Any,
+    jobs: Sequence[AnyJob],
+    seats: dict[int, Seat],
+    make_work: MakeWork,
+    done: Done,
+    say: Callable[[str], None],
+    terms: Terms,
+) -> bool:
+    """Returns whether a rank was told to end before its job was done. Where rank 0 has a seat, it hands out from a thread."""
+    desk = _Desk()
+    links: dict[int, Link] = {rank: _RankLink(world, rank) if rank else desk for rank in seats}
+    coordinator = Coordinator(links, done, say, terms.stall)
+
+    def hand_out() -> None:
+        with _aborting(world):
+            for job in coordinator.run(jobs):
+                if not coordinator.stops():
+                    done(job, {"status": "waiting", "reason": "no rank was left to train it"})
+
+    if 0 not in seats:
+        hand_out()
+        return coordinator.preempted
+    thread = threading.Thread(target=hand_out, name="coordinator")
+    thread.start()
+    with _aborting(world):
+        _serve(desk, seats[0], make_work)
+    thread.join()
+    return coordinator.preempted
+
+
+class _Post(Protocol):
+    """A working rank's end of what connects it with the coordinator."""
+
+    def next(self, result: Result | None) -> AnyJob | None:
+        """Hand in the result of the last job, if there was one, and wait for the next; None: there is none."""
+
+    def beat(self) -> None:
+        """Say that the job comes further."""
+
+
+def _serve(post: _Post, seat: Seat, make_work: MakeWork) -> None:
+    work: Work | None = None
+    result: Result | None = None
+    while job := post.next(result):
+        if work is None:
+            share.take(seat)
+            work = make_work(seat, post.beat)
+        try:
+            result = work(job)
+        except preemption.Preempted as error:
+            result = {"status": "preempted", "reason": str(error)}
+
+
+class _Desk:
+    """Both ends between the coordinator and the work in its own process."""
+
+    def __init__(self) -> None:
+        self.jobs: queue.SimpleQueue[AnyJob | None] = queue.SimpleQueue()
+        self.said: queue.SimpleQueue[Free | Alive] = queue.SimpleQueue()
+
+    def receive(self) -> Free | Alive | None:
+        return None if self.said.empty() else self.said.get()
+
+    def send(self, job: AnyJob | None) -> None:
+        self.jobs.put(job)
+
+    def next(self, result: Result | None) -> AnyJob | None:
+        self.said.put(Free(result))
+        return self.jobs.get()
+
+    def beat(self) -> None:
+        self.said.put(Alive())
+
+
+class _RankLink:
+    """The coordinator's end towards `rank`."""
+
+    def __init__(self, world: Any, rank: int):
+        self.world, self.rank = world, rank
+
+    def receive(self) -> Free | Alive | None:
+        with _losing():
+            return self.world.recv(source=self.rank) if self.world.iprobe(source=self.rank) else None
+
+    def send(self, job: AnyJob | None) -> None:
+        with _losing():
+            self.world.send(job, self.rank)
+
+
+class _RankPost:
+    """A rank's end towards the coordinator. That may be lost too: then what is under way is saved, and the rank ends."""
+
+    def __init__(self, world: Any):
+        self.world, self.spoken = world, time.monotonic()
+
+    def next(self, result: Result | None) -> AnyJob | None:
+        try:
+            with _losing():
+                self.world.send(Free(result), 0)
+                while not self.world.iprobe(source=0):
+                    time.sleep(POLL_SECONDS)
+                return self.world.recv(source=0)
+        except Lost:
+            raise preemption.Preempted(ORPHANED) from None
+
+    def beat(self) -> None:
+        if time.monotonic() - self.spoken < BEAT_SECONDS:
+            return
+        self.spoken = time.monotonic()
+        try:
+            with _losing():
+                self.world.iprobe(source=0)
+                self.world.send(Alive(), 0)
+        except Lost:
+            preemption.ask(ORPHANED)
+
+
+@contextlib.contextmanager
+def _losing() -> Iterator[None]:
+    """Raise Lost where MPI says that the process at the other end has failed."""
+    from mpi4py import MPI
+
+    try:
+        yield
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_PROC_FAILED:
+            raise
+        raise Lost from None
 
 
 @contextlib.contextmanager
@@ -72,6 +242,8 @@ def _aborting(world: Any) -> Iterator[None]:
     """End every rank when this one raises: the others would wait for it for ever."""
     try:
         yield
+    except preemption.Preempted:
+        raise
     except BaseException as error:
         print(f"imp: rank {world.rank}: {one_line(error) or traceback.format_exc()}", file=sys.stderr, flush=True)
         world.Abort(2 if one_line(error) else 1)
@@ -91,49 +263,3 @@ def _world() -> Any:
             "different MPIs; use the mpirun of the MPI that mpi4py loads"
         )
     return MPI.COMM_WORLD
-
-
-def _coordinate(world: Any, jobs: list[Job], done: Done, say: Callable[[str], None]) -> bool:
-    """Returns whether a rank was told to end before its job was done."""
-    workers = world.size - 1
-    if workers > len(jobs):
-        say(f"{workers} ranks to train on, {len(jobs)} networks to train now: {workers - len(jobs)} idle")
-    waiting = list(jobs)
-    running: dict[int, Job] = {}
-    idle: list[int] = []
-    preempted = False
-    while len(idle) < workers:
-        rank, result = _receive(world)
-        idle.append(rank)
-        if result is not None:
-            waiting[:0] = done(running.pop(rank), result)
-            preempted = preempted or result["status"] == "preempted"
-        while idle and waiting and not (preempted or preemption.asked()):
-            running[idle[0]] = waiting.pop(0)
-            world.send(running[idle[0]], idle.pop(0))
-    for rank in idle:
-        world.send(None, rank)
-    return preempted
-
-
-def _serve(world: Any, hosts: list[str], make_work: Callable[[], Work]) -> None:
-    work: Work | None = None
-    result: Result | None = None
-    while True:
-        world.send((world.rank, result), 0)
-        job = _receive(world)
-        if job is None:
-            return
-        if work is None:
-            share.take_own_gpus(world.rank, hosts)
-            work = make_work()
-        try:
-            result = work(job)
-        except preemption.Preempted as error:
-            result = {"status": "preempted", "reason": str(error)}
-
-
-def _receive(world: Any) -> Any:
-    while not world.iprobe():
-        time.sleep(POLL_SECONDS)
-    return world.recv()

@@ -1,30 +1,110 @@
-"""The part of its host's GPUs that each rank takes."""
+"""What each rank trains on: GPUs of its own, or a share of its host's cores."""
 
 import os
+import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from data_prep.errors import InputError
 
 
-def own_share(devices: Sequence[str], position: int, workers: int) -> list[str]:
-    """The devices of worker number `position` of the `workers` on a host: a part of its own, or one shared if too few."""
-    if not devices:
-        return []
-    return list(devices[position::workers]) or [devices[position % len(devices)]]
+@dataclass(frozen=True)
+class Station:
+    """Where a rank finds itself: its host, the cores it may run on, and the GPUs it may use, as CUDA names them."""
+
+    host: str
+    cores: frozenset[int]
+    gpus: tuple[str, ...]
 
 
-def take_own_gpus(rank: int, hosts: list[str]) -> None:
-    """Show TensorFlow only this rank's part of its host's GPUs. Rank 0 trains nothing and takes none."""
-    neighbours = [other for other in range(1, len(hosts)) if hosts[other] == hosts[rank]]
+@dataclass(frozen=True)
+class Seat:
+    """What one rank trains on: `gpus`, or as many `cores` where there are none."""
+
+    gpus: tuple[str, ...]
+    cores: int
+
+
+def here() -> Station:
+    return Station(os.uname().nodename, frozenset(os.sched_getaffinity(0)), _gpus())
+
+
+def seats(stations: Sequence[Station], threads: int, per_gpu: int | None = None) -> dict[int, Seat]:
+    """The seat of every rank that trains, by rank; `stations` are those of all ranks.
+
+    Ranks that find the same divide it: each takes GPUs of its own, or one that `per_gpu` ranks share, or its part of the cores.
+    Rank 0, which coordinates, has a seat too where a GPU, or cores for the `threads` of a training, would be left over.
+    Raises InputError when there are more ranks than GPUs.
+    """
+    pools: dict[Station, list[int]] = {}
+    for rank, station in enumerate(stations):
+        pools.setdefault(station, []).append(rank)
+    found: dict[int, Seat] = {}
+    for station, ranks in pools.items():
+        room = len(station.gpus) * (per_gpu or 1) or max(1, len(station.cores) // threads)
+        training = [rank for rank in ranks if rank or len(ranks) <= room]
+        if per_gpu and not station.gpus:
+            raise InputError(f"--per-gpu {per_gpu}: there is no GPU on {station.host}")
+        if station.gpus and len(training) > room:
+            raise InputError(
+                f"{len(training)} ranks are to train on {station.host}, which has {_count(len(station.gpus), 'GPU')}: start "
+                f"fewer ranks, or let {-(-len(training) // len(station.gpus))} share one with --per-gpu"
+            )
+        cores = max(1, len(station.cores) // max(1, len(training)))
+        for position, rank in enumerate(training):
+            found[rank] = Seat(_own(station.gpus, position, len(training), per_gpu), cores)
+    return dict(sorted(found.items()))
+
+
+def crowded(stations: Sequence[Station], seated: Mapping[int, Seat], threads: int) -> list[str]:
+    """A line for each host on which more cores are wanted than there are."""
+    wanted: dict[str, tuple[int, set[int]]] = {}
+    for rank, seat in seated.items():
+        if not seat.gpus:
+            count, cores = wanted.get(stations[rank].host, (0, set()))
+            wanted[stations[rank].host] = (count + 1, cores | stations[rank].cores)
+    return [
+        f"{count} ranks train on {host} with {_count(threads, 'thread')} each, but may run on {_count(len(cores), 'core')}: "
+        "fewer ranks would be as fast"
+        for host, (count, cores) in wanted.items()
+        if count * threads > len(cores)
+    ]
+
+
+def take(seat: Seat) -> None:
+    """Show TensorFlow, which must not have started, only the GPUs of `seat`."""
+    if seat.gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
+
+
+def _own(gpus: Sequence[str], position: int, ranks: int, per_gpu: int | None) -> tuple[str, ...]:
+    if per_gpu:
+        return (gpus[position % len(gpus)],)
+    return tuple(gpus[position::ranks])
+
+
+def _gpus() -> tuple[str, ...]:
+    """The GPUs that this process may use, by the names that mean the same to every process: a scheduler may call the GPU of
+    each task 0. Where they cannot be learnt, as CUDA_VISIBLE_DEVICES says."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = _gpus() if visible is None else [device for device in visible.split(",") if device]
-    if devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own_share(devices, neighbours.index(rank), len(neighbours)))
+    names = None if visible is None else [name.strip() for name in visible.split(",") if name.strip()]
+    if names == []:
+        return ()
+    listed = _listed()
+    if names is None:
+        return tuple(listed)
+    return tuple(listed[int(name)] if name.isdigit() and int(name) < len(listed) else name for name in names)
 
 
-def _gpus() -> list[str]:
-    """The numbers of the GPUs that this process may use (a container's, not all of the host's)."""
+def _listed() -> list[str]:
+    """The UUIDs of the GPUs that this process is let near (a container's, not all of the host's), in PCI order."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return []
-    return [str(index) for index, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU"))]
+    return re.findall(r"^GPU \d+: .*\(UUID: (GPU-[^)]+)\)", listed, re.MULTILINE)
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 
 from lottery import jobs
 from lottery.fanout import ranks
-from lottery.fanout.ranks import Job, Result, Work
+from lottery.fanout.coordinator import Result
+from lottery.fanout.ranks import Beat, Terms, Work
+from lottery.fanout.share import Seat
+from lottery.jobs import AnyJob
 from lottery.plan import Plan
 from lottery.progress import Reporter, duration
 from lottery.run import Run
@@ -18,7 +21,7 @@ class Summary:
     """How the jobs ended: `finished` before or now, and those that did not, with the reason."""
 
     finished: int = 0
-    unfinished: list[tuple[Job, Result]] = dataclasses.field(default_factory=list)
+    unfinished: list[tuple[AnyJob, Result]] = dataclasses.field(default_factory=list)
 
     @property
     def only_busy(self) -> bool:
@@ -30,18 +33,21 @@ class Summary:
         return [f"{job} {outcome(result)}" for job, result in self.unfinished]
 
 
-def dispatch(run: Run, planned: Plan, list_jobs: Callable[[], Sequence[Job]], reporter: Reporter) -> Summary | None:
+def dispatch(
+    run: Run, planned: Plan, list_jobs: Callable[[], Sequence[AnyJob]], reporter: Reporter, terms: Terms
+) -> Summary | None:
     """Train every job of `list_jobs` that has no result yet, each once what it needs is there, and try again what failed.
     None on a rank that does not coordinate. `list_jobs` runs where jobs are handed out; what it raises ends all ranks."""
     campaign = _Campaign(run, planned, reporter)
 
-    def make_work() -> Work:
+    def make_work(seat: Seat, beat: Beat) -> Work:
         start_tensorflow()  # here, because a rank that coordinates or idles does not need it
         from lottery.stages import tickets
 
-        return tickets.Worker(run, planned, reporter)
+        return tickets.Worker(run, planned, reporter.beating(beat), seat.cores)
 
-    coordinated = ranks.fan_out(lambda: campaign.begin(list_jobs()), make_work, campaign.done, reporter.say)
+    terms = dataclasses.replace(terms, threads=run.recipe.train.threads, about=repr(run.recipe))
+    coordinated = ranks.fan_out(lambda: campaign.begin(list_jobs()), make_work, campaign.done, reporter.say, terms)
     return campaign.end() if coordinated else None
 
 
@@ -50,10 +56,10 @@ class _Campaign:
 
     def __init__(self, run: Run, planned: Plan, reporter: Reporter):
         self.run, self.planned, self.reporter, self.summary = run, planned, reporter, Summary()
-        self.waiting: list[Job] = []
-        self.trained: set[Job] = set()  # by this command; on a shared file system their results may show up here later
+        self.waiting: list[AnyJob] = []
+        self.trained: set[AnyJob] = set()  # by this command; on a shared file system their results may show up here later
 
-    def begin(self, wanted: Sequence[Job]) -> list[Job]:
+    def begin(self, wanted: Sequence[AnyJob]) -> list[AnyJob]:
         """The jobs that can be done at once."""
         missing = [job for job in wanted if not self.run.network(job).is_finished]
         self.summary.finished = len(wanted) - len(missing)
@@ -62,7 +68,7 @@ class _Campaign:
         self.waiting = missing
         return self._released()
 
-    def done(self, job: Job, result: Result) -> list[Job]:
+    def done(self, job: AnyJob, result: Result) -> list[AnyJob]:
         """Note how `job` ended; the jobs that can be done now."""
         if result["status"] == "done":
             self.summary.finished += 1
@@ -73,8 +79,12 @@ class _Campaign:
         return self._released()
 
     def end(self) -> Summary:
-        """The summary, with those that never had what they need."""
-        busy = {job for job, result in self.summary.unfinished if result["status"] == "busy"}
+        """The summary, with those that never had what they need. What another process was training may be finished by now."""
+        unfinished = self.summary.unfinished
+        elsewhere = [job for job, result in unfinished if result["status"] == "busy" and self.run.network(job).is_finished]
+        self.summary.finished += len(elsewhere)
+        self.summary.unfinished = [(job, result) for job, result in unfinished if job not in elsewhere]
+        busy = {job for job, result in unfinished if result["status"] == "busy"}
         for job in self.waiting:  # each after what it needs, which is of an earlier round or its ticket
             needed = jobs.needed(job)
             if needed in busy:
@@ -83,12 +93,12 @@ class _Campaign:
             self.summary.unfinished.append((job, {"status": status, "reason": f"needs {needed}"}))
         return self.summary
 
-    def _released(self) -> list[Job]:
+    def _released(self) -> list[AnyJob]:
         ready = [job for job in self.waiting if self._is_ready(job)]
         self.waiting = [job for job in self.waiting if job not in ready]
         return sorted(ready, key=lambda job: isinstance(job, jobs.Round) and job.variant != "ticket")
 
-    def _is_ready(self, job: Job) -> bool:
+    def _is_ready(self, job: AnyJob) -> bool:
         needed = jobs.needed(job)
         if needed is None or needed in self.trained:
             return True

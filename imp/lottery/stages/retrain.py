@@ -2,13 +2,16 @@
 
 from data_prep.errors import InputError
 from lottery import grids
+from lottery.fanout.ranks import ALONE, Terms
 from lottery.jobs import Job
 from lottery.progress import Reporter
 from lottery.run import Run
 from lottery.stages.dispatch import Summary, dispatch
 
 
-def retrain(run: Run, reporter: Reporter, quantiles: str | None = None, rewind: str | None = None) -> Summary | None:
+def retrain(
+    run: Run, reporter: Reporter, quantiles: str | None = None, rewind: str | None = None, terms: Terms = ALONE
+) -> Summary | None:
     """Train every pair that has no result yet, and try again what failed. None on a rank that does not coordinate.
 
     Without `quantiles`, every mask there is; without `rewind`, the recipe's rewind points. Raises InputError when there are
@@ -22,7 +25,7 @@ def retrain(run: Run, reporter: Reporter, quantiles: str | None = None, rewind: 
             reporter.say(f"no controls: there is no mask of quantile {run.recipe.retrain.control_quantiles} among these")
         return jobs
 
-    return dispatch(run, run.plan(), list_jobs, reporter)
+    return dispatch(run, run.plan(), list_jobs, reporter, terms)
 
 
 def checked_jobs(run: Run, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:

@@ -1,6 +1,7 @@
 """Iterative magnitude pruning: round after round, the smallest survivors of the last one go, and what is left trains again."""
 
 from data_prep.errors import InputError
+from lottery.fanout.ranks import ALONE, Terms
 from lottery.jobs import Round
 from lottery.plan import Plan
 from lottery.progress import Reporter
@@ -11,7 +12,7 @@ from lottery.stages.dispatch import Summary, dispatch
 NO_RATE = 1e-3  # the share of the peak below which a schedule's last rate teaches nothing
 
 
-def rounds(run: Run, reporter: Reporter, levels: int | None = None) -> Summary | None:
+def rounds(run: Run, reporter: Reporter, levels: int | None = None, terms: Terms = ALONE) -> Summary | None:
     """Train every round of every chain (replicate, method, rewind point) up to `levels`, or else the recipe's, and the
     controls. None on a rank that does not coordinate.
 
@@ -24,7 +25,7 @@ def rounds(run: Run, reporter: Reporter, levels: int | None = None) -> Summary |
         run.adopt()
         return jobs
 
-    return dispatch(run, planned, list_jobs, reporter)
+    return dispatch(run, planned, list_jobs, reporter, terms)
 
 
 def checked_rounds(run: Run, planned: Plan, levels: int | None = None) -> list[Round]:

@@ -8,28 +8,29 @@ from typing import Any
 
 from data_prep import files
 from data_prep.errors import InputError, one_line
-from lottery import cuts, grids, identity, jobs, locks, masks, plan, seeds, store
+from lottery import attempts, cuts, grids, identity, jobs, locks, masks, plan, seeds, store
 from lottery.engine import assembly, models, training
-from lottery.fanout.ranks import Job
-from lottery.jobs import FROM_SCRATCH, GOING_ON, Round
+from lottery.jobs import FROM_SCRATCH, GOING_ON, AnyJob, Round
 from lottery.progress import Reporter
 from lottery.recipe import Stage
 from lottery.run import Network, Run
 from lottery.tracking import track
 
+KILLS = "set aside: twice in a row the process that trained it died without coming further"
+DEADLY = 2  # attempts that nobody came out of alive: no third one is made
 WHOLE = {"prunable": 1.0, "trainable": 1.0, "total": 1.0, "effective": 1.0}
 
 
 class Worker:
-    """Trains jobs of `run` one after the other, all in the same compiled step."""
+    """Trains jobs of `run` one after the other, all in the same compiled step, on so many `cores`."""
 
-    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter):
+    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, cores: int | None = None):
         self.run, self.planned, self.reporter = run, planned, reporter
         scope, exclude = run.recipe.thresholds.scope, run.recipe.thresholds.exclude
-        self.trainer = assembly.make_trainer(run, reporter, partial(masks.in_scope, scope=scope, exclude=exclude))
+        self.trainer = assembly.make_trainer(run, reporter, partial(masks.in_scope, scope=scope, exclude=exclude), cores)
         self.shapes = self.trainer.state(0)
 
-    def __call__(self, job: Job) -> dict[str, Any]:
+    def __call__(self, job: AnyJob) -> dict[str, Any]:
         """The result of `job`. Whatever it raises becomes its record, so that the others go on."""
         network = self.run.network(job)
         stage: Stage = cuts.stage_of(job) if isinstance(job, Round) else "retrain"
@@ -38,23 +39,26 @@ class Worker:
                 if network.is_finished:
                     return network.read_result() or {}
                 network.result.unlink(missing_ok=True)
-                return self._train(job, network)
+                with attempts.noted(network) as deaths:
+                    return self._train(job, network) if deaths < DEADLY else self._failed(job, network, KILLS)
         except locks.Busy as error:
             return {"status": "busy", "reason": str(error)}
 
-    def _train(self, job: Job, network: Network) -> dict[str, Any]:
+    def _train(self, job: AnyJob, network: Network) -> dict[str, Any]:
         try:
             tracker = partial(track, self.run.recipe, self.run.folder, network.folder)
             return training.train(self.trainer, self._task(job), network, self.reporter, tracker)
         except locks.Busy:
             raise
         except Exception as error:
-            reason = one_line(error) or traceback.format_exc()
-            result = {"status": "failed", "reason": reason, **self._record(job), "timing": {}}
-            files.write_json(network.result, result)
-            return result
+            return self._failed(job, network, one_line(error) or traceback.format_exc())
 
-    def _task(self, job: Job) -> training.Task:
+    def _failed(self, job: AnyJob, network: Network, reason: str) -> dict[str, Any]:
+        result = {"status": "failed", "reason": reason, **self._record(job), "timing": {}}
+        files.write_json(network.result, result)
+        return result
+
+    def _task(self, job: AnyJob) -> training.Task:
         self._check_devices(job)
         mask = self._mask(job)
         purpose = "order" if self.run.recipe.retrain.order == "same" else "ticket order"
@@ -69,7 +73,7 @@ class Worker:
             rate=self.planned.finetune_rate if finetunes else None,
         )
 
-    def _check_devices(self, job: Job) -> None:
+    def _check_devices(self, job: AnyJob) -> None:
         dense = self.run.replicate(job.replicate).dense.read_result() or {}
         if (dense["replicas"], dense["xla"]) != (self.trainer.replicas, self.trainer.xla):
             raise InputError(
@@ -78,10 +82,10 @@ class Worker:
                 "give it as many of the same kind, or train both with train.devices=1"
             )
 
-    def _record(self, job: Job) -> dict[str, Any]:
+    def _record(self, job: AnyJob) -> dict[str, Any]:
         return {**jobs.facts(job), "epochs": self.planned.epochs(job)}
 
-    def _figures(self, job: Job, mask: masks.Mask) -> dict[str, Any]:
+    def _figures(self, job: AnyJob, mask: masks.Mask) -> dict[str, Any]:
         if not mask:
             return {"density": WHOLE, "collapsed": [], "disconnected": False}
         found = cuts.figures(mask, self.shapes, self.run.recipe, cuts.topology_of(self.run.replicate(job.replicate)))
@@ -89,7 +93,7 @@ class Worker:
             self.reporter.say(f"warning: {job}: {collapse}")
         return found
 
-    def _mask(self, job: Job) -> masks.Mask:
+    def _mask(self, job: AnyJob) -> masks.Mask:
         """What `job` may use: the mask of its quantile or round (which is cut now, by whoever comes first)."""
         if job.variant == "extended":
             return {}
@@ -100,7 +104,7 @@ class Worker:
         mask = masks.trainable_part(whole, self.shapes.weights)
         return masks.shuffle(mask, self._seed(job, "mask")) if job.variant in ("shuffle", "random") else mask
 
-    def _start(self, job: Job) -> store.State:
+    def _start(self, job: AnyJob) -> store.State:
         """Where `job` begins: from fresh weights, from the snapshot of its rewind point, or from where the round before ended,
         which counts as that point of the schedule."""
         if job.variant in FROM_SCRATCH:
@@ -111,7 +115,7 @@ class Worker:
         slots = state.slots if self.run.recipe.retrain.slots == "restore" else {}
         return dataclasses.replace(state, step=job.step, slots=slots)
 
-    def _source(self, job: Job) -> Path:
+    def _source(self, job: AnyJob) -> Path:
         replicate = self.run.replicate(job.replicate)
         if not isinstance(job, Round) or job.chain.method not in GOING_ON:
             return replicate.snapshot(job.step)
@@ -120,7 +124,7 @@ class Worker:
             return replicate.snapshot(self.planned.total_steps)
         return replicate.network(before).final
 
-    def _seed(self, job: Job, purpose: str) -> int:
+    def _seed(self, job: AnyJob, purpose: str) -> int:
         """A seed that all rewind points of a mask share."""
         mask = f"round {job.level}" if isinstance(job, Round) else f"q{grids.quantile_name(job.quantile)}"
         return seeds.derive(self.run.recipe.seed, job.replicate, f"{job.variant} {mask} {purpose}")

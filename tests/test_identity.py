@@ -45,7 +45,7 @@ def test_the_first_to_claim_a_folder_writes_what_its_outputs_depend_on(folder, s
 def test_nothing_comes_before_the_identity_and_the_lock_is_held_meanwhile(folder):
     with identity.claimed(folder, Recipe(), "train"):
         assert sorted(path.name for path in folder.iterdir()) == [".lock", "made_with.json"]
-        assert f"process {os.getpid()} " in locks.holder(folder)
+        assert f"process {os.getpid()} " in locks.holder(folder).who
 
     assert locks.holder(folder) is None
     assert [path.name for path in folder.iterdir()] == ["made_with.json"]

@@ -42,13 +42,13 @@ def another_process(source, folder):
 
 def test_a_second_process_is_refused_at_once_and_told_who_is_writing(tmp_path):
     with another_process(HOLD, tmp_path) as other:
-        assert f"process {other.pid} on " in locks.holder(tmp_path)
+        assert f"process {other.pid} on " in locks.holder(tmp_path).who
         with (
             pytest.raises(locks.Busy, match=f"{tmp_path} is being written by process {other.pid} on "),
             locks.writing(tmp_path),
         ):
             pass
-        assert f"process {other.pid} on " in locks.holder(tmp_path)
+        assert f"process {other.pid} on " in locks.holder(tmp_path).who
 
 
 def test_a_refused_process_removes_nothing(tmp_path):
@@ -65,7 +65,7 @@ def test_a_killed_holder_leaves_the_lock_free(tmp_path):
         other.wait()
         assert locks.holder(tmp_path) is None
         with locks.writing(tmp_path):
-            assert f"process {other.pid} on " not in locks.holder(tmp_path)
+            assert f"process {other.pid} on " not in locks.holder(tmp_path).who
 
 
 def test_a_holder_that_is_done_leaves_the_lock_free(tmp_path):

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from data_prep import records
-from lottery import journal, locks, recipe
+from lottery import locks, recipe
 from lottery.jobs import Chain, Job, Round
 from lottery.run import Run
 from lottery.stages.status import status
@@ -121,9 +121,8 @@ def test_what_failed_or_diverged_is_named_with_its_reason(run):
 def test_what_is_under_way_is_named_with_its_step_and_its_process(run):
     dense = run.replicate(2).dense
     with locks.writing(dense.folder):
-        assert line(run, "train").details[0].startswith("replicate-2 dense: step 0 of 900, process ")
-        journal.append(dense.metrics, {"step": 45})
-        journal.append(dense.metrics, {"step": 90})
+        assert line(run, "train").details[0].startswith("replicate-2 dense: beginning, process ")
+        locks.note(dense.folder, "step 90 of 900")
         found = line(run, "train")
 
     assert (found.under_way, found.missing) == (1, 1)
@@ -192,7 +191,7 @@ def test_a_round_under_way_is_named_with_its_step(run):
     rounds = with_rounds(run)
     network = in_round(rounds, 2, 1)
     with locks.writing(network.folder):
-        journal.append(network.metrics, {"step": 45})
+        locks.note(network.folder, "step 45 of 900")
         (told,) = line(rounds, "rounds").details
 
     assert told.startswith("replicate-2 weights-step-000000 round 01 ticket: step 45 of 900, process ")

@@ -1,6 +1,7 @@
-"""One writer per output: an advisory lock that dies with its process and names its holder."""
+"""One writer per output: an advisory lock that dies with its process, names its holder, and says how far that has come."""
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import socket
@@ -11,6 +12,16 @@ from pathlib import Path
 
 from data_prep import files
 from data_prep.errors import InputError
+
+_held: dict[Path, int] = {}  # folders that this process writes, and the descriptors of their locks
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """Who is writing (`process 123 on host (imp retrain), since 12:30:01`), and what it noted last (empty: nothing)."""
+
+    who: str
+    note: str = ""
 
 
 class Busy(InputError):
@@ -31,8 +42,10 @@ def writing(folder: Path) -> Iterator[None]:
         try:
             _sign(descriptor)
             files.remove_stale(folder)
+            _held[folder] = descriptor
             yield
         finally:
+            _held.pop(folder, None)
             path.unlink(missing_ok=True)
             os.close(descriptor)
     finally:
@@ -41,8 +54,17 @@ def writing(folder: Path) -> Iterator[None]:
                 parent.rmdir()
 
 
-def holder(folder: Path) -> str | None:
-    """Who is writing in `folder` at this moment (`process 123 on host, since 12:30:01`), or None."""
+def note(folder: Path, text: str) -> None:
+    """Let others know how far the writing in `folder` has come, if this process holds its lock."""
+    descriptor = _held.get(folder)
+    if descriptor is not None:
+        content = os.pread(descriptor, 1000, 0).split(b"\n")[0] + b"\n" + text.encode()
+        os.pwrite(descriptor, content, 0)
+        os.truncate(descriptor, len(content))
+
+
+def holder(folder: Path) -> Holder | None:
+    """Who is writing in `folder` at this moment, or None."""
     try:
         descriptor = os.open(folder / ".lock", os.O_RDONLY)
     except FileNotFoundError:
@@ -51,9 +73,14 @@ def holder(folder: Path) -> str | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except BlockingIOError:
-        return os.read(descriptor, 1000).decode() or "another process"
+        return _read(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _read(descriptor: int) -> Holder:
+    who, _, note = os.pread(descriptor, 1000, 0).decode().partition("\n")
+    return Holder(who or "another process", note)
 
 
 def _acquire(path: Path) -> int:
@@ -62,7 +89,7 @@ def _acquire(path: Path) -> int:
         try:
             _flock(descriptor)
         except BlockingIOError:
-            who = os.read(descriptor, 1000).decode() or "another process"
+            who = _read(descriptor).who
             os.close(descriptor)
             raise Busy(f"{path.parent} is being written by {who}: wait for it, or stop it") from None
         except OSError as error:

@@ -13,6 +13,8 @@ from lottery.tables import percent, print_table
 if TYPE_CHECKING:
     from lottery.results.grouping import Group
 
+WATCH_SECONDS = 2.0
+
 
 def report(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Accuracy against density, with controls and verdicts: HTML, Markdown, CSV and a figure."""
@@ -36,12 +38,23 @@ def _finite(group: "Group") -> dict[str, Any]:
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()}
 
 
-def status(run: RunOption = None, as_json: JsonOption = False) -> None:
+def status(
+    run: RunOption = None,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show every network and go on showing, until all are done.")] = False,
+) -> None:
     """What is done, under way, failed and missing, and the time left."""
     from lottery.progress import duration
     from lottery.stages.status import status
 
     source = opened(run, must_exist=True)
+    if watch:
+        if as_json:
+            raise typer.BadParameter("--watch shows a table: leave out --json")
+        from lottery.commands import watching
+
+        watching.watch(source, WATCH_SECONDS)
+        return
     lines = status(source)
     if as_json:
         print_json([dataclasses.asdict(line) for line in lines])

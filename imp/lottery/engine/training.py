@@ -12,7 +12,7 @@ import numpy as np
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import journal, masks, preemption, store
+from lottery import journal, locks, masks, preemption, store
 from lottery.engine import checkpoints, gpus, profiling
 from lottery.engine.checkpoints import Checkpoint, Clock
 from lottery.engine.loop import Diverged, Evaluation, Trainer
@@ -22,6 +22,7 @@ from lottery.progress import Reporter
 from lottery.run import Network
 from lottery.tracking import Tracker
 
+NOTE_SECONDS = 1.0  # between two notes of how far a training has come
 NOTHING = np.empty((0, 3))  # has been found in an epoch that has not begun
 
 
@@ -111,6 +112,7 @@ class _Training:
     ):
         self.trainer, self.task, self.network = trainer, task, network
         self.rows, self.tracker, self.gauges, self.progress = rows, tracker, gauges, progress
+        self.noted = 0.0
 
     def run(self, begun: Checkpoint) -> None:
         """Train on from `begun` to the end, adding a row per evaluation to `rows`, the journal and the tracker."""
@@ -129,6 +131,7 @@ class _Training:
                 self.found.append(found)
                 self.progress(len(found))
                 step += len(found)
+                self._note(step)
                 if step < stop:
                     self._pause(step)
             if step in self.task.snapshots:
@@ -137,6 +140,11 @@ class _Training:
                 self._evaluate(step)
             if step < self.task.last_step:
                 self._pause(step)
+
+    def _note(self, step: int) -> None:
+        if time.monotonic() - self.noted > NOTE_SECONDS:
+            locks.note(self.network.folder, f"step {step} of {self.task.last_step}")
+            self.noted = time.monotonic()
 
     def _stops(self, step: int, end: int) -> list[int]:
         """Where to stop between `step` and `end`: at snapshots, at evaluations, and at `end`."""

@@ -2,13 +2,26 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import journal, locks
-from lottery.jobs import Job, Round
+from lottery import locks
+from lottery.jobs import AnyJob
 from lottery.plan import Plan
 from lottery.run import Network, Run
+
+State = Literal["done", "running", "failed", "diverged", "waiting"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """Where one network stands: `told` is how far and where it is running, or why it failed; `epochs` what is left of it."""
+
+    title: str
+    state: State
+    told: str = ""
+    epochs: float = 0.0
 
 
 @dataclasses.dataclass
@@ -35,71 +48,79 @@ def status(run: Run) -> list[Line]:
         records.missing = 1
         records.details.append(str(error))
         return [records]
-    lines = [records, _dense(run, planned)]
+    lines = {stage: _line(stage, found, speed(run)) for stage, found in standings(run, planned).items()}
+    masks = {"thresholds": _masks(run)} if "retrain" in lines else {}
+    order = ("train", "thresholds", "retrain", "rounds")
+    return [records, *((lines | masks)[stage] for stage in order if stage in lines | masks)]
+
+
+def standings(run: Run, planned: Plan) -> dict[str, list[Standing]]:
+    """Every network by stage: `train`, and `retrain` and `rounds` where the recipe asks for them or some were begun."""
     replicates = [run.replicate(number) for number in run.known_numbers()]
+    whole = planned.total_steps / planned.steps_per_epoch
+    found = {"train": [_standing(replicate.dense, f"{replicate.folder.name} dense", whole) for replicate in replicates]}
     if "oneshot" in run.recipe.pruning or any(replicate.thresholds.exists() for replicate in replicates):
-        lines += [_masks(run), _networks("retrain", run, planned, run.jobs(planned))]
-    if "rounds" in run.recipe.pruning:
-        lines.append(_networks("rounds", run, planned, planned.rounds(run.numbers(), run.recipe.rounds.levels)))
-    elif any((replicate.folder / "rounds").exists() for replicate in replicates):
-        lines.append(_networks("rounds", run, planned, []))
-    return lines
+        found["retrain"] = _of_jobs("retrain", run, planned, run.jobs(planned))
+    rounds = planned.rounds(run.numbers(), run.recipe.rounds.levels) if "rounds" in run.recipe.pruning else []
+    if rounds or any((replicate.folder / "rounds").exists() for replicate in replicates):
+        found["rounds"] = _of_jobs("rounds", run, planned, rounds)
+    return found
 
 
-def _dense(run: Run, planned: Plan) -> Line:
-    line = Line("train")
-    for replicate in map(run.replicate, run.known_numbers()):
-        _count(line, replicate.dense, f"{replicate.folder.name} dense", planned)
-    _estimate(run, line, line.missing * planned.total_steps / planned.steps_per_epoch)
-    return line
-
-
-def _masks(run: Run) -> Line:
-    """Every replicate of the recipe should have the masks that any has; one that was added has what it was given."""
-    line = Line("thresholds")
-    made = {number: set(run.replicate(number).quantiles()) for number in run.known_numbers()}
-    wanted = set(run.recipe.quantiles()).union(*(made[number] for number in run.numbers()))
-    line.done = sum(map(len, made.values()))
-    line.missing = sum(len(wanted - made[number]) for number in run.numbers())
-    return line
-
-
-def _networks(stage: str, run: Run, planned: Plan, jobs: Sequence[Job | Round]) -> Line:
+def _of_jobs(stage: str, run: Run, planned: Plan, jobs: Sequence[AnyJob]) -> list[Standing]:
     """The networks of `jobs`, and others of `stage` that were begun: of added replicates, or of grids that were given."""
-    line = Line(stage)
-    left = sum(planned.epochs(job) for job in jobs if _count(line, run.network(job), str(job), planned))
+    found = [_standing(run.network(job), str(job), planned.epochs(job)) for job in jobs]
     counted = {run.network(job) for job in jobs}
     for replicate in map(run.replicate, run.known_numbers()):
         for network in replicate.networks():
             if network not in counted and network.folder.is_relative_to(replicate.folder / stage):
-                _count(line, network, str(network.folder.relative_to(run.folder)), planned)
-    _estimate(run, line, left)
-    return line
+                found.append(_standing(network, str(network.folder.relative_to(run.folder)), 0.0))
+    return found
 
 
-def _count(line: Line, network: Network, title: str, planned: Plan) -> bool:
-    """Count `network` in `line`; whether it has still to be trained."""
+def _standing(network: Network, title: str, epochs: float) -> Standing:
     result = network.read_result()
     if result and result["status"] == "done":
-        line.done += 1
-        return False
+        return Standing(title, "done")
     if result:
-        line.failed += 1
-        line.details.append(f"{title}: {result['status']}, {str(result.get('reason')).strip().splitlines()[-1]}")
-        return bool(result["status"] == "failed")
-    who = locks.holder(network.folder)
-    if who:
-        line.under_way += 1
-        rows = journal.read(network.metrics)
-        line.details.append(f"{title}: step {rows[-1]['step'] if rows else 0} of {planned.total_steps}, {who}")
-    else:
-        line.missing += 1
-    return True
+        reason = str(result.get("reason")).strip().splitlines()[-1]
+        again = result["status"] == "failed"  # and will be tried again
+        return Standing(title, "failed" if again else "diverged", reason, epochs if again else 0.0)
+    if holder := locks.holder(network.folder):
+        return Standing(title, "running", f"{holder.note or 'beginning'}, {holder.who}", epochs)
+    return Standing(title, "waiting", "", epochs)
 
 
-def _estimate(run: Run, line: Line, epochs: float) -> None:
-    """Time left at the speed of this run's finished networks, one at a time."""
-    if epochs:
-        results = [files.read_json(path) for path in run.folder.glob("replicate-*/**/result.json")]
-        speeds = [result["timing"]["seconds"] / result["epochs"] for result in results if result["status"] == "done"]
-        line.seconds_left = epochs * sum(speeds) / len(speeds) if speeds else None
+def _line(stage: str, found: Sequence[Standing], speed: float | None) -> Line:
+    def count(*states: State) -> int:
+        return sum(standing.state in states for standing in found)
+
+    left = sum(standing.epochs for standing in found)
+    return Line(
+        stage,
+        done=count("done"),
+        under_way=count("running"),
+        failed=count("failed", "diverged"),
+        missing=count("waiting"),
+        seconds_left=left * speed if left and speed is not None else None,
+        details=[
+            f"{one.title}: {one.told}" if one.state == "running" else f"{one.title}: {one.state}, {one.told}"
+            for one in found
+            if one.told
+        ],
+    )
+
+
+def _masks(run: Run) -> Line:
+    """Every replicate of the recipe should have the masks that any has; one that was added has what it was given."""
+    made = {number: set(run.replicate(number).quantiles()) for number in run.known_numbers()}
+    wanted = set(run.recipe.quantiles()).union(*(made[number] for number in run.numbers()))
+    missing = sum(len(wanted - made[number]) for number in run.numbers())
+    return Line("thresholds", done=sum(map(len, made.values())), missing=missing)
+
+
+def speed(run: Run) -> float | None:
+    """Seconds an epoch, a mean of this run's finished networks; None before there is one."""
+    results = [files.read_json(path) for path in run.folder.glob("replicate-*/**/result.json")]
+    speeds = [result["timing"]["seconds"] / result["epochs"] for result in results if result["status"] == "done"]
+    return sum(speeds) / len(speeds) if speeds else None

@@ -23,7 +23,7 @@ loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.02)  # and on
 cli.main()
 """
 MPIRUN = Path(sys.executable).with_name("mpirun")
-tolerant = pytest.mark.skipif(not launcher._tolerates_faults(str(MPIRUN)), reason="this Open MPI is built without ULFM")
+tolerant = pytest.mark.skipif(not launcher.tolerates_faults(str(MPIRUN)), reason="this Open MPI is built without ULFM")
 
 
 def start(work, ranks, *options):

@@ -4,7 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from lottery.jobs import Chain, Job, Round, chains, needed, one_shot, rounds
+from data_prep.errors import InputError
+from lottery.jobs import Chain, Job, Part, Round, chains, needed, one_shot, rounds
 
 CONTROLS = ["reinit", "shuffle", "random"]
 WEIGHTS, LR = Chain(1, "weights", 45), Chain(2, "lr", 90)
@@ -158,3 +159,28 @@ def test_whatever_a_network_of_a_chain_waits_for_comes_before_it():
     for place, job in enumerate(found):
         before = needed(job)
         assert before is None or found.index(before) < place
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
+def test_the_parts_of_a_grid_are_all_of_it_and_share_nothing(count):
+    jobs = one_shot([1, 2], [Fraction(80), Fraction(90)], [0, 45], CONTROLS, [Fraction(90)])
+
+    parts = [Part(index, count).of(jobs) for index in range(1, count + 1)]
+
+    assert sorted(str(job) for part in parts for job in part) == sorted(map(str, jobs))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_chain_of_rounds_is_not_divided():
+    jobs = [*rounds(WEIGHTS, 3, ["reinit"], [2]), *rounds(LR, 2)]
+
+    assert Part(1, 2).of(jobs) == rounds(WEIGHTS, 3, ["reinit"], [2])
+    assert Part(2, 2).of(jobs) == rounds(LR, 2)
+    assert Part(3, 3).of(jobs) == []
+
+
+def test_a_part_is_written_as_a_fraction():
+    assert Part.parse(" 3/20 ") == Part(3, 20)
+    for text in ("", "3", "0/4", "5/4", "a/b", "-1/2", "1/0", "1/2/3"):
+        with pytest.raises(InputError, match="write 3/20 for the third of twenty"):
+            Part.parse(text)

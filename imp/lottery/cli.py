@@ -7,7 +7,7 @@ import traceback
 import typer
 
 from lottery.bench.commands import app as bench
-from lottery.commands import preparing, reading, stages
+from lottery.commands import cluster, preparing, reading, stages
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -29,6 +29,7 @@ app.command()(reading.compare)
 app.command()(reading.export)
 app.command()(reading.status)
 app.command(name="run")(stages.run_all)
+app.add_typer(cluster.app, name="slurm")
 app.add_typer(bench, name="bench")
 
 

@@ -1,10 +1,12 @@
 """The networks to train under masks: one-shot tickets by quantile and rewind point, rounds of pruning, their controls."""
 
 import dataclasses
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from data_prep.errors import InputError
 from lottery.grids import quantile_name
 
 Variant = Literal["ticket", "reinit", "shuffle", "random", "extended"]
@@ -75,6 +77,7 @@ class Round:
 
 
 AnyJob = Job | Round
+OneJob = TypeVar("OneJob", bound=Job | Round)
 
 
 def one_shot(
@@ -126,6 +129,32 @@ def rounds(chain: Chain, levels: int, controls: Iterable[Variant] = (), control_
         elif chain.method in GOING_ON:
             found += [Round(chain, level, control) for level in range(1, max(chosen, default=0) + 1)]
     return sorted(found, key=lambda job: job.level)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The `index`-th of `count` parts of a grid, from 1: as many tasks of a job array do it without knowing of each other."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Part":
+        """`3/20`. Raises InputError when it is not that."""
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise InputError(f"{text!r} is no part of a grid: write 3/20 for the third of twenty")
+        return cls(int(match[1]), int(match[2]))
+
+    def of(self, jobs: Sequence[OneJob]) -> list[OneJob]:
+        """The jobs of this part, every `count`-th; a chain of rounds is not divided."""
+        places: dict[AnyJob | Chain, int] = {}
+        for job in jobs:
+            places.setdefault(job.chain if isinstance(job, Round) else job, len(places))
+        return [job for job in jobs if places[job.chain if isinstance(job, Round) else job] % self.count == self.index - 1]
+
+
+WHOLE = Part(1, 1)
 
 
 def needed(job: AnyJob) -> Round | None:

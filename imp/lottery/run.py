@@ -167,6 +167,11 @@ class Run:
     def report(self) -> Path:
         return self.folder / "report"
 
+    @property
+    def slurm(self) -> Path:
+        """Batch scripts, and the logs of their jobs."""
+        return self.folder / "slurm"
+
     def records(self) -> Path:
         """The folder of the prepared set: `data.path`, or else one under `IMP_DATA`, or `data` in the current folder."""
         return Path(self.recipe.data.path) if self.recipe.data.path else default_records(self.recipe.records())

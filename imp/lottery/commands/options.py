@@ -30,6 +30,9 @@ ReplicateOption = Annotated[
 PerGpuOption = Annotated[
     int | None, typer.Option("--per-gpu", metavar="K", min=1, help="Let K ranks share each GPU; else each rank has its own.")
 ]
+PartOption = Annotated[
+    str, typer.Option("--part", metavar="I/N", help="Only the I-th of N parts of the grid, as for a task of a job array.")
+]
 StallOption = Annotated[
     float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a rank that has come no further for so long.")
 ]

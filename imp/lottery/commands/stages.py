@@ -13,6 +13,7 @@ import typer
 from lottery.commands.options import (
     STALL_SECONDS,
     JsonOption,
+    PartOption,
     PerGpuOption,
     QuantilesOption,
     RanksOption,
@@ -111,15 +112,18 @@ def retrain(
         int | None, typer.Option(metavar="N", min=1, help="Add replicates to undecided pairs, up to the N-th.")
     ] = None,
     ranks: RanksOption = 1,
+    part: PartOption = "1/1",
     per_gpu: PerGpuOption = None,
     stall: StallOption = STALL_SECONDS,
 ) -> None:
     """Train every (mask, rewind point) pair and its controls; fans out under mpirun."""
     from lottery.fanout.ranks import Terms
+    from lottery.jobs import Part
     from lottery.stages.retrain import checked_jobs, retrain
 
     target = opened(run, recipe, set_, chosen=replicate)
-    shared = {"--per-gpu": per_gpu, "--stall": stall}
+    terms = Terms(per_gpu=per_gpu, stall=stall, part=Part.parse(part))
+    shared = {"--part": part, "--per-gpu": per_gpu, "--stall": stall}
 
     def on_grids(target: "Run", quantiles: str | None, rewind: str | None) -> None:
         options = {"--quantiles": quantiles, "--rewind": rewind, **shared}
@@ -127,7 +131,7 @@ def retrain(
             checked_jobs(target, quantiles, rewind)  # here, so that bad input is one line without mpirun's own
             _on_ranks(ranks, "retrain", target, options)
         else:
-            _conclude(retrain(target, reporter(), quantiles, rewind, Terms(per_gpu=per_gpu, stall=stall)))
+            _conclude(retrain(target, reporter(), quantiles, rewind, terms))
 
     if until_decided is None:
         on_grids(target, quantiles, rewind)
@@ -148,19 +152,22 @@ def rounds(
     levels: Annotated[int | None, typer.Option(min=1, max=100, help="Rounds of pruning; else the recipe's.")] = None,
     replicate: ReplicateOption = None,
     ranks: RanksOption = 1,
+    part: PartOption = "1/1",
     per_gpu: PerGpuOption = None,
     stall: StallOption = STALL_SECONDS,
 ) -> None:
     """Iterative magnitude pruning: prune some of what is left, rewind, train, again; fans out under mpirun."""
     from lottery.fanout.ranks import Terms
+    from lottery.jobs import Part
     from lottery.stages.rounds import checked_rounds, rounds
 
     target = opened(run, recipe, set_, chosen=replicate)
+    terms = Terms(per_gpu=per_gpu, stall=stall, part=Part.parse(part))
     if _starts_ranks(ranks):
         checked_rounds(target, target.plan(), levels)
-        _on_ranks(ranks, "rounds", target, {"--levels": levels, "--per-gpu": per_gpu, "--stall": stall})
+        _on_ranks(ranks, "rounds", target, {"--levels": levels, "--part": part, "--per-gpu": per_gpu, "--stall": stall})
     else:
-        _conclude(rounds(target, reporter(), levels, Terms(per_gpu=per_gpu, stall=stall)))
+        _conclude(rounds(target, reporter(), levels, terms))
 
 
 def _conclude(summary: "Summary | None") -> None:

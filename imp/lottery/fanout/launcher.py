@@ -39,18 +39,15 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     More ranks than cores are allowed, and so is root; ranks outlive each other where this MPI can have it so. Raises InputError
     where there is no mpirun.
     """
-    beside = Path(sys.executable).with_name("mpirun")
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
-    if not mpirun:
-        raise InputError("no mpirun found: `pip install 'imp-lottery[local]'` brings one, or load your cluster's MPI")
+    starter = mpirun()
     line = [
-        mpirun,
+        starter,
         "-n",
         str(ranks),
         "--oversubscribe",
         "--bind-to",
         "none",
-        *(["--with-ft", "ulfm"] if _tolerates_faults(mpirun) else []),
+        *(["--with-ft", "ulfm"] if tolerates_faults(starter) else []),
         sys.executable,
         "-m",
         "lottery",
@@ -59,7 +56,16 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     return line, {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def _tolerates_faults(mpirun: str) -> bool:
+def mpirun() -> str:
+    """The mpirun beside this Python, or else on the path. Raises InputError where there is none."""
+    beside = Path(sys.executable).with_name("mpirun")
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if not found:
+        raise InputError("no mpirun found: `pip install 'imp-lottery[local]'` brings one, or load your cluster's MPI")
+    return found
+
+
+def tolerates_faults(mpirun: str) -> bool:
     """Whether the Open MPI of this mpirun was built with ULFM, by which the other ranks go on when one dies."""
     try:
         about = subprocess.run([Path(mpirun).with_name("ompi_info")], capture_output=True, text=True, check=True).stdout

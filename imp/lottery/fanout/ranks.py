@@ -22,7 +22,7 @@ from lottery.fanout import share
 from lottery.fanout.coordinator import Alive, Coordinator, Done, Free, Link, Lost, Result
 from lottery.fanout.launcher import launched_rank, launched_size
 from lottery.fanout.share import Seat, Station
-from lottery.jobs import AnyJob
+from lottery.jobs import WHOLE, AnyJob, Part
 
 POLL_SECONDS = 0.02
 BEAT_SECONDS = 1.0
@@ -36,12 +36,14 @@ MakeWork = Callable[[Seat, Beat], Work]
 @dataclass(frozen=True)
 class Terms:
     """On what terms ranks work together: intra-op `threads` of each training, how many ranks share a GPU (None: none do), after
-    how many seconds of silence a rank is named, and `about`, which must be the same on all (the recipe)."""
+    how many seconds of silence a rank is named, which `part` of the grid is theirs, and `about`, which must be the same on
+    all (the recipe)."""
 
     threads: int = 1
     about: str = ""
     per_gpu: int | None = None
     stall: float = 600.0
+    part: Part = WHOLE
 
 
 ALONE = Terms()

@@ -47,7 +47,9 @@ def dispatch(
         return tickets.Worker(run, planned, reporter.beating(beat), seat.cores)
 
     terms = dataclasses.replace(terms, threads=run.recipe.train.threads, about=repr(run.recipe))
-    coordinated = ranks.fan_out(lambda: campaign.begin(list_jobs()), make_work, campaign.done, reporter.say, terms)
+    coordinated = ranks.fan_out(
+        lambda: campaign.begin(terms.part.of(list_jobs())), make_work, campaign.done, reporter.say, terms
+    )
     return campaign.end() if coordinated else None
 
 

@@ -1,0 +1,248 @@
+"""Batch scripts: read, and run by a Slurm whose daemons are these tests' own, in a folder of its own."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers import IMP, clean_environment, contents, imp, refused
+
+from data_prep.errors import Failed, InputError
+from lottery.fanout import launcher, slurm
+from lottery.fanout.slurm import TASK, Batch
+
+DAEMONS = ("munged", "slurmctld", "slurmd")
+CONFIGURATION = """
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock,cred_expire=5
+CredType=cred/munge
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+MpiDefault=none
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@pytest.fixture
+def batch(tmp_path, monkeypatch):
+    """A function that makes a batch of `imp retrain`, with an mpirun that tolerates faults."""
+    monkeypatch.setattr(launcher, "mpirun", lambda: "/opt/mpi/bin/mpirun")
+    monkeypatch.setattr(launcher, "tolerates_faults", lambda mpirun: True)
+    monkeypatch.chdir(tmp_path)
+    return lambda **asked: Batch("digits-retrain", ["retrain", "--run", "my run"], tmp_path / "logs", **asked)
+
+
+def options(text):
+    return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+
+
+def test_the_script_asks_for_what_was_said_and_leaves_the_rest_to_the_cluster(batch, tmp_path):
+    found = options(slurm.script(batch(nodes=2, tasks_per_node=4, gpus_per_node=4, time="4:00:00", more=["--constraint=h100"])))
+
+    assert found == [
+        "--job-name=digits-retrain",
+        "--nodes=2",
+        "--ntasks-per-node=4",
+        "--gpus-per-node=4",
+        "--time=4:00:00",
+        f"--chdir={tmp_path}",
+        f"--output={tmp_path}/logs/%j.log",
+        "--open-mode=append",
+        "--signal=B:USR1@120",
+        "--requeue",
+        "--constraint=h100",
+    ]
+
+
+def test_several_ranks_are_started_by_mpirun_with_a_log_each(batch, tmp_path):
+    lines = slurm.script(batch(nodes=2, tasks_per_node=4)).splitlines()
+
+    (line,) = (line for line in lines if line.endswith(" &"))
+    assert line.startswith(f"/opt/mpi/bin/mpirun -n 8 --bind-to none --with-ft ulfm --output file={tmp_path}/logs/rank ")
+    assert line.endswith(f"{IMP} retrain --run 'my run' &")
+
+
+def test_one_rank_needs_no_mpirun(batch):
+    assert f"\n{IMP} retrain --run 'my run' &\n" in slurm.script(batch())
+
+
+def test_an_array_has_a_task_for_each_part_and_requeues_its_own_task(batch):
+    text = slurm.script(Batch("d", ["retrain", "--part", f"{TASK}/20"], batch().logs, array=20, time="1:00:00"))
+
+    assert "--array=1-20" in options(text)
+    assert f"\n{IMP} retrain --part $SLURM_ARRAY_TASK_ID/20 &\n" in text
+    assert "scontrol requeue ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n" in text
+    assert any(option.endswith("logs/%A_%a.log") for option in options(text))
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(75, True), (0, False), (1, False)])
+def test_a_signal_is_passed_on_and_who_ends_with_75_is_queued_again(batch, tmp_path, code, requeued):
+    """The script as a shell runs it, with an imp and a scontrol that are played."""
+    text = slurm.script(batch())
+    played = f'#!/bin/sh\ntrap "sleep 0.2; touch saved; exit {code}" USR1\ntouch ready\nwhile :; do sleep 0.05; done\n'
+    for name, content in (("imp", played), ("scontrol", "#!/bin/sh\necho $* > requeued\n"), ("job.sh", None)):
+        (tmp_path / name).write_text(content or text.replace(str(IMP), str(tmp_path / "imp")))
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "12"}
+    job = subprocess.Popen([tmp_path / "job.sh"], cwd=tmp_path, env=environment)
+
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    job.send_signal(10)
+
+    assert job.wait(timeout=20) == code
+    assert (tmp_path / "saved").exists()
+    assert (tmp_path / "requeued").exists() == requeued
+    assert not requeued or (tmp_path / "requeued").read_text() == "requeue 12\n"
+
+
+def test_without_sbatch_submitting_says_what_to_do_instead(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(InputError, match=r"there is no sbatch here: copy job.sh to where Slurm is"):
+        slurm.submit("job.sh")
+
+
+def test_what_sbatch_has_against_a_script_is_told(tmp_path, monkeypatch):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 'invalid partition' >&2\nexit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    with pytest.raises(Failed, match=r"sbatch refused job.sh: invalid partition"):
+        slurm.submit("job.sh")
+
+
+def test_a_script_is_written_only_for_what_can_be_done(trained, work, tmp_path):
+    refused(imp("slurm", "retrain", "--quantiles", "42", cwd=work, check=False), "has no mask of 42")
+    refused(imp("slurm", "train", cwd=tmp_path, check=False), "imp prepare")
+    assert not list(work.glob("runs/digits/slurm"))
+
+    told = imp("slurm", "train", "--set", "replicates=3", "--time", "1:00:00", cwd=work, check=False)
+    assert told.returncode == 2  # the recipe is the run's
+    told = imp("slurm", "train", "--time", "1:00:00", cwd=work).stdout
+    assert told.startswith("runs/digits/slurm/train.sh: hand it to sbatch")
+    assert "imp train --run runs/digits &" in (work / "runs/digits/slurm/train.sh").read_text()
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """The environment in which Slurm's commands talk to a Slurm of one node."""
+    if os.environ.get("CI") != "true" and "IMP_TEST_SLURM" not in os.environ:
+        pytest.skip("a Slurm is started where CI=true or IMP_TEST_SLURM is set")
+    if os.geteuid() or not all(map(shutil.which, DAEMONS)):
+        pytest.skip("starting a Slurm takes root, slurm-wlm and munge")
+    folder = tmp_path_factory.mktemp("slurm")
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    (folder / "munge.key").write_bytes(os.urandom(1024))
+    (folder / "munge.key").chmod(0o400)
+    host = socket.gethostname().split(".")[0]
+    configuration = folder / "slurm.conf"
+    cores = len(os.sched_getaffinity(0))
+    configuration.write_text(CONFIGURATION.format(folder=folder, host=host, cores=cores, ports=free_ports(2)))
+    munge = [f"--{name}={folder}/munge.{name}" for name in ("pid-file", "log-file", "seed-file")]
+    lines = [
+        ["munged", "-F", "--force", f"--key-file={folder}/munge.key", f"--socket={folder}/munge.sock", *munge],
+        ["slurmctld", "-D", "-f", configuration],
+        ["slurmd", "-D", "-f", configuration, "-N", host],
+    ]
+    environment = clean_environment() | {"SLURM_CONF": str(configuration)}
+    environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    with contextlib.ExitStack() as stack:
+        for line in lines:
+            daemon = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(daemon.wait, 20)
+            stack.callback(daemon.terminate)
+            time.sleep(0.5)
+        until = time.monotonic() + 30
+        while "idle" not in slurms("sinfo", "-h", "-o", "%T", environment=environment):
+            assert time.monotonic() < until, (folder / "slurmctld.log").read_text()
+            time.sleep(0.2)
+        yield environment
+
+
+def slurms(*line, environment):
+    return subprocess.run(line, env=environment, capture_output=True, text=True).stdout
+
+
+def submitted(environment, work, *arguments):
+    """The number of the job that `imp slurm retrain` has submitted."""
+    line = [IMP, "slurm", "retrain", "--time", "0:10:00", *arguments, "--submit"]
+    told = subprocess.run(line, cwd=work, env=environment, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    return told.stdout.split()[-1]
+
+
+def wait_for(ready, seconds=120):
+    until = time.monotonic() + seconds
+    while not (found := ready()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.parametrize("arguments", [["--tasks-per-node", "2"], ["--array", "2"]], ids=["MPI job", "array"])
+def test_slurm_trains_the_grid_with_the_bytes_of_one_process(cluster, retrained, work, arguments):
+    submitted(cluster, work, *arguments)
+
+    wait_for(lambda: not slurms("squeue", "-h", environment=cluster))
+
+    assert contents(work / "runs") == contents(retrained / "runs"), [
+        log.read_text() for log in work.glob("runs/digits/slurm/*.log")
+    ]
+
+
+SLOWLY = """#!{python}
+import time
+from lottery import cli, start
+start.start_tensorflow()
+from lottery.engine import loop
+loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.03)  # and one step a call
+cli.main()
+"""
+
+
+def test_a_job_that_is_told_to_stop_saves_what_it_has_is_queued_again_and_ends_with_the_same_bytes(cluster, retrained, work):
+    imp("slurm", "retrain", "--time", "0:10:00", cwd=work)
+    (work / "slow_imp").write_text(SLOWLY.format(python=sys.executable))
+    (work / "slow_imp").chmod(0o755)
+    script = work / "runs/digits/slurm/retrain.sh"
+    script.write_text(script.read_text().replace(str(IMP), str(work / "slow_imp")))
+    job = slurms("sbatch", "--parsable", str(script), environment=cluster).strip()
+    wait_for(lambda: any(work.glob("runs/digits/replicate-1/retrain/*/*/metrics.jsonl")))
+
+    slurms("scancel", "--batch", "--signal=USR1", job, environment=cluster)
+
+    wait_for(lambda: "PENDING" in slurms("squeue", "-h", "-o", "%T", "-j", job, environment=cluster), 30)
+    assert any(work.glob("runs/digits/replicate-1/retrain/*/*/checkpoint.h5"))
+    wait_for(lambda: not slurms("squeue", "-h", environment=cluster))
+    assert contents(work / "runs") == contents(retrained / "runs")

@@ -26,6 +26,16 @@ LENET = [
     *("--set", "train.checkpoint_share=1"),
 ]
 
+# The command line with every training one step a call, each as long as a signal needs to come in between.
+SLOWLY = """
+import time
+from lottery import cli, start
+start.start_tensorflow()
+from lottery.engine import loop
+loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.03)
+cli.main()
+"""
+
 
 def lenet(**settings: Any) -> Model:
     return Model(name="lenet_300_100", **settings)

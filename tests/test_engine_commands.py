@@ -8,21 +8,13 @@ import sys
 import time
 
 import numpy as np
-from helpers import IMP, LENET, clean_environment, contents, imp, refused
+from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp, refused
 
 from lottery import store
 from lottery.engine import checkpoints
 
 DENSE = "runs/digits/replicate-1/train"
 NEVER_SAVED = ["--set", "train.checkpoint_share=0"]  # unless the signal says so
-SLOWLY = """
-import time
-from lottery import cli, start
-start.start_tensorflow()
-from lottery.engine import loop
-loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.03)  # and one step a call
-cli.main()
-"""
 
 
 def stop(line, folder, ready, number):

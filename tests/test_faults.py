@@ -9,19 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import clean_environment, contents, imp
+from helpers import SLOWLY, clean_environment, contents, imp
 
 from lottery.fanout import launcher
 
 PAIRS = 5
-SLOWLY = """
-import time
-from lottery import cli, start
-start.start_tensorflow()
-from lottery.engine import loop
-loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.02)  # and one step a call
-cli.main()
-"""
 MPIRUN = Path(sys.executable).with_name("mpirun")
 tolerant = pytest.mark.skipif(not launcher.tolerates_faults(str(MPIRUN)), reason="this Open MPI is built without ULFM")
 

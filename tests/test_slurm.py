@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from helpers import IMP, clean_environment, contents, imp, refused
+from helpers import IMP, SLOWLY, clean_environment, contents, imp, refused
 
 from data_prep.errors import Failed, InputError
 from lottery.fanout import launcher, slurm
@@ -221,19 +221,9 @@ def test_slurm_trains_the_grid_with_the_bytes_of_one_process(cluster, retrained,
     ]
 
 
-SLOWLY = """#!{python}
-import time
-from lottery import cli, start
-start.start_tensorflow()
-from lottery.engine import loop
-loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.03)  # and one step a call
-cli.main()
-"""
-
-
 def test_a_job_that_is_told_to_stop_saves_what_it_has_is_queued_again_and_ends_with_the_same_bytes(cluster, retrained, work):
     imp("slurm", "retrain", "--time", "0:10:00", cwd=work)
-    (work / "slow_imp").write_text(SLOWLY.format(python=sys.executable))
+    (work / "slow_imp").write_text(f"#!{sys.executable}{SLOWLY}")
     (work / "slow_imp").chmod(0o755)
     script = work / "runs/digits/slurm/retrain.sh"
     script.write_text(script.read_text().replace(str(IMP), str(work / "slow_imp")))

@@ -1,10 +1,12 @@
 import os
 import shutil
+import signal
 
 import pytest
 from helpers import LENET, ROOT, imp
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C, and so would all it starts
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,19 @@ def test_a_stage_for_one_process_runs_alone_also_under_a_launcher(monkeypatch, r
     launcher.refuse_ranks()
 
 
+@pytest.mark.parametrize(
+    ("tasks", "ranks", "told"), [("4", 1, True), ("4", 3, True), ("4", 4, False), ("4", 5, False), (None, 1, False)]
+)
+def test_tasks_of_a_slurm_job_that_are_not_used_are_told_of(monkeypatch, tasks, ranks, told):
+    monkeypatch.delenv("SLURM_NTASKS", raising=False)
+    if tasks:
+        monkeypatch.setenv("SLURM_NTASKS", tasks)
+
+    assert launcher.unused_tasks(ranks) == (
+        f"Slurm gave this job 4 tasks, of which {ranks} train: `imp slurm` writes a script that uses all" if told else None
+    )
+
+
 def test_the_command_starts_this_python_on_so_many_ranks(monkeypatch, tmp_path):
     (tmp_path / "mpirun").touch(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from lottery.bench.fanout import Row as FanoutRow
     from lottery.bench.measure import Bench
     from lottery.bench.step import Row
 
@@ -87,6 +88,55 @@ def step(
     _print_steps(rows, as_json)
     if len(rows) < len(table):
         raise typer.Exit(1)
+
+
+@app.command()
+def fanout(
+    model: Annotated[str, typer.Option(help="A network, as in a recipe.")] = "mobilenet_v2",
+    alpha: Annotated[float | None, typer.Option(help="Width multiplier, where the network has one.")] = 0.35,
+    size: Annotated[int, typer.Option(min=8, help="Height and width of the images, in pixels.")] = 32,
+    batch: Annotated[int, typer.Option(min=1)] = 128,
+    images: Annotated[int, typer.Option(min=10, help="Training images; a fifth as many to validate and to test.")] = 12_800,
+    epochs: Annotated[int, typer.Option(min=1, help="Length of each pair.")] = 4,
+    pairs: Annotated[int, typer.Option(min=2, help="Tickets of the grid.")] = 4,
+    ranks: Annotated[int, typer.Option(min=0, help="Up to so many; 0: one for each core.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each, in turn.")] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """Tickets an hour by 1 .. n ranks, and what of a pair is not training."""
+    from lottery.bench.fanout import Grid, bench_fanout
+    from lottery.bench.measure import cores, machine
+    from lottery.progress import Reporter
+
+    grid = Grid(model, None if model != "mobilenet_v2" else alpha, size, batch, images, epochs, pairs)
+    rows = bench_fanout(grid, ranks or cores(), repeats, Reporter())
+    if as_json:
+        print(json.dumps({**vars(grid), "machine": machine(), "rows": [dataclasses.asdict(row) for row in rows]}, indent=2))
+        return
+    _print_fanout(rows, f"{pairs} pairs of {epochs} epochs: {model}, {size}x{size}, batch {batch}")
+    print(_medians(repeats, machine()))
+
+
+def _print_fanout(rows: "Sequence[FanoutRow]", title: str) -> None:
+    from lottery.tables import print_table
+
+    print_table(
+        title,
+        ("", "tickets/h", "slowest", "fastest", "ratio", "s a pair", "not training", "share", "start, s"),
+        [
+            (
+                row.title,
+                *(f"{value:,.1f}" for value in (row.tickets_per_hour, row.low, row.high)),
+                f"{row.ratio:.2f}",
+                f"{row.pair_seconds:.1f}",
+                f"{row.other_seconds:.2f}",
+                f"{row.other_seconds / row.pair_seconds:.1%}",
+                f"{row.start_seconds:.1f}",
+            )
+            for row in rows
+        ],
+    )
+    print("ratio: against the fastest single process; not training: of a pair after the first, reading, evaluating, saving")
 
 
 def _print_steps(rows: "Sequence[Row]", as_json: bool) -> None:

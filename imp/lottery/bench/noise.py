@@ -13,8 +13,8 @@ def shape_of(size: int) -> records.Shape:
     return size, size, 3
 
 
-def make_noise(folder: Path, count: int, size: int, classes: int) -> records.Manifest:
-    """`count` training images of `size` x `size` in `folder`; as few as can be in the other splits, which nobody reads."""
+def make_noise(folder: Path, count: int, size: int, classes: int, held: int = 1) -> records.Manifest:
+    """`count` training images of `size` x `size` in `folder`, and `held` in each of the other splits."""
     rng = np.random.default_rng(0)
     shape = shape_of(size)
 
@@ -28,7 +28,7 @@ def make_noise(folder: Path, count: int, size: int, classes: int) -> records.Man
         for number, first in enumerate(range(0, count, step))
     ]
     for split in ("validation", "test"):
-        shards.append(records.write_shard(folder / records.shard_name(split, 0), split, examples(1)))
+        shards.append(records.write_shard(folder / records.shard_name(split, 0), split, examples(held)))
     manifest = records.Manifest(shape, [str(label) for label in range(classes)], shards, {})
     records.write_manifest(folder, manifest)
     return manifest

@@ -27,6 +27,14 @@ def launched_size() -> int | None:
     return next((int(os.environ[name]) for name in _SIZE_VARIABLES if os.environ.get(name, "").isdigit()), None)
 
 
+def unused_tasks(ranks: int) -> str | None:
+    """A line for where Slurm gave this job more tasks than there are `ranks`: most likely mpirun or srun was left out."""
+    tasks = os.environ.get("SLURM_NTASKS", "")
+    if not tasks.isdigit() or int(tasks) <= ranks:
+        return None
+    return f"Slurm gave this job {tasks} tasks, of which {ranks} train: `imp slurm` writes a script that uses all"
+
+
 def refuse_ranks() -> None:
     """Raise InputError in a process that is one of several ranks: of all stages only retraining is for many."""
     if launched_rank() is not None and launched_size() != 1:

@@ -20,7 +20,7 @@ from data_prep.errors import InputError, one_line
 from lottery import __version__, preemption
 from lottery.fanout import share
 from lottery.fanout.coordinator import Alive, Coordinator, Done, Free, Link, Lost, Result
-from lottery.fanout.launcher import launched_rank, launched_size
+from lottery.fanout.launcher import launched_rank, launched_size, unused_tasks
 from lottery.fanout.share import Seat, Station
 from lottery.jobs import WHOLE, AnyJob, Part
 
@@ -64,6 +64,8 @@ def fan_out(
     raised there, and ends the other ranks quietly. Raises Preempted once every rank has saved what it had under way.
     """
     world = _world() if launched_rank() is not None else None
+    if (not world or world.rank == 0) and (line := unused_tasks(world.size if world else 1)):
+        say(line)
     if world is None or world.size == 1:
         _alone(make_jobs, make_work, done, terms)
         return True

@@ -120,6 +120,13 @@ def test_masks_are_stored_one_bit_a_weight_first_weight_highest(tmp_path):
     assert json.loads(stored["layout"].item()) == {"a/kernel": [2, 5], "b/kernel": [2]}
 
 
+def test_a_file_that_holds_no_mask_is_refused_by_name(tmp_path):
+    store.save(tmp_path / "q90.h5", {"bits": {"a/kernel": np.zeros(1, np.uint8)}}, {})
+
+    with pytest.raises(InputError, match=r"q90.h5 holds no mask, or one of an older version: remove it"):
+        masks.load(tmp_path / "q90.h5")
+
+
 @relaxed
 @given(mask=MASKS, seed=st.integers(0, 2**31 - 1))
 def test_shuffling_keeps_how_many_are_kept_in_each_variable(mask, seed):

@@ -105,7 +105,11 @@ def save(path: Path, mask: Mask, attributes: Mapping[str, store.Attribute]) -> N
 
 
 def load(path: Path) -> Mask:
-    stored = store.load(path)[0]["mask"]
+    """The mask that `save` wrote. Raises InputError as `store.load` does, and where the file holds something else."""
+    groups, _ = store.load(path)
+    if "mask" not in groups:
+        raise InputError(f"{path} holds no mask, or one of an older version: remove it and run its stage again")
+    stored = groups["mask"]
     mask, start = {}, 0
     for name, shape in json.loads(stored["layout"].item()).items():
         size = math.prod(shape)

@@ -50,7 +50,7 @@ def submit(path: Path) -> str:
         raise InputError(f"there is no sbatch here: copy {path} to where Slurm is, or leave out --submit")
     done = subprocess.run(["sbatch", str(path)], capture_output=True, text=True)
     if done.returncode:
-        raise Failed(f"sbatch refused {path}: {done.stderr.strip()}")
+        raise Failed(f"sbatch refused {path}: {done.stderr.strip().splitlines()[-1]}")
     return done.stdout.strip()
 
 

@@ -170,7 +170,7 @@ class World:
         self.boxes[self.rank, rank].put(value)
 
     def iprobe(self, source):
-        if self.over.is_set():
+        if self.over.is_set() or self.rank in self.dead:
             threading.Event().wait()  # this rank is no more; its thread, a daemon, ends with the tests
         self._check(source)
         return not self.boxes[source, self.rank].empty()

@@ -1,6 +1,7 @@
 """The live table of `imp status --watch`."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from handmade import dense, planned, ticket
@@ -75,7 +76,7 @@ def test_it_goes_on_until_all_is_done(tmp_path, monkeypatch, capsys):
         slept.append(seconds)
         ticket(run, len(slept), "60", 0.9)
 
-    monkeypatch.setattr(watching.time, "sleep", sleep)
+    monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(Run, "plan", lambda run: Plan(run.recipe, 45))
 
     watching.watch(run, 2.0)

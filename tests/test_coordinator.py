@@ -110,6 +110,22 @@ def test_a_rank_that_is_lost_as_it_is_given_a_job_costs_nothing(clock):
     assert left == []
 
 
+def test_a_rank_that_is_lost_as_it_is_told_of_the_end_keeps_no_other_from_being_told(clock):
+    ranks = [Rank(clock), Rank(clock), Rank(clock)]
+    give = ranks[0].send
+
+    def refuse_the_end(job):
+        if job is None:
+            raise Lost
+        give(job)
+
+    ranks[0].send = refuse_the_end
+
+    run(clock, ranks, JOBS[:3])
+
+    assert [rank.over for rank in ranks[1:]] == [True, True]
+
+
 def test_with_no_rank_left_the_rest_is_handed_back(clock):
     found, said, left = run(clock, [Rank(clock, [DONE, Lost()])])
 

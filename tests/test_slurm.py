@@ -87,6 +87,15 @@ def test_one_rank_needs_no_mpirun(batch):
     assert f"\n{IMP} retrain --run 'my run' &\n" in slurm.script(batch())
 
 
+def test_nothing_that_is_given_is_taken_for_a_command_of_the_shell(batch, tmp_path):
+    run = f"my runs/{TASK}; touch mine"
+    text = slurm.script(Batch("my name", ["retrain", "--run", run], tmp_path / "my logs", array=2))
+
+    assert f"\n{IMP} retrain --run 'my runs/'{TASK}'; touch mine' &\n" in text
+    assert "--job-name='my name'" in options(text)
+    assert f"--output='{tmp_path}/my logs/%A_%a.log'" in options(text)
+
+
 def test_an_array_has_a_task_for_each_part_and_requeues_its_own_task(batch):
     text = slurm.script(Batch("d", ["retrain", "--part", f"{TASK}/20"], batch().logs, array=20, time="1:00:00"))
 

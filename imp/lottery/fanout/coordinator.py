@@ -70,7 +70,7 @@ class Coordinator:
                 self._hear(rank)
             self._hand_out()
             self._watch()
-        for rank in self.idle:
+        for rank in list(self.idle):  # from which a rank that is lost goes
             self._send(rank, None)
         return [*self.waiting, *self.later]
 

@@ -70,7 +70,7 @@ def _options(batch: Batch) -> list[str]:
         "open-mode": "append",
         "signal": f"B:USR1@{WARNING_SECONDS}",
     }
-    given = [f"--{option}={value}" for option, value in options.items() if value is not None]
+    given = [f"--{option}={shlex.quote(str(value))}" for option, value in options.items() if value is not None]
     return [f"#SBATCH {option}" for option in [*given, "--requeue", *batch.more]]
 
 
@@ -95,4 +95,4 @@ def _command(batch: Batch) -> str:
         mpirun = launcher.mpirun()
         tolerant = ["--with-ft", "ulfm"] if launcher.tolerates_faults(mpirun) else []
         imp = [mpirun, "-n", str(batch.ranks), "--bind-to", "none", *tolerant, "--output", f"file={batch.logs}/rank", *imp]
-    return " ".join(part if TASK in part else shlex.quote(part) for part in imp)
+    return " ".join(TASK.join(shlex.quote(text) if text else "" for text in part.split(TASK)) for part in imp)

@@ -13,6 +13,7 @@ from helpers import LAUNCHER
 from data_prep.errors import InputError
 from lottery import preemption
 from lottery.fanout import coordinator, ranks, share
+from lottery.fanout.coordinator import Lost
 from lottery.fanout.share import Station
 from lottery.jobs import Job
 from lottery.preemption import Preempted
@@ -32,7 +33,7 @@ def plain_environment(monkeypatch):
 
 def mpi(monkeypatch, size):
     """An mpi4py whose world has `size` ranks; the world."""
-    world = types.SimpleNamespace(size=size)
+    world = types.SimpleNamespace(rank=0, size=size)
     monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=types.SimpleNamespace(COMM_WORLD=world)))
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     return world
@@ -44,7 +45,38 @@ def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say(monkeypatch
     if said:
         monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
 
-    assert ranks._world() is world
+    assert ranks._world().ranks is world
+
+
+class Failure(Exception):
+    """What MPI raises."""
+
+    def Get_error_class(self):  # noqa: N802
+        return self.args[0]
+
+
+class Ending:
+    """A communicator on which all that is said to another rank, or asked of it, fails."""
+
+    rank, size = 0, 2
+
+    def __init__(self, why):
+        self.why = why
+
+    def fail(self, *_, **__):
+        raise Failure(self.why)
+
+    iprobe = recv = send = fail
+
+
+@pytest.mark.parametrize(("why", "raised"), [("process failed", Lost), ("truncated", Failure)])
+def test_a_rank_whose_process_has_failed_is_lost_and_any_other_error_is_an_error(why, raised):
+    mpi = types.SimpleNamespace(COMM_WORLD=Ending(why), Exception=Failure, ERR_PROC_FAILED="process failed")
+    world = ranks._World(mpi)
+
+    for speak in (lambda: world.has_spoken(1), lambda: world.receive(1), lambda: world.send("a job", 1)):
+        with pytest.raises(raised):
+            speak()
 
 
 @pytest.mark.parametrize(("said", "seen"), [("4", 1), ("2", 4), ("1", 2)])
@@ -138,18 +170,11 @@ def test_alone_a_chain_is_done_to_its_end():
 
 
 class Killed(BaseException):
-    """What Abort does to the rank that calls it: it never returns."""
-
-
-class Failure(Exception):
-    """What MPI raises; its class says that a process has failed."""
-
-    def Get_error_class(self):  # noqa: N802
-        return "process failed"
+    """What `abort` does to the rank that calls it: it never returns."""
 
 
 class World:
-    """What `fan_out` uses of an MPI communicator, between threads: `boxes` from rank to rank."""
+    """What `fan_out` knows of the ranks, between threads: `boxes` from rank to rank."""
 
     def __init__(self, rank, size, boxes, broadcasts, aborted, over, dead):
         self.rank, self.size, self.boxes, self.broadcasts = rank, size, boxes, broadcasts
@@ -169,23 +194,23 @@ class World:
         self._check(rank)
         self.boxes[self.rank, rank].put(value)
 
-    def iprobe(self, source):
+    def has_spoken(self, source):
         if self.over.is_set() or self.rank in self.dead:
             threading.Event().wait()  # this rank is no more; its thread, a daemon, ends with the tests
         self._check(source)
         return not self.boxes[source, self.rank].empty()
 
-    def recv(self, source):
+    def receive(self, source):
         return self.boxes[source, self.rank].get(timeout=10)
 
-    def Abort(self, code):  # noqa: N802
+    def abort(self, code):
         self.aborted.append((self.rank, code))
         self.over.set()
         raise Killed
 
     def _check(self, other):
         if other in self.dead:
-            raise Failure
+            raise Lost
 
 
 HERE = threading.local()  # the `ranks` and the `world` of a thread that plays a rank
@@ -206,8 +231,6 @@ class Ranks:
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
         monkeypatch.setattr(ranks, "_world", lambda: HERE.world)
         monkeypatch.setattr(share, "here", lambda: station)
-        failures = types.SimpleNamespace(Exception=Failure, ERR_PROC_FAILED="process failed")
-        monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=failures))
 
         def started(seat, beat):
             self.started.append(HERE.world.rank)

@@ -111,7 +111,7 @@ def _seats(stations: Sequence[tuple[Station, str, str]], terms: Terms) -> dict[i
 
 
 def _coordinate(
-    world: Any,
+    world: "_World",
     jobs: Sequence[AnyJob],
     seats: dict[int, Seat],
     make_work: MakeWork,
@@ -188,31 +188,28 @@ class _Desk:
 class _RankLink:
     """The coordinator's end towards `rank`."""
 
-    def __init__(self, world: Any, rank: int):
+    def __init__(self, world: "_World", rank: int):
         self.world, self.rank = world, rank
 
     def receive(self) -> Free | Alive | None:
-        with _losing():
-            return self.world.recv(source=self.rank) if self.world.iprobe(source=self.rank) else None
+        return self.world.receive(self.rank) if self.world.has_spoken(self.rank) else None
 
     def send(self, job: AnyJob | None) -> None:
-        with _losing():
-            self.world.send(job, self.rank)
+        self.world.send(job, self.rank)
 
 
 class _RankPost:
     """A rank's end towards the coordinator. That may be lost too: then what is under way is saved, and the rank ends."""
 
-    def __init__(self, world: Any):
+    def __init__(self, world: "_World"):
         self.world, self.spoken = world, time.monotonic()
 
     def next(self, result: Result | None) -> AnyJob | None:
         try:
-            with _losing():
-                self.world.send(Free(result), 0)
-                while not self.world.iprobe(source=0):
-                    time.sleep(POLL_SECONDS)
-                return self.world.recv(source=0)
+            self.world.send(Free(result), 0)
+            while not self.world.has_spoken(0):
+                time.sleep(POLL_SECONDS)
+            return self.world.receive(0)
         except Lost:
             raise preemption.Preempted(ORPHANED) from None
 
@@ -221,28 +218,52 @@ class _RankPost:
             return
         self.spoken = time.monotonic()
         try:
-            with _losing():
-                self.world.iprobe(source=0)
-                self.world.send(Alive(), 0)
+            self.world.has_spoken(0)  # which is how the loss of rank 0 is noticed
+            self.world.send(Alive(), 0)
         except Lost:
             preemption.ask(ORPHANED)
 
 
+class _World:
+    """The ranks of this job, over the module `mpi4py.MPI`. Speaking with one whose process has failed raises Lost."""
+
+    def __init__(self, mpi: Any):
+        self.mpi, self.ranks = mpi, mpi.COMM_WORLD
+        self.rank, self.size = self.ranks.rank, self.ranks.size
+
+    def allgather(self, value: Any) -> list[Any]:
+        return self.ranks.allgather(value)
+
+    def bcast(self, value: Any) -> Any:
+        return self.ranks.bcast(value)
+
+    def has_spoken(self, rank: int) -> bool:
+        with self._losing():
+            return self.ranks.iprobe(source=rank)
+
+    def receive(self, rank: int) -> Any:
+        with self._losing():
+            return self.ranks.recv(source=rank)
+
+    def send(self, message: Any, rank: int) -> None:
+        with self._losing():
+            self.ranks.send(message, rank)
+
+    def abort(self, code: int) -> None:
+        self.ranks.Abort(code)
+
+    @contextlib.contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
+        except self.mpi.Exception as error:
+            if error.Get_error_class() != self.mpi.ERR_PROC_FAILED:
+                raise
+            raise Lost from None
+
+
 @contextlib.contextmanager
-def _losing() -> Iterator[None]:
-    """Raise Lost where MPI says that the process at the other end has failed."""
-    from mpi4py import MPI
-
-    try:
-        yield
-    except MPI.Exception as error:
-        if error.Get_error_class() != MPI.ERR_PROC_FAILED:
-            raise
-        raise Lost from None
-
-
-@contextlib.contextmanager
-def _aborting(world: Any) -> Iterator[None]:
+def _aborting(world: _World) -> Iterator[None]:
     """End every rank when this one raises: the others would wait for it for ever."""
     try:
         yield
@@ -250,10 +271,10 @@ def _aborting(world: Any) -> Iterator[None]:
         raise
     except BaseException as error:
         print(f"imp: rank {world.rank}: {one_line(error) or traceback.format_exc()}", file=sys.stderr, flush=True)
-        world.Abort(2 if one_line(error) else 1)
+        world.abort(2 if one_line(error) else 1)
 
 
-def _world() -> Any:
+def _world() -> _World:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -266,4 +287,4 @@ def _world() -> Any:
             f"the launcher started {launched_size()} ranks, but MPI sees {MPI.COMM_WORLD.size}: mpirun and mpi4py belong to "
             "different MPIs; use the mpirun of the MPI that mpi4py loads"
         )
-    return MPI.COMM_WORLD
+    return _World(MPI)

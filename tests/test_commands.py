@@ -292,13 +292,15 @@ def test_another_replicate_is_another_network(work):
     assert first != second
 
 
-def test_a_pair_that_diverges_is_a_record_and_the_others_go_on(work):
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_pair_that_diverges_is_a_record_and_the_others_go_on(work, ranks):
     snapshot = work / "runs/digits/replicate-1/train/snapshots/step-000000.h5"
     state = store.load_state(snapshot)
     state.weights["fc1/bias"][:] = 1e38
     store.save_state(snapshot, state)
 
-    done = imp("retrain", "--quantiles", "90", "--set", "retrain.controls=[]", cwd=work, check=False)
+    options = ["--quantiles", "90", "--set", "retrain.controls=[]", "--ranks", ranks]
+    done = imp("retrain", *options, cwd=work, check=False)
 
     assert done.returncode == 1
     assert "not finished: replicate-1 q90-step-000000 ticket diverged" in done.stderr

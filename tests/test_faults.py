@@ -19,10 +19,10 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 tolerant = pytest.mark.skipif(not launcher.tolerates_faults(str(MPIRUN)), reason="this Open MPI is built without ULFM")
 
 
-def start(work, ranks, *options, arguments=()):
+def start(work, ranks, *options, arguments=(), script=SLOWLY):
     """mpirun, with its ranks at the pairs of `work`, slowly."""
     line = [MPIRUN, "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *options]
-    line += [sys.executable, "-c", SLOWLY, "retrain", *arguments]
+    line += [sys.executable, "-c", script, "retrain", *arguments]
     environment = clean_environment() | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.Popen(line, cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -121,6 +121,33 @@ def test_a_pair_that_kills_its_rank_twice_is_set_aside_and_tried_again_by_the_ne
     assert process.returncode == 1, said
     assert "set aside: twice in a row" in said
     imp("retrain", cwd=work)
+    assert contents(work / "runs") == contents(retrained / "runs")
+
+
+# The command line of a rank for which the disk is full once it trains.
+DISK_FULL = """
+import resource
+from lottery import cli, start
+start.start_tensorflow()
+from lottery.engine import loop
+fill = lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+loop.Trainer._adapt = fill
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("options", [[], pytest.param(["--with-ft", "ulfm"], marks=tolerant)])
+def test_a_full_disk_ends_all_ranks_and_the_next_command_goes_on(retrained, work, options):
+    process = start(work, 3, *options, script=DISK_FULL)
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 2, said
+    assert re.search(r"imp: rank [12]: runs/digits/.*: File too large; mend that and run the command again", said)
+    assert "Traceback" not in said
+    done = {path: path.read_bytes() for path in results(work)}
+    assert len(done) < PAIRS
+    imp("retrain", "--ranks", "2", cwd=work)
+    assert {path: path.read_bytes() for path in done} == done
     assert contents(work / "runs") == contents(retrained / "runs")
 
 

@@ -77,6 +77,15 @@ def test_a_holder_that_is_done_leaves_the_lock_free(tmp_path):
             pass
 
 
+def test_a_lock_that_says_nothing_readable_is_a_lock_all_the_same(tmp_path):
+    with locks.writing(tmp_path):
+        (tmp_path / ".lock").write_bytes(b"\xff\xfe process\nstep \xff")
+
+        assert locks.holder(tmp_path).who.endswith(" process")
+        with pytest.raises(locks.Busy, match="is being written by"), locks.writing(tmp_path):
+            pass
+
+
 def test_nobody_holds_a_folder_that_is_not_there(tmp_path):
     assert locks.holder(tmp_path / "nowhere") is None
 

@@ -89,7 +89,7 @@ def test_one_rank_needs_no_mpirun(batch):
 
 def test_nothing_that_is_given_is_taken_for_a_command_of_the_shell(batch, tmp_path):
     run = f"my runs/{TASK}; touch mine"
-    text = slurm.script(Batch("my name", ["retrain", "--run", run], tmp_path / "my logs", array=2))
+    text = slurm.script(Batch("my name", ["retrain", "--run", run], tmp_path / "my logs", array="1-2"))
 
     assert f"\n{IMP} retrain --run 'my runs/'{TASK}'; touch mine' &\n" in text
     assert "--job-name='my name'" in options(text)
@@ -97,7 +97,7 @@ def test_nothing_that_is_given_is_taken_for_a_command_of_the_shell(batch, tmp_pa
 
 
 def test_an_array_has_a_task_for_each_part_and_requeues_its_own_task(batch):
-    text = slurm.script(Batch("d", ["retrain", "--part", f"{TASK}/20"], batch().logs, array=20, time="1:00:00"))
+    text = slurm.script(Batch("d", ["retrain", "--part", f"{TASK}/20"], batch().logs, array="1-20", time="1:00:00"))
 
     assert "--array=1-20" in options(text)
     assert f"\n{IMP} retrain --part $SLURM_ARRAY_TASK_ID/20 &\n" in text
@@ -152,6 +152,30 @@ def test_a_script_is_written_only_for_what_can_be_done(trained, work, tmp_path):
     told = imp("slurm", "train", "--time", "1:00:00", cwd=work).stdout
     assert told.startswith("runs/digits/slurm/train.sh: hand it to sbatch")
     assert "imp train --run runs/digits &" in (work / "runs/digits/slurm/train.sh").read_text()
+
+
+def test_replicates_are_the_tasks_of_an_array(work):
+    imp("slurm", "train", "--replicate", "2", "--replicate", "5", cwd=work)
+
+    text = (work / "runs/digits/slurm/train.sh").read_text()
+    assert "--array=2,5" in options(text)
+    assert "imp train --run runs/digits --replicate $SLURM_ARRAY_TASK_ID &" in text
+
+
+def test_rounds_are_shared_like_pairs(work):
+    imp("slurm", "rounds", "--levels", "3", "--array", "4", cwd=work)
+
+    text = (work / "runs/digits/slurm/rounds.sh").read_text()
+    assert "--array=1-4" in options(text)
+    assert "imp rounds --run runs/digits --levels 3 --part $SLURM_ARRAY_TASK_ID/4 &" in text
+
+
+@pytest.mark.parametrize(
+    ("stage", "option"), [("train", "--nodes"), ("train", "--array"), ("retrain", "--levels"), ("rounds", "--quantiles")]
+)
+def test_an_option_of_another_stage_is_refused(work, stage, option):
+    refused(imp("slurm", stage, option, "2", cwd=work, check=False), f"{option} does not go with {stage}", "imp slurm --help")
+    assert not list(work.glob("runs/digits/slurm"))
 
 
 def free_ports(count):

@@ -29,7 +29,7 @@ app.command()(reading.compare)
 app.command()(reading.export)
 app.command()(reading.status)
 app.command(name="run")(stages.run_all)
-app.add_typer(cluster.app, name="slurm")
+app.command()(cluster.slurm)
 app.add_typer(bench, name="bench")
 
 

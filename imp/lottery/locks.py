@@ -79,7 +79,7 @@ def holder(folder: Path) -> Holder | None:
 
 
 def _read(descriptor: int) -> Holder:
-    who, _, note = os.pread(descriptor, 1000, 0).decode().partition("\n")
+    who, _, note = os.pread(descriptor, 1000, 0).decode(errors="replace").partition("\n")
     return Holder(who or "another process", note)
 
 

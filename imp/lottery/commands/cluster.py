@@ -1,118 +1,106 @@
 """`imp slurm`: batch scripts for a cluster."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lottery.commands.options import PerGpuOption, QuantilesOption, ReplicateOption, RunOption, opened
+from lottery.commands.options import PerGpuOption, QuantilesOption, ReplicateOption, RewindOption, RunOption, opened
 
 if TYPE_CHECKING:
-    from lottery.fanout.slurm import Batch
     from lottery.run import Run
 
-app = typer.Typer(no_args_is_help=True, help="Write batch scripts for Slurm.")
 
-NodesOption = Annotated[int, typer.Option("--nodes", min=1, help="Nodes of the job, or of each task of an array.")]
-GpusOption = Annotated[int, typer.Option("--gpus-per-node", min=0, help="GPUs of each node; 0 trains on CPUs.")]
-TasksOption = Annotated[
-    int | None, typer.Option("--tasks-per-node", min=1, help="Ranks on each node; else one for each GPU, or --per-gpu.")
-]
-CpusOption = Annotated[int | None, typer.Option("--cpus-per-task", min=1, help="Cores for each rank; else left to Slurm.")]
-TimeOption = Annotated[str | None, typer.Option("--time", metavar="LIMIT", help="Time limit, such as 4:00:00.")]
-PartitionOption = Annotated[str | None, typer.Option("--partition", help="Partition of the cluster.")]
-AccountOption = Annotated[str | None, typer.Option("--account", help="Account to charge.")]
-MoreOption = Annotated[
-    list[str] | None, typer.Option("--sbatch", metavar="OPTION", help="Any other option of sbatch; repeatable.")
-]
-SubmitOption = Annotated[bool, typer.Option("--submit", help="Hand the script to sbatch as well.")]
+class Stage(StrEnum):
+    """What a batch script can be about, and the options that only it has."""
+
+    train = "train"
+    retrain = "retrain"
+    rounds = "rounds"
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        shared = ("--nodes", "--tasks-per-node", "--per-gpu", "--array")
+        return {"train": (), "retrain": ("--quantiles", "--rewind", *shared), "rounds": ("--levels", *shared)}[self]
 
 
-@app.command()
-def train(
+def slurm(
+    stage: Annotated[Stage, typer.Argument(help="What the job does.", show_default=False)],
     run: RunOption = None,
-    gpus_per_node: GpusOption = 0,
-    cpus_per_task: CpusOption = None,
-    time: TimeOption = None,
-    partition: PartitionOption = None,
-    account: AccountOption = None,
-    sbatch: MoreOption = None,
-    submit: SubmitOption = False,
-) -> None:
-    """The dense trainings: one job, or an array of a task for each replicate."""
-    from lottery.fanout.slurm import TASK, Batch
-
-    target = opened(run)
-    target.plan()
-    target.adopt()
-    replicates = len(target.numbers())
-    each = ["--replicate", TASK] if replicates > 1 else []
-    batch = Batch(
-        f"{target.recipe.name}-train",
-        ["train", "--run", str(target.folder), *each],
-        target.slurm,
-        gpus_per_node=gpus_per_node,
-        cpus_per_task=cpus_per_task,
-        time=time,
-        partition=partition,
-        account=account,
-        array=replicates if replicates > 1 else 0,
-        more=sbatch or [],
-    )
-    _write(target, "train", batch, submit)
-
-
-@app.command()
-def retrain(
-    run: RunOption = None,
-    quantiles: QuantilesOption = None,
-    rewind: Annotated[str | None, typer.Option(metavar="POINTS", help="Such as 0,10it,1ep; else the recipe's.")] = None,
     replicate: ReplicateOption = None,
-    nodes: NodesOption = 1,
-    gpus_per_node: GpusOption = 0,
-    tasks_per_node: TasksOption = None,
+    quantiles: QuantilesOption = None,
+    rewind: RewindOption = None,
+    levels: Annotated[int | None, typer.Option(min=1, max=100, help="Rounds of pruning; else the recipe's.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the job, else one.")] = None,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each node; 0 trains on CPUs.")] = 0,
+    tasks_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Ranks on each node; else one for each GPU, or --per-gpu.")
+    ] = None,
     per_gpu: PerGpuOption = None,
-    array: Annotated[int, typer.Option("--array", metavar="N", min=0, help="An array of N tasks in place of an MPI job.")] = 0,
-    cpus_per_task: CpusOption = None,
-    time: TimeOption = None,
-    partition: PartitionOption = None,
-    account: AccountOption = None,
-    sbatch: MoreOption = None,
-    submit: SubmitOption = False,
+    array: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="An array of N tasks in place of an MPI job; they share the grid.")
+    ] = None,
+    cpus_per_task: Annotated[int | None, typer.Option(min=1, help="Cores for each rank; else left to Slurm.")] = None,
+    time: Annotated[str | None, typer.Option(metavar="LIMIT", help="Time limit, such as 4:00:00.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition of the cluster.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
+    sbatch: Annotated[list[str] | None, typer.Option(metavar="OPTION", help="Any other option of sbatch; repeatable.")] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Hand the script to sbatch as well.")] = False,
 ) -> None:
-    """The networks under masks: one MPI job, or an array whose tasks share the grid and need no MPI."""
+    """Write a batch script for Slurm: the dense trainings (an array where there are replicates), or the networks under masks,
+    as one MPI job or an array that needs no MPI."""
     from lottery.fanout.slurm import TASK, Batch
-    from lottery.stages.retrain import checked_jobs
 
     target = opened(run, chosen=replicate)
-    checked_jobs(target, quantiles, rewind)
-    target.adopt()
-    given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--per-gpu": per_gpu}
-    given["--part"] = f"{TASK}/{array}" if array else None
-    options = [part for number in target.chosen for part in ("--replicate", str(number))]
+    given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--levels": levels, "--per-gpu": per_gpu}
+    _check(stage, target, given | {"--nodes": nodes, "--tasks-per-node": tasks_per_node, "--array": array})
+    replicates = [str(number) for number in target.chosen]
+    tasks = f"1-{array}" if array else None
+    if stage is Stage.train and len(target.numbers()) > 1:
+        replicates, tasks = [TASK], ",".join(map(str, target.numbers()))
+    elif array:
+        given["--part"] = f"{TASK}/{array}"
+    options = [part for number in replicates for part in ("--replicate", number)]
     options += [part for option, value in given.items() if value is not None for part in (option, str(value))]
+    ranks = tasks_per_node or max(1, gpus_per_node) * (per_gpu or 1)
     batch = Batch(
-        f"{target.recipe.name}-retrain",
-        ["retrain", "--run", str(target.folder), *options],
+        f"{target.recipe.name}-{stage}",
+        [stage, "--run", str(target.folder), *options],
         target.slurm,
-        nodes,
-        1 if array else tasks_per_node or max(1, gpus_per_node) * (per_gpu or 1),
+        nodes or 1,
+        1 if tasks or stage is Stage.train else ranks,
         gpus_per_node,
         cpus_per_task,
         time,
         partition,
         account,
-        array,
+        tasks,
         sbatch or [],
     )
-    _write(target, "retrain", batch, submit)
+    target.adopt()
+    _write(target.slurm / f"{stage}.sh", batch, submit)
 
 
-def _write(target: "Run", stage: str, batch: "Batch", submit: bool) -> None:
+def _check(stage: Stage, target: "Run", given: dict[str, Any]) -> None:
+    """Raise what the job would end with, or BadParameter for an option of another stage."""
+    from lottery.stages.retrain import checked_jobs
+    from lottery.stages.rounds import checked_rounds
+
+    for option, value in given.items():
+        if value is not None and option not in stage.own:
+            raise typer.BadParameter(f"{option} does not go with {stage}")
+    planned = target.plan()
+    if stage is Stage.retrain:
+        checked_jobs(target, given["--quantiles"], given["--rewind"])
+    elif stage is Stage.rounds:
+        checked_rounds(target, planned, given["--levels"])
+
+
+def _write(path: Path, batch: Any, submit: bool) -> None:
     from data_prep import files
     from lottery.fanout import slurm
 
-    path: Path = target.slurm / f"{stage}.sh"
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(path, slurm.script(batch))
     print(slurm.submit(path) if submit else f"{path}: hand it to sbatch, or type this again with --submit")

@@ -24,6 +24,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 QuantilesOption = Annotated[
     str | None, typer.Option("--quantiles", metavar="GRID", help="Such as 90, 60..99 or 60..80:5,85..99.")
 ]
+RewindOption = Annotated[str | None, typer.Option(metavar="POINTS", help="Such as 0,10it,1ep; else the recipe's.")]
 ReplicateOption = Annotated[
     list[int] | None, typer.Option("--replicate", metavar="N", min=1, help="Only this replicate; repeatable. A new N adds one.")
 ]

@@ -20,6 +20,7 @@ from lottery.commands.options import (
     RecipeOption,
     RecordsOption,
     ReplicateOption,
+    RewindOption,
     RunOption,
     SetOption,
     StallOption,
@@ -106,7 +107,7 @@ def retrain(
     recipe: RecipeOption = None,
     set_: SetOption = None,
     quantiles: QuantilesOption = None,
-    rewind: Annotated[str | None, typer.Option(metavar="POINTS", help="Such as 0,10it,1ep; else the recipe's.")] = None,
+    rewind: RewindOption = None,
     replicate: ReplicateOption = None,
     until_decided: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Add replicates to undecided pairs, up to the N-th.")
@@ -202,6 +203,8 @@ def run_all(
     set_: SetOption = None,
     records: RecordsOption = None,
     ranks: RanksOption = 1,
+    per_gpu: PerGpuOption = None,
+    stall: StallOption = STALL_SECONDS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the networks to train and their cost in epochs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -215,15 +218,16 @@ def run_all(
     from lottery.stages.thresholds import thresholds as thresholds_stage
     from lottery.stages.train import train as train_stage
 
+    fanned: dict[str, Any] = {"run": target.folder, "ranks": ranks, "per_gpu": per_gpu, "stall": stall}
     progress = reporter()
     prepare_stage(target, progress)
     train_stage(target, progress)
     failed = False
     if "oneshot" in target.recipe.pruning:
         thresholds_stage(target, progress)
-        failed |= _fails(partial(retrain, run=target.folder, ranks=ranks))
+        failed |= _fails(partial(retrain, **fanned))
     if "rounds" in target.recipe.pruning:
-        failed |= _fails(partial(rounds, run=target.folder, ranks=ranks))
+        failed |= _fails(partial(rounds, **fanned))
     report(run=target.folder, as_json=as_json)
     if failed:
         raise typer.Exit(1)

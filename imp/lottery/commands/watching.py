@@ -24,7 +24,7 @@ def watch(run: "Run", seconds: float) -> None:
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         while True:
             found = standings(run, planned)
-            live.update(Group(*shown(found, speed(run))), refresh=True)
+            live.update(Group(*shown(found, speed(found))), refresh=True)
             if all(one.state in ("done", "diverged") for stage in found.values() for one in stage):
                 return
             time.sleep(seconds)

@@ -19,7 +19,7 @@ TASK = "$SLURM_ARRAY_TASK_ID"
 @dataclass(frozen=True)
 class Batch:
     """What to ask of Slurm, and for what: `arguments` of imp, in which TASK stands for the number of a task where the job is an
-    `array` of so many (from 1; 0: it is no array). Values that are None are left to the cluster."""
+    `array` (of such numbers as "1-20" or "1,3"; None: it is none). Values that are None are left to the cluster."""
 
     name: str
     arguments: Sequence[str]
@@ -31,7 +31,7 @@ class Batch:
     time: str | None = None
     partition: str | None = None
     account: str | None = None
-    array: int = 0
+    array: str | None = None
     more: Sequence[str] = field(default_factory=list)
 
     @property
@@ -57,7 +57,7 @@ def submit(path: Path) -> str:
 def _options(batch: Batch) -> list[str]:
     options = {
         "job-name": batch.name,
-        "array": f"1-{batch.array}" if batch.array else None,
+        "array": batch.array,
         "nodes": batch.nodes,
         "ntasks-per-node": batch.tasks_per_node,
         "gpus-per-node": batch.gpus_per_node or None,

@@ -1,10 +1,9 @@
 """What of a run is done, under way, failed or missing, and how long the rest will take."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from data_prep import files
 from data_prep.errors import InputError
 from lottery import locks
 from lottery.jobs import AnyJob
@@ -16,12 +15,14 @@ State = Literal["done", "running", "failed", "diverged", "waiting"]
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """Where one network stands: `told` is how far and where it is running, or why it failed; `epochs` what is left of it."""
+    """Where one network stands: `told` is how far and where it is running, or why it failed; `epochs` what is left of it,
+    `pace` the seconds an epoch that it took, where it is done."""
 
     title: str
     state: State
     told: str = ""
     epochs: float = 0.0
+    pace: float | None = None
 
 
 @dataclasses.dataclass
@@ -48,7 +49,8 @@ def status(run: Run) -> list[Line]:
         records.missing = 1
         records.details.append(str(error))
         return [records]
-    lines = {stage: _line(stage, found, speed(run)) for stage, found in standings(run, planned).items()}
+    found = standings(run, planned)
+    lines = {stage: _line(stage, networks, speed(found)) for stage, networks in found.items()}
     masks = {"thresholds": _masks(run)} if "retrain" in lines else {}
     order = ("train", "thresholds", "retrain", "rounds")
     return [records, *((lines | masks)[stage] for stage in order if stage in lines | masks)]
@@ -81,7 +83,7 @@ def _of_jobs(stage: str, run: Run, planned: Plan, jobs: Sequence[AnyJob]) -> lis
 def _standing(network: Network, title: str, epochs: float) -> Standing:
     result = network.read_result()
     if result and result["status"] == "done":
-        return Standing(title, "done")
+        return Standing(title, "done", pace=result["timing"]["seconds"] / result["epochs"])
     if result:
         reason = str(result.get("reason")).strip().splitlines()[-1]
         again = result["status"] == "failed"  # and will be tried again
@@ -119,8 +121,7 @@ def _masks(run: Run) -> Line:
     return Line("thresholds", done=sum(map(len, made.values())), missing=missing)
 
 
-def speed(run: Run) -> float | None:
-    """Seconds an epoch, a mean of this run's finished networks; None before there is one."""
-    results = [files.read_json(path) for path in run.folder.glob("replicate-*/**/result.json")]
-    speeds = [result["timing"]["seconds"] / result["epochs"] for result in results if result["status"] == "done"]
-    return sum(speeds) / len(speeds) if speeds else None
+def speed(found: Mapping[str, Sequence[Standing]]) -> float | None:
+    """Seconds an epoch, a mean of the networks that are done; None before there is one."""
+    paces = [one.pace for networks in found.values() for one in networks if one.pace is not None]
+    return sum(paces) / len(paces) if paces else None

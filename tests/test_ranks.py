@@ -1,10 +1,8 @@
 """Handing jobs out: alone, and among ranks played by threads, so that no MPI is needed."""
 
 import queue
-import sys
 import threading
 import time
-import types
 from fractions import Fraction
 
 import pytest
@@ -14,10 +12,13 @@ from data_prep.errors import InputError
 from lottery import preemption
 from lottery.fanout import coordinator, ranks, share
 from lottery.fanout.coordinator import Lost
+from lottery.fanout.ranks import Card
 from lottery.fanout.share import Station
 from lottery.jobs import Job
 from lottery.preemption import Preempted
 
+STATION = Station("a", frozenset({0}), ())
+THERE = Station("b", frozenset({0}), ())
 JOBS = [Job(1, Fraction(quantile), 0, "ticket") for quantile in range(60, 68)]
 
 
@@ -29,81 +30,6 @@ def plain_environment(monkeypatch):
     monkeypatch.setattr(share, "_gpus", tuple)
     monkeypatch.setattr(ranks, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(coordinator, "POLL_SECONDS", 0.001)
-
-
-def mpi(monkeypatch, size):
-    """An mpi4py whose world has `size` ranks; the world."""
-    world = types.SimpleNamespace(rank=0, size=size)
-    monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=types.SimpleNamespace(COMM_WORLD=world)))
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    return world
-
-
-@pytest.mark.parametrize("said", ["4", None])
-def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say(monkeypatch, said):
-    world = mpi(monkeypatch, 4)
-    if said:
-        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
-
-    assert ranks._world().ranks is world
-
-
-class Failure(Exception):
-    """What MPI raises."""
-
-    def Get_error_class(self):  # noqa: N802
-        return self.args[0]
-
-
-class Ending:
-    """A communicator on which all that is said to another rank, or asked of it, fails."""
-
-    rank, size = 0, 2
-
-    def __init__(self, why):
-        self.why = why
-
-    def fail(self, *_, **__):
-        raise Failure(self.why)
-
-    iprobe = recv = send = fail
-
-
-@pytest.mark.parametrize(("why", "raised"), [("process failed", Lost), ("truncated", Failure)])
-def test_a_rank_whose_process_has_failed_is_lost_and_any_other_error_is_an_error(why, raised):
-    mpi = types.SimpleNamespace(COMM_WORLD=Ending(why), Exception=Failure, ERR_PROC_FAILED="process failed")
-    world = ranks._World(mpi)
-
-    for speak in (lambda: world.has_spoken(1), lambda: world.receive(1), lambda: world.send("a job", 1)):
-        with pytest.raises(raised):
-            speak()
-
-
-@pytest.mark.parametrize(("said", "seen"), [("4", 1), ("2", 4), ("1", 2)])
-def test_a_world_of_another_size_than_the_launchers_is_refused_before_anything_is_done(monkeypatch, said, seen):
-    def refuse(*_):
-        raise AssertionError("started")
-
-    mpi(monkeypatch, seen)
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
-
-    with pytest.raises(InputError, match=f"started {said} ranks, but MPI sees {seen}: mpirun and mpi4py"):
-        ranks.fan_out(refuse, refuse, refuse, print)
-
-
-class _WithoutLibrary:
-    @property
-    def MPI(self):  # noqa: N802
-        raise RuntimeError("cannot load MPI library")
-
-
-@pytest.mark.parametrize("module", [None, _WithoutLibrary()])
-def test_a_launcher_without_an_mpi_to_load_is_refused_with_the_way_out(monkeypatch, module):
-    monkeypatch.setitem(sys.modules, "mpi4py", module)
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-
-    with pytest.raises(InputError, match=r"MPI cannot be loaded .*pip install"):
-        ranks.fan_out(list, lambda *_: work, lambda *_: None, print)
 
 
 def work(job):
@@ -176,32 +102,24 @@ class Killed(BaseException):
 class World:
     """What `fan_out` knows of the ranks, between threads: `boxes` from rank to rank."""
 
-    def __init__(self, rank, size, boxes, broadcasts, aborted, over, dead):
-        self.rank, self.size, self.boxes, self.broadcasts = rank, size, boxes, broadcasts
+    def __init__(self, rank, size, boxes, aborted, over, dead):
+        self.rank, self.size, self.boxes = rank, size, boxes
         self.aborted, self.over, self.dead = aborted, over, dead
-
-    def allgather(self, value):
-        return [value] * self.size
-
-    def bcast(self, value):
-        if self.rank:
-            return self.broadcasts[self.rank].get(timeout=10)
-        for box in self.broadcasts[1:]:
-            box.put(value)
-        return value
 
     def send(self, value, rank):
         self._check(rank)
         self.boxes[self.rank, rank].put(value)
 
-    def has_spoken(self, source):
+    def has_spoken(self, rank):
         if self.over.is_set() or self.rank in self.dead:
             threading.Event().wait()  # this rank is no more; its thread, a daemon, ends with the tests
-        self._check(source)
-        return not self.boxes[source, self.rank].empty()
+        if not self.boxes[rank, self.rank].empty():
+            return True
+        self._check(rank)
+        return False
 
-    def receive(self, source):
-        return self.boxes[source, self.rank].get(timeout=10)
+    def receive(self, rank):
+        return self.boxes[rank, self.rank].get(timeout=10)
 
     def abort(self, code):
         self.aborted.append((self.rank, code))
@@ -220,16 +138,14 @@ class Ranks:
     """`fan_out` on `size` ranks; what each returned or raised, and what was done and said. Rank 0 trains where there are as
     many `cores` as ranks."""
 
-    def __init__(self, monkeypatch, size, jobs, work=work, make_jobs=None, make_work=None, done=None, cores=None):
+    def __init__(self, monkeypatch, size, jobs, work=work, make_jobs=None, make_work=None, done=None, cores=None, dead=()):
         self.boxes = {(one, other): queue.Queue() for one in range(size) for other in range(size)}
-        broadcasts = [queue.Queue() for _ in range(size)]
-        self.aborted, self.dead = [], set()
+        self.aborted, self.dead = [], set(dead)
         self.done, self.said, self.started, self.worked = [], [], [], []
         self.returned, self.raised = {}, {}
         over = threading.Event()
         station = Station("a", frozenset(range(cores or size - 1)), ())
-        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-        monkeypatch.setattr(ranks, "_world", lambda: HERE.world)
+        monkeypatch.setattr(ranks, "join", lambda: HERE.world)
         monkeypatch.setattr(share, "here", lambda: station)
 
         def started(seat, beat):
@@ -238,7 +154,7 @@ class Ranks:
 
         def rank(number):
             HERE.ranks = self
-            HERE.world = World(number, size, self.boxes, broadcasts, self.aborted, over, self.dead)
+            HERE.world = World(number, size, self.boxes, self.aborted, over, self.dead)
             try:
                 self.returned[number] = ranks.fan_out(
                     make_jobs or (lambda: list(jobs)),
@@ -253,7 +169,8 @@ class Ranks:
                 pass
 
         threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in range(size)]
-        for thread in threads:
+        began = [thread for number, thread in enumerate(threads) if number not in dead]
+        for thread in began:
             thread.start()
         until = time.monotonic() + 20
 
@@ -583,11 +500,26 @@ def test_when_rank_0_dies_the_others_save_what_they_have_and_end(monkeypatch):
     assert ranks.aborted == []
 
 
-def test_ranks_of_another_recipe_or_version_are_refused():
-    here = Station("a", frozenset({0}), ())
-    there = Station("b", frozenset({0}), ())
+def test_a_rank_that_was_lost_before_it_began_has_no_part_in_it(monkeypatch):
+    ranks = Ranks(monkeypatch, 4, JOBS, dead=[2])
 
-    with pytest.raises(InputError, match=r"ranks 0 and 1 \(b\) have different recipes: start all with the same"):
-        ranks._seats([(here, "1", "x"), (there, "1", "y")], ranks.Terms())
-    with pytest.raises(InputError, match="have different versions of imp"):
-        ranks._seats([(here, "1", "x"), (there, "2", "x")], ranks.Terms())
+    assert ranks.hanging == []
+    assert sorted(ranks.done, key=lambda pair: pair[0].quantile) == [(job, work(job)) for job in JOBS]
+    assert ranks.said == ["rank 2 is lost, before there was anything to do"]
+    assert ranks.returned == {0: True, 1: False, 3: False}
+
+
+def test_when_rank_0_is_lost_before_it_began_the_others_end(monkeypatch):
+    ranks = Ranks(monkeypatch, 3, JOBS, dead=[0])
+
+    assert ranks.hanging == []
+    assert [str(ranks.raised[rank]) for rank in (1, 2)] == ["rank 0 is lost"] * 2
+    assert (ranks.started, ranks.aborted) == ([], [])
+
+
+@pytest.mark.parametrize(("odd", "what"), [(Card(THERE, "1", "y"), "recipes"), (Card(THERE, "2", "x"), "versions of imp")])
+def test_ranks_of_another_recipe_or_version_are_refused(odd, what):
+    cards = {0: Card(STATION, "1", "x"), 1: Card(STATION, "1", "x"), 3: odd}
+
+    with pytest.raises(InputError, match=rf"^ranks 0 and 3 \(b\) have different {what}: start all with the same"):
+        ranks._seats(cards, ranks.Terms())

@@ -23,12 +23,17 @@ def host(name="a", cores=4, gpus=()):
     return Station(name, frozenset(range(cores)), tuple(gpus))
 
 
+def ranks(*stations):
+    """The stations by rank."""
+    return dict(enumerate(stations))
+
+
 def gpus_of(found):
     return {rank: seat.gpus for rank, seat in found.items()}
 
 
 @pytest.mark.parametrize(
-    ("gpus", "ranks", "per_gpu", "shares"),
+    ("gpus", "count", "per_gpu", "shares"),
     [
         ("0123", 4, None, ["0", "1", "2", "3"]),
         ("0123", 3, None, ["03", "1", "2"]),
@@ -40,14 +45,14 @@ def gpus_of(found):
         ("01", 2, 2, ["0", "1"]),
     ],
 )
-def test_each_rank_of_a_host_has_gpus_of_its_own_or_one_that_so_many_share(gpus, ranks, per_gpu, shares):
-    found = gpus_of(seats([host(gpus=gpus)] * ranks, 1, per_gpu))
+def test_each_rank_of_a_host_has_gpus_of_its_own_or_one_that_so_many_share(gpus, count, per_gpu, shares):
+    found = gpus_of(seats(ranks(*[host(gpus=gpus)] * count), 1, per_gpu))
 
     assert found == {rank: tuple(share) for rank, share in enumerate(shares) if share}
 
 
 @pytest.mark.parametrize(
-    ("cores", "threads", "ranks", "shares"),
+    ("cores", "threads", "count", "shares"),
     [
         (2, 1, 2, {0: 1, 1: 1}),
         (2, 1, 3, {1: 1, 2: 1}),
@@ -57,12 +62,12 @@ def test_each_rank_of_a_host_has_gpus_of_its_own_or_one_that_so_many_share(gpus,
         (1, 4, 3, {1: 1, 2: 1}),
     ],
 )
-def test_without_gpus_ranks_share_the_cores_and_rank_0_trains_where_some_would_idle(cores, threads, ranks, shares):
-    assert seats([host(cores=cores)] * ranks, threads) == {rank: Seat((), count) for rank, count in shares.items()}
+def test_without_gpus_ranks_share_the_cores_and_rank_0_trains_where_some_would_idle(cores, threads, count, shares):
+    assert seats(ranks(*[host(cores=cores)] * count), threads) == {rank: Seat((), count) for rank, count in shares.items()}
 
 
 def test_every_host_is_shared_by_its_own_ranks():
-    found = seats([host("a", gpus="01"), host("b", gpus="01"), host("b", gpus="01"), host("a", gpus="01")], 1)
+    found = seats(ranks(host("a", gpus="01"), host("b", gpus="01"), host("b", gpus="01"), host("a", gpus="01")), 1)
 
     assert gpus_of(found) == {0: ("0",), 1: ("0",), 2: ("1",), 3: ("1",)}
 
@@ -72,39 +77,47 @@ def test_ranks_that_a_scheduler_has_given_different_things_to_share_nothing():
     one = Station("a", frozenset({0, 1}), ("GPU-1",))
     other = Station("a", frozenset({2, 3}), ("GPU-2",))
 
-    assert seats([one, other], 1) == {0: Seat(("GPU-1",), 2), 1: Seat(("GPU-2",), 2)}
+    assert seats(ranks(one, other), 1) == {0: Seat(("GPU-1",), 2), 1: Seat(("GPU-2",), 2)}
+
+
+def test_those_that_are_lost_leave_theirs_to_the_others():
+    stations = ranks(*[host(gpus="0123")] * 4)
+    del stations[2]
+
+    assert gpus_of(seats(stations, 1)) == {0: ("0", "3"), 1: ("1",), 3: ("2",)}
 
 
 def test_a_rank_that_is_alone_has_everything():
-    assert seats([host(gpus="01")], 1) == {0: Seat(("0", "1"), 4)}
+    assert seats(ranks(host(gpus="01")), 1) == {0: Seat(("0", "1"), 4)}
 
 
 def test_more_ranks_than_gpus_are_refused_with_the_way_out():
     with pytest.raises(
         InputError, match=r"^3 ranks are to train on a, which has 2 GPUs: start fewer .* 2 share one with --per-gpu"
     ):
-        seats([host(gpus="01")] * 4, 1)
+        seats(ranks(*[host(gpus="01")] * 4), 1)
     with pytest.raises(InputError, match=r"^3 ranks are to train on a, which has 1 GPU: .* let 3 share one"):
-        seats([host(gpus="0")] * 4, 1, per_gpu=2)
+        seats(ranks(*[host(gpus="0")] * 4), 1, per_gpu=2)
 
 
 def test_sharing_gpus_where_there_are_none_is_refused():
     with pytest.raises(InputError, match="--per-gpu 2: there is no GPU on a"):
-        seats([host()] * 3, 1, per_gpu=2)
+        seats(ranks(*[host()] * 3), 1, per_gpu=2)
 
 
 def test_more_threads_than_cores_are_told_of_host_by_host():
-    stations = [host("a", cores=2)] * 4 + [host("b", cores=2)] + [host("c", cores=1, gpus="01")] * 2
+    stations = ranks(*[host("a", cores=2)] * 4, host("b", cores=2), *[host("c", cores=1, gpus="01")] * 2)
     found = seats(stations, 1)
 
     assert share.crowded(stations, found, 1) == [
         "3 ranks train on a with 1 thread each, but may run on 2 cores: fewer ranks would be as fast"
     ]
-    assert share.crowded(stations[:2], seats(stations[:2], 1), 1) == []
+    two = ranks(*[host("a", cores=2)] * 2)
+    assert share.crowded(two, seats(two, 1), 1) == []
 
 
 def test_ranks_that_run_on_cores_of_their_own_are_not_crowded():
-    stations = [Station("a", frozenset({core}), ()) for core in range(4)]
+    stations = ranks(*[Station("a", frozenset({core}), ()) for core in range(4)])
 
     assert share.crowded(stations, seats(stations, 1), 1) == []
 

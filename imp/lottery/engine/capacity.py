@@ -1,9 +1,10 @@
 """How much memory there is for resident images: free on this host, and on the devices that train."""
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
+
+from lottery.fanout.launcher import local_size
 
 _GIB = 1 << 30
 SHARE = 0.5  # of what is free; the rest is for the network and its activations
@@ -13,8 +14,7 @@ def host_budget(gib: float) -> int:
     """Bytes that resident images may take on this host: `gib`, or else half of what is free, shared by the MPI ranks here."""
     if gib:
         return int(gib * _GIB)
-    ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or os.environ.get("MPI_LOCALNRANKS") or 1)
-    return int(free_memory() * SHARE / ranks)
+    return int(free_memory() * SHARE / (local_size() or 1))
 
 
 def device_budget(gib: float, devices: Sequence[str]) -> int:

@@ -15,16 +15,22 @@ from lottery import preemption
 POLL_SECONDS = 0.02
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+_LOCAL_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def launched_rank() -> int | None:
     """This process's rank as its launcher set it, or None when no MPI launcher started it."""
-    return next((int(os.environ[name]) for name in _RANK_VARIABLES if os.environ.get(name, "").isdigit()), None)
+    return _said(_RANK_VARIABLES)
 
 
 def launched_size() -> int | None:
     """How many ranks the launcher says it started, or None when it does not say."""
-    return next((int(os.environ[name]) for name in _SIZE_VARIABLES if os.environ.get(name, "").isdigit()), None)
+    return _said(_SIZE_VARIABLES)
+
+
+def local_size() -> int | None:
+    """How many of the ranks run on this host, or None when the launcher does not say."""
+    return _said(_LOCAL_VARIABLES)
 
 
 def unused_tasks(ranks: int) -> str | None:
@@ -99,3 +105,8 @@ def launch(line: Sequence[str], environment: dict[str, str]) -> int:
             raise
     preemption.check()
     return process.returncode
+
+
+def _said(names: Sequence[str]) -> int | None:
+    """The number in the first of these environment variables that holds one."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)

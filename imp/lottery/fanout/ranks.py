@@ -1,5 +1,4 @@
-"""Fan jobs out to MPI ranks: rank 0 coordinates, the others train, and rank 0 too where it has a seat. The one module that
-imports mpi4py.
+"""Fan jobs out to MPI ranks: rank 0 coordinates, the others train, and rank 0 too where it has a seat.
 
 Alone, or without mpirun, a process does all the jobs itself. Ranks talk only to rank 0, and wait asleep: Open MPI's own
 waiting would burn a core that a training needs. Under `mpirun --with-ft ulfm` a rank that dies is an error to those who
@@ -12,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,8 +19,9 @@ from data_prep.errors import InputError, one_line
 from lottery import __version__, preemption
 from lottery.fanout import share
 from lottery.fanout.coordinator import Alive, Coordinator, Done, Free, Link, Lost, Result
-from lottery.fanout.launcher import launched_rank, launched_size, unused_tasks
+from lottery.fanout.launcher import unused_tasks
 from lottery.fanout.share import Seat, Station
+from lottery.fanout.world import World, join
 from lottery.jobs import WHOLE, AnyJob, Part
 
 POLL_SECONDS = 0.02
@@ -49,6 +49,15 @@ class Terms:
 ALONE = Terms()
 
 
+@dataclass(frozen=True)
+class Card:
+    """What a rank tells of itself when it begins."""
+
+    station: Station
+    version: str
+    about: str
+
+
 def fan_out(
     make_jobs: Callable[[], Sequence[AnyJob]],
     make_work: MakeWork,
@@ -63,28 +72,29 @@ def fan_out(
     call as the work comes further. Returns whether this process is the one that coordinated. What `make_jobs` raises is
     raised there, and ends the other ranks quietly. Raises Preempted once every rank has saved what it had under way.
     """
-    world = _world() if launched_rank() is not None else None
+    world = join()
     if (not world or world.rank == 0) and (line := unused_tasks(world.size if world else 1)):
         say(line)
     if world is None or world.size == 1:
         _alone(make_jobs, make_work, done, terms)
         return True
     with preemption.deferred():
-        stations = world.allgather((share.here(), __version__, terms.about))
         preempted = False
+        card = Card(share.here(), __version__, terms.about)
         if world.rank == 0:
+            cards = {0: card} | _arrived(world, say)
             try:
-                jobs, seats = make_jobs(), _seats(stations, terms)
-                for line in share.crowded([station for station, *_ in stations], seats, terms.threads):
+                jobs, seats = make_jobs(), _seats(cards, terms)
+                for line in share.crowded(_stations(cards), seats, terms.threads):
                     say(line)
             except BaseException:
-                world.bcast(None)
+                _tell(world, dict.fromkeys(cards))
                 raise
-            world.bcast(seats)
+            _tell(world, seats)
             preempted = _coordinate(world, jobs, seats, make_work, done, say, terms)
-        elif seats := world.bcast(None):
+        elif seat := _seated(world, card):
             with _aborting(world):
-                _serve(_RankPost(world), seats[world.rank], make_work)
+                _serve(_RankPost(world), seat, make_work)
     preemption.check()
     if preempted:
         raise preemption.Preempted("stopped, as another rank was told to")
@@ -95,23 +105,61 @@ def _alone(make_jobs: Callable[[], Sequence[AnyJob]], make_work: MakeWork, done:
     waiting = list(make_jobs())
     if not waiting:
         return
-    work = make_work(share.seats([share.here()], terms.threads, terms.per_gpu)[0], lambda: None)
+    work = make_work(share.seats({0: share.here()}, terms.threads, terms.per_gpu)[0], lambda: None)
     while waiting:
         job = waiting.pop(0)
         waiting[:0] = done(job, work(job))
 
 
-def _seats(stations: Sequence[tuple[Station, str, str]], terms: Terms) -> dict[int, Seat]:
+def _arrived(world: World, say: Callable[[str], None]) -> dict[int, Card]:
+    """What the other ranks are, of those that have not been lost already."""
+    found = {}
+    for rank in range(1, world.size):
+        try:
+            found[rank] = _next_of(world, rank)
+        except Lost:
+            say(f"rank {rank} is lost, before there was anything to do")
+    return found
+
+
+def _seated(world: World, card: Card) -> Seat | None:
+    """The seat that rank 0 gives this rank; None where there is nothing to do."""
+    try:
+        world.send(card, 0)
+        return _next_of(world, 0)
+    except Lost:
+        raise preemption.Preempted(ORPHANED) from None
+
+
+def _tell(world: World, seats: Mapping[int, Seat | None]) -> None:
+    for rank, seat in seats.items():
+        if rank:
+            with contextlib.suppress(Lost):  # the coordinator finds out by itself
+                world.send(seat, rank)
+
+
+def _next_of(world: World, rank: int) -> Any:
+    """The next that `rank` says, waited for asleep."""
+    while not world.has_spoken(rank):
+        time.sleep(POLL_SECONDS)
+    return world.receive(rank)
+
+
+def _seats(cards: Mapping[int, Card], terms: Terms) -> dict[int, Seat]:
     """Raises InputError where ranks differ in what they are about, or there are more of them than GPUs."""
-    for position, what in ((1, "versions of imp"), (2, "recipes")):
-        if len({station[position] for station in stations}) > 1:
-            odd = next(rank for rank, station in enumerate(stations) if station[position] != stations[0][position])
-            raise InputError(f"ranks 0 and {odd} ({stations[odd][0].host}) have different {what}: start all with the same")
-    return share.seats([station for station, *_ in stations], terms.threads, terms.per_gpu)
+    for rank, card in cards.items():
+        what = "versions of imp" if card.version != cards[0].version else "recipes" if card.about != cards[0].about else None
+        if what:
+            raise InputError(f"ranks 0 and {rank} ({card.station.host}) have different {what}: start all with the same")
+    return share.seats(_stations(cards), terms.threads, terms.per_gpu)
+
+
+def _stations(cards: Mapping[int, Card]) -> dict[int, Station]:
+    return {rank: card.station for rank, card in cards.items()}
 
 
 def _coordinate(
-    world: "_World",
+    world: World,
     jobs: Sequence[AnyJob],
     seats: dict[int, Seat],
     make_work: MakeWork,
@@ -188,7 +236,7 @@ class _Desk:
 class _RankLink:
     """The coordinator's end towards `rank`."""
 
-    def __init__(self, world: "_World", rank: int):
+    def __init__(self, world: World, rank: int):
         self.world, self.rank = world, rank
 
     def receive(self) -> Free | Alive | None:
@@ -201,15 +249,14 @@ class _RankLink:
 class _RankPost:
     """A rank's end towards the coordinator. That may be lost too: then what is under way is saved, and the rank ends."""
 
-    def __init__(self, world: "_World"):
+    def __init__(self, world: World):
         self.world, self.spoken = world, time.monotonic()
 
     def next(self, result: Result | None) -> AnyJob | None:
         try:
             self.world.send(Free(result), 0)
-            while not self.world.has_spoken(0):
-                time.sleep(POLL_SECONDS)
-            return self.world.receive(0)
+            job: AnyJob | None = _next_of(self.world, 0)
+            return job
         except Lost:
             raise preemption.Preempted(ORPHANED) from None
 
@@ -224,46 +271,8 @@ class _RankPost:
             preemption.ask(ORPHANED)
 
 
-class _World:
-    """The ranks of this job, over the module `mpi4py.MPI`. Speaking with one whose process has failed raises Lost."""
-
-    def __init__(self, mpi: Any):
-        self.mpi, self.ranks = mpi, mpi.COMM_WORLD
-        self.rank, self.size = self.ranks.rank, self.ranks.size
-
-    def allgather(self, value: Any) -> list[Any]:
-        return self.ranks.allgather(value)
-
-    def bcast(self, value: Any) -> Any:
-        return self.ranks.bcast(value)
-
-    def has_spoken(self, rank: int) -> bool:
-        with self._losing():
-            return self.ranks.iprobe(source=rank)
-
-    def receive(self, rank: int) -> Any:
-        with self._losing():
-            return self.ranks.recv(source=rank)
-
-    def send(self, message: Any, rank: int) -> None:
-        with self._losing():
-            self.ranks.send(message, rank)
-
-    def abort(self, code: int) -> None:
-        self.ranks.Abort(code)
-
-    @contextlib.contextmanager
-    def _losing(self) -> Iterator[None]:
-        try:
-            yield
-        except self.mpi.Exception as error:
-            if error.Get_error_class() != self.mpi.ERR_PROC_FAILED:
-                raise
-            raise Lost from None
-
-
 @contextlib.contextmanager
-def _aborting(world: _World) -> Iterator[None]:
+def _aborting(world: World) -> Iterator[None]:
     """End every rank when this one raises: the others would wait for it for ever."""
     try:
         yield
@@ -272,19 +281,3 @@ def _aborting(world: _World) -> Iterator[None]:
     except BaseException as error:
         print(f"imp: rank {world.rank}: {one_line(error) or traceback.format_exc()}", file=sys.stderr, flush=True)
         world.abort(2 if one_line(error) else 1)
-
-
-def _world() -> _World:
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise InputError(
-            f"this process was started by an MPI launcher, but MPI cannot be loaded ({error}): "
-            "`pip install 'imp-lottery[local]'` brings one"
-        ) from None
-    if launched_size() not in (None, MPI.COMM_WORLD.size):
-        raise InputError(
-            f"the launcher started {launched_size()} ranks, but MPI sees {MPI.COMM_WORLD.size}: mpirun and mpi4py belong to "
-            "different MPIs; use the mpirun of the MPI that mpi4py loads"
-        )
-    return _World(MPI)

@@ -30,15 +30,15 @@ def here() -> Station:
     return Station(os.uname().nodename, frozenset(os.sched_getaffinity(0)), _gpus())
 
 
-def seats(stations: Sequence[Station], threads: int, per_gpu: int | None = None) -> dict[int, Seat]:
-    """The seat of every rank that trains, by rank; `stations` are those of all ranks.
+def seats(stations: Mapping[int, Station], threads: int, per_gpu: int | None = None) -> dict[int, Seat]:
+    """The seat of every rank that trains, by rank; `stations` are where all ranks are.
 
     Ranks that find the same divide it: each takes GPUs of its own, or one that `per_gpu` ranks share, or its part of the cores.
     Rank 0, which coordinates, has a seat too where a GPU, or cores for the `threads` of a training, would be left over.
     Raises InputError when there are more ranks than GPUs.
     """
     pools: dict[Station, list[int]] = {}
-    for rank, station in enumerate(stations):
+    for rank, station in sorted(stations.items()):
         pools.setdefault(station, []).append(rank)
     found: dict[int, Seat] = {}
     for station, ranks in pools.items():
@@ -57,7 +57,7 @@ def seats(stations: Sequence[Station], threads: int, per_gpu: int | None = None)
     return dict(sorted(found.items()))
 
 
-def crowded(stations: Sequence[Station], seated: Mapping[int, Seat], threads: int) -> list[str]:
+def crowded(stations: Mapping[int, Station], seated: Mapping[int, Seat], threads: int) -> list[str]:
     """A line for each host on which more cores are wanted than there are."""
     wanted: dict[str, tuple[int, set[int]]] = {}
     for rank, seat in seated.items():

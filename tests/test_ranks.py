@@ -102,9 +102,16 @@ class Killed(BaseException):
 class World:
     """What `fan_out` knows of the ranks, between threads: `boxes` from rank to rank."""
 
-    def __init__(self, rank, size, boxes, aborted, over, dead):
+    def __init__(self, rank, size, boxes, aborted, over, dead, left):
         self.rank, self.size, self.boxes = rank, size, boxes
         self.aborted, self.over, self.dead = aborted, over, dead
+        self.left = left
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.left.append(self.rank)
 
     def send(self, value, rank):
         self._check(rank)
@@ -142,7 +149,7 @@ class Ranks:
         self.boxes = {(one, other): queue.Queue() for one in range(size) for other in range(size)}
         self.aborted, self.dead = [], set(dead)
         self.done, self.said, self.started, self.worked = [], [], [], []
-        self.returned, self.raised = {}, {}
+        self.returned, self.raised, self.left = {}, {}, []
         over = threading.Event()
         station = Station("a", frozenset(range(cores or size - 1)), ())
         monkeypatch.setattr(ranks, "join", lambda: HERE.world)
@@ -154,7 +161,7 @@ class Ranks:
 
         def rank(number):
             HERE.ranks = self
-            HERE.world = World(number, size, self.boxes, self.aborted, over, self.dead)
+            HERE.world = World(number, size, self.boxes, self.aborted, over, self.dead, self.left)
             try:
                 self.returned[number] = ranks.fan_out(
                     make_jobs or (lambda: list(jobs)),
@@ -193,6 +200,7 @@ def test_ranks_share_the_jobs_and_each_is_done_once(monkeypatch):
     assert ranks.hanging == []
     assert sorted(ranks.done, key=lambda pair: pair[0].quantile) == [(job, work(job)) for job in JOBS]
     assert ranks.returned == {0: True, 1: False, 2: False, 3: False}
+    assert sorted(ranks.left) == [0, 1, 2, 3]
     assert all(box.empty() for box in ranks.boxes.values())
 
 
@@ -325,6 +333,7 @@ def test_what_listing_the_jobs_raises_is_raised_by_the_coordinator_and_ends_the_
 
     assert ranks.hanging == []
     assert ranks.raised == {0: error}
+    assert sorted(ranks.left) == [0, 1, 2]
     assert ranks.returned == {1: False, 2: False}
     assert ranks.started == []
     assert ranks.aborted == []

@@ -14,6 +14,7 @@ from helpers import LAUNCHER
 from data_prep.errors import InputError
 from lottery.fanout import ranks, world
 from lottery.fanout.coordinator import Lost
+from lottery.preemption import Preempted
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +24,38 @@ def no_launcher(monkeypatch):
     monkeypatch.setattr(world, "LOOK_SECONDS", 0.005)
 
 
+class Library:
+    """The C functions."""
+
+    def __init__(self):
+        self.said = []
+        self.begins, self.ends = threading.Event(), threading.Event()
+        self.begins.set()
+        self.ends.set()
+
+    def MPI_Init_thread(self, *_):  # noqa: N802
+        self.said.append("begin")
+        self.begins.wait()
+
+    def MPI_Finalize(self):  # noqa: N802
+        self.said.append("end")
+        self.ends.wait()
+
+
 @pytest.fixture
 def mpi(monkeypatch):
-    """A function that makes an mpi4py whose world has so many ranks; its MPI."""
-    monkeypatch.setattr(world, "_begin", lambda mpi: mpi.begun.append("now"))
+    """A function that makes an mpi4py whose world has so many ranks; its MPI, with its
+    `library`, whose functions return once `begins` and `ends` are set."""
 
     def make(size):
-        begun = []
-        there = types.SimpleNamespace(rank=0, size=size)
-        found = types.SimpleNamespace(COMM_WORLD=there, begun=begun, Is_initialized=lambda: bool(begun))
+        found = types.SimpleNamespace(
+            COMM_WORLD=types.SimpleNamespace(rank=0, size=size, Set_errhandler=lambda handler: None),
+            THREAD_MULTIPLE=3,
+            ERRORS_RETURN="errors return",
+            __file__="MPI.so",
+            library=Library(),
+        )
+        monkeypatch.setattr(world.ctypes, "CDLL", lambda path: found.library)
         monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=found, rc=lambda **_: None))
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
         return found
@@ -49,11 +73,45 @@ def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say(monkeypatch
     if said:
         monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
 
-    assert world.join().ranks is world.join().ranks is made.COMM_WORLD
-    assert made.begun == ["now"]
+    with world.join() as found:
+        assert found.ranks is made.COMM_WORLD
+        assert made.library.said == ["begin"]
+    assert made.library.said == ["begin", "end"]
 
 
-@pytest.mark.parametrize(("said", "seen"), [("4", 1), ("2", 4), ("1", 2)])
+def test_a_rank_that_is_alone_needs_no_mpi(monkeypatch, mpi):
+    made = mpi(1)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+
+    assert world.join() is None
+    assert made.library.said == []
+
+
+def test_where_a_rank_is_lost_before_all_have_begun_nobody_waits_for_it(monkeypatch, mpi):
+    mpi(4).library.begins.clear()
+    monkeypatch.setattr(world, "_neighbour_is_lost", lambda: True)
+
+    with pytest.raises(Preempted, match="another rank was lost before all had begun"):
+        world.join()
+
+
+def test_nobody_waits_for_ever_for_ranks_that_do_not_begin(monkeypatch, mpi):
+    mpi(4).library.begins.clear()
+    monkeypatch.setattr(world, "START_SECONDS", 0.05)
+
+    with pytest.raises(Preempted, match="not all ranks have begun within 0 s"):
+        world.join()
+
+
+def test_nobody_waits_for_ever_for_ranks_that_do_not_end(monkeypatch, mpi):
+    mpi(4).library.ends.clear()
+    monkeypatch.setattr(world, "LEAVE_SECONDS", 0.05)
+
+    with world.join():
+        pass
+
+
+@pytest.mark.parametrize(("said", "seen"), [("4", 1), ("2", 4), ("3", 2)])
 def test_a_world_of_another_size_than_the_launchers_is_refused_before_anything_is_done(monkeypatch, mpi, said, seen):
     def refuse(*_):
         raise AssertionError("started")
@@ -106,49 +164,11 @@ class Ending:
 @pytest.mark.parametrize(("why", "raised"), [("process failed", Lost), ("truncated", Failure)])
 def test_a_rank_whose_process_has_failed_is_lost_and_any_other_error_is_an_error(why, raised):
     mpi = types.SimpleNamespace(COMM_WORLD=Ending(why), Exception=Failure, ERR_PROC_FAILED="process failed")
-    found = world.World(mpi)
+    found = world.World(mpi, leave=lambda: None)
 
     for speak in (lambda: found.has_spoken(1), lambda: found.receive(1), lambda: found.send("a job", 1)):
         with pytest.raises(raised):
             speak()
-
-
-class Ended(BaseException):
-    """What `os._exit` does to the thread that calls it."""
-
-
-@pytest.mark.parametrize(
-    ("lost", "seconds", "line"),
-    [
-        (True, 600, "another rank was lost before all had begun"),
-        (False, 0, "not all ranks have begun within 0 s"),
-    ],
-)
-def test_a_process_that_would_wait_for_ever_for_the_others_ends(monkeypatch, capsys, lost, seconds, line):
-    def leave(code):
-        raise Ended(code)
-
-    monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr(world, "START_SECONDS", seconds)
-    monkeypatch.setattr(world, "_neighbour_is_lost", lambda: lost)
-    monkeypatch.setenv("PMIX_RANK", "2")
-
-    with pytest.raises(Ended, match="75"):
-        world._give_up(threading.Event())
-
-    assert capsys.readouterr().err == f"imp: rank 2: {line}; the same command goes on from here\n"
-
-
-def test_once_all_have_begun_nobody_gives_up(monkeypatch):
-    monkeypatch.setattr(world, "START_SECONDS", 0)
-    monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("ended"))
-    monkeypatch.setattr(world, "LOOK_SECONDS", 10)
-
-    with world._all_beginning():
-        pass
-    for thread in threading.enumerate():
-        if thread.name == "beginning":
-            thread.join(5)
 
 
 @pytest.fixture

@@ -73,28 +73,15 @@ def fan_out(
     raised there, and ends the other ranks quietly. Raises Preempted once every rank has saved what it had under way.
     """
     world = join()
-    if (not world or world.rank == 0) and (line := unused_tasks(world.size if world else 1)):
-        say(line)
-    if world is None or world.size == 1:
-        _alone(make_jobs, make_work, done, terms)
-        return True
-    with preemption.deferred():
-        preempted = False
-        card = Card(share.here(), __version__, terms.about)
-        if world.rank == 0:
-            cards = {0: card} | _arrived(world, say)
-            try:
-                jobs, seats = make_jobs(), _seats(cards, terms)
-                for line in share.crowded(_stations(cards), seats, terms.threads):
-                    say(line)
-            except BaseException:
-                _tell(world, dict.fromkeys(cards))
-                raise
-            _tell(world, seats)
-            preempted = _coordinate(world, jobs, seats, make_work, done, say, terms)
-        elif seat := _seated(world, card):
-            with _aborting(world):
-                _serve(_RankPost(world), seat, make_work)
+    size = world.size if world else 1
+    with world or contextlib.nullcontext():
+        if (not world or world.rank == 0) and (line := unused_tasks(size)):
+            say(line)
+        if world is None or size == 1:
+            _alone(make_jobs, make_work, done, terms)
+            return True
+        with preemption.deferred():
+            preempted = _together(world, make_jobs, make_work, done, say, terms)
     preemption.check()
     if preempted:
         raise preemption.Preempted("stopped, as another rank was told to")
@@ -109,6 +96,33 @@ def _alone(make_jobs: Callable[[], Sequence[AnyJob]], make_work: MakeWork, done:
     while waiting:
         job = waiting.pop(0)
         waiting[:0] = done(job, work(job))
+
+
+def _together(
+    world: World,
+    make_jobs: Callable[[], Sequence[AnyJob]],
+    make_work: MakeWork,
+    done: Done,
+    say: Callable[[str], None],
+    terms: Terms,
+) -> bool:
+    """This rank's part. Returns, on rank 0, whether a rank was told to end before its job was done."""
+    card = Card(share.here(), __version__, terms.about)
+    if world.rank:
+        if seat := _seated(world, card):
+            with _aborting(world):
+                _serve(_RankPost(world), seat, make_work)
+        return False
+    cards = {0: card} | _arrived(world, say)
+    try:
+        jobs, seats = make_jobs(), _seats(cards, terms)
+        for line in share.crowded(_stations(cards), seats, terms.threads):
+            say(line)
+    except BaseException:
+        _tell(world, dict.fromkeys(cards))
+        raise
+    _tell(world, seats)
+    return _coordinate(world, jobs, seats, make_work, done, say, terms)
 
 
 def _arrived(world: World, say: Callable[[str], None]) -> dict[int, Card]:

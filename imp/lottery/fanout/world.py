@@ -3,30 +3,37 @@
 import contextlib
 import ctypes
 import os
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError
 from lottery.fanout.coordinator import Lost
 from lottery.fanout.launcher import launched_rank, launched_size, local_size
-from lottery.preemption import EXIT_CODE
+from lottery.preemption import Preempted
 from lottery.progress import duration
 
 START_SECONDS = 600.0  # in which all ranks must have begun: hundreds that read Python from one file server take minutes
+LEAVE_SECONDS = 30.0  # in which they must have ended: all leave at the same time
 LOOK_SECONDS = 0.5
 DAEMONS = ("prterun", "prted")  # the parents of ranks where Open MPI lets them outlive each other
 
 
 class World:
-    """The ranks, over the module `mpi4py.MPI`. Speaking with one whose process has failed raises Lost."""
+    """The ranks, over the module `mpi4py.MPI`; a context, at whose end this process leaves them. Speaking with one whose
+    process has failed raises Lost."""
 
-    def __init__(self, mpi: Any):
-        self.mpi, self.ranks = mpi, mpi.COMM_WORLD
+    def __init__(self, mpi: Any, leave: Callable[[], None]):
+        self.mpi, self.ranks, self._leave = mpi, mpi.COMM_WORLD, leave
         self.rank, self.size = self.ranks.rank, self.ranks.size
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
 
     def has_spoken(self, rank: int) -> bool:
         with self._losing():
@@ -57,20 +64,20 @@ class World:
 def join() -> World | None:
     """The ranks that this process was started among, once all have begun; None where no MPI launcher started it.
 
-    Raises InputError when MPI cannot be loaded, or is another one than the launcher's. Ends the process, with the exit code of
-    one that was told to stop, when a rank is lost before all have begun: MPI would wait for it for ever.
+    Raises InputError when MPI cannot be loaded, or is another one than the launcher's; Preempted when a rank is lost before all
+    have begun.
     """
-    if launched_rank() is None:
+    if launched_rank() is None or launched_size() == 1:
         return None
     mpi = _load()
-    if not mpi.Is_initialized():
-        _begin(mpi)
+    member = _Member(mpi)
+    member.begin()
     if launched_size() not in (None, mpi.COMM_WORLD.size):
         raise InputError(
             f"the launcher started {launched_size()} ranks, but MPI sees {mpi.COMM_WORLD.size}: mpirun and mpi4py belong to "
             "different MPIs; use the mpirun of the MPI that mpi4py loads"
         )
-    return World(mpi)
+    return World(mpi, member.leave)
 
 
 def _load() -> Any:
@@ -78,7 +85,7 @@ def _load() -> Any:
     try:
         import mpi4py
 
-        mpi4py.rc(initialize=False, finalize=True)
+        mpi4py.rc(initialize=False, finalize=False)
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise InputError(
@@ -88,35 +95,36 @@ def _load() -> Any:
     return MPI
 
 
-def _begin(mpi: Any) -> None:
-    """What mpi4py does, which would let no other thread of this process run meanwhile; ctypes does."""
-    with _all_beginning():
-        ctypes.CDLL(mpi.__file__).MPI_Init_thread(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
-    mpi.COMM_WORLD.Set_errhandler(mpi.ERRORS_RETURN)  # mpi4py makes exceptions of them
+class _Member:
+    """This process's part in MPI, begun and ended in a thread of its own, through ctypes, which lets other threads run
+    meanwhile: where a rank is lost, MPI waits for it for ever, and this process shall not."""
 
+    def __init__(self, mpi: Any):
+        self.mpi = mpi
+        self.begun, self.leaving, self.ended = threading.Event(), threading.Event(), threading.Event()
 
-@contextlib.contextmanager
-def _all_beginning() -> Iterator[None]:
-    over = threading.Event()
-    threading.Thread(target=_give_up, args=[over], daemon=True, name="beginning").start()
-    try:
-        yield
-    finally:
-        over.set()
+    def begin(self) -> None:
+        """Raises Preempted when not all ranks begin."""
+        threading.Thread(target=self._take_part, daemon=True, name="MPI").start()
+        until = time.monotonic() + START_SECONDS
+        while not self.begun.wait(LOOK_SECONDS):
+            if _neighbour_is_lost():
+                raise Preempted("another rank was lost before all had begun")
+            if time.monotonic() > until:
+                raise Preempted(f"not all ranks have begun within {duration(START_SECONDS)}")
+        self.mpi.COMM_WORLD.Set_errhandler(self.mpi.ERRORS_RETURN)  # mpi4py makes exceptions of them
 
+    def leave(self) -> None:
+        self.leaving.set()
+        self.ended.wait(LEAVE_SECONDS)
 
-def _give_up(over: threading.Event) -> None:
-    """End this process unless it is `over` in time."""
-    until = time.monotonic() + START_SECONDS
-    while not over.wait(LOOK_SECONDS):
-        if _neighbour_is_lost():
-            reason = "another rank was lost before all had begun"
-        elif time.monotonic() > until:
-            reason = f"not all ranks have begun within {duration(START_SECONDS)}"
-        else:
-            continue
-        print(f"imp: rank {launched_rank()}: {reason}; the same command goes on from here", file=sys.stderr, flush=True)
-        os._exit(EXIT_CODE)
+    def _take_part(self) -> None:
+        library = ctypes.CDLL(self.mpi.__file__)
+        library.MPI_Init_thread(None, None, self.mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+        self.begun.set()
+        self.leaving.wait()
+        library.MPI_Finalize()
+        self.ended.set()
 
 
 def _neighbour_is_lost() -> bool:

@@ -78,7 +78,7 @@ def test_preparing_is_measured_beside_pillow_and_decoding(tmp_path):
     ]
     assert all(row.keys() == ROW and row["repeats"] == 2 and row["images_per_s"] > 0 for row in found["rows"])
     assert found["rows"][0]["ratio"] == 1
-    assert found["copy_gb_per_s"] > 0
+    assert found["extras"]["GB_that_one_thread_copies_in_a_second"] > 0
     assert "workers_speed_up" in found["extras"]
     assert {"processor", "cores", "packages"} <= found["machine"].keys()
     assert list(tmp_path.iterdir()) == []

@@ -5,18 +5,20 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import keras
 import pytest
+import typer
 from helpers import IMP, clean_environment, imp, refused
 
-from data_prep.errors import InputError
-from lottery.bench import commands, measure, step, trial
-from lottery.bench.arithmetic import multiply_adds, training_flops
+from data_prep.errors import Failed, InputError
+from lottery.bench import apart, measure, step
+from lottery.bench.commands import steps
+from lottery.bench.parts.arithmetic import multiply_adds, training_flops
+from lottery.bench.parts.stock import stock_fit, stock_network
 from lottery.bench.step import Case, Row
-from lottery.bench.stock import stock_fit, stock_network
+from lottery.bench.trials import step as trial
 from lottery.engine import models
 from lottery.progress import Reporter
 from lottery.recipe import Model
@@ -26,14 +28,14 @@ pytestmark = pytest.mark.usefixtures("tensorflow")
 KEYS = {
     *("model", "alpha", "size", "classes", "batch", "precision", "remat", "threads", "repeats"),
     *("images_per_s", "low", "high", "ms_per_step", "peak_memory_bytes", "keras_fit_images_per_s", "keras_ratio"),
-    *("mask_overhead", "control_overhead", "peak_share", "machine"),
+    *("mask_overhead", "control_overhead", "peak_share"),
 }
 TINY = Case("lenet_300_100", None, 8, 3, 6, "float32", False, 1, 2)
 
 
 def a_row(case: Case = TINY) -> Row:
     figures = dict.fromkeys(KEYS - vars(case).keys(), 1.0)
-    return Row(**vars(case), **figures | {"machine": {"processor": "an abacus", "cores": 1}})
+    return Row(**vars(case), **figures)
 
 
 def table(models=(), alpha=None, size=None, batches=(), precisions=(), remat=False):
@@ -147,68 +149,63 @@ def test_an_overhead_is_the_median_over_pairs():
     assert trial._overhead([2.0, 4.0, 9.0], [1.0, 4.0, 8.0]) == 0.125
 
 
-def test_a_row_is_measured_in_a_process_of_its_own(monkeypatch):
-    quick = """
-from lottery.bench import measure, step, trial
-measure.RUN_SECONDS = trial.GO_SECONDS = 1e-9
-step.IMAGE_BYTES = 10_000
-step._measure()
-"""
-    monkeypatch.setattr(step, "COMMAND", (sys.executable, "-c", quick))
+def test_a_row_is_measured(monkeypatch):
+    monkeypatch.setattr(measure, "RUN_SECONDS", 1e-9)
+    monkeypatch.setattr(trial, "GO_SECONDS", 1e-9)
+    monkeypatch.setattr(step, "IMAGE_BYTES", 10_000)
+    monkeypatch.setattr(trial.devices, "set_up_tensorflow", lambda train: ["CPU:0"])
 
-    (found,) = step.bench_step([TINY], Reporter(quiet=True))
+    found = Row(**trial.measure_case(vars(TINY)))
 
-    assert vars(found).keys() == KEYS
     assert [getattr(found, field.name) for field in dataclasses.fields(Case)] == list(vars(TINY).values())
     assert 0 < found.low <= found.images_per_s <= found.high
     assert found.ms_per_step == pytest.approx(1000 * TINY.batch / found.images_per_s)
     assert found.keras_ratio == pytest.approx(found.images_per_s / found.keras_fit_images_per_s)
     assert found.peak_memory_bytes > 1e6
     assert found.mask_overhead > -1
-    assert {"processor", "cores", "packages"} <= found.machine.keys()
-
-
-def test_a_row_that_fails_is_one_line_and_the_others_go_on(capsys):
-    unknown = dataclasses.replace(TINY, model="nowhere:build")
-
-    rows = step.bench_step([unknown], Reporter())
-
-    assert rows == []
-    said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in said] == ["measuring nowhere", "failed"]
-    assert "nowhere cannot be imported" in said[1]
-
-
-def test_a_process_that_is_killed_is_one_line(monkeypatch):
-    monkeypatch.setattr(step, "COMMAND", ("sh", "-c", "kill -KILL $$"))
-
-    assert "SIGKILL" in step._in_own_process(TINY)
 
 
 @pytest.fixture
 def failing(monkeypatch):
-    """Every second row fails."""
-    found = iter([a_row(), "ResourceExhausted: out of memory", a_row(), "the same"])
-    monkeypatch.setattr(step, "_in_own_process", lambda case: next(found))
+    """Every second row fails; what is measured, by title."""
+    found = iter([a_row(), Failed("ResourceExhausted: out of memory"), a_row(), Failed("the same")])
+
+    def call(function, case):
+        result = next(found)
+        if isinstance(result, Failed):
+            raise result
+        return vars(dataclasses.replace(result, **case))
+
+    monkeypatch.setattr(apart, "call", call)
 
 
-def test_json_is_a_list_of_the_rows_that_could_be_measured(failing, capsys):
-    with pytest.raises(commands.typer.Exit) as ended:
-        commands.step(model=["resnet20"], batch=[4, 5, 6, 7], as_json=True)
+def test_a_row_that_fails_is_one_line_and_the_others_go_on(failing, capsys):
+    table = [dataclasses.replace(TINY, batch=batch) for batch in (4, 5, 6, 7)]
 
-    captured = capsys.readouterr()
+    sheet, failed = step.bench_step(table, Reporter())
+
+    assert failed == ["lenet_300_100, 8x8, batch 5, float32", "lenet_300_100, 8x8, batch 7, float32"]
+    assert [row["batch"] for row in sheet.rows] == [4, 6]
+    assert "failed: lenet_300_100, 8x8, batch 5, float32: ResourceExhausted: out of memory\n" in capsys.readouterr().err
+
+
+def test_the_command_ends_with_1_where_a_row_failed(failing, capsys):
+    with pytest.raises(typer.Exit) as ended:
+        steps.step(model=["resnet20"], batch=[4, 5, 6, 7], as_json=True)
+
+    found = json.loads(capsys.readouterr().out)
     assert ended.value.exit_code == 1
-    assert [row.keys() for row in json.loads(captured.out)] == [KEYS, KEYS]
-    assert "failed: resnet20, 32x32, batch 5, float32: ResourceExhausted: out of memory\n" in captured.err
+    assert [row.keys() for row in found["rows"]] == [KEYS | {"title"}] * 2
+    assert {"processor", "cores", "packages"} <= found["machine"].keys()
 
 
-def test_the_table_has_the_rows_and_the_machine(failing, capsys):
-    commands.step(model=["resnet20"])
+def test_the_table_has_the_rows_and_what_they_mean(failing, capsys):
+    steps.step(model=["resnet20"])
 
     out = capsys.readouterr().out
-    assert "lenet_300_100, 8x8, batch 6, float32" in out
+    assert "resnet20, 32x32, batch 128, float32" in out
     assert "+100.0%" in out
-    assert "medians of 2 runs of each, in turn; an abacus, 1 cores, 1 intra-op threads" in out
+    assert "medians of 11 runs of each, in turn" in out
 
 
 @pytest.mark.parametrize(
@@ -218,7 +215,7 @@ def test_the_table_has_the_rows_and_the_machine(failing, capsys):
         (("--size", "0"), "--size"),
         (("--alpha", "0", "--model", "mobilenet_v2"), "model.alpha"),
         (("--precision", "float8"), "train.precision"),
-        (("--repeats", "9"), "--repeats"),
+        (("--repeats", "0"), "--repeats"),
         (("--batch", "30000"), "--batch 30000 is more than"),
     ],
 )

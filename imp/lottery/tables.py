@@ -23,3 +23,8 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str
 def percent(share: float | None) -> str:
     """A share of 1 as per cent; nothing where it is not known."""
     return "" if share is None else f"{share:.2%}"
+
+
+def count_of(count: int, noun: str) -> str:
+    """Such as `1 thread`, `2 threads`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -12,13 +12,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data_prep import records
 from data_prep.errors import Failed, InputError
 from data_prep.prepare import Settings
 from lottery.bench import measure
-from lottery.bench.noise import make_noise
+from lottery.bench.parts.noise import make_noise
+from lottery.bench.sheet import Bars, Column, Sheet
 from lottery.progress import Reporter
+from lottery.tables import count_of
 
 HELD = 0.2  # of the training images, again as validation and as test images
 
@@ -60,7 +63,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        threads = count_of(self.threads, "thread")
         return f"{self.ranks} ranks, {threads} each" if self.ranks > 1 else f"one process, {threads}"
 
 
@@ -74,7 +77,20 @@ class _Run:
     start: float
 
 
-def bench_fanout(grid: Grid, most: int, repeats: int, reporter: Reporter) -> list[Row]:
+COLUMNS = (
+    Column("title", ""),
+    Column("tickets_per_hour", "tickets/h", ",.1f"),
+    Column("low", "slowest", ",.1f"),
+    Column("high", "fastest", ",.1f"),
+    Column("ratio", "ratio", ".2f"),
+    Column("pair_seconds", "s a pair", ",.1f"),
+    Column("other_seconds", "not training, s", ".2f"),
+    Column("other_share", "share", ".1%"),
+    Column("start_seconds", "start, s", ".1f"),
+)
+
+
+def bench_fanout(grid: Grid, most: int, repeats: int, reporter: Reporter) -> Sheet:
     """Rows of one process with one thread, one with a thread for each core, and 2 .. `most` ranks of one thread.
 
     Raises InputError when a rank would have but one pair, from which its start cannot be told apart.
@@ -97,7 +113,18 @@ def bench_fanout(grid: Grid, most: int, repeats: int, reporter: Reporter) -> lis
                 runs[ranks, threads].append(_retrain(folder, ranks, threads, grid))
     walls = {setting: statistics.median(run.wall for run in found) for setting, found in runs.items()}
     fastest = min(wall for (ranks, _), wall in walls.items() if ranks == 1)
-    return [_row(setting, found, grid.pairs, fastest / walls[setting]) for setting, found in runs.items()]
+    rows = [_row(setting, found, grid.pairs, fastest / walls[setting]) for setting, found in runs.items()]
+    title = f"{grid.pairs} pairs of {count_of(grid.epochs, 'epoch')}: {grid.model}, {grid.size}x{grid.size}, batch {grid.batch}"
+    notes = [
+        "ratio: against the fastest single process; not training: of a pair after the first, reading, evaluating, saving",
+        measure.medians(repeats),
+    ]
+    figure = Bars("title", "tickets_per_hour", "tickets an hour", "low", "high")
+    return Sheet("fanout", title, measure.machine(), COLUMNS, [_listed(row) for row in rows], figure, notes)
+
+
+def _listed(row: Row) -> dict[str, Any]:
+    return {"title": row.title, **dataclasses.asdict(row), "other_share": row.other_seconds / row.pair_seconds}
 
 
 def _row(setting: tuple[int, int], runs: Sequence[_Run], pairs: int, ratio: float) -> Row:

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from data_prep import records
 from lottery.bench import measure
-from lottery.bench.measure import Bench
-from lottery.bench.noise import make_noise
+from lottery.bench.parts import pipelines
+from lottery.bench.parts.noise import make_noise
+from lottery.bench.sheet import Sheet
 from lottery.engine.augment import augment
 from lottery.engine.devices import set_up_tensorflow
 from lottery.engine.feed import Feed
@@ -28,7 +28,7 @@ WINDOWS = 8  # so many stretches, because a set that is streamed is too large fo
 NAIVE, TUNED = "tf.data, one by one, then batched", "the same, parallel and prefetched"
 
 
-def bench_feed(images: int, size: int, batch: int, crop: int, flip: bool, repeats: int, reporter: Reporter) -> Bench:
+def bench_feed(images: int, size: int, batch: int, crop: int, flip: bool, repeats: int, reporter: Reporter) -> Sheet:
     """Feed one epoch of `images` made-up images of `size` x `size`, cropped (after `crop` pixels of padding) and mirrored
     if so asked.
 
@@ -41,14 +41,14 @@ def bench_feed(images: int, size: int, batch: int, crop: int, flip: bool, repeat
         folder, examples = Path(place), Path(place, "examples.tfrecord")
         reporter.say(f"making {images} images of {size}x{size}")
         manifest = make_noise(folder, images, size, CLASSES)
-        _write_examples(examples, folder, manifest)
+        pipelines.write_examples(examples, folder, manifest)
         strategy = tf.distribute.get_strategy()
         with measure.peak_memory() as peak:
             memory = MemoryFeed(folder, manifest, data, strategy, on_host=devices[0].startswith("CPU"))
             extras = {"resident_peak_over_raw_bytes": peak() / manifest.bytes}
         contenders: dict[str, Callable[[], object]] = {
-            NAIVE: partial(_consume, _naive(examples, data, batch, tuned=False)),
-            TUNED: partial(_consume, _naive(examples, data, batch, tuned=True)),
+            NAIVE: partial(_consume, pipelines.one_by_one(examples, data, batch)),
+            TUNED: partial(_consume, pipelines.one_by_one(examples, data, batch, tf.data.AUTOTUNE)),
             "stream": _epoch(StreamFeed(folder, manifest, data, devices), batch),
             "memory": _epoch(memory, batch),
         }
@@ -56,43 +56,7 @@ def bench_feed(images: int, size: int, batch: int, crop: int, flip: bool, repeat
         rows = measure.compare(contenders, fed, math.prod(manifest.shape), NAIVE, repeats, reporter)
     varied = ", ".join([f"padded by {crop} and cropped"] * bool(crop) + ["mirrored"] * flip) or "as they are"
     title = f"{images} images of {size}x{size} in batches of {batch}, {varied}"
-    return Bench(title, measure.machine(), measure.copy_bandwidth(), rows, extras)
-
-
-def _write_examples(path: Path, folder: Path, manifest: records.Manifest) -> None:
-    """The training split as most pipelines have it: one tf.train.Example an image."""
-    images = np.empty((records.BLOCK, *manifest.shape), np.uint8)
-    labels = np.empty(records.BLOCK, records.LABEL)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for block in records.blocks(folder, manifest, "train"):
-            records.read_block(block, images[: block.count], labels[: block.count])
-            for image, label in zip(images[: block.count], labels, strict=False):
-                feature = {
-                    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
-                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
-                }
-                writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-
-
-def _naive(path: Path, data: Data, batch: int, tuned: bool) -> tf.data.Dataset:
-    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
-    shape = [data.size, data.size, data.channels]
-
-    def parse(number: tf.Tensor, example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        parsed = tf.io.parse_single_example(example, features)
-        image = tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), shape)
-        seed = tf.stack([tf.constant(0, tf.int64), number])
-        if data.crop:
-            image = tf.image.resize_with_crop_or_pad(image, data.size + 2 * data.crop, data.size + 2 * data.crop)
-            image = tf.image.stateless_random_crop(image, shape, seed)
-        if data.flip:
-            image = tf.image.stateless_random_flip_left_right(image, seed)
-        return image, parsed["label"]
-
-    examples = tf.data.TFRecordDataset(str(path)).enumerate()
-    if not tuned:
-        return examples.map(parse).batch(batch, drop_remainder=True)
-    return examples.map(parse, tf.data.AUTOTUNE).batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    return measure.rates("feed", title, rows, extras)
 
 
 @tf.function(reduce_retracing=True)

@@ -7,13 +7,14 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lottery import environment
+from lottery.bench.sheet import Bars, Column, Sheet
 from lottery.progress import Reporter
 
 Work = Callable[[], object]
@@ -40,18 +41,33 @@ class Row:
     repeats: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Bench:
-    """A finished measurement: its title, the machine, its copy bandwidth (GB/s), and a row for each contender.
+RATES = (
+    Column("name", ""),
+    Column("images_per_s", "images/s"),
+    Column("low", "slowest"),
+    Column("high", "fastest"),
+    Column("mb_per_s", "MB/s"),
+    Column("per_core", "per core second"),
+    Column("ratio", "ratio", ".2f"),
+)
 
-    `extras` are single figures by name, such as a peak of memory.
-    """
 
-    title: str
-    machine: dict[str, Any]
-    copy_gb_per_s: float
-    rows: list[Row]
-    extras: dict[str, float]
+def rates(name: str, title: str, rows: Sequence[Row], extras: Mapping[str, float]) -> Sheet:
+    """The sheet of a comparison, with the bandwidth of memory (GB/s) that it was measured beside."""
+    return Sheet(
+        name,
+        title,
+        machine(),
+        RATES,
+        [dataclasses.asdict(row) for row in rows],
+        Bars("name", "images_per_s", "images a second", "low", "high"),
+        [medians(rows[0].repeats)],
+        {"GB_that_one_thread_copies_in_a_second": copy_bandwidth(), **extras},
+    )
+
+
+def medians(repeats: int) -> str:
+    return f"medians of {repeats} runs of each, in turn"
 
 
 def compare(

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from data_prep.prepare import Means, Settings, prepare
 from data_prep.sources import Source, open_source
 from lottery.bench import measure
-from lottery.bench.measure import Bench
+from lottery.bench.sheet import Sheet
 from lottery.progress import Reporter
 
 SHAPE = (500, 375)  # width and height of an average ImageNet photograph
@@ -22,7 +22,7 @@ QUALITY = 90
 PILLOW = "Pillow, decoded whole"
 
 
-def bench_prepare(images: int, size: int, workers: int, repeats: int, folder: Path | None, reporter: Reporter) -> Bench:
+def bench_prepare(images: int, size: int, workers: int, repeats: int, folder: Path | None, reporter: Reporter) -> Sheet:
     """Prepare `images` JPEG files at `size`, or those of class folders in `folder`, by 1 .. `workers` processes.
 
     Plain Pillow decodes each at full scale and resizes it with its fastest average (the box filter), in one process, and
@@ -47,7 +47,7 @@ def bench_prepare(images: int, size: int, workers: int, repeats: int, folder: Pa
     alone, several = rows[2], rows[-1]
     extras = {"workers_speed_up": several.images_per_s / alone.images_per_s} if workers > 1 else {}
     title = f"{len(files)} JPEG files, {mean_bytes / 1000:.0f} kB each in the mean, to {size}x{size}"
-    return Bench(title, measure.machine(), measure.copy_bandwidth(), rows, extras)
+    return measure.rates("prepare", title, rows, extras)
 
 
 def _files(source: Source) -> list[Path]:

@@ -1,26 +1,18 @@
-"""`imp bench step`: the training loop beside Keras's `fit`, network by network, each in a process of its own.
+"""`imp bench step`: the training loop beside Keras's `fit`, network by network, each in a process of its own."""
 
-A row's memory and threads are then its own, and so is its failure. Only those processes start TensorFlow; see `trial`.
-"""
-
-import contextlib
 import dataclasses
 import itertools
-import json
 import math
-import signal
-import subprocess
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from data_prep.errors import InputError, first_line
-from lottery.bench.noise import shape_of
+from data_prep.errors import Failed, InputError
+from lottery.bench import apart, measure
+from lottery.bench.parts.noise import shape_of
+from lottery.bench.sheet import Bars, Column, Sheet
 from lottery.progress import Reporter
 from lottery.recipe import Recipe, depends, resolve
-from lottery.start import start_tensorflow
 
-COMMAND = (sys.executable, "-m", "lottery.bench.step")
 IMAGE_BYTES = 1 << 26  # of noise that is held resident; Keras has the same as float32
 
 
@@ -87,7 +79,21 @@ class Row(Case):
     mask_overhead: float
     control_overhead: float
     peak_share: float
-    machine: dict[str, Any]
+
+
+COLUMNS = (
+    Column("title", ""),
+    Column("images_per_s", "images/s"),
+    Column("low", "slowest"),
+    Column("high", "fastest"),
+    Column("ms_per_step", "ms/step", ",.2f"),
+    Column("peak_memory_bytes", "peak bytes", ".3g"),
+    Column("keras_fit_images_per_s", "Keras fit"),
+    Column("keras_ratio", "ratio", ".2f"),
+    Column("mask_overhead", "mask", "+.1%"),
+    Column("control_overhead", "control", "+.1%"),
+    Column("peak_share", "of matmul", ".0%"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,43 +148,20 @@ def _checked(case: Case) -> Case:
     return case if "model.alpha" in depends(recipe, "train") else dataclasses.replace(case, alpha=None)
 
 
-def bench_step(table: Iterable[Case], reporter: Reporter) -> list[Row]:
-    """The rows of those cases that could be measured; of each other one, a line says why not."""
-    rows = []
+def bench_step(table: Sequence[Case], reporter: Reporter) -> tuple[Sheet, list[str]]:
+    """The rows of those cases that could be measured, and the titles of the others, of each of which a line says why not."""
+    rows, failed = [], []
     for case in table:
         reporter.say(f"measuring {case.title}")
-        found = _in_own_process(case)
-        if isinstance(found, Row):
-            rows.append(found)
-        else:
-            reporter.say(f"failed: {case.title}: {found}")
-    return rows
-
-
-def _in_own_process(case: Case) -> Row | str:
-    """A row, or why there is none. Ctrl-C does not reach the process, which is in a group of its own: it ends with us."""
-    done = subprocess.run(COMMAND, input=json.dumps(vars(case)), stdout=subprocess.PIPE, text=True, process_group=0)
-    if done.returncode < 0:
-        return f"its process was ended by {signal.Signals(-done.returncode).name}; is there memory enough?"
-    if done.returncode:
-        return f"its process ended with code {done.returncode}"
-    found = json.loads(done.stdout)
-    return found if isinstance(found, str) else Row(**found)
-
-
-def _measure() -> None:
-    """What such a process does: it reads a case and writes a row, or why there is none."""
-    case = Case(**json.load(sys.stdin))
-    with contextlib.redirect_stdout(sys.stderr):
-        start_tensorflow()
-        from lottery.bench.trial import measure_case
-
         try:
-            found: Any = vars(measure_case(case, Reporter()))
-        except Exception as error:
-            found = f"{type(error).__name__}: {first_line(error)}"
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    _measure()
+            rows.append({"title": case.title, **apart.call("lottery.bench.trials.step:measure_case", case=vars(case))})
+        except Failed as error:
+            reporter.say(f"failed: {case.title}: {error}")
+            failed.append(case.title)
+    notes = [
+        "mask: time that a mask adds; control: the same between two networks without one, which is noise",
+        f"{measure.medians(table[0].repeats)}, {table[0].threads} intra-op threads",
+    ]
+    title = "Training steps, a random half of each kernel pruned"
+    figure = Bars("title", "keras_ratio", "images a second, by those of Keras's fit")
+    return Sheet("step", title, measure.machine(), COLUMNS, rows, figure, notes), failed

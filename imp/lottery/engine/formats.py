@@ -9,6 +9,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from lottery.engine.models.stock import not_stock, rebuild
 from lottery.engine.precision import policy
 
 IMAGES = 8  # on which a file's outputs are compared with those of the network it was made of
-TOLERANCE = {"keras": 1e-4, "tflite": 1e-3}  # of the largest output
+TOLERANCE = {"keras": 1e-4, "tflite": 1e-3, "tflite_dynamic": 0.5}  # of the largest output
 
 Outcome = tuple[bytes, np.ndarray]
 
@@ -43,7 +44,8 @@ class Made:
 
 
 def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.State) -> Made:
-    """The network of `model` with the weights and statistics of `state` as a file in the format `to`.
+    """The network of `model` with the weights and statistics of `state` as a file in the format `to`: `keras`, `tflite`, or
+    `tflite_dynamic`, TensorFlow Lite with its kernels quantised to 8 bits.
 
     It computes in float32, whatever it was trained in, from images of float32 [batch, *shape], scaled as in training, to
     logits [batch, classes]; TensorFlow Lite's takes one image at a time. Raises InputError when the format cannot hold the
@@ -144,12 +146,14 @@ def _renumbered(config: Any, numbers: dict[int, int]) -> Any:
     }
 
 
-def _tflite(network: keras.Model, images: np.ndarray) -> Outcome:
+def _tflite(network: keras.Model, images: np.ndarray, dynamic: bool = False) -> Outcome:
     one = tf.TensorSpec([1, *images.shape[1:]], tf.float32, name="images")
     function = tf.function(lambda images: network(images, training=False), input_signature=[one])
     frozen = convert_variables_to_constants_v2(function.get_concrete_function())
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([frozen], tf.Module())
+    converter.optimizations = [tf.lite.Optimize.DEFAULT] if dynamic else []
     try:
-        content = tf.lite.TFLiteConverter.from_concrete_functions([frozen], tf.Module()).convert()
+        content = converter.convert()
     except tf.lite.python.convert_phase.ConverterError as error:
         raise InputError(f"TensorFlow Lite cannot express {network.name} ({_sentence(error)}): export to keras") from error
     interpreter = tf.lite.Interpreter(
@@ -166,4 +170,8 @@ def _tflite(network: keras.Model, images: np.ndarray) -> Outcome:
     return content, np.array(outputs)
 
 
-_FORMATS: dict[str, Callable[[keras.Model, np.ndarray], Outcome]] = {"keras": _keras, "tflite": _tflite}
+_FORMATS: dict[str, Callable[[keras.Model, np.ndarray], Outcome]] = {
+    "keras": _keras,
+    "tflite": _tflite,
+    "tflite_dynamic": partial(_tflite, dynamic=True),
+}

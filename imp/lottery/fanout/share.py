@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from data_prep.errors import InputError
+from lottery.tables import count_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def seats(stations: Mapping[int, Station], threads: int, per_gpu: int | None = N
             raise InputError(f"--per-gpu {per_gpu}: there is no GPU on {station.host}")
         if station.gpus and len(training) > room:
             raise InputError(
-                f"{len(training)} ranks are to train on {station.host}, which has {_count(len(station.gpus), 'GPU')}: start "
+                f"{len(training)} ranks are to train on {station.host}, which has {count_of(len(station.gpus), 'GPU')}: start "
                 f"fewer ranks, or let {-(-len(training) // len(station.gpus))} share one with --per-gpu"
             )
         cores = max(1, len(station.cores) // max(1, len(training)))
@@ -65,8 +66,8 @@ def crowded(stations: Mapping[int, Station], seated: Mapping[int, Seat], threads
             count, cores = wanted.get(stations[rank].host, (0, set()))
             wanted[stations[rank].host] = (count + 1, cores | stations[rank].cores)
     return [
-        f"{count} ranks train on {host} with {_count(threads, 'thread')} each, but may run on {_count(len(cores), 'core')}: "
-        "fewer ranks would be as fast"
+        f"{count} ranks train on {host} with {count_of(threads, 'thread')} each, but may run on "
+        f"{count_of(len(cores), 'core')}: fewer ranks would be as fast"
         for host, (count, cores) in wanted.items()
         if count * threads > len(cores)
     ]
@@ -104,7 +105,3 @@ def _listed() -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         return []
     return re.findall(r"^GPU \d+: .*\(UUID: (GPU-[^)]+)\)", listed, re.MULTILINE)
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

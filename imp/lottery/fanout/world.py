@@ -72,10 +72,11 @@ def join() -> World | None:
     mpi = _load()
     member = _Member(mpi)
     member.begin()
-    if launched_size() not in (None, mpi.COMM_WORLD.size):
+    if launched_size() not in (None, seen := mpi.COMM_WORLD.size):
+        member.leave()
         raise InputError(
-            f"the launcher started {launched_size()} ranks, but MPI sees {mpi.COMM_WORLD.size}: mpirun and mpi4py belong to "
-            "different MPIs; use the mpirun of the MPI that mpi4py loads"
+            f"the launcher started {launched_size()} ranks, but MPI sees {seen}: mpirun and mpi4py belong to different MPIs; "
+            "use the mpirun of the MPI that mpi4py loads"
         )
     return World(mpi, member.leave)
 
@@ -105,7 +106,10 @@ class _Member:
 
     def begin(self) -> None:
         """Raises Preempted when not all ranks begin."""
-        threading.Thread(target=self._take_part, daemon=True, name="MPI").start()
+        library = ctypes.CDLL(self.mpi.__file__)  # through which the functions of the MPI that it is linked to are found
+        threading.Thread(
+            target=self._take_part, args=[library.MPI_Init_thread, library.MPI_Finalize], daemon=True, name="MPI"
+        ).start()
         until = time.monotonic() + START_SECONDS
         while not self.begun.wait(LOOK_SECONDS):
             if _neighbour_is_lost():
@@ -118,12 +122,11 @@ class _Member:
         self.leaving.set()
         self.ended.wait(LEAVE_SECONDS)
 
-    def _take_part(self) -> None:
-        library = ctypes.CDLL(self.mpi.__file__)
-        library.MPI_Init_thread(None, None, self.mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+    def _take_part(self, init: Callable[..., object], finalize: Callable[[], object]) -> None:
+        init(None, None, self.mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
         self.begun.set()
         self.leaving.wait()
-        library.MPI_Finalize()
+        finalize()
         self.ended.set()
 
 

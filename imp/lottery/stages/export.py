@@ -70,17 +70,17 @@ def export(
         known = ", ".join(map(str, run.known_numbers()))
         raise InputError(f"--replicate {replicate}: {run.folder} has {known}")
     place = run.replicate(replicate)
-    result, state = _trained(run, place, ticket, variant)
+    result, state = trained(run, place, ticket, variant)
     _say_what(run, to, reporter)
     content, difference = _file(run, to, result, state, reporter)
-    dense = content if ticket == DENSE else _file(run, to, *_trained(run, place, DENSE), Reporter(quiet=True))[0]
+    dense = content if ticket == DENSE else _file(run, to, *trained(run, place, DENSE), Reporter(quiet=True))[0]
     files.write_bytes(path, content)
     return Exported(
         path=str(path),
         bytes=len(content),
-        gzip_bytes=_gzipped(content),
+        gzip_bytes=gzipped(content),
         dense_bytes=len(dense),
-        dense_gzip_bytes=_gzipped(dense),
+        dense_gzip_bytes=gzipped(dense),
         density=_density(result),
         zeros=sum(array.size - int(np.count_nonzero(array)) for array in state.weights.values()),
         weights=sum(array.size for array in state.weights.values()),
@@ -106,7 +106,7 @@ def _checked(out: Path, to: Format) -> Path:
     return out
 
 
-def _trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") -> tuple[dict[str, Any], store.State]:
+def trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") -> tuple[dict[str, Any], store.State]:
     """The result of a finished network, and its weights (averaged ones where the recipe has them) and statistics."""
     network = _network(place, ticket, variant)
     result = network.read_result() or {"status": "not finished"}
@@ -131,7 +131,7 @@ def _network(place: Replicate, ticket: str, variant: str) -> Network:
     if found:
         return Network(found[0])
     wanted = ticket if variant == "ticket" else f"{ticket} {variant}"
-    there = _finished(place)
+    there = finished(place)
     near = difflib.get_close_matches(wanted, there, n=1, cutoff=0.7)
     shown = ", ".join(there[:LISTED]) + (f" and {len(there) - LISTED} more" if len(there) > LISTED else "")
     raise InputError(
@@ -140,7 +140,7 @@ def _network(place: Replicate, ticket: str, variant: str) -> Network:
     )
 
 
-def _finished(place: Replicate) -> list[str]:
+def finished(place: Replicate) -> list[str]:
     """What of a replicate can be exported: `dense`, `q90-step-000045`, `q90-step-000045 reinit`."""
     named = {DENSE: place.dense} | {_name(place, network.folder): network for network in place.networks()}
     return [name for name, network in named.items() if (network.read_result() or {}).get("status") == "done"]
@@ -202,5 +202,6 @@ def _density(result: dict[str, Any]) -> float:
     return float(result.get("density", {}).get("prunable", 1.0))
 
 
-def _gzipped(content: bytes) -> int:
+def gzipped(content: bytes) -> int:
+    """How many bytes `content` has after gzip, at level 9."""
     return len(gzip.compress(content, 9, mtime=0))

@@ -24,11 +24,12 @@ def training_flops(network: keras.Model, batch: int) -> int:
     return 3 * 2 * multiply_adds(network) * batch
 
 
-def matmul(device: str) -> tuple[Callable[[], object], int]:
-    """A function that multiplies two large float32 matrices on `device`, and how many floating point operations that is."""
-    side = 2048 if device.startswith("CPU") else 8192
+def matmul(device: str, dtype: str = "float32", side: int | None = None) -> tuple[Callable[[], object], int]:
+    """A function that multiplies two square matrices on `device`, large ones unless `side` says so, and how many floating point
+    operations that is."""
+    side = side or (2048 if device.startswith("CPU") else 8192)
     with tf.device(device):
-        factor = tf.random.stateless_uniform([side, side], seed=(0, 0))
+        factor = tf.cast(tf.random.stateless_uniform([side, side], seed=(0, 0)), dtype)
 
     @tf.function
     def product() -> tf.Tensor:

@@ -1,14 +1,14 @@
 """What a user of Keras has: our networks made of its stock layers, trained by `fit`."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config
 
-from lottery.bench.noise import shape_of
+from lottery.bench.parts.noise import shape_of
 from lottery.engine import models
 from lottery.engine.models.stock import rebuild
 from lottery.engine.precision import policy
@@ -28,7 +28,15 @@ def stock_network(model: Model, size: int, classes: int, precision: str) -> kera
         return rebuild(models.build(model, size, classes))
 
 
-def stock_fit(network: keras.Model, train: Train, images: int, size: int, classes: int, xla: bool) -> Callable[[], object]:
+def stock_fit(
+    network: keras.Model,
+    train: Train,
+    images: int,
+    size: int,
+    classes: int,
+    xla: bool,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> Callable[[], object]:
     """A function that fits `network` to `images` images once. They are tensors on the host, in -1 .. 1 already: of NumPy
     arrays `fit` would make tensors at every call, which takes a small network's time again."""
     rng = np.random.default_rng(0)
@@ -44,7 +52,7 @@ def stock_fit(network: keras.Model, train: Train, images: int, size: int, classe
 
     def fit() -> None:
         with _any_order():
-            network.fit(inputs, labels, train.batch, epochs=1, verbose=0)
+            network.fit(inputs, labels, train.batch, epochs=1, verbose=0, callbacks=list(callbacks))
 
     return fit
 

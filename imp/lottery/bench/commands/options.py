@@ -1,0 +1,59 @@
+"""What the measurements share: their options, and how they end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lottery.commands.options import JsonOption as JsonOption
+from lottery.commands.options import SetOption as SetOption
+
+if TYPE_CHECKING:
+    from lottery.bench.sheet import Sheet
+    from lottery.recipe import Recipe
+
+RepeatsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each, in turn.", show_default="7; 2 with --quick")]
+RecipeOption = Annotated[
+    Path | None, typer.Option("--recipe", metavar="TOML", help="Network, images and training; else MobileNetV2 at 32x32.")
+]
+OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write table, JSON, figure and page there too.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="Small and short: to see that it runs, not for its figures.")]
+
+STANDARD = {
+    "model": {"name": "mobilenet_v2", "alpha": 0.35},
+    "data": {"size": 32, "crop": 4, "flip": True},
+    "train": {"batch": 128},
+}
+
+
+def pick(given: int | None, full: int, small: int, quick: bool) -> int:
+    """What was given, or else the default, which is smaller where it has to be quick."""
+    return given if given is not None else small if quick else full
+
+
+def measured(file: Path | None, overrides: list[str] | None) -> "Recipe":
+    """The recipe whose network is measured."""
+    from lottery import recipe
+
+    table = recipe.load(file) if file else STANDARD
+    return recipe.resolve(table, overrides or (), str(file or "the standard recipe"))
+
+
+def conclude(sheet: "Sheet", as_json: bool, out: Path | None, failed: Sequence[str] = ()) -> None:
+    """Print what was found, and write it where that was asked for. Exits with 1 where some rows `failed`."""
+    from lottery.bench.sheet import write
+    from lottery.tables import print_table
+
+    if out and sheet.rows:
+        write(sheet, out)
+    if as_json:
+        print(sheet.json())
+    elif sheet.rows:
+        print_table(sheet.title, sheet.headings, sheet.cells)
+        for remark in sheet.remarks:
+            print(remark)
+        if out:
+            print(f"written to {out / sheet.name}.html, .md, .png and .json")
+    if failed:
+        raise typer.Exit(1)

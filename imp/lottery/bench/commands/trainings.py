@@ -1,0 +1,66 @@
+"""Measurements in which something is learnt."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lottery.bench.commands.options import (
+    JsonOption,
+    OutOption,
+    QuickOption,
+    RecipeOption,
+    RepeatsOption,
+    SetOption,
+    conclude,
+    measured,
+    pick,
+)
+
+RecordsOption = Annotated[
+    Path | None, typer.Option("--records", metavar="DIR", help="Prepared set to train on; else the recipe's, or the digits.")
+]
+
+
+def grid(
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    records: RecordsOption = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Repeatable.", show_default="32 .. 256")] = None,
+    rate: Annotated[list[float] | None, typer.Option(help="Repeatable.", show_default="0.0125 .. 0.4")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Trainings of each.", show_default="3")] = None,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+    out: OutOption = None,
+) -> None:
+    """Accuracy over batch size and learning rate."""
+    from lottery.bench.grid import bench_grid
+    from lottery.progress import Reporter
+
+    wanted = measured(recipe, [*(set_ or []), *(["train.epochs=1", "train.warmup=0"] if quick else [])])
+    batches = batch or ([64, 128] if quick else [32, 64, 128, 256])
+    rates = rate or ([0.05, 0.1] if quick else [0.0125, 0.025, 0.05, 0.1, 0.2, 0.4])
+    sheet, failed = bench_grid(wanted, records, batches, rates, pick(seeds, 3, 1, quick), Reporter())
+    conclude(sheet, as_json, out, failed)
+
+
+def scaling(
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    records: RecordsOption = None,
+    devices: Annotated[int, typer.Option(min=0, help="Up to so many; 0: all GPUs, or as many as there are cores.")] = 0,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Of each; repeatable.", show_default="50 .. 250")] = None,
+    repeats: RepeatsOption = None,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+    out: OutOption = None,
+) -> None:
+    """An epoch by 1, 2 .. n devices: seconds, speed-up, efficiency, accuracy."""
+    from lottery.bench.measure import cores, machine
+    from lottery.bench.scaling import bench_scaling
+    from lottery.progress import Reporter
+
+    most = devices or len(machine()["gpus"]) or cores()
+    batches = batch or ([50] if quick else [50, 100, 150, 200, 250])
+    sheet, failed = bench_scaling(measured(recipe, set_), records, most, batches, pick(repeats, 5, 1, quick), Reporter())
+    conclude(sheet, as_json, out, failed)

@@ -1,0 +1,61 @@
+"""Trainings of which the accuracy counts too, in the process that is their own: rows of `imp bench scaling` and `grid`."""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_prep.records import read_manifest
+from lottery import seeds
+from lottery.engine import assembly, devices, models
+from lottery.engine.loop import Diverged, Trainer
+from lottery.recipe import Recipe, resolve
+
+
+def measure_epochs(recipe: dict[str, Any], records: str, repeats: int) -> dict[str, Any]:
+    """Seconds of each of `repeats` epochs after one to warm up (`epoch_s`), and the validation accuracy after the last."""
+    trainer, settled = _trainer(recipe, records)
+    _begin(trainer, settled, 0)
+    seconds = []
+    for epoch in range(1 + repeats):
+        began = time.perf_counter()
+        _advance(trainer, epoch, 0)
+        seconds.append(time.perf_counter() - began)
+    return {"epoch_s": seconds[1:], "accuracy": trainer.evaluate("validation").accuracy}
+
+
+def measure_rates(recipe: dict[str, Any], records: str, rates: list[float], count: int) -> list[dict[str, Any]]:
+    """The validation accuracy (None where it diverged) of a training of the recipe's epochs at each learning rate with each of
+    `count` seeds."""
+    trainer, settled = _trainer(recipe, records)
+    found = []
+    for rate in rates:
+        trainer.train = settled.train.model_copy(update={"learning_rate": rate})
+        for seed in range(count):
+            _begin(trainer, settled, seed)
+            try:
+                for epoch in range(settled.train.epochs):
+                    _advance(trainer, epoch, seed)
+                accuracy = trainer.evaluate("validation").accuracy
+            except Diverged:
+                accuracy = None
+            found.append({"learning_rate": rate, "seed": seed, "accuracy": accuracy})
+    return found
+
+
+def _trainer(recipe: dict[str, Any], records: str) -> tuple[Trainer, Recipe]:
+    settled = resolve(recipe)
+    names = devices.set_up_tensorflow(settled.train)
+    folder = Path(records)
+    feed = partial(assembly.make_feed, folder, read_manifest(folder), settled.data, devices=names)
+    return Trainer(settled, names, feed), settled
+
+
+def _begin(trainer: Trainer, recipe: Recipe, seed: int) -> None:
+    drawn = seeds.derive(recipe.seed, seed + 1, "initialisation")
+    trainer.load(models.initial_weights(recipe.model, trainer.feed.size, trainer.feed.classes, drawn, trainer.feed.channels))
+
+
+def _advance(trainer: Trainer, epoch: int, seed: int) -> None:
+    first = epoch * trainer.steps_per_epoch
+    trainer.advance(first, first + trainer.steps_per_epoch, order_seed=seed)

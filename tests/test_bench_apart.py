@@ -1,0 +1,61 @@
+"""Measuring in a process of its own: what comes back, and what is said when nothing does."""
+
+import os
+import signal
+
+import pytest
+
+from data_prep.errors import Failed
+from lottery.bench import apart
+
+
+def add(one, other):
+    """What a process of its own computes, and in which."""
+    return {"sum": one + other, "process": os.getpid()}
+
+
+def refuse(reason):
+    raise ValueError(f"{reason}\nand more")
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def this_module_can_be_imported_there(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
+
+
+def test_a_function_is_called_in_a_process_of_its_own():
+    found = apart.call("test_bench_apart:add", one=1, other=[2][0])
+
+    assert found["sum"] == 3
+    assert found["process"] != os.getpid()
+
+
+def test_what_it_raises_is_one_line():
+    with pytest.raises(Failed, match=r"^ValueError: no room$"):
+        apart.call("test_bench_apart:refuse", reason="no room")
+
+
+def exhaust():
+    raise MemoryError("no room for 3 GB")
+
+
+@pytest.mark.parametrize("name", ["die", "exhaust"])
+def test_what_needs_more_memory_than_there_is_is_told_apart(name):
+    with pytest.raises(apart.TooLarge):
+        apart.call(f"test_bench_apart:{name}")
+
+
+def test_a_process_that_is_killed_is_one_line():
+    with pytest.raises(Failed, match="ended by SIGKILL; is there memory enough"):
+        apart.call("test_bench_apart:die")
+
+
+def test_a_process_that_cannot_start_is_one_line(monkeypatch):
+    monkeypatch.setattr(apart, "COMMAND", ("sh", "-c", "exit 3"))
+
+    with pytest.raises(Failed, match="ended with code 3"):
+        apart.call("test_bench_apart:add")

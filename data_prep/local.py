@@ -6,12 +6,15 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
+from queue import SimpleQueue
 
 from data_prep.errors import InputError
 from data_prep.shards import Made, Task, make
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}  # by which a person or a cluster ends the command
 
 
 def run(tasks: Sequence[Task], workers: int) -> Iterator[Made]:
@@ -23,35 +26,41 @@ def run(tasks: Sequence[Task], workers: int) -> Iterator[Made]:
     if min(workers, len(tasks)) <= 1:
         yield from map(make, tasks)
         return
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(min(workers, len(tasks)), multiprocessing.get_context("spawn"), _start)
     try:
-        yield from _made(pool, iter(tasks), min(workers, len(tasks)) + 1)
+        yield from _made(pool, tasks, min(workers, len(tasks)) + 1)
     except BrokenProcessPool:
         raise InputError(
             "a worker process was killed (out of memory?): run the command again, perhaps with fewer --workers"
         ) from None
+    except BaseException as error:
+        if not isinstance(error, Exception | GeneratorExit):  # but a signal: nobody waits for what the workers have begun
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _made(pool: ProcessPoolExecutor, tasks: Iterator[Task], at_once: int) -> Iterator[Made]:
-    waiting: set[Future[Made]] = set()
+def _made(pool: ProcessPoolExecutor, tasks: Sequence[Task], at_once: int) -> Iterator[Made]:
+    ended: SimpleQueue[Future[Made]] = SimpleQueue()
+    waiting = 0
     for task in tasks:
         loaded = task.loaded()
-        with _interrupts_held():  # the first task starts the workers, which inherit that until they are ready
-            waiting.add(pool.submit(make, loaded))
-        if len(waiting) < at_once:
-            continue
-        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-        yield from (future.result() for future in done)
-    while waiting:
-        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-        yield from (future.result() for future in done)
+        with _signals_held():  # so that the pool's locks are never left held; its workers inherit that until they are ready
+            pool.submit(make, loaded).add_done_callback(ended.put)
+        waiting += 1
+        if waiting == at_once:
+            yield ended.get().result()
+            waiting -= 1
+    for _ in range(waiting):
+        yield ended.get().result()
 
 
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _signals_held() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
@@ -61,7 +70,7 @@ def _interrupts_held() -> Iterator[None]:
 def _start() -> None:
     """In a new worker: die without a word on Ctrl-C, and die when the parent does, however that came."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 

@@ -234,13 +234,18 @@ def wait_for(condition, process=None, seconds=60.0):
 def stopped(line, folder, ready, stop):
     """Start `imp` in a session of its own and call `stop` with its process once `ready()` holds; how it ended, with what it
     said and the processes that it had."""
+    environment = {**clean_environment(), "PYTHONFAULTHANDLER": "1"}
     process = subprocess.Popen(
-        [IMP, *line], cwd=folder, env=clean_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+        [IMP, *line], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     wait_for(ready, process)
     below = descendants(process.pid)
     stop(process)
-    said = process.communicate(timeout=60)[1]
+    try:
+        said = process.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # tells where each of its threads hangs
+        pytest.fail(process.communicate()[1])
     return process.returncode, said, below
 
 

@@ -20,6 +20,7 @@ from data_prep.prepare import Settings
 from lottery.bench import measure
 from lottery.bench.parts.noise import make_noise
 from lottery.bench.sheet import Bars, Column, Sheet
+from lottery.grids import parse_interval
 from lottery.progress import Reporter
 from lottery.tables import count_of
 
@@ -29,7 +30,7 @@ HELD = 0.2  # of the training images, again as validation and as test images
 @dataclass(frozen=True)
 class Grid:
     """`pairs` one-shot tickets of `model` (`alpha` None where it knows none), each of `epochs` of `images` of `size` x `size`
-    in batches of `batch`."""
+    in batches of `batch`, looking at validation and test images every `evaluate` (such as 1ep)."""
 
     model: str
     alpha: float | None
@@ -38,6 +39,7 @@ class Grid:
     images: int
     epochs: int
     pairs: int
+    evaluate: str = "1ep"
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,9 @@ class Row:
     slowest and the fastest run's tickets an hour, `ratio` is against the fastest single process.
 
     `pair_seconds` is a mean over the pairs that were not a rank's first, `other_seconds` what of it was not spent in training
-    steps: reading, evaluating, saving. `start_seconds` passed before the first pair, or were more for it than for later ones:
-    start-up, building the graph, compiling.
+    steps, of which `evaluate_seconds` went into looking at validation and test images, the rest into reading and saving.
+    `start_seconds` passed before the first pair, or were more for it than for later ones: start-up, building the graph,
+    compiling.
     """
 
     ranks: int
@@ -58,6 +61,7 @@ class Row:
     ratio: float
     pair_seconds: float
     other_seconds: float
+    evaluate_seconds: float
     start_seconds: float
     repeats: int
 
@@ -74,7 +78,19 @@ class _Run:
     wall: float
     pair: float
     other: float
+    evaluate: float
     start: float
+
+
+@dataclass(frozen=True, order=True)
+class _Pair:
+    """When a pair was begun, when its result was there, and of the seconds between, those in training steps and those spent
+    on looking at validation and test images."""
+
+    begun: float
+    ended: float
+    trained: float
+    evaluated: float
 
 
 COLUMNS = (
@@ -86,6 +102,7 @@ COLUMNS = (
     Column("pair_seconds", "s a pair", ",.1f"),
     Column("other_seconds", "not training, s", ".2f"),
     Column("other_share", "share", ".1%"),
+    Column("evaluate_share", "evaluating", ".1%"),
     Column("start_seconds", "start, s", ".1f"),
 )
 
@@ -93,8 +110,10 @@ COLUMNS = (
 def bench_fanout(grid: Grid, most: int, repeats: int, reporter: Reporter) -> Sheet:
     """Rows of one process with one thread, one with a thread for each core, and 2 .. `most` ranks of one thread.
 
-    Raises InputError when a rank would have but one pair, from which its start cannot be told apart.
+    Raises InputError when a rank would have but one pair, from which its start cannot be told apart, and for an `evaluate`
+    that says nothing.
     """
+    parse_interval(grid.evaluate)
     if grid.pairs < 2 * most:
         raise InputError(f"{grid.pairs} pairs are too few for {most} ranks: give each two or more (--pairs {2 * most})")
     settings = [(1, 1), (1, measure.cores()), *((ranks, 1) for ranks in range(2, most + 1))]
@@ -116,7 +135,8 @@ def bench_fanout(grid: Grid, most: int, repeats: int, reporter: Reporter) -> She
     rows = [_row(setting, found, grid.pairs, fastest / walls[setting]) for setting, found in runs.items()]
     title = f"{grid.pairs} pairs of {count_of(grid.epochs, 'epoch')}: {grid.model}, {grid.size}x{grid.size}, batch {grid.batch}"
     notes = [
-        "ratio: against the fastest single process; not training: of a pair after the first, reading, evaluating, saving",
+        "ratio: against the fastest single process; not training: of a pair after the first, reading, evaluating, saving; "
+        f"evaluating: every {grid.evaluate}, {2 * round(grid.images * HELD):,} images for {grid.images:,} that are trained on",
         measure.medians(repeats),
     ]
     figure = Bars("title", "tickets_per_hour", "tickets an hour", "low", "high")
@@ -124,7 +144,8 @@ def bench_fanout(grid: Grid, most: int, repeats: int, reporter: Reporter) -> She
 
 
 def _listed(row: Row) -> dict[str, Any]:
-    return {"title": row.title, **dataclasses.asdict(row), "other_share": row.other_seconds / row.pair_seconds}
+    shares = {f"{part}_share": getattr(row, f"{part}_seconds") / row.pair_seconds for part in ("other", "evaluate")}
+    return {"title": row.title, **dataclasses.asdict(row), **shares}
 
 
 def _row(setting: tuple[int, int], runs: Sequence[_Run], pairs: int, ratio: float) -> Row:
@@ -137,6 +158,7 @@ def _row(setting: tuple[int, int], runs: Sequence[_Run], pairs: int, ratio: floa
         ratio=ratio,
         pair_seconds=statistics.median(run.pair for run in runs),
         other_seconds=statistics.median(run.other for run in runs),
+        evaluate_seconds=statistics.median(run.evaluate for run in runs),
         start_seconds=statistics.median(run.start for run in runs),
         repeats=len(runs),
     )
@@ -158,6 +180,7 @@ def _recipe(grid: Grid, folder: Path, threads: int) -> list[str]:
         **({} if grid.alpha is None else {"model.alpha": grid.alpha}),
         "train.batch": grid.batch,
         "train.epochs": grid.epochs,
+        "train.evaluate": grid.evaluate,
         "train.threads": threads,
         "train.warmup": "0",
         "train.snapshots": "0",
@@ -177,27 +200,28 @@ def _retrain(folder: Path, ranks: int, threads: int, grid: Grid) -> _Run:
     _imp(folder, "retrain", "--run", "run", "--ranks", str(ranks))
     wall = time.time() - began
     pairs = sorted(_pair(path) for path in run.glob("replicate-1/retrain/*/ticket/result.json"))
-    later = pairs[ranks:]
-    pair = statistics.fmean(end - begin for begin, end, _ in later)
-    first_begin, first_end, _ = pairs[0]
+    first, later = pairs[0], pairs[ranks:]
+    pair = statistics.fmean(one.ended - one.begun for one in later)
     shutil.rmtree(run)
     return _Run(
         wall,
         pair,
-        pair - statistics.fmean(trained for _, _, trained in later),
-        first_begin - began + (first_end - first_begin) - pair,
+        pair - statistics.fmean(one.trained for one in later),
+        statistics.fmean(one.evaluated for one in later),
+        first.begun - began + (first.ended - first.begun) - pair,
     )
 
 
-def _pair(result: Path) -> tuple[float, float, float]:
-    """When a pair was begun and when its result was there, and how many seconds of it were spent in training steps."""
-    steps, trained = 0, 0.0
+def _pair(result: Path) -> _Pair:
+    steps, trained, seconds = 0, 0.0, 0.0
     batch = json.loads((result.parent / "made_with.json").read_text())["values"]["train.batch"]
     for line in (result.parent / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
         trained += (row["step"] - steps) * batch / row["timing"]["images_per_second"]
+        seconds += row["timing"]["seconds"]
         steps = row["step"]
-    return (result.parent / "made_with.json").stat().st_mtime, result.stat().st_mtime, trained
+    begun, ended = ((result.parent / name).stat().st_mtime for name in ("made_with.json", "result.json"))
+    return _Pair(begun, ended, trained, seconds - trained)
 
 
 def _imp(folder: Path, *arguments: str) -> None:

@@ -27,6 +27,7 @@ def fanout(
         int | None, typer.Option(min=10, help="To train on; a fifth as many to validate and to test.", show_default="12800")
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Length of each pair.", show_default="4")] = None,
+    evaluate: Annotated[str, typer.Option(help="How often validation and test images are looked at.")] = "1ep",
     pairs: Annotated[int, typer.Option(min=2, help="Tickets of the grid.")] = 4,
     ranks: Annotated[int, typer.Option(min=0, help="Up to so many; 0: one for each core.")] = 0,
     repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each, in turn.", show_default="3")] = None,
@@ -47,6 +48,7 @@ def fanout(
         pick(images, 12_800, 1_280, quick),
         pick(epochs, 4, 1, quick),
         pairs,
+        evaluate,
     )
     conclude(bench_fanout(grid, ranks or cores(), pick(repeats, 3, 1, quick), Reporter()), as_json, out)
 

@@ -113,6 +113,18 @@ def test_a_small_stem_keeps_the_resolution(name, layer):
     assert resolution("small") == 32
 
 
+def test_the_activation_of_resnet9_is_the_recipes():
+    images = batch(32, 2)
+    outputs = {
+        activation: models.build(Model(name="resnet9", activation=activation), 32, 10)(images).shape
+        for activation in ("relu", "elu", "gelu", "silu")
+    }
+    network = models.build(Model(name="resnet9", activation="silu"), 32, 10)
+
+    assert set(outputs.values()) == {(2, 10)}
+    assert network.get_layer("prep_silu").activation is keras.activations.silu
+
+
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"], indirect=True)
 @pytest.mark.parametrize("name", networks.OURS)
 def test_every_network_gives_finite_logits_in_the_dtype_of_its_variables(name, policy):

@@ -357,6 +357,12 @@ def test_quantiles_of_a_recipe_are_exact():
     assert recipe.resolve({"thresholds": {"quantiles": "97.5,99"}}).quantiles() == [Fraction("97.5"), Fraction(99)]
 
 
+def test_the_recipe_of_the_digits_has_every_key():
+    written, known = (recipe.flat(table) for table in (recipe.load(PIPELINES / "digits.toml"), recipe.Recipe().model_dump()))
+
+    assert set(written) == set(known)
+
+
 def test_every_recipe_in_pipelines_resolves_and_plans():
     for path in sorted(PIPELINES.glob("*.toml")):
         resolved = recipe.resolve(recipe.load(path), origin=str(path))

@@ -98,6 +98,8 @@ class Model(Table):
     name: Network = "mobilenet_v2"
     alpha: Annotated[float, Field(gt=0)] = 0.35  # width multiplier (mobilenet_v2)
     stem: Literal["standard", "small"] = "standard"  # small: the first convolution keeps the resolution
+    activation: Literal["relu", "elu", "gelu", "silu"] = "relu"  # resnet9
+    whitening: bool = False  # resnet9: begin with a fixed layer that whitens the images' 3x3 patches
     initializer: Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_normal"] = "glorot_uniform"
     batchnorm: Literal["local", "synchronised"] = "local"  # by the batch of each replica, or of all
     batchnorm_momentum: Fractional = 0.9  # the share of the old moving statistic kept at each step

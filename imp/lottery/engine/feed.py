@@ -75,6 +75,16 @@ class Feed(abc.ABC):
     def _reader(self, split: str, wanted: Order, batch: int, first: int) -> Reader:
         """A reader of `wanted`, cut into batches, from step `first` on."""
 
+    def first_images(self, count: int) -> np.ndarray:
+        """The first `count` training images, or all where there are fewer (uint8, [n, height, width, channels])."""
+        found: list[np.ndarray] = []
+        for block in self.blocks["train"]:
+            if sum(map(len, found)) >= count:
+                break
+            found.append(np.empty((block.count, *self.manifest.shape), np.uint8))
+            records.read_block(block, found[-1], np.empty(block.count, records.LABEL))
+        return np.concatenate(found)[:count]
+
     def draws_spec(self, batch: int) -> dict[str, tf.TensorSpec]:
         """What the draws look like to the compiled function."""
         return {

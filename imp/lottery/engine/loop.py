@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from data_prep.errors import InputError
 from lottery import masks, schedules, store
-from lottery.engine import devices, models, precision
+from lottery.engine import devices, models, precision, whitening
+from lottery.engine.augment import normalise
 from lottery.engine.feed import Feed
 from lottery.engine.optimizers import Optimizer, slot, weight_of
 from lottery.engine.step import Step
@@ -58,7 +59,7 @@ class Trainer:
         make_feed: Callable[[tf.distribute.Strategy], Feed],
         maskable: Maskable = lambda path, shape: False,
     ):
-        self.train, self._names = recipe.train, names
+        self.train, self._network, self._names = recipe.train, recipe.model, names
         if self.train.batch % len(names):
             raise InputError(f"train.batch {self.train.batch} does not divide among {len(names)} devices: change it")
         self.strategy = devices.strategy(names)
@@ -99,6 +100,16 @@ class Trainer:
             models.arrays(self.model.non_trainable_variables),
             _arrays(self._slots),
         )
+
+    def drawn(self, seed: int) -> store.State:
+        """A freshly drawn network at step 0, a function of the recipe, `seed` and, where it whitens its images, of those. Slots
+        are left empty."""
+        feed = self.feed
+        state = models.initial_weights(self._network, feed.size, feed.classes, seed, feed.channels)
+        if whitening.PATH in state.statistics:
+            images = normalise(feed.first_images(whitening.IMAGES), feed.data).numpy()
+            state.statistics[whitening.PATH] = whitening.kernel(images)
+        return state
 
     def load(self, state: store.State, mask: masks.Mask | None = None) -> None:
         """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and slots.
@@ -145,13 +156,13 @@ class Trainer:
         """All that `steps` yields, in one array."""
         return np.concatenate(list(self.steps(first, last, order_seed)))
 
-    def evaluate(self, split: str) -> Evaluation:
+    def evaluate(self, split: str, averaged: bool = True) -> Evaluation:
         """Loss and accuracies over all of `split`; the last batch is padded, and padding weighs nothing. With `train.ema`,
-        those of the averaged weights (with the statistics that the raw ones have left in BatchNorm)."""
+        those of the averaged weights (with the statistics that the raw ones have left in BatchNorm), unless told otherwise."""
         count, batch = self.feed.counts[split], self._step.evaluated
         sweep = self.feed.sweep(split, batch)
         found = []
-        with self._averaged():
+        with self._averaged() if averaged and self.train.ema else contextlib.nullcontext():
             while sweep.position * batch < count:
                 rows, extras = sweep.take(min(self._steps_per_call, -(-count // batch) - sweep.position))
                 found.append(self._step.evaluations(rows, extras["weights"]).numpy().astype(np.float64))
@@ -160,10 +171,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:
-        """The averaged weights in place of the raw ones, where there are any."""
-        if not self.train.ema:
-            yield
-            return
+        """The averaged weights in place of the raw ones."""
         raw = models.arrays(self.model.trainable_variables)
         variables = _by_path(self.model.trainable_variables)
         _assign(variables, {path: np.asarray(self._slots[slot("ema", path)]) for path in raw})

@@ -9,7 +9,7 @@ from typing import Any
 from data_prep import files
 from data_prep.errors import InputError, one_line
 from lottery import attempts, cuts, grids, identity, jobs, locks, masks, plan, seeds, store
-from lottery.engine import assembly, models, training
+from lottery.engine import assembly, training
 from lottery.jobs import FROM_SCRATCH, GOING_ON, AnyJob, Round
 from lottery.progress import Reporter
 from lottery.recipe import Stage
@@ -108,9 +108,7 @@ class Worker:
         """Where `job` begins: from fresh weights, from the snapshot of its rewind point, or from where the round before ended,
         which counts as that point of the schedule."""
         if job.variant in FROM_SCRATCH:
-            seed = self._seed(job, "initialisation")
-            feed = self.trainer.feed
-            return models.initial_weights(self.run.recipe.model, feed.size, feed.classes, seed, feed.channels)
+            return self.trainer.drawn(self._seed(job, "initialisation"))
         state = store.load_state(self._source(job))
         slots = state.slots if self.run.recipe.retrain.slots == "restore" else {}
         return dataclasses.replace(state, step=job.step, slots=slots)

@@ -14,6 +14,7 @@ from lottery.tracking import track
 
 if TYPE_CHECKING:
     from lottery.engine import training
+    from lottery.engine.loop import Trainer
 
 
 def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[dict[str, Any]]:
@@ -52,7 +53,7 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
     trainer = assembly.make_trainer(run, reporter)
     for number in numbers:
         dense = run.replicate(number).dense
-        task = _task(run, planned, number, profile if number == numbers[0] else None)
+        task = _task(run, planned, number, trainer, profile if number == numbers[0] else None)
         with identity.claimed(dense.folder, run.recipe, "train"):
             run.adopt()
             result = dense.read_result()
@@ -66,14 +67,13 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
                 files.write_json(run.replicate(number).topology, found.to_json())
 
 
-def _task(run: Run, planned: plan.Plan, number: int, profile: Path | None) -> "training.Task":
-    from lottery.engine import models, training
+def _task(run: Run, planned: plan.Plan, number: int, trainer: "Trainer", profile: Path | None) -> "training.Task":
+    from lottery.engine import training
 
-    data, classes = run.recipe.data, len(run.manifest().classes)
     seed = partial(seeds.derive, run.recipe.seed, number)
     return training.Task(
         title=f"replicate-{number} dense",
-        start=lambda: models.initial_weights(run.recipe.model, data.size, classes, seed("initialisation"), data.channels),
+        start=lambda: trainer.drawn(seed("initialisation")),
         last_step=planned.total_steps,
         order_seed=seed("order"),
         snapshots={step: run.replicate(number).snapshot(step) for step in planned.snapshot_steps()},

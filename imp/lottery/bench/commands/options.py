@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,7 @@ RecipeOption = Annotated[
 OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write table, JSON, figure and page there too.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="Small and short: to see that it runs, not for its figures.")]
 
-STANDARD = {
+STANDARD: dict[str, Any] = {
     "model": {"name": "mobilenet_v2", "alpha": 0.35},
     "data": {"size": 32, "crop": 4, "flip": True},
     "train": {"batch": 128},
@@ -32,11 +32,11 @@ def pick(given: int | None, full: int, small: int, quick: bool) -> int:
     return given if given is not None else small if quick else full
 
 
-def measured(file: Path | None, overrides: list[str] | None) -> "Recipe":
-    """The recipe whose network is measured."""
+def measured(file: Path | None, overrides: list[str] | None, standard: dict[str, Any] = STANDARD) -> "Recipe":
+    """The recipe whose network is measured: of a file, or else the `standard` one."""
     from lottery import recipe
 
-    table = recipe.load(file) if file else STANDARD
+    table = recipe.load(file) if file else standard
     return recipe.resolve(table, overrides or (), str(file or "the standard recipe"))
 
 

@@ -44,6 +44,66 @@ def grid(
     conclude(sheet, as_json, out, failed)
 
 
+RACE = {
+    "name": "race-cifar10",
+    "data": {
+        "source": "tfds:cifar10",
+        "size": 32,
+        "validation": 0.02,
+        "crop": 4,
+        "flip": True,
+        "mean": [0.4914, 0.4822, 0.4465],
+        "deviation": [0.247, 0.2435, 0.2616],
+    },
+    "model": {"name": "resnet9", "whitening": True, "activation": "gelu", "initializer": "he_normal"},
+    "train": {
+        "epochs": 10,
+        "batch": 512,
+        "learning_rate": 0.4,
+        "schedule": "linear",
+        "warmup": "2ep",
+        "label_smoothing": 0.2,
+        "ema": 0.99,
+        "precision": "mixed_bfloat16",
+        "threads": 2,
+    },
+}
+SHORT_RACE = ("data.source=digits", "data.size=8", "data.crop=1", "data.validation=0.2", "train.epochs=2", "train.batch=64")
+
+
+def race(
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", metavar="TOML", help="Network, images and training; else ResNet-9 on CIFAR-10.")
+    ] = None,
+    set_: SetOption = None,
+    records: RecordsOption = None,
+    target: Annotated[float, typer.Option(help="Test accuracy to come to, in per cent.")] = 94,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings.")] = 1,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Then again to the end, each technique left out and other values tried in turn.")
+    ] = False,
+    vary: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="As --ablate, with this change to the recipe; repeatable.")
+    ] = None,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+    out: OutOption = None,
+) -> None:
+    """How long a training takes to a test accuracy, and what its parts are worth."""
+    from lottery.bench import ablation
+    from lottery.bench.race import bench_race
+    from lottery.progress import Reporter
+
+    short = SHORT_RACE if quick and not recipe else ["train.epochs=2", "train.warmup=0"] if quick else []
+    wanted = measured(recipe, [*short, *(set_ or [])], RACE)
+    if ablate or vary:
+        changes = vary or ablation.ablations(wanted)[: 2 if quick else None]
+        sheet, failed = ablation.bench_ablation(wanted, records, target, changes, seeds, as_json, Reporter())
+    else:
+        sheet, failed = bench_race(wanted, records, target, seeds, as_json, Reporter())
+    conclude(sheet, as_json, out, failed)
+
+
 def scaling(
     recipe: RecipeOption = None,
     set_: SetOption = None,

@@ -7,15 +7,15 @@ from typing import Any
 
 from data_prep.records import read_manifest
 from lottery import seeds
-from lottery.engine import assembly, devices, models
+from lottery.engine import assembly, devices
 from lottery.engine.loop import Diverged, Trainer
 from lottery.recipe import Recipe, resolve
 
 
 def measure_epochs(recipe: dict[str, Any], records: str, repeats: int) -> dict[str, Any]:
     """Seconds of each of `repeats` epochs after one to warm up (`epoch_s`), and the validation accuracy after the last."""
-    trainer, settled = _trainer(recipe, records)
-    _begin(trainer, settled, 0)
+    trainer, settled = make_trainer(recipe, records)
+    begin(trainer, settled, 0)
     seconds = []
     for epoch in range(1 + repeats):
         began = time.perf_counter()
@@ -27,12 +27,12 @@ def measure_epochs(recipe: dict[str, Any], records: str, repeats: int) -> dict[s
 def measure_rates(recipe: dict[str, Any], records: str, rates: list[float], count: int) -> list[dict[str, Any]]:
     """The validation accuracy (None where it diverged) of a training of the recipe's epochs at each learning rate with each of
     `count` seeds."""
-    trainer, settled = _trainer(recipe, records)
+    trainer, settled = make_trainer(recipe, records)
     found = []
     for rate in rates:
         trainer.train = settled.train.model_copy(update={"learning_rate": rate})
         for seed in range(count):
-            _begin(trainer, settled, seed)
+            begin(trainer, settled, seed)
             try:
                 for epoch in range(settled.train.epochs):
                     _advance(trainer, epoch, seed)
@@ -43,7 +43,8 @@ def measure_rates(recipe: dict[str, Any], records: str, rates: list[float], coun
     return found
 
 
-def _trainer(recipe: dict[str, Any], records: str) -> tuple[Trainer, Recipe]:
+def make_trainer(recipe: dict[str, Any], records: str) -> tuple[Trainer, Recipe]:
+    """The trainer of a recipe on the prepared set in the folder `records`, and the recipe."""
     settled = resolve(recipe)
     names = devices.set_up_tensorflow(settled.train)
     folder = Path(records)
@@ -51,9 +52,9 @@ def _trainer(recipe: dict[str, Any], records: str) -> tuple[Trainer, Recipe]:
     return Trainer(settled, names, feed), settled
 
 
-def _begin(trainer: Trainer, recipe: Recipe, seed: int) -> None:
-    drawn = seeds.derive(recipe.seed, seed + 1, "initialisation")
-    trainer.load(models.initial_weights(recipe.model, trainer.feed.size, trainer.feed.classes, drawn, trainer.feed.channels))
+def begin(trainer: Trainer, recipe: Recipe, seed: int) -> None:
+    """Put the freshly drawn network of one of the seeds (from 0) in."""
+    trainer.load(trainer.drawn(seeds.derive(recipe.seed, seed + 1, "initialisation")))
 
 
 def _advance(trainer: Trainer, epoch: int, seed: int) -> None:

@@ -9,6 +9,7 @@ import keras
 
 from data_prep.records import Shape
 from lottery import recipe
+from lottery.engine import whitening
 from lottery.engine.layers import GroupedConv2D
 from lottery.engine.models.parts import convolve, logits, normalise, relu
 
@@ -87,13 +88,15 @@ def _bottleneck(
 
 
 def resnet9(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
-    """The small fast ResNet for CIFAR of David Page, "How to train your ResNet" (myrtle.ai 2018)."""
+    """The small fast ResNet for CIFAR of David Page, "How to train your ResNet" (myrtle.ai 2018); with `whitening`, its first
+    convolution is the one of part 8 of that: fixed filters, and a 1x1 convolution that mixes them."""
 
-    def unit(x: keras.KerasTensor, filters: int, name: str) -> keras.KerasTensor:
-        return relu(normalise(convolve(x, model, filters, 3, name=f"{name}_conv"), model, f"{name}_bn"), f"{name}_relu")
+    def unit(x: keras.KerasTensor, filters: int, name: str, size: int = 3) -> keras.KerasTensor:
+        x = normalise(convolve(x, model, filters, size, name=f"{name}_conv"), model, f"{name}_bn")
+        return keras.layers.Activation(model.activation, name=f"{name}_{model.activation}")(x)
 
     inputs = x = keras.Input(shape, name="images")
-    x = unit(x, 64, "prep")
+    x = unit(whitening.layer(shape[-1])(x), 64, "prep", size=1) if model.whitening else unit(x, 64, "prep")
     for filters, residual, name in ((128, True, "layer1"), (256, False, "layer2"), (512, True, "layer3")):
         x = keras.layers.MaxPooling2D(2, name=f"{name}_pool")(unit(x, filters, name))
         if residual:

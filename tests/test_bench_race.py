@@ -1,0 +1,123 @@
+"""Races: what counts as reached, what is changed one at a time, and both commands run small. No test looks at a time."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from helpers import imp, refused
+
+from lottery import recipe
+from lottery.bench import ablation, race
+from lottery.bench.commands.trainings import RACE
+from lottery.recipe import resolve
+
+PIPELINES = Path(__file__).parents[1] / "pipelines"
+LENET = ["--set", "model.name=lenet_300_100", "--set", "train.learning_rate=0.05"]
+
+
+def training(*accuracies, seconds=2.0):
+    return [{"epoch": epoch, "accuracy": accuracy, "seconds": seconds} for epoch, accuracy in enumerate(accuracies, 1)]
+
+
+def test_a_target_is_reached_at_the_end_of_the_first_epoch_that_has_it():
+    assert race.reached(training(50, 94, 93), 94) == (2, 4.0)
+    assert race.reached(training(50, 93.99), 94) is None
+    assert race.reached([], 94) is None
+
+
+@pytest.mark.parametrize(
+    ("trainings", "said"),
+    [
+        ([training(50, 94)], "94 % reached in epoch 2, after 4 s of training"),
+        ([training(94), training(50, 94, 95), training(1, 2)], "(medians of 2 trainings, of 3)"),
+        ([training(50, 93.5)], "94 % was not reached within 10 epochs: the best came to 93.50 %"),
+        ([[]], "94 % was not reached within 10 epochs: every training diverged"),
+    ],
+)
+def test_the_outcome_is_told(trainings, said):
+    assert said in race._outcome(resolve({"train": {"epochs": 10}}), trainings, 94)
+
+
+def test_each_technique_is_left_out_and_others_tried_where_the_network_knows_them():
+    wanted = set(ablation.ablations(resolve(RACE)))
+
+    assert {"data.crop=0", "data.flip=false", "model.whitening=false", "train.ema=0.0", "train.label_smoothing=0.0"} < set(
+        wanted
+    )
+    assert {"train.batch=256", "train.batch=1024", "model.activation=relu", "train.schedule=cosine"} < wanted
+    assert not {"data.cutout=0", "model.activation=gelu", "train.schedule=linear"} & wanted
+    assert all(ablation._changed(resolve(RACE), change) != resolve(RACE) for change in wanted)
+    assert not any(change.startswith("model.") for change in ablation.ablations(resolve({"model": {"name": "lenet_300_100"}})))
+
+
+def test_a_change_is_told_by_its_ends_and_what_was_reached_on_the_way():
+    row = ablation._row("x", [training(50, 94, 92), training(60, 80, 90), training(10)], 3, 94)
+
+    assert {key: row[key] for key in ("accuracy", "low", "high")} == {"accuracy": 91, "low": 90, "high": 92}
+    assert {key: row[key] for key in ("reached", "epochs", "seconds", "diverged")} == {
+        "reached": 1,
+        "epochs": 2,
+        "seconds": 4.0,
+        "diverged": 1,
+    }
+
+
+def test_differences_are_against_nothing_changed():
+    rows = [{"name": ablation.BASE, "accuracy": 90.0}, {"name": "x", "accuracy": 92.5}, {"name": "y", "accuracy": None}]
+    ablation._compare(rows)
+
+    assert [row["difference"] for row in rows] == [0.0, 2.5, None]
+
+
+def test_the_race_without_a_recipe_is_the_one_in_pipelines():
+    assert resolve(RACE) == resolve(recipe.load(PIPELINES / "race-cifar10.toml"))
+
+
+def test_a_race_ends_at_its_target_or_with_its_epochs(tmp_path):
+    reached = json.loads(imp("bench", "race", "--quick", "--json", *LENET, "--target", "20", cwd=tmp_path).stdout)
+    missed = imp("bench", "race", "--quick", *LENET, "--target", "100", "--seeds", "2", "--out", "o", cwd=tmp_path)
+
+    assert len(reached["rows"]) == 1
+    assert reached["rows"][0]["accuracy"] >= 20
+    assert reached["rows"][0]["averaged_accuracy"] == reached["rows"][0]["accuracy"]
+    assert "100 % was not reached within 2 epochs: the best came to" in missed.stdout
+    rows = json.loads((tmp_path / "o/race.json").read_text())["rows"]
+    assert [(row["seed"], row["epoch"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert rows[1]["total_s"] == rows[0]["seconds"] + rows[1]["seconds"]
+    assert "seed 2: epoch 2: test" in missed.stderr
+
+
+def test_changes_are_raced_one_at_a_time(tmp_path):
+    changes = ["--vary", "train.ema=0.0", "--vary", "train.learning_rate=1e30"]
+    done = imp("bench", "race", "--quick", "--json", *LENET, "--target", "20", *changes, cwd=tmp_path)
+
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    assert list(rows) == ["nothing", "train.ema=0.0", "train.learning_rate=1e30"]
+    assert rows["nothing"]["difference"] == 0
+    assert (rows["train.learning_rate=1e30"]["accuracy"], rows["train.learning_rate=1e30"]["diverged"]) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--target", "0"], "--target 0 is no accuracy"),
+        (["--target", "nan"], "is no accuracy"),
+        (["--target", "101"], "write per cent, such as 94"),
+        (["--quick", "--vary", "train.emma=0"], "train.ema"),
+        (["--quick", "--vary", "data.size=16"], "another prepared set"),
+        ([], "no records in data/tfds-cifar10-32"),
+    ],
+)
+def test_what_cannot_be_raced_is_refused(tmp_path, arguments, words):
+    refused(imp("bench", "race", *arguments, cwd=tmp_path, check=False), words)
+
+
+def test_every_race_in_pipelines_is_of_the_same_network():
+    races = [resolve(recipe.load(path)) for path in PIPELINES.glob("race-*.toml")]
+
+    assert {one.name for one in races} == {"race-cifar10", "race-cifar100", "race-imagenette"}
+    assert {dataclasses.astuple(one.records())[0] for one in races} == {
+        *("tfds:cifar10", "tfds:cifar100", "tfds:imagenette/160px-v2")
+    }
+    assert len({one.model.model_dump_json() for one in races}) == 1

@@ -17,6 +17,7 @@ import pytest
 from helpers import IMP, LENET, ROOT, clean_environment, contents, imp, refused
 
 from lottery import cli, masks, store
+from lottery.fanout import launcher
 
 
 def mpirun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -575,6 +576,20 @@ def test_without_mpi_ranks_are_refused_with_the_way_out(work, monkeypatch, capsy
         capsys.readouterr().err
         == "imp: no mpirun found: `pip install 'imp-lottery[local]'` brings one, or load your cluster's MPI\n"
     )
+
+
+def test_an_mpirun_that_says_all_went_well_is_not_believed_while_networks_are_missing(work, monkeypatch, capsys):
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(launcher, "launch", lambda line, environment: 0)
+    monkeypatch.setattr(sys, "argv", ["imp", "retrain", "--ranks", "2"])
+    (work / "runs/digits/replicate-1/retrain/q90-step-000000/ticket/result.json").unlink(missing_ok=True)
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+
+    assert stopped.value.code == 75
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"mpirun ended early, \d+ networks are missing: the same command goes on from here\n", said)
 
 
 @pytest.mark.parametrize("command", ["run", "prepare", "train", "thresholds", "report"])

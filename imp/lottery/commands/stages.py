@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +34,7 @@ from lottery.preemption import EXIT_CODE
 from lottery.tables import percent, print_table
 
 if TYPE_CHECKING:
+    from lottery.jobs import AnyJob
     from lottery.run import Run
     from lottery.stages.dispatch import Summary
 
@@ -129,8 +130,8 @@ def retrain(
     def on_grids(target: "Run", quantiles: str | None, rewind: str | None) -> None:
         options = {"--quantiles": quantiles, "--rewind": rewind, **shared}
         if _starts_ranks(ranks):
-            checked_jobs(target, quantiles, rewind)  # here, so that bad input is one line without mpirun's own
-            _on_ranks(ranks, "retrain", target, options)
+            jobs = checked_jobs(target, quantiles, rewind)  # here, so that bad input is one line without mpirun's own
+            _on_ranks(ranks, "retrain", target, options, terms.part.of(jobs))
         else:
             _conclude(retrain(target, reporter(), quantiles, rewind, terms))
 
@@ -165,8 +166,8 @@ def rounds(
     target = opened(run, recipe, set_, chosen=replicate)
     terms = Terms(per_gpu=per_gpu, stall=stall, part=Part.parse(part))
     if _starts_ranks(ranks):
-        checked_rounds(target, target.plan(), levels)
-        _on_ranks(ranks, "rounds", target, {"--levels": levels, "--part": part, "--per-gpu": per_gpu, "--stall": stall})
+        jobs = terms.part.of(checked_rounds(target, target.plan(), levels))
+        _on_ranks(ranks, "rounds", target, {"--levels": levels, "--part": part, "--per-gpu": per_gpu, "--stall": stall}, jobs)
     else:
         _conclude(rounds(target, reporter(), levels, terms))
 
@@ -185,8 +186,8 @@ def _starts_ranks(ranks: int) -> bool:
     return ranks > 1 and launched_rank() is None
 
 
-def _on_ranks(ranks: int, stage: str, target: "Run", options: "dict[str, Any]") -> None:
-    """Run `stage` on MPI ranks of this host."""
+def _on_ranks(ranks: int, stage: str, target: "Run", options: "dict[str, Any]", jobs: "Sequence[AnyJob]") -> None:
+    """Run `stage`, of which these are the `jobs`, on MPI ranks of this host."""
     from lottery.fanout.launcher import command, launch
 
     target.adopt()
@@ -195,6 +196,10 @@ def _on_ranks(ranks: int, stage: str, target: "Run", options: "dict[str, Any]") 
     code = launch(*command(ranks, [stage, "--run", str(target.folder), *chosen, *given]))
     if code:
         raise typer.Exit(code)
+    missing = sum(not target.network(job).is_finished for job in jobs)
+    if missing:  # mpirun has been seen to call the loss of rank 0 a success
+        print(f"mpirun ended early, {missing} networks are missing: the same command goes on from here", file=sys.stderr)
+        raise typer.Exit(EXIT_CODE)
 
 
 def run_all(

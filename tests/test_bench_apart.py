@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from data_prep.errors import Failed
+from data_prep.errors import Failed, InputError
 from lottery.bench import apart
 
 
@@ -47,6 +47,15 @@ def exhaust():
 def test_what_needs_more_memory_than_there_is_is_told_apart(name):
     with pytest.raises(apart.TooLarge):
         apart.call(f"test_bench_apart:{name}")
+
+
+def mistrust(name):
+    raise InputError(f"there is no {name}: name another")
+
+
+def test_bad_input_is_told_apart():
+    with pytest.raises(apart.Refused, match=r"^there is no spoon: name another$"):
+        apart.call("test_bench_apart:mistrust", name="spoon")
 
 
 def test_a_process_that_is_killed_is_one_line():

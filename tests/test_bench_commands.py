@@ -1,6 +1,9 @@
 """Each measurement runs small, says what it is of, and refuses in one line what it cannot measure. No test looks at a time."""
 
+import importlib.util
 import json
+import os
+import pstats
 
 import pytest
 from helpers import imp, refused
@@ -35,6 +38,62 @@ def test_masks(tmp_path):
         "Keras fit, mask by a callback after the batch",
     ]
     assert [row["mask_share"] is None for row in found["rows"]] == [True, False, True, False]
+
+
+def test_profile_divides_the_step_among_its_parts(tmp_path):
+    found = quick(tmp_path, "profile", *LENET)
+
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == ["input", "forward", "backward", "update", "mask", "other", "host"]
+    for part in ("input", "forward", "backward", "update", "mask"):
+        assert rows[part]["ms_per_step"] > 0
+        assert rows[part]["operations"] > 0
+    assert rows["mask"]["operations"] == pytest.approx(3, abs=0.5)  # a kernel of each layer
+    assert sum(row["share"] for row in rows.values()) == pytest.approx(1)
+    assert sum(row["ms_per_step"] for row in rows.values()) == pytest.approx(found["extras"]["traced_step_ms"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_leaves_its_trace_and_what_python_did(tmp_path):
+    done = imp("bench", "profile", "--quick", *LENET, "--out", "pages", "--cprofile", cwd=tmp_path)
+
+    (trace,) = (tmp_path / "pages").glob("profile-trace/plugins/profile/*/trace.json.gz")
+    assert len(list(trace.parent.glob("*.xplane.pb"))) == 1
+    seen, host = done.stdout.splitlines()[-2:]
+    assert seen.startswith("the trace: `tensorboard --logdir pages/profile-trace`")
+    assert str(trace.relative_to(tmp_path)) in seen
+    assert "`snakeviz pages/profile.prof`" in host
+    called = {name for _, _, name in pstats.Stats(str(tmp_path / "pages" / "profile.prof")).stats}
+    assert {"advance", "steps", "take"} <= called
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nvtx") is not None, reason="nvtx is installed")
+def test_ranges_want_their_package(tmp_path):
+    refused(imp("bench", "profile", *LENET, "--nvtx", cwd=tmp_path, check=False), "--nvtx", "pip install nvtx")
+
+
+def test_ranges_are_put_around_calls_and_evaluations(tmp_path):
+    (tmp_path / "nvtx.py").write_text(
+        "import contextlib\n"
+        "@contextlib.contextmanager\n"
+        "def annotate(name, domain):\n"
+        "    with open('ranges', 'a') as file:\n"
+        "        print(domain, name, file=file)\n"
+        "    yield\n"
+    )
+    paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+
+    imp("bench", "profile", "--quick", *LENET, "--nvtx", cwd=tmp_path, PYTHONPATH=os.pathsep.join(paths))
+
+    ranges = (tmp_path / "ranges").read_text().splitlines()
+    assert set(ranges[:-1]) == {"imp steps"}
+    assert ranges[-1] == "imp evaluation"
+
+
+def test_a_network_that_cannot_be_profiled_as_asked_is_refused(tmp_path):
+    conv = ["--set", "model.name=conv2", "--set", "train.xla=on"]
+
+    refused(imp("bench", "profile", "--quick", *conv, cwd=tmp_path, check=False), "XLA cannot compile conv2", said=1)
 
 
 def test_ladder(tmp_path):
@@ -112,6 +171,8 @@ def test_inference(retrained):
         (["masks", "--set", "train.bacth=3"], "train.batch"),
         (["loader", *LENET, "--images", "10", "--repeats", "1"], "--images 10 is less than train.batch 64"),
         (["limits", "--repeats", "0"], "--repeats"),
+        (["profile", *LENET, "--cprofile"], "--cprofile writes a file: say where with --out DIR"),
+        (["profile", *LENET, "--out", "/dev/null"], "/dev/null"),
         (["grid", "--records", "nowhere"], "no records in nowhere"),
         (["scaling", "--set", "data.source=tfds:mnist"], "imp prepare"),
     ],

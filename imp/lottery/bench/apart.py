@@ -8,10 +8,14 @@ import subprocess
 import sys
 from typing import Any
 
-from data_prep.errors import Failed, first_line
+from data_prep.errors import Failed, InputError, first_line
 
 COMMAND = (sys.executable, "-m", "lottery.bench.apart")
 MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError")
+
+
+class Refused(Failed):
+    """It was given something that it cannot work with."""
 
 
 class TooLarge(Failed):
@@ -20,7 +24,8 @@ class TooLarge(Failed):
 
 def call(function: str, **arguments: Any) -> Any:
     """What `function` ("package.module:name") returns for `arguments`, in a new process in which TensorFlow has started; all
-    of it as JSON can hold. Raises Failed with a line that says why there is no result, TooLarge where that is memory.
+    of it as JSON can hold. Raises Failed with a line that says why there is no result: Refused where that is an InputError,
+    TooLarge where it is memory.
 
     Ctrl-C does not reach the process, which is in a group of its own: it ends with us.
     """
@@ -32,7 +37,10 @@ def call(function: str, **arguments: Any) -> Any:
         raise Failed(f"its process ended with code {done.returncode}")
     found = json.loads(done.stdout)
     if "error" in found:
-        raise (TooLarge if found["error"].startswith(MEMORY_ERRORS) else Failed)(found["error"])
+        kind, _, line = found["error"].partition(": ")
+        if kind == InputError.__name__:
+            raise Refused(line)
+        raise (TooLarge if kind in MEMORY_ERRORS else Failed)(found["error"])
     return found["result"]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from lottery.engine.scopes import part
 from lottery.recipe import Data
 
 
@@ -33,6 +34,7 @@ def normalise(images: tf.Tensor, data: Data) -> tf.Tensor:
 
 
 @tf.function(jit_compile=True)
+@part("input")
 def cut_out(images: tf.Tensor, hole: tf.Tensor, side: int) -> tf.Tensor:
     """`images` (float32, [n, height, width, channels]) with 0 in a square of `side` pixels centred at `hole`
     (int32, [n, 2]) and cut off at the border (DeVries & Taylor 2017)."""
@@ -44,6 +46,7 @@ def cut_out(images: tf.Tensor, hole: tf.Tensor, side: int) -> tf.Tensor:
 
 
 @tf.function(jit_compile=True)
+@part("input")
 def _cropped(images: tf.Tensor, corner: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
     """A crop of each image's own size that begins at `corner` (int32, [n, 2]), outside zero; some mirrored after that."""
     rows, inside_rows = _reach(corner[:, :1], images.shape[1])
@@ -54,6 +57,7 @@ def _cropped(images: tf.Tensor, corner: tf.Tensor, mirrored: tf.Tensor) -> tf.Te
 
 
 @tf.function(jit_compile=True)
+@part("input")
 def _resized(images: tf.Tensor, box: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
     """The part of each image in `box` (float32, [n, 4]: top, left, bottom, right, as fractions), interpolated bilinearly to
     the image's own size; some mirrored after that."""

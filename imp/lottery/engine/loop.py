@@ -49,7 +49,8 @@ class Trainer:
 
     `make_feed` is told the strategy that the network is trained under. The step selects the gradients of the trainable
     variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all.
-    `waited` counts the seconds that the device has stood still for want of images.
+    `waited` counts the seconds that the device has stood still for want of images. `marking` makes a context, of its name, for
+    each compiled call ("steps") and each "evaluation", where a profiler is to see them.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Trainer:
         self._fresh_slots = _arrays(self._slots)
         self._steps_per_call = 1
         self.waited = 0.0
+        self.marking: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
     @property
     def gpus(self) -> int:
@@ -144,7 +146,8 @@ class Trainer:
             rates = schedules.rates(self.train, self.steps_per_epoch, first, len(rows[0]))
             if rate is not None:
                 rates = np.full_like(rates, rate)
-            sums = self._step.steps(rows, draws, rates).numpy().astype(np.float64)
+            with self.marking("steps"):
+                sums = self._step.steps(rows, draws, rates).numpy().astype(np.float64)
             self._adapt(len(sums), time.perf_counter() - fed)
             self.waited += fed - began
             _check(sums, first)
@@ -162,7 +165,8 @@ class Trainer:
         count, batch = self.feed.counts[split], self._step.evaluated
         sweep = self.feed.sweep(split, batch)
         found = []
-        with self._averaged() if averaged and self.train.ema else contextlib.nullcontext():
+        weights = self._averaged() if averaged and self.train.ema else contextlib.nullcontext()
+        with self.marking("evaluation"), weights:
             while sweep.position * batch < count:
                 rows, extras = sweep.take(min(self._steps_per_call, -(-count // batch) - sweep.position))
                 found.append(self._step.evaluations(rows, extras["weights"]).numpy().astype(np.float64))

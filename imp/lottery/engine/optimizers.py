@@ -10,6 +10,7 @@ from functools import partial
 import keras
 import tensorflow as tf
 
+from lottery.engine.scopes import part
 from lottery.recipe import Train
 
 ADAM_BETAS = (0.9, 0.999)
@@ -49,6 +50,7 @@ class Optimizer:
                 take = tf.function(take, jit_compile=True)
             take(gradient, mask, tf.cast(rate, variable.dtype))
 
+    @part("update")
     def _take(self, variable: keras.Variable, gradient: tf.Tensor, mask: tf.Tensor | None, rate: tf.Tensor) -> None:
         gradient = gradient if mask is None else masked(gradient, mask)
         self._update(variable, self._decayed(variable, gradient, rate), rate)
@@ -101,6 +103,7 @@ class Optimizer:
         assign(average, average * kept + variable.value * (1 - kept))
 
 
+@part("mask")
 def masked(gradient: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """A select, not a product, so that not even a NaN reaches a pruned weight."""
     return tf.where(mask, gradient, tf.zeros([], gradient.dtype))

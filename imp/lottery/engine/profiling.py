@@ -107,14 +107,8 @@ class _Profile:
 
     def _write(self) -> None:
         self._stop()
-        source = max(self._folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime_ns)
-        target = source.parent / "trace.json.gz"
-        count = convert(source, target)
-        events = f"its first {count} events" if count == MOST_EVENTS else f"{count} events"
-        self._say(
-            f"a trace of {self._seconds:.1f} s: `tensorboard --logdir {self._folder}` shows it (tensorboard-plugin-profile "
-            f"installed), or open {target} ({events}) at https://ui.perfetto.dev"
-        )
+        _, shown = convert_newest(self._folder)
+        self._say(f"a trace of {self._seconds:.1f} s: {shown}")
 
     def _attempt(self, action: Callable[[], None]) -> None:
         try:
@@ -122,6 +116,19 @@ class _Profile:
         except Exception as error:  # a trace must not end a training, whatever breaks in it
             self._over = True
             self._say(f"no trace: {first_line(error)}")
+
+
+def convert_newest(folder: Path) -> tuple[Path, str]:
+    """Put a `trace.json.gz` beside the newest `*.xplane.pb` below `folder`/plugins/profile/. Returns the latter's path, and how
+    to look at either."""
+    source = max(folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime_ns)
+    target = source.parent / "trace.json.gz"
+    count = convert(source, target)
+    events = f"its first {count} events" if count == MOST_EVENTS else f"{count} events"
+    return source, (
+        f"`tensorboard --logdir {folder}` shows it (tensorboard-plugin-profile installed), or open {target} ({events}) at "
+        "https://ui.perfetto.dev"
+    )
 
 
 def convert(source: Path, target: Path) -> int:

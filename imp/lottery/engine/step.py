@@ -15,6 +15,7 @@ from lottery.engine.augment import augment, cut_out, normalise
 from lottery.engine.feed import Feed, Rows
 from lottery.engine.optimizers import Optimizer, assign, masked
 from lottery.engine.order import Draws
+from lottery.engine.scopes import part
 from lottery.recipe import Recipe
 
 TOP = 5  # a right answer among the first so many
@@ -57,31 +58,42 @@ class Step:
         float16 let the weights stand still (infinity where it would at any scale)."""
 
         def step(index: tf.Tensor) -> tf.Tensor:
-            return self.strategy.run(self._step, args=_at(index, (rows, draws, rates)))
+            with part("input"):
+                own = _at(index, (rows, draws, rates))
+            return self.strategy.run(self._step, args=own)
 
         return self._sums(step, tf.shape(rates)[0])
 
     def _step(self, rows: Sequence[tf.Tensor], draws: dict[str, tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
+        images, labels = self._images(rows, draws)
+        loss, right, gradients = self._gradients(images, labels)
+        with part("update"):
+            self._share_statistics()
+            overflow = self._update(tf.distribute.get_replica_context().all_reduce("SUM", gradients), rate)
+        return tf.stack([loss, right, overflow / self.strategy.num_replicas_in_sync])
+
+    @part("input")
+    def _images(self, rows: Sequence[tf.Tensor], draws: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """This replica's images (float32), augmented, and their labels."""
         images, labels = self.feed.images(self._own(rows, self.train.batch))
         draws = self._own(draws, self.train.batch)
         images = normalise(augment(images, draws, self.data), self.data)
         if self.data.cutout:
             images = cut_out(images, draws["hole"], self.data.cutout)
-        loss, right, gradients = self._gradients(images, labels)
-        self._share_statistics()
-        overflow = self._update(tf.distribute.get_replica_context().all_reduce("SUM", gradients), rate)
-        return tf.stack([loss, right, overflow / self.strategy.num_replicas_in_sync])
+        return images, labels
 
     def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         """This replica's part of the mean loss, its right answers, and its part of the gradient."""
-        with tf.GradientTape() as tape:
+        with tf.GradientTape() as tape, part("forward"):
             logits = self._forward(images)
             loss = tf.reduce_sum(self._cross_entropy(labels, logits, self.train.label_smoothing)) / self.train.batch
             target = self.scale.scaled(loss) if self.scale else loss
-        variables = [variable.value for variable in self.model.trainable_variables]
-        gradients = tape.gradient(target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        return tf.cast(loss, tf.float32), tf.reduce_sum(_right(labels, logits)), gradients
+        with part("backward"):
+            variables = [variable.value for variable in self.model.trainable_variables]
+            gradients = tape.gradient(target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        with part("forward"):
+            return tf.cast(loss, tf.float32), tf.reduce_sum(_right(labels, logits)), gradients
 
     def _share_statistics(self) -> None:
         """Give every replica the mean of all replicas' moving statistics, which is what a saved state has."""
@@ -92,6 +104,7 @@ class Step:
             for variable, value in zip(variables, values, strict=True):
                 assign(variable, value)
 
+    @part("update")
     def _update(self, gradients: list[tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
         """Apply what the masks leave of the summed gradients. Returns 0, or what `LossScale.update` makes of an overflow."""
         if self.scale is None and not self.train.clip_norm:

@@ -49,6 +49,25 @@ def step(
     conclude(sheet, as_json, out, failed)
 
 
+def profile(
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    cprofile: Annotated[bool, typer.Option("--cprofile", help="Also DIR/profile.prof of the host, for snakeviz.")] = False,
+    nvtx: Annotated[bool, typer.Option("--nvtx", help="Ranges that NVIDIA's Nsight shows; needs the package nvtx.")] = False,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+    out: OutOption = None,
+) -> None:
+    """Where a step's time goes: input, forward, backward, update, mask, host; and with --out the trace that says so."""
+    from lottery.bench.profile import bench_profile
+    from lottery.progress import Reporter
+
+    sheet, lines = bench_profile(measured(recipe, set_), quick, out, cprofile, nvtx, Reporter())
+    conclude(sheet, as_json, out)
+    for line in [] if as_json else lines:
+        print(line)
+
+
 def ladder(
     recipe: RecipeOption = None,
     set_: SetOption = None,

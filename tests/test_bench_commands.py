@@ -24,7 +24,7 @@ def test_limits(tmp_path):
         row["name"] for row in found["rows"]
     }
     assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == [
-        *("limits.html", "limits.json", "limits.md", "limits.png")
+        *("index.html", "limits.html", "limits.json", "limits.md", "limits.png")
     ]
 
 

@@ -1,6 +1,8 @@
 """What a measurement found, shown: as a table, as JSON, and as files."""
 
+import dataclasses
 import json
+import re
 
 import pytest
 from PIL import Image
@@ -50,13 +52,16 @@ def test_json_has_every_value_of_every_row():
     assert found["rows"] == ROWS
     assert (found["name"], found["machine"], found["extras"]) == ("speed", MACHINE, {"peak_of_it": 1.5})
     assert found["columns"] == {"name": "", "rate": "images/s", "share": "share"}
+    assert (found["cells"], found["remarks"]) == (sheet().cells, sheet().remarks)
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: type(figure).__name__)
 def test_it_is_written_as_files_that_need_no_network(tmp_path, figure):
-    write(sheet(figure), tmp_path / "out")
+    assert write(sheet(figure), tmp_path / "out") == []
 
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["speed.html", "speed.json", "speed.md", "speed.png"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("index.html", "speed.html", "speed.json", "speed.md", "speed.png")
+    ]
     with Image.open(tmp_path / "out/speed.png") as picture:
         assert picture.width == 1200
     page = (tmp_path / "out/speed.html").read_text()
@@ -65,3 +70,35 @@ def test_it_is_written_as_files_that_need_no_network(tmp_path, figure):
     text = (tmp_path / "out/speed.md").read_text()
     assert "| slow <a> | 1,234 | 100% |" in text
     assert "![How fast](speed.png)" in text
+
+
+def test_the_index_shows_every_measurement_of_the_folder(tmp_path):
+    for name in ("speed", "inference", "limits"):
+        write(dataclasses.replace(sheet(), name=name, title=f"How fast: {name}"), tmp_path)
+
+    page = (tmp_path / "index.html").read_text()
+
+    titles = re.findall(r'<h2 id="(.*)"><a href="(.*).html">How fast: (.*)</a></h2>', page)
+    assert titles == [(name, name, name) for name in ("limits", "inference", "speed")]
+    assert page.count("<td>slow &lt;a&gt;</td>") == page.count("<li>medians</li>") == 3
+    assert len(re.findall(r'<img alt="How fast: \w+" src="data:image/png;base64,[A-Za-z0-9+/=]{1000,}">', page)) == 3
+    assert 'href="index.html"' in (tmp_path / "speed.html").read_text()
+
+
+def test_what_is_in_the_way_is_told_and_the_rest_is_shown(tmp_path):
+    (tmp_path / "notes.json").write_text("{}")
+
+    (problem,) = write(sheet(), tmp_path)
+
+    assert "notes.json is damaged, or no measurement" in problem
+    assert "How fast" in (tmp_path / "index.html").read_text()
+
+
+def test_an_index_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "index.html").write_text("<h1>My own</h1>")
+
+    (problem,) = write(sheet(), tmp_path)
+
+    assert f"{tmp_path / 'index.html'} is none of `imp bench`" in problem
+    assert (tmp_path / "index.html").read_text() == "<h1>My own</h1>"
+    assert (tmp_path / "speed.html").exists()

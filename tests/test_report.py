@@ -8,6 +8,8 @@ from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket
 
 from data_prep.errors import InputError
 from lottery import journal
+from lottery.bench.sheet import Bars, Column, Sheet
+from lottery.bench.sheet import write as write_sheet
 from lottery.run import Run
 from lottery.stages import report
 
@@ -254,3 +256,38 @@ def test_the_training_of_a_replicate_that_was_added_is_shown_too(run):
 
     assert "replicate-1: " in text(run, "training.md")
     assert "replicate-4: " in text(run, "training.md")
+
+
+@pytest.fixture
+def measured(run):
+    """The same run with two measurements and a file that is none among them."""
+    machine = {"python": "3.11.7", "packages": {}, "processor": "an abacus", "cores": 2, "gpus": []}
+    for name in ("feed", "limits"):
+        columns = [Column("name", ""), Column("rate", "images/s")]
+        rows = [{"name": "slow <a>", "rate": 1234.5}]
+        write_sheet(
+            Sheet(name, f"How fast: {name}", machine, columns, rows, Bars("name", "rate", "rate"), ["twice"]), run.bench
+        )
+    (run.bench / "notes.json").write_text("{}")
+    return run
+
+
+def test_measurements_in_the_run_are_part_of_its_page(measured):
+    made = report.report(measured)
+
+    page = text(measured, "index.html")
+    assert re.findall(r"<h3>(.*)</h3>", page) == ["How fast: limits", "How fast: feed"]
+    assert page.index("<h2>Networks</h2>") < page.index("<h2>Measurements</h2>") < page.index("<details>")
+    assert page.count("<tr><td>slow &lt;a&gt;</td><td>1,234</td></tr>") == page.count("<li>twice</li>") == 2
+    assert len(re.findall(r'src="data:image/png;base64,[A-Za-z0-9+/=]{1000,}"', page)) == 3
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert [line.split(" ", 1)[1] for line in made.left_out] == [
+        "is damaged, or no measurement: left out; measure again, or move it elsewhere"
+    ]
+
+
+def test_without_measurements_there_is_no_section_of_them(run):
+    made = report.report(run)
+
+    assert made.measurements == made.left_out == []
+    assert "Measurements" not in text(run, "index.html")

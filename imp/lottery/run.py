@@ -168,6 +168,11 @@ class Run:
         return self.folder / "report"
 
     @property
+    def bench(self) -> Path:
+        """Measurements that were made with `--out` here stand in the report."""
+        return self.folder / "bench"
+
+    @property
     def slurm(self) -> Path:
         """Batch scripts, and the logs of their jobs."""
         return self.folder / "slurm"

@@ -1,11 +1,9 @@
-"""A sheet as a picture and as a page that opens from disk."""
+"""A sheet as a picture."""
 
-import base64
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
@@ -34,18 +32,6 @@ def png(sheet: Sheet) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
-
-
-def page(sheet: Sheet, picture: bytes) -> str:
-    """`sheet` as HTML, its figure inside."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("lottery.bench", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    return environment.get_template("sheet.html").render(sheet=sheet, picture=base64.b64encode(picture).decode())
 
 
 def _bars(axes: Axes, bars: Bars, rows: Rows) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from data_prep import files
 
+GENERATOR = b'<meta name="generator" content="imp bench">'  # tells our index.html from somebody else's
+
 
 @dataclasses.dataclass(frozen=True)
 class Column:
@@ -95,7 +97,7 @@ class Sheet:
         return f"{self.machine['processor']}, {self.machine['cores']} cores, {gpus}; Python {self.machine['python']}, {stack}"
 
     def json(self) -> str:
-        """Everything but how it is shown."""
+        """All of it but the figure: values as they are (`rows`), and as the table has them (`cells`)."""
         return json.dumps(
             {
                 "name": self.name,
@@ -105,6 +107,8 @@ class Sheet:
                 "rows": self.rows,
                 "extras": self.extras,
                 "notes": self.notes,
+                "cells": self.cells,
+                "remarks": self.remarks,
             },
             indent=2,
         )
@@ -116,13 +120,22 @@ class Sheet:
         return "\n".join([f"# {self.title}", "", *table, "", *notes, "", f"![{self.title}]({self.name}.png)", ""])
 
 
-def write(sheet: Sheet, folder: Path) -> None:
-    """NAME.json, NAME.md, NAME.png and NAME.html in `folder`, made if missing."""
+def write(sheet: Sheet, folder: Path) -> list[str]:
+    """NAME.md, .png, .json and .html in `folder`, made if missing, and its index.html anew, with all measurements there.
+    Returns a line for each file that is in the way of that."""
+    from lottery import pages
     from lottery.bench import drawing  # matplotlib, which is slow to load
+    from lottery.results import measurements
 
     folder.mkdir(parents=True, exist_ok=True)
-    picture = drawing.png(sheet)
-    files.write_text(folder / f"{sheet.name}.json", sheet.json() + "\n")
+    files.write_bytes(folder / f"{sheet.name}.png", drawing.png(sheet))
     files.write_text(folder / f"{sheet.name}.md", sheet.markdown())
-    files.write_bytes(folder / f"{sheet.name}.png", picture)
-    files.write_text(folder / f"{sheet.name}.html", drawing.page(sheet, picture))
+    files.write_text(folder / f"{sheet.name}.json", sheet.json() + "\n")
+    found, problems = measurements.read(folder)
+    own = next(measurement for measurement in found if measurement.name == sheet.name)
+    files.write_text(folder / f"{sheet.name}.html", pages.fill("bench/sheet.html", measurement=own))
+    index = folder / "index.html"
+    if index.exists() and GENERATOR not in index.read_bytes():
+        return [*problems, f"{index} is none of `imp bench`: left as it is; measure with another --out for a page of all"]
+    files.write_text(index, pages.fill("bench/index.html", found=found))
+    return problems

@@ -23,6 +23,8 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
     alone()
     source = opened(run, must_exist=True)
     made = report(source)
+    for line in made.left_out:
+        reporter().say(line)
     if as_json:
         print_json({"headline": made.headline, "networks": made.rows, "groups": [_finite(group) for group in made.groups]})
         return

@@ -1,7 +1,6 @@
 """Stage 5: the report. summary.csv with every network, summary.md and index.html with the groups and how they differ,
 accuracy.png, early_stop.png; training.md and training.png with the course of the dense trainings."""
 
-import base64
 import csv
 import dataclasses
 import io
@@ -10,15 +9,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
-
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import recipe, verdicts
-from lottery.results import grouping, listing
+from lottery import pages, recipe, verdicts
+from lottery.results import grouping, listing, measurements
 from lottery.results.contrasts import Contrast, Difference, contrasts
 from lottery.results.grouping import Group
 from lottery.results.listing import Row
+from lottery.results.measurements import Measurement
 from lottery.run import Run
 
 HEADINGS = (
@@ -46,6 +44,9 @@ class Report:
     groups: list[Group]
     rows: list[Row]
     contrasts: list[Contrast]
+    measurements: list[Measurement]
+    left_out: list[str]
+    """A line for each file among the measurements that cannot be shown."""
 
     @property
     def contrast_table(self) -> list[tuple[str, ...]]:
@@ -73,7 +74,7 @@ def report(run: Run) -> Report:
     if not any(row["status"] == "done" and row["variant"] == "dense" for row in rows):
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
     groups = grouping.groups(rows, run.recipe.delta)
-    made = Report(headline(groups, run), groups, rows, contrasts(rows))
+    made = Report(headline(groups, run), groups, rows, contrasts(rows), *measurements.read(run.bench))
     from lottery.results import curves, figure  # matplotlib, which is slow to load
 
     pictures = {"accuracy": figure.accuracy(groups), "early_stop": figure.early_stop(groups)}
@@ -217,14 +218,8 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _html(made: Report, run: Run, pictures: Mapping[str, bytes]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("lottery.stages", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    return environment.get_template("report.html").render(
+    return pages.fill(
+        "stages/report.html",
         report=made,
         headings=HEADINGS,
         contrast_headings=CONTRASTS,
@@ -232,7 +227,7 @@ def _html(made: Report, run: Run, pictures: Mapping[str, bytes]) -> str:
         name=run.recipe.name,
         delta=run.recipe.delta,
         collapse=run.recipe.thresholds.collapse,
-        pictures={name: base64.b64encode(picture).decode() for name, picture in pictures.items()},
+        pictures=pictures,
         recipe=recipe.to_toml(run.recipe),
         made_in=_environment(run),
     )

@@ -43,10 +43,12 @@ def measured(file: Path | None, overrides: list[str] | None, standard: dict[str,
 def conclude(sheet: "Sheet", as_json: bool, out: Path | None, failed: Sequence[str] = ()) -> None:
     """Print what was found, and write it where that was asked for. Exits with 1 where some rows `failed`."""
     from lottery.bench.sheet import write
+    from lottery.progress import Reporter
     from lottery.tables import print_table
 
     if out and sheet.rows:
-        write(sheet, out)
+        for problem in write(sheet, out):
+            Reporter().say(problem)
     if as_json:
         print(sheet.json())
     elif sheet.rows:
@@ -54,6 +56,6 @@ def conclude(sheet: "Sheet", as_json: bool, out: Path | None, failed: Sequence[s
         for remark in sheet.remarks:
             print(remark)
         if out:
-            print(f"written to {out / sheet.name}.html, .md, .png and .json")
+            print(f"written to {out / sheet.name}.html, .md, .png and .json; all measurements there: {out / 'index.html'}")
     if failed:
         raise typer.Exit(1)

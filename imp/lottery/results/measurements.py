@@ -1,0 +1,46 @@
+"""Measurements as `imp bench NAME --out DIR` left them in a folder, for the pages that show them."""
+
+from pathlib import Path
+
+import pydantic
+
+# The order of `imp bench --help`.
+ORDER = (
+    *("limits", "prepare", "feed", "loader", "step", "profile", "ladder", "masks", "precision", "remat"),
+    *("grid", "race", "scaling", "fanout", "inference"),
+)
+
+
+class Measurement(pydantic.BaseModel, frozen=True):
+    """What was measured (`title`), its table as text, what belongs under that (`remarks`), and its figure as a PNG. The
+    headings of the table are the values of `columns`."""
+
+    name: str
+    title: str
+    columns: dict[str, str]
+    cells: list[list[str]]
+    remarks: list[str]
+    picture: bytes = b""
+
+
+def read(folder: Path) -> tuple[list[Measurement], list[str]]:
+    """The measurements in `folder`, in `ORDER`, any others behind them by name; and a line for each JSON file that is none, or
+    is damaged, or whose picture is not there."""
+    found, problems = [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append(_read(path))
+        except pydantic.ValidationError:
+            problems.append(f"{path} is damaged, or no measurement: left out; measure again, or move it elsewhere")
+        except OSError as error:
+            problems.append(f"{path} is left out ({error.filename}: {error.strerror}): measure again, or move it elsewhere")
+    return sorted(found, key=_place), problems
+
+
+def _read(path: Path) -> Measurement:
+    written = Measurement.model_validate_json(path.read_bytes())
+    return written.model_copy(update={"name": path.stem, "picture": path.with_suffix(".png").read_bytes()})
+
+
+def _place(measurement: Measurement) -> tuple[int, str]:
+    return ORDER.index(measurement.name) if measurement.name in ORDER else len(ORDER), measurement.name

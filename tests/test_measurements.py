@@ -1,0 +1,79 @@
+"""Measurements read back from the folder that `imp bench --out` writes."""
+
+import json
+
+import pytest
+import typer.main
+
+from lottery.bench.commands import app
+from lottery.results import measurements
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def lay(folder, name, **changes):
+    """A measurement as files."""
+    written = {"name": name, "title": f"How fast: {name}", "columns": {"rate": "images/s"}, "cells": [["12"]], "remarks": []}
+    (folder / f"{name}.json").write_text(json.dumps(written | {"rows": [{"rate": 12.3}]} | changes))
+    (folder / f"{name}.png").write_bytes(PNG + name.encode())
+
+
+def test_they_come_in_the_order_of_the_commands_and_others_last(tmp_path):
+    for name in ("inference", "zebra", "limits", "abacus", "feed"):
+        lay(tmp_path, name)
+
+    found, problems = measurements.read(tmp_path)
+
+    assert [one.name for one in found] == ["limits", "feed", "inference", "abacus", "zebra"]
+    assert problems == []
+    assert found[0] == measurements.Measurement(
+        name="limits",
+        title="How fast: limits",
+        columns={"rate": "images/s"},
+        cells=[["12"]],
+        remarks=[],
+        picture=PNG + b"limits",
+    )
+
+
+def test_the_order_is_that_of_the_help():
+    known = list(typer.main.get_command(app).commands)
+
+    assert [name for name in measurements.ORDER if name in known] == known
+
+
+@pytest.mark.parametrize(
+    "content", ["", '{"name": "feed", "title"', "[1, 2]", '{"epochs": 3}', '{"name": 3}', "\x00", '"feed"'], ids=repr
+)
+def test_a_json_file_that_is_none_is_left_out_and_named(tmp_path, content):
+    lay(tmp_path, "limits")
+    (tmp_path / "feed.json").write_text(content)
+
+    found, (problem,) = measurements.read(tmp_path)
+
+    assert [one.name for one in found] == ["limits"]
+    assert problem.startswith(f"{tmp_path / 'feed.json'} is damaged, or no measurement: left out")
+    assert "\n" not in problem
+
+
+@pytest.mark.parametrize("changes", [{"cells": [[1, 2]]}, {"cells": "none"}, {"remarks": None}, {"columns": ["rate"]}])
+def test_one_with_other_values_is_left_out(tmp_path, changes):
+    lay(tmp_path, "limits", **changes)
+
+    assert measurements.read(tmp_path)[0] == []
+
+
+def test_one_without_its_picture_is_left_out(tmp_path):
+    lay(tmp_path, "limits")
+    (tmp_path / "limits.png").unlink()
+    (tmp_path / "folder.json").mkdir()
+
+    found, problems = measurements.read(tmp_path)
+
+    assert found == []
+    assert "folder.json: Is a directory" in problems[0]
+    assert "limits.png: No such file or directory" in problems[1]
+
+
+def test_where_nothing_was_measured_there_is_nothing(tmp_path):
+    assert measurements.read(tmp_path / "nowhere") == ([], [])

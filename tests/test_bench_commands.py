@@ -8,6 +8,11 @@ import pstats
 import pytest
 from helpers import imp, refused
 
+from lottery.bench import apart
+from lottery.bench.scaling import bench_scaling
+from lottery.progress import Reporter
+from lottery.recipe import resolve
+
 LENET = ["--set", "model.name=lenet_300_100", "--set", "data.size=8", "--set", "train.batch=64"]
 
 
@@ -153,6 +158,19 @@ def test_scaling(tmp_path):
     assert "a test of the code" in found["notes"][0]
 
 
+def test_a_batch_that_is_never_filled_is_one_line_and_the_others_go_on(here, monkeypatch, capsys):
+    monkeypatch.setattr(apart, "call", lambda function, **given: {"epoch_s": [1.0], "accuracy": 0.5})
+
+    sheet, failed = bench_scaling(resolve({"data": {"size": 8}}), None, 2, [40, 600], 1, Reporter())
+
+    assert [(row["devices"], row["each"]) for row in sheet.rows] == [(1, 40), (2, 40), (1, 600)]
+    assert failed == ["2 devices, batch 600 each"]
+    assert (
+        f"failed: {failed[0]}: a batch of 1,200 is more than the 1,151 training images: lower --batch\n"
+        in capsys.readouterr().err
+    )
+
+
 def test_inference(retrained):
     found = quick(retrained, "inference", "--ticket", "q90-step-000017")
 
@@ -169,11 +187,17 @@ def test_inference(retrained):
         (["ladder", *LENET, "--batch", "65"], "--batch 65 is to be the smaller one"),
         (["ladder", "--recipe", "nowhere.toml"], "there is no recipe nowhere.toml"),
         (["masks", "--set", "train.bacth=3"], "train.batch"),
-        (["loader", *LENET, "--images", "10", "--repeats", "1"], "--images 10 is less than train.batch 64"),
+        (["loader", *LENET, "--images", "10", "--repeats", "1"], "train.batch 64 is more than the 10 images of an epoch"),
         (["limits", "--repeats", "0"], "--repeats"),
         (["profile", *LENET, "--cprofile"], "--cprofile writes a file: say where with --out DIR"),
         (["profile", *LENET, "--out", "/dev/null"], "/dev/null"),
         (["grid", "--records", "nowhere"], "no records in nowhere"),
+        *(
+            (["grid", "--rate", "0.1", "--rate", rate], f"--rate {rate} is no learning rate")
+            for rate in ("-1", "0", "nan", "inf")
+        ),
+        (["grid", *LENET, "--batch", "5000", "--batch", "4000"], "a batch of 4,000 is more than the 1,151 training images"),
+        (["scaling", *LENET, "--batch", "4000"], "a batch of 4,000 is more than the 1,151 training images: lower --batch"),
         (["scaling", "--set", "data.source=tfds:mnist"], "imp prepare"),
     ],
 )

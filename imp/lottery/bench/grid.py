@@ -1,11 +1,12 @@
 """`imp bench grid`: accuracy over batch size and learning rate, each batch size in a process of its own."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import Failed
+from data_prep.errors import Failed, InputError
 from lottery.bench import apart, measure
 from lottery.bench.parts import images
 from lottery.bench.sheet import Column, Heat, Sheet
@@ -32,16 +33,21 @@ def bench_grid(
     reporter: Reporter,
 ) -> tuple[Sheet, list[str]]:
     """A row for each batch and learning rate, the mean over those seeds that did not diverge, and the names of the batches that
-    could not be measured."""
+    could not be measured. Raises InputError for what is no learning rate, and where no batch is filled."""
+    for rate in rates:
+        if not 0 < rate < math.inf:
+            raise InputError(f"--rate {rate:g} is no learning rate: give a number above 0, such as 0.05")
     rows: list[dict[str, Any]] = []
     failed = []
     with images.at_hand(recipe, records) as (settled, folder):
+        images.check_batch(min(batches), folder)
         for batch in batches:
             name = f"batch {batch}"
             reporter.say(f"measuring {name}, {len(rates)} learning rates, {count_of(seeds, 'seed')}")
             train = settled.train.model_copy(update={"batch": batch, "devices": 1})
             values = settled.model_copy(update={"train": train}).model_dump()
             try:
+                images.check_batch(batch, folder)
                 found = apart.call(
                     "lottery.bench.trials.learning:measure_rates",
                     recipe=values,
@@ -49,7 +55,7 @@ def bench_grid(
                     rates=list(rates),
                     count=seeds,
                 )
-            except Failed as error:
+            except (Failed, InputError) as error:
                 reporter.say(f"failed: {name}: {error}")
                 failed.append(name)
                 continue

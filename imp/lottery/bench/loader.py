@@ -27,7 +27,7 @@ def bench_loader(recipe: Recipe, images: int, workers: Sequence[int], repeats: i
     """Rows for tf.data with so many `workers`, one image at a time, and for our two ways; `load_s` is how long an epoch's steps
     waited for images, `step_s` how long they took. Raises Failed where one cannot be measured."""
     if images < recipe.train.batch:
-        raise InputError(f"--images {images} is less than train.batch {recipe.train.batch}: raise it")
+        raise InputError(f"train.batch {recipe.train.batch:,} is more than the {images:,} images of an epoch: raise --images")
     rows = []
     ways: list[int | str] = [*workers, *OURS]
     for how in ways:

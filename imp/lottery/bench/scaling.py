@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import Failed
+from data_prep.errors import Failed, InputError
 from lottery.bench import apart, measure
 from lottery.bench.parts import images
 from lottery.bench.sheet import Column, Lines, Sheet
@@ -29,10 +29,12 @@ def bench_scaling(
     recipe: Recipe, records: Path | None, most: int, batches: Sequence[int], repeats: int, reporter: Reporter
 ) -> tuple[Sheet, list[str]]:
     """A row for each number of devices up to `most` and each batch that one of them gets, and the names of those that could not
-    be measured. Speed-up and efficiency are against one device with the same batch of its own."""
+    be measured. Speed-up and efficiency are against one device with the same batch of its own. Raises InputError where no batch
+    is filled."""
     rows: list[dict[str, Any]] = []
     failed = []
     with images.at_hand(recipe, records) as (settled, folder):
+        images.check_batch(min(batches), folder)
         for each in batches:
             for devices in range(1, most + 1):
                 name = f"{count_of(devices, 'device')}, batch {each} each"
@@ -40,13 +42,14 @@ def bench_scaling(
                 train = settled.train.model_copy(update={"devices": devices, "batch": devices * each})
                 values = settled.model_copy(update={"train": train}).model_dump()
                 try:
+                    images.check_batch(devices * each, folder)
                     found = apart.call(
                         "lottery.bench.trials.learning:measure_epochs",
                         recipe=values,
                         records=str(folder.resolve()),
                         repeats=repeats,
                     )
-                except Failed as error:
+                except (Failed, InputError) as error:
                     reporter.say(f"failed: {name}: {error}")
                     failed.append(name)
                     continue

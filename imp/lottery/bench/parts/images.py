@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_prep.errors import InputError
 from data_prep.prepare import existing, prepare, settings_of
 from data_prep.records import read_manifest
 from lottery.recipe import Recipe, resolve
@@ -29,6 +30,13 @@ def at_hand(recipe: Recipe, records: Path | None) -> Iterator[tuple[Recipe, Path
     with tempfile.TemporaryDirectory() as place:
         prepare(wanted, Path(place, "digits"))
         yield recipe, Path(place, "digits")
+
+
+def check_batch(batch: int, folder: Path) -> None:
+    """Raise InputError where the training images of a prepared set do not fill one batch."""
+    images = read_manifest(folder).count("train")
+    if batch > images:
+        raise InputError(f"a batch of {batch:,} is more than the {images:,} training images: lower --batch")
 
 
 def _with_data(recipe: Recipe, settings: dict[str, object]) -> dict[str, object]:

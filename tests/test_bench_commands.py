@@ -166,7 +166,7 @@ def test_a_batch_that_is_never_filled_is_one_line_and_the_others_go_on(here, mon
     assert [(row["devices"], row["each"]) for row in sheet.rows] == [(1, 40), (2, 40), (1, 600)]
     assert failed == ["2 devices, batch 600 each"]
     assert (
-        f"failed: {failed[0]}: a batch of 1,200 is more than the 1,151 training images: lower --batch\n"
+        f"failed: {failed[0]}: a batch of 1,200 is more than the 1,151 training images: take a smaller one\n"
         in capsys.readouterr().err
     )
 
@@ -197,7 +197,7 @@ def test_inference(retrained):
             for rate in ("-1", "0", "nan", "inf")
         ),
         (["grid", *LENET, "--batch", "5000", "--batch", "4000"], "a batch of 4,000 is more than the 1,151 training images"),
-        (["scaling", *LENET, "--batch", "4000"], "a batch of 4,000 is more than the 1,151 training images: lower --batch"),
+        (["scaling", *LENET, "--batch", "4000"], "a batch of 4,000 is more than the 1,151 training images: take a smaller one"),
         (["scaling", "--set", "data.source=tfds:mnist"], "imp prepare"),
     ],
 )

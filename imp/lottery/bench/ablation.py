@@ -64,6 +64,7 @@ def bench_ablation(
     rows: list[dict[str, Any]] = []
     failed = []
     with images.at_hand(recipe, records) as (settled, folder):
+        images.check_batch(settled.train.batch, folder)
         cases = {BASE: settled, **{change: _changed(settled, change) for change in changes}}
         for name, case in cases.items():
             reporter.say(f"racing with {name} changed, {count_of(seeds, 'seed')}")

@@ -36,6 +36,7 @@ def bench_race(
     their epochs are over; and, where they could not be measured, a name for that."""
     check_target(target)
     with images.at_hand(recipe, records) as (settled, folder):
+        images.check_batch(settled.train.batch, folder)
         reporter.say(f"racing for {target:g} % on {subject(settled)}")
         try:
             trainings, failed = run("race", settled, folder, target, seeds, quiet), []

@@ -36,7 +36,7 @@ def check_batch(batch: int, folder: Path) -> None:
     """Raise InputError where the training images of a prepared set do not fill one batch."""
     images = read_manifest(folder).count("train")
     if batch > images:
-        raise InputError(f"a batch of {batch:,} is more than the {images:,} training images: lower --batch")
+        raise InputError(f"a batch of {batch:,} is more than the {images:,} training images: take a smaller one")
 
 
 def _with_data(recipe: Recipe, settings: dict[str, object]) -> dict[str, object]:

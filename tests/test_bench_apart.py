@@ -24,7 +24,7 @@ def die():
 
 @pytest.fixture(autouse=True)
 def this_module_can_be_imported_there(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
+    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__), prepend=os.pathsep)
 
 
 def test_a_function_is_called_in_a_process_of_its_own():
@@ -34,19 +34,8 @@ def test_a_function_is_called_in_a_process_of_its_own():
     assert found["process"] != os.getpid()
 
 
-def test_what_it_raises_is_one_line():
-    with pytest.raises(Failed, match=r"^ValueError: no room$"):
-        apart.call("test_bench_apart:refuse", reason="no room")
-
-
 def exhaust():
     raise MemoryError("no room for 3 GB")
-
-
-@pytest.mark.parametrize("name", ["die", "exhaust"])
-def test_what_needs_more_memory_than_there_is_is_told_apart(name):
-    with pytest.raises(apart.TooLarge):
-        apart.call(f"test_bench_apart:{name}")
 
 
 def mistrust(name):
@@ -58,9 +47,32 @@ def test_bad_input_is_told_apart():
         apart.call("test_bench_apart:mistrust", name="spoon")
 
 
-def test_a_process_that_is_killed_is_one_line():
-    with pytest.raises(Failed, match="ended by SIGKILL; is there memory enough"):
+def test_a_process_that_is_killed_is_one_line_and_may_have_been_so_for_want_of_memory():
+    with pytest.raises(apart.TooLarge, match="ended by SIGKILL; is there memory enough"):
         apart.call("test_bench_apart:die")
+
+
+def test_together_all_are_asked_of_one_process_until_it_ends():
+    with apart.calling(together=True) as call:
+        first = call("test_bench_apart:add", one=1, other=2)["process"]
+        with pytest.raises(Failed, match=r"^ValueError: no room$"):
+            call("test_bench_apart:refuse", reason="no room")
+        with pytest.raises(apart.TooLarge, match=r"^MemoryError: no room for 3 GB$"):
+            call("test_bench_apart:exhaust")
+        assert call("test_bench_apart:add", one=1, other=3) == {"sum": 4, "process": first}
+        with pytest.raises(apart.TooLarge):
+            call("test_bench_apart:die")
+        last = call("test_bench_apart:add", one=1, other=4)["process"]
+
+    assert last != first
+    for process in (first, last):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_not_together_each_is_asked_of_its_own():
+    with apart.calling(together=False) as call:
+        assert call is apart.call
 
 
 def test_a_process_that_cannot_start_is_one_line(monkeypatch):

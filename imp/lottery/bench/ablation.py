@@ -7,7 +7,7 @@ from typing import Any
 
 from data_prep.errors import Failed, InputError
 from lottery import networks
-from lottery.bench import measure, race
+from lottery.bench import apart, measure, race
 from lottery.bench.parts import images
 from lottery.bench.race import Training
 from lottery.bench.sheet import Bars, Column, Sheet
@@ -55,6 +55,7 @@ def bench_ablation(
     target: float,
     changes: Sequence[str],
     seeds: int,
+    quick: bool,
     quiet: bool,
     reporter: Reporter,
 ) -> tuple[Sheet, list[str]]:
@@ -63,13 +64,14 @@ def bench_ablation(
     race.check_target(target)
     rows: list[dict[str, Any]] = []
     failed = []
-    with images.at_hand(recipe, records) as (settled, folder):
+    with images.at_hand(recipe, records) as (settled, folder), apart.calling(together=quick) as call:
         images.check_batch(settled.train.batch, folder)
         cases = {BASE: settled, **{change: _changed(settled, change) for change in changes}}
         for name, case in cases.items():
             reporter.say(f"racing with {name} changed, {count_of(seeds, 'seed')}")
             try:
-                rows.append(_row(name, race.run(name, case, folder, None, seeds, quiet), case.train.epochs, target))
+                trainings = race.run(name, case, folder, None, seeds, quiet, call)
+                rows.append(_row(name, trainings, case.train.epochs, target))
             except Failed as error:
                 reporter.say(f"failed: {name}: {error}")
                 failed.append(name)

@@ -6,12 +6,15 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from data_prep.errors import Failed, InputError, first_line
 
 COMMAND = (sys.executable, "-m", "lottery.bench.apart")
 MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError")
+
+Call = Callable[..., Any]
 
 
 class Refused(Failed):
@@ -29,13 +32,66 @@ def call(function: str, **arguments: Any) -> Any:
 
     Ctrl-C does not reach the process, which is in a group of its own: it ends with us.
     """
-    given = json.dumps({"function": function, "arguments": arguments})
-    done = subprocess.run(COMMAND, input=given, stdout=subprocess.PIPE, text=True, process_group=0)
-    if done.returncode < 0:
-        raise TooLarge(f"its process was ended by {signal.Signals(-done.returncode).name}; is there memory enough?")
-    if done.returncode:
-        raise Failed(f"its process ended with code {done.returncode}")
-    found = json.loads(done.stdout)
+    with calling(together=True) as once:
+        return once(function, **arguments)
+
+
+@contextlib.contextmanager
+def calling(together: bool) -> Iterator[Call]:
+    """Yields `call`, or where it may all be done `together` one like it that asks the same process again and again, which is
+    quicker by TensorFlow's start; another one where that has ended."""
+    if not together:
+        yield call
+        return
+    with contextlib.ExitStack() as ended:
+        process: subprocess.Popen[str] | None = None
+
+        def again(function: str, **arguments: Any) -> Any:
+            nonlocal process
+            if process is None or process.poll() is not None:
+                process = ended.enter_context(_started())
+            return _ask(process, {"function": function, "arguments": arguments})
+
+        yield again
+
+
+def note(together: bool) -> str:
+    """What a reader is told of that."""
+    return "rows share processes" if together else "each row in a process of its own"
+
+
+def serve() -> None:
+    """What such a process does: an answer, a line of JSON, for each line that asks."""
+    for line in sys.stdin:
+        print(json.dumps(_answer(json.loads(line))), flush=True)
+
+
+@contextlib.contextmanager
+def _started() -> Iterator[subprocess.Popen[str]]:
+    """A process that serves; it ends with the block, at once where that raises."""
+    process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
+    try:
+        yield process
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            process.communicate()
+
+
+def _ask(process: subprocess.Popen[str], given: dict[str, Any]) -> Any:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended, which is told below
+        print(json.dumps(given), file=process.stdin, flush=True)
+    answer = process.stdout.readline()
+    if not answer:
+        code = process.wait()
+        if code < 0:
+            raise TooLarge(f"its process was ended by {signal.Signals(-code).name}; is there memory enough?")
+        raise Failed(f"its process ended with code {code}")
+    found = json.loads(answer)
     if "error" in found:
         kind, _, line = found["error"].partition(": ")
         if kind == InputError.__name__:
@@ -44,19 +100,16 @@ def call(function: str, **arguments: Any) -> Any:
     return found["result"]
 
 
-def serve() -> None:
-    """What such a process does."""
+def _answer(given: dict[str, Any]) -> dict[str, Any]:
     from lottery.start import start_tensorflow
 
-    given = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
         try:
             start_tensorflow()
             module, _, name = given["function"].partition(":")
-            found = {"result": getattr(importlib.import_module(module), name)(**given["arguments"])}
+            return {"result": getattr(importlib.import_module(module), name)(**given["arguments"])}
         except Exception as error:
-            found = {"error": f"{type(error).__name__}: {first_line(error)}"}
-    print(json.dumps(found))
+            return {"error": f"{type(error).__name__}: {first_line(error)}"}
 
 
 if __name__ == "__main__":

@@ -34,8 +34,11 @@ NOTES = (
 
 def bench_precision(recipe: Recipe, repeats: int, quick: bool, reporter: Reporter) -> tuple[Sheet, list[str]]:
     """A row for each of `PRECISIONS`, and the names of those that could not be measured."""
-    cases = [(name, _with(recipe, precision=name)) for name in PRECISIONS]
-    return _sheet("precision", "Precision", recipe, cases, repeats, quick, reporter)
+    bench = _Bench(repeats, quick, reporter)
+    with apart.calling(together=quick) as call:
+        for name in PRECISIONS:
+            bench.add(name, _with(recipe, precision=name), call)
+    return bench.sheet("precision", "Precision", recipe), bench.failed
 
 
 def bench_remat(
@@ -43,57 +46,68 @@ def bench_remat(
 ) -> tuple[Sheet, list[str]]:
     """Rows without and with rematerialisation, at the recipe's batch and at the largest that fits, which is sought by halving
     from `largest`; on CPUs what fits is what takes `memory_gb` at most (0: half of what is free)."""
-    limit = int(memory_gb * 1e9) or capacity.host_budget(0)
-    cases = []
-    for remat, name in ((False, "activations held"), (True, "computed twice")):
-        own = _with(recipe, remat=remat)
-        batch = _largest(own, name, largest, limit, reporter)
-        cases += [(name, own), (f"{name}, largest batch", _with(own, batch=batch))] if batch else [(name, own)]
-    return _sheet("remat", "Rematerialisation", recipe, cases, repeats, quick, reporter, limit)
+    bench = _Bench(repeats, quick, reporter, int(memory_gb * 1e9) or capacity.host_budget(0))
+    with apart.calling(together=quick) as call:
+        for remat, name in ((False, "activations held"), (True, "computed twice")):
+            own = _with(recipe, remat=remat)
+            bench.add(name, own, call)
+            bench.add_largest(f"{name}, largest batch", own, largest)
+    return bench.sheet("remat", "Rematerialisation", recipe), bench.failed
 
 
-def _sheet(
-    command: str,
-    what: str,
-    recipe: Recipe,
-    cases: list[tuple[str, Recipe]],
-    repeats: int,
-    quick: bool,
-    reporter: Reporter,
-    limit: int = 1 << 62,
-) -> tuple[Sheet, list[str]]:
-    rows, failed = [], []
-    for name, case in cases:
-        reporter.say(f"measuring {name}, batch {case.train.batch}")
+class _Bench:
+    """Rows in the making: medians of `repeats` runs, on CPUs in `limit` bytes of memory; `failed` names what has none."""
+
+    def __init__(self, repeats: int, quick: bool, reporter: Reporter, limit: int = 1 << 62):
+        self.repeats, self.quick, self.reporter, self.limit = repeats, quick, reporter, limit
+        self.seconds = SMALL_RUN_SECONDS if quick else RUN_SECONDS
+        self.rows: list[dict[str, Any]] = []
+        self.failed: list[str] = []
+
+    def add(self, name: str, recipe: Recipe, call: apart.Call) -> None:
+        """Measure `recipe`."""
         try:
-            rows.append(_row(name, case, _cost(case, repeats, SMALL_RUN_SECONDS if quick else RUN_SECONDS, limit)))
+            self._measure(name, recipe, call)
         except Failed as error:
-            reporter.say(f"failed: {name}: {error}")
-            failed.append(name)
-    title = f"{what}: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}"
-    notes = [*NOTES, f"medians of {repeats} runs, each row in a process of its own; {recipe.train.threads} intra-op threads"]
-    figure = Bars("name", "images_per_s", "images a second")
-    return Sheet(command, title, measure.machine(), COLUMNS, rows, figure, notes), failed
+            self._say_failed(name, error)
 
+    def add_largest(self, name: str, recipe: Recipe, batch: int) -> None:
+        """Measure `recipe` with the first of `batch` and its halves that fits, as long as it is more than the recipe's own;
+        each in a process of its own, because one that takes too much is ended."""
+        while batch > recipe.train.batch:
+            try:
+                self._measure(name, _with(recipe, batch=batch), apart.call)
+                return
+            except TooLarge as error:
+                self.reporter.say(f"{name}: batch {batch} does not fit ({error}), trying half of it")
+                batch //= 2
+            except Failed as error:
+                self._say_failed(name, error)
+                return
 
-def _largest(recipe: Recipe, name: str, batch: int, limit: int, reporter: Reporter) -> int | None:
-    """The first of `batch` and its halves that fits; None where not even the recipe's own does."""
-    while batch > recipe.train.batch:
-        try:
-            _cost(_with(recipe, batch=batch), 1, 0.0, limit)
-            return batch
-        except TooLarge as error:
-            reporter.say(f"{name}: batch {batch} does not fit ({error}), trying half of it")
-            batch //= 2
-    return None
+    def sheet(self, command: str, what: str, recipe: Recipe) -> Sheet:
+        title = f"{what}: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}"
+        notes = [
+            *NOTES,
+            f"medians of {self.repeats} runs, {apart.note(self.quick)}; {recipe.train.threads} intra-op threads",
+        ]
+        figure = Bars("name", "images_per_s", "images a second")
+        return Sheet(command, title, measure.machine(), COLUMNS, self.rows, figure, notes)
 
+    def _measure(self, name: str, recipe: Recipe, call: apart.Call) -> None:
+        self.reporter.say(f"measuring {name}, batch {recipe.train.batch}")
+        found = call(
+            "lottery.bench.trials.cost:measure_cost",
+            recipe=_with(recipe, devices=1, learning_rate=1e-3, warmup="0").model_dump(),
+            seconds=self.seconds,
+            repeats=self.repeats,
+            limit_bytes=self.limit,
+        )
+        self.rows.append(_row(name, recipe, found))
 
-def _cost(recipe: Recipe, repeats: int, seconds: float, limit: int) -> dict[str, Any]:
-    values = _with(recipe, devices=1, learning_rate=1e-3, warmup="0").model_dump()
-    found = apart.call(
-        "lottery.bench.trials.cost:measure_cost", recipe=values, seconds=seconds, repeats=repeats, limit_bytes=limit
-    )
-    return dict(found)
+    def _say_failed(self, name: str, error: Failed) -> None:
+        self.reporter.say(f"failed: {name}: {error}")
+        self.failed.append(name)
 
 
 def _with(recipe: Recipe, **train: Any) -> Recipe:

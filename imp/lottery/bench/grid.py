@@ -30,6 +30,7 @@ def bench_grid(
     batches: Sequence[int],
     rates: Sequence[float],
     seeds: int,
+    quick: bool,
     reporter: Reporter,
 ) -> tuple[Sheet, list[str]]:
     """A row for each batch and learning rate, the mean over those seeds that did not diverge, and the names of the batches that
@@ -39,7 +40,7 @@ def bench_grid(
             raise InputError(f"--rate {rate:g} is no learning rate: give a number above 0, such as 0.05")
     rows: list[dict[str, Any]] = []
     failed = []
-    with images.at_hand(recipe, records) as (settled, folder):
+    with images.at_hand(recipe, records) as (settled, folder), apart.calling(together=quick) as call:
         images.check_batch(min(batches), folder)
         for batch in batches:
             name = f"batch {batch}"
@@ -48,7 +49,7 @@ def bench_grid(
             values = settled.model_copy(update={"train": train}).model_dump()
             try:
                 images.check_batch(batch, folder)
-                found = apart.call(
+                found = call(
                     "lottery.bench.trials.learning:measure_rates",
                     recipe=values,
                     records=str(folder.resolve()),

@@ -43,7 +43,7 @@ def bench_inference(
         export.trained(run, run.replicate(replicate), name)
     rows: list[dict[str, Any]] = []
     failed = []
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, apart.calling(together=True) as make, apart.calling(together=quick) as call:
         for name in names:
             for to, kind in KINDS.items():
                 title = f"{name}, {kind}"
@@ -57,8 +57,8 @@ def bench_inference(
                         "to": to,
                         "path": str(path),
                     }
-                    apart.call("lottery.bench.trials.inference:make_file", **given)
-                    rows += [_row(title, path, count, repeats, quick) for count in threads]
+                    make("lottery.bench.trials.inference:make_file", **given)
+                    rows += [_row(call, title, path, count, repeats, quick) for count in threads]
                 except Failed as error:
                     reporter.say(f"failed: {title}: {error}")
                     failed.append(title)
@@ -68,16 +68,16 @@ def bench_inference(
     )
     notes = [
         "zeros are computed with like any other weight: a ticket is smaller after gzip, not faster",
-        f"medians of {repeats} runs, each row in a process of its own; memory: by how much it grew",
+        f"medians of {repeats} runs, {apart.note(together=quick)}; memory: by how much it grew",
     ]
     return Sheet(
         "inference", title, measure.machine(), COLUMNS, rows, Bars("name", "us", "µs an image", "low", "high"), notes
     ), failed
 
 
-def _row(title: str, path: Path, threads: int, repeats: int, quick: bool) -> dict[str, Any]:
+def _row(call: apart.Call, title: str, path: Path, threads: int, repeats: int, quick: bool) -> dict[str, Any]:
     seconds = SMALL_RUN_SECONDS if quick else RUN_SECONDS
-    found = apart.call(
+    found = call(
         "lottery.bench.trials.inference:measure_file", path=str(path), threads=threads, seconds=seconds, repeats=repeats
     )
     content = path.read_bytes()

@@ -59,27 +59,24 @@ def bench_ladder(recipe: Recipe, batch: int, repeats: int, quick: bool, reporter
     plain = resolve(recipe.model_dump() | {"data": {**recipe.data.model_dump(), "crop": 0, "flip": False}})
     rows: list[dict[str, Any]] = []
     failed = []
-    for rung in rungs(recipe, batch, "mixed_float16" if gpus else "mixed_bfloat16"):
-        reporter.say(f"measuring {rung.name}")
-        how = {
-            "images": SMALL if quick else IMAGES,
-            "seconds": SMALL_RUN_SECONDS if quick else RUN_SECONDS,
-            "repeats": repeats,
-        }
-        try:
-            found = apart.call("lottery.bench.trials.ladder:measure_rung", recipe=plain.model_dump(), rung=vars(rung), **how)
-        except Failed as error:
-            reporter.say(f"failed: {rung.name}: {error}")
-            failed.append(rung.name)
-            continue
-        rows.append(_row(rung, found["ms"], found["peak_bytes"]))
+    how = {"images": SMALL if quick else IMAGES, "seconds": SMALL_RUN_SECONDS if quick else RUN_SECONDS, "repeats": repeats}
+    with apart.calling(together=quick) as call:
+        for rung in rungs(recipe, batch, "mixed_float16" if gpus else "mixed_bfloat16"):
+            reporter.say(f"measuring {rung.name}")
+            try:
+                found = call("lottery.bench.trials.ladder:measure_rung", recipe=plain.model_dump(), rung=vars(rung), **how)
+            except Failed as error:
+                reporter.say(f"failed: {rung.name}: {error}")
+                failed.append(rung.name)
+                continue
+            rows.append(_row(rung, found["ms"], found["peak_bytes"]))
     for row in rows:
         row["share"] = row["images_per_s"] / rows[0]["images_per_s"]
     title = f"From a plain training to ours: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}"
     notes = [
         "each row has all that the rows above it have; no augmentation; memory: that of the process's growth on CPUs, of the "
         "device's allocator on GPUs",
-        f"medians of {repeats} runs, each row in a process of its own; {recipe.train.threads} intra-op threads",
+        f"medians of {repeats} runs, {apart.note(together=quick)}; {recipe.train.threads} intra-op threads",
     ]
     figure = Bars("name", "images_per_s", "images a second", "low", "high")
     return Sheet("ladder", title, measure.machine(), COLUMNS, rows, figure, notes), failed

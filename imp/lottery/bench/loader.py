@@ -23,27 +23,28 @@ COLUMNS = (
 )
 
 
-def bench_loader(recipe: Recipe, images: int, workers: Sequence[int], repeats: int, reporter: Reporter) -> Sheet:
+def bench_loader(recipe: Recipe, images: int, workers: Sequence[int], repeats: int, quick: bool, reporter: Reporter) -> Sheet:
     """Rows for tf.data with so many `workers`, one image at a time, and for our two ways; `load_s` is how long an epoch's steps
     waited for images, `step_s` how long they took. Raises Failed where one cannot be measured."""
     if images < recipe.train.batch:
         raise InputError(f"train.batch {recipe.train.batch:,} is more than the {images:,} images of an epoch: raise --images")
     rows = []
     ways: list[int | str] = [*workers, *OURS]
-    for how in ways:
-        name = how if isinstance(how, str) else f"tf.data, {count_of(how, 'worker')}"
-        reporter.say(f"measuring {name}")
-        try:
-            found = apart.call(
-                "lottery.bench.trials.loader:measure_loading",
-                recipe=recipe.model_dump(),
-                how=how,
-                images=images,
-                repeats=repeats,
-            )
-        except Failed as error:
-            raise Failed(f"{name}: {error}") from None
-        rows.append(_row(name, found))
+    with apart.calling(together=quick) as call:
+        for how in ways:
+            name = how if isinstance(how, str) else f"tf.data, {count_of(how, 'worker')}"
+            reporter.say(f"measuring {name}")
+            try:
+                found = call(
+                    "lottery.bench.trials.loader:measure_loading",
+                    recipe=recipe.model_dump(),
+                    how=how,
+                    images=images,
+                    repeats=repeats,
+                )
+            except Failed as error:
+                raise Failed(f"{name}: {error}") from None
+            rows.append(_row(name, found))
     size, data = recipe.data.size, recipe.data
     varied = ", ".join(["cropped"] * bool(data.crop) + ["mirrored"] * data.flip) or "as they are"
     title = f"An epoch of {images} images of {size}x{size}, {varied}: {recipe.model.name}, batch {recipe.train.batch}"

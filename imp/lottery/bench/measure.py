@@ -1,7 +1,9 @@
 """How things are measured: everything in turn, again and again, so that what a neighbour takes it takes from all of them."""
 
 import contextlib
+import ctypes
 import dataclasses
+import gc
 import math
 import os
 import resource
@@ -116,6 +118,8 @@ def machine() -> dict[str, Any]:
 @contextlib.contextmanager
 def peak_memory() -> Iterator[Callable[[], int]]:
     """Yields a function that says by how many bytes this process has been larger than it was at the beginning, at most."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what lies about unused goes back, so that to use it again is to grow
     Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's high-water mark
     before = _status("VmRSS")
     yield lambda: _status("VmHWM") - before

@@ -65,10 +65,12 @@ def subject(recipe: Recipe) -> str:
     return f"{recipe.model.name}, {recipe.data.source} at {recipe.data.size}x{recipe.data.size}"
 
 
-def run(name: str, recipe: Recipe, folder: Path, target: float | None, seeds: int, quiet: bool) -> list[Training]:
-    """Trainings of `recipe` in a process of their own, to their end where `target` is None. Raises Failed."""
+def run(
+    name: str, recipe: Recipe, folder: Path, target: float | None, seeds: int, quiet: bool, call: apart.Call = apart.call
+) -> list[Training]:
+    """Trainings of `recipe` in the process that `call` asks, to their end where `target` is None. Raises Failed."""
     train = recipe.train.model_copy(update={"devices": 1})
-    found = apart.call(
+    found = call(
         "lottery.bench.trials.race:measure_race",
         recipe=recipe.model_copy(update={"train": train}).model_dump(),
         records=str(folder.resolve()),

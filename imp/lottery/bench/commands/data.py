@@ -80,5 +80,5 @@ def loader(
 
     count = pick(images, 12_800, 1_280, quick)
     workers = (0, 2) if quick else (0, 1, 2, 4, 8)
-    sheet = bench_loader(measured(recipe, set_), count, workers, pick(repeats, 5, 1, quick), Reporter())
+    sheet = bench_loader(measured(recipe, set_), count, workers, pick(repeats, 5, 1, quick), quick, Reporter())
     conclude(sheet, as_json, out)

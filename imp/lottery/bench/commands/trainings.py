@@ -40,7 +40,7 @@ def grid(
     wanted = measured(recipe, [*(set_ or []), *(["train.epochs=1", "train.warmup=0"] if quick else [])])
     batches = batch or ([64, 128] if quick else [32, 64, 128, 256])
     rates = rate or ([0.05, 0.1] if quick else [0.0125, 0.025, 0.05, 0.1, 0.2, 0.4])
-    sheet, failed = bench_grid(wanted, records, batches, rates, pick(seeds, 3, 1, quick), Reporter())
+    sheet, failed = bench_grid(wanted, records, batches, rates, pick(seeds, 3, 1, quick), quick, Reporter())
     conclude(sheet, as_json, out, failed)
 
 
@@ -98,7 +98,7 @@ def race(
     wanted = measured(recipe, [*short, *(set_ or [])], RACE)
     if ablate or vary:
         changes = vary or ablation.ablations(wanted)[: 2 if quick else None]
-        sheet, failed = ablation.bench_ablation(wanted, records, target, changes, seeds, as_json, Reporter())
+        sheet, failed = ablation.bench_ablation(wanted, records, target, changes, seeds, quick, as_json, Reporter())
     else:
         sheet, failed = bench_race(wanted, records, target, seeds, as_json, Reporter())
     conclude(sheet, as_json, out, failed)

@@ -34,7 +34,7 @@ def test_limits(tmp_path):
 
 
 def test_masks(tmp_path):
-    found = quick(tmp_path, "masks", *LENET)
+    found = quick(tmp_path, "masks", *LENET, "--set", "train.batch=700")
 
     assert [row["name"] for row in found["rows"]] == [
         "our loop, no mask",

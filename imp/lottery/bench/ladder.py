@@ -59,7 +59,8 @@ def bench_ladder(recipe: Recipe, batch: int, repeats: int, quick: bool, reporter
     plain = resolve(recipe.model_dump() | {"data": {**recipe.data.model_dump(), "crop": 0, "flip": False}})
     rows: list[dict[str, Any]] = []
     failed = []
-    how = {"images": SMALL if quick else IMAGES, "seconds": SMALL_RUN_SECONDS if quick else RUN_SECONDS, "repeats": repeats}
+    images = max(SMALL if quick else IMAGES, 2 * recipe.train.batch)
+    how = {"images": images, "seconds": SMALL_RUN_SECONDS if quick else RUN_SECONDS, "repeats": repeats}
     with apart.calling(together=quick) as call:
         for rung in rungs(recipe, batch, "mixed_float16" if gpus else "mixed_bfloat16"):
             reporter.say(f"measuring {rung.name}")

@@ -50,7 +50,8 @@ def bench_masks(recipe: Recipe, repeats: int, quick: bool, reporter: Reporter) -
     """Rows of our loop without a mask and with one, and of Keras's `fit` without and with the callback, on the same network."""
     train, size = recipe.train, recipe.data.size
     names = devices.set_up_tensorflow(train)
-    feed = trainers.noise_feed(SMALL if quick else IMAGES, CLASSES, recipe.data, devices.on_cpu(names))
+    images = max(SMALL if quick else IMAGES, 2 * train.batch)
+    feed = trainers.noise_feed(images, CLASSES, recipe.data, devices.on_cpu(names))
     trainer = partial(Trainer, recipe, names, lambda strategy: feed)
     masked = trainer(lambda path, shape: masks.in_scope(path, shape, "kernels"))
     trainers.prune_half(masked)

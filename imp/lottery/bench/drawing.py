@@ -25,7 +25,8 @@ def png(sheet: Sheet) -> bytes:
         case Bars():
             _bars(axes, sheet.figure, sheet.rows)
         case Lines():
-            _lines(axes, sheet.figure, sheet.rows)
+            headings = {column.name: column.heading for column in sheet.columns}
+            _lines(axes, sheet.figure, sheet.rows, headings.get(sheet.figure.series, sheet.figure.series))
         case Heat():
             figure.colorbar(_heat(axes, sheet.figure, sheet.rows), label=sheet.figure.axes[2])
     axes.set_title(sheet.title, fontsize="medium", loc="left", wrap=True)
@@ -49,7 +50,7 @@ def _bars(axes: Axes, bars: Bars, rows: Rows) -> None:
     axes.grid(axis="x", alpha=0.3)
 
 
-def _lines(axes: Axes, lines: Lines, rows: Rows) -> None:
+def _lines(axes: Axes, lines: Lines, rows: Rows, heading: str) -> None:
     for name in dict.fromkeys(row[lines.series] for row in rows):
         points = [(row[lines.x], row[lines.y]) for row in rows if row[lines.series] == name]
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=str(name))
@@ -58,7 +59,7 @@ def _lines(axes: Axes, lines: Lines, rows: Rows) -> None:
     axes.set_xlabel(lines.axes[0])
     axes.set_ylabel(lines.axes[1])
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    axes.legend(title=heading, fontsize="small", title_fontsize="small")
 
 
 def _heat(axes: Axes, heat: Heat, rows: Rows) -> ScalarMappable:

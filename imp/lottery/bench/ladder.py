@@ -1,7 +1,10 @@
-"""`imp bench ladder`: a plain training, made faster by one thing after another, each in a process of its own."""
+"""`imp bench ladder`: a plain training, made faster by one thing after another, each in a process of its own; what makes it
+slower on this machine is taken back."""
 
 import dataclasses
 import statistics
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from data_prep.errors import Failed, InputError
@@ -10,6 +13,7 @@ from lottery.bench.sheet import Bars, Column, Sheet
 from lottery.progress import Reporter
 from lottery.recipe import Recipe, resolve
 
+TRIAL = "lottery.bench.trials.ladder:measure_rung"
 IMAGES, SMALL = 12_800, 1_280
 RUN_SECONDS, SMALL_RUN_SECONDS = 2.0, 0.1
 COLUMNS = (
@@ -21,6 +25,7 @@ COLUMNS = (
     Column("low", "slowest"),
     Column("high", "fastest"),
     Column("share", "of the baseline", ".0%"),
+    Column("kept", "kept"),
 )
 
 
@@ -38,56 +43,74 @@ class Rung:
     xla: bool = False
 
 
-def rungs(recipe: Recipe, small_batch: int, half: str) -> list[Rung]:
-    """The ladder, from the bottom: each rung keeps what those below it have. `half` is the narrower precision."""
-    batch = recipe.train.batch
-    if small_batch > batch:
-        raise InputError(f"--batch {small_batch} is to be the smaller one, but the recipe has train.batch {batch}")
-    base = Rung("baseline: float32, small batch, a call a step", "float32", small_batch)
-    narrow = dataclasses.replace(base, name="+ mixed precision", precision=half)
-    large = dataclasses.replace(narrow, name="+ larger batch", batch=batch)
-    raw = dataclasses.replace(large, name="+ uint8 to the device, scaled there", feed="bytes")
-    ahead = dataclasses.replace(raw, name="+ parsed by batches, in parallel, ahead", feed="together")
-    resident = dataclasses.replace(ahead, name="+ images resident, our loop", feed="resident")
-    many = dataclasses.replace(resident, name="+ many steps a call", many=True)
-    return [base, narrow, large, raw, ahead, resident, many, dataclasses.replace(many, name="+ XLA", xla=True)]
+def changes(recipe: Recipe, half: str) -> dict[str, dict[str, Any]]:
+    """What each rung changes of the one that it stands on, by name; `half` is the narrower precision."""
+    return {
+        "+ mixed precision": {"precision": half},
+        "+ larger batch": {"batch": recipe.train.batch},
+        "+ uint8 to the device, scaled there": {"feed": "bytes"},
+        "+ parsed by batches, in parallel, ahead": {"feed": "together"},
+        "+ images resident, our loop": {"feed": "resident"},
+        "+ many steps a call": {"feed": "resident", "many": True},
+        "+ XLA": {"feed": "resident", "many": True, "xla": True},
+    }
 
 
 def bench_ladder(recipe: Recipe, batch: int, repeats: int, quick: bool, reporter: Reporter) -> tuple[Sheet, list[str]]:
     """The sheet, and the names of those rungs that could not be measured: each is told with its reason."""
-    gpus = measure.machine()["gpus"]
+    if batch > recipe.train.batch:
+        raise InputError(f"--batch {batch} is to be the smaller one, but the recipe has train.batch {recipe.train.batch}")
     plain = resolve(recipe.model_dump() | {"data": {**recipe.data.model_dump(), "crop": 0, "flip": False}})
-    rows: list[dict[str, Any]] = []
-    failed = []
-    images = max(SMALL if quick else IMAGES, 2 * recipe.train.batch)
-    how = {"images": images, "seconds": SMALL_RUN_SECONDS if quick else RUN_SECONDS, "repeats": repeats}
+    how = {
+        "recipe": plain.model_dump(),
+        "images": max(SMALL if quick else IMAGES, 2 * recipe.train.batch),
+        "seconds": SMALL_RUN_SECONDS if quick else RUN_SECONDS,
+        "repeats": repeats,
+    }
+    half = "mixed_float16" if measure.machine()["gpus"] else "mixed_bfloat16"
+    base = Rung("baseline: float32, small batch, a call a step", "float32", batch)
     with apart.calling(together=quick) as call:
-        for rung in rungs(recipe, batch, "mixed_float16" if gpus else "mixed_bfloat16"):
-            reporter.say(f"measuring {rung.name}")
-            try:
-                found = call("lottery.bench.trials.ladder:measure_rung", recipe=plain.model_dump(), rung=vars(rung), **how)
-            except Failed as error:
-                reporter.say(f"failed: {rung.name}: {error}")
-                failed.append(rung.name)
-                continue
-            rows.append(_row(rung, found["ms"], found["peak_bytes"]))
-    for row in rows:
-        row["share"] = row["images_per_s"] / rows[0]["images_per_s"]
+        rows, failed = _climb(base, changes(recipe, half), partial(call, TRIAL, **how), reporter)
     title = f"From a plain training to ours: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}"
     notes = [
-        "each row has all that the rows above it have; no augmentation; memory: that of the process's growth on CPUs, of the "
-        "device's allocator on GPUs",
+        "each row has all that the rows above it have that were kept, which are those that made it faster; no augmentation; "
+        "memory: that of the process's growth on CPUs, of the device's allocator on GPUs",
         f"medians of {repeats} runs, {apart.note(together=quick)}; {recipe.train.threads} intra-op threads",
     ]
     figure = Bars("name", "images_per_s", "images a second", "low", "high")
     return Sheet("ladder", title, measure.machine(), COLUMNS, rows, figure, notes), failed
 
 
-def _row(rung: Rung, ms: list[float], peak_bytes: int) -> dict[str, Any]:
+def _climb(
+    base: Rung, changes: Mapping[str, dict[str, Any]], call: apart.Call, reporter: Reporter
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Measure one rung after another, each a change to the fastest so far; the names of those that failed are told apart."""
+    rows: list[dict[str, Any]] = []
+    failed = []
+    below, best, baseline = base, 0.0, None
+    for name, change in {base.name: {}, **changes}.items():
+        rung = dataclasses.replace(below, name=name, **change)
+        reporter.say(f"measuring {name}")
+        try:
+            row = _row(rung, call(rung=vars(rung)))
+        except Failed as error:
+            reporter.say(f"failed: {name}: {error}")
+            failed.append(name)
+            continue
+        rate = row["images_per_s"]
+        baseline = baseline or rate
+        rows.append(row | {"share": rate / baseline, "kept": rate > best})
+        if rate > best:
+            below, best = rung, rate
+    return rows, failed
+
+
+def _row(rung: Rung, found: dict[str, Any]) -> dict[str, Any]:
+    ms = found["ms"]
     median = statistics.median(ms)
     return {
         **vars(rung),
-        "memory_gb": peak_bytes / 1e9,
+        "memory_gb": found["peak_bytes"] / 1e9,
         "ms_per_step": median,
         "images_per_s": 1000 * rung.batch / median,
         "low": 1000 * rung.batch / max(ms),

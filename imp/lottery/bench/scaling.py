@@ -19,6 +19,7 @@ COLUMNS = (
     Column("epoch_s", "epoch, s", ",.2f"),
     Column("low", "fastest", ",.2f"),
     Column("high", "slowest", ",.2f"),
+    Column("images_per_s", "images/s"),
     Column("speed_up", "speed-up", ".2f"),
     Column("efficiency", "efficiency", ".0%"),
     Column("accuracy", "validation", ".2%"),
@@ -56,7 +57,10 @@ def bench_scaling(
                 rows.append({"devices": devices, "each": each, **_figures(found)})
     _compare(rows)
     machine = measure.machine()
-    notes = [f"medians of {repeats} epochs after one to warm up; the validation accuracy is the one after them"]
+    notes = [
+        f"medians of {repeats} epochs after one to warm up; the validation accuracy is the one after them",
+        "an epoch leaves out images that do not fill a last batch, so speed-up is that of images a second",
+    ]
     if not machine["gpus"]:
         notes.insert(0, "logical devices that share this machine's cores: a test of the code, not of a speed")
     title = f"Scaling over devices: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}"
@@ -66,13 +70,20 @@ def bench_scaling(
 
 def _figures(found: dict[str, Any]) -> dict[str, Any]:
     seconds = found["epoch_s"]
-    return {"epoch_s": statistics.median(seconds), "low": min(seconds), "high": max(seconds), "accuracy": found["accuracy"]}
+    median = statistics.median(seconds)
+    return {
+        "epoch_s": median,
+        "low": min(seconds),
+        "high": max(seconds),
+        "images_per_s": found["images"] / median,
+        "accuracy": found["accuracy"],
+    }
 
 
 def _compare(rows: list[dict[str, Any]]) -> None:
     """Add how each row compares with that of one device."""
-    alone = {row["each"]: row["epoch_s"] for row in rows if row["devices"] == 1}
+    alone = {row["each"]: row["images_per_s"] for row in rows if row["devices"] == 1}
     for row in rows:
         base = alone.get(row["each"])
-        row["speed_up"] = None if base is None else base / row["epoch_s"]
+        row["speed_up"] = None if base is None else row["images_per_s"] / base
         row["efficiency"] = None if base is None else row["speed_up"] / row["devices"]

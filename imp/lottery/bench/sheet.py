@@ -23,7 +23,9 @@ class Column:
         value = row[self.name]
         if value is None:
             return ""
-        return str(value) if isinstance(value, str | bool) else format(value, self.form)
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return value if isinstance(value, str) else format(value, self.form)
 
 
 @dataclasses.dataclass(frozen=True)

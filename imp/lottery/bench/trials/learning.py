@@ -13,7 +13,8 @@ from lottery.recipe import Recipe, resolve
 
 
 def measure_epochs(recipe: dict[str, Any], records: str, repeats: int) -> dict[str, Any]:
-    """Seconds of each of `repeats` epochs after one to warm up (`epoch_s`), and the validation accuracy after the last."""
+    """Seconds of each of `repeats` epochs after one to warm up (`epoch_s`), how many `images` it has in whole batches, and the
+    validation `accuracy` after the last."""
     trainer, settled = make_trainer(recipe, records)
     begin(trainer, settled, 0)
     seconds = []
@@ -21,7 +22,8 @@ def measure_epochs(recipe: dict[str, Any], records: str, repeats: int) -> dict[s
         began = time.perf_counter()
         _advance(trainer, epoch, 0)
         seconds.append(time.perf_counter() - began)
-    return {"epoch_s": seconds[1:], "accuracy": trainer.evaluate("validation").accuracy}
+    images = trainer.steps_per_epoch * settled.train.batch
+    return {"epoch_s": seconds[1:], "images": images, "accuracy": trainer.evaluate("validation").accuracy}
 
 
 def measure_rates(recipe: dict[str, Any], records: str, rates: list[float], count: int) -> list[dict[str, Any]]:

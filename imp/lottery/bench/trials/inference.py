@@ -1,6 +1,7 @@
 """An exported network at work, in the process that is its own: rows of `imp bench inference`."""
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ def measure_file(path: str, threads: int, seconds: float, repeats: int) -> dict[
     """Microseconds an image, one at a time, of each run of so many `seconds` (`us`), and by how many bytes the process grew at
     most for it (`peak_bytes`)."""
     with measure.peak_memory() as peak:
-        interpreter = tf.lite.Interpreter(model_path=path, num_threads=threads)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is to move to a package of its own
+            interpreter = tf.lite.Interpreter(model_path=path, num_threads=threads)
         interpreter.allocate_tensors()
         given = interpreter.get_input_details()[0]
         image = np.random.default_rng(0).uniform(-1, 1, given["shape"]).astype(np.float32)

@@ -165,7 +165,7 @@ def test_scaling(tmp_path):
 
 
 def test_a_batch_that_is_never_filled_is_one_line_and_the_others_go_on(here, monkeypatch, capsys):
-    monkeypatch.setattr(apart, "call", lambda function, **given: {"epoch_s": [1.0], "accuracy": 0.5})
+    monkeypatch.setattr(apart, "call", lambda function, **given: {"epoch_s": [1.0], "images": 1120, "accuracy": 0.5})
 
     sheet, failed = bench_scaling(resolve({"data": {"size": 8}}), None, 2, [40, 600], 1, Reporter())
 

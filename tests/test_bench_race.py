@@ -106,6 +106,7 @@ def test_changes_are_raced_one_at_a_time(tmp_path):
         (["--target", "101"], "write per cent, such as 94"),
         (["--quick", "--vary", "train.emma=0"], "train.ema"),
         (["--quick", "--vary", "data.size=16"], "another prepared set"),
+        (["--quick", "--set", "train.steps=100"], "train.steps is not heeded here"),
         (["--quick", "--set", "train.batch=5000"], "a batch of 5,000 is more than the 1,151 training images"),
         ([], "no records in data/tfds-cifar10-32"),
     ],

@@ -13,7 +13,14 @@ from lottery.recipe import Recipe, Stage, depends
 FILE = "made_with.json"
 
 # What outputs were made with before these keys existed.
-_AS_BEFORE = {"data.channels": 3, "data.mean": [0.5], "data.deviation": [0.5], "train.evaluate": "1ep"}
+_AS_BEFORE = {
+    "data.channels": 3,
+    "data.mean": [0.5],
+    "data.deviation": [0.5],
+    "train.evaluate": "1ep",
+    "model.activation": "relu",
+    "model.whitening": False,
+}
 
 
 @contextlib.contextmanager

@@ -62,22 +62,24 @@ def bench_ablation(
     """A row for the recipe and for each of `changes` to it (KEY=VALUE), trained to their end with each of `seeds` seeds; and
     the names of those that could not be measured. Raises InputError for a change that cannot be made."""
     race.check_target(target)
+    images.check_epochs(recipe)
     rows: list[dict[str, Any]] = []
     failed = []
     with images.at_hand(recipe, records) as (settled, folder), apart.calling(together=quick) as call:
-        images.check_batch(settled.train.batch, folder)
         cases = {BASE: settled, **{change: _changed(settled, change) for change in changes}}
         for name, case in cases.items():
             reporter.say(f"racing with {name} changed, {count_of(seeds, 'seed')}")
             try:
+                images.check_batch(case.train.batch, folder)
                 trainings = race.run(name, case, folder, None, seeds, quiet, call)
                 rows.append(_row(name, trainings, case.train.epochs, target))
-            except Failed as error:
+            except (Failed, InputError) as error:
                 reporter.say(f"failed: {name}: {error}")
                 failed.append(name)
     _compare(rows)
     notes = [
-        f"each change alone; accuracies after {count_of(recipe.train.epochs, 'epoch')}, means over {count_of(seeds, 'seed')}",
+        f"each change alone; accuracies at the end ({count_of(recipe.train.epochs, 'epoch')}, where that is not what changed), "
+        f"means over {count_of(seeds, 'seed')}; on test images, so not for choosing by",
         f"reached: trainings that came to {target:g} % on the way, and the medians over those; {race.CLOCK}",
     ]
     title = f"What each part of a race is worth: {race.subject(settled)}"

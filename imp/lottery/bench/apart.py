@@ -3,9 +3,12 @@
 import contextlib
 import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,9 +64,16 @@ def note(together: bool) -> str:
 
 
 def serve() -> None:
-    """What such a process does: an answer, a line of JSON, for each line that asks."""
+    """What such a process does: an answer, a line of JSON, for each line that asks; it ends with the process that asks."""
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line))), flush=True)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 @contextlib.contextmanager

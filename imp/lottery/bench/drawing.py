@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lottery.bench.sheet import Bars, Heat, Lines, Sheet
 
@@ -56,6 +57,8 @@ def _lines(axes: Axes, lines: Lines, rows: Rows, heading: str) -> None:
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=str(name))
     if lines.target is not None:
         axes.axhline(lines.target, color="0.4", lw=1, ls="--", label="target")
+    if all(isinstance(row[lines.x], int) for row in rows):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(lines.axes[0])
     axes.set_ylabel(lines.axes[1])
     axes.grid(alpha=0.3)

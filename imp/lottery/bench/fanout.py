@@ -48,9 +48,9 @@ class Row:
     slowest and the fastest run's tickets an hour, `ratio` is against the fastest single process.
 
     `pair_seconds` is a mean over the pairs that were not a rank's first, `other_seconds` what of it was not spent in training
-    steps, of which `evaluate_seconds` went into looking at validation and test images, the rest into reading and saving.
-    `start_seconds` passed before the first pair, or were more for it than for later ones: start-up, building the graph,
-    compiling.
+    steps, of which `evaluate_seconds` went into looking at validation and test images, the rest into beginning and ending
+    (what is saved on the way counts as training). `start_seconds` passed before the first pair, or were more for it than for
+    later ones: start-up, building the graph, compiling.
     """
 
     ranks: int
@@ -135,7 +135,7 @@ def bench_fanout(grid: Grid, most: int, repeats: int, reporter: Reporter) -> She
     rows = [_row(setting, found, grid.pairs, fastest / walls[setting]) for setting, found in runs.items()]
     title = f"{grid.pairs} pairs of {count_of(grid.epochs, 'epoch')}: {grid.model}, {grid.size}x{grid.size}, batch {grid.batch}"
     notes = [
-        "ratio: against the fastest single process; not training: of a pair after the first, reading, evaluating, saving; "
+        "ratio: against the fastest single process; not training: of a pair after the first, beginning, evaluating, ending; "
         f"evaluating: every {grid.evaluate}, {2 * round(grid.images * HELD):,} images for {grid.images:,} that are trained on",
         measure.medians(repeats),
     ]

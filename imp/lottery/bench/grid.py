@@ -35,6 +35,7 @@ def bench_grid(
 ) -> tuple[Sheet, list[str]]:
     """A row for each batch and learning rate, the mean over those seeds that did not diverge, and the names of the batches that
     could not be measured. Raises InputError for what is no learning rate, and where no batch is filled."""
+    images.check_epochs(recipe)
     for rate in rates:
         if not 0 < rate < math.inf:
             raise InputError(f"--rate {rate:g} is no learning rate: give a number above 0, such as 0.05")

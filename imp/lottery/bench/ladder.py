@@ -89,7 +89,7 @@ def _climb(
     failed = []
     below, best, baseline = base, 0.0, None
     for name, change in {base.name: {}, **changes}.items():
-        rung = dataclasses.replace(below, name=name, **change)
+        rung = dataclasses.replace(below, name=name, **change) if change else base
         reporter.say(f"measuring {name}")
         try:
             row = _row(rung, call(rung=vars(rung)))
@@ -98,8 +98,9 @@ def _climb(
             failed.append(name)
             continue
         rate = row["images_per_s"]
-        baseline = baseline or rate
-        rows.append(row | {"share": rate / baseline, "kept": rate > best})
+        if rung is base:
+            baseline = rate
+        rows.append(row | {"share": rate / baseline if baseline else None, "kept": rate > best})
         if rate > best:
             below, best = rung, rate
     return rows, failed

@@ -26,7 +26,7 @@ COLUMNS = (
     Column("ms_per_step", "ms/step", ",.2f"),
     Column("low", "fastest", ",.2f"),
     Column("high", "slowest", ",.2f"),
-    Column("mask_share", "mask's share", "+.1%"),
+    Column("mask_share", "mask's share", ".1%"),
 )
 
 

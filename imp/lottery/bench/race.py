@@ -35,6 +35,7 @@ def bench_race(
     """A row for each epoch of each of `seeds` trainings, which end when their test accuracy (per cent) is `target` or when
     their epochs are over; and, where they could not be measured, a name for that."""
     check_target(target)
+    images.check_epochs(recipe)
     with images.at_hand(recipe, records) as (settled, folder):
         images.check_batch(settled.train.batch, folder)
         reporter.say(f"racing for {target:g} % on {subject(settled)}")

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import keras
 import numpy as np
@@ -109,9 +110,12 @@ class Trainer:
         feed = self.feed
         state = models.initial_weights(self._network, feed.size, feed.classes, seed, feed.channels)
         if whitening.PATH in state.statistics:
-            images = normalise(feed.first_images(whitening.IMAGES), feed.data).numpy()
-            state.statistics[whitening.PATH] = whitening.kernel(images)
+            state.statistics[whitening.PATH] = self._whitening
         return state
+
+    @cached_property
+    def _whitening(self) -> np.ndarray:
+        return whitening.kernel(normalise(self.feed.first_images(whitening.IMAGES), self.feed.data).numpy())
 
     def load(self, state: store.State, mask: masks.Mask | None = None) -> None:
         """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and slots.

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lottery.engine import precision, rematerialise
+from lottery.engine import precision, rematerialise, whitening
 from lottery.engine.augment import augment, cut_out, normalise
 from lottery.engine.feed import Feed, Rows
 from lottery.engine.optimizers import Optimizer, assign, masked
@@ -97,7 +97,8 @@ class Step:
 
     def _share_statistics(self) -> None:
         """Give every replica the mean of all replicas' moving statistics, which is what a saved state has."""
-        variables = [variable.value for variable in self.model.non_trainable_variables]
+        moving = (variable for variable in self.model.non_trainable_variables if variable.path != whitening.PATH)
+        variables = [variable.value for variable in moving]
         variables = [variable for variable in variables if variable.dtype.is_floating]
         if variables and self.strategy.num_replicas_in_sync > 1:
             values = tf.distribute.get_replica_context().all_reduce("MEAN", [tf.identity(variable) for variable in variables])

@@ -25,8 +25,8 @@ def kernel(images: np.ndarray) -> np.ndarray:
     """
     numbers = SIZE * SIZE * images.shape[3]
     count, total, products = 0, np.zeros(numbers), np.zeros((numbers, numbers))
-    for image in images.astype(np.float64):
-        windows = np.lib.stride_tricks.sliding_window_view(image, (SIZE, SIZE), axis=(0, 1))
+    for image in images:
+        windows = np.lib.stride_tricks.sliding_window_view(image.astype(np.float64), (SIZE, SIZE), axis=(0, 1))
         patches = windows.transpose(0, 1, 3, 4, 2).reshape(-1, numbers)
         count, total, products = count + len(patches), total + patches.sum(axis=0), products + patches.T @ patches
     mean = total / count

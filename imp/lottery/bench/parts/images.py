@@ -32,6 +32,12 @@ def at_hand(recipe: Recipe, records: Path | None) -> Iterator[tuple[Recipe, Path
         yield recipe, Path(place, "digits")
 
 
+def check_epochs(recipe: Recipe) -> None:
+    """Raise InputError for a recipe that counts its length in steps."""
+    if recipe.train.steps:
+        raise InputError("train.steps is not heeded here: set it to 0, and train.epochs to the length that you want")
+
+
 def check_batch(batch: int, folder: Path) -> None:
     """Raise InputError where the training images of a prepared set do not fill one batch."""
     images = read_manifest(folder).count("train")

@@ -134,12 +134,12 @@ def test_precision(tmp_path):
 
 
 def test_remat_is_measured_in_the_same_batch_and_in_the_largest(tmp_path):
-    done = imp("bench", "remat", "--quick", "--json", *LENET, "--largest", "50000", "--memory", "0.6", cwd=tmp_path)
+    done = imp("bench", "remat", "--quick", "--json", *LENET, "--largest", "100000", "--memory", "0.6", cwd=tmp_path)
 
     rows = {row["name"]: row["batch"] for row in json.loads(done.stdout)["rows"]}
     assert rows["activations held"] == rows["computed twice"] == 64
-    assert rows["activations held, largest batch"] in (25_000, 12_500)
-    assert "batch 50000 does not fit" in done.stderr
+    assert rows["activations held, largest batch"] in (50_000, 25_000, 12_500)
+    assert "batch 100000 does not fit" in done.stderr
 
 
 def test_grid(tmp_path):

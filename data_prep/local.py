@@ -10,6 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from queue import SimpleQueue
+from typing import Any
 
 from data_prep.errors import InputError
 from data_prep.shards import Made, Task, make
@@ -60,11 +61,25 @@ def _made(pool: ProcessPoolExecutor, tasks: Sequence[Task], at_once: int) -> Ite
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
+    """Within, nothing is interrupted, and processes are started that no signal ends; what comes meanwhile comes at the end.
+
+    Blocking is for the processes. Here it is not enough: another thread (NumPy has some) takes the signal, and Python runs its
+    handler in the main thread all the same.
+    """
+    came: list[int] = []
+    handlers: dict[int, Any] = {}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                handlers[number] = signal.signal(number, lambda number, frame: came.append(number))
         yield
     finally:
+        for held, handler in handlers.items():
+            signal.signal(held, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for one in came:
+            signal.raise_signal(one)
 
 
 def _start() -> None:

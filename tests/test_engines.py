@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -116,6 +117,23 @@ def test_workers_are_gone_once_the_shards_are_made_or_no_longer_wanted(images, t
     next(running)
     running.close()
     assert not multiprocessing.active_children()
+
+
+def test_a_signal_comes_when_it_is_no_longer_held_whichever_thread_takes_it():
+    reached = []
+    taken = threading.Event()
+    thread = threading.Thread(target=taken.wait, daemon=True)  # it blocks nothing, and so takes what the main thread blocks
+    thread.start()
+
+    with pytest.raises(KeyboardInterrupt), local._signals_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        reached.append("the end")
+
+    taken.set()
+    assert reached == ["the end"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & local.SIGNALS
 
 
 def test_an_error_of_a_worker_comes_back_with_its_file(images, tmp_path):

@@ -125,10 +125,14 @@ def test_a_signal_comes_when_it_is_no_longer_held_whichever_thread_takes_it():
     thread = threading.Thread(target=taken.wait, daemon=True)  # it blocks nothing, and so takes what the main thread blocks
     thread.start()
 
-    with pytest.raises(KeyboardInterrupt), local._signals_held():
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.1)
-        reached.append("the end")
+    def held():
+        with local._signals_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            reached.append("the end")
+
+    with pytest.raises(KeyboardInterrupt):
+        held()
 
     taken.set()
     assert reached == ["the end"]

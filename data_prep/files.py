@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,3 +71,9 @@ def remove_stale(folder: Path) -> None:
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def make_writable(folder: Path) -> None:
+    """Make `folder` and, for a moment, a file in it. Raises OSError where that cannot be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()

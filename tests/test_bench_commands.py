@@ -195,6 +195,7 @@ def test_inference(retrained):
         (["masks", "--set", "train.bacth=3"], "train.batch"),
         (["loader", *LENET, "--images", "10", "--repeats", "1"], "train.batch 64 is more than the 10 images of an epoch"),
         (["limits", "--repeats", "0"], "--repeats"),
+        (["limits", "--out", "/dev/null/there"], "/dev/null/there cannot take a measurement (Not a directory)"),
         (["profile", *LENET, "--cprofile"], "--cprofile writes a file: say where with --out DIR"),
         (["profile", *LENET, "--out", "/dev/null"], "/dev/null"),
         (["grid", "--records", "nowhere"], "no records in nowhere"),

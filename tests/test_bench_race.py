@@ -104,7 +104,7 @@ def test_changes_are_raced_one_at_a_time(tmp_path):
         (["--target", "0"], "--target 0 is no accuracy"),
         (["--target", "nan"], "is no accuracy"),
         (["--target", "101"], "write per cent, such as 94"),
-        (["--quick", "--vary", "train.emma=0"], "train.ema"),
+        (["--quick", "--vary", "train.emma=0"], "--vary 'train.emma=0': unknown key 'train.emma'; did you mean 'train.ema'"),
         (["--quick", "--vary", "data.size=16"], "another prepared set"),
         (["--quick", "--set", "train.steps=100"], "train.steps is not heeded here"),
         (["--quick", "--set", "train.batch=5000"], "a batch of 5,000 is more than the 1,151 training images"),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tempfile
 import time
 
 import pytest
@@ -166,7 +167,7 @@ def test_a_folder_without_permission_is_refused(profiling, tmp_path, monkeypatch
     def refuse(dir):  # as root, who may write anywhere, cannot provoke it
         raise PermissionError(13, "Permission denied", str(dir))
 
-    monkeypatch.setattr(profiling.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
 
     with pytest.raises(InputError, match=r"\(Permission denied\)"):
         profiling.check(tmp_path)

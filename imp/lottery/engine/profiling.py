@@ -9,7 +9,6 @@ import heapq
 import itertools
 import json
 import math
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -54,8 +53,7 @@ def traced(folder: Path, progress: Callable[[int], None], say: Callable[[str], N
 def check(folder: Path) -> None:
     """Make `folder`; raises InputError where that, or a file in it, cannot be made."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        files.make_writable(folder)
     except OSError as error:
         raise InputError(f"{folder} cannot take a trace ({error.strerror}): name another folder with --profile") from None
 

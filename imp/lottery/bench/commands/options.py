@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from data_prep import files
+from data_prep.errors import InputError
 from lottery.commands.options import JsonOption as JsonOption
 from lottery.commands.options import SetOption as SetOption
 
@@ -17,7 +19,22 @@ RepeatsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each, in
 RecipeOption = Annotated[
     Path | None, typer.Option("--recipe", metavar="TOML", help="Network, images and training; else MobileNetV2 at 32x32.")
 ]
-OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write table, JSON, figure and page there too.")]
+
+
+def _writable(folder: Path | None) -> Path | None:
+    """Found out before anything is measured."""
+    try:
+        if folder:
+            files.make_writable(folder)
+    except OSError as error:
+        raise InputError(f"{folder} cannot take a measurement ({error.strerror}): name another folder with --out") from None
+    return folder
+
+
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", callback=_writable, help="Write table, JSON, figure and page there too."),
+]
 QuickOption = Annotated[bool, typer.Option("--quick", help="Small and short: to see that it runs, not for its figures.")]
 
 STANDARD: dict[str, Any] = {
@@ -46,16 +63,16 @@ def conclude(sheet: "Sheet", as_json: bool, out: Path | None, failed: Sequence[s
     from lottery.progress import Reporter
     from lottery.tables import print_table
 
-    if out and sheet.rows:
-        for problem in write(sheet, out):
-            Reporter().say(problem)
     if as_json:
         print(sheet.json())
     elif sheet.rows:
         print_table(sheet.title, sheet.headings, sheet.cells)
         for remark in sheet.remarks:
             print(remark)
-        if out:
+    if out and sheet.rows:
+        for problem in write(sheet, out):
+            Reporter().say(problem)
+        if not as_json:
             print(f"written to {out / sheet.name}.html, .md, .png and .json; all measurements there: {out / 'index.html'}")
     if failed:
         raise typer.Exit(1)

@@ -29,6 +29,8 @@ def test_the_table_has_a_line_an_epoch_and_a_sentence_with_the_machine():
     assert len([line for line in lines if line.startswith("replicate")]) == 1
 
 
-def test_the_figure_is_the_same_picture_each_time():
-    assert curves.figure({"replicate-1": ROWS}) == curves.figure({"replicate-1": ROWS})
-    assert curves.figure({"replicate-1": ROWS}).startswith(b"\x89PNG")
+def test_a_row_for_each_replicate_epoch_and_split():
+    rows = curves.tidy({"replicate-1": ROWS, "replicate-2": []})
+
+    assert len(rows) == 2 * 3
+    assert rows[-1] == {"replicate": "replicate-1", "epoch": 2.0, "step": 20, "split": "test", "accuracy": 0.25}

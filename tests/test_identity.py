@@ -184,11 +184,11 @@ def test_an_output_from_before_a_key_existed_was_made_with_its_default(folder, s
     assert contents(folder) == before
 
 
-def test_a_resnet9_from_before_its_activation_could_be_chosen_is_gone_on_with(folder):
+def test_a_resnet9_from_before_its_width_and_activation_could_be_chosen_is_gone_on_with(folder):
     made = recipe.resolve({"model": {"name": "resnet9"}})
     with identity.claimed(folder, made, "train"):
         pass
-    forget(folder, "model.activation", "model.whitening")
+    forget(folder, "model.width", "model.activation", "model.whitening")
 
     identity.check(folder.parents[1], made)
 

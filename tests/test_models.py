@@ -93,6 +93,16 @@ def test_resnets_for_cifar_have_their_layers_and_a_projection_at_both_changes_of
     assert sum("shortcut/kernel" in variable.path for variable in network.variables) == 2
 
 
+def test_the_width_of_a_resnet_is_the_channels_of_its_first_stage():
+    assert trainable("resnet20", width=16) == trainable("resnet20")
+    assert trainable("resnet9", width=64) == trainable("resnet9")
+    network = models.build(Model(name="resnet20", width=4), 32, 10)
+    assert [network.get_layer(f"stage{stage}_block1_conv2").output.shape[-1] for stage in (1, 2, 3)] == [4, 8, 16]
+    network = models.build(Model(name="resnet9", width=8, whitening=True), 32, 10)
+    stages = ("prep", "layer1", "layer2", "layer3")
+    assert [network.get_layer(f"{stage}_conv").output.shape[-1] for stage in stages] == [8, 16, 32, 64]
+
+
 def test_larger_resnets_have_the_published_sizes():
     assert trainable("resnet50", 224, 1000) == 25_557_032
     assert trainable("resnet9") == 6_573_120
@@ -209,7 +219,7 @@ def test_a_networks_identity_leaves_out_the_settings_that_it_does_not_use():
 
     batchnorm = {"model.batchnorm", "model.batchnorm_momentum", "model.batchnorm_epsilon"}
     assert used("conv2") == {"model.name", "model.initializer"}
-    assert used("resnet20") == {"model.name", "model.initializer", "model.batchnorm_gamma", *batchnorm}
+    assert used("resnet20") == {"model.name", "model.width", "model.initializer", "model.batchnorm_gamma", *batchnorm}
     assert used("MobileNet") == {"model.name", "model.alpha", *batchnorm}
     assert used("mynet:build") == {"model.name"}
 

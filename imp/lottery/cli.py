@@ -7,7 +7,7 @@ import traceback
 import typer
 
 from lottery.bench.commands import app as bench
-from lottery.commands import cluster, preparing, reading, stages
+from lottery.commands import cluster, exploring, preparing, reading, stages
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -25,6 +25,7 @@ app.command()(stages.thresholds)
 app.command()(stages.retrain)
 app.command()(stages.rounds)
 app.command()(reading.report)
+app.command()(exploring.explore)
 app.command()(reading.compare)
 app.command()(reading.export)
 app.command()(reading.status)

@@ -18,6 +18,7 @@ _AS_BEFORE = {
     "data.mean": [0.5],
     "data.deviation": [0.5],
     "train.evaluate": "1ep",
+    "model.width": 0,
     "model.activation": "relu",
     "model.whitening": False,
 }

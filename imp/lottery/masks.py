@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from lottery import store
 
 Mask = dict[str, np.ndarray]
 Scope = Literal["kernels", "pointwise", "all"]
+SCOPES: dict[str, Scope] = {name: name for name in get_args(Scope)}
 
 
 def prunable(state: store.State, scope: Scope, exclude: Sequence[str] = ()) -> store.Arrays:

@@ -12,8 +12,9 @@ _BATCHNORM = (*_STOCK, "batchnorm_gamma")
 OURS: dict[str, tuple[str, ...]] = {
     "mobilenet_v2": ("alpha", "stem", "initializer", *_BATCHNORM),
     "resnet50": ("stem", "initializer", *_BATCHNORM),
-    "resnet9": ("activation", "whitening", "initializer", *_BATCHNORM),
-    **dict.fromkeys(("resnet20", "resnet56", "resnext29_32x4d"), ("initializer", *_BATCHNORM)),
+    "resnet9": ("width", "activation", "whitening", "initializer", *_BATCHNORM),
+    **dict.fromkeys(("resnet20", "resnet56"), ("width", "initializer", *_BATCHNORM)),
+    "resnext29_32x4d": ("initializer", *_BATCHNORM),
     **dict.fromkeys(("lenet_300_100", "conv2", "conv4", "conv6", "cifar_tutorial"), ("initializer",)),
 }
 APPLICATIONS: dict[str, tuple[str, ...]] = {  # of keras.applications

@@ -1,13 +1,16 @@
 """Pages that open from disk: the package's templates, filled in, with their pictures inside."""
 
 import base64
+import json
 from typing import Any
 
 import jinja2
+import markupsafe
 
 
 def fill(template: str, **values: Any) -> str:
-    """The HTML of `template`, named from the package's folder; its filter `inline` turns the bytes of a PNG into a `src`."""
+    """The HTML of `template`, named from the package's folder; its filter `inline` turns the bytes of a PNG into a `src`,
+    `within` any content into JSON in a <script>."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lottery", "."),
         autoescape=True,
@@ -16,7 +19,13 @@ def fill(template: str, **values: Any) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["inline"] = _inline
+    environment.filters["within"] = _within
     return environment.get_template(template).render(**values)
+
+
+def _within(content: Any) -> markupsafe.Markup:
+    """JSON as it may stand in a <script>, which nothing in it can end."""
+    return markupsafe.Markup(json.dumps(content, allow_nan=False).replace("<", "\\u003c"))
 
 
 def _inline(picture: bytes) -> str:

@@ -97,6 +97,7 @@ class Model(Table):
 
     name: Network = "mobilenet_v2"
     alpha: Annotated[float, Field(gt=0)] = 0.35  # width multiplier (mobilenet_v2)
+    width: NotNegative = 0  # channels of the first stage (resnet9, resnet20, resnet56); 0: as published, 64 or 16
     stem: Literal["standard", "small"] = "standard"  # small: the first convolution keeps the resolution
     activation: Literal["relu", "elu", "gelu", "silu"] = "relu"  # resnet9
     whitening: bool = False  # resnet9: begin with a fixed layer that whitens the images' 3x3 patches

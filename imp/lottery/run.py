@@ -87,6 +87,11 @@ class Replicate:
     def snapshot(self, step: int) -> Path:
         return self.folder / "train" / "snapshots" / f"step-{step:06d}.h5"
 
+    def snapshot_steps(self) -> list[int]:
+        """The steps at which there is a snapshot, ascending."""
+        names = (path.stem.removeprefix("step-") for path in self.snapshot(0).parent.glob("step-*.h5"))
+        return sorted(int(name) for name in names if name.isdigit())
+
     @property
     def thresholds(self) -> Path:
         """Written after the masks it lists; beside it the same as CSV."""
@@ -119,6 +124,10 @@ class Replicate:
         if isinstance(job, Round):
             return Network(self.level(job.chain, job.level).folder / job.variant)
         return Network(self.folder / "retrain" / f"q{quantile_name(job.quantile)}-step-{job.step:06d}" / job.variant)
+
+    def levels(self) -> list["Level"]:
+        """Every round of pruning whose mask there is, chain by chain."""
+        return [Level(path.parent) for path in sorted(self.folder.glob("rounds/*/*/round.json"))]
 
     def networks(self) -> list[Network]:
         """Every network under a mask that has been begun, of whatever grid."""
@@ -155,6 +164,10 @@ class Run:
 
     def network(self, job: Job | Round) -> Network:
         return self.replicate(job.replicate).network(job)
+
+    def network_in(self, folder: str) -> Network:
+        """The network whose folder is called so inside the run directory."""
+        return Network(self.folder / folder)
 
     def jobs(self, planned: plan.Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
         """Every network to train under a mask, longest first: at all quantiles that a replicate has masks of (the recipe's

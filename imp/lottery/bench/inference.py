@@ -10,6 +10,7 @@ from data_prep.errors import Failed
 from lottery.bench import apart, measure
 from lottery.bench.sheet import Bars, Column, Sheet
 from lottery.progress import Reporter
+from lottery.results import lookup
 from lottery.run import Run
 from lottery.stages import export
 from lottery.tables import count_of
@@ -38,9 +39,9 @@ def bench_inference(
 ) -> tuple[Sheet, list[str]]:
     """Rows for the dense network and each of `tickets`, in float32 and with kernels quantised to 8 bits (dynamic range), by so
     many `threads`, and the names of those files that could not be made. Raises InputError when there is no such ticket."""
-    names = [export.DENSE, *(ticket for ticket in tickets if ticket != export.DENSE)]
+    names = [lookup.DENSE, *(ticket for ticket in tickets if ticket != lookup.DENSE)]
     for name in names:
-        export.trained(run, run.replicate(replicate), name)
+        lookup.trained(run, run.replicate(replicate), name)
     rows: list[dict[str, Any]] = []
     failed = []
     with tempfile.TemporaryDirectory() as place, apart.calling(together=True) as make, apart.calling(together=quick) as call:

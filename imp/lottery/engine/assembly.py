@@ -31,11 +31,15 @@ def make_feed(
 
 
 def make_trainer(
-    run: Run, reporter: Reporter, maskable: Maskable = lambda path, shape: False, cores: int | None = None
+    run: Run,
+    reporter: Reporter,
+    maskable: Maskable = lambda path, shape: False,
+    cores: int | None = None,
+    devices: Sequence[str] | None = None,
 ) -> Trainer:
     """The compiled network of `run`, with its data set at hand; `maskable` as for `Trainer`, `cores` as for
-    `set_up_tensorflow`."""
-    names = set_up_tensorflow(run.recipe.train, cores)
+    `set_up_tensorflow`, which is left out where `devices` names what that returned before."""
+    names = devices or set_up_tensorflow(run.recipe.train, cores)
     folder, manifest = run.records(), run.manifest()
     trainer = Trainer(
         run.recipe, names, lambda strategy: make_feed(folder, manifest, run.recipe.data, strategy, names), maskable

@@ -51,20 +51,28 @@ def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.
     logits [batch, classes]; TensorFlow Lite's takes one image at a time. Raises InputError when the format cannot hold the
     network, and Failed when what was read back answers differently.
     """
-    with _on_cpu(), policy("float32"), _quietly():
-        network = models.build(model, shape[0], classes, shape[2])
-        _assign(network, state)
+    with _on_cpu(), _quietly():
+        network = rebuilt(model, shape, classes, state)
         images = np.random.default_rng(0).uniform(-1, 1, (IMAGES, *shape)).astype(np.float32)
         expected = np.asarray(network(images, training=False))
-        rebuilt = rebuild(network)
-        content, outputs = _FORMATS[to](rebuilt, images)
+        plain = rebuild(network)
+        content, outputs = _FORMATS[to](plain, images)
     difference = float(np.abs(outputs - expected).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
     if not difference <= TOLERANCE[to]:  # nor if it is NaN
         raise Failed(
             f"{model.name}: the outputs of the {to} file are {difference:.1e} of the largest off the network's, more than "
             f"{TOLERANCE[to]:g}: nothing was written, export to npz"
         )
-    return Made(content, difference, not_stock(rebuilt) if to == "keras" else [])
+    return Made(content, difference, not_stock(plain) if to == "keras" else [])
+
+
+def rebuilt(model: recipe.Model, shape: Shape, classes: int, state: store.State) -> keras.Model:
+    """The network of `model` in float32 with the weights and statistics of `state`. Raises InputError where it is another one
+    than was trained."""
+    with policy("float32"):
+        network = models.build(model, shape[0], classes, shape[2])
+    _assign(network, state)
+    return network
 
 
 @contextlib.contextmanager

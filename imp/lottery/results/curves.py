@@ -1,11 +1,7 @@
-"""How the dense trainings went: accuracies by epoch as a table and as a figure."""
+"""How the dense trainings went: accuracies by epoch, as a table to read and as rows to draw."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from lottery import journal
 from lottery.progress import duration
@@ -57,22 +53,11 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def figure(curves: Mapping[str, Sequence[journal.Row]]) -> bytes:
-    """A PNG: accuracy on training images (varied as they are), validation and test images, by epoch."""
-    picture = Figure(figsize=(8, 4.5), dpi=100, layout="constrained")
-    axes = picture.add_subplot()
-    for split, colour in (("train", "0.6"), ("validation", "C0"), ("test", "C1")):
-        for index, rows in enumerate(curves.values()):
-            label = split if index == 0 else None
-            axes.plot(
-                [row["epoch"] for row in rows], [row[f"{split}_accuracy"] for row in rows], ".-", color=colour, label=label
-            )
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    buffer = io.BytesIO()
-    picture.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+def tidy(curves: Mapping[str, Sequence[journal.Row]]) -> list[journal.Row]:
+    """A row for each replicate, epoch and split (`train`, `validation`, `test`), with its `accuracy` (0 .. 1)."""
+    return [
+        {"replicate": name, "epoch": row["epoch"], "step": row["step"], "split": split, "accuracy": row[f"{split}_accuracy"]}
+        for name, rows in curves.items()
+        for row in rows
+        for split in ("train", "validation", "test")
+    ]

@@ -35,6 +35,8 @@ COLUMNS = (
     "test_accuracy_there",
     "epochs",
     "seconds",
+    "devices",
+    "folder",
 )
 
 
@@ -42,8 +44,9 @@ def rows(run: Run) -> list[Row]:
     """A row with the keys `COLUMNS` for each network of the run's grids, and for others that have a result; dense ones first.
 
     Accuracies are 0 .. 1, `density` is over the prunable weights, `method` is `oneshot` or that of a chain of rounds, `status`
-    is `missing` where there is no result yet; values not known are None. `difference` is validation accuracy less that of
-    the network `against`: the replicate's dense one, or one given the same extra training, where there is one.
+    is `missing` where there is no result yet, `folder` is inside the run directory; values not known are None. `difference` is
+    validation accuracy less that of the network `against`: the replicate's dense one, or one given the same extra training,
+    where there is one.
     """
     planned = trained_plan(run)
     wanted = _wanted(run, planned) if planned else []
@@ -54,7 +57,9 @@ def rows(run: Run) -> list[Row]:
         results = {replicate.dense.folder: dense | (replicate.dense.read_result() or {})}
         results |= {folder: missing for folder, missing in wanted if missing["replicate"] == number}
         results |= {network.folder: found for network in replicate.networks() if (found := network.read_result())}
-        listed += _compared([_row(_rewind_names(planned), result) for result in results.values()])
+        names = _rewind_names(planned)
+        folders = {folder: str(folder.relative_to(run.folder)) for folder in results}
+        listed += _compared([_row(names, result) | {"folder": folders[folder]} for folder, result in results.items()])
     return sorted(listed, key=lambda row: (row["variant"] != "dense", row["replicate"], *place(row)))
 
 
@@ -104,6 +109,7 @@ def _row(names: dict[int, str], result: dict[str, Any]) -> Row:
         "test_accuracy_there": least.get("test_accuracy"),
         "epochs": result.get("epochs"),
         "seconds": result.get("timing", {}).get("seconds"),
+        "devices": result.get("replicas"),
     }
 
 

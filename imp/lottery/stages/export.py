@@ -1,7 +1,6 @@
 """A trained network as one file for others: of Keras, of TensorFlow Lite, or of NumPy arrays, and how small it compresses."""
 
 import dataclasses
-import difflib
 import gzip
 import io
 import os
@@ -14,14 +13,13 @@ from data_prep import files
 from data_prep.errors import InputError
 from lottery import masks, store
 from lottery.progress import Reporter
-from lottery.run import Network, Replicate, Run
+from lottery.results import lookup
+from lottery.results.lookup import DENSE
+from lottery.run import Run
 from lottery.start import start_tensorflow
 
 Format = Literal["keras", "tflite", "npz"]
 FORMATS: dict[str, Format] = {name: name for name in get_args(Format)}
-
-DENSE = "dense"
-LISTED = 12  # names of networks in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +64,11 @@ def export(
     written, or the format cannot hold it; Failed when the file does not answer as the network does.
     """
     path = _checked(out, to) if out else default_path(run, ticket, to, replicate, variant)
-    if replicate not in run.known_numbers():
-        known = ", ".join(map(str, run.known_numbers()))
-        raise InputError(f"--replicate {replicate}: {run.folder} has {known}")
-    place = run.replicate(replicate)
-    result, state = trained(run, place, ticket, variant)
+    place = lookup.replicate(run, replicate)
+    result, state = lookup.trained(run, place, ticket, variant)
     _say_what(run, to, reporter)
     content, difference = _file(run, to, result, state, reporter)
-    dense = content if ticket == DENSE else _file(run, to, *trained(run, place, DENSE), Reporter(quiet=True))[0]
+    dense = content if ticket == DENSE else _file(run, to, *lookup.trained(run, place, DENSE), Reporter(quiet=True))[0]
     files.write_bytes(path, content)
     return Exported(
         path=str(path),
@@ -104,52 +99,6 @@ def _checked(out: Path, to: Format) -> Path:
     if out.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
         raise InputError(f"--out {out} cannot be written: name a file in a folder of your own")
     return out
-
-
-def trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") -> tuple[dict[str, Any], store.State]:
-    """The result of a finished network, and its weights (averaged ones where the recipe has them) and statistics."""
-    network = _network(place, ticket, variant)
-    result = network.read_result() or {"status": "not finished"}
-    if result["status"] != "done":
-        reason = str(result.get("reason", "see `imp status`")).strip().splitlines()[-1]
-        raise InputError(f"{network.folder} is {result['status']} ({reason}): export another, or train it again")
-    state = store.load_state(place.snapshot(result["step"]) if ticket == DENSE else network.final)
-    if run.recipe.train.ema:
-        averages = {path: state.slots[f"ema/{path}"] for path in state.weights}
-        state = dataclasses.replace(state, weights=averages)
-    return result, state
-
-
-def _network(place: Replicate, ticket: str, variant: str) -> Network:
-    """The folder of `ticket` in a replicate, begun or finished. Raises InputError with what there is instead."""
-    if ticket == DENSE and variant == "ticket":
-        found = [place.dense.folder]
-    else:
-        inside = PurePosixPath(ticket)
-        below = [place.folder / "retrain" / inside / variant, place.folder / inside / variant]
-        found = [] if inside.is_absolute() or ".." in inside.parts else [folder for folder in below if folder.is_dir()]
-    if found:
-        return Network(found[0])
-    wanted = ticket if variant == "ticket" else f"{ticket} {variant}"
-    there = finished(place)
-    near = difflib.get_close_matches(wanted, there, n=1, cutoff=0.7)
-    shown = ", ".join(there[:LISTED]) + (f" and {len(there) - LISTED} more" if len(there) > LISTED else "")
-    raise InputError(
-        f"there is no {wanted!r} in {place.folder}{f'; did you mean {near[0]!r}?' if near else ''}; finished are: "
-        f"{shown or 'none: run `imp train` and `imp retrain` first'}"
-    )
-
-
-def finished(place: Replicate) -> list[str]:
-    """What of a replicate can be exported: `dense`, `q90-step-000045`, `q90-step-000045 reinit`."""
-    named = {DENSE: place.dense} | {_name(place, network.folder): network for network in place.networks()}
-    return [name for name, network in named.items() if (network.read_result() or {}).get("status") == "done"]
-
-
-def _name(place: Replicate, folder: Path) -> str:
-    *ticket, variant = folder.relative_to(place.folder).parts
-    name = "/".join(ticket).removeprefix("retrain/")
-    return name if variant == "ticket" else f"{name} {variant}"
 
 
 def _say_what(run: Run, to: Format, reporter: Reporter) -> None:

@@ -1,23 +1,29 @@
-"""Stage 5: the report. summary.csv with every network, summary.md and index.html with the groups and how they differ,
-accuracy.png, early_stop.png; training.md and training.png with the course of the dense trainings."""
+"""Stage 5: the report. index.html with everything on one page; summary.csv with every network, summary.md with the groups and
+how they differ, training.md with the course of the dense trainings; each chart as PNG, SVG and CSV."""
 
 import csv
 import dataclasses
+import gzip
 import io
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import pages, recipe, verdicts
-from lottery.results import grouping, listing, measurements
+from lottery import journal, pages, recipe, store, verdicts
+from lottery.progress import duration
+from lottery.results import curves, grouping, listing, measurements, tidy
 from lottery.results.contrasts import Contrast, Difference, contrasts
 from lottery.results.grouping import Group
 from lottery.results.listing import Row
 from lottery.results.measurements import Measurement
 from lottery.run import Run
+
+if TYPE_CHECKING:
+    from lottery.results.charts import Chart
 
 HEADINGS = (
     *("network", "mask", "density", "rewound to", "runs", "validation", "test", "least loss at", "test there"),
@@ -28,6 +34,8 @@ CONTRASTS = (
     "step of least loss",
 )
 
+
+COSTS = ("networks", "trained", "epochs", "device-hours", "each")
 
 CONTRASTS_EXPLAINED = (
     "Means over replicates that have both, in points (steps in the last column), with two-sided 95 % Student t intervals; "
@@ -47,6 +55,13 @@ class Report:
     measurements: list[Measurement]
     left_out: list[str]
     """A line for each file among the measurements that cannot be shown."""
+    charts: "list[Chart]"
+    cost: list[Row]
+
+    @property
+    def cost_table(self) -> list[tuple[str, ...]]:
+        """What the trainings took as text, in the columns `COSTS`, and last in all."""
+        return [*map(_cost_cells, self.cost), *([_cost_cells(_in_all(self.cost))] if len(self.cost) > 1 else [])]
 
     @property
     def contrast_table(self) -> list[tuple[str, ...]]:
@@ -74,29 +89,55 @@ def report(run: Run) -> Report:
     if not any(row["status"] == "done" and row["variant"] == "dense" for row in rows):
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
     groups = grouping.groups(rows, run.recipe.delta)
-    made = Report(headline(groups, run), groups, rows, contrasts(rows), *measurements.read(run.bench))
-    from lottery.results import curves, figure  # matplotlib, which is slow to load
-
-    pictures = {"accuracy": figure.accuracy(groups), "early_stop": figure.early_stop(groups)}
     dense = curves.read(run)
+    drawn = _charts(run, rows, groups, dense)
+    measured, left_out = measurements.read(run.bench)
+    made = Report(headline(groups, run, rows), groups, rows, contrasts(rows), measured, left_out, drawn, tidy.costs(rows))
     files.write_text(run.report / "summary.csv", _csv(rows))
     files.write_text(run.report / "summary.md", _markdown(made, run))
-    for name, picture in pictures.items():
-        files.write_bytes(run.report / f"{name}.png", picture)
     files.write_text(run.report / "training.md", curves.markdown(run.recipe, dense, _environment(run)))
-    files.write_bytes(run.report / "training.png", curves.figure(dense))
-    files.write_text(run.report / "index.html", _html(made, run, pictures))
+    for chart in drawn:
+        files.write_text(run.report / f"{chart.name}.csv", chart.csv())
+        files.write_text(run.report / f"{chart.name}.svg", chart.svg())
+        files.write_bytes(run.report / f"{chart.name}.png", chart.png())
+    files.write_text(run.report / "index.html", _html(made, run))
     return made
 
 
-def headline(groups: Sequence[Group], run: Run) -> list[str]:
+def _charts(
+    run: Run, rows: Sequence[Row], groups: Sequence[Group], dense: Mapping[str, Sequence[journal.Row]]
+) -> "list[Chart]":
+    """A chart of each kind of which there is something to show."""
+    from lottery.results import charts  # Altair, which is slow to load
+
+    found = tidy.accuracies(groups)
+    layers = tidy.layers(run, run.recipe.thresholds.collapse)
+    bars, cuts = tidy.magnitudes(run)
+    tickets = [row for row in found if row["network"] == "ticket"]
+    course = tidy.courses(run, rows)
+    training = curves.tidy(dense)
+    return [
+        *([charts.accuracy(found)] if any(row["network"] != "dense" for row in found) else []),
+        *([charts.early_stop(found)] if tickets else []),
+        *([charts.differences(found)] if any(row["difference"] is not None for row in tickets) else []),
+        *([charts.layers(layers)] if layers else []),
+        *([charts.magnitudes(bars, cuts)] if bars else []),
+        *([charts.courses(course)] if course and tickets else []),
+        *([charts.training(training)] if training else []),
+    ]
+
+
+def headline(groups: Sequence[Group], run: Run, rows: Sequence[Row]) -> list[str]:
     """The answer in sentences: what the dense network reaches, and for each rewind point the sparsest matching ticket."""
     dense = next(group for group in groups if group.variant == "dense")
     sentences = [
         f"The dense network reaches {dense.validation_accuracy:.2%} on validation images and "
         f"{dense.test_accuracy:.2%} on test images ({_runs(dense.count)})."
     ]
-    sentences += [_sentence(_series_name(*key), tickets) for key, tickets in grouping.series(groups).items()]
+    for key, tickets in grouping.series(groups).items():
+        sentences.append(_sentence(_series_name(*key), tickets))
+        if best := grouping.sparsest_matching(tickets):
+            sentences[-1] += f" {_worth(run, rows, best)}"
     missing = sum(group.planned - group.count for group in groups)
     if missing:
         sentences.append(f"{missing} of {sum(group.planned for group in groups)} networks have no result: see `imp status`.")
@@ -132,6 +173,45 @@ def _sentence(name: str, tickets: Sequence[Group]) -> str:
 
 def _share(group: Group) -> str:
     return f"{group.density:.2%} of the prunable weights ({group.difference * 100:+.2f} points against {group.against})"
+
+
+def _worth(run: Run, rows: Sequence[Row], best: Group) -> str:
+    """What a winning ticket reaches, and its size beside the dense network's (where nobody removed their weights)."""
+    done = [row for row in rows if row["status"] == "done"]
+    place = (best.variant, best.method, best.quantile, best.level, best.rewind_step)
+    ticket = next(row for row in done if tuple(row[key] for key in _PLACE) == place)
+    replicate = run.replicate(ticket["replicate"])
+    files_of_both = [run.network_in(ticket["folder"]).final, *map(replicate.snapshot, replicate.snapshot_steps()[-1:])]
+    reached = f"It reaches {best.test_accuracy:.2%} on test images"
+    if len(files_of_both) < 2 or not all(path.exists() for path in files_of_both):
+        return f"{reached}."
+    small, whole = map(_compressed, files_of_both)
+    return f"{reached}; compressed it takes {small / 1000:,.0f} kB, the dense network {whole / 1000:,.0f}."
+
+
+_PLACE = ("variant", "method", "quantile", "level", "rewind_step")
+
+
+def _compressed(path: Path) -> int:
+    """The bytes of a network's weights and statistics after gzip."""
+    state = store.load_state(path, slots=False)
+    return len(gzip.compress(b"".join(array.tobytes() for array in (state.weights | state.statistics).values())))
+
+
+def _cost_cells(row: Row) -> tuple[str, ...]:
+    return (
+        f"{row['network']}{', ' + row['method'] if row['method'] not in ('', 'oneshot') else ''}",
+        str(row["networks"]),
+        f"{row['epochs']:,.1f}",
+        f"{row['device_hours']:,.2f}",
+        duration(row["seconds_each"]),
+    )
+
+
+def _in_all(cost: Sequence[Row]) -> Row:
+    sums = {key: sum(row[key] for row in cost) for key in ("networks", "epochs", "device_hours")}
+    seconds = sum(row["seconds_each"] * row["networks"] for row in cost) / sums["networks"]
+    return {"network": "in all", "method": "", **sums, "seconds_each": seconds}
 
 
 def _cells(group: Group) -> tuple[str, ...]:
@@ -217,17 +297,21 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)]
 
 
-def _html(made: Report, run: Run, pictures: Mapping[str, bytes]) -> str:
+def _html(made: Report, run: Run) -> str:
+    from lottery.results import charts
+
     return pages.fill(
         "stages/report.html",
         report=made,
+        charts={chart.name: chart for chart in made.charts},
+        script=charts.script(),
+        cost_headings=COSTS,
         headings=HEADINGS,
         contrast_headings=CONTRASTS,
         contrasts_explained=CONTRASTS_EXPLAINED,
         name=run.recipe.name,
         delta=run.recipe.delta,
         collapse=run.recipe.thresholds.collapse,
-        pictures=pictures,
         recipe=recipe.to_toml(run.recipe),
         made_in=_environment(run),
     )

@@ -68,11 +68,11 @@ def inference(
     """Exported tickets beside the dense network: microseconds, memory, size."""
     from lottery.bench.inference import bench_inference
     from lottery.progress import Reporter
-    from lottery.stages import export
+    from lottery.results import lookup
 
     target = opened(run, must_exist=True)
     if not ticket:
-        there = [name for name in export.finished(target.replicate(replicate)) if " " not in name and name != export.DENSE]
+        there = [name for name in lookup.finished(target.replicate(replicate)) if " " not in name and name != lookup.DENSE]
         ticket = list(dict.fromkeys([*there[:1], *there[-1:]]))
     counts = threads or ([1] if quick else [1, 2, 4])
     sheet, failed = bench_inference(target, ticket, replicate, counts, pick(repeats, 7, 1, quick), quick, Reporter())

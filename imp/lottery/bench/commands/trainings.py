@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from lottery.bench.commands.options import (
+    LEARNABLE,
     JsonOption,
     OutOption,
     QuickOption,
@@ -37,7 +38,7 @@ def grid(
     from lottery.bench.grid import bench_grid
     from lottery.progress import Reporter
 
-    wanted = measured(recipe, [*(set_ or []), *(["train.epochs=1", "train.warmup=0"] if quick else [])])
+    wanted = measured(recipe, [*(set_ or []), *(["train.epochs=1", "train.warmup=0"] if quick else [])], LEARNABLE)
     batches = batch or ([64, 128] if quick else [32, 64, 128, 256])
     rates = rate or ([0.05, 0.1] if quick else [0.0125, 0.025, 0.05, 0.1, 0.2, 0.4])
     sheet, failed = bench_grid(wanted, records, batches, rates, pick(seeds, 3, 1, quick), quick, Reporter())
@@ -122,5 +123,7 @@ def scaling(
 
     most = devices or len(machine()["gpus"]) or cores()
     batches = batch or ([50] if quick else [50, 100, 150, 200, 250])
-    sheet, failed = bench_scaling(measured(recipe, set_), records, most, batches, pick(repeats, 5, 1, quick), Reporter())
+    sheet, failed = bench_scaling(
+        measured(recipe, set_, LEARNABLE), records, most, batches, pick(repeats, 5, 1, quick), Reporter()
+    )
     conclude(sheet, as_json, out, failed)

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from lottery.bench import measure
 from lottery.engine import formats
+from lottery.results import lookup
 from lottery.run import open_run
-from lottery.stages import export
 
 WARM_UP = 10
 
@@ -20,7 +20,7 @@ def make_file(run: str, ticket: str, replicate: int, to: str, path: str) -> None
     """Write the network `ticket` of a run to `path`, in a format of `formats`."""
     opened = open_run(Path(run), must_exist=True)
     manifest = opened.manifest()
-    _, state = export.trained(opened, opened.replicate(replicate), ticket)
+    _, state = lookup.trained(opened, opened.replicate(replicate), ticket)
     made = formats.make(to, opened.recipe.model, manifest.shape, len(manifest.classes), state)
     Path(path).write_bytes(made.content)
 

@@ -16,12 +16,13 @@ from lottery.engine.models.parts import convolve, logits, normalise, relu
 
 def cifar_resnet(model: recipe.Model, shape: Shape, classes: int, depth: int) -> keras.Model:
     """The ResNet for CIFAR of `depth` = 6k + 2 layers (He et al. 2016, section 4.2), with a 1x1 convolution on the shortcut
-    where the shape changes, as in the code of the lottery papers."""
+    where the shape changes, as in the code of the lottery papers; 16 channels in the first stage, or `width`."""
     repeats, rest = divmod(depth - 2, 6)
     assert not rest, f"{depth} is not 6k + 2"
+    width = model.width or 16
     inputs = x = keras.Input(shape, name="images")
-    x = relu(normalise(convolve(x, model, 16, 3, name="conv1"), model, "bn1"), "relu1")
-    for stage, filters in enumerate((16, 32, 64), 1):
+    x = relu(normalise(convolve(x, model, width, 3, name="conv1"), model, "bn1"), "relu1")
+    for stage, filters in enumerate((width, 2 * width, 4 * width), 1):
         for block in range(1, repeats + 1):
             x = _basic(x, model, filters, 2 if stage > 1 and block == 1 else 1, f"stage{stage}_block{block}")
     x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
@@ -89,15 +90,17 @@ def _bottleneck(
 
 def resnet9(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
     """The small fast ResNet for CIFAR of David Page, "How to train your ResNet" (myrtle.ai 2018); with `whitening`, its first
-    convolution is the one of part 8 of that: fixed filters, and a 1x1 convolution that mixes them."""
+    convolution is the one of part 8 of that: fixed filters, and a 1x1 convolution that mixes them. 64 channels at first, or
+    `width`."""
+    width = model.width or 64
 
     def unit(x: keras.KerasTensor, filters: int, name: str, size: int = 3) -> keras.KerasTensor:
         x = normalise(convolve(x, model, filters, size, name=f"{name}_conv"), model, f"{name}_bn")
         return keras.layers.Activation(model.activation, name=f"{name}_{model.activation}")(x)
 
     inputs = x = keras.Input(shape, name="images")
-    x = unit(whitening.layer(shape[-1])(x), 64, "prep", size=1) if model.whitening else unit(x, 64, "prep")
-    for filters, residual, name in ((128, True, "layer1"), (256, False, "layer2"), (512, True, "layer3")):
+    x = unit(whitening.layer(shape[-1])(x), width, "prep", size=1) if model.whitening else unit(x, width, "prep")
+    for filters, residual, name in ((2 * width, True, "layer1"), (4 * width, False, "layer2"), (8 * width, True, "layer3")):
         x = keras.layers.MaxPooling2D(2, name=f"{name}_pool")(unit(x, filters, name))
         if residual:
             inner = unit(unit(x, filters, f"{name}_res1"), filters, f"{name}_res2")

@@ -1,0 +1,59 @@
+"""The command that looks at weights: explore."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lottery.commands.options import JsonOption, RunOption, alone, opened, print_json
+from lottery.tables import print_table
+
+if TYPE_CHECKING:
+    from lottery.stages.explore import Course
+
+
+def explore(
+    run: RunOption = None,
+    at: Annotated[str, typer.Option(metavar="POINT", help="The dense network at a snapshot: 0, 34it, 1ep or end.")] = "end",
+    ticket: Annotated[str | None, typer.Option(metavar="NAME", help="A trained one instead, such as q90-step-000034.")] = None,
+    variant: Annotated[str, typer.Option(help="ticket, reinit, shuffle, random or extended.")] = "ticket",
+    replicate: Annotated[int, typer.Option(min=1, help="Which replicate's.")] = 1,
+    scope: Annotated[
+        str | None, typer.Option(help="kernels, pointwise or all, nothing excluded; else what the recipe prunes.")
+    ] = None,
+    quantiles: Annotated[str, typer.Option(metavar="GRID", help="Of |w|, in per cent.")] = "50,75,90,99",
+    in_all: Annotated[bool, typer.Option("--in-all", help="All variables together, none by itself.")] = False,
+    snapshots: Annotated[bool, typer.Option("--snapshots", help="How the norms move over the dense training.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Where the weights sit: count, least, largest, mean and quantiles of |w|, variable by variable."""
+    from data_prep.errors import InputError
+    from lottery.masks import SCOPES
+    from lottery.stages import explore
+
+    alone()
+    if scope is not None and scope not in SCOPES:
+        raise InputError(f"--scope {scope}: write {', '.join(SCOPES)}")
+    chosen = SCOPES[scope] if scope else None
+    source = opened(run, must_exist=True)
+    if snapshots:
+        if ticket or at != "end":
+            raise InputError("--snapshots is about the dense network at all its snapshots: leave --ticket and --at out")
+        _show_course(explore.course(source, replicate, chosen), in_all, as_json)
+        return
+    found = explore.explore(source, at, ticket, variant, replicate, chosen, quantiles)
+    if in_all:
+        found = dataclasses.replace(found, norms=found.norms[-1:])
+    if as_json:
+        print_json(found.as_json())
+        return
+    print_table(found.title, found.headings, map(found.cells, found.norms))
+
+
+def _show_course(course: "Course", in_all: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(course.as_json(in_all))
+        return
+    if not in_all:
+        print_table(course.title, course.HEADINGS, course.by_variable())
+    print_table(f"{course.title}, in all", course.IN_ALL_HEADINGS, course.in_all())

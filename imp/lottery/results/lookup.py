@@ -1,0 +1,81 @@
+"""The trained networks of a replicate by the names that users give them: `dense`, `q90-step-000045`,
+`rounds/lr-step-000000/03`."""
+
+import dataclasses
+import difflib
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from data_prep.errors import InputError
+from lottery import store
+from lottery.run import Network, Replicate, Run
+
+DENSE = "dense"
+LISTED = 12  # names of networks in a message
+
+
+def replicate(run: Run, number: int) -> Replicate:
+    """Raises InputError where the run has no replicate of this number."""
+    if number not in run.known_numbers():
+        known = ", ".join(map(str, run.known_numbers()))
+        raise InputError(f"--replicate {number}: {run.folder} has {known}")
+    return run.replicate(number)
+
+
+def trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") -> tuple[dict[str, Any], store.State]:
+    """The result of a finished network, and its weights (averaged ones where the recipe has them) and statistics.
+
+    Raises InputError where there is none of this name, or it is not finished.
+    """
+    network = find(place, ticket, variant)
+    result = network.read_result() or {"status": "not finished"}
+    if result["status"] != "done":
+        reason = str(result.get("reason", "see `imp status`")).strip().splitlines()[-1]
+        raise InputError(f"{network.folder} is {result['status']} ({reason}): take another, or train it again")
+    state = store.load_state(place.snapshot(result["step"]) if ticket == DENSE else network.final)
+    if run.recipe.train.ema:
+        averages = {path: state.slots[f"ema/{path}"] for path in state.weights}
+        state = dataclasses.replace(state, weights=averages)
+    return result, state
+
+
+def snapshot(place: Replicate, step: int) -> store.State:
+    """The dense network after `step` steps. Raises InputError where it was not saved then, with the steps at which it was."""
+    saved = place.snapshot_steps()
+    if step not in saved:
+        there = f"there are snapshots of steps {', '.join(map(str, saved))}" if saved else "run `imp train` first"
+        raise InputError(f"{place.folder} was not saved at step {step}: {there}")
+    return store.load_state(place.snapshot(step))
+
+
+def find(place: Replicate, ticket: str, variant: str = "ticket") -> Network:
+    """The folder of `ticket` in a replicate, begun or finished. Raises InputError with what there is instead."""
+    if ticket == DENSE and variant == "ticket":
+        found = [place.dense.folder]
+    else:
+        inside = PurePosixPath(ticket)
+        below = [place.folder / "retrain" / inside / variant, place.folder / inside / variant]
+        found = [] if inside.is_absolute() or ".." in inside.parts else [folder for folder in below if folder.is_dir()]
+    if found:
+        return Network(found[0])
+    wanted = ticket if variant == "ticket" else f"{ticket} {variant}"
+    there = finished(place)
+    near = difflib.get_close_matches(wanted, there, n=1, cutoff=0.7)
+    shown = ", ".join(there[:LISTED]) + (f" and {len(there) - LISTED} more" if len(there) > LISTED else "")
+    raise InputError(
+        f"there is no {wanted!r} in {place.folder}{f'; did you mean {near[0]!r}?' if near else ''}; finished are: "
+        f"{shown or 'none: run `imp train` and `imp retrain` first'}"
+    )
+
+
+def finished(place: Replicate) -> list[str]:
+    """The names of what a replicate has finished: `dense`, `q90-step-000045`, `q90-step-000045 reinit`."""
+    named = {DENSE: place.dense} | {name(place, network.folder): network for network in place.networks()}
+    return [name for name, network in named.items() if (network.read_result() or {}).get("status") == "done"]
+
+
+def name(place: Replicate, folder: Path) -> str:
+    """What the network in `folder` is called: its ticket, and behind that what it is where it is a control."""
+    *ticket, variant = folder.relative_to(place.folder).parts
+    called = "/".join(ticket).removeprefix("retrain/")
+    return called if variant == "ticket" else f"{called} {variant}"

@@ -1,0 +1,169 @@
+"""What the report's charts show, as tidy tables: one row a mark, one column a quantity. Accuracies and shares are 0 .. 1."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from data_prep import files
+from lottery import journal, masks, norms, store
+from lottery.grids import quantile_name
+from lottery.jobs import FROM_SCRATCH
+from lottery.results.grouping import Group
+from lottery.results.listing import Row, place
+from lottery.run import Replicate, Run
+
+POINTS = 60  # of a course, which a chart of hundreds of them can show
+BINS = 60
+
+
+def accuracies(groups: Sequence[Group]) -> list[Row]:
+    """The groups that have a result: means over their runs, one standard deviation below and above in `low` and `high`."""
+    return [
+        {
+            "network": group.variant,
+            "mask": mask_name(dataclasses.asdict(group)),
+            "density": group.density,
+            "rewind": group.rewind,
+            "rewind_step": group.rewind_step,
+            "series": _series(group),
+            "runs": group.count,
+            "validation": group.validation_accuracy,
+            "low": group.validation_accuracy - (group.spread or 0),
+            "high": group.validation_accuracy + (group.spread or 0),
+            "test": group.test_accuracy,
+            "difference": group.difference if math.isfinite(group.difference) and group.variant != "dense" else None,
+            "against": group.against,
+            "verdict": group.verdict,
+            "early_step": group.early_step,
+            "early_test": group.early_test_accuracy,
+        }
+        for group in groups
+        if group.count
+    ]
+
+
+def mask_name(row: Mapping[str, Any]) -> str:
+    """`q90`, or `round 3`; nothing for a dense network."""
+    if row["quantile"] is not None:
+        return f"q{row['quantile']:g}"
+    return "" if row["level"] is None else f"round {row['level']}"
+
+
+def _series(group: Group) -> str:
+    if group.variant == "dense":
+        return "dense"
+    chain = "" if group.method == "oneshot" else f"{group.method}, "
+    return f"{chain}from scratch" if group.variant in FROM_SCRATCH else f"{chain}rewound to {group.rewind}"
+
+
+def layers(run: Run, least: float) -> list[Row]:
+    """What each mask of each replicate keeps of each layer; `collapsed` where that is a smaller share than `least`, or
+    nothing."""
+    return [
+        {
+            "replicate": number,
+            "masks": source,
+            "mask": name,
+            "density": sum(map(np.count_nonzero, mask.values())) / max(sum(kept.size for kept in mask.values()), 1),
+            "layer": path.removesuffix("/kernel"),
+            "weights": kept.size,
+            "kept": int(np.count_nonzero(kept)),
+            "share": float(np.count_nonzero(kept)) / max(kept.size, 1),
+            "collapsed": path in emptied,
+        }
+        for number in run.known_numbers()
+        for source, name, mask in _masks(run.replicate(number))
+        for emptied in [masks.collapsed(mask, least)]
+        for path, kept in ((path, mask[path]) for path in norms.in_order(mask))
+    ]
+
+
+def _masks(replicate: Replicate) -> Iterator[tuple[str, str, masks.Mask]]:
+    """Every mask of a replicate: `oneshot` or its chain of rounds, its name, and itself."""
+    for quantile in replicate.quantiles():
+        yield "oneshot", f"q{quantile_name(quantile)}", masks.load(replicate.mask(quantile))
+    for level in replicate.levels():
+        yield level.folder.parent.name, f"round {int(level.folder.name)}", masks.load(level.mask)
+
+
+def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:
+    """The histogram of log10 |w| of each replicate's final prunable weights, and the thresholds of its masks, as log10 too."""
+    bars: list[Row] = []
+    cuts: list[Row] = []
+    for number in run.known_numbers():
+        replicate = run.replicate(number)
+        if not (replicate.thresholds.exists() and replicate.snapshot_steps()):
+            continue
+        state = store.load_state(replicate.snapshot(replicate.snapshot_steps()[-1]), slots=False)
+        settings = run.recipe.thresholds
+        together = norms.table(masks.prunable(state, settings.scope, settings.exclude), [], BINS)[-1]
+        edges = np.linspace(together.low, together.high, BINS + 1)
+        bars += [
+            {"replicate": number, "log10_from": low, "log10_to": high, "weights": count}
+            for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), together.histogram, strict=True)
+        ]
+        cuts += [
+            {
+                "replicate": number,
+                "mask": f"q{row['quantile']:g}",
+                "threshold": row["threshold"],
+                "log10": float(np.log10(row["threshold"])),
+            }
+            for row in files.read_json(replicate.thresholds)["quantiles"]
+            if row["threshold"]
+        ]
+    return bars, cuts
+
+
+def courses(run: Run, rows: Sequence[Row]) -> list[Row]:
+    """How each network's accuracy went up in its training: means over replicates, at no more than `POINTS` points of it."""
+    members: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row["status"] == "done":
+            members.setdefault((*place(row), row["variant"]), []).append(row)
+    return [point for alike in members.values() for point in _course(run, alike)]
+
+
+def _course(run: Run, alike: Sequence[Row]) -> Iterator[Row]:
+    read = [{row["step"]: row for row in journal.read(run.network_in(row["folder"]).metrics)} for row in alike]
+    steps = [step for step in read[0] if all(step in course for course in read)]
+    places = np.linspace(0, max(len(steps) - 1, 0), min(len(steps), POINTS)).astype(int)
+    first = alike[0]
+    for step in (steps[index] for index in places):
+        yield {
+            "network": first["variant"],
+            "method": first["method"],
+            "mask": mask_name(first),
+            "density": statistics.fmean(row["density"] for row in alike),
+            "rewind": first["rewind"],
+            "runs": len(alike),
+            "step": step,
+            "epoch": read[0][step]["epoch"],
+            **{
+                f"{split}_accuracy": statistics.fmean(course[step][f"{split}_accuracy"] for course in read)
+                for split in ("train", "validation", "test")
+            },
+        }
+
+
+def costs(rows: Sequence[Row]) -> list[Row]:
+    """What the finished networks of each kind took: how many there are, epochs, hours of a device, seconds each."""
+    members: dict[tuple[bool, str, str], list[Row]] = {}
+    for row in rows:
+        if row["status"] == "done" and row["seconds"] is not None:
+            members.setdefault((row["variant"] != "dense", row["method"], row["variant"]), []).append(row)
+    return [
+        {
+            "network": variant,
+            "method": "" if variant == "dense" else method,
+            "networks": len(alike),
+            "epochs": sum(row["epochs"] for row in alike),
+            "device_hours": sum(row["seconds"] * (row["devices"] or 1) for row in alike) / 3600,
+            "seconds_each": statistics.fmean(row["seconds"] for row in alike),
+        }
+        for (_, method, variant), alike in sorted(members.items())
+    ]

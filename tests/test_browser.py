@@ -1,0 +1,58 @@
+"""The report in a real browser: every chart is drawn, and nothing is complained of."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium")
+
+
+def browse(page, tmp_path, *options):
+    """The page's document once its scripts have run, and what they said on the console."""
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--enable-logging=stderr", "--virtual-time-budget=20000", *options, page.resolve().as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.parametrize("scheme", ["0", "1"], ids=["dark", "light"])
+def test_every_chart_of_the_report_is_drawn_and_the_console_stays_empty(smoke, tmp_path, scheme):
+    folder, _ = smoke
+
+    document, console = browse(
+        folder / "runs/smoke/report/index.html", tmp_path, "--dump-dom", f"--blink-settings=preferredColorScheme={scheme}"
+    )
+
+    assert console == []
+    charts = document.split('<div class="chart')[1:]
+    assert len(charts) == 7
+    for chart in charts:
+        drawn = chart.split("</figure>")[0]
+        assert "<svg" in drawn
+        assert len(re.findall(r"<path|<rect", drawn)) > 5
+        assert "NaN" not in drawn
+
+
+def test_the_report_fits_on_printed_pages(smoke, tmp_path):
+    folder, _ = smoke
+    printed = tmp_path / "report.pdf"
+
+    _, console = browse(folder / "runs/smoke/report/index.html", tmp_path, f"--print-to-pdf={printed}")
+
+    assert console == []
+    assert printed.read_bytes().startswith(b"%PDF")
+
+
+def test_a_picture_of_the_page_can_be_taken(smoke, tmp_path):
+    folder, _ = smoke
+    picture = tmp_path / "page.png"
+
+    browse(folder / "runs/smoke/report/index.html", tmp_path, f"--screenshot={picture}", "--window-size=1200,3000")
+
+    from PIL import Image
+
+    with Image.open(picture) as image:
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 500  # charts, and not a blank page

@@ -1,0 +1,113 @@
+"""`imp explore`: the magnitudes of a network in a table, by variable and in all, at any snapshot."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers import imp
+
+from lottery import store
+from lottery.run import open_run
+from lottery.stages import explore
+
+
+@pytest.fixture
+def run(retrained):
+    return open_run(retrained / "runs" / "digits")
+
+
+def rows(folder, *arguments):
+    return json.loads(imp("explore", "--json", *arguments, cwd=folder).stdout)
+
+
+def test_all_together_is_what_thresholds_found(retrained):
+    table = json.loads((retrained / "runs/digits/replicate-1/thresholds.json").read_text())
+    (row,) = rows(retrained, "--in-all", "--quantiles", "50,90")
+
+    assert row["path"] == "in all"
+    assert {key: row[key] for key in ("count", "min", "max")} == {key: table[key] for key in ("count", "min", "max")}
+    assert row["mean"] == pytest.approx(table["mean"])
+    assert row["quantiles"] == {str(one["quantile"]): one["threshold"] for one in table["quantiles"]}
+
+
+def test_a_table_with_a_row_and_bars_for_each_variable(retrained):
+    printed = imp("explore", cwd=retrained).stdout
+
+    assert "replicate-1, dense, step 51" in printed
+    for word in ("fc1/kernel", "in all", "q99", "█"):
+        assert word in printed
+
+
+def test_every_variable_of_the_network_is_there_when_asked_for(retrained, run):
+    state = store.load_state(run.replicate(1).snapshot(51))
+
+    found = rows(retrained, "--scope", "all")
+
+    assert {row["path"] for row in found} == {*state.weights, *state.statistics, "in all"}
+
+
+@pytest.mark.parametrize(("at", "step"), [("0", 0), ("10it", 10), ("1ep", 17), ("end", 51)])
+def test_a_point_of_the_dense_training(run, at, step):
+    found = explore.explore(run, at)
+    weights = store.load_state(run.replicate(1).snapshot(step)).weights
+
+    assert found.title == f"replicate-1, dense, step {step}"
+    for one in found.norms[:-1]:
+        assert one.norm == pytest.approx(float(np.linalg.norm(weights[one.path])), rel=1e-5)
+
+
+def test_a_ticket_has_zeros_where_it_is_pruned(retrained):
+    name = "q90-step-000017"
+    result = json.loads((retrained / f"runs/digits/replicate-1/retrain/{name}/ticket/result.json").read_text())
+    (row,) = rows(retrained, "--ticket", name, "--in-all")
+
+    assert row["zeros"] == result["exact_zeros"]
+
+
+def test_how_norms_move_from_snapshot_to_snapshot(retrained, run):
+    course = explore.course(run)
+    printed = imp("explore", "--snapshots", cwd=retrained).stdout
+
+    assert [rows[-1].step for rows in course.movements] == [0, 10, 17, 51]
+    moved = [rows[-1].moved for rows in course.movements]
+    assert moved[0] == 0
+    assert moved == sorted(moved)
+    assert "norm over the snapshots" in printed
+    assert [row["step"] for row in rows(retrained, "--snapshots", "--in-all")] == [0, 10, 17, 51]
+
+
+def test_variables_that_begin_at_zero_have_moved_from_there(retrained):
+    found = rows(retrained, "--snapshots", "--scope", "all")
+
+    assert any(row["moved"] is None for row in found if row["path"].endswith("bias"))
+    assert "from 0" in imp("explore", "--snapshots", "--scope", "all", cwd=retrained).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--at", "12it"), "was not saved at step 12: there are snapshots of steps 0, 10, 17, 51"),
+        (("--at", "soon"), "not a point of training"),
+        (("--ticket", "q91"), "there is no 'q91'"),
+        (("--ticket", "q90-step-000017", "--at", "1ep"), "leave --ticket out"),
+        (("--snapshots", "--at", "1ep"), "leave --ticket and --at out"),
+        (("--scope", "bias"), "--scope bias: write kernels, pointwise, all"),
+        (("--scope", "pointwise"), "nothing to prune"),
+        (("--replicate", "7"), "--replicate 7"),
+        (("--quantiles", "101"), "within 0..100"),
+        (("--run", "nowhere"), "there is no run in nowhere"),
+    ],
+)
+def test_bad_input_is_one_line(retrained, arguments, words):
+    done = imp("explore", *arguments, cwd=retrained, check=False)
+
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_before_anything_is_trained(prepared):
+    done = imp("explore", cwd=prepared, check=False)
+
+    assert done.returncode == 2
+    assert "there is no run" in done.stderr

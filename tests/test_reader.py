@@ -1,0 +1,139 @@
+"""A run as Python reads it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from data_prep.errors import InputError
+from lottery import masks, store
+from lottery.results.reader import open_results
+
+
+@pytest.fixture
+def folder(retrained):
+    return retrained / "runs" / "digits"
+
+
+@pytest.fixture
+def results(folder, monkeypatch):
+    monkeypatch.chdir(folder.parents[1])
+    return open_results("runs/digits")
+
+
+def test_the_frame_has_a_row_for_each_network(results):
+    frame = results.frame()
+
+    assert len(frame) == 1 + 2 * 2 + 1 + 2  # dense; two masks rewound to two points; reinit; shuffles of one mask
+    assert set(frame.variant) == {"dense", "ticket", "reinit", "shuffle"}
+    assert frame.validation_accuracy.between(0, 1).all()
+
+
+def test_networks_are_chosen_by_what_their_results_say(results):
+    tickets = results.networks(variant="ticket", quantile=90)
+
+    assert [ticket.name for ticket in tickets] == ["q90-step-000000", "q90-step-000017"]
+    assert results.networks()[0].name == "dense"
+    assert results.networks(variant="random") == []
+    assert results.networks(replicate=1, rewind_step=17, variant="shuffle")[0].name == "q90-step-000017 shuffle"
+    with pytest.raises(InputError, match="no network has quantil:"):
+        results.networks(quantil=90)
+
+
+def test_a_tickets_arrays_are_what_its_files_hold(results, folder):
+    ticket = results.network("q90-step-000017")
+    place = folder / "replicate-1"
+    stored = store.load_state(place / "retrain/q90-step-000017/ticket/final.h5")
+
+    for path, array in ticket.weights().items():
+        np.testing.assert_array_equal(array, stored.weights[path])
+    for path, kept in ticket.mask().items():
+        np.testing.assert_array_equal(kept, masks.load(place / "masks/q90.h5")[path])
+        np.testing.assert_array_equal(kept, results.mask(90)[path])
+    assert ticket.density == pytest.approx(0.1, abs=1e-3)
+    assert (
+        ticket.test_accuracy
+        == json.loads((place / "retrain/q90-step-000017/ticket/result.json").read_text())["final"]["test_accuracy"]
+    )
+
+
+def test_the_dense_network_keeps_everything(results):
+    dense = results.network("dense")
+
+    assert dense.density == 1.0
+    assert all(kept.all() for kept in dense.mask().values())
+    assert dense.variant == "dense"
+
+
+def test_metrics_by_network_and_of_all(results):
+    metrics = results.network("q50-step-000000").metrics()
+
+    assert list(metrics.step) == [17, 34, 51]
+    assert set(metrics.name) == {"q50-step-000000"}
+    assert (metrics.images_per_second > 0).all()
+    together = results.metrics()
+    assert set(together.name) == {network.name for network in results.networks()}
+    assert together.test_accuracy.between(0, 1).all()
+
+
+def test_snapshots_and_their_norms(results):
+    assert results.snapshots() == [0, 10, 17, 51]
+    assert results.snapshot(17).step == 17
+    norms = results.norms(step=17, quantiles=[50, 97.5])
+    assert list(norms.index) == ["fc1/kernel", "fc2/kernel", "in all"]
+    assert norms.loc["in all", "count"] == norms["count"][:-1].sum()
+    assert {"q50", "q97.5"} <= set(norms.columns)
+    ticket = results.network("q90-step-000017").norms()
+    assert ticket.loc["in all", "zeros"] == pytest.approx(0.9 * ticket.loc["in all", "count"], abs=1)
+
+
+def test_thresholds_ascend(results):
+    found = results.thresholds()
+
+    assert list(found["quantile"]) == [50, 90]
+    assert found.threshold.is_monotonic_increasing
+    assert found.prunable.is_monotonic_decreasing
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda results: results.network("q91"), "there is no 'q91'"),
+        (lambda results: results.network("dense", replicate=3), "--replicate 3"),
+        (lambda results: results.snapshot(5), "not saved at step 5"),
+        (lambda results: results.mask(33), "missing"),
+    ],
+)
+def test_what_is_not_there_is_an_input_error(results, call, words):
+    with pytest.raises(InputError, match=words):
+        call(results)
+
+
+def test_no_run_is_an_input_error(here):
+    with pytest.raises(InputError, match="there is no run"):
+        open_results()
+
+
+def test_a_keras_model_answers_as_the_ticket_did(results, tensorflow):
+    ticket = results.network("q50-step-000017")
+    images, labels = results.images("test")
+    model = ticket.model()
+
+    assert images.shape == (359, 8, 8, 3)
+    assert images.dtype == np.float32
+    assert np.abs(images).max() == 1
+    accuracy = float((model(images).numpy().argmax(axis=1) == labels).mean())
+    assert accuracy == pytest.approx(ticket.test_accuracy, abs=1e-6)
+
+
+def test_reading_needs_no_tensorflow(folder):
+    code = (
+        "import sys; from lottery.results.reader import open_results; "
+        f"results = open_results({str(folder)!r}); results.frame(); results.metrics(); results.networks()[0].norms(); "
+        "print('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder.parents[1], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"

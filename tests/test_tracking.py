@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def mirror(tracked):
     tracked.log(ROW)
     tracked.log({**ROW, "step": 90})
     tracked.finish(RESULT)
+    tracking.wait()
 
 
 def test_off_does_nothing_and_does_not_even_load_wandb(monkeypatch, capfd):
@@ -102,6 +104,7 @@ def test_figures_go_to_a_run_named_after_the_network(fake):
 
 def test_a_network_that_diverged_ends_its_run_as_failed(fake):
     tracker("online").finish({"status": "diverged", "step": 12})
+    tracking.wait()
 
     assert fake.asked[0]["mode"] == "online"
     assert fake.run.summary == {"status": "diverged"}
@@ -146,6 +149,92 @@ def test_an_error_without_a_message_is_told_by_its_kind(fake, capfd):
     assert "(TimeoutError)" in capfd.readouterr().err
 
 
+class SlowRun(FakeRun):
+    """One that takes its time for everything until `released`."""
+
+    def __init__(self):
+        super().__init__()
+        self.released = threading.Event()
+
+    def _break(self, call):
+        self.released.wait(30)
+
+    def log(self, figures, step):
+        self._break("log")
+        super().log(figures, step)
+
+
+def test_a_slow_server_is_not_waited_for(fake, capfd):
+    fake.run = SlowRun()
+    began = time.monotonic()
+
+    tracked = tracker("online")
+    for step in range(100):
+        tracked.log({**ROW, "step": step})
+    tracked.finish(RESULT)
+
+    assert time.monotonic() - began < 1
+    tracking.wait(0.1)
+    assert capfd.readouterr().err == "wandb did not take the metrics of 1 networks in time; metrics.jsonl has everything\n"
+    fake.run.released.set()
+
+
+def test_rows_arrive_in_their_order_however_late(fake):
+    fake.run = SlowRun()
+    tracked = tracker("online")
+    for step in range(20):
+        tracked.log({**ROW, "step": step})
+    tracked.finish(RESULT)
+    fake.run.released.set()
+    tracking.wait()
+
+    assert [step for step, _ in fake.run.logged] == list(range(20))
+    assert fake.run.finished == [0]
+
+
+class FakeArtifact:
+    def __init__(self, name, type):
+        self.name, self.type, self.files = name, type, []
+
+    def add_file(self, path, name):
+        self.files.append((Path(path).name, name))
+
+
+@pytest.fixture
+def kept(fake):
+    """The artifacts that are logged."""
+    fake.Artifact, logged = FakeArtifact, []
+    fake.run.log_artifact = logged.append
+    return logged
+
+
+def test_the_report_is_an_artifact_in_the_group_of_the_run(fake, kept, tmp_path):
+    folder = tmp_path / "digits"
+    (folder / "report").mkdir(parents=True)
+    (folder / "report" / "index.html").touch()
+
+    tracking.publish(recipe.resolve({}, ["track.wandb=offline"]), folder, folder / "report")
+
+    (artifact,) = kept
+    assert (artifact.name, artifact.type, artifact.files) == ("digits-report", "report", [("index.html", "index.html")])
+    assert (fake.asked[0]["group"], fake.asked[0]["name"]) == ("digits", "report")
+    assert fake.run.finished == [None]
+
+
+def test_without_mirroring_no_report_is_published(fake, kept):
+    tracking.publish(recipe.Recipe(), Path("runs/digits"), Path("runs/digits/report"))
+
+    assert fake.asked == kept == []
+
+
+def test_a_report_that_cannot_be_published_is_told_and_not_fatal(fake, capfd):
+    fake.run = ConnectionError("no route to host")
+
+    tracking.publish(recipe.resolve({}, ["track.wandb=online"]), Path("runs/digits"), Path("runs/digits/report"))
+
+    assert capfd.readouterr().err == "wandb is off for the report (no route to host); metrics.jsonl has everything\n"
+
+
 @contextlib.contextmanager
 def listener():
     """A server on this host that hangs up on everybody, and the list of those who called."""
@@ -175,8 +264,11 @@ folder = Path("run")
 tracked = tracking.track(recipe.resolve({{}}, ["track.wandb=offline"]), folder, folder / "replicate-1" / "train")
 tracked.log({ROW!r})
 tracked.finish({RESULT!r})
+tracking.wait()
+tracking.publish(recipe.resolve({{}}, ["track.wandb=offline"]), folder, folder / "report")
 """
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "report").mkdir(parents=True)
+    (tmp_path / "run" / "report" / "index.html").write_text("a report")
     with listener() as (server, callers):
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         done = subprocess.run(
@@ -194,6 +286,39 @@ tracked.finish({RESULT!r})
         )
     assert callers == []
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    (log,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
-    assert b"train_loss" in log.read_bytes()
-    assert b"validation_accuracy" in log.read_bytes()
+    logs = [path.read_bytes() for path in (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")]
+    assert len(logs) == 2
+    assert any(b"train_loss" in log and b"validation_accuracy" in log for log in logs)
+    assert any(b"run-report" in log for log in logs)
+
+
+def test_a_dead_server_does_not_keep_a_process_from_ending(tmp_path):
+    source = f"""
+import time
+from pathlib import Path
+from lottery import recipe, tracking
+
+tracking.INIT_SECONDS = 3
+began = time.monotonic()
+tracked = tracking.track(recipe.resolve({{}}, ["track.wandb=online"]), Path("run"), Path("run/replicate-1/train"))
+tracked.log({ROW!r})
+tracked.finish({RESULT!r})
+print(time.monotonic() - began < 1)
+tracking.wait()
+"""
+    (tmp_path / "run").mkdir()
+    began = time.monotonic()
+    with listener() as (server, _):
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-c", source],
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "WANDB_BASE_URL": address, "WANDB_API_KEY": "a" * 40},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    assert (done.returncode, done.stdout) == (0, "True\n")
+    assert "metrics.jsonl has everything" in done.stderr
+    assert time.monotonic() - began < 60

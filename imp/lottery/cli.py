@@ -7,7 +7,7 @@ import traceback
 import typer
 
 from lottery.bench.commands import app as bench
-from lottery.commands import cluster, exploring, preparing, reading, stages
+from lottery.commands import cluster, examining, exploring, preparing, reading, stages, sweeping
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -30,6 +30,8 @@ app.command()(reading.compare)
 app.command()(reading.export)
 app.command()(reading.status)
 app.command(name="run")(stages.run_all)
+app.command()(examining.doctor)
+app.command()(sweeping.sweep)
 app.command()(cluster.slurm)
 app.add_typer(bench, name="bench")
 
@@ -38,7 +40,7 @@ def main() -> None:
     """Run the command line: exit code 2 and one line for what the user can mend, 1 for what failed, 130 for Ctrl-C, 75 for
     SIGTERM and SIGUSR1."""
     from data_prep.errors import Failed, one_line
-    from lottery import preemption
+    from lottery import preemption, tracking
     from lottery.fanout.launcher import launched_rank
 
     try:
@@ -59,6 +61,8 @@ def main() -> None:
         rank = launched_rank()
         print(f"imp: {f'rank {rank}: ' if rank else ''}{line}", file=sys.stderr)
         sys.exit(1 if isinstance(error, Failed) else 2)
+    finally:
+        tracking.wait()
 
 
 def _usage(error: Exception) -> str | None:

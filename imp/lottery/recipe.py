@@ -19,7 +19,7 @@ from pydantic import Field
 from data_prep import sources
 from data_prep.errors import InputError
 from data_prep.prepare import Settings
-from lottery import grids, networks
+from lottery import grids, networks, spaces
 from lottery.jobs import Method
 
 Positive = Annotated[int, Field(gt=0)]
@@ -173,6 +173,21 @@ class Rounds(Table):
     control_levels: LevelGrid = ""
 
 
+class Sweep(Table):
+    """A search for hyperparameters: `imp sweep`."""
+
+    space: Annotated[list[str], _checked(spaces.parse)] = [  # see spaces.py
+        "train.learning_rate=0.005..0.5:log",
+        "train.weight_decay=1e-5..1e-2:log",
+        "train.batch=32,64,128",
+        "train.label_smoothing=0..0.2",
+    ]
+    trials: Positive = 30
+    startup: NotNegative = 10  # trials drawn at random, before any is proposed by what was learnt, or pruned
+    grace: Point = "2ep"  # how long every trial is left alone
+    classes: NotNegative = 0  # train on the first so many classes alone; 0: on those of data.classes
+
+
 class Track(Table):
     """Mirrors of the metrics outside the run directory."""
 
@@ -194,6 +209,7 @@ class Recipe(Table):
     thresholds: Thresholds = Thresholds()
     retrain: Retrain = Retrain()
     rounds: Rounds = Rounds()
+    sweep: Sweep = Sweep()
     track: Track = Track()
 
     def records(self) -> Settings:

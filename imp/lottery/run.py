@@ -186,6 +186,11 @@ class Run:
         return self.folder / "bench"
 
     @property
+    def sweep(self) -> Path:
+        """A search for hyperparameters: its trials, and what was found."""
+        return self.folder / "sweep"
+
+    @property
     def slurm(self) -> Path:
         """Batch scripts, and the logs of their jobs."""
         return self.folder / "slurm"

@@ -1,64 +1,117 @@
-"""Weights & Biases as a mirror of metrics.jsonl, one run per network. Never needed, never fatal."""
+"""Weights & Biases as a mirror of metrics.jsonl, one run per network. Never needed, never fatal, never waited for: whatever it
+does, it does in a thread of its own while the training goes on."""
 
 import os
+import queue
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lottery.recipe import Recipe
+if TYPE_CHECKING:
+    from lottery.recipe import Recipe
 
 INIT_SECONDS = 20
+FINISH_SECONDS = 20  # that the end of a process waits for all that is still to be sent
+
+_sending: list[threading.Thread] = []
 
 
 class Tracker:
-    """Passes rows on to a W&B run, or nowhere. The first failure is told once and ends the mirroring of this network."""
+    """Passes rows on to the W&B run that `start` begins, or nowhere. The first failure is told once and ends the mirroring of
+    this network."""
 
-    def __init__(self, run: Any = None):
-        self._run = run
+    def __init__(self, start: Callable[[], Any] | None = None):
+        self._calls: queue.SimpleQueue[Callable[[Any], None] | None] = queue.SimpleQueue()
+        self._mirrors = start is not None
+        if start:
+            thread = threading.Thread(target=self._mirror, args=(start,), name="wandb mirror", daemon=True)
+            _sending.append(thread)
+            thread.start()
 
     def log(self, row: dict[str, Any]) -> None:
         figures = {key: value for key, value in row.items() if key not in ("step", "timing")}
-        self._attempt(lambda run: run.log(figures, step=row["step"]))
+        self._later(lambda run: run.log(figures, step=row["step"]))
 
     def finish(self, result: dict[str, Any]) -> None:
-        self._attempt(lambda run: run.summary.update({"status": result["status"], **result.get("final", {})}))
-        self._attempt(lambda run: run.finish(exit_code=0 if result["status"] == "done" else 1))
+        self._later(lambda run: run.summary.update({"status": result["status"], **result.get("final", {})}))
+        self._later(lambda run: run.finish(exit_code=0 if result["status"] == "done" else 1))
+        self._later(None)
 
-    def _attempt(self, call: Any) -> None:
-        if self._run is None:
-            return
+    def _later(self, call: Callable[[Any], None] | None) -> None:
+        if self._mirrors:
+            self._calls.put(call)
+
+    def _mirror(self, start: Callable[[], Any]) -> None:
         try:
-            call(self._run)
-        except Exception as error:  # a mirror must not end a training, whatever breaks in it
-            self._run = None
-            _complain(error)
+            run = start()
+            while call := self._calls.get():
+                call(run)
+        except Exception as error:  # no account, no network, no disk: a mirror must not end a training, whatever breaks in it
+            self._mirrors = False
+            _complain("for this network", error)
 
 
-def track(recipe: Recipe, folder: Path, network: Path) -> Tracker:
+def track(recipe: "Recipe", folder: Path, network: Path) -> Tracker:
     """A tracker for the network in `network` of the run in `folder`; off unless the recipe asks for it."""
-    return Tracker(None if recipe.track.wandb == "off" else _start(recipe, folder, network))
+    if recipe.track.wandb == "off":
+        return Tracker()
+    return Tracker(lambda: _start(recipe, folder, str(network.relative_to(folder))))
 
 
-def _start(recipe: Recipe, folder: Path, network: Path) -> Any:
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # or it calls home at exit, offline too
+def publish(recipe: "Recipe", folder: Path, report: Path) -> None:
+    """Keep the report of the run in `folder` as an artifact of a W&B run beside those of its networks, if the recipe asks for
+    mirroring. A failure is told in one line."""
+    if recipe.track.wandb == "off":
+        return
     try:
         import wandb
 
-        return wandb.init(
-            project=recipe.track.project,
-            group=folder.resolve().name,
-            name=str(network.relative_to(folder)),
-            config=recipe.model_dump(),
-            dir=folder,
-            mode="offline" if recipe.track.wandb == "offline" else "online",
-            reinit="create_new",
-            settings=wandb.Settings(init_timeout=INIT_SECONDS, silent=True, console="off"),
-        )
-    except Exception as error:  # no account, no network, no disk for its files: train on without it
-        _complain(error)
-        return None
+        run = _start(recipe, folder, "report")
+        artifact = wandb.Artifact(f"{folder.resolve().name}-report", type="report")
+        for path in sorted(report.iterdir()):
+            artifact.add_file(str(path), name=path.name)
+        run.log_artifact(artifact)
+        run.finish()
+    except Exception as error:
+        _complain("for the report", error)
 
 
-def _complain(error: Exception) -> None:
+def wait(seconds: float = FINISH_SECONDS) -> None:
+    """Let what is still to be sent be sent, for so long at most: the last thing that a process does."""
+    deadline = time.monotonic() + seconds
+    for thread in _sending:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left = sum(thread.is_alive() for thread in _sending)
+    _sending.clear()
+    if left:
+        print(f"wandb did not take the metrics of {left} networks in time; metrics.jsonl has everything", file=sys.stderr)
+
+
+def agents_run() -> Path | None:
+    """The run directory of a training that an agent of a W&B sweep starts: one for each, by its id there. None elsewhere."""
+    swept, run = os.environ.get("WANDB_SWEEP_ID"), os.environ.get("WANDB_RUN_ID")
+    return Path("runs") / f"wandb-{swept}-{run}" if swept and run else None
+
+
+def _start(recipe: "Recipe", folder: Path, name: str) -> Any:
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # or it calls home at exit, offline too
+    import wandb
+
+    return wandb.init(
+        project=recipe.track.project,
+        group=folder.resolve().name,
+        name=name,
+        config=recipe.model_dump(),
+        dir=folder,
+        mode="offline" if recipe.track.wandb == "offline" else "online",
+        reinit="create_new",
+        settings=wandb.Settings(init_timeout=INIT_SECONDS, finish_timeout=FINISH_SECONDS, silent=True, console="off"),
+    )
+
+
+def _complain(what: str, error: Exception) -> None:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    print(f"wandb is off for this network ({reason}); metrics.jsonl has everything", file=sys.stderr)
+    print(f"wandb is off {what} ({reason}); metrics.jsonl has everything", file=sys.stderr)

@@ -18,11 +18,17 @@ class Stage(StrEnum):
     train = "train"
     retrain = "retrain"
     rounds = "rounds"
+    sweep = "sweep"
 
     @property
     def own(self) -> tuple[str, ...]:
         shared = ("--nodes", "--tasks-per-node", "--per-gpu", "--array")
-        return {"train": (), "retrain": ("--quantiles", "--rewind", *shared), "rounds": ("--levels", *shared)}[self]
+        return {
+            "train": (),
+            "retrain": ("--quantiles", "--rewind", *shared),
+            "rounds": ("--levels", *shared),
+            "sweep": ("--nodes", "--tasks-per-node", "--array"),
+        }[self]
 
 
 def slurm(
@@ -48,8 +54,8 @@ def slurm(
     sbatch: Annotated[list[str] | None, typer.Option(metavar="OPTION", help="Any other option of sbatch; repeatable.")] = None,
     submit: Annotated[bool, typer.Option("--submit", help="Hand the script to sbatch as well.")] = False,
 ) -> None:
-    """Write a batch script for Slurm: the dense trainings (an array where there are replicates), or the networks under masks,
-    as one MPI job or an array that needs no MPI."""
+    """Write a batch script for Slurm: the dense trainings (an array where there are replicates), or the networks under masks
+    or a sweep, as one MPI job or an array that needs no MPI."""
     from lottery.fanout.slurm import TASK, Batch
 
     target = opened(run, chosen=replicate)
@@ -59,7 +65,7 @@ def slurm(
     tasks = f"1-{array}" if array else None
     if stage is Stage.train and len(target.numbers()) > 1:
         replicates, tasks = [TASK], ",".join(map(str, target.numbers()))
-    elif array:
+    elif array and stage is not Stage.sweep:
         given["--part"] = f"{TASK}/{array}"
     options = [part for number in replicates for part in ("--replicate", number)]
     options += [part for option, value in given.items() if value is not None for part in (option, str(value))]
@@ -86,10 +92,14 @@ def _check(stage: Stage, target: "Run", given: dict[str, Any]) -> None:
     """Raise what the job would end with, or BadParameter for an option of another stage."""
     from lottery.stages.retrain import checked_jobs
     from lottery.stages.rounds import checked_rounds
+    from lottery.stages.sweep import check as check_sweep
 
     for option, value in given.items():
         if value is not None and option not in stage.own:
             raise typer.BadParameter(f"{option} does not go with {stage}")
+    if stage is Stage.sweep:
+        check_sweep(target)
+        return
     planned = target.plan()
     if stage is Stage.retrain:
         checked_jobs(target, given["--quantiles"], given["--rewind"])

@@ -19,10 +19,12 @@ WATCH_SECONDS = 2.0
 def report(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Accuracy against density, with controls and verdicts: HTML, Markdown, CSV and a figure."""
     from lottery.stages.report import HEADINGS, report
+    from lottery.tracking import publish
 
     alone()
     source = opened(run, must_exist=True)
     made = report(source)
+    publish(source.recipe, source.folder, source.report)
     for line in made.left_out:
         reporter().say(line)
     if as_json:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 
 def train(
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="As with --set: so the agents of a W&B sweep give them.")
+    ] = None,
     run: RunOption = None,
     recipe: RecipeOption = None,
     set_: SetOption = None,
@@ -51,9 +54,14 @@ def train(
 ) -> None:
     """Train the dense network, saving it at every rewind point."""
     from lottery.stages.train import train
+    from lottery.tracking import agents_run
 
     alone()
-    train(opened(run, recipe, set_, records=records, chosen=replicate), reporter(), profile)
+    for value in values or ():
+        if "=" not in value:
+            raise typer.BadParameter(f"{value!r} is not KEY=VALUE; a recipe is given with --recipe {value}")
+    overrides = [*(set_ or []), *(values or [])]
+    train(opened(run or agents_run(), recipe, overrides, records=records, chosen=replicate), reporter(), profile)
 
 
 def thresholds(

@@ -16,6 +16,7 @@ POLL_SECONDS = 0.02
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _LOCAL_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
 def launched_rank() -> int | None:
@@ -31,6 +32,11 @@ def launched_size() -> int | None:
 def local_size() -> int | None:
     """How many of the ranks run on this host, or None when the launcher does not say."""
     return _said(_LOCAL_VARIABLES)
+
+
+def local_rank() -> int | None:
+    """This process's number among the ranks of its host, from 0, or None when the launcher does not say."""
+    return _said(_LOCAL_RANK_VARIABLES)
 
 
 def unused_tasks(ranks: int) -> str | None:

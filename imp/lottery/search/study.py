@@ -1,0 +1,148 @@
+"""The memory of a sweep: an Optuna study in a journal file, which any number of workers add to, each trial in a folder of its
+own whose lock says whether anyone is at work on it."""
+
+import contextlib
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from lottery import locks, seeds
+from lottery.spaces import Choice, Dimension
+
+NAME = "sweep"
+PATIENCE_SECONDS = 0.1  # between two looks at whether another worker has chosen
+STAGES = 100  # of an epoch: the stages at which trials are compared
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+
+
+class Pruned(Exception):
+    """A trial that is no longer worth its while."""
+
+
+class Study:
+    """The sweep in `folder`: up to `count` trials of `dimensions`, the first `startup` of them drawn at random; none is pruned
+    before `grace` epochs.
+
+    Values after the first ones are proposed by the tree-structured Parzen estimator (Bergstra et al. 2011), from a seed that
+    depends on how many trials there have been; a trial is pruned when its best accuracy so far is under the median of the
+    others' at that stage (Golovin et al. 2017).
+    """
+
+    def __init__(self, folder: Path, dimensions: Sequence[Dimension], count: int, startup: int, grace: float, seed: int):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.count, self.startup, self.seed = folder, count, startup, seed
+        self.distributions = {dimension.key: _distribution(dimension) for dimension in dimensions}
+        backend = JournalFileBackend(str(folder / "journal.log"))
+        self.study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend),
+            study_name=NAME,
+            direction="maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=round(grace * STAGES)),
+        )
+
+    @contextlib.contextmanager
+    def trial(self) -> Iterator["Trial | None"]:
+        """The next trial, its folder locked: one that a killed worker left, or else a new one; None when there are enough."""
+        with contextlib.ExitStack() as held:
+            with patiently(self.folder / "choosing"):
+                chosen = self._left(held) or self._new(held)
+            yield chosen
+
+    def _left(self, held: contextlib.ExitStack) -> "Trial | None":
+        for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            with contextlib.suppress(locks.Busy):
+                held.enter_context(locks.writing(self.place(frozen.number)))
+                return Trial(self, frozen.number, optuna.trial.Trial(self.study, frozen._trial_id))
+        return None
+
+    def _new(self, held: contextlib.ExitStack) -> "Trial | None":
+        made = len(self.study.get_trials(deepcopy=False))
+        if made >= self.count:
+            return None
+        seed = seeds.derive(self.seed, made + 1, "sweep")
+        self.study.sampler = optuna.samplers.TPESampler(
+            n_startup_trials=self.startup, multivariate=True, constant_liar=True, seed=seed
+        )
+        asked = self.study.ask(self.distributions)
+        held.enter_context(locks.writing(self.place(asked.number)))
+        return Trial(self, asked.number, asked)
+
+    def place(self, number: int) -> Path:
+        return self.folder / "trials" / f"{number:04d}"
+
+    def trials(self) -> list[FrozenTrial]:
+        """Every trial so far, in the order of its number."""
+        return self.study.get_trials()
+
+    def best(self) -> FrozenTrial | None:
+        """The trial with the highest accuracy; of equal ones the first. None before one is complete."""
+        complete = self.study.get_trials(states=(TrialState.COMPLETE,))
+        return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
+
+    def importances(self) -> dict[str, float]:
+        """Each key's share of what varies (fANOVA, Hutter et al. 2014), from most to least; nothing where too few trials are
+        complete, or all came out alike."""
+        complete = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
+            return {}
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+        return dict(optuna.importance.get_param_importances(self.study, evaluator=evaluator))
+
+
+@contextlib.contextmanager
+def patiently(folder: Path) -> Iterator[None]:
+    """Hold the lock of `folder`, waiting for whoever has it: one worker at a time."""
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(locks.writing(folder))
+                break
+            except locks.Busy:
+                time.sleep(PATIENCE_SECONDS)
+        yield
+
+
+class Trial:
+    """One choice of values, and how it comes out."""
+
+    def __init__(self, study: Study, number: int, asked: optuna.trial.Trial):
+        self.study, self.number, self._asked = study, number, asked
+        self.values: dict[str, Any] = dict(asked.params)
+        self.folder = study.place(number)
+
+    def report(self, accuracy: float, epoch: float) -> None:
+        """Tell what it has come to. Raises Pruned where that is too little."""
+        stage = round(epoch * STAGES)
+        known = self.study.study.get_trials(deepcopy=False)[self.number].intermediate_values
+        if stage not in known:
+            self._asked.report(accuracy, stage)
+        if self._asked.should_prune():
+            raise Pruned
+
+    def complete(self, accuracy: float) -> None:
+        self.study.study.tell(self._asked, accuracy)
+
+    def prune(self) -> None:
+        self.study.study.tell(self._asked, state=TrialState.PRUNED)
+
+    def fail(self, reason: str) -> None:
+        """It diverged, or raised: kept with its reason, and not tried again."""
+        self._asked.set_user_attr("reason", reason)
+        self.study.study.tell(self._asked, state=TrialState.FAIL)
+
+
+def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+    if isinstance(dimension, Choice):
+        return optuna.distributions.CategoricalDistribution(dimension.values)
+    if isinstance(dimension.low, int) and isinstance(dimension.high, int):
+        return optuna.distributions.IntDistribution(dimension.low, dimension.high, log=dimension.log)
+    return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)

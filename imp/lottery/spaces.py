@@ -1,0 +1,76 @@
+"""What a sweep searches: recipe keys, and the values that each may take, as a recipe writes them.
+
+train.learning_rate=0.01..1:log    a number, here drawn evenly on a logarithmic scale
+train.momentum=0.8..0.99           a number
+train.epochs=5..20                 a whole number, where both ends are
+train.batch=64,128,256             one of these
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from data_prep.errors import InputError
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, whole ones where both are `int`."""
+
+    key: str
+    low: int | float
+    high: int | float
+    log: bool
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        return (self.low, self.high)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One of `values`, each written as after `--set KEY=`."""
+
+    key: str
+    values: tuple[str, ...]
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        return self.values
+
+
+Dimension = Range | Choice
+
+
+def parse(lines: Sequence[str]) -> list[Dimension]:
+    """The dimensions of a space. Raises InputError for a line that is none, and for a key that stands there twice."""
+    found = [_dimension(line) for line in lines]
+    keys = [dimension.key for dimension in found]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise InputError(f"sweep.space names {key} twice")
+    return found
+
+
+def _dimension(line: str) -> Dimension:
+    key, equals, text = (part.strip() for part in line.partition("="))
+    if not equals or not re.fullmatch(r"[\w.]+", key):
+        raise InputError(f"sweep.space: {line!r} is not searchable: write KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=A,B,C")
+    match = _RANGE.fullmatch(text)
+    if not match:
+        values = tuple(value.strip() for value in text.split(","))
+        if len(set(values)) < 2 or not all(values):
+            raise InputError(f"sweep.space: {line!r} leaves nothing to choose: write KEY=LOW..HIGH[:log] or KEY=A,B,C")
+        return Choice(key, values)
+    low, high = (int(end) if re.fullmatch(r"[+-]?\d+", end) else float(end) for end in match.groups()[:2])
+    if isinstance(low, float) or isinstance(high, float):
+        low, high = float(low), float(high)
+    if not low < high:
+        raise InputError(f"sweep.space: {line!r} must ascend")
+    if match[3] and low <= 0:
+        raise InputError(f"sweep.space: {line!r}: a logarithmic range begins above 0")
+    return Range(key, low, high, bool(match[3]))

@@ -1,0 +1,216 @@
+"""A sweep: dense trainings whose hyperparameters are proposed by what earlier ones came to. One of any number of workers."""
+
+import csv
+import dataclasses
+import gc
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+from data_prep import files
+from data_prep.errors import Failed, InputError, one_line
+from lottery import grids, locks, recipe, seeds, spaces
+from lottery.fanout import launcher, share
+from lottery.fanout.share import Seat
+from lottery.preemption import Preempted
+from lottery.progress import Reporter
+from lottery.recipe import Recipe
+from lottery.run import Network, Run
+from lottery.search import page, values
+from lottery.search.study import PATIENCE_SECONDS, Pruned, Study, Trial, patiently
+from lottery.spaces import Dimension
+from lottery.stages.prepare import prepare_set
+from lottery.start import start_tensorflow
+from lottery.tracking import Tracker, track
+
+MADE_WITH = "sweep.json"
+
+
+def subset(run: Run) -> Run:
+    """The run that trials are trainings of: the same, on the classes of `sweep.classes`."""
+    classes = run.recipe.sweep.classes
+    if not classes or classes == run.recipe.data.classes:
+        return run
+    data = run.recipe.data.model_copy(update={"classes": classes, "path": ""})
+    return dataclasses.replace(run, recipe=run.recipe.model_copy(update={"data": data}))
+
+
+def check(run: Run) -> list[Dimension]:
+    """What is searched. Raises InputError where that cannot be."""
+    dimensions = spaces.parse(run.recipe.sweep.space)
+    if not dimensions:
+        raise InputError("sweep.space is empty: name what to search, such as train.learning_rate=0.01..1:log")
+    values.check(run.recipe, dimensions)
+    return dimensions
+
+
+def _open(run: Run, dimensions: list[Dimension], training_images: int) -> Study:
+    """The study of a run's sweep, begun where there is none. Raises InputError where it was begun with another recipe."""
+    settings = run.recipe.sweep
+    with patiently(run.sweep / "choosing"):
+        _check_same(run.sweep / MADE_WITH, subset(run).recipe)
+        run.adopt()
+    per_epoch = max(1, training_images // run.recipe.train.batch)
+    grace = float(grids.parse_point(settings.grace).epochs(per_epoch))
+    return Study(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed)
+
+
+def _prepared(run: Run, reporter: Reporter) -> int:
+    """The number of training images of the set that trials train on, which one of the workers makes if it is missing."""
+    while True:
+        try:
+            return prepare_set(run.recipe.records(), run.records(), reporter).count("train")
+        except locks.Busy:
+            time.sleep(PATIENCE_SECONDS)
+
+
+def _check_same(path: Path, wanted: Recipe) -> None:
+    """Trials of one study differ in nothing but what is searched."""
+    searched = {dimension.key for dimension in spaces.parse(wanted.sweep.space)}
+    made_with = {key: value for key, value in recipe.depends(wanted, "train").items() if key not in searched}
+    made_with |= {"sweep.space": sorted(wanted.sweep.space)}
+    before = files.read_json(path) if path.exists() else None
+    if before is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(path, made_with)
+    elif before != made_with:
+        differs = [key for key in sorted(before | made_with) if before.get(key) != made_with.get(key)]
+        key = differs[0]
+        raise InputError(
+            f"{path.parent} was begun with another recipe ({key} was {before.get(key)!r}, is {made_with.get(key)!r}): use the "
+            "same, another --run, or remove that folder"
+        )
+
+
+def sweep(run: Run, reporter: Reporter) -> "page.Outcome":
+    """Train trials until there are `sweep.trials`; return what they have found so far, which is also written.
+
+    Any number of processes may do this at once on one run. What a killed one left is gone on with. Raises Preempted once the
+    trial under way is saved, and Failed when all trials are over and none came to its end.
+    """
+    dimensions = check(run)
+    study = _open(run, dimensions, _prepared(subset(run), reporter))
+    _work(study, subset(run), _seat(run), reporter)
+    outcome = page.outcome(study, run.recipe)
+    _write(run, outcome)
+    if outcome.best is None and not outcome.under_way:
+        raise Failed(f"no trial of {run.sweep} came to its end: see {run.sweep / 'trials.csv'}")
+    return outcome
+
+
+def _seat(run: Run) -> Seat:
+    """What this worker trains on: its part of what the ranks on this host find, or all where it is alone."""
+    ranks = launcher.local_size() or 1
+    seats = share.seats(dict.fromkeys(range(1, ranks + 1), share.here()), run.recipe.train.threads)
+    return seats[(launcher.local_rank() or 0) + 1]
+
+
+def _work(study: Study, run: Run, seat: Seat, reporter: Reporter) -> None:
+    devices: list[str] = []
+    while True:
+        with study.trial() as trial:
+            if trial is None:
+                return
+            if not devices:
+                share.take(seat)
+                start_tensorflow()
+                from lottery.engine.devices import set_up_tensorflow
+
+                devices = set_up_tensorflow(run.recipe.train, seat.cores)
+            _train(study, trial, run, devices, reporter)
+
+
+def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: Reporter) -> None:
+    """One trial to its end, whichever that is."""
+    from lottery.engine import assembly, training
+
+    name = f"trial {trial.number + 1} of {study.count}"
+    reporter.say(f"{name}: {_told(trial.values)}")
+    network = Network(trial.folder)
+    try:
+        own = dataclasses.replace(run, recipe=values.applied(run.recipe, trial.values))
+        planned = own.plan()
+        trainer = assembly.make_trainer(own, Reporter(quiet=True), devices=devices)
+        task = training.Task(
+            title=name,
+            start=lambda: trainer.drawn(seeds.derive(run.recipe.seed, 1, "initialisation")),
+            last_step=planned.total_steps,
+            order_seed=seeds.derive(run.recipe.seed, 1, "order"),
+            record={"replicate": 1, "first_step": 0, "epochs": planned.total_steps / planned.steps_per_epoch, **trial.values},
+        )
+        result = training.train(trainer, task, network, reporter, lambda: _Watch(trial, own, network.folder))
+    except Pruned:
+        trial.prune()
+        reporter.say(f"{name}: pruned")
+    except (Preempted, locks.Busy):
+        raise
+    except Exception as error:  # such as a batch that does not fit into memory: the others go on
+        trial.fail(one_line(error) or f"{type(error).__name__}: {error}")
+        reporter.say(f"{name}: failed: {one_line(error) or error}")
+    else:
+        _tell(trial, result, name, reporter)
+    finally:
+        _forget()
+    network.checkpoint.unlink(missing_ok=True)
+    network.final.unlink(missing_ok=True)
+
+
+def _tell(trial: Trial, result: dict[str, Any], name: str, reporter: Reporter) -> None:
+    if result["status"] == "done":
+        accuracy = result["final"]["validation_accuracy"]
+        trial.complete(accuracy)
+        reporter.say(f"{name}: validation {accuracy:.2%}")
+    else:
+        trial.fail(result["reason"])
+        reporter.say(f"{name}: {result['status']}")
+
+
+def _forget() -> None:
+    """Let go of a network and its compiled step, which the next trial makes anew."""
+    import keras
+
+    keras.backend.clear_session()
+    gc.collect()
+
+
+class _Watch(Tracker):
+    """Hands each accuracy to the trial, which may end the training, and to W&B where the recipe asks for it."""
+
+    def __init__(self, trial: Trial, run: Run, folder: Path):
+        super().__init__()
+        self.trial, self.mirror = trial, track(run.recipe, run.folder, folder)
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.mirror.log(row)
+        self.trial.report(row["validation_accuracy"], row["epoch"])
+
+    def finish(self, result: dict[str, Any]) -> None:
+        self.mirror.finish(result)
+
+
+def _told(drawn: dict[str, Any]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]} {page.text(value)}" for key, value in drawn.items())
+
+
+def _write(run: Run, outcome: "page.Outcome") -> None:
+    with patiently(run.sweep / "choosing"):
+        files.write_text(run.sweep / "trials.csv", _csv(outcome))
+        files.write_text(run.sweep / "index.html", page.html(outcome, run.recipe))
+        if outcome.best is not None:
+            best = values.applied(run.recipe, outcome.best.values)
+            head = (
+                f"# The best of {len(outcome.trials)} trials of imp sweep: {outcome.best.accuracy:.2%} of the validation images"
+            )
+            files.write_text(run.sweep / "best.toml", f"{head}.\n\n{recipe.to_toml(best)}")
+
+
+def _csv(outcome: "page.Outcome") -> str:
+    buffer = io.StringIO()
+    keys = outcome.keys
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(("trial", "status", "accuracy", "epochs", "seconds", "reason", *keys))
+    for one in outcome.trials:
+        drawn = [one.values.get(key) for key in keys]
+        writer.writerow((one.number, one.status, one.accuracy, one.epochs, one.seconds, one.reason, *drawn))
+    return buffer.getvalue()

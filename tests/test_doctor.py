@@ -1,0 +1,183 @@
+"""`imp doctor`: what is found on this machine, and what is said about what is not there."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import imp
+
+from lottery.stages import doctor
+
+
+def by_topic(findings):
+    return {finding.topic: finding for finding in findings}
+
+
+def test_on_this_machine_nothing_is_broken(tmp_path):
+    done = imp("doctor", "--json", cwd=tmp_path)
+
+    found = {row["topic"]: row for row in json.loads(done.stdout)}
+    assert set(found) == {"machine", "TensorFlow", "NVIDIA driver", "MPI", "Slurm", "W&B", "disk", "locks"}
+    assert "broken" not in {row["state"] for row in found.values()}
+    assert "TensorFlow 2." in found["TensorFlow"]["text"]
+    assert "ranks that find each other" in found["MPI"]["text"]
+    assert all(row["remedy"] for row in found.values() if row["state"] != "good")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_marks_what_is_not_good(tmp_path):
+    done = imp("doctor", cwd=tmp_path, WANDB_MODE="offline")
+
+    assert "ok TensorFlow: " in done.stdout
+    assert "ok W&B: wandb " in done.stdout
+
+
+def test_a_place_without_locks_is_broken_and_ends_with_1(tmp_path):
+    done = imp("doctor", "--runs", "/proc/runs", cwd=tmp_path, check=False)
+
+    assert done.returncode == 1
+    assert "X  locks: /proc: " in done.stdout
+    assert "name a folder of your own with --run" in done.stdout
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """What probing processes find, in turn."""
+    answers = []
+    monkeypatch.setattr(doctor, "_probe", lambda line, variables=None: answers.pop(0))
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "words"),
+    [
+        ((None, "ImportError: no libfoo"), "broken", "does not start: ImportError: no libfoo"),
+        (({"right": False, "gpus": []}, ""), "broken", "multiplies matrices wrongly"),
+        (({"right": True, "gpus": []}, ""), "limited", "does not see the GPUs"),
+        (({"right": True, "gpus": ["A100"]}, ""), "good", "CUDA 12.5, cuDNN 9; A100"),
+    ],
+)
+def test_tensorflow_as_it_may_be_found(probes, monkeypatch, answer, state, words):
+    monkeypatch.setattr(doctor, "_driver", lambda: "580.1: A100 (39 GiB free)")
+    found, said = answer
+    probes.append((found and {"version": "2.21", "keras": "3", "cuda": "12.5", "cudnn": "9", **found}, said))
+
+    (finding,) = doctor._tensorflow()
+
+    assert finding.state == state
+    assert words in finding.text
+    assert bool(finding.remedy) == (state != "good")
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ([(None, "ImportError: libmpi.so")], "mpi4py finds none: ImportError: libmpi.so"),
+        ([("Open MPI v5.0", ""), (1, "")], "1 of them found each other"),
+        ([("Open MPI v5.0", ""), (None, "timed out")], "timed out"),
+    ],
+)
+def test_mpi_as_it_may_be_found(probes, answers, words):
+    probes += answers
+
+    (finding,) = doctor._mpi()
+
+    assert finding.state == "limited"
+    assert words in finding.text
+    assert finding.remedy
+
+
+def test_without_mpirun_its_wheel_is_recommended(probes, monkeypatch, tmp_path):
+    probes.append(("Open MPI v5.0", ""))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    (finding,) = doctor._mpi()
+
+    assert "no mpirun" in finding.text
+    assert "[local]" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("setting", "state"),
+    [({"WANDB_API_KEY": "x"}, "good"), ({"WANDB_MODE": "offline"}, "good"), ({"NETRC": "nowhere"}, "limited")],
+)
+def test_wandb_as_it_may_be_found(monkeypatch, setting, state):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+
+    (finding,) = doctor._wandb()
+
+    assert finding.state == state
+
+
+def test_a_key_in_netrc_is_one(monkeypatch, tmp_path):
+    (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password x\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    assert doctor._wandb()[0].state == "good"
+
+
+def stub(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_slurm_as_it_may_be_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert doctor._slurm()[0].text == "none here"
+    stub(tmp_path, "sbatch", "exit 0")
+    stub(tmp_path, "sinfo", "echo 'gpu* 4'; echo 'cpu 10'")
+    assert doctor._slurm()[0].text == "partitions: gpu* (4 nodes), cpu (10 nodes)"
+    stub(tmp_path, "sinfo", "echo 'slurm_load: no controller' >&2; exit 1")
+    assert "sinfo says: slurm_load: no controller" in doctor._slurm()[0].text
+
+
+def test_little_room_on_the_disk_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1e9}))
+
+    room, locking = doctor._disk(tmp_path / "runs")
+
+    assert (room.state, locking.state) == ("limited", "good")
+    assert "1 GB free" in room.text
+
+
+def test_a_lock_that_keeps_nobody_out_is_broken(probes, tmp_path):
+    probes.append((0, ""))
+
+    finding = doctor._locking(tmp_path)
+
+    assert finding.state == "broken"
+    assert "flock" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("print('noise'); print('found: [1]')", ([1], "")),
+        ("raise SystemExit('sorry')", (None, "sorry")),
+        ("raise SystemExit(3)", (None, "exit code 3")),
+    ],
+)
+def test_a_probe_is_what_a_process_says(code, expected):
+    assert doctor._probe([sys.executable, "-c", code], os.environ) == expected
+
+
+def test_a_probe_that_hangs_is_given_up(monkeypatch):
+    monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.2)
+
+    found, said = doctor._probe([sys.executable, "-c", "import time; time.sleep(30)"])
+
+    assert found is None
+    assert "timed out" in said
+
+
+def test_what_cannot_be_started_is_told():
+    assert doctor._probe(["/nonexistent"])[0] is None

@@ -1,0 +1,82 @@
+"""What a sweep searches, as a recipe writes it."""
+
+import pytest
+
+from data_prep.errors import InputError
+from lottery import recipe, spaces
+from lottery.recipe import Recipe
+from lottery.search import values
+from lottery.spaces import Choice, Range
+
+
+def test_lines_are_ranges_and_choices():
+    assert spaces.parse(
+        ["train.learning_rate=0.01..1:log", "train.momentum = 0..0.95", "train.epochs=5..20", "train.batch=32, 64"]
+    ) == [
+        Range("train.learning_rate", 0.01, 1.0, True),
+        Range("train.momentum", 0.0, 0.95, False),
+        Range("train.epochs", 5, 20, False),
+        Choice("train.batch", ("32", "64")),
+    ]
+    assert spaces.parse(["train.weight_decay=1e-5..1e-2:log"]) == [Range("train.weight_decay", 1e-5, 1e-2, True)]
+    assert spaces.parse([]) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("train.batch", "write KEY=LOW..HIGH"),
+        ("train.batch=", "leaves nothing to choose"),
+        ("train.batch=32", "leaves nothing to choose"),
+        ("train.batch=32,32", "leaves nothing to choose"),
+        ("train.batch=32,,64", "leaves nothing to choose"),
+        ("train.momentum=0.9..0.1", "must ascend"),
+        ("train.momentum=0..0.9:log", "begins above 0"),
+        ("=1..2", "write KEY=LOW..HIGH"),
+    ],
+)
+def test_a_malformed_line_is_refused(line, words):
+    with pytest.raises(InputError, match=words):
+        spaces.parse([line])
+
+
+def test_a_key_stands_once():
+    with pytest.raises(InputError, match=r"names train\.batch twice"):
+        spaces.parse(["train.batch=32,64", "train.batch=16,32"])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("train.bach=32,64", "unknown key 'train.bach'; did you mean 'train.batch'"),
+        ("seed=1,2", "seed is no hyperparameter"),
+        ("thresholds.quantiles=60,70", "is no hyperparameter"),
+        ("train.threads=1,2", "is no hyperparameter"),
+        ("data.size=32,64", "changes the prepared images"),
+        ("train.batch=32.0..64.0", "is a whole number"),
+        ("train.batch=0..64", "train.batch"),
+        ("train.momentum=0.5..1.5", "train.momentum"),
+        ("train.schedule=cosine,sine", "train.schedule"),
+    ],
+)
+def test_what_a_recipe_cannot_have_is_refused_before_anything_is_trained(line, words):
+    name = line.split("=")[0]
+    with pytest.raises(InputError, match=words) as error:
+        values.check(Recipe(), spaces.parse([line]))
+
+    assert "sweep.space" in str(error.value) or name in str(error.value)
+    assert "--set" not in str(error.value)
+
+
+def test_drawn_values_become_a_recipe():
+    drawn = {"train.learning_rate": 1e-05, "train.batch": "32", "train.nesterov": "false", "train.schedule": "linear"}
+
+    found = values.applied(Recipe(), drawn)
+
+    assert (found.train.learning_rate, found.train.batch, found.train.nesterov) == (1e-5, 32, False)
+    assert found.train.schedule == "linear"
+
+
+def test_a_malformed_space_is_found_when_the_recipe_is_read():
+    with pytest.raises(InputError, match=r"sweep\.space: .*write KEY=LOW"):
+        recipe.resolve({"sweep": {"space": ["train.batch"]}})

@@ -1,0 +1,271 @@
+"""`imp sweep`: a search that any number of workers share, and that goes on when one is killed."""
+
+import csv
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers import IMP, clean_environment, imp
+
+SWEEP = """
+name = "try"
+[data]
+size = 8
+crop = 0
+[model]
+name = "lenet_300_100"
+[train]
+epochs = 2
+warmup = "1ep"
+snapshots = "0"
+checkpoint_seconds = 0.0
+checkpoint_share = 1.0
+[retrain]
+rewind = "0"
+[sweep]
+space = ["train.learning_rate=0.001..3:log", "train.batch=32,64,128"]
+trials = 6
+startup = 3
+grace = "1ep"
+"""
+
+
+def begin(folder, text=SWEEP):
+    (folder / "try.toml").write_text(text)
+    return folder
+
+
+def trials(folder):
+    with open(folder / "runs/try/sweep/trials.csv") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A folder in which one worker has done a sweep, and what it printed."""
+    folder = begin(tmp_path_factory.mktemp("swept"))
+    return folder, imp("sweep", "try.toml", cwd=folder).stdout
+
+
+def test_a_sweep_ends_with_a_table_a_page_and_the_best_recipe(swept):
+    folder, printed = swept
+    rows = trials(folder)
+
+    assert [row["trial"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert {row["status"] for row in rows} <= {"complete", "pruned", "failed"}
+    complete = [row for row in rows if row["status"] == "complete"]
+    best = max(complete, key=lambda row: float(row["accuracy"]))
+    made = tomllib.loads((folder / "runs/try/sweep/best.toml").read_text())
+    assert made["train"]["learning_rate"] == float(best["train.learning_rate"])
+    assert made["train"]["batch"] == int(best["train.batch"])
+    assert (made["name"], made["train"]["epochs"]) == ("try", 2)
+    assert f"{float(best['accuracy']):.2%}" in printed
+    page = (folder / "runs/try/sweep/index.html").read_text()
+    assert page.count('<script type="application/json">') == 3
+    assert "What matters" in page
+
+
+def test_the_accuracy_of_a_trial_is_the_one_its_training_recorded(swept):
+    folder, _ = swept
+
+    for row in trials(folder):
+        place = folder / f"runs/try/sweep/trials/{int(row['trial']) - 1:04d}"
+        lines = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+        assert float(row["accuracy"]) == lines[-1]["validation_accuracy"]
+        assert not list(place.glob("*.h5"))
+
+
+def test_a_finished_sweep_is_not_done_again(swept):
+    folder, _ = swept
+    before = (folder / "runs/try/sweep/trials.csv").read_bytes()
+
+    done = imp("sweep", cwd=folder)
+
+    assert "trial 1 of" not in done.stdout + done.stderr
+    assert (folder / "runs/try/sweep/trials.csv").read_bytes() == before
+
+
+def test_more_trials_are_added_to_those_there_are(swept, tmp_path):
+    folder = shutil.copytree(swept[0], tmp_path / "more", symlinks=True)
+
+    imp("sweep", "--set", "sweep.trials=7", cwd=folder)
+
+    before, after = trials(swept[0]), trials(folder)
+    assert len(after) == 7
+    assert [row["accuracy"] for row in after[:6]] == [row["accuracy"] for row in before]
+
+
+def test_another_recipe_is_not_mixed_in(swept, tmp_path):
+    folder = shutil.copytree(swept[0], tmp_path / "other", symlinks=True)
+
+    done = imp("sweep", "--set", "train.epochs=3", "--set", "sweep.trials=7", cwd=folder, check=False)
+
+    assert done.returncode == 2
+    assert "train.epochs was 2, is 3" in done.stderr
+    assert len(trials(folder)) == 6
+
+
+def test_killed_it_goes_on_with_the_trial_that_was_under_way(swept, tmp_path):
+    folder = begin(tmp_path)
+    journal = folder / "runs/try/sweep/trials/0002/metrics.jsonl"
+    process = subprocess.Popen(
+        [IMP, "sweep", "try.toml"], cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    deadline = time.monotonic() + 120
+    while not journal.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+
+    imp("sweep", cwd=folder)
+
+    whole, resumed = trials(swept[0]), trials(folder)
+    assert [(row["status"], row["accuracy"], row["train.batch"]) for row in resumed[:3]] == [
+        (row["status"], row["accuracy"], row["train.batch"]) for row in whole[:3]
+    ]
+    assert len(resumed) == 6
+    assert "under way" not in {row["status"] for row in resumed}
+
+
+def test_a_request_to_stop_saves_the_trial(tmp_path):
+    folder = begin(tmp_path, SWEEP.replace("epochs = 2", "epochs = 200").replace("trials = 6", "trials = 1"))
+    process = subprocess.Popen(
+        [IMP, "sweep", "try.toml"], cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    journal = folder / "runs/try/sweep/trials/0000/metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not journal.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+
+    assert process.returncode == 75
+    assert (folder / "runs/try/sweep/trials/0000/checkpoint.h5").exists()
+
+
+@pytest.mark.parametrize("start", ["shell", "mpirun"])
+def test_workers_share_a_sweep(tmp_path, start):
+    folder = begin(tmp_path)
+    imp("prepare", "--size", "8", cwd=folder)
+    mpirun = [Path(sys.executable).with_name("mpirun"), "--oversubscribe", "-n", "2"]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [*(mpirun if start == "mpirun" else []), IMP, "sweep", "try.toml"]
+    options = {"cwd": folder, "env": clean_environment(**root), "text": True}
+    workers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+        for _ in range(1 if start == "mpirun" else 2)
+    ]
+    printed = [worker.communicate()[0] for worker in workers]
+
+    assert [worker.returncode for worker in workers] == [0] * len(workers), printed
+    rows = trials(folder)
+    assert [row["trial"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert "under way" not in {row["status"] for row in rows}
+    begun = "".join(printed)
+    assert all(begun.count(f"trial {number} of 6: learning_rate") == 1 for number in range(1, 7))
+
+
+def test_trials_may_be_of_fewer_classes(tmp_path):
+    folder = begin(tmp_path, SWEEP.replace("trials = 6", "trials = 1\nclasses = 3"))
+
+    imp("sweep", "try.toml", cwd=folder)
+
+    assert (folder / "data/digits-8-first3/manifest.json").exists()
+    made = tomllib.loads((folder / "runs/try/sweep/best.toml").read_text())
+    assert made["data"]["classes"] == 0
+    assert "classes = 0" in (folder / "runs/try/recipe.toml").read_text()
+
+
+def test_a_trial_that_fails_is_a_record_and_the_others_go_on(tmp_path):
+    text = SWEEP.replace("train.batch=32,64,128", "train.batch=32,100000").replace("trials = 6", "trials = 5")
+    folder = begin(tmp_path, text)
+
+    imp("sweep", "try.toml", cwd=folder)
+
+    rows = trials(folder)
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert len(rows) == 5
+    assert {row["train.batch"] for row in failed} == {"100000"}
+    assert all("train.batch" in row["reason"] for row in failed)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["sweep.space=[]"], "sweep.space is empty"),
+        (['sweep.space=["train.bach=1,2"]'], "did you mean 'train.batch'"),
+        (['sweep.space=["data.size=8,16"]'], "changes the prepared images"),
+        (["sweep.trials=0"], "sweep.trials"),
+        (["sweep.grace=soon"], "sweep.grace"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, values, words):
+    begin(tmp_path)
+    done = imp("sweep", "try.toml", *(part for value in values for part in ("--set", value)), cwd=tmp_path, check=False)
+
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_sweep_as_a_file_for_wandb_agents(tmp_path):
+    begin(tmp_path)
+
+    done = imp("sweep", "try.toml", "--wandb", cwd=tmp_path)
+
+    content = yaml.safe_load((tmp_path / "runs/try/sweep/wandb.yaml").read_text())
+    assert "wandb.yaml: hand it to `wandb sweep`" in done.stdout
+    assert content["metric"] == {"name": "validation_accuracy", "goal": "maximize"}
+    assert content["parameters"] == {
+        "train.learning_rate": {"distribution": "log_uniform_values", "min": 0.001, "max": 3.0},
+        "train.batch": {"values": ["32", "64", "128"]},
+    }
+    assert content["command"][1:4] == ["imp", "train", "--recipe"]
+    assert content["command"][-1] == "${args_no_hyphens}"
+
+
+def test_the_command_of_that_file_trains(tmp_path):
+    begin(tmp_path)
+    imp("prepare", "--size", "8", cwd=tmp_path)
+    imp("sweep", "try.toml", "--wandb", cwd=tmp_path)
+    content = yaml.safe_load((tmp_path / "runs/try/sweep/wandb.yaml").read_text())
+    arguments = [part.replace("=online", "=offline") for part in content["command"][2:-1]]
+
+    for run in ("abc", "def"):
+        imp(*arguments, "train.learning_rate=0.03", "train.batch=32", cwd=tmp_path, WANDB_SWEEP_ID="s1", WANDB_RUN_ID=run)
+
+    made = tomllib.loads((tmp_path / "runs/wandb-s1-abc/recipe.toml").read_text())
+    assert (made["train"]["learning_rate"], made["train"]["batch"]) == (0.03, 32)
+    assert (tmp_path / "runs/wandb-s1-def/replicate-1/train/result.json").exists()
+
+
+def test_a_recipe_given_to_train_without_its_option_is_explained(tmp_path):
+    begin(tmp_path)
+
+    done = imp("train", "try.toml", cwd=tmp_path, check=False)
+
+    assert done.returncode == 2
+    assert "--recipe try.toml" in done.stderr
+
+
+def test_a_slurm_array_of_workers(tmp_path):
+    begin(tmp_path)
+    imp("sweep", "try.toml", "--wandb", cwd=tmp_path)
+    shutil.copy(tmp_path / "runs/try/sweep/wandb-recipe.toml", tmp_path / "runs/try/recipe.toml")
+
+    imp("slurm", "sweep", "--run", "runs/try", "--array", "4", "--gpus-per-node", "1", cwd=tmp_path)
+
+    script = (tmp_path / "runs/try/slurm/sweep.sh").read_text()
+    assert "--array=1-4" in script
+    assert "imp sweep --run runs/try &" in script
+    done = imp("slurm", "sweep", "--run", "runs/try", "--quantiles", "90", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "--quantiles does not go with sweep" in done.stderr

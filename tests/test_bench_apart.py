@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -25,6 +28,14 @@ def die():
 @pytest.fixture(autouse=True)
 def this_module_can_be_imported_there(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__), prepend=os.pathsep)
+
+
+def stay(noted):
+    """Note which process this is, and go on."""
+    with open(f"{noted}.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.replace(f"{noted}.new", noted)
+    time.sleep(600)
 
 
 def test_a_function_is_called_in_a_process_of_its_own():
@@ -80,3 +91,31 @@ def test_a_process_that_cannot_start_is_one_line(monkeypatch):
 
     with pytest.raises(Failed, match="ended with code 3"):
         apart.call("test_bench_apart:add")
+
+
+def lives(pid):
+    """Whether the process goes on; one that has ended may wait for whoever started it to take notice."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_process_ends_with_the_one_that_asked_even_where_that_is_killed(tmp_path):
+    noted = tmp_path / "pid"
+    source = f"from lottery.bench import apart; apart.call('test_bench_apart:stay', noted={str(noted)!r})"
+    here = os.path.dirname(__file__)
+    asking = subprocess.Popen([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not noted.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    measuring = int(noted.read_text())
+    assert lives(measuring)
+
+    asking.kill()
+    asking.wait()
+
+    while lives(measuring) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not lives(measuring)

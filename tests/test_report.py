@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 
 import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
@@ -10,7 +11,7 @@ from data_prep.errors import InputError
 from lottery import journal
 from lottery.bench.sheet import Bars, Column, Sheet
 from lottery.bench.sheet import write as write_sheet
-from lottery.run import Run
+from lottery.run import Run, open_run
 from lottery.stages import report
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -303,3 +304,15 @@ def test_without_measurements_there_is_no_section_of_them(run):
 
     assert made.measurements == made.left_out == []
     assert "Measurements" not in text(run, "index.html")
+
+
+def test_a_damaged_mask_is_told_and_the_rest_reported(retrained, tmp_path):
+    folder = shutil.copytree(retrained / "runs/digits", tmp_path / "digits")
+    mask = folder / "replicate-1/masks/q50.h5"
+    mask.write_bytes(mask.read_bytes()[:-1])
+
+    made = report.report(open_run(folder))
+
+    assert [line.partition(" is damaged")[0] for line in made.left_out] == [f"left out of the report: {mask}"]
+    assert "layers" not in {chart.name for chart in made.charts}
+    assert (folder / "report/index.html").exists()

@@ -134,6 +134,35 @@ def test_killed_it_goes_on_with_the_trial_that_was_under_way(swept, tmp_path):
     assert "under way" not in {row["status"] for row in resumed}
 
 
+def test_a_trial_that_kills_its_process_twice_is_set_aside(tmp_path):
+    folder = begin(tmp_path, SWEEP.replace("trials = 6", "trials = 2"))
+    killer = "import os; from lottery import start; start.start_tensorflow(); from lottery.engine import loop; "
+    killer += "loop.Trainer.steps = lambda *_: os._exit(9); from lottery import cli; cli.main()"
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", killer, "sweep", "try.toml"], cwd=folder, env=clean_environment())
+        assert done.returncode == 9
+
+    imp("sweep", cwd=folder)
+
+    assert [row["status"] for row in trials(folder)] == ["failed", "complete"]
+    assert "twice in a row" in trials(folder)[0]["reason"]
+
+
+def test_a_trial_whose_end_was_not_told_is_not_trained_again(swept, tmp_path):
+    folder = begin(tmp_path, SWEEP.replace("trials = 6", "trials = 1"))
+    silent = "import os; from lottery.search import study; study.Trial.complete = lambda *_: os._exit(9); "
+    silent += "from lottery import cli; cli.main()"
+    done = subprocess.run([sys.executable, "-c", silent, "sweep", "try.toml"], cwd=folder, env=clean_environment())
+    assert done.returncode == 9
+    journal = folder / "runs/try/sweep/trials/0000/metrics.jsonl"
+    before = journal.stat().st_mtime_ns
+
+    imp("sweep", cwd=folder)
+
+    assert journal.stat().st_mtime_ns == before
+    assert trials(folder)[0]["accuracy"] == trials(swept[0])[0]["accuracy"]
+
+
 def test_a_request_to_stop_saves_the_trial(tmp_path):
     folder = begin(tmp_path, SWEEP.replace("epochs = 2", "epochs = 200").replace("trials = 6", "trials = 1"))
     process = subprocess.Popen(

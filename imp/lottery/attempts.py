@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from data_prep import files
 from lottery.run import Network
 
+DEADLY = 2  # attempts that nobody came out of alive: no third one is made
+KILLS = "set aside: twice in a row the process that trained it died without coming further"
+
 
 @contextlib.contextmanager
 def noted(network: Network) -> Iterator[int]:

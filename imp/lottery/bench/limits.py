@@ -1,10 +1,7 @@
 """`imp bench limits`: how fast this machine copies memory and multiplies matrices, which nothing else can be faster than."""
 
 import statistics
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import numpy as np
 
 from data_prep.errors import Failed
 from lottery.bench import apart, measure
@@ -12,7 +9,6 @@ from lottery.bench.sheet import Bars, Column, Sheet
 from lottery.progress import Reporter
 from lottery.tables import count_of
 
-COPY_BYTES = 1 << 28
 DTYPES = ("float32", "bfloat16", "float16")
 COLUMNS = (
     Column("name", ""),
@@ -30,7 +26,7 @@ def bench_limits(repeats: int, quick: bool, reporter: Reporter) -> Sheet:
     rows = []
     for threads in counts:
         reporter.say(f"copying with {count_of(threads, 'thread')}")
-        rates = _copies(threads, repeats, COPY_BYTES >> 4 if quick else COPY_BYTES)
+        rates = measure.copies(threads, repeats, measure.COPY_BYTES >> 4 if quick else measure.COPY_BYTES)
         rows.append(_row(f"copy, {count_of(threads, 'thread')}", "GB/s", rates))
     for threads in counts:
         reporter.say(f"multiplying with {count_of(threads, 'thread')}")
@@ -64,19 +60,6 @@ def _products(name: str, **how: Any) -> list[dict[str, Any]]:
     except Failed as error:
         raise Failed(f"multiplying with {name}: {error}") from None
     return [_row(f"{dtype} product, {name}", "GFLOP/s", rates) for dtype, rates in found.items()]
-
-
-def _copies(threads: int, repeats: int, size: int) -> list[float]:
-    """GB/s of each run."""
-    source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-    parts = [slice(index * size // threads, (index + 1) * size // threads) for index in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
-
-        def copy() -> None:
-            list(pool.map(lambda part: np.copyto(target[part], source[part]), parts))
-
-        runs = measure.in_turn({"copy": copy}, repeats, Reporter(quiet=True))["copy"]
-    return [size / wall / 1e9 for wall, _ in runs]
 
 
 def _row(name: str, unit: str, rates: list[float]) -> dict[str, Any]:

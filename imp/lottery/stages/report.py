@@ -7,7 +7,7 @@ import gzip
 import io
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ class Report:
     contrasts: list[Contrast]
     measurements: list[Measurement]
     left_out: list[str]
-    """A line for each file among the measurements that cannot be shown."""
+    """A line for each file that should be shown but cannot be read."""
     charts: "list[Chart]"
     cost: list[Row]
 
@@ -90,9 +90,10 @@ def report(run: Run) -> Report:
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
     groups = grouping.groups(rows, run.recipe.delta)
     dense = curves.read(run)
-    drawn = _charts(run, rows, groups, dense)
+    drawn, unread = _charts(run, rows, groups, dense)
     measured, left_out = measurements.read(run.bench)
-    made = Report(headline(groups, run, rows), groups, rows, contrasts(rows), measured, left_out, drawn, tidy.costs(rows))
+    sentences = headline(groups, run, rows)
+    made = Report(sentences, groups, rows, contrasts(rows), measured, [*unread, *left_out], drawn, tidy.costs(rows))
     files.write_text(run.report / "summary.csv", _csv(rows))
     files.write_text(run.report / "summary.md", _markdown(made, run))
     files.write_text(run.report / "training.md", curves.markdown(run.recipe, dense, _environment(run)))
@@ -106,17 +107,26 @@ def report(run: Run) -> Report:
 
 def _charts(
     run: Run, rows: Sequence[Row], groups: Sequence[Group], dense: Mapping[str, Sequence[journal.Row]]
-) -> "list[Chart]":
-    """A chart of each kind of which there is something to show."""
+) -> "tuple[list[Chart], list[str]]":
+    """A chart of each kind of which there is something to show; and a line for each damaged file that others would show."""
     from lottery.results import charts  # Altair, which is slow to load
 
+    unread: list[str] = []
+
+    def read(rows: Callable[[], Any], nothing: Any) -> Any:
+        try:
+            return rows()
+        except InputError as error:
+            unread.append(f"left out of the report: {error}")
+            return nothing
+
     found = tidy.accuracies(groups)
-    layers = tidy.layers(run, run.recipe.thresholds.collapse)
-    bars, cuts = tidy.magnitudes(run)
+    layers = read(lambda: tidy.layers(run, run.recipe.thresholds.collapse), [])
+    bars, cuts = read(lambda: tidy.magnitudes(run), ([], []))
+    course = read(lambda: tidy.courses(run, rows), [])
     tickets = [row for row in found if row["network"] == "ticket"]
-    course = tidy.courses(run, rows)
     training = curves.tidy(dense)
-    return [
+    drawn = [
         *([charts.accuracy(found)] if any(row["network"] != "dense" for row in found) else []),
         *([charts.early_stop(found)] if tickets else []),
         *([charts.differences(found)] if any(row["difference"] is not None for row in tickets) else []),
@@ -125,6 +135,7 @@ def _charts(
         *([charts.courses(course)] if course and tickets else []),
         *([charts.training(training)] if training else []),
     ]
+    return drawn, unread
 
 
 def headline(groups: Sequence[Group], run: Run, rows: Sequence[Row]) -> list[str]:
@@ -176,16 +187,17 @@ def _share(group: Group) -> str:
 
 
 def _worth(run: Run, rows: Sequence[Row], best: Group) -> str:
-    """What a winning ticket reaches, and its size beside the dense network's (where nobody removed their weights)."""
+    """What a winning ticket reaches, and its size beside the dense network's (where nothing happened to their weights)."""
     done = [row for row in rows if row["status"] == "done"]
     place = (best.variant, best.method, best.quantile, best.level, best.rewind_step)
     ticket = next(row for row in done if tuple(row[key] for key in _PLACE) == place)
     replicate = run.replicate(ticket["replicate"])
-    files_of_both = [run.network_in(ticket["folder"]).final, *map(replicate.snapshot, replicate.snapshot_steps()[-1:])]
+    last = max(replicate.snapshot_steps(), default=0)
     reached = f"It reaches {best.test_accuracy:.2%} on test images"
-    if len(files_of_both) < 2 or not all(path.exists() for path in files_of_both):
+    try:
+        small, whole = map(_compressed, (run.network_in(ticket["folder"]).final, replicate.snapshot(last)))
+    except InputError:
         return f"{reached}."
-    small, whole = map(_compressed, files_of_both)
     return f"{reached}; compressed it takes {small / 1000:,.0f} kB, the dense network {whole / 1000:,.0f}."
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from data_prep import files
 from data_prep.errors import Failed, InputError, one_line
-from lottery import grids, locks, recipe, seeds, spaces
+from lottery import attempts, grids, locks, recipe, seeds, spaces
 from lottery.fanout import launcher, share
 from lottery.fanout.share import Seat
 from lottery.preemption import Preempted
@@ -123,23 +123,15 @@ def _work(study: Study, run: Run, seat: Seat, reporter: Reporter) -> None:
 
 def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: Reporter) -> None:
     """One trial to its end, whichever that is."""
-    from lottery.engine import assembly, training
-
     name = f"trial {trial.number + 1} of {study.count}"
     reporter.say(f"{name}: {_told(trial.values)}")
     network = Network(trial.folder)
     try:
         own = dataclasses.replace(run, recipe=values.applied(run.recipe, trial.values))
-        planned = own.plan()
-        trainer = assembly.make_trainer(own, Reporter(quiet=True), devices=devices)
-        task = training.Task(
-            title=name,
-            start=lambda: trainer.drawn(seeds.derive(run.recipe.seed, 1, "initialisation")),
-            last_step=planned.total_steps,
-            order_seed=seeds.derive(run.recipe.seed, 1, "order"),
-            record={"replicate": 1, "first_step": 0, "epochs": planned.total_steps / planned.steps_per_epoch, **trial.values},
-        )
-        result = training.train(trainer, task, network, reporter, lambda: _Watch(trial, own, network.folder))
+        with attempts.noted(network) as deaths:
+            if deaths >= attempts.DEADLY:
+                raise Failed(attempts.KILLS)
+            result = _result(trial, own, network, name, devices, reporter)
     except Pruned:
         trial.prune()
         reporter.say(f"{name}: pruned")
@@ -154,6 +146,24 @@ def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: R
         _forget()
     network.checkpoint.unlink(missing_ok=True)
     network.final.unlink(missing_ok=True)
+
+
+def _result(trial: Trial, run: Run, network: Network, name: str, devices: list[str], reporter: Reporter) -> dict[str, Any]:
+    """What the training of a trial came to; it may have ended before whoever did it could tell."""
+    if result := network.read_result():
+        return result
+    from lottery.engine import assembly, training
+
+    planned = run.plan()
+    trainer = assembly.make_trainer(run, Reporter(quiet=True), devices=devices)
+    task = training.Task(
+        title=name,
+        start=lambda: trainer.drawn(seeds.derive(run.recipe.seed, 1, "initialisation")),
+        last_step=planned.total_steps,
+        order_seed=seeds.derive(run.recipe.seed, 1, "order"),
+        record={"replicate": 1, "first_step": 0, "epochs": planned.total_steps / planned.steps_per_epoch, **trial.values},
+    )
+    return training.train(trainer, task, network, reporter, lambda: _Watch(trial, run, network.folder))
 
 
 def _tell(trial: Trial, result: dict[str, Any], name: str, reporter: Reporter) -> None:

@@ -16,8 +16,6 @@ from lottery.recipe import Stage
 from lottery.run import Network, Run
 from lottery.tracking import track
 
-KILLS = "set aside: twice in a row the process that trained it died without coming further"
-DEADLY = 2  # attempts that nobody came out of alive: no third one is made
 WHOLE = {"prunable": 1.0, "trainable": 1.0, "total": 1.0, "effective": 1.0}
 
 
@@ -40,7 +38,7 @@ class Worker:
                     return network.read_result() or {}
                 network.result.unlink(missing_ok=True)
                 with attempts.noted(network) as deaths:
-                    return self._train(job, network) if deaths < DEADLY else self._failed(job, network, KILLS)
+                    return self._train(job, network) if deaths < attempts.DEADLY else self._failed(job, network, attempts.KILLS)
         except locks.Busy as error:
             return {"status": "busy", "reason": str(error)}
 

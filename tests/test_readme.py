@@ -1,0 +1,176 @@
+"""Every command that the README and its pages show, typed: as it stands, or shortened where it would take minutes."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import IMP, LENET, ROOT, clean_environment, imp
+from PIL import Image
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+SHORT = ["--set", "train.epochs=3", "--set", "model.name=lenet_300_100", "--set", "data.size=8", "--set", "data.crop=0"]
+
+# On a run of LeNet, trained as the README's first commands do it; in this order.
+DAILY = [
+    "imp prepare",
+    "imp train",
+    "imp thresholds --quantiles 60..99",
+    "imp retrain --ranks 3",
+    "imp report",
+    "imp status",
+    "imp explore --snapshots",
+    "imp compare",
+    "imp export --ticket q90-step-000034 --to keras",
+    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --with-ft ulfm -n 3 imp retrain",
+    "imp slurm retrain --nodes 20 --gpus-per-node 4 --time 4:00:00 --submit",
+    "imp slurm retrain --array 20 --gpus-per-node 1 --time 4:00:00 --submit",
+]
+# On another, with two masks.
+MORE = [
+    "imp rounds --levels 5 --ranks 3",
+    "imp train --replicate 4",
+    "imp retrain --until-decided 7",
+]
+# Each in a place of its own, with what is added to make it short.
+ALONE = {
+    "imp doctor": [],
+    "imp bench limits --out bench": ["--quick"],
+    "imp prepare folder:photos --size 64": [],
+    "imp run --records data/folder-photos-64": ["--set", "train.epochs=3", "--set", "model.name=lenet_300_100"],
+    "imp sweep pipelines/digits.toml": [*SHORT, "--set", "sweep.trials=1"],
+    "imp run pipelines/digits.toml": SHORT,
+}
+# Installation, which .ci/run and people type.
+INSTALLED = [
+    "pip install -c constraints.txt -e '.[local]' && imp run pipelines/digits.toml",
+    "pip install -c constraints.txt -e '.[local,test]' && pytest",
+]
+
+
+def shown():
+    """The lines of command that the pages show, without what is remarked behind them."""
+    lines = [line for page in PAGES for line in page.read_text().splitlines()]
+    commands = [
+        re.sub(r"\s{2,}#.*", "", line.strip()) for line in lines if re.match(r"    (imp|pip|mpirun|[A-Z_]+=\d) ?", line)
+    ]
+    return [command for command in commands if "/" not in command.split()[0]]
+
+
+def typed(command, folder, check=True):
+    words = shlex.split(command)
+    variables = dict(word.split("=") for word in words if re.fullmatch(r"[A-Z_]+=\w+", word))
+    words = [word for word in words if word.split("=")[0] not in variables]
+    words = [str(Path(sys.executable).with_name(word)) if word in ("imp", "mpirun") else word for word in words]
+    done = subprocess.run(words, cwd=folder, env=clean_environment(**variables), capture_output=True, text=True)
+    if check:
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def test_every_command_of_the_pages_is_run_here():
+    assert set(shown()) == {*DAILY, *MORE, *ALONE, *INSTALLED} - {"imp run pipelines/digits.toml"}
+
+
+@pytest.fixture(scope="module")
+def lenet(tmp_path_factory):
+    """A folder whose latest run is of LeNet, prepared and nothing else."""
+    folder = tmp_path_factory.mktemp("readme")
+    settings = [*LENET, "--set", "train.snapshots=0,2ep", "--set", "retrain.rewind=0,2ep", "--set", "retrain.controls=[]"]
+    imp("prepare", *settings, cwd=folder)
+    return folder
+
+
+def test_the_commands_of_daily_use_one_after_another(lenet, tmp_path):
+    folder = shutil.copytree(lenet, tmp_path / "work", symlinks=True)
+    for command in DAILY:
+        done = typed(command, folder, check="--submit" not in command)
+        assert "Traceback" not in done.stderr
+        if "--submit" in command and not shutil.which("sbatch"):
+            assert (done.returncode, "no sbatch" in done.stderr) == (2, True)
+
+    run = folder / "runs/latest"
+    assert len(list((run / "replicate-1/masks").iterdir())) >= 40
+    assert len(list((run / "replicate-1/retrain").glob("*/ticket/result.json"))) >= 80
+    assert (run / "report/index.html").exists()
+    assert (run / "export/replicate-1/q90-step-000034-ticket.keras").exists()
+    assert (run / "slurm/retrain.sh").exists()
+
+
+def test_the_commands_for_more_than_one_shot(lenet, tmp_path):
+    folder = shutil.copytree(lenet, tmp_path / "work", symlinks=True)
+    for command in ("imp train", "imp thresholds", *MORE):
+        typed(command, folder)
+
+    run = folder / "runs/latest"
+    assert (run / "replicate-1/rounds/weights-step-000000/05/ticket/result.json").exists()
+    assert (run / "replicate-4/train/result.json").exists()
+
+
+@pytest.mark.parametrize("command", ALONE)
+def test_a_command_of_the_pages(command, tmp_path):
+    shutil.copytree(ROOT / "pipelines", tmp_path / "pipelines")
+    if "photos" in command:
+        photographs(tmp_path / "photos")
+    if "--records" in command:
+        typed("imp prepare folder:photos --size 64", tmp_path)
+
+    typed(shlex.join([*shlex.split(command), *ALONE[command]]), tmp_path)
+
+
+def photographs(folder):
+    rng = np.random.default_rng(0)
+    for name in ("cats", "dogs"):
+        (folder / name).mkdir(parents=True)
+        for index in range(120):
+            Image.fromarray(rng.integers(0, 256, (80, 90, 3), np.uint8)).save(folder / name / f"{index}.jpg")
+
+
+def test_the_python_of_the_readme_works(smoke):
+    folder, _ = smoke
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    reading = next(block for block in blocks if "open_results" in block)
+    code = reading.replace("runs/digits", "runs/smoke")
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=clean_environment(), capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert "q90-step-" in done.stdout
+
+
+def test_the_network_of_the_readme_is_trained(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "mynets.py").write_text(next(block for block in blocks if "mynets.py" in block))
+    (tmp_path / "my.toml").write_text('name = "my"\n[model]\nname = "mynets:build"\n[train]\nepochs = 3\n[data]\nsize = 8\n')
+
+    done = subprocess.run(
+        [IMP, "run", "my.toml", "--set", "thresholds.quantiles=50", "--set", "retrain.controls=[]"],
+        cwd=tmp_path,
+        env=clean_environment(PYTHONPATH="."),
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_link_and_picture_leads_to_a_file():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_command_stands_in_the_table():
+    readme = (ROOT / "README.md").read_text()
+    commands = re.findall(
+        r"app\.(?:command\(.*?\)\(\w+\.(\w+)\)|add_typer\(\w+, name=\"(\w+)\"\))", (ROOT / "imp/lottery/cli.py").read_text()
+    )
+    names = {name.replace("run_all", "run") for pair in commands for name in pair if name}
+
+    assert {name for name in names if f"| `imp {name}" not in readme} == set()

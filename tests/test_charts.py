@@ -83,10 +83,13 @@ def test_a_chart_is_a_png_an_svg_and_a_table(chart):
 
 
 @pytest.mark.parametrize("draw", [charts.accuracy, charts.early_stop, charts.differences])
-def test_one_ticket_can_be_drawn(run, draw):
+@pytest.mark.parametrize("quantile", ["60", "100"])
+def test_one_ticket_can_be_drawn_also_one_that_keeps_nothing(run, draw, quantile):
     ticket(run, 1, "60", 0.9)
+    ticket(run, 2, quantile, 0.9)
 
     assert draw(rows_of(run)).png().startswith(PNG)
+    assert "NaN" not in draw(rows_of(run)).svg()
 
 
 def test_the_same_rows_give_the_same_picture(run):
@@ -124,6 +127,17 @@ def test_the_heat_map_has_a_cell_for_each_ticket_with_its_verdict(run):
 
     assert [(row["mask"], row["verdict"]) for row in cells] == [("q60", "matching"), ("q90", "not matching")]
     assert [row["points"] for row in cells] == pytest.approx([1, -5])
+
+
+def test_courses_of_a_network_that_keeps_nothing_are_drawn():
+    rows = [{**row, "density": 0.0 if row["network"] == "random" else row["density"]} for row in COURSE]
+
+    assert "NaN" not in charts.courses(rows).svg()
+
+
+def test_without_one_threshold_for_all_layers_none_is_spoken_of():
+    assert "threshold" in charts.magnitudes(BARS, CUTS).explained
+    assert "threshold" not in charts.magnitudes(BARS, []).explained
 
 
 def test_layers_and_magnitudes_are_drawn_of_the_first_replicate():

@@ -17,6 +17,19 @@ with locks.writing(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
+WRITE = """
+import sys
+from pathlib import Path
+from lottery import locks
+
+print("writing", flush=True)
+while True:
+    try:
+        with locks.writing(Path(sys.argv[1])):
+            pass
+    except locks.Busy:
+        pass
+"""
 LOOK = """
 import sys
 from pathlib import Path
@@ -169,3 +182,14 @@ def test_a_lock_that_a_full_disk_prevented_can_be_taken_by_the_same_process_late
 
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "held"), done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_writers_who_remove_the_folder_behind_them_do_not_trip_each_other(tmp_path):
+    folder = tmp_path / "made" / "for nothing"
+    with another_process(WRITE, folder) as other:
+        held = 0
+        while held < 300:
+            with contextlib.suppress(locks.Busy), locks.writing(folder):
+                held += 1
+
+        assert other.poll() is None

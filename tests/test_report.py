@@ -120,6 +120,19 @@ def test_the_headline_names_the_sparsest_winning_ticket_of_each_series(run):
     ]
 
 
+def test_the_headline_speaks_of_the_ticket_that_it_names_where_denser_ones_do_not_match(tmp_path):
+    run = Run(tmp_path / "run", planned("60,75,90"))
+    dense(run, 0.90, 0.91, 0.92)
+    all_replicates(run, "60", 0.001)
+    all_replicates(run, "75", -0.05)
+    all_replicates(run, "90", 0.02)
+
+    assert report.report(run).headline[1] == (
+        "Rewound to 1ep, tickets match down to one that keeps 10.00% of the prunable weights (+2.00 points against dense), but "
+        "not, or not yet, at 25.00%. It reaches 92.00% on test images."
+    )
+
+
 def test_the_headline_of_rounds_names_their_method_and_what_they_are_held_against(one):
     in_round(one, 1, "lr", 1, 0.93)
     in_round(one, 1, "lr", 1, 0.92, variant="extended")

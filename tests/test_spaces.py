@@ -62,7 +62,7 @@ def test_a_key_stands_once():
 def test_what_a_recipe_cannot_have_is_refused_before_anything_is_trained(line, words):
     name = line.split("=")[0]
     with pytest.raises(InputError, match=words) as error:
-        values.check(Recipe(), spaces.parse([line]))
+        values.searched(recipe.resolve({"sweep": {"space": [line]}}))
 
     assert "sweep.space" in str(error.value) or name in str(error.value)
     assert "--set" not in str(error.value)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import IMP, clean_environment, imp
+from helpers import IMP, SLOWLY, clean_environment, imp
 
 SWEEP = """
 name = "try"
@@ -114,15 +114,21 @@ def test_another_recipe_is_not_mixed_in(swept, tmp_path):
 
 def test_killed_it_goes_on_with_the_trial_that_was_under_way(swept, tmp_path):
     folder = begin(tmp_path)
-    journal = folder / "runs/try/sweep/trials/0002/metrics.jsonl"
+    trial = folder / "runs/try/sweep/trials/0002"
     process = subprocess.Popen(
-        [IMP, "sweep", "try.toml"], cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, "-c", SLOWLY, "sweep", "try.toml"],
+        cwd=folder,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
-    deadline = time.monotonic() + 120
-    while not journal.exists() and time.monotonic() < deadline and process.poll() is None:
+    deadline = time.monotonic() + 300
+    while not (trial / "checkpoint.h5").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.005)
     process.kill()
     process.communicate()
+    assert (trial / "checkpoint.h5").exists()
+    assert not (trial / "result.json").exists()
 
     imp("sweep", cwd=folder)
 
@@ -132,6 +138,22 @@ def test_killed_it_goes_on_with_the_trial_that_was_under_way(swept, tmp_path):
     ]
     assert len(resumed) == 6
     assert "under way" not in {row["status"] for row in resumed}
+
+
+def test_killed_while_the_values_of_a_trial_were_drawn(tmp_path):
+    folder = begin(tmp_path, SWEEP.replace("trials = 6", "trials = 2"))
+    half = "import os; from optuna.trial import Trial; Trial.suggest_categorical = lambda *_, **__: os._exit(9); "
+    done = subprocess.run(
+        [sys.executable, "-c", half + "from lottery import cli; cli.main()", "sweep", "try.toml"],
+        cwd=folder,
+        env=clean_environment(),
+    )
+    assert done.returncode == 9
+
+    imp("sweep", cwd=folder)
+
+    assert [row["status"] for row in trials(folder)] == ["complete", "complete"]
+    assert all(row["train.batch"] and row["train.learning_rate"] for row in trials(folder))
 
 
 def test_a_trial_that_kills_its_process_twice_is_set_aside(tmp_path):
@@ -298,3 +320,5 @@ def test_a_slurm_array_of_workers(tmp_path):
     done = imp("slurm", "sweep", "--run", "runs/try", "--quantiles", "90", cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "--quantiles does not go with sweep" in done.stderr
+    done = imp("slurm", "sweep", "--run", "runs/try", "--replicate", "2", cwd=tmp_path, check=False)
+    assert "--replicate does not go with sweep" in done.stderr

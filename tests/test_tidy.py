@@ -1,12 +1,14 @@
 """The rows behind the report's charts."""
 
+import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 from handmade import all_replicates, dense, in_rounds, planned, ticket
 
-from lottery import journal, masks, store
+from lottery import journal, masks, recipe, store
 from lottery.results import grouping, listing, tidy
 from lottery.run import Run, open_run
 
@@ -58,6 +60,30 @@ def test_layers_count_what_each_mask_keeps(real):
         assert row["share"] == pytest.approx(kept.mean())
         assert not row["collapsed"]
     assert all(row["collapsed"] for row in tidy.layers(real, 1.0))
+
+
+def test_of_a_mask_of_all_variables_only_what_is_pruned_is_shown(real, tmp_path):
+    run = Run(shutil.copytree(real.folder, tmp_path / "run"), recipe.resolve({"thresholds": {"scope": "all"}}))
+    replicate = run.replicate(1)
+    mask = masks.load(replicate.mask(50)) | {"bn/moving_mean": np.zeros(4, bool)}
+    replicate.mask(50).unlink()
+    masks.save(replicate.mask(50), mask, {})
+
+    rows = tidy.layers(run, 0.001)
+
+    assert "bn/moving_mean" not in {row["layer"] for row in rows}
+
+
+def test_layerwise_thresholds_are_no_lines_of_a_common_histogram(real, tmp_path):
+    run = Run(shutil.copytree(real.folder, tmp_path / "run"), real.recipe)
+    table = json.loads(run.replicate(1).thresholds.read_text())
+    table["quantiles"] = [{**row, "threshold": None} for row in table["quantiles"]]
+    run.replicate(1).thresholds.write_text(json.dumps(table))
+
+    bars, cuts = tidy.magnitudes(run)
+
+    assert cuts == []
+    assert bars
 
 
 def test_magnitudes_count_every_weight_that_is_not_zero(real):

@@ -61,6 +61,7 @@ def fake(monkeypatch):
 
     module.init = init
     monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setattr(tracking, "_told", set())
     return module
 
 
@@ -118,10 +119,11 @@ def test_an_error_at_the_start_is_told_once_and_not_fatal(fake, capfd):
 
     out, err = capfd.readouterr()
     assert out == ""
-    assert err == "wandb is off for this network (no route to host); metrics.jsonl has everything\n"
+    assert err == "wandb mirrors nothing (no route to host); metrics.jsonl has everything\n"
 
 
 def test_a_missing_wandb_is_told_once_and_not_fatal(monkeypatch, capfd):
+    monkeypatch.setattr(tracking, "_told", set())
     monkeypatch.setitem(sys.modules, "wandb", None)
 
     mirror(tracker())
@@ -138,7 +140,16 @@ def test_an_error_on_the_way_is_told_once_and_not_fatal(fake, capfd, call):
 
     out, err = capfd.readouterr()
     assert out == ""
-    assert err == f"wandb is off for this network ({call} failed); metrics.jsonl has everything\n"
+    assert err == f"wandb mirrors nothing ({call} failed); metrics.jsonl has everything\n"
+
+
+def test_the_same_error_of_many_networks_is_told_once(fake, capfd):
+    fake.run = ConnectionError("no route to host")
+
+    for _ in range(5):
+        mirror(tracker())
+
+    assert capfd.readouterr().err.count("no route to host") == 1
 
 
 def test_an_error_without_a_message_is_told_by_its_kind(fake, capfd):
@@ -175,7 +186,7 @@ def test_a_slow_server_is_not_waited_for(fake, capfd):
 
     assert time.monotonic() - began < 1
     tracking.wait(0.1)
-    assert capfd.readouterr().err == "wandb did not take the metrics of 1 networks in time; metrics.jsonl has everything\n"
+    assert capfd.readouterr().err == "wandb did not take 1 of its runs in time; metrics.jsonl has everything\n"
     fake.run.released.set()
 
 
@@ -214,6 +225,7 @@ def test_the_report_is_an_artifact_in_the_group_of_the_run(fake, kept, tmp_path)
     (folder / "report" / "index.html").touch()
 
     tracking.publish(recipe.resolve({}, ["track.wandb=offline"]), folder, folder / "report")
+    tracking.wait()
 
     (artifact,) = kept
     assert (artifact.name, artifact.type, artifact.files) == ("digits-report", "report", [("index.html", "index.html")])
@@ -231,8 +243,9 @@ def test_a_report_that_cannot_be_published_is_told_and_not_fatal(fake, capfd):
     fake.run = ConnectionError("no route to host")
 
     tracking.publish(recipe.resolve({}, ["track.wandb=online"]), Path("runs/digits"), Path("runs/digits/report"))
+    tracking.wait()
 
-    assert capfd.readouterr().err == "wandb is off for the report (no route to host); metrics.jsonl has everything\n"
+    assert capfd.readouterr().err == "wandb mirrors nothing (no route to host); metrics.jsonl has everything\n"
 
 
 @contextlib.contextmanager
@@ -266,6 +279,7 @@ tracked.log({ROW!r})
 tracked.finish({RESULT!r})
 tracking.wait()
 tracking.publish(recipe.resolve({{}}, ["track.wandb=offline"]), folder, folder / "report")
+tracking.wait()
 """
     (tmp_path / "run" / "report").mkdir(parents=True)
     (tmp_path / "run" / "report" / "index.html").write_text("a report")

@@ -85,7 +85,11 @@ def _read(descriptor: int) -> Holder:
 
 def _acquire(path: Path) -> int:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # its last holder has removed the folder, in which it left nothing
+            path.parent.mkdir(parents=True, exist_ok=True)
+            continue
         try:
             _flock(descriptor)
         except BlockingIOError:

@@ -1,7 +1,10 @@
 """Tables for a terminal, or for a log file, where they are as wide as they need to be."""
 
+import csv
+import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 LOG_WIDTH = 200
 
@@ -28,3 +31,12 @@ def percent(share: float | None) -> str:
 def count_of(count: int, noun: str) -> str:
     """Such as `1 thread`, `2 threads`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """The rows as CSV under a line of their columns; what else a row has is left out, what it lacks stays empty."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()

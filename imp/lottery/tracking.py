@@ -1,5 +1,5 @@
-"""Weights & Biases as a mirror of metrics.jsonl, one run per network. Never needed, never fatal, never waited for: whatever it
-does, it does in a thread of its own while the training goes on."""
+"""Weights & Biases as a mirror of metrics.jsonl, one run per network. Never needed, never fatal, never waited for but at the
+end of a command: whatever it does, it does in a thread of its own while the training goes on."""
 
 import os
 import queue
@@ -17,6 +17,7 @@ INIT_SECONDS = 20
 FINISH_SECONDS = 20  # that the end of a process waits for all that is still to be sent
 
 _sending: list[threading.Thread] = []
+_told: set[str] = set()
 
 
 class Tracker:
@@ -27,9 +28,7 @@ class Tracker:
         self._calls: queue.SimpleQueue[Callable[[Any], None] | None] = queue.SimpleQueue()
         self._mirrors = start is not None
         if start:
-            thread = threading.Thread(target=self._mirror, args=(start,), name="wandb mirror", daemon=True)
-            _sending.append(thread)
-            thread.start()
+            _send(lambda: self._mirror(start))
 
     def log(self, row: dict[str, Any]) -> None:
         figures = {key: value for key, value in row.items() if key not in ("step", "timing")}
@@ -51,7 +50,7 @@ class Tracker:
                 call(run)
         except Exception as error:  # no account, no network, no disk: a mirror must not end a training, whatever breaks in it
             self._mirrors = False
-            _complain("for this network", error)
+            _complain(error)
 
 
 def track(recipe: "Recipe", folder: Path, network: Path) -> Tracker:
@@ -64,8 +63,11 @@ def track(recipe: "Recipe", folder: Path, network: Path) -> Tracker:
 def publish(recipe: "Recipe", folder: Path, report: Path) -> None:
     """Keep the report of the run in `folder` as an artifact of a W&B run beside those of its networks, if the recipe asks for
     mirroring. A failure is told in one line."""
-    if recipe.track.wandb == "off":
-        return
+    if recipe.track.wandb != "off":
+        _send(lambda: _publish(recipe, folder, report))
+
+
+def _publish(recipe: "Recipe", folder: Path, report: Path) -> None:
     try:
         import wandb
 
@@ -76,7 +78,13 @@ def publish(recipe: "Recipe", folder: Path, report: Path) -> None:
         run.log_artifact(artifact)
         run.finish()
     except Exception as error:
-        _complain("for the report", error)
+        _complain(error)
+
+
+def _send(work: Callable[[], None]) -> None:
+    thread = threading.Thread(target=work, name="wandb mirror", daemon=True)
+    _sending.append(thread)
+    thread.start()
 
 
 def wait(seconds: float = FINISH_SECONDS) -> None:
@@ -87,7 +95,7 @@ def wait(seconds: float = FINISH_SECONDS) -> None:
     left = sum(thread.is_alive() for thread in _sending)
     _sending.clear()
     if left:
-        print(f"wandb did not take the metrics of {left} networks in time; metrics.jsonl has everything", file=sys.stderr)
+        print(f"wandb did not take {left} of its runs in time; metrics.jsonl has everything", file=sys.stderr)
 
 
 def agents_run() -> Path | None:
@@ -112,6 +120,9 @@ def _start(recipe: "Recipe", folder: Path, name: str) -> Any:
     )
 
 
-def _complain(what: str, error: Exception) -> None:
+def _complain(error: Exception) -> None:
+    """Once for each reason, however many networks it is true of."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    print(f"wandb is off {what} ({reason}); metrics.jsonl has everything", file=sys.stderr)
+    if reason not in _told:
+        _told.add(reason)
+        print(f"wandb mirrors nothing ({reason}); metrics.jsonl has everything", file=sys.stderr)

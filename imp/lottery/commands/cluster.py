@@ -24,9 +24,9 @@ class Stage(StrEnum):
     def own(self) -> tuple[str, ...]:
         shared = ("--nodes", "--tasks-per-node", "--per-gpu", "--array")
         return {
-            "train": (),
-            "retrain": ("--quantiles", "--rewind", *shared),
-            "rounds": ("--levels", *shared),
+            "train": ("--replicate",),
+            "retrain": ("--replicate", "--quantiles", "--rewind", *shared),
+            "rounds": ("--replicate", "--levels", *shared),
             "sweep": ("--nodes", "--tasks-per-node", "--array"),
         }[self]
 
@@ -60,7 +60,11 @@ def slurm(
 
     target = opened(run, chosen=replicate)
     given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--levels": levels, "--per-gpu": per_gpu}
-    _check(stage, target, given | {"--nodes": nodes, "--tasks-per-node": tasks_per_node, "--array": array})
+    _check(
+        stage,
+        target,
+        given | {"--replicate": replicate or None, "--nodes": nodes, "--tasks-per-node": tasks_per_node, "--array": array},
+    )
     replicates = [str(number) for number in target.chosen]
     tasks = f"1-{array}" if array else None
     if stage is Stage.train and len(target.numbers()) > 1:
@@ -92,13 +96,14 @@ def _check(stage: Stage, target: "Run", given: dict[str, Any]) -> None:
     """Raise what the job would end with, or BadParameter for an option of another stage."""
     from lottery.stages.retrain import checked_jobs
     from lottery.stages.rounds import checked_rounds
-    from lottery.stages.sweep import check as check_sweep
 
     for option, value in given.items():
         if value is not None and option not in stage.own:
             raise typer.BadParameter(f"{option} does not go with {stage}")
     if stage is Stage.sweep:
-        check_sweep(target)
+        from lottery.search.values import searched
+
+        searched(target.recipe)
         return
     planned = target.plan()
     if stage is Stage.retrain:

@@ -16,12 +16,16 @@ def explore(
     run: RunOption = None,
     at: Annotated[str, typer.Option(metavar="POINT", help="The dense network at a snapshot: 0, 34it, 1ep or end.")] = "end",
     ticket: Annotated[str | None, typer.Option(metavar="NAME", help="A trained one instead, such as q90-step-000034.")] = None,
-    variant: Annotated[str, typer.Option(help="ticket, reinit, shuffle, random or extended.")] = "ticket",
+    variant: Annotated[
+        str | None, typer.Option(help="ticket, reinit, shuffle, random or extended.", show_default="ticket")
+    ] = None,
     replicate: Annotated[int, typer.Option(min=1, help="Which replicate's.")] = 1,
     scope: Annotated[
         str | None, typer.Option(help="kernels, pointwise or all, nothing excluded; else what the recipe prunes.")
     ] = None,
-    quantiles: Annotated[str, typer.Option(metavar="GRID", help="Of |w|, in per cent.")] = "50,75,90,99",
+    quantiles: Annotated[
+        str | None, typer.Option(metavar="GRID", help="Of |w|, in per cent.", show_default="50,75,90,99")
+    ] = None,
     in_all: Annotated[bool, typer.Option("--in-all", help="All variables together, none by itself.")] = False,
     snapshots: Annotated[bool, typer.Option("--snapshots", help="How the norms move over the dense training.")] = False,
     as_json: JsonOption = False,
@@ -37,11 +41,15 @@ def explore(
     chosen = SCOPES[scope] if scope else None
     source = opened(run, must_exist=True)
     if snapshots:
-        if ticket or at != "end":
-            raise InputError("--snapshots is about the dense network at all its snapshots: leave --ticket and --at out")
+        if ticket or variant or quantiles or at != "end":
+            raise InputError("--snapshots is about the norms of the dense network at all its snapshots: leave the others out")
         _show_course(explore.course(source, replicate, chosen), in_all, as_json)
         return
-    found = explore.explore(source, at, ticket, variant, replicate, chosen, quantiles)
+    if variant and not ticket:
+        raise InputError(f"--variant {variant}: of which ticket? Name it with --ticket")
+    given = {"variant": variant, "quantiles": quantiles}
+    wanted = {name: value for name, value in given.items() if value is not None}
+    found = explore.explore(source, at, ticket, replicate=replicate, scope=chosen, **wanted)
     if in_all:
         found = dataclasses.replace(found, norms=found.norms[-1:])
     if as_json:

@@ -17,7 +17,7 @@ WATCH_SECONDS = 2.0
 
 
 def report(run: RunOption = None, as_json: JsonOption = False) -> None:
-    """Accuracy against density, with controls and verdicts: HTML, Markdown, CSV and a figure."""
+    """Accuracy against density, with controls and verdicts: a page with charts, and each as PNG, SVG and CSV."""
     from lottery.stages.report import HEADINGS, report
     from lottery.tracking import publish
 

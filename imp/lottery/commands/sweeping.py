@@ -25,6 +25,7 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """Search for hyperparameters; any number of these commands share a search, also under mpirun."""
+    from lottery.fanout.launcher import launched_rank
     from lottery.stages import sweep as stage
 
     target = opened(run, recipe, set_, records=records)
@@ -32,9 +33,12 @@ def sweep(
         from lottery.search import agents
 
         path = agents.write(target)
+        stage.prepared(target, reporter())
         print(f"{path}: hand it to `wandb sweep`, and start agents as that says")
         return
     outcome = stage.sweep(target, reporter())
+    if launched_rank():
+        return
     if as_json:
         print_json(outcome.as_json())
     else:

@@ -1,9 +1,7 @@
 """The report's charts: Vega-Lite, by Altair. The same definition is a chart with hover values in the page, a PNG and an SVG."""
 
-import csv
 import dataclasses
 import functools
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +9,7 @@ import altair as alt
 import vl_convert
 
 from lottery.results.listing import Row
+from lottery.tables import csv_text
 
 WIDTH, HEIGHT = 760, 320
 COLOURS = ("#3b7dd8", "#e0812b", "#2f9e5f", "#c94f9b", "#8a63d2", "#a0892c", "#d24b4b", "#4aa3a3")
@@ -36,11 +35,7 @@ class Chart:
         return dict(_styled(self.drawing).to_dict())
 
     def csv(self) -> str:
-        buffer = io.StringIO()
-        writer = csv.DictWriter(buffer, list(self.rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        return buffer.getvalue()
+        return csv_text(list(self.rows[0]), self.rows)
 
     def png(self) -> bytes:
         return bytes(vl_convert.vegalite_to_png(self._on_paper(), ppi=RESOLUTION))
@@ -111,7 +106,7 @@ def _dense(rows: Sequence[Row]) -> list[Row]:
 
 def _pruned(rows: Sequence[Row]) -> alt.Chart:
     """Tickets and controls by density, a colour for each series."""
-    found = [row for row in rows if row["network"] != "dense"]
+    found = [row for row in rows if row["network"] != "dense" and row["density"] > 0]  # where a logarithm ends
     named = list(dict.fromkeys(row["series"] for row in found))
     colour = alt.Color("series:N", title=None).scale(domain=named, range=list(COLOURS))
     return alt.Chart(alt.InlineData(found)).encode(x=_density(found), color=colour)
@@ -135,7 +130,7 @@ _TIPS = (
 
 
 def _density(rows: Sequence[Row]) -> alt.X:
-    ticks = sorted({row["density"] for row in rows if row["density"] > 0})
+    ticks = sorted({row["density"] for row in rows})
     axis = alt.Axis(values=ticks, format=".3~p", labelOverlap="greedy", grid=False)
     scale = alt.Scale(type="log", reverse=True, nice=False, padding=20)
     return alt.X("density:Q", title="density: share of prunable weights kept", scale=scale, axis=axis)
@@ -240,11 +235,11 @@ def magnitudes(rows: Sequence[Row], thresholds: Sequence[Row]) -> Chart:
             tooltip=["mask:N", alt.Tooltip("threshold:Q", format=".4~g")],
         )
     )
+    told = "; each mask drops what lies left of its threshold" if cuts else ""
     return Chart(
         "magnitudes",
         "Where the weights sit",
-        f"The prunable weights of replicate {rows[0]['replicate']}'s dense network by magnitude; each mask drops what lies "
-        "left of its threshold.",
+        f"The prunable weights of replicate {rows[0]['replicate']}'s dense network by magnitude{told}.",
         rows,
         alt.layer(bars, lines).properties(width=WIDTH, height=HEIGHT * 2 // 3),
     )
@@ -259,7 +254,7 @@ def courses(rows: Sequence[Row]) -> Chart:
     labelled = [row | {"label": " ".join(row[key] for key in ("network", "method", "mask", "rewind"))} for row in rows]
     lines = alt.Chart(alt.InlineData(labelled)).encode(x=x, y=y, detail="label:N")
     density = alt.Color("density:Q", title="density").scale(
-        type="log", scheme="viridis", domain=[min(row["density"] for row in rows) or 1e-4, 1.0]
+        type="log", scheme="viridis", domain=[min(row["density"] for row in rows if row["density"] > 0), 1.0], clamp=True
     )
     shown = alt.when(alt.datum.network == "dense").then(alt.value(GREY)).otherwise(density.legend(format=".3~p"))
     drawn = lines.mark_line().encode(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import keras
 
 _DEFAULTS = {"variant": "dense", "method": "oneshot", "quantile": None, "level": None}
-QUARTILES = (25, 50, 75, 90, 99)
+QUANTILES = (25, 50, 75, 90, 99)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +85,9 @@ class Trained:
         """A row for each time it was looked at: `step`, `epoch`, losses and accuracies (0 .. 1) of each split, seconds."""
         return _frame([self.network], [{"name": self.name}])
 
-    def norms(self, quantiles: Iterable[float] = QUARTILES) -> pandas.DataFrame:
-        """The magnitudes of its prunable weights, as `Results.norms` gives them."""
+    def norms(self, quantiles: Iterable[float] = QUANTILES) -> pandas.DataFrame:
+        """The magnitudes of its prunable weights at its end, in the columns of `Results.norms`; averages over the training
+        where the recipe has them."""
         return _norms(self.state(), self.run.recipe, quantiles)
 
     def model(self) -> "keras.Model":
@@ -156,9 +157,9 @@ class Results:
         """The dense network at one of those steps: weights, BatchNorm statistics and optimizer slots, path -> array."""
         return lookup.snapshot(lookup.replicate(self.run, replicate), step)
 
-    def norms(self, step: int | None = None, replicate: int = 1, quantiles: Iterable[float] = QUARTILES) -> pandas.DataFrame:
-        """Magnitudes of the prunable weights of the dense network after `step` steps (at its end unless told otherwise): a row
-        for each variable and one for all of them, with `count`, `zeros`, `min`, `max`, `mean`, `norm`, `q50`, ..."""
+    def norms(self, step: int | None = None, replicate: int = 1, quantiles: Iterable[float] = QUANTILES) -> pandas.DataFrame:
+        """Magnitudes of the raw prunable weights of the dense network after `step` steps (at its end unless told otherwise):
+        a row for each variable and one for all of them, with `count`, `zeros`, `min`, `max`, `mean`, `norm`, `q50`, ..."""
         last = max(self.snapshots(replicate), default=0)
         return _norms(self.snapshot(last if step is None else step, replicate), self.recipe, quantiles)
 
@@ -168,7 +169,9 @@ class Results:
         if not place.thresholds.exists():
             raise InputError(f"{place.folder} has no masks yet: run `imp thresholds` first")
         rows = files.read_json(place.thresholds)["quantiles"]
-        return pandas.DataFrame([{**row, **row["density"]} for row in rows]).drop(columns=["density", "disconnected"])
+        return pandas.DataFrame([{**row, **row["density"]} for row in rows]).drop(
+            columns=["density", "disconnected"], errors="ignore"
+        )
 
     def mask(self, quantile: float, replicate: int = 1) -> masks.Mask:
         """The mask of a quantile: path -> array of booleans, True where a weight is kept."""

@@ -14,7 +14,7 @@ from lottery.grids import quantile_name
 from lottery.jobs import FROM_SCRATCH
 from lottery.results.grouping import Group
 from lottery.results.listing import Row, place
-from lottery.run import Replicate, Run
+from lottery.run import Run
 
 POINTS = 60  # of a course, which a chart of hundreds of them can show
 BINS = 60
@@ -76,18 +76,23 @@ def layers(run: Run, least: float) -> list[Row]:
             "collapsed": path in emptied,
         }
         for number in run.known_numbers()
-        for source, name, mask in _masks(run.replicate(number))
+        for source, name, mask in _masks(run, number)
         for emptied in [masks.collapsed(mask, least)]
         for path, kept in ((path, mask[path]) for path in norms.in_order(mask))
     ]
 
 
-def _masks(replicate: Replicate) -> Iterator[tuple[str, str, masks.Mask]]:
-    """Every mask of a replicate: `oneshot` or its chain of rounds, its name, and itself."""
-    for quantile in replicate.quantiles():
-        yield "oneshot", f"q{quantile_name(quantile)}", masks.load(replicate.mask(quantile))
-    for level in replicate.levels():
-        yield level.folder.parent.name, f"round {int(level.folder.name)}", masks.load(level.mask)
+def _masks(run: Run, number: int) -> Iterator[tuple[str, str, masks.Mask]]:
+    """Every mask of a replicate, as networks are trained under it: `oneshot` or its chain of rounds, its name, and itself."""
+    replicate = run.replicate(number)
+    found = [("oneshot", f"q{quantile_name(quantile)}", replicate.mask(quantile)) for quantile in replicate.quantiles()]
+    found += [(level.folder.parent.name, f"round {int(level.folder.name)}", level.mask) for level in replicate.levels()]
+    for source, name, path in found:
+        mask = masks.load(path)
+        if run.recipe.thresholds.scope == "all":  # which ranks statistics too
+            last = max(replicate.snapshot_steps())
+            mask = masks.trainable_part(mask, store.load_state(replicate.snapshot(last), slots=False).weights)
+        yield source, name, mask
 
 
 def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:

@@ -1,1 +1,1 @@
-"""Hyperparameters searched: what is searched (`space`), the study that remembers every trial, and the page of what it found."""
+"""Hyperparameters searched: values put into a recipe, the study that remembers every trial, and the page of what it found."""

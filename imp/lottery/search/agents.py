@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from data_prep import files
-from lottery import grids, recipe, spaces
+from lottery import grids, recipe
 from lottery.recipe import Recipe
 from lottery.run import Run
 from lottery.search import values
@@ -16,8 +16,7 @@ from lottery.spaces import Choice, Dimension, Range
 def write(run: Run) -> Path:
     """Write `wandb.yaml`, and beside it the recipe that it names; return where it is. Raises InputError for what cannot be
     searched."""
-    dimensions = spaces.parse(run.recipe.sweep.space)
-    values.check(run.recipe, dimensions)
+    dimensions = values.searched(run.recipe)
     base = run.sweep / "wandb-recipe.toml"
     file = run.sweep / "wandb.yaml"
     base.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +28,7 @@ def write(run: Run) -> Path:
 def content(wanted: Recipe, dimensions: list[Dimension], base: Path) -> dict[str, Any]:
     """The sweep as W&B writes one: Bayesian search, poor trials ended early, and the command of its agents."""
     settings = wanted.sweep
-    classes = [f"data.classes={settings.classes}"] if settings.classes else []
+    classes = [f"data.classes={settings.classes}", "data.path="] if settings.classes else []
     grace = grids.parse_point(settings.grace)
     return {
         "name": f"{wanted.name} sweep",

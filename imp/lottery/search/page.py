@@ -109,8 +109,9 @@ def html(found: Outcome, recipe: Recipe) -> str:
     drawn = [course(found)] if any(one.accuracy is not None for one in found.trials) else []
     drawn += [importance(found)] if found.importances else []
     drawn += [parallel(found, dimensions)] if any(one.status == "complete" for one in found.trials) else []
+    of = f" of the first {recipe.sweep.classes} classes" if recipe.sweep.classes else ""
     table = [found.cells(one) for one in found.ranked()]
-    return pages.fill("search/page.html", outcome=found, charts=drawn, table=table, name=recipe.name, script=script())
+    return pages.fill("search/page.html", outcome=found, charts=drawn, table=table, name=recipe.name, of=of, script=script())
 
 
 def course(found: Outcome) -> Chart:

@@ -39,7 +39,7 @@ class Study:
     def __init__(self, folder: Path, dimensions: Sequence[Dimension], count: int, startup: int, grace: float, seed: int):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.count, self.startup, self.seed = folder, count, startup, seed
-        self.distributions = {dimension.key: _distribution(dimension) for dimension in dimensions}
+        self.dimensions = dimensions
         backend = JournalFileBackend(str(folder / "journal.log"))
         self.study = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend),
@@ -58,10 +58,16 @@ class Study:
             yield chosen
 
     def _left(self, held: contextlib.ExitStack) -> "Trial | None":
+        """A trial under way on which nobody is at work. Its worker may have been killed in the midst of drawing its values."""
         for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            with contextlib.suppress(locks.Busy):
-                held.enter_context(locks.writing(self.place(frozen.number)))
-                return Trial(self, frozen.number, optuna.trial.Trial(self.study, frozen._trial_id))
+            place = self.place(frozen.number)
+            if locks.holder(place):
+                continue
+            with contextlib.suppress(locks.Busy), contextlib.ExitStack() as mine:
+                mine.enter_context(locks.writing(place))
+                if self.trials()[frozen.number].state is TrialState.RUNNING:  # it may have been told in between
+                    held.enter_context(mine.pop_all())
+                    return Trial(self, frozen.number, self._drawn(optuna.trial.Trial(self.study, frozen._trial_id)))
         return None
 
     def _new(self, held: contextlib.ExitStack) -> "Trial | None":
@@ -72,9 +78,20 @@ class Study:
         self.study.sampler = optuna.samplers.TPESampler(
             n_startup_trials=self.startup, multivariate=True, constant_liar=True, seed=seed
         )
-        asked = self.study.ask(self.distributions)
+        asked = self.study.ask()
         held.enter_context(locks.writing(self.place(asked.number)))
-        return Trial(self, asked.number, asked)
+        return Trial(self, asked.number, self._drawn(asked))
+
+    def _drawn(self, asked: optuna.trial.Trial) -> optuna.trial.Trial:
+        """The same with a value for each dimension; those that it has already stay."""
+        for dimension in self.dimensions:
+            if isinstance(dimension, Choice):
+                asked.suggest_categorical(dimension.key, dimension.values)
+            elif isinstance(dimension.low, int) and isinstance(dimension.high, int):
+                asked.suggest_int(dimension.key, dimension.low, dimension.high, log=dimension.log)
+            else:
+                asked.suggest_float(dimension.key, dimension.low, dimension.high, log=dimension.log)
+        return asked
 
     def place(self, number: int) -> Path:
         return self.folder / "trials" / f"{number:04d}"
@@ -119,13 +136,13 @@ class Trial:
         self.values: dict[str, Any] = dict(asked.params)
         self.folder = study.place(number)
 
-    def report(self, accuracy: float, epoch: float) -> None:
-        """Tell what it has come to. Raises Pruned where that is too little."""
+    def report(self, accuracy: float, epoch: float, is_last: bool) -> None:
+        """Tell what it has come to. Raises Pruned where that is too little, and there is something left to save."""
         stage = round(epoch * STAGES)
         known = self.study.study.get_trials(deepcopy=False)[self.number].intermediate_values
         if stage not in known:
             self._asked.report(accuracy, stage)
-        if self._asked.should_prune():
+        if not is_last and self._asked.should_prune():
             raise Pruned
 
     def complete(self, accuracy: float) -> None:
@@ -138,11 +155,3 @@ class Trial:
         """It diverged, or raised: kept with its reason, and not tried again."""
         self._asked.set_user_attr("reason", reason)
         self.study.study.tell(self._asked, state=TrialState.FAIL)
-
-
-def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
-    if isinstance(dimension, Choice):
-        return optuna.distributions.CategoricalDistribution(dimension.values)
-    if isinstance(dimension.low, int) and isinstance(dimension.high, int):
-        return optuna.distributions.IntDistribution(dimension.low, dimension.high, log=dimension.log)
-    return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)

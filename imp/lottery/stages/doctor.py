@@ -19,6 +19,8 @@ from lottery.fanout import launcher
 from lottery.tables import count_of
 
 PROBE_SECONDS = 60.0  # TensorFlow's start on a cold disk takes some
+SINFO_SECONDS = 10.0
+RANKS = 2
 LITTLE_DISK = 5e9  # bytes
 MARK = "found: "
 
@@ -37,7 +39,8 @@ class Finding:
 
 
 def doctor(runs: Path) -> list[Finding]:
-    """Look at everything; run directories would lie in `runs`. Each look takes a few seconds at most, and none raises."""
+    """Look at everything; run directories would lie in `runs`. What does not answer is given up after a while, and none
+    raises."""
     looks: list[Callable[[], list[Finding]]] = [_machine, _tensorflow, _gpus, _mpi, _slurm, _wandb, lambda: _disk(runs)]
     return [finding for look in looks for finding in look()]
 
@@ -129,15 +132,14 @@ def _mpi() -> list[Finding]:
     except InputError:
         remedy = "load the MPI that mpi4py found, or pip install -e '.[local]'"
         return [Finding("MPI", "limited", f"{library}; no mpirun", remedy)]
-    ranks = max(2, len(os.sched_getaffinity(0)))
-    line, variables = launcher.command(ranks, [])
+    line, variables = launcher.command(RANKS, [])
     line = [*line[: line.index(sys.executable)], sys.executable, "-c", _RANKS]
     total, said = _probe(line, variables)
-    if total != ranks:
+    if total != RANKS:
         got = f"{total} of them found each other" if total else said
         remedy = "mpirun and mpi4py must be of one MPI: which mpirun is first on PATH?"
-        return [Finding("MPI", "limited", f"{library}; {starter} started {ranks} ranks: {got}", remedy)]
-    text = f"{library}; {starter} starts {ranks} ranks that find each other"
+        return [Finding("MPI", "limited", f"{library}; {starter} started {RANKS} ranks: {got}", remedy)]
+    text = f"{library}; {starter} starts {RANKS} ranks that find each other"
     if launcher.tolerates_faults(starter):
         return [Finding("MPI", "good", f"{text}; ranks outlive each other (ULFM)")]
     remedy = "nothing is lost: type the command again; an Open MPI 5 built with ULFM goes on by itself"
@@ -147,9 +149,12 @@ def _mpi() -> list[Finding]:
 def _slurm() -> list[Finding]:
     if not shutil.which("sbatch"):
         return [Finding("Slurm", "good", "none here")]
-    done = subprocess.run(["sinfo", "--noheader", "--format=%P %D"], capture_output=True, text=True)
+    remedy = "ask who runs the cluster; imp slurm writes its scripts all the same"
+    try:
+        done = subprocess.run(["sinfo", "--noheader", "--format=%P %D"], capture_output=True, text=True, timeout=SINFO_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [Finding("Slurm", "limited", f"sbatch is here, sinfo does not answer: {first_line(error)}", remedy)]
     if done.returncode:
-        remedy = "ask who runs the cluster; imp slurm writes its scripts all the same"
         return [Finding("Slurm", "limited", f"sbatch is here, sinfo says: {_last(done.stderr)}", remedy)]
     partitions = ", ".join(f"{name} ({nodes} nodes)" for name, nodes in map(str.split, done.stdout.splitlines()))
     tasks = launcher.unused_tasks(1)
@@ -170,7 +175,7 @@ def _has_key() -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
-    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").rpartition("/")[2]
+    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").rstrip("/").rpartition("/")[2]
     return netrc.is_file() and f"machine {host}" in netrc.read_text(errors="replace")
 
 

@@ -1,10 +1,8 @@
 """Stage 5: the report. index.html with everything on one page; summary.csv with every network, summary.md with the groups and
 how they differ, training.md with the course of the dense trainings; each chart as PNG, SVG and CSV."""
 
-import csv
 import dataclasses
 import gzip
-import io
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ from lottery.results.grouping import Group
 from lottery.results.listing import Row
 from lottery.results.measurements import Measurement
 from lottery.run import Run
+from lottery.tables import csv_text
 
 if TYPE_CHECKING:
     from lottery.results.charts import Chart
@@ -94,7 +93,7 @@ def report(run: Run) -> Report:
     measured, left_out = measurements.read(run.bench)
     sentences = headline(groups, run, rows)
     made = Report(sentences, groups, rows, contrasts(rows), measured, [*unread, *left_out], drawn, tidy.costs(rows))
-    files.write_text(run.report / "summary.csv", _csv(rows))
+    files.write_text(run.report / "summary.csv", csv_text(listing.COLUMNS, rows))
     files.write_text(run.report / "summary.md", _markdown(made, run))
     files.write_text(run.report / "training.md", curves.markdown(run.recipe, dense, _environment(run)))
     for chart in drawn:
@@ -147,8 +146,8 @@ def headline(groups: Sequence[Group], run: Run, rows: Sequence[Row]) -> list[str
     ]
     for key, tickets in grouping.series(groups).items():
         sentences.append(_sentence(_series_name(*key), tickets))
-        if best := grouping.sparsest_matching(tickets):
-            sentences[-1] += f" {_worth(run, rows, best)}"
+        if matching := [group for group in tickets if group.verdict == "matching"]:
+            sentences[-1] += f" {_worth(run, rows, matching[-1])}"
     missing = sum(group.planned - group.count for group in groups)
     if missing:
         sentences.append(f"{missing} of {sum(group.planned for group in groups)} networks have no result: see `imp status`.")
@@ -279,14 +278,6 @@ def _interval(difference: Difference, scale: float, form: str) -> str:
 
 def _runs(count: int) -> str:
     return "one run" if count == 1 else f"mean of {count} runs"
-
-
-def _csv(rows: Sequence[Row]) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, listing.COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def _markdown(made: Report, run: Run) -> str:

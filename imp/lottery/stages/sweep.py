@@ -1,15 +1,15 @@
 """A sweep: dense trainings whose hyperparameters are proposed by what earlier ones came to. One of any number of workers."""
 
-import csv
 import dataclasses
 import gc
-import io
+import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_prep import files
-from data_prep.errors import Failed, InputError, one_line
+from data_prep.errors import Failed, InputError, first_line, one_line
 from lottery import attempts, grids, locks, recipe, seeds, spaces
 from lottery.fanout import launcher, share
 from lottery.fanout.share import Seat
@@ -22,7 +22,11 @@ from lottery.search.study import PATIENCE_SECONDS, Pruned, Study, Trial, patient
 from lottery.spaces import Dimension
 from lottery.stages.prepare import prepare_set
 from lottery.start import start_tensorflow
+from lottery.tables import csv_text
 from lottery.tracking import Tracker, track
+
+if TYPE_CHECKING:
+    from lottery.engine.loop import Trainer
 
 MADE_WITH = "sweep.json"
 
@@ -36,15 +40,6 @@ def subset(run: Run) -> Run:
     return dataclasses.replace(run, recipe=run.recipe.model_copy(update={"data": data}))
 
 
-def check(run: Run) -> list[Dimension]:
-    """What is searched. Raises InputError where that cannot be."""
-    dimensions = spaces.parse(run.recipe.sweep.space)
-    if not dimensions:
-        raise InputError("sweep.space is empty: name what to search, such as train.learning_rate=0.01..1:log")
-    values.check(run.recipe, dimensions)
-    return dimensions
-
-
 def _open(run: Run, dimensions: list[Dimension], training_images: int) -> Study:
     """The study of a run's sweep, begun where there is none. Raises InputError where it was begun with another recipe."""
     settings = run.recipe.sweep
@@ -56,11 +51,12 @@ def _open(run: Run, dimensions: list[Dimension], training_images: int) -> Study:
     return Study(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed)
 
 
-def _prepared(run: Run, reporter: Reporter) -> int:
+def prepared(run: Run, reporter: Reporter) -> int:
     """The number of training images of the set that trials train on, which one of the workers makes if it is missing."""
+    on = subset(run)
     while True:
         try:
-            return prepare_set(run.recipe.records(), run.records(), reporter).count("train")
+            return prepare_set(on.recipe.records(), on.records(), reporter).count("train")
         except locks.Busy:
             time.sleep(PATIENCE_SECONDS)
 
@@ -89,21 +85,25 @@ def sweep(run: Run, reporter: Reporter) -> "page.Outcome":
     Any number of processes may do this at once on one run. What a killed one left is gone on with. Raises Preempted once the
     trial under way is saved, and Failed when all trials are over and none came to its end.
     """
-    dimensions = check(run)
-    study = _open(run, dimensions, _prepared(subset(run), reporter))
-    _work(study, subset(run), _seat(run), reporter)
-    outcome = page.outcome(study, run.recipe)
-    _write(run, outcome)
+    dimensions, seat = values.searched(run.recipe), _seat(run)
+    share.take(seat)
+    study = _open(run, dimensions, prepared(run, reporter))
+    _work(study, subset(run), seat, reporter)
+    with patiently(run.sweep / "choosing"):
+        outcome = page.outcome(study, run.recipe)
+        _write(run, outcome)
     if outcome.best is None and not outcome.under_way:
         raise Failed(f"no trial of {run.sweep} came to its end: see {run.sweep / 'trials.csv'}")
     return outcome
 
 
 def _seat(run: Run) -> Seat:
-    """What this worker trains on: its part of what the ranks on this host find, or all where it is alone."""
-    ranks = launcher.local_size() or 1
-    seats = share.seats(dict.fromkeys(range(1, ranks + 1), share.here()), run.recipe.train.threads)
-    return seats[(launcher.local_rank() or 0) + 1]
+    """What this worker trains on: its part of what the ranks on this host find, or all where it is alone. Where there are
+    fewer GPUs than ranks, which may be those that a scheduler gave to each, they share them."""
+    station = share.here()
+    ranks = min(launcher.local_size() or 1, len(station.gpus) or sys.maxsize)
+    seats = share.seats(dict.fromkeys(range(1, ranks + 1), station), run.recipe.train.threads)
+    return seats[(launcher.local_rank() or 0) % ranks + 1]
 
 
 def _work(study: Study, run: Run, seat: Seat, reporter: Reporter) -> None:
@@ -113,7 +113,6 @@ def _work(study: Study, run: Run, seat: Seat, reporter: Reporter) -> None:
             if trial is None:
                 return
             if not devices:
-                share.take(seat)
                 start_tensorflow()
                 from lottery.engine.devices import set_up_tensorflow
 
@@ -138,8 +137,9 @@ def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: R
     except (Preempted, locks.Busy):
         raise
     except Exception as error:  # such as a batch that does not fit into memory: the others go on
-        trial.fail(one_line(error) or f"{type(error).__name__}: {error}")
-        reporter.say(f"{name}: failed: {one_line(error) or error}")
+        reason = one_line(error) or f"{type(error).__name__}: {first_line(error)}"
+        trial.fail(reason)
+        reporter.say(f"{name}: failed: {reason}")
     else:
         _tell(trial, result, name, reporter)
     finally:
@@ -163,7 +163,18 @@ def _result(trial: Trial, run: Run, network: Network, name: str, devices: list[s
         order_seed=seeds.derive(run.recipe.seed, 1, "order"),
         record={"replicate": 1, "first_step": 0, "epochs": planned.total_steps / planned.steps_per_epoch, **trial.values},
     )
-    return training.train(trainer, task, network, reporter, lambda: _Watch(trial, run, network.folder))
+    if network.checkpoint.exists() and not _goes_on(network, trainer):
+        network.checkpoint.unlink()
+    watch = partial(_Watch, trial, run, network.folder, planned.total_steps)
+    return training.train(trainer, task, network, reporter, watch)
+
+
+def _goes_on(network: Network, trainer: "Trainer") -> bool:
+    """Whether what a killed worker saved was made on such devices as these; else the trial begins anew."""
+    from lottery.engine import checkpoints
+
+    saved = checkpoints.load(network.checkpoint)
+    return (saved.replicas, saved.xla) == (trainer.replicas, trainer.xla)
 
 
 def _tell(trial: Trial, result: dict[str, Any], name: str, reporter: Reporter) -> None:
@@ -187,13 +198,13 @@ def _forget() -> None:
 class _Watch(Tracker):
     """Hands each accuracy to the trial, which may end the training, and to W&B where the recipe asks for it."""
 
-    def __init__(self, trial: Trial, run: Run, folder: Path):
+    def __init__(self, trial: Trial, run: Run, folder: Path, last_step: int):
         super().__init__()
-        self.trial, self.mirror = trial, track(run.recipe, run.folder, folder)
+        self.trial, self.last_step, self.mirror = trial, last_step, track(run.recipe, run.folder, folder)
 
     def log(self, row: dict[str, Any]) -> None:
         self.mirror.log(row)
-        self.trial.report(row["validation_accuracy"], row["epoch"])
+        self.trial.report(row["validation_accuracy"], row["epoch"], row["step"] >= self.last_step)
 
     def finish(self, result: dict[str, Any]) -> None:
         self.mirror.finish(result)
@@ -204,23 +215,13 @@ def _told(drawn: dict[str, Any]) -> str:
 
 
 def _write(run: Run, outcome: "page.Outcome") -> None:
-    with patiently(run.sweep / "choosing"):
-        files.write_text(run.sweep / "trials.csv", _csv(outcome))
-        files.write_text(run.sweep / "index.html", page.html(outcome, run.recipe))
-        if outcome.best is not None:
-            best = values.applied(run.recipe, outcome.best.values)
-            head = (
-                f"# The best of {len(outcome.trials)} trials of imp sweep: {outcome.best.accuracy:.2%} of the validation images"
-            )
-            files.write_text(run.sweep / "best.toml", f"{head}.\n\n{recipe.to_toml(best)}")
-
-
-def _csv(outcome: "page.Outcome") -> str:
-    buffer = io.StringIO()
-    keys = outcome.keys
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("trial", "status", "accuracy", "epochs", "seconds", "reason", *keys))
-    for one in outcome.trials:
-        drawn = [one.values.get(key) for key in keys]
-        writer.writerow((one.number, one.status, one.accuracy, one.epochs, one.seconds, one.reason, *drawn))
-    return buffer.getvalue()
+    rows = [{**dataclasses.asdict(one), **one.values} for one in outcome.trials]
+    columns = ("number", "status", "accuracy", "epochs", "seconds", "reason", *outcome.keys)
+    files.write_text(run.sweep / "trials.csv", csv_text(columns, rows))
+    files.write_text(run.sweep / "index.html", page.html(outcome, run.recipe))
+    if outcome.best is not None:
+        best = values.applied(run.recipe, outcome.best.values)
+        classes = f", {run.recipe.sweep.classes} classes alone" if run.recipe.sweep.classes else ""
+        came_to = f"{outcome.best.accuracy:.2%} of the validation images{classes}"
+        head = f"# The best of {len(outcome.trials)} trials of imp sweep: {came_to}."
+        files.write_text(run.sweep / "best.toml", f"{head}\n\n{recipe.to_toml(best)}")

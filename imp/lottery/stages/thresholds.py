@@ -1,7 +1,5 @@
 """Stage 3: quantiles of the magnitudes of the dense network's final weights, and one mask per quantile."""
 
-import csv
-import io
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -13,6 +11,7 @@ from data_prep.errors import InputError
 from lottery import cuts, grids, identity, masks, ranking, store
 from lottery.progress import Reporter
 from lottery.run import Replicate, Run
+from lottery.tables import csv_text
 
 COLUMNS = ("quantile", "threshold", "pruned", "remaining", "prunable", "trainable", "total", "effective", "warning")
 
@@ -45,7 +44,10 @@ def _replicate(run: Run, number: int, asked: Sequence[Fraction], last: int, repo
             files.remove_stale(replicate.folder)
             state = store.load_state(replicate.snapshot(last), slots=False)
             table = {"replicate": number, **_write(run, replicate, state, _wanted(run, asked))}
-            files.write_text(replicate.thresholds.with_suffix(".csv"), _csv(table))
+            files.write_text(
+                replicate.thresholds.with_suffix(".csv"),
+                csv_text(COLUMNS, [{**row, **row["density"], "warning": cuts.warning(row)} for row in table["quantiles"]]),
+            )
             files.write_json(replicate.thresholds, table)
     _say(replicate, table, reporter)
     return table
@@ -105,12 +107,3 @@ def _row(quantile: Fraction, rankings: Sequence[ranking.Ranking], mask: masks.Ma
         "pruned": sum(kept.size for kept in mask.values()) - remaining,
         "remaining": remaining,
     }
-
-
-def _csv(table: dict[str, Any]) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for row in table["quantiles"]:
-        writer.writerow({**row, **row["density"], "warning": cuts.warning(row)})
-    return buffer.getvalue()

@@ -43,7 +43,7 @@ STANDARD: dict[str, Any] = {
     "train": {"batch": 128},
 }
 
-# The same where accuracy counts too: without records the images are digits, of which mirrored ones are others.
+# The same where accuracy counts too: without records the images are digits, and a mirrored digit is no digit.
 LEARNABLE: dict[str, Any] = {**STANDARD, "data": {"size": 32}}
 
 

@@ -66,15 +66,6 @@ def test_pruned_weights_are_exactly_zero_in_every_file_of_the_smoke_run(smoke):
         assert json.loads(path.with_name("result.json").read_text())["exact_zeros"] >= pruned
 
 
-def test_the_readme_s_python_runs(smoke):
-    folder, _ = smoke
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
-
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=clean_environment())
-
-    assert done.stdout.startswith("(3, 3, 3, 16) 0."), done.stderr
-
-
 def test_a_finished_run_is_not_done_again(smoke):
     folder, _ = smoke
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs/smoke/replicate-1").rglob("*") if path.is_file()}

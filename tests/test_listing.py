@@ -58,7 +58,7 @@ def test_the_row_of_a_missing_network_has_its_place_and_no_figures(run):
     row = listing.rows(run)[-1]
 
     known = {"replicate": 3, "variant": "ticket", "quantile": 60.0, "rewind": "1ep", "rewind_step": 45, "status": "missing"}
-    known |= {"method": "oneshot", "against": "dense"}
+    known |= {"method": "oneshot", "against": "dense", "folder": "replicate-3/retrain/q60-step-000045/ticket"}
     assert row == dict.fromkeys(listing.COLUMNS) | known
     assert tuple(row) == listing.COLUMNS
 
@@ -79,7 +79,7 @@ def test_a_network_that_is_no_longer_in_the_grids_keeps_its_row(run):
 
 
 def test_the_row_of_a_ticket(run):
-    ticket(run, 2, "90", 0.905, exact_zeros=1234)
+    ticket(run, 2, "90", 0.905, exact_zeros=1234, replicas=4)
 
     row = done(run)[-1]
 
@@ -108,6 +108,8 @@ def test_the_row_of_a_ticket(run):
         "test_accuracy_there": pytest.approx(0.895),
         "epochs": 19.0,
         "seconds": 12.0,
+        "devices": 4,
+        "folder": "replicate-2/retrain/q90-step-000045/ticket",
     }
     assert tuple(row) == listing.COLUMNS
 

@@ -215,8 +215,8 @@ def _told(drawn: dict[str, Any]) -> str:
 
 
 def _write(run: Run, outcome: "page.Outcome") -> None:
-    rows = [{**dataclasses.asdict(one), **one.values} for one in outcome.trials]
-    columns = ("number", "status", "accuracy", "epochs", "seconds", "reason", *outcome.keys)
+    rows = [{"trial": one.number, **dataclasses.asdict(one), **one.values} for one in outcome.trials]
+    columns = ("trial", "status", "accuracy", "epochs", "seconds", "reason", *outcome.keys)
     files.write_text(run.sweep / "trials.csv", csv_text(columns, rows))
     files.write_text(run.sweep / "index.html", page.html(outcome, run.recipe))
     if outcome.best is not None:

@@ -25,7 +25,6 @@ DAILY = [
     "imp report",
     "imp status",
     "imp explore --snapshots",
-    "imp compare",
     "imp export --ticket q90-step-000034 --to keras",
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --with-ft ulfm -n 3 imp retrain",
     "imp slurm retrain --nodes 20 --gpus-per-node 4 --time 4:00:00 --submit",
@@ -36,13 +35,14 @@ MORE = [
     "imp rounds --levels 5 --ranks 3",
     "imp train --replicate 4",
     "imp retrain --until-decided 7",
+    "imp compare",
 ]
 # Each in a place of its own, with what is added to make it short.
 ALONE = {
     "imp doctor": [],
     "imp bench limits --out bench": ["--quick"],
     "imp prepare folder:photos --size 64": [],
-    "imp run --records data/folder-photos-64": ["--set", "train.epochs=3", "--set", "model.name=lenet_300_100"],
+    "imp run --records data/folder-photos-64": ["--set", "train.epochs=8", "--set", "model.name=lenet_300_100"],
     "imp sweep pipelines/digits.toml": [*SHORT, "--set", "sweep.trials=1"],
     "imp run pipelines/digits.toml": SHORT,
 }

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,10 @@ def check(master: str) -> None:
 def _context(master: str, log: Path) -> Iterator[Any]:
     """A SparkContext whose Java process writes its messages to `log`: no setting of its own keeps them all off a terminal."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault(
+        "PYTHONWARNINGS", "ignore::FutureWarning"
+    )  # of its workers: pandas 3, with which RDDs have no business
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway

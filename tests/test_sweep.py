@@ -102,6 +102,18 @@ def test_more_trials_are_added_to_those_there_are(swept, tmp_path):
     assert [row["accuracy"] for row in after[:6]] == [row["accuracy"] for row in before]
 
 
+def test_a_damaged_journal_is_named(swept, tmp_path):
+    folder = shutil.copytree(swept[0], tmp_path / "damaged", symlinks=True)
+    with open(folder / "runs/try/sweep/journal.log", "a") as journal:
+        journal.write('{"half\nand more\n')
+
+    done = imp("sweep", cwd=folder, check=False)
+
+    assert done.returncode == 2
+    assert "journal.log is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_another_recipe_is_not_mixed_in(swept, tmp_path):
     folder = shutil.copytree(swept[0], tmp_path / "other", symlinks=True)
 

@@ -32,20 +32,22 @@ def trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") ->
     if result["status"] != "done":
         reason = str(result.get("reason", "see `imp status`")).strip().splitlines()[-1]
         raise InputError(f"{network.folder} is {result['status']} ({reason}): take another, or train it again")
-    state = store.load_state(place.snapshot(result["step"]) if ticket == DENSE else network.final)
+    path = place.snapshot(result["step"]) if ticket == DENSE else network.final
+    state = store.load_state(path, slots=bool(run.recipe.train.ema))
     if run.recipe.train.ema:
         averages = {path: state.slots[f"ema/{path}"] for path in state.weights}
         state = dataclasses.replace(state, weights=averages)
     return result, state
 
 
-def snapshot(place: Replicate, step: int) -> store.State:
-    """The dense network after `step` steps. Raises InputError where it was not saved then, with the steps at which it was."""
+def snapshot(place: Replicate, step: int, slots: bool = True) -> store.State:
+    """The dense network after `step` steps, its slots left out unless `slots`. Raises InputError where it was not saved then,
+    with the steps at which it was."""
     saved = place.snapshot_steps()
     if step not in saved:
         there = f"there are snapshots of steps {', '.join(map(str, saved))}" if saved else "run `imp train` first"
         raise InputError(f"{place.folder} was not saved at step {step}: {there}")
-    return store.load_state(place.snapshot(step))
+    return store.load_state(place.snapshot(step), slots)
 
 
 def find(place: Replicate, ticket: str, variant: str = "ticket") -> Network:

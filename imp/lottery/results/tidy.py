@@ -87,12 +87,12 @@ def _masks(run: Run, number: int) -> Iterator[tuple[str, str, masks.Mask]]:
     replicate = run.replicate(number)
     found = [("oneshot", f"q{quantile_name(quantile)}", replicate.mask(quantile)) for quantile in replicate.quantiles()]
     found += [(level.folder.parent.name, f"round {int(level.folder.name)}", level.mask) for level in replicate.levels()]
+    ranks_statistics = found and run.recipe.thresholds.scope == "all"
+    last = max(replicate.snapshot_steps(), default=0)
+    weights = store.load_state(replicate.snapshot(last), slots=False).weights if ranks_statistics else {}
     for source, name, path in found:
         mask = masks.load(path)
-        if run.recipe.thresholds.scope == "all":  # which ranks statistics too
-            last = max(replicate.snapshot_steps())
-            mask = masks.trainable_part(mask, store.load_state(replicate.snapshot(last), slots=False).weights)
-        yield source, name, mask
+        yield source, name, masks.trainable_part(mask, weights) if ranks_statistics else mask
 
 
 def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:

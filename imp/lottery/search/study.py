@@ -12,6 +12,7 @@ import optuna
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
+from data_prep.errors import InputError, first_line
 from lottery import locks, seeds
 from lottery.spaces import Choice, Dimension
 
@@ -33,21 +34,24 @@ class Study:
 
     Values after the first ones are proposed by the tree-structured Parzen estimator (Bergstra et al. 2011), from a seed that
     depends on how many trials there have been; a trial is pruned when its best accuracy so far is under the median of the
-    others' at that stage (Golovin et al. 2017).
+    others' at that stage (Golovin et al. 2017). Raises InputError where the journal is damaged.
     """
 
     def __init__(self, folder: Path, dimensions: Sequence[Dimension], count: int, startup: int, grace: float, seed: int):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.count, self.startup, self.seed = folder, count, startup, seed
         self.dimensions = dimensions
-        backend = JournalFileBackend(str(folder / "journal.log"))
-        self.study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(backend),
-            study_name=NAME,
-            direction="maximize",
-            load_if_exists=True,
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=round(grace * STAGES)),
-        )
+        journal = folder / "journal.log"
+        try:
+            self.study = optuna.create_study(
+                storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal))),
+                study_name=NAME,
+                direction="maximize",
+                load_if_exists=True,
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=round(grace * STAGES)),
+            )
+        except ValueError as error:
+            raise InputError(f"{journal} is damaged ({first_line(error)}): remove {folder} and begin the sweep again") from None
 
     @contextlib.contextmanager
     def trial(self) -> Iterator["Trial | None"]:

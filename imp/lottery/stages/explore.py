@@ -102,7 +102,7 @@ def explore(
         _, state = lookup.trained(run, place, ticket, variant)
         name = ticket if variant == "ticket" else f"{ticket} {variant}"
     else:
-        state = lookup.snapshot(place, _step(run, place, at))
+        state = lookup.snapshot(place, _step(run, place, at), slots=False)
         name = "dense"
     return Explored(f"{place.folder.name}, {name}, step {state.step}", wanted, norms.table(_weights(run, state, scope), wanted))
 
@@ -111,8 +111,8 @@ def course(run: Run, replicate: int = 1, scope: Scope | None = None) -> Course:
     """How the dense network's weights moved over its snapshots. Raises InputError where there are none yet."""
     place = lookup.replicate(run, replicate)
     steps = place.snapshot_steps() or [0]
-    first = _weights(run, lookup.snapshot(place, steps[0]), scope)
-    found = [norms.movements(step, _weights(run, lookup.snapshot(place, step), scope), first) for step in steps]
+    first = _weights(run, lookup.snapshot(place, steps[0], slots=False), scope)
+    found = [norms.movements(step, _weights(run, lookup.snapshot(place, step, slots=False), scope), first) for step in steps]
     planned = listing.trained_plan(run)
     per_epoch = planned.steps_per_epoch if planned else run.plan().steps_per_epoch
     return Course(f"{place.folder.name}, dense, from step {steps[0]}", per_epoch, found)

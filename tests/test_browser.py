@@ -1,10 +1,14 @@
-"""The report in a real browser: every chart is drawn, and nothing is complained of."""
+"""The pages in a real browser: every chart is drawn, and nothing is complained of."""
 
 import re
 import shutil
 import subprocess
 
 import pytest
+from helpers import ROOT
+
+from lottery import recipe, spaces
+from lottery.search.page import Attempt, Outcome, html
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium")
@@ -18,6 +22,16 @@ def browse(page, tmp_path, *options):
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
+def assert_drawn(document, count):
+    charts = document.split('<div class="chart')[1:]
+    assert len(charts) == count
+    for chart in charts:
+        drawn = chart.split("</figure>")[0]
+        assert "<svg" in drawn
+        assert len(re.findall(r"<path|<rect", drawn)) > 5
+        assert "NaN" not in drawn
+
+
 @pytest.mark.parametrize("scheme", ["0", "1"], ids=["dark", "light"])
 def test_every_chart_of_the_report_is_drawn_and_the_console_stays_empty(smoke, tmp_path, scheme):
     folder, _ = smoke
@@ -27,13 +41,26 @@ def test_every_chart_of_the_report_is_drawn_and_the_console_stays_empty(smoke, t
     )
 
     assert console == []
-    charts = document.split('<div class="chart')[1:]
-    assert len(charts) == 7
-    for chart in charts:
-        drawn = chart.split("</figure>")[0]
-        assert "<svg" in drawn
-        assert len(re.findall(r"<path|<rect", drawn)) > 5
-        assert "NaN" not in drawn
+    assert_drawn(document, 7)
+
+
+def test_every_chart_of_a_sweep_is_drawn_and_the_console_stays_empty(tmp_path):
+    made = recipe.resolve(recipe.load(ROOT / "pipelines/digits.toml"))
+    lows, highs = ({found.key: found.ends[end] for found in spaces.parse(made.sweep.space)} for end in (0, -1))
+    trials = [
+        Attempt(1, "complete", 0.5, 2.0, 3.0, "", lows),
+        Attempt(2, "complete", 0.75, 2.0, 3.0, "", highs),
+        Attempt(3, "pruned", 0.25, 1.0, 1.5, "", lows),
+        Attempt(4, "failed", None, None, None, "the loss is not finite", highs),
+    ]
+    shares = {key: 1 / len(lows) for key in lows}
+    written = tmp_path / "index.html"
+    written.write_text(html(Outcome(trials, trials[1], shares, list(lows), planned=4), made))
+
+    document, console = browse(written, tmp_path, "--dump-dom")
+
+    assert console == []
+    assert_drawn(document, 3)
 
 
 def test_the_report_fits_on_printed_pages(smoke, tmp_path):

@@ -98,7 +98,7 @@ def test_an_optimizer_takes_the_steps_of_its_formula(tensorflow, monkeypatch, se
         ({"optimizer": "adam"}, {"mean", "variance", "steps"}),
         ({"optimizer": "adam", "ema": 0.9}, {"mean", "variance", "steps", "ema"}),
     ],
-    ids=str,
+    ids=range(5),
 )
 def test_there_is_a_slot_of_each_kind_that_is_used_for_every_weight(settings, kinds):
     variables = [keras.Variable(weight, dtype="float32", name=name) for name, weight in drawn(0).items()]

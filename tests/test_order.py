@@ -123,7 +123,7 @@ PLAIN = {"size": 32, "crop": 0}
         ({"crop": 4, "flip": True, "cutout": 8}, {"corner", "mirrored", "hole"}),
         ({"resized_crop": 0.3, "flip": True, "cutout": 8}, {"box", "mirrored", "hole"}),
     ],
-    ids=str,
+    ids=range(7),
 )
 def test_only_what_is_asked_for_is_drawn(asked, names):
     assert order.draws(Data(**{**PLAIN, **asked}), 5, 0, 0).keys() == names

@@ -13,6 +13,8 @@ from pathlib import Path
 from data_prep import files
 from data_prep.errors import InputError
 
+TRIES = 100  # at a folder that others remove as fast
+
 _held: dict[Path, int] = {}  # folders that this process writes, and the descriptors of their locks
 
 
@@ -35,7 +37,7 @@ def writing(folder: Path) -> Iterator[None]:
     Raises Busy, at once, when another process holds it. The kernel releases the lock of a process that dies.
     """
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     path = folder / ".lock"
     try:
         descriptor = _acquire(path)
@@ -83,12 +85,21 @@ def _read(descriptor: int) -> Holder:
     return Holder(who or "another process", note)
 
 
+def _make(folder: Path) -> None:
+    """Make `folder`, which others that hold its lock for nothing may be removing meanwhile."""
+    for _ in range(TRIES):
+        with contextlib.suppress(FileExistsError, FileNotFoundError):  # it, or its parent, went in between
+            folder.mkdir(parents=True, exist_ok=True)
+            return
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def _acquire(path: Path) -> int:
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:  # its last holder has removed the folder, in which it left nothing
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make(path.parent)
             continue
         try:
             _flock(descriptor)
@@ -134,4 +145,5 @@ def _still_named(path: Path, descriptor: int) -> bool:
 
 
 def _command() -> str:
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:3]])
+    program = Path(sys.argv[0]).name
+    return " ".join(["imp" if program == "__main__.py" else program, *sys.argv[1:2]])

@@ -14,6 +14,8 @@ from lottery.results.charts import COLOURS, GREY, HEIGHT, WIDTH, Chart, script
 from lottery.search.study import STAGES, Study
 from lottery.spaces import Choice, Dimension
 
+TELLING = 20  # trials from which on importances are worth something
+
 _STATUS = {
     TrialState.COMPLETE: "complete",
     TrialState.PRUNED: "pruned",
@@ -162,8 +164,10 @@ def importance(found: Outcome) -> Chart:
         )
         .properties(width=WIDTH, height=alt.Step(26))
     )
+    over = sum(one.status == "complete" for one in found.trials)
     told = (
-        "By fANOVA over the trials that came to their end: how much of the differences between them each value alone explains."
+        f"By fANOVA over the {over} trials that came to their end: how much of the differences between them each value alone "
+        f"explains.{'' if over >= TELLING else ' Of so few trials that says little.'}"
     )
     return Chart("importance", "What matters", told, rows, drawn)
 

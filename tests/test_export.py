@@ -338,6 +338,7 @@ def test_files_lie_in_the_run_unless_told_otherwise(tiny_run):
 @pytest.mark.parametrize(
     ("ticket", "variant", "words"),
     [
+        ("q90", "ticket", r"did you mean 'q90-step-000000'"),
         ("q90-step-00000", "ticket", r"did you mean 'q90-step-000000'\?; finished are: dense, q90-step-000000, rounds/"),
         ("q90-step-000000", "reinit", r"no 'q90-step-000000 reinit' in .*replicate-1; did you mean 'q90-step-000000'"),
         (

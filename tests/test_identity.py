@@ -83,10 +83,23 @@ def test_other_values_are_refused_and_leave_the_folder_as_it_was(folder):
 
     assert str(refusal.value) == (
         f"{folder} was made with another recipe (seed was 0, is 3; train.batch was 64, is 32): "
-        "use the same values, another --run, or remove that folder"
+        "use the same values, or, for an experiment of its own, another --run"
     )
     assert contents(folder) == before
     assert locks.holder(folder) is None
+
+
+def test_averages_of_weights_alone_are_not_mixed_with_those_of_statistics_too(folder):
+    averaged = recipe.resolve({"train": {"ema": 0.9}})
+    with identity.claimed(folder, averaged, "train"):
+        made_with = json.loads((folder / identity.FILE).read_text())
+    identity.check_folder(folder, averaged)
+
+    assert made_with["values"].pop("averages")  # as it was before there were averaged statistics
+    (folder / identity.FILE).write_text(json.dumps(made_with))
+
+    with pytest.raises(InputError, match="averages was 'weights', is 'weights and statistics'"):
+        identity.check_folder(folder, averaged)
 
 
 def test_a_key_that_one_of_the_recipes_has_no_use_for_is_told_too(folder):

@@ -243,6 +243,31 @@ def test_a_setting_that_cannot_be_is_refused_and_quoted(override, words):
     assert all(word in message for word in words)
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.learning_rate=fast", "--set 'train.learning_rate=fast': 'fast' is not a number"),
+        ("train.batch=big", "--set 'train.batch=big': 'big' is not a whole number"),
+        ("data.flip=yes", "--set 'data.flip=yes': 'yes' is not true or false"),
+        (
+            "retrain.controls=reinit",
+            """--set 'retrain.controls=reinit': 'reinit' is not a list: write it as in --set 'KEY=["one", "two"]'""",
+        ),
+        ("train.batch=0", "--set: train.batch: Input should be greater than 0, not 0"),
+        ("data.resized_crop=0.5", "--set: data: crop and resized_crop exclude each other: set one to 0"),
+    ],
+)
+def test_a_setting_is_blamed_and_not_the_file_it_was_set_over(override, message):
+    assert refusal({"train": {"epochs": 7}}, overrides=[override]) == message
+
+
+@pytest.mark.parametrize(
+    ("table", "override"), [({"train": 5}, "train.batch=32"), ({"data": {"resized_crop": 0.5}}, "data.flip=true")]
+)
+def test_a_file_is_blamed_that_was_wrong_before_anything_was_set(table, override):
+    assert refusal(table, overrides=[override]).startswith("some.toml: ")
+
+
 def test_a_later_setting_wins_over_an_earlier_one_and_over_the_file():
     resolved = recipe.resolve({"train": {"epochs": 7, "batch": 32}}, ["train.epochs=8", "train.epochs=9"])
 

@@ -14,6 +14,7 @@ FILE = "made_with.json"
 
 # What outputs were made with before these keys existed.
 _AS_BEFORE = {
+    "averages": "weights",
     "data.channels": 3,
     "data.mean": [0.5],
     "data.deviation": [0.5],
@@ -56,6 +57,6 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
     ]
     if differs:
         raise InputError(
-            f"{folder} was made with another recipe ({'; '.join(differs)}): use the same values, another --run, "
-            "or remove that folder"
+            f"{folder} was made with another recipe ({'; '.join(differs)}): use the same values, or, for an "
+            "experiment of its own, another --run"
         )

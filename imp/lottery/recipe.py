@@ -243,7 +243,8 @@ _DEPENDS: dict[Stage, tuple[str, ...]] = {
 def depends(recipe: Recipe, stage: Stage) -> dict[str, Any]:
     """The values, by dotted key, that an output of `stage` depends on."""
     left_out = _NOT_IDENTITY | _without_effect(recipe)
-    return {
+    averages = {"averages": "weights and statistics"} if recipe.train.ema else {}
+    return averages | {
         key: value
         for key, value in flat(recipe.model_dump()).items()
         if key.startswith(_DEPENDS[stage]) and key not in left_out
@@ -285,20 +286,29 @@ def load(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not TOML: {error}") from None
 
 
-def resolve(table: dict[str, Any], overrides: Iterable[str] = (), origin: str = "recipe") -> Recipe:
+def resolve(table: dict[str, Any], overrides: Iterable[str] = (), origin: str = "recipe", setter: str = "--set") -> Recipe:
     """A checked recipe from `table`, the defaults, and `overrides` such as `train.epochs=5`.
 
-    Raises InputError with the first key that is unknown (and the nearest known one) or of the wrong type.
+    Raises InputError with the first key that is unknown (and the nearest known one) or of the wrong type; it begins with
+    `setter` where the overrides are to blame, else with `origin`.
     """
     known = flat(Recipe().model_dump())
     merged = _copy(table)
     for override in overrides:
-        key, value = _parse_override(override, known)
+        key, value = _parse_override(override, known, setter)
         _put(merged, key, value)
     try:
         return Recipe.model_validate(merged)
     except pydantic.ValidationError as error:
-        raise InputError(_explain(error, known, origin)) from None
+        raise InputError(_explain(error, known, setter if merged != table and _is_valid(table) else origin)) from None
+
+
+def _is_valid(table: dict[str, Any]) -> bool:
+    try:
+        Recipe.model_validate(table)
+    except pydantic.ValidationError:
+        return False
+    return True
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -309,19 +319,27 @@ def _copy(table: dict[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, dict) else value for key, value in table.items()}
 
 
-def _parse_override(override: str, known: dict[str, Any]) -> tuple[str, Any]:
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: """a list: write it as in --set 'KEY=["one", "two"]'""",
+}
+
+
+def _parse_override(override: str, known: dict[str, Any], setter: str) -> tuple[str, Any]:
     key, equals, text = override.partition("=")
     key = key.strip()
     if not equals:
-        raise InputError(f"--set {override!r}: write KEY=VALUE, such as train.epochs=5")
+        raise InputError(f"{setter} {override!r}: write KEY=VALUE, such as train.epochs=5")
     if key not in known:
-        raise InputError(f"--set {override!r}: unknown key {key!r}{_nearest(key, known)}")
+        raise InputError(f"{setter} {override!r}: unknown key {key!r}{_nearest(key, known)}")
     if isinstance(known[key], str):
         return key, text.strip().strip("\"'")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        raise InputError(f"--set {override!r}: {text!r} is not a value; write it as in TOML") from None
+        raise InputError(f"{setter} {override!r}: {text!r} is not {_KINDS[type(known[key])]}") from None
     return key, float(value) if isinstance(known[key], float) and type(value) is int else value
 
 

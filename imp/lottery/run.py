@@ -247,13 +247,14 @@ def open_run(
     Raises InputError when the recipe is malformed, when outputs there were made with another one, or when `must_exist` and
     there is no run.
     """
+    setter = "--records" if records and not overrides else "--set"
     if records is not None:
         overrides = [*_data_of(records), *overrides]
         if recipe_file is None:
             overrides = [f"name={_run_name(records)}", *overrides]
             if folder is None and not os.environ.get("IMP_RUN"):
                 folder = Path("runs") / recipe.resolve({}, overrides).name
-    named = recipe.resolve(recipe.load(recipe_file), overrides, str(recipe_file)) if recipe_file else None
+    named = recipe.resolve(recipe.load(recipe_file), overrides, str(recipe_file), setter) if recipe_file else None
     folder = folder or _default_folder(named, overrides)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a run directory: name another with --run")
@@ -261,7 +262,7 @@ def open_run(
     if must_exist and not own.exists():
         raise InputError(f"there is no run in {folder}: start one with `imp run` or `imp train`, or name it with --run")
     if named is None:
-        named = recipe.resolve(recipe.load(own), overrides, str(own)) if own.exists() else recipe.resolve({}, overrides)
+        named = recipe.resolve(recipe.load(own) if own.exists() else {}, overrides, str(own), setter)
     run = Run(folder, named)
     plan.check_points(run.recipe)
     identity.check(folder, run.recipe)

@@ -105,10 +105,7 @@ def _written(value: Any) -> str:
 
 
 def _changed(recipe: Recipe, change: str) -> Recipe:
-    try:
-        changed = resolve(recipe.model_dump(), [change])
-    except InputError as error:
-        raise InputError(str(error).replace("--set", "--vary", 1)) from None
+    changed = resolve(recipe.model_dump(), [change], setter="--vary")
     if changed.records() != recipe.records():
         raise InputError(f"--vary {change}: that is another prepared set: give its folder with --records instead")
     return changed

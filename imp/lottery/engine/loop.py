@@ -16,7 +16,7 @@ from lottery.engine import devices, models, precision, whitening
 from lottery.engine.augment import normalise
 from lottery.engine.feed import Feed
 from lottery.engine.optimizers import Optimizer, slot, weight_of
-from lottery.engine.step import Step
+from lottery.engine.step import Step, moving_statistics
 from lottery.recipe import Recipe
 
 CALL_SECONDS = 0.5
@@ -69,7 +69,7 @@ class Trainer:
         with self.strategy.scope(), precision.policy(self.train.precision):
             self.model = models.build(recipe.model, self.feed.size, self.feed.classes, self.feed.channels)
             self.xla = devices.uses_xla(recipe, names, self.model)
-            self.optimizer = Optimizer(self.train, self.model.trainable_variables)
+            self.optimizer = Optimizer(self.train, self.model.trainable_variables, moving_statistics(self.model))
             scale = precision.LossScale() if self.train.precision == "mixed_float16" else None
             self.masks = {
                 variable.path: tf.Variable(tf.ones(variable.shape, tf.bool), trainable=False)
@@ -120,16 +120,16 @@ class Trainer:
     def load(self, state: store.State, mask: masks.Mask | None = None) -> None:
         """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and slots.
 
-        Empty slots mean fresh ones; an average then begins at the weights. Raises InputError when a variable is missing,
-        unknown or of another shape, and when the mask covers one that is not maskable.
+        Empty slots mean fresh ones; an average then begins at the weights and statistics. Raises InputError when a variable is
+        missing, unknown or of another shape, and when the mask covers one that is not maskable.
         """
         mask = mask or {}
         if unknown := mask.keys() - self.masks.keys():
             raise InputError(f"the mask covers {min(unknown)}, which this network does not prune: take thresholds again")
-        slots = state.slots or self._begun_slots(state.weights)
-        owners = {name: mask[weight_of(name)] for name in slots if weight_of(name) in mask}
         _assign(_by_path(self.model.trainable_variables), masks.apply(mask, state.weights))
         _assign(_by_path(self.model.non_trainable_variables), state.statistics)
+        slots = state.slots or self._begun_slots(state)
+        owners = {name: mask[weight_of(name)] for name in slots if weight_of(name) in mask}
         _assign(self._slots, masks.apply(owners, slots))
         for path, variable in self.masks.items():
             variable.assign(mask.get(path, np.ones(variable.shape, bool)))
@@ -165,7 +165,7 @@ class Trainer:
 
     def evaluate(self, split: str, averaged: bool = True) -> Evaluation:
         """Loss and accuracies over all of `split`; the last batch is padded, and padding weighs nothing. With `train.ema`,
-        those of the averaged weights (with the statistics that the raw ones have left in BatchNorm), unless told otherwise."""
+        those of the averaged weights and statistics, unless told otherwise."""
         count, batch = self.feed.counts[split], self._step.evaluated
         sweep = self.feed.sweep(split, batch)
         found = []
@@ -179,17 +179,20 @@ class Trainer:
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:
-        """The averaged weights in place of the raw ones."""
-        raw = models.arrays(self.model.trainable_variables)
-        variables = _by_path(self.model.trainable_variables)
+        """The averaged weights and statistics in place of the raw ones."""
+        there = {**_by_path(self.model.trainable_variables), **_by_path(self.model.non_trainable_variables)}
+        variables = {path: variable for path, variable in there.items() if slot("ema", path) in self._slots}
+        raw = models.arrays(list(variables.values()))
         _assign(variables, {path: np.asarray(self._slots[slot("ema", path)]) for path in raw})
         try:
             yield
         finally:
             _assign(variables, raw)
 
-    def _begun_slots(self, weights: store.Arrays) -> store.Arrays:
-        averages = {slot("ema", path): array for path, array in weights.items()} if self.train.ema else {}
+    def _begun_slots(self, state: store.State) -> store.Arrays:
+        """Fresh slots, in which averages begin at `state`."""
+        arrays = state.weights | state.statistics
+        averages = {name: arrays[weight_of(name)] for name in self._slots if name.startswith(slot("ema", ""))}
         return self._fresh_slots | averages
 
     def _adapt(self, count: int, seconds: float) -> None:

@@ -22,18 +22,21 @@ class Optimizer:
     """SGD (Sutskever et al. 2013, with the rate outside the momentum as the lottery papers' code has it) or Adam (Kingma &
     Ba 2015), with weight decay in the gradient (L2) or beside it (Loshchilov & Hutter 2019), and perhaps averaged weights.
 
+    With averaged weights go averaged `statistics`, those of BatchNorm: the raw weights' do not fit what lags behind them.
+
     `slots` maps names such as `momentum/fc1/kernel` to variables. A weight and its slots that are exactly 0.0 stay so while
-    its gradient is: nothing is added to what decay, momentum and average multiply.
+    its gradient is: nothing but zeros is added to what decay, momentum and average leave of them.
     """
 
-    def __init__(self, train: Train, variables: Sequence[keras.Variable]):
+    def __init__(self, train: Train, variables: Sequence[keras.Variable], statistics: Sequence[keras.Variable] = ()):
         self.train, self.variables = train, list(variables)
+        self.statistics = list(statistics) if train.ema else []
         momentum = ["momentum"] if train.momentum else []
         kinds = ["mean", "variance"] if train.optimizer == "adam" else momentum
         self.slots: dict[str, tf.Variable] = {
             slot(kind, variable.path): tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
             for kind in [*kinds, *(["ema"] if train.ema else [])]
-            for variable in self.variables
+            for variable in [*self.variables, *(self.statistics if kind == "ema" else [])]
         }
         if train.optimizer == "adam" or train.ema:
             self.slots["steps"] = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -49,6 +52,8 @@ class Optimizer:
             if gradient.shape.num_elements() >= LARGE:
                 take = tf.function(take, jit_compile=True)
             take(gradient, mask, tf.cast(rate, variable.dtype))
+        for statistic in self.statistics:
+            self._average(statistic)
 
     @part("update")
     def _take(self, variable: keras.Variable, gradient: tf.Tensor, mask: tf.Tensor | None, rate: tf.Tensor) -> None:
@@ -97,10 +102,11 @@ class Optimizer:
             tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=rate, delta=gradient)
 
     def _average(self, variable: keras.Variable) -> None:
-        """Move the average of `variable` towards it; faster at first, so that a short training is not one of its beginning."""
+        """Move the average of `variable` towards it; faster at first, so that a short training is not one of its beginning.
+        That of a constant is the constant."""
         average, steps = self.slots[slot("ema", variable.path)], tf.cast(self.slots["steps"], variable.dtype)
         kept = tf.minimum(tf.constant(self.train.ema, variable.dtype), (1 + steps) / (10 + steps))
-        assign(average, average * kept + variable.value * (1 - kept))
+        assign(average, average + (variable.value - average) * (1 - kept))
 
 
 @part("mask")

@@ -97,9 +97,7 @@ class Step:
 
     def _share_statistics(self) -> None:
         """Give every replica the mean of all replicas' moving statistics, which is what a saved state has."""
-        moving = (variable for variable in self.model.non_trainable_variables if variable.path != whitening.PATH)
-        variables = [variable.value for variable in moving]
-        variables = [variable for variable in variables if variable.dtype.is_floating]
+        variables = [variable.value for variable in moving_statistics(self.model)]
         if variables and self.strategy.num_replicas_in_sync > 1:
             values = tf.distribute.get_replica_context().all_reduce("MEAN", [tf.identity(variable) for variable in variables])
             for variable, value in zip(variables, values, strict=True):
@@ -172,6 +170,13 @@ class Step:
         rest = smoothing / self.feed.classes
         wanted = tf.one_hot(labels, self.feed.classes, 1 - smoothing + rest, rest, dtype=logits.dtype)
         return tf.nn.softmax_cross_entropy_with_logits(wanted, logits)
+
+
+def moving_statistics(model: keras.Model) -> list[keras.Variable]:
+    """What of a network may change at each step beside its weights: BatchNorm's moving means and variances, and whatever
+    floating-point variables are not trained in a network of the user's own."""
+    others = (variable for variable in model.non_trainable_variables if variable.path != whitening.PATH)
+    return [variable for variable in others if variable.value.dtype.is_floating]
 
 
 def _at(index: tf.Tensor, steps: Any) -> Any:

@@ -35,8 +35,9 @@ def trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") ->
     path = place.snapshot(result["step"]) if ticket == DENSE else network.final
     state = store.load_state(path, slots=bool(run.recipe.train.ema))
     if run.recipe.train.ema:
-        averages = {path: state.slots[f"ema/{path}"] for path in state.weights}
-        state = dataclasses.replace(state, weights=averages)
+        weights = {path: state.slots[f"ema/{path}"] for path in state.weights}
+        statistics = {path: state.slots.get(f"ema/{path}", array) for path, array in state.statistics.items()}
+        state = dataclasses.replace(state, weights=weights, statistics=statistics)
     return result, state
 
 
@@ -62,7 +63,8 @@ def find(place: Replicate, ticket: str, variant: str = "ticket") -> Network:
         return Network(found[0])
     wanted = ticket if variant == "ticket" else f"{ticket} {variant}"
     there = finished(place)
-    near = difflib.get_close_matches(wanted, there, n=1, cutoff=0.7)
+    begins = sorted((one for one in there if one.startswith(f"{wanted}-")), key=len)
+    near = begins or difflib.get_close_matches(wanted, there, n=1, cutoff=0.7)
     shown = ", ".join(there[:LISTED]) + (f" and {len(there) - LISTED} more" if len(there) > LISTED else "")
     raise InputError(
         f"there is no {wanted!r} in {place.folder}{f'; did you mean {near[0]!r}?' if near else ''}; finished are: "

@@ -13,6 +13,7 @@ from lottery.bench.parts import trainers
 from lottery.engine import devices
 from lottery.engine.loop import Trainer
 from lottery.engine.optimizers import Optimizer
+from lottery.engine.step import moving_statistics
 from lottery.recipe import resolve
 
 CLASSES = 10
@@ -39,7 +40,7 @@ def measure_cost(recipe: dict[str, Any], seconds: float, repeats: int, limit_byt
 def _updates(trainer: Trainer) -> measure.Work:
     """A function in which an optimizer like the trainer's takes `UPDATES` steps."""
     variables = trainer.model.trainable_variables
-    optimizer = Optimizer(trainer.train, variables)
+    optimizer = Optimizer(trainer.train, variables, moving_statistics(trainer.model))
     gradients = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
 
     @tf.function

@@ -92,6 +92,23 @@ def test_one_ticket_can_be_drawn_also_one_that_keeps_nothing(run, draw, quantile
     assert "NaN" not in draw(rows_of(run)).svg()
 
 
+def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_together(run):
+    all_replicates(run, "60", -0.01)
+    near = charts.accuracy(rows_of(run))
+    all_replicates(run, "90", -0.8)
+    far = charts.accuracy(rows_of(run))
+
+    def least(chart):
+        return min(row["validation_shown"] for rows in marks(chart.specification()) for row in rows)
+
+    assert least(near) == pytest.approx(0.90)
+    assert "lie below that" not in near.explained
+    assert least(far) == pytest.approx(0.90 - charts.SHOWN)
+    assert "Marks at 80.0% (1) lie below that" in far.explained
+    assert {round(row["validation"], 2) for row in far.rows} == {0.91, 0.9, 0.11}
+    assert "Marks at 80.0% (1) lie below that" in charts.early_stop(rows_of(run)).explained
+
+
 def test_the_same_rows_give_the_same_picture(run):
     all_replicates(run, "60", 0.0)
 

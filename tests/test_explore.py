@@ -51,7 +51,7 @@ def test_a_point_of_the_dense_training(run, at, step):
     found = explore.explore(run, at)
     weights = store.load_state(run.replicate(1).snapshot(step)).weights
 
-    assert found.title == f"replicate-1, dense, step {step}"
+    assert found.title == f"{run.folder}/replicate-1, dense, step {step}"
     for one in found.norms[:-1]:
         assert one.norm == pytest.approx(float(np.linalg.norm(weights[one.path])), rel=1e-5)
 

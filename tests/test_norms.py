@@ -83,3 +83,13 @@ def test_bars_are_full_for_the_highest_and_seen_for_the_least():
     assert norms.bars([0, 1e-6, 4, 8]) == " ▁▄█"
     assert norms.bars([0, 0]) == "  "
     assert norms.bars([]) == ""
+
+
+def test_paths_are_in_the_order_of_their_layers_and_behind_them_as_one_reads_them():
+    paths = ["block_10/kernel", "block_2/kernel", "out/bias", "in/kernel", "out/kernel"]
+
+    assert norms.in_order(paths) == ["block_2/kernel", "block_10/kernel", "in/kernel", "out/bias", "out/kernel"]
+    assert norms.in_order(paths, ["in", "elsewhere", "out"]) == [
+        *("in/kernel", "out/bias", "out/kernel"),
+        *("block_2/kernel", "block_10/kernel"),
+    ]

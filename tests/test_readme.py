@@ -45,6 +45,7 @@ ALONE = {
     "imp run --records data/folder-photos-64": ["--set", "train.epochs=8", "--set", "model.name=lenet_300_100"],
     "imp sweep pipelines/digits.toml": [*SHORT, "--set", "sweep.trials=1"],
     "imp run pipelines/digits.toml": SHORT,
+    "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": SHORT,
 }
 # Installation, which .ci/run and people type.
 INSTALLED = [

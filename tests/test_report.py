@@ -79,6 +79,16 @@ def test_every_network_has_a_line_in_summary_csv(run):
     assert float(first["difference"]) == pytest.approx(0.01)
 
 
+def test_tickets_without_a_result_are_left_out_where_they_are_many(tmp_path):
+    few, many = (Run(tmp_path / quantiles, planned(quantiles)) for quantiles in ("60..71", "60..72"))
+    for made in (few, many):
+        dense(made, 0.90, 0.91, 0.92)
+
+    assert len(report.report(few).table) == 13
+    assert len(report.report(many).table) == 1
+    assert report.report(many).headline[-1] == "39 of 42 networks have no result: see `imp status`."
+
+
 def test_the_line_of_a_group_of_tickets(run):
     for number, (accuracy, step) in enumerate(((0.902, 300), (0.911, 310), (0.923, 320)), 1):
         ticket(run, number, "60", accuracy, early=(step, 0.85))

@@ -95,6 +95,8 @@ def test_masks_beyond_the_recipe_are_wanted_of_every_replicate(run):
     mask(run, 2, 80)
 
     assert counts(run)["thresholds"] == (4, 0, 0, 2)
+    (line,) = [line for line in status(run) if line.stage == "thresholds"]
+    assert line.details == ["replicate-2 has no mask q90, q95 yet"]
     assert sum(counts(run)["retrain"]) == 2 * 3 * 2
 
 

@@ -65,7 +65,7 @@ def test_a_sweep_ends_with_a_table_a_page_and_the_best_recipe(swept):
     made = tomllib.loads((folder / "runs/try/sweep/best.toml").read_text())
     assert made["train"]["learning_rate"] == float(best["train.learning_rate"])
     assert made["train"]["batch"] == int(best["train.batch"])
-    assert (made["name"], made["train"]["epochs"]) == ("try", 2)
+    assert (made["name"], made["train"]["epochs"]) == ("try-best", 2)
     assert f"{float(best['accuracy']):.2%}" in printed
     page = (folder / "runs/try/sweep/index.html").read_text()
     assert page.count('<script type="application/json">') == 3
@@ -238,12 +238,18 @@ def test_workers_share_a_sweep(tmp_path, start):
 def test_trials_may_be_of_fewer_classes(tmp_path):
     folder = begin(tmp_path, SWEEP.replace("trials = 6", "trials = 1\nclasses = 3"))
 
-    imp("sweep", "try.toml", cwd=folder)
+    printed = imp("sweep", "try.toml", cwd=folder).stdout
 
     assert (folder / "data/digits-8-first3/manifest.json").exists()
     made = tomllib.loads((folder / "runs/try/sweep/best.toml").read_text())
     assert made["data"]["classes"] == 0
     assert "classes = 0" in (folder / "runs/try/recipe.toml").read_text()
+    told = next(line for line in printed.splitlines() if "another seed" in line).partition("imp ")[2]
+    for command in f"imp {told}".split(" && "):
+        imp(*command.split()[1:], cwd=folder)
+    trained = tomllib.loads((folder / "runs/try-best/recipe.toml").read_text())
+    assert (trained["seed"], trained["train"]["batch"]) == (1, made["train"]["batch"])
+    assert (folder / "runs/try-best/replicate-1/train/result.json").exists()
 
 
 def test_a_trial_that_fails_is_a_record_and_the_others_go_on(tmp_path):
@@ -265,6 +271,7 @@ def test_a_trial_that_fails_is_a_record_and_the_others_go_on(tmp_path):
         (["sweep.space=[]"], "sweep.space is empty"),
         (['sweep.space=["train.bach=1,2"]'], "did you mean 'train.batch'"),
         (['sweep.space=["data.size=8,16"]'], "changes the prepared images"),
+        (['sweep.space=["train.batch=0,32"]'], "sweep.space: train.batch: Input should be greater than 0, not 0"),
         (["sweep.trials=0"], "sweep.trials"),
         (["sweep.grace=soon"], "sweep.grace"),
     ],

@@ -89,6 +89,14 @@ def test_every_network_has_all_its_kernels_connected_until_it_is_pruned(name):
     assert not result.disconnected
 
 
+def test_layers_are_named_in_the_order_of_the_network():
+    layers = topology(models.build(Model(name="mobilenet_v2"), 32, 10)).layers
+
+    assert layers[:4] == ["Conv1", "bn_Conv1", "expanded_conv_depthwise", "expanded_conv_depthwise_BN"]
+    assert layers.index("block_2_expand") < layers.index("block_10_expand")
+    assert layers[-3:] == ["Conv_1", "Conv_1_bn", "predictions"]
+
+
 @pytest.mark.parametrize("name", ["MobileNetV3Small", "EfficientNetV2B0", "ConvNeXtTiny", "InceptionResNetV2"])
 def test_so_have_those_of_keras_applications(name):
     network = getattr(keras.applications, name)(weights=None, classifier_activation=None)

@@ -67,6 +67,12 @@ class Topology:
         """The shape of every kernel by its path."""
         return {path: shape for node in self.nodes for path, shape in node.kernels.items()}
 
+    @property
+    def layers(self) -> list[str]:
+        """The names of the layers that have kernels or factors, as the network goes through them."""
+        paths = [path for node in self.nodes for path in (*node.kernels, node.gamma) if path]
+        return list(dict.fromkeys(path.rpartition("/")[0] for path in paths))
+
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold; what is as usual is left out."""
         usual = {field.name: field.default for field in dataclasses.fields(Node)}

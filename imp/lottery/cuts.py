@@ -40,6 +40,12 @@ def warning(row: Mapping[str, Any]) -> str | None:
     return None
 
 
+def layers_of(replicate: Replicate) -> list[str]:
+    """The names of a network's layers in its order, as far as its topology is known."""
+    topology = topology_of(replicate)
+    return topology.layers if topology else []
+
+
 def topology_of(replicate: Replicate) -> Topology | None:
     """How the replicate's network is connected; None where its training did not say (a user's subclassed model)."""
     return Topology.from_json(files.read_json(replicate.topology)) if replicate.topology.exists() else None

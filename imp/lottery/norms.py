@@ -113,9 +113,16 @@ def length(array: np.ndarray) -> float:
     return float(np.sqrt(np.square(array, dtype=np.float64).sum()))
 
 
-def in_order(paths: Iterable[str]) -> list[str]:
-    """Paths as one reads them: the second block before the tenth."""
-    return sorted(paths, key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
+def in_order(paths: Iterable[str], layers: Sequence[str] = ()) -> list[str]:
+    """Paths of variables in the order of their `layers`, behind them those of others as one reads them: the second block
+    before the tenth."""
+    places = {layer: place for place, layer in enumerate(layers)}
+
+    def key(path: str) -> tuple[int, list[int | str]]:
+        parts = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)]
+        return places.get(path.rpartition("/")[0], len(places)), parts
+
+    return sorted(paths, key=key)
 
 
 def bars(values: Sequence[float]) -> str:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 import jinja2
@@ -10,7 +11,7 @@ import markupsafe
 
 def fill(template: str, **values: Any) -> str:
     """The HTML of `template`, named from the package's folder; its filter `inline` turns the bytes of a PNG into a `src`,
-    `within` any content into JSON in a <script>."""
+    `within` any content into JSON in a <script>, `code` what stands in backticks into <code>."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lottery", "."),
         autoescape=True,
@@ -20,12 +21,17 @@ def fill(template: str, **values: Any) -> str:
     )
     environment.filters["inline"] = _inline
     environment.filters["within"] = _within
+    environment.filters["code"] = _code
     return environment.get_template(template).render(**values)
 
 
 def _within(content: Any) -> markupsafe.Markup:
     """JSON as it may stand in a <script>, which nothing in it can end."""
     return markupsafe.Markup(json.dumps(content, allow_nan=False).replace("<", "\\u003c"))
+
+
+def _code(sentence: str) -> markupsafe.Markup:
+    return markupsafe.Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(markupsafe.escape(sentence))))
 
 
 def _inline(picture: bytes) -> str:

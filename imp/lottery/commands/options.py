@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
 STALL_SECONDS = 600.0
 
-RunOption = Annotated[Path | None, typer.Option("--run", metavar="DIR", help="Run directory; else $IMP_RUN, else runs/latest.")]
+RunOption = Annotated[
+    Path | None,
+    typer.Option("--run", metavar="DIR", help="Run directory; else $IMP_RUN, runs/NAME of a given recipe, runs/latest."),
+]
 RecipeOption = Annotated[Path | None, typer.Option("--recipe", metavar="TOML", help="Recipe; else the run's own, else digits.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe value; repeatable.")]
 RecordsOption = Annotated[
     Path | None, typer.Option("--records", metavar="DIR", help="Prepared set to train on; else the one the recipe names.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables and sentences.")]
 QuantilesOption = Annotated[
     str | None, typer.Option("--quantiles", metavar="GRID", help="Such as 90, 60..99 or 60..80:5,85..99.")
 ]

@@ -1,5 +1,6 @@
 """The command that searches for hyperparameters: sweep."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,13 +10,16 @@ from lottery.commands.options import JsonOption, RecordsOption, RunOption, SetOp
 from lottery.tables import print_table
 
 if TYPE_CHECKING:
+    from lottery.run import Run
     from lottery.search.page import Outcome
 
 SHOWN = 10  # trials in the terminal; the page has them all
 
 
 def sweep(
-    recipe: Annotated[Path | None, typer.Argument(help="Recipe with a [sweep] table; else the run's own.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Recipe, whose table `sweep` says what to search; else the run's own.")
+    ] = None,
     run: RunOption = None,
     set_: SetOption = None,
     records: RecordsOption = None,
@@ -42,10 +46,11 @@ def sweep(
     if as_json:
         print_json(outcome.as_json())
     else:
-        _show(outcome, target.sweep)
+        _show(outcome, target)
 
 
-def _show(outcome: "Outcome", folder: Path) -> None:
+def _show(outcome: "Outcome", target: "Run") -> None:
+    folder = target.sweep
     ranked = outcome.ranked()
     print_table(str(folder), outcome.headings, map(outcome.cells, ranked[:SHOWN]))
     if len(ranked) > SHOWN:
@@ -53,5 +58,12 @@ def _show(outcome: "Outcome", folder: Path) -> None:
     for key, share in outcome.importances.items():
         print(f"{key} explains {share:.0%} of the differences")
     if outcome.best:
-        print(f"{folder / 'best.toml'} is the recipe with the best values")
+        print(f"To train the best values with another seed: {_again(target)}")
     print(f"Open {folder / 'index.html'}")
+
+
+def _again(target: "Run") -> str:
+    """The command that trains the best values with the next seed, on records that a search on fewer classes has not made."""
+    words = ["--recipe", str(target.sweep / "best.toml"), "--set", f"seed={target.recipe.seed + 1}"]
+    options = shlex.join([*words, "--run", f"runs/{target.recipe.name}-best"])
+    return f"{'' if target.known_training_images() else f'imp prepare {options} && '}imp train {options}"

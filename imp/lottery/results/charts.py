@@ -16,6 +16,7 @@ COLOURS = ("#3b7dd8", "#e0812b", "#2f9e5f", "#c94f9b", "#8a63d2", "#a0892c", "#d
 GREY = "#8a8a8a"
 LINE = "#8a8a8a55"
 FEW = 12  # masks, which can be told by name in the width of a page
+SHOWN = 0.1  # how far below the dense network an accuracy may lie to be shown where it is
 ZOOMING = "Drag to move, turn the wheel with Shift held to zoom."
 RESOLUTION = 150  # pixels an inch of a PNG
 
@@ -57,10 +58,12 @@ def accuracy(rows: Sequence[Row]) -> Chart:
     """Accuracy against density from `tidy.accuracies`."""
     chosen = alt.selection_point(fields=["series"], bind="legend")
     opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
-    between = {"y": alt.Y("low:Q"), "y2": "high:Q"}
-    band = alt.Chart(alt.InlineData(_dense(rows))).mark_rect(color=GREY, opacity=0.2).encode(**between)
-    bars = _pruned(rows).mark_rule().encode(**between, opacity=opacity)
-    line, tickets, marks = _against_density(rows, "validation", "validation accuracy")
+    least = _least(rows, "low")
+    found = _raised(rows, ("validation", "low", "high"), least)
+    between = {"y": alt.Y("low_shown:Q").scale(zero=False), "y2": "high_shown:Q"}
+    band = alt.Chart(alt.InlineData(_dense(found))).mark_rect(color=GREY, opacity=0.2).encode(**between)
+    bars = _pruned(found).mark_rule().encode(**between, opacity=opacity)
+    line, tickets, marks = _against_density(found, "validation_shown", "validation accuracy")
     drawn = alt.layer(
         band, bars, line, tickets.encode(opacity=opacity), marks.encode(opacity=opacity).add_params(chosen, _zoom())
     )
@@ -68,7 +71,8 @@ def accuracy(rows: Sequence[Row]) -> Chart:
         "accuracy",
         "Accuracy against density",
         "Final validation accuracy, means over runs, bars of one standard deviation; the dense network as a band. Sparser to "
-        f"the right. Click a line's name to see it alone; hold the pointer over a mark for its values. {ZOOMING}",
+        f"the right.{_cut(rows, 'validation', least)} Click a line's name to see it alone; hold the pointer over a mark for "
+        f"its values. {ZOOMING}",
         rows,
         drawn.properties(width=WIDTH, height=HEIGHT),
     )
@@ -77,15 +81,31 @@ def accuracy(rows: Sequence[Row]) -> Chart:
 def early_stop(rows: Sequence[Row]) -> Chart:
     """Where the validation loss was least, and the test accuracy there (Frankle & Carbin 2019, figure 4)."""
     step = _against_density(rows, "early_step", "step of least validation loss")
-    reached = _against_density(rows, "early_test", "test accuracy there")
+    least = _least(rows, "early_test")
+    reached = _against_density(_raised(rows, ("early_test",), least), "early_test_shown", "test accuracy there")
     panels = [alt.layer(*layers).properties(width=WIDTH // 2 - 40, height=HEIGHT) for layers in (step, reached)]
     return Chart(
         "early_stop",
         "Early stopping",
-        "The step of least validation loss, and the test accuracy there.",
+        f"The step of least validation loss, and the test accuracy there.{_cut(rows, 'early_test', least)}",
         rows,
         alt.hconcat(*panels),
     )
+
+
+def _least(rows: Sequence[Row], figure: str) -> float:
+    """The least accuracy that is shown where it is: one ticket that learnt nothing must not press the others together."""
+    return float(max(min(row[figure] for row in rows), min(row[figure] for row in _dense(rows)) - SHOWN))
+
+
+def _raised(rows: Sequence[Row], figures: Sequence[str], least: float) -> list[Row]:
+    """The rows with where each of `figures` is shown."""
+    return [row | {f"{figure}_shown": max(row[figure], least) for figure in figures} for row in rows]
+
+
+def _cut(rows: Sequence[Row], figure: str, least: float) -> str:
+    below = sum(row[figure] < least and row["density"] > 0 for row in rows)
+    return f" Marks at {least:.1%} ({below}) lie below that." if below else ""
 
 
 def _against_density(rows: Sequence[Row], figure: str, title: str) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
@@ -152,7 +172,7 @@ def differences(rows: Sequence[Row]) -> Chart:
     cells = base.mark_rect().encode(
         color=alt.Color("points:Q", title="points").scale(scheme="redblue", domain=[-most, most], clamp=True)
     )
-    number = "format(datum.points, '+.1f') + ' ' + " if len(masks) <= FEW else ""
+    number = "format(datum.points, '+.2f') + ' ' + " if len(masks) <= FEW else ""
     signs = base.mark_text(fontSize=10).encode(
         text="sign:N",
         color=alt.when(f"abs(datum.points) > {0.6 * most}").then(alt.value("white")).otherwise(alt.value("#222")),
@@ -177,8 +197,8 @@ def layers(rows: Sequence[Row]) -> Chart:
     return Chart(
         "layers",
         "What each mask keeps of each layer",
-        f"Of replicate {rows[0]['replicate']}, layers in the order of their names. Red: collapsed, hardly anything or nothing "
-        "is left of the layer.",
+        f"Of replicate {rows[0]['replicate']}, layers in the order of the network (or of their names, where it is unknown). "
+        "Red: collapsed, hardly anything or nothing is left of the layer.",
         rows,
         alt.vconcat(*found),
     )

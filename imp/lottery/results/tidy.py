@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data_prep import files
-from lottery import journal, masks, norms, store
+from lottery import cuts, journal, masks, norms, store
 from lottery.grids import quantile_name
 from lottery.jobs import FROM_SCRATCH
 from lottery.results.grouping import Group
@@ -76,9 +76,10 @@ def layers(run: Run, least: float) -> list[Row]:
             "collapsed": path in emptied,
         }
         for number in run.known_numbers()
+        for order in [cuts.layers_of(run.replicate(number))]
         for source, name, mask in _masks(run, number)
         for emptied in [masks.collapsed(mask, least)]
-        for path, kept in ((path, mask[path]) for path in norms.in_order(mask))
+        for path, kept in ((path, mask[path]) for path in norms.in_order(mask, order))
     ]
 
 
@@ -98,7 +99,7 @@ def _masks(run: Run, number: int) -> Iterator[tuple[str, str, masks.Mask]]:
 def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:
     """The histogram of log10 |w| of each replicate's final prunable weights, and the thresholds of its masks, as log10 too."""
     bars: list[Row] = []
-    cuts: list[Row] = []
+    thresholds: list[Row] = []
     for number in run.known_numbers():
         replicate = run.replicate(number)
         if not (replicate.thresholds.exists() and replicate.snapshot_steps()):
@@ -111,7 +112,7 @@ def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:
             {"replicate": number, "log10_from": low, "log10_to": high, "weights": count}
             for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), together.histogram, strict=True)
         ]
-        cuts += [
+        thresholds += [
             {
                 "replicate": number,
                 "mask": f"q{row['quantile']:g}",
@@ -121,7 +122,7 @@ def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:
             for row in files.read_json(replicate.thresholds)["quantiles"]
             if row["threshold"]
         ]
-    return bars, cuts
+    return bars, thresholds
 
 
 def courses(run: Run, rows: Sequence[Row]) -> list[Row]:

@@ -36,7 +36,4 @@ def _check(recipe: Recipe, dimension: Dimension) -> None:
 
 def applied(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     """`recipe` with the drawn `values`. Raises InputError where it cannot have them."""
-    try:
-        return resolve(recipe.model_dump(), [f"{key}={value}" for key, value in values.items()])
-    except InputError as error:
-        raise InputError(str(error).replace("--set", "sweep.space:", 1)) from None
+    return resolve(recipe.model_dump(), [f"{key}={value}" for key, value in values.items()], setter="sweep.space")

@@ -1,11 +1,12 @@
 """Where a network's weights sit, and how they moved over its training: tables of magnitudes."""
 
 import dataclasses
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 from data_prep.errors import InputError
-from lottery import grids, masks, norms, store
+from lottery import cuts, grids, masks, norms, store
 from lottery.masks import Scope
 from lottery.norms import IN_ALL, Movement, Norms
 from lottery.results import listing, lookup
@@ -104,25 +105,30 @@ def explore(
     else:
         state = lookup.snapshot(place, _step(run, place, at), slots=False)
         name = "dense"
-    return Explored(f"{place.folder.name}, {name}, step {state.step}", wanted, norms.table(_weights(run, state, scope), wanted))
+    weights = _weights(run, state, scope, cuts.layers_of(place))
+    return Explored(f"{place.folder}, {name}, step {state.step}", wanted, norms.table(weights, wanted))
 
 
 def course(run: Run, replicate: int = 1, scope: Scope | None = None) -> Course:
     """How the dense network's weights moved over its snapshots. Raises InputError where there are none yet."""
     place = lookup.replicate(run, replicate)
-    steps = place.snapshot_steps() or [0]
-    first = _weights(run, lookup.snapshot(place, steps[0], slots=False), scope)
-    found = [norms.movements(step, _weights(run, lookup.snapshot(place, step, slots=False), scope), first) for step in steps]
+    steps, layers = place.snapshot_steps() or [0], cuts.layers_of(place)
+
+    def weights(step: int) -> store.Arrays:
+        return _weights(run, lookup.snapshot(place, step, slots=False), scope, layers)
+
+    first = weights(steps[0])
+    found = [norms.movements(step, weights(step), first) for step in steps]
     planned = listing.trained_plan(run)
     per_epoch = planned.steps_per_epoch if planned else run.plan().steps_per_epoch
-    return Course(f"{place.folder.name}, dense, from step {steps[0]}", per_epoch, found)
+    return Course(f"{place.folder}, dense, from step {steps[0]}", per_epoch, found)
 
 
-def _weights(run: Run, state: store.State, scope: Scope | None) -> store.Arrays:
-    """The variables of a scope, the second block before the tenth."""
+def _weights(run: Run, state: store.State, scope: Scope | None, layers: Sequence[str]) -> store.Arrays:
+    """The variables of a scope, in the order of `layers`."""
     settings = run.recipe.thresholds
     found = masks.prunable(state, scope or settings.scope, settings.exclude if scope is None else ())
-    return {path: found[path] for path in norms.in_order(found)}
+    return {path: found[path] for path in norms.in_order(found, layers)}
 
 
 def _step(run: Run, place: Replicate, at: str) -> int:

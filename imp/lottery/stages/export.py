@@ -103,7 +103,9 @@ def _checked(out: Path, to: Format) -> Path:
 
 def _say_what(run: Run, to: Format, reporter: Reporter) -> None:
     if run.recipe.train.ema:
-        reporter.say("the weights are their averages over the training (train.ema), as for all accuracies of this run")
+        reporter.say(
+            "weights and statistics are their averages over the training (train.ema), as for all accuracies of this run"
+        )
     if run.recipe.train.precision == "float64" and to != "npz":
         reporter.say("trained in float64, exported in float32")
 

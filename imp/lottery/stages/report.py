@@ -34,7 +34,8 @@ CONTRASTS = (
 )
 
 
-COSTS = ("networks", "trained", "epochs", "device-hours", "each")
+FEW = 12  # groups without a result, which a table has room for
+COSTS = ("networks", "trained", "epochs", "device time", "each")
 
 CONTRASTS_EXPLAINED = (
     "Means over replicates that have both, in points (steps in the last column), with two-sided 95 % Student t intervals; "
@@ -73,9 +74,17 @@ class Report:
         return [f"{group.title}: {group.collapse}" for group in self.groups if group.variant == "ticket" and group.collapse]
 
     @property
+    def shown(self) -> list[tuple[Group, tuple[str, ...]]]:
+        """The groups, each with its cells in the columns `HEADINGS`; without those of which nothing was trained, where
+        these are many."""
+        tried = {(*listing.place(row), row["variant"]) for row in self.rows if row["status"] != "missing"}
+        begun = [group for group in self.groups if (*listing.place(vars(group)), group.variant) in tried]
+        return [(group, _cells(group)) for group in (self.groups if len(self.groups) - len(begun) <= FEW else begun)]
+
+    @property
     def table(self) -> list[tuple[str, ...]]:
-        """The groups as text, in the columns `HEADINGS`."""
-        return [_cells(group) for group in self.groups]
+        """The groups that are shown, as text."""
+        return [cells for _, cells in self.shown]
 
     @property
     def failures(self) -> list[Row]:
@@ -214,7 +223,7 @@ def _cost_cells(row: Row) -> tuple[str, ...]:
         f"{row['network']}{', ' + row['method'] if row['method'] not in ('', 'oneshot') else ''}",
         str(row["networks"]),
         f"{row['epochs']:,.1f}",
-        f"{row['device_hours']:,.2f}",
+        duration(3600 * row["device_hours"]),
         duration(row["seconds_each"]),
     )
 

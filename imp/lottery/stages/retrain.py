@@ -22,7 +22,8 @@ def retrain(
         jobs = checked_jobs(run, quantiles, rewind)
         run.adopt()
         if run.recipe.retrain.controls and all(job.variant == "ticket" for job in jobs):
-            reporter.say(f"no controls: there is no mask of quantile {run.recipe.retrain.control_quantiles} among these")
+            wanted = run.recipe.retrain.control_quantiles
+            reporter.say(f"no controls: they are of quantile {wanted} (retrain.control_quantiles), not of these")
         return jobs
 
     return dispatch(run, run.plan(), list_jobs, reporter, terms)

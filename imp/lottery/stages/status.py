@@ -6,9 +6,12 @@ from typing import Literal
 
 from data_prep.errors import InputError
 from lottery import locks
+from lottery.grids import quantile_name
 from lottery.jobs import AnyJob
 from lottery.plan import Plan
 from lottery.run import Network, Run
+
+NAMED = 6  # masks that are missing, in one line
 
 State = Literal["done", "running", "failed", "diverged", "waiting"]
 
@@ -117,8 +120,14 @@ def _masks(run: Run) -> Line:
     """Every replicate of the recipe should have the masks that any has; one that was added has what it was given."""
     made = {number: set(run.replicate(number).quantiles()) for number in run.known_numbers()}
     wanted = set(run.recipe.quantiles()).union(*(made[number] for number in run.numbers()))
-    missing = sum(len(wanted - made[number]) for number in run.numbers())
-    return Line("thresholds", done=sum(map(len, made.values())), missing=missing)
+    lacking = {number: sorted(wanted - made[number]) for number in run.numbers()}
+    details = [
+        f"{run.replicate(number).folder.name} has no mask {', '.join(f'q{quantile_name(one)}' for one in quantiles[:NAMED])}"
+        f"{f' and {len(quantiles) - NAMED} more' if len(quantiles) > NAMED else ''} yet"
+        for number, quantiles in lacking.items()
+        if quantiles and made[number]
+    ]
+    return Line("thresholds", done=sum(map(len, made.values())), missing=sum(map(len, lacking.values())), details=details)
 
 
 def speed(found: Mapping[str, Sequence[Standing]]) -> float | None:

@@ -220,7 +220,7 @@ def _write(run: Run, outcome: "page.Outcome") -> None:
     files.write_text(run.sweep / "trials.csv", csv_text(columns, rows))
     files.write_text(run.sweep / "index.html", page.html(outcome, run.recipe))
     if outcome.best is not None:
-        best = values.applied(run.recipe, outcome.best.values)
+        best = values.applied(run.recipe, outcome.best.values).model_copy(update={"name": f"{run.recipe.name}-best"})
         classes = f", {run.recipe.sweep.classes} classes alone" if run.recipe.sweep.classes else ""
         came_to = f"{outcome.best.accuracy:.2%} of the validation images{classes}"
         head = f"# The best of {len(outcome.trials)} trials of imp sweep: {came_to}."

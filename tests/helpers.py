@@ -74,6 +74,13 @@ def imp(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> s
     return done
 
 
+def mpirun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`mpirun -n RANKS imp ...`, with what a small machine and root need."""
+    line = [Path(sys.executable).with_name("mpirun"), "--oversubscribe", "-n", str(ranks), IMP, *arguments]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.run(line, cwd=cwd, env=clean_environment(**root), capture_output=True, text=True)
+
+
 def clean_environment(**extra: str) -> dict[str, str]:
     """This environment without what would steer `imp`, and with `extra`."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("IMP_", "OMPI_", "PMIX_", "PMI_"))}

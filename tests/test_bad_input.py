@@ -1,0 +1,186 @@
+"""Bad input, as a user gives it: one line, exit code 2, and nothing is written."""
+
+import os
+import shutil
+import sys
+
+import pytest
+from helpers import LENET, contents, imp, mpirun, refused
+
+from lottery import cli
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train.epoch=5", ["unknown key 'train.epoch'", "did you mean 'train.epochs'"]),
+        ("train.epochs=many", ["train.epochs", "many"]),
+        ("train.epochs=0", ["train.epochs", "0"]),
+        ("train.nesterov=1", ["train.nesterov"]),
+        ("train.learning_rate=nan", ["train.learning_rate"]),
+        ("thresholds.quantiles=101", ["0..100"]),
+        ("thresholds.quantiles=", ["quantiles ''"]),
+        ("thresholds.quantiles=99..60", ["ascend"]),
+        ("thresholds.quantiles=90,80", ["80 comes after 90"]),
+        ("train.snapshots=0,99ep", ["99ep", "20 epochs"]),
+        ("name=latest", ["name", "'latest' cannot name a run"]),
+        ("retrain.rewind=20ep", ["20ep", "nothing to train"]),
+        ("retrain.rewind=soon", ["'soon' is not a point of training"]),
+        ("data.source=mnist", ["data.source", "'mnist'", "folder:DIR"]),
+        ("data.source=tfds:", ["data.source", "'tfds:'"]),
+        ("data.feed=disk", ["data.feed", "'disk'"]),
+        ("data.cutout=-1", ["data.cutout", "-1"]),
+        ("data.shuffle=0", ["data.shuffle", "0"]),
+        ("data.resized_crop=0.5", ["crop and resized_crop exclude each other", "set one to 0"]),
+        ("model.name=resnet", ["model.name", "resnet"]),
+    ],
+)
+def test_a_bad_value_is_refused_before_anything_is_written(tmp_path, setting, words):
+    refused(imp("run", "--set", setting, cwd=tmp_path, check=False), *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_recipes_are_refused_by_name(tmp_path):
+    (tmp_path / "broken.toml").write_text("[train\n")
+    (tmp_path / "misspelt.toml").write_text("[train]\nbatchs = 3\n")
+
+    refused(imp("run", "none.toml", cwd=tmp_path, check=False), "there is no recipe none.toml")
+    refused(imp("run", "broken.toml", cwd=tmp_path, check=False), "broken.toml is not TOML")
+    refused(imp("run", "misspelt.toml", cwd=tmp_path, check=False), "misspelt.toml", "'train.batchs'", "'train.batch'")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_stages_out_of_order_say_which_comes_first(tmp_path):
+    refused(imp("status", cwd=tmp_path, check=False), "no run in runs/digits")
+    refused(imp("train", cwd=tmp_path, check=False), "no records in data/digits-32", "imp prepare")
+    assert not list(tmp_path.iterdir())
+    imp("prepare", *LENET, cwd=tmp_path)
+    refused(imp("thresholds", cwd=tmp_path, check=False), "run `imp train` first")
+    refused(imp("retrain", cwd=tmp_path, check=False), "run `imp thresholds` first")
+    refused(imp("report", cwd=tmp_path, check=False), "run `imp train` first")
+
+
+def test_with_ranks_bad_input_is_one_line(work):
+    shutil.rmtree(work / "runs/digits/replicate-1/masks")
+
+    refused(imp("retrain", "--ranks", "3", cwd=work, check=False), "run `imp thresholds` first")
+
+
+def test_under_mpirun_bad_input_is_told_once(work):
+    shutil.rmtree(work / "runs/digits/replicate-1/masks")
+
+    done = mpirun(3, "retrain", cwd=work)
+
+    assert done.returncode == 2
+    assert done.stderr.count("run `imp thresholds` first") == 1
+
+
+def test_points_past_the_end_of_training_are_refused(work):
+    refused(imp("train", "--set", "train.snapshots=0,1ep,52it", cwd=work, check=False), "52it", "3 epochs")
+    refused(imp("retrain", "--rewind", "2ep", cwd=work, check=False), "2ep is not among the snapshots")
+    refused(imp("retrain", "--rewind", "3ep", cwd=work, check=False), "3ep leaves nothing to train")
+    refused(imp("retrain", "--rewind", "2.99ep", cwd=work, check=False), "2.99ep leaves nothing to train")
+    refused(imp("retrain", "--quantiles", "75", cwd=work, check=False), "no mask of 75", "imp thresholds --quantiles 75")
+    refused(imp("train", "--set", "train.batch=5000", "--run", "other", *LENET, cwd=work, check=False), "5000", "1151")
+
+
+def test_outputs_of_another_recipe_stop_the_stage_and_show_the_difference(work):
+    before = contents(work)
+
+    for command in ("train", "thresholds", "retrain", "run"):
+        done = imp(command, "--set", "train.batch=32", cwd=work, check=False)
+        refused(done, "replicate-1/masks was made with another recipe", "train.batch was 64, is 32")
+    refused(
+        imp("thresholds", "--set", "thresholds.scope=all", cwd=work, check=False), "thresholds.scope was 'kernels', is 'all'"
+    )
+
+    assert contents(work) == before
+    assert "batch = 64" in (work / "runs/digits/recipe.toml").read_text()
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-100]
+
+
+def altered(content: bytes) -> bytes:
+    place = len(content) // 4  # within the first layer's weights
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut, altered])
+def test_a_damaged_snapshot_is_named_and_never_used(work, damage):
+    snapshot = work / "runs/digits/replicate-1/train/snapshots/step-000051.h5"
+    snapshot.write_bytes(damage(snapshot.read_bytes()))
+    shutil.rmtree(work / "runs/digits/replicate-1/masks")
+
+    refused(imp("thresholds", cwd=work, check=False), "step-000051.h5 is damaged")
+
+
+def test_damaged_records_are_named_and_never_used(work):
+    shard = work / "data/digits-8/train-00000.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+    done = imp("train", "--set", "replicates=2", cwd=work, check=False)
+
+    refused(done, "train-00000.tfrecord is damaged", "imp prepare")
+
+
+def test_records_of_other_settings_are_refused(work):
+    done = imp("prepare", "--run", "runs/other", *LENET, "--set", "data.validation=0.3", cwd=work, check=False)
+
+    refused(done, "data.validation 0.2 there, 0.3 wanted")
+    assert not (work / "runs/other").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "run"])
+def test_values_that_the_records_do_not_have_are_refused(trained, tmp_path, command):
+    records = ["--records", str(trained / "data/digits-8")]
+
+    refused(imp(command, *records, "--set", "data.size=16", cwd=tmp_path, check=False), "data.size 8 there, 16 wanted")
+    refused(imp(command, "--records", "nowhere", cwd=tmp_path, check=False), "no records in nowhere")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_shard_stops_a_stream_in_the_middle_and_is_named(work):
+    shard = work / "data/digits-8/train-00000.tfrecord"
+    shard.write_bytes(altered(shard.read_bytes()))
+
+    done = imp("train", "--set", "replicates=2", "--set", "data.feed=stream", cwd=work, check=False)
+
+    refused(done, "train-00000.tfrecord is damaged", "imp prepare", said=1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_one_line(tmp_path):
+    tmp_path.chmod(0o500)
+
+    refused(imp("prepare", cwd=tmp_path, check=False), "Permission denied")
+
+
+def test_without_mpi_ranks_are_refused_with_the_way_out(work, monkeypatch, capsys):
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "argv", ["imp", "retrain", "--ranks", "2"])
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+
+    assert stopped.value.code == 2
+    assert (
+        capsys.readouterr().err
+        == "imp: no mpirun found: `pip install 'imp-lottery[local]'` brings one, or load your cluster's MPI\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "prepare", "train", "thresholds", "report"])
+def test_only_retraining_runs_on_many_ranks(tmp_path, command):
+    refused(imp(command, cwd=tmp_path, check=False, PMI_RANK="0", PMI_SIZE="2"), "only `imp retrain` runs on many ranks")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["retrain", "--ranks", "0"], ["frobnicate"], ["status", "--jsn"]])
+def test_a_command_line_that_makes_no_sense_is_one_line(tmp_path, arguments):
+    refused(
+        imp(*arguments, cwd=tmp_path, check=False), arguments[-1].lstrip("-") if len(arguments) < 3 else "--ranks", "--help"
+    )

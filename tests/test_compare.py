@@ -230,6 +230,56 @@ def test_chains_are_compared_level_by_level(make_run):
     }
 
 
+def test_chance_draws_from_the_first_round_where_both_masks_were_cut_from_it(make_run):
+    run = make_run(2)
+    first = kept(10, *range(8))
+    for number in (1, 2):
+        chain(run, number, "weights-step-000000", first, kept(10, 0, 1, 2, 3))
+        chain(run, number, "weights-step-000010", first, kept(10, 0, 1, 4, 5))
+    one_shot(run, 1, {60: kept(10, 0, 1, 2, 4)})
+    one_shot(run, 2, {60: kept(10, 0, 1, 2, 9)})  # cut from other weights: chance draws from all
+
+    groups = compare.compare(run, QUIET)
+
+    chance = {
+        (group.pair.kind, group.pair.first.name, group.pair.second.name): [
+            (member.whole.pool, member.whole.overlap_by_chance) for member in group.members
+        ]
+        for group in groups
+        if group.pair.kind != "levels"
+    }
+    names = ("weights-step-000000", "weights-step-000010")
+    assert chance[("rewinds", *(f"{name}/01" for name in names))] == [(8, 1.0)] * 2
+    assert chance[("rewinds", *(f"{name}/02" for name in names))] == [(8, 0.5)] * 2
+    assert chance[("one-shot", "q60", f"{names[0]}/02")] == [(8, 0.5), (10, 0.4)]
+    assert chance[("replicates", f"{names[0]}/02", f"{names[0]}/02")] == [(10, 0.4)]
+
+
+def test_independent_choices_within_a_common_round_overlap_as_by_chance(make_run):
+    run, rng = make_run(), np.random.default_rng(0)
+    first = rng.random(200_000) < 0.8
+    for step in (0, 10):
+        chain(run, 1, f"weights-step-{step:06d}", first, first & (rng.random(200_000) < 0.25))
+
+    later = next(group for group in compare.compare(run, QUIET) if group.pair.first.number == 2)
+
+    assert abs(later.spread("excess_sd").mean) < 3
+
+
+def test_a_collapsed_layer_is_marked(make_run):
+    run = make_run(2)
+    for number, last in ((1, True), (2, False)):
+        for quantile, kernel in ((50, [True, True]), (90, [True, False]), (95, [last, False])):
+            mask = {"a/kernel": np.array(kernel), "a/bias": np.zeros(3, bool)}
+            masks.save(run.replicate(number).mask(Fraction(quantile)), mask, {})
+        table = {"quantiles": [{"quantile": quantile} for quantile in (50, 90, 95)]}
+        run.replicate(number).thresholds.write_text(json.dumps(table))
+
+    ((_, lines),) = compare.tables(compare.compare(run, QUIET), 0.6)
+
+    assert [cells[1] for cells in lines] == ["40.00", "20.00 !", "20.00 !\n0.00 !"]
+
+
 def test_rounds_are_nested_or_said_not_to_be(make_run):
     run = make_run()
     chain(run, 1, "weights-step-000000", kept(10, *range(8)), kept(10, *range(5)), kept(10, *range(2)))

@@ -70,7 +70,11 @@ def test_two_replicates_have_an_interval_and_one_has_none(run):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "clear"), [(0.1, 0.2, True), (-0.2, -0.1, True), (-0.1, 0.1, False), (0.0, 0.1, False), (None, None, False)]
+    ("low", "high", "clear"),
+    [
+        *((0.1, 0.2, True), (-0.2, -0.1, True), (-0.1, 0.1, False), (0.0, 0.1, False), (None, None, False)),
+        (-702.0, -702.0, False),  # both stopped one evaluation earlier: that is no spread to judge by
+    ],
 )
 def test_a_difference_is_clear_when_its_interval_lies_on_one_side_of_zero(low, high, clear):
     assert Difference(0.1, low, high, 3).is_clear is clear
@@ -149,8 +153,40 @@ def test_rounds_are_held_against_the_controls_of_their_own_chain_and_round(tmp_p
         "rewound to 0": 0.02,
     }
     assert against(run, None, "0", 2, "lr").keys() == {"dense", "extended", "reinit"}
-    assert against(run, None, "0", 2, "weights").keys() == {"dense"}
+    assert against(run, None, "0", 2, "weights").keys() == {"dense", "lr"}
     assert later["dense"].density == 0.25
+
+
+def test_methods_are_held_against_each_other_in_the_same_round_from_the_same_point(tmp_path):
+    run = Run(tmp_path, planned("", rounds={"levels": 2, "rewind": "0,1ep", "methods": ["weights", "lr", "finetune"]}))
+    dense(run, 0.90, 0.91, 0.92)
+    for method, above in (("finetune", -0.01), ("lr", 0.02), ("weights", 0.03)):
+        in_rounds(run, method, 2, above)
+    in_rounds(run, "lr", 1, 0.5)
+    in_rounds(run, "finetune", 2, 0.5, "reinit")
+    in_rounds(run, "init", 2, 0.01, step=0)
+
+    held = {one.method: {} for one in found(run)}
+    for one in found(run):
+        held[one.method] |= {(one.level, one.against): means(one)["validation_accuracy"]}
+
+    assert held == {
+        "init": {(2, "dense"): 0.01},
+        "weights": {(2, "dense"): 0.03, (2, "lr"): 0.01, (2, "finetune"): 0.04},
+        "lr": {(1, "dense"): 0.5, (2, "dense"): 0.02, (2, "finetune"): 0.03},
+        "finetune": {(2, "dense"): -0.01, (2, "reinit"): -0.51},
+    }
+
+
+def test_a_collapsed_ticket_s_contrasts_say_so(run):
+    all_replicates(run, "60", 0.01)
+    for number in (1, 2, 3):
+        ticket(run, number, "90", 0.9, collapsed=["fc1/kernel"] if number == 2 else [])
+
+    assert {one.quantile: one.collapse for one in found(run)} == {
+        60: None,
+        90: "hardly anything is left of fc1/kernel (layer collapse)",
+    }
 
 
 def test_contrasts_go_by_method_and_rewind_point_from_dense_to_sparse(tmp_path):

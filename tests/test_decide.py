@@ -6,7 +6,9 @@ import pytest
 from handmade import all_replicates, dense, in_round, planned, ticket, write
 from helpers import imp, refused
 
+from lottery import store
 from lottery.progress import Reporter
+from lottery.results import listing
 from lottery.run import Run
 from lottery.stages import decide
 
@@ -79,8 +81,8 @@ def test_a_pair_that_keeps_up_gets_replicates_until_three_say_so(begin):
         *("train [3]", "thresholds [3] 60", "retrain [3] 60 1ep"),
     ]
     assert told == [
-        "1 pairs are undecided: adding replicate 2",
-        "1 pairs are undecided: adding replicate 3",
+        "undecided: 1 pair; adding replicate 2",
+        "undecided: 1 pair; adding replicate 3",
         "every pair is decided after 3 replicates",
     ]
     assert run.known_numbers() == [1, 2, 3]
@@ -99,7 +101,7 @@ def test_only_pairs_that_are_undecided_get_more(begin):
         *("retrain [2] 60,97.5 1ep", "retrain [3] 60,97.5 1ep"),
         *("retrain [4] 97.5 1ep", "retrain [5] 97.5 1ep"),
     ]
-    assert told[-1] == "1 pairs are still undecided after 5 replicates"
+    assert told[-1] == "after 5 replicates still undecided: 1 pair"
 
 
 def test_each_rewind_point_gets_the_quantiles_that_are_undecided_there(begin):
@@ -113,7 +115,7 @@ def test_with_as_many_replicates_as_allowed_none_is_added(begin):
     _, called, told = begin({"60": [0.001, 0.001]}, 2, replicates=2)
 
     assert called == []
-    assert told == ["1 pairs are still undecided after 2 replicates"]
+    assert told == ["after 2 replicates still undecided: 1 pair"]
 
 
 def test_a_pair_of_which_a_network_diverged_gets_no_more(begin):
@@ -121,7 +123,22 @@ def test_a_pair_of_which_a_network_diverged_gets_no_more(begin):
 
     assert called[2] == "retrain [2] 60,80 1ep"
     assert called[5:] == ["retrain [3] 80 1ep"]
-    assert told[-1] == "every pair is decided after 3 replicates"
+    assert told[-1] == "undecided, because a network is missing, failed or diverged: 1 pair"
+
+
+def test_only_the_quantiles_and_rewind_points_asked_for_get_more(tmp_path, monkeypatch):
+    run = Run(tmp_path / "run", planned("60,80", "0,1ep", 2))
+    stages, reporter = Stages(monkeypatch, {"60": [0.001] * 3, "80": [0.001] * 3}), Telling()
+    stages.train(run, reporter)
+    for point in ("0", "1ep"):
+        stages.retrain(run, "60,80", point)
+    stages.called.clear()
+    monkeypatch.setattr(Run, "plan", listing.trained_plan)  # there are no records
+
+    decide.until_decided(run, 9, reporter, stages.retrain, "70..80:5", "1ep")
+
+    assert stages.called == ["train [3]", "thresholds [3] 80", "retrain [3] 80 1ep"]
+    assert reporter.told == ["undecided: 1 pair; adding replicate 3", "every pair is decided after 3 replicates"]
 
 
 def test_replicates_that_are_there_already_are_counted(tmp_path, monkeypatch):
@@ -142,8 +159,8 @@ def test_as_typed_a_replicate_is_added_with_its_dense_network_its_masks_and_the_
     imp("thresholds", "--quantiles", "75", cwd=work)  # which the recipe has not
     done = imp("retrain", "--quantiles", "75", "--rewind", "1ep", "--until-decided", "2", cwd=work)
 
-    assert "1 pairs are undecided: adding replicate 2" in done.stderr
-    assert done.stderr.splitlines()[-1] == "1 pairs are still undecided after 2 replicates"
+    assert "undecided: 1 pair; adding replicate 2" in done.stderr
+    assert done.stderr.splitlines()[-1] == "after 2 replicates still undecided: 1 pair"
     results = sorted(str(path.relative_to(work / "runs/digits")) for path in work.glob("runs/digits/*/**/result.json"))
     assert results == [
         f"replicate-{number}/{name}/result.json" for number in (1, 2) for name in ("retrain/q75-step-000017/ticket", "train")
@@ -151,6 +168,25 @@ def test_as_typed_a_replicate_is_added_with_its_dense_network_its_masks_and_the_
     assert (work / "runs/digits/replicate-2/masks/q75.h5").exists()
     rows = json.loads(imp("report", "--json", cwd=work).stdout)["groups"]
     assert {(row["quantile"], row["rewind"]): row["count"] for row in rows if row["count"]} == {(None, "0"): 2, (75, "1ep"): 2}
+
+
+def test_as_typed_a_network_that_diverges_does_not_keep_the_others_from_more_replicates(work):
+    snapshot = work / "runs/digits/replicate-1/train/snapshots/step-000000.h5"
+    state = store.load_state(snapshot)
+    state.weights["fc1/bias"][:] = 1e38
+    store.save_state(snapshot, state)
+
+    options = ["--quantiles", "90", "--set", "retrain.controls=[]", "--until-decided", "2"]
+    done = imp("retrain", *options, cwd=work, check=False)
+
+    assert done.returncode == 1
+    assert "not finished: replicate-1 q90-step-000000 ticket diverged" in done.stderr
+    assert done.stderr.splitlines()[-2:] == [
+        "after 2 replicates still undecided: 1 pair",
+        "undecided, because a network is missing, failed or diverged: 1 pair",
+    ]
+    assert (work / "runs/digits/replicate-2/retrain/q90-step-000017/ticket/result.json").exists()
+    assert not (work / "runs/digits/replicate-2/retrain/q90-step-000000").exists()
 
 
 def test_another_replicate_is_trained_and_pruned_by_its_number(work):

@@ -124,7 +124,7 @@ def test_controls_that_were_added_to_finished_rounds_are_ready_at_once(make):
 
 
 def test_the_network_trained_as_long_needs_only_its_own_round_before(make):
-    campaign = make(methods=["lr"], controls=["extended"], control_levels="2")
+    campaign = make(methods=["lr"], controls=["extended"])
 
     one, other = campaign.begin(rounds_of(campaign))
 

@@ -285,14 +285,14 @@ def test_each_rewind_point_has_its_own_headline_and_controls_have_none(run):
     assert sparsest(run) == {"0": 60, "1ep": 80}
 
 
-CHAINS = {"rewind": "1ep", "levels": 2, "methods": ["weights", "lr"], "controls": ["extended"], "control_levels": "1"}
+CHAINS = {"rewind": "1ep", "levels": 2, "methods": ["weights", "lr"], "controls": ["extended"]}
 
 
 @pytest.fixture
 def pruned(tmp_path):
     """Three replicates whose dense networks reach 90, 91 and 92 %; two rounds of `weights` and of `lr` from 1ep, and no
     one-shot tickets."""
-    made = Run(tmp_path / "pruned", planned("", rounds=CHAINS | {"control_levels": "2"}))
+    made = Run(tmp_path / "pruned", planned("", rounds=CHAINS))
     dense(made, 0.90, 0.91, 0.92)
     return made
 

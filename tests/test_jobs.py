@@ -102,15 +102,16 @@ def test_controls_accompany_their_rounds_alone_and_come_after_the_ticket():
 
 def test_without_rounds_for_them_there_are_no_controls():
     for chain in (WEIGHTS, LR):
-        assert places(rounds(chain, 2, [*CONTROLS, "extended"], [])) == [(1, "ticket"), (2, "ticket")]
-        assert places(rounds(chain, 2, [*CONTROLS, "extended"], [3])) == [(1, "ticket"), (2, "ticket")]
+        assert places(rounds(chain, 2, CONTROLS, [])) == [(1, "ticket"), (2, "ticket")]
+        assert places(rounds(chain, 2, CONTROLS, [3])) == [(1, "ticket"), (2, "ticket")]
 
 
 @pytest.mark.parametrize("method", ["lr", "finetune"])
-def test_extended_training_goes_on_up_to_its_last_round(method):
-    found = rounds(Chain(1, method, 0), 5, ["extended"], [1, 3])
+@pytest.mark.parametrize("control_levels", [[], [1, 3]])
+def test_extended_training_accompanies_every_round_as_its_tickets_are_judged_against_it(method, control_levels):
+    found = rounds(Chain(1, method, 0), 5, ["extended"], control_levels)
 
-    assert [job.level for job in found if job.variant == "extended"] == [1, 2, 3]
+    assert [job.level for job in found if job.variant == "extended"] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("method", ["weights", "init"])

@@ -175,14 +175,14 @@ def test_the_plan_of_a_run_is_read_off_its_dense_network(run, tmp_path):
     assert listing.trained_plan(Run(tmp_path / "other", run.recipe)) is None
 
 
-CHAINS = {"rewind": "1ep", "levels": 2, "methods": ["weights", "lr"], "controls": ["extended"], "control_levels": "1"}
+CHAINS = {"rewind": "1ep", "levels": 2, "methods": ["weights", "lr"], "controls": ["extended"]}
 
 
 @pytest.fixture
 def pruned(tmp_path):
     """Three replicates whose dense networks reach 90, 91 and 92 %; two rounds of `weights` and of `lr` from 1ep, and no
     one-shot tickets."""
-    made = Run(tmp_path / "pruned", planned("", rounds=CHAINS | {"control_levels": "2"}))
+    made = Run(tmp_path / "pruned", planned("", rounds=CHAINS))
     dense(made, 0.90, 0.91, 0.92)
     return made
 
@@ -199,10 +199,11 @@ def test_every_network_of_the_rounds_is_missed_and_the_one_shot_grid_only_where_
         ("ticket", "lr", None, 1),
         ("extended", "lr", None, 1),
         ("ticket", "lr", None, 2),
+        ("extended", "lr", None, 2),
         ("ticket", "weights", None, 1),
         ("ticket", "weights", None, 2),
     ]
-    assert [row["method"] for row in listing.rows(rounds)[1:]] == ["lr"] * 3 + ["weights"] * 2
+    assert [row["method"] for row in listing.rows(rounds)[1:]] == ["lr"] * 4 + ["weights"] * 2
 
 
 def test_the_row_of_a_network_in_a_round(pruned):

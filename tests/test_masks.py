@@ -208,9 +208,18 @@ def test_a_layer_of_which_nothing_is_left_is_named():
 
 @pytest.mark.parametrize(
     ("least", "named"),
-    [(0.0, ["a"]), (0.1, ["a"]), (0.11, ["a", "b"]), (0.5, ["a", "b"]), (0.51, ["a", "b", "c"]), (1.0, ["a", "b", "c"])],
+    [(0.0, "a"), (0.1, "a"), (0.11, "ab"), (0.5, "ab"), (0.51, "abc"), (1.0, "abc")],
 )
 def test_a_layer_that_keeps_less_than_a_share_is_named_too(least, named):
-    mask = {"a": np.zeros(4, bool), "b": np.arange(10) < 1, "c": np.arange(4) < 2, "d": np.ones(2, bool)}
+    kept = {"a": np.zeros(4, bool), "b": np.arange(10) < 1, "c": np.arange(4) < 2, "d": np.ones(2, bool)}
 
-    assert masks.collapsed(mask, least) == named
+    found = masks.collapsed({f"{name}/kernel": mask for name, mask in kept.items()}, least)
+
+    assert found == [f"{name}/kernel" for name in named]
+
+
+def test_what_is_no_kernel_is_no_layer_that_could_collapse():
+    nothing = np.zeros(3, bool)
+    mask = {"a/bias": nothing, "bn/gamma": nothing, "bn/moving_mean": nothing, "dw/depthwise_kernel": nothing}
+
+    assert masks.collapsed(mask) == ["dw/depthwise_kernel"]

@@ -251,7 +251,7 @@ def test_the_networks_of_all_chains_come_round_by_round():
     found = planned.rounds([1, 2], 3)
 
     assert [job.level for job in found] == sorted(job.level for job in found)
-    assert len(set(found)) == len(found) == 8 * 3 + 8 + 4 * 2  # tickets of 8 chains, a reinit of each, extended of 4
+    assert len(set(found)) == len(found) == 8 * 3 + 8 + 4 * 3  # tickets of 8 chains, a reinit of each, extended of 4
     assert Round(Chain(1, "lr", 45), 2, "extended") in found
     assert {job.level for job in found if job.variant == "reinit"} == {2}
 
@@ -277,11 +277,11 @@ def test_a_dry_run_lists_rounds_where_the_recipe_prunes_so():
         *("replicate-1 dense", "replicate-2 dense"),
         *("replicate-1 q90 ticket, rewound to 0", "replicate-2 q90 ticket, rewound to 0"),
     ]
-    assert len(titles) == 4 + 40
+    assert len(titles) == 4 + 44
     assert "replicate-2 weights from 1ep, round 03 ticket" in titles
     assert "replicate-1 lr from 0, round 02 extended" in titles
     assert {cost.title: cost.epochs for cost in costs}["replicate-2 lr from 1ep, round 03 ticket"] == 19
-    assert [cost.rewound for cost in costs] == [False] * 2 + [True] * 42
+    assert [cost.rewound for cost in costs] == [False] * 2 + [True] * 46
 
 
 def test_a_dry_run_of_rounds_costs_about_the_same_before_the_records_are_there():
@@ -297,7 +297,7 @@ def test_a_dry_run_lists_only_what_the_recipe_prunes_by():
     )
 
     assert len(oneshot) == 2
-    assert len(rounds) == 40
+    assert len(rounds) == 44
     assert not any("round" in title.split() for title in oneshot)
     assert all("round" in title.split() for title in rounds)
     assert neither == []

@@ -175,11 +175,12 @@ def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):
     assert made.warnings == [told]
     assert cells(run, "ticket", "q90")[2] == "10.00% !"
     assert cells(run, "ticket", "q60")[2] == "40.00%"
+    assert {line[0]: line[1] for line in made.contrast_table} == {"q60": "40.00%", "q90": "10.00% !"}
     assert told in text(run, "summary.md")
     page = text(run, "index.html")
     assert "<h2>Layer collapse</h2>" in page
     assert f"<li>{told}</li>" in page
-    assert "a share of 0.001 of its weights" in " ".join(page.split())
+    assert "0.001 now" in " ".join(page.split())
 
 
 def test_a_network_without_a_path_is_told_of(one):

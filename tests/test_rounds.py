@@ -13,7 +13,7 @@ import pytest
 from helpers import IMP, LENET, clean_environment, contents, flip, imp, refused
 
 from data_prep.errors import InputError
-from lottery import cuts, masks, recipe, schedules, store
+from lottery import cuts, masks, recipe, schedules, seeds, store
 from lottery.jobs import Chain, Round
 from lottery.plan import Plan
 from lottery.progress import Reporter
@@ -178,34 +178,46 @@ METHODS = {
     "methods": ["weights", "init", "lr", "finetune"],
     "rewind": "0,1ep",
     "controls": ["extended", "reinit"],
-    "control_levels": "2",
+    "control_levels": "1,2",
 }
 
 
-def with_rounds(folder, **settings):
-    """The run in `folder` with other values in its recipe's table `rounds`."""
+def with_rounds(folder, slots="fresh", **settings):
+    """The run in `folder` with other values in its recipe's table `rounds`, and for `retrain.slots`."""
     found = open_run(folder / "runs/digits")
     table = {**found.recipe.rounds.model_dump(), **settings}
-    return Run(found.folder, recipe.resolve({**found.recipe.model_dump(), "rounds": table}))
+    return Run(found.folder, recipe.resolve({**found.recipe.model_dump(), "rounds": table}, [f"retrain.slots={slots}"]))
 
 
 @pytest.fixture(scope="module")
 def methods(tensorflow, trained, tmp_path_factory):
-    """Two rounds of all four methods in this process: the run, and by title what each network was begun with (`state`,
-    `mask`) and the learning rates that reached its step (`rates`)."""
+    """Two rounds of all four methods, as `noted` says."""
+    return noted(copied(trained, tmp_path_factory.mktemp("methods") / "work"), **METHODS)
+
+
+@pytest.fixture(scope="module")
+def restoring(tensorflow, trained, tmp_path_factory):
+    """Two rounds of the methods that train on, with restored slots, as `noted` says."""
+    settings = {**METHODS, "methods": ["lr", "finetune"], "rewind": "1ep", "controls": ["extended"]}
+    return noted(copied(trained, tmp_path_factory.mktemp("restoring") / "work"), slots="restore", **settings)
+
+
+def noted(folder, **settings):
+    """Rounds in this process: the run, and by title what each network was begun with (`state`, `mask`, `order_seed`) and the
+    learning rates that reached its step (`rates`)."""
     from lottery.engine import assembly, loop, training
 
-    folder = copied(trained, tmp_path_factory.mktemp("methods") / "work")
     begun = {}
-    titles = []
+    tasks = []
     train, load = training.train, loop.Trainer.load
 
     def train_and_note(trainer, task, *others):
-        titles.append(task.title)
+        tasks.append(task)
         return train(trainer, task, *others)
 
     def load_and_note(trainer, state, mask=None):
-        noted = begun[titles[-1]] = SimpleNamespace(state=state, mask=mask, rates=[])
+        task = tasks[-1]
+        noted = begun[task.title] = SimpleNamespace(state=state, mask=mask, order_seed=task.order_seed, rates=[])
         if not isinstance(trainer._step, Noting):
             trainer._step = Noting(trainer._step)
         trainer._step.rates = noted.rates
@@ -230,7 +242,7 @@ def methods(tensorflow, trained, tmp_path_factory):
         patch.setattr(assembly, "set_up_tensorflow", lambda train, cores=None: ["CPU:0"])  # the fixture has done so
         patch.setattr(training, "train", train_and_note)
         patch.setattr(loop.Trainer, "load", load_and_note)
-        run = with_rounds(folder, **METHODS)
+        run = with_rounds(folder, **settings)
         summary = rounds.rounds(run, QUIET)
         assert summary.unfinished == []
     return SimpleNamespace(run=run, begun=begun, replicate=run.replicate(1), folder=folder)
@@ -254,7 +266,7 @@ def is_from(state, path):
 
 def test_every_network_of_the_four_methods_was_begun_once(methods):
     expected = {str(ticket(method, step, level)) for method, step in STARTS for level in (1, 2)}
-    expected |= {str(ticket(method, step, 2, "reinit")) for method, step in STARTS}
+    expected |= {str(ticket(method, step, level, "reinit")) for method, step in STARTS for level in (1, 2)}
     expected |= {str(ticket(*start, level, "extended")) for start in STARTS[3:] for level in (1, 2)}
 
     assert methods.begun.keys() == expected
@@ -288,6 +300,38 @@ def test_lr_and_finetune_start_from_where_the_round_before_ended(methods, method
     assert (first.step, first.slots) == (second.step, second.slots) == (step, {})
 
 
+@pytest.mark.parametrize("method", ["lr", "finetune"])
+@pytest.mark.parametrize("variant", ["ticket", "extended"])
+def test_restored_slots_come_from_the_same_place_as_the_weights(restoring, method, variant):
+    first = began(restoring, ticket(method, EPOCH, 1, variant)).state
+    second = began(restoring, ticket(method, EPOCH, 2, variant)).state
+
+    for state, path in (
+        (first, restoring.replicate.snapshot(LAST)),
+        (second, restoring.replicate.network(ticket(method, EPOCH, 1, variant)).final),
+    ):
+        assert is_from(state, path)
+        saved = store.load_state(path).slots
+        assert state.step == EPOCH
+        assert state.slots.keys() == saved.keys() != set()
+        assert all(np.array_equal(state.slots[name], saved[name]) for name in saved)
+
+
+def test_restored_slots_of_pruned_weights_are_zero_to_the_end(restoring):
+    for method in ("lr", "finetune"):
+        job = ticket(method, EPOCH, 2)
+        slots = store.load_state(restoring.replicate.network(job).final).slots
+        for path, kept in began(restoring, job).mask.items():
+            assert not slots[f"momentum/{path}"][~kept].any()
+            assert slots[f"momentum/{path}"][kept].any()
+
+
+def test_all_networks_of_a_replicate_see_the_images_in_one_order_which_is_not_the_dense_one_s(methods):
+    (seed,) = {noted.order_seed for noted in methods.begun.values()}
+
+    assert seed != seeds.derive(methods.run.recipe.seed, 1, "order")
+
+
 @pytest.mark.parametrize(("method", "step"), STARTS)
 def test_rates_are_the_schedule_s_from_the_rewind_point_and_finetune_s_is_the_last_one(methods, method, step):
     schedule = schedules.rates(methods.run.recipe.train, EPOCH, 0, LAST)
@@ -314,9 +358,13 @@ def test_reinit_has_the_mask_of_its_ticket_fresh_weights_and_the_whole_schedule(
 
 
 def test_fresh_weights_are_the_same_for_a_round_of_any_method_and_others_in_another_round(methods):
-    drawn = [began(methods, ticket(*start, 2, "reinit")).state.weights["fc1/kernel"].tobytes() for start in STARTS]
+    first, second = (
+        {began(methods, ticket(*start, level, "reinit")).state.weights["fc1/kernel"].tobytes() for start in STARTS}
+        for level in (1, 2)
+    )
 
-    assert len(set(drawn)) == 1
+    assert len(first) == len(second) == 1
+    assert first != second
 
 
 def test_init_is_weights_rewound_to_0(methods):
@@ -364,6 +412,12 @@ def test_a_round_that_is_cut_again_is_only_read(methods):
 
     assert there.mask.stat().st_mtime_ns == before
     assert survivors(found) == 56064
+
+
+def test_without_rounds_for_controls_it_is_said_that_there_are_none(work):
+    done = imp("rounds", "--levels", "1", cwd=work)
+
+    assert "no controls: rounds.control_levels names none of these rounds" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def test_the_table_says_what_was_ranked_and_where_each_quantile_lies():
         "scope": "kernels",
         "layerwise": False,
         "exclude": ["predictions/*"],
+        "collapse": 0.001,
         "count": 20,
         "min": 1.0,
         "max": 20.0,
@@ -163,7 +164,8 @@ def test_the_table_is_there_as_csv_too():
         assert float(row["threshold"]) == expected["threshold"]
         assert [int(row[name]) for name in ("pruned", "remaining")] == [expected["pruned"], expected["remaining"]]
         assert float(row["prunable"]) == expected["density"]["prunable"]
-        assert row["effective"] == ""
+        assert row["effective"] == row["layer"] == ""
+        assert [float(row[name]) for name in ("count", "min", "max", "mean")] == [20, 1, 20, 10.5]
     assert [row["warning"] for row in rows] == ["", *["hardly anything is left of a/kernel (layer collapse)"] * 2]
 
 
@@ -180,8 +182,12 @@ def test_layer_by_layer_each_has_its_own_threshold():
     mask = masks.load(run.replicate(1).mask(Fraction(50)))
     assert mask["a/kernel"].ravel().tolist() == [False] * 5 + [True] * 5
     assert mask["b/kernel"].ravel().tolist() == [True] * 5 + [False] * 5
-    (line,) = csv.DictReader(run.replicate(1).thresholds.with_suffix(".csv").read_text().splitlines())
-    assert (line["threshold"], line["remaining"]) == ("", "10")
+    lines = csv.DictReader(run.replicate(1).thresholds.with_suffix(".csv").read_text().splitlines())
+    assert [(line["quantile"], line["layer"], line["threshold"], line["remaining"]) for line in lines] == [
+        ("50", "", "", "10"),
+        ("50", "a/kernel", "5.5", ""),
+        ("50", "b/kernel", "15.5", ""),
+    ]
 
 
 def test_scope_all_counts_statistics_which_no_density_says_are_pruned():
@@ -205,6 +211,18 @@ def test_layer_collapse_is_warned_of_by_quantile(capsys):
         "replicate-1: 2 masks of 20 weights",
         "warning: at quantile 50 hardly anything is left of a/kernel (layer collapse)",
     ]
+
+
+def test_another_share_that_a_layer_must_keep_is_asked_of_the_masks_there_are():
+    run = made(quantiles="25")
+    assert [row["collapsed"] for row in take(run)[0]["quantiles"]] == [[]]
+    before = run.replicate(1).mask(Fraction(25)).stat().st_mtime_ns
+
+    (table,) = take(dataclasses.replace(run, recipe=recipe.resolve(run.recipe.model_dump(), ["thresholds.collapse=0.6"])))
+
+    assert [row["collapsed"] for row in table["quantiles"]] == [["a/kernel"]]
+    assert json.loads(run.replicate(1).thresholds.read_text()) == table
+    assert run.replicate(1).mask(Fraction(25)).stat().st_mtime_ns == before
 
 
 def test_with_the_networks_topology_connections_are_told(capsys):

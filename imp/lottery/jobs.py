@@ -118,8 +118,8 @@ def chains(replicates: Iterable[int], methods: Iterable[Method], steps: Iterable
 def rounds(chain: Chain, levels: int, controls: Iterable[Variant] = (), control_levels: Iterable[int] = ()) -> list[Round]:
     """Every network of `chain` up to round `levels`: tickets and the controls of some rounds, in the order of rounds.
 
-    `extended` goes on from round to round like the tickets, so it accompanies them up to its last one of `control_levels`;
-    methods that rewind weights have none.
+    `extended`, which tickets of `lr` and `finetune` are judged against, goes on from round to round like them and accompanies
+    every one; methods that rewind weights have none.
     """
     chosen = [level for level in control_levels if level <= levels]
     found = [Round(chain, level, "ticket") for level in range(1, levels + 1)]
@@ -127,7 +127,7 @@ def rounds(chain: Chain, levels: int, controls: Iterable[Variant] = (), control_
         if control != "extended":
             found += [Round(chain, level, control) for level in chosen]
         elif chain.method in GOING_ON:
-            found += [Round(chain, level, control) for level in range(1, max(chosen, default=0) + 1)]
+            found += [Round(chain, level, control) for level in range(1, levels + 1)]
     return sorted(found, key=lambda job: job.level)
 
 

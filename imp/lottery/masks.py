@@ -89,8 +89,10 @@ def density(mask: Mask, state: store.State) -> Density:
 
 
 def collapsed(mask: Mask, least: float = 0.0) -> list[str]:
-    """Paths of variables of which nothing is kept, or a smaller share than `least`: layer collapse (Tanaka et al. 2020)."""
-    shares = {path: np.count_nonzero(kept) / kept.size for path, kept in mask.items() if kept.size}
+    """Paths of kernels of which nothing is kept, or a smaller share than `least`: layer collapse (Tanaka et al. 2020). A bias
+    or a scale that is pruned (scope `all`) cuts no layer off."""
+    kernels = {path: kept for path, kept in mask.items() if kept.size and in_scope(path, kept.shape, "kernels")}
+    shares = {path: np.count_nonzero(kept) / kept.size for path, kept in kernels.items()}
     return [path for path, share in shares.items() if share == 0 or share < least]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from data_prep.errors import InputError
 from lottery import masks
 
-COUNTS = ("size", "kept_first", "kept_second", "shared")
+COUNTS = ("size", "pool", "kept_first", "kept_second", "shared")
 SHARES = (*("density_first", "density_second", "overlap", "overlap_by_chance", "jaccard", "jaccard_by_chance"), "excess_sd")
 FIGURES = (*COUNTS, *SHARES)
 
@@ -19,11 +19,13 @@ class Overlap:
     """How two masks overlap, in one variable or summed over several.
 
     Of `size` weights the masks keep `kept_first` and `kept_second`, and `shared` both. `expected` and `variance` are those
-    of `shared` by chance: hypergeometric given the two counts of each variable, summed over the variables. All other figures
-    are shares (0 .. 1) or standard deviations, None where there is nothing to divide by.
+    of `shared` by chance: hypergeometric given the two counts of each variable, summed over the variables. Chance draws from
+    `pool` weights: all, or those that a mask from which both were cut had left. All other figures are shares (0 .. 1) or
+    standard deviations, None where there is nothing to divide by.
     """
 
     size: int
+    pool: int
     kept_first: int
     kept_second: int
     shared: int
@@ -110,19 +112,25 @@ def pack(mask: masks.Mask) -> Packed:
     )
 
 
-def overlaps(first: Packed, second: Packed) -> dict[str, Overlap]:
-    """The overlap in each variable that both masks have. Raises InputError when there is none, or one has other shapes."""
+def overlaps(first: Packed, second: Packed, within: Packed | None = None) -> dict[str, Overlap]:
+    """The overlap in each variable that both masks have. Chance draws from what `within` keeps, where both masks are cut from
+    that; else from all. Raises InputError when there is no common variable, or one has other shapes."""
     common = [path for path in first.bits if path in second.bits]
     if not common:
         raise InputError("the masks have no variable in common: compare masks of one network and one scope")
-    return {path: _overlap(path, first, second) for path in common}
+    cut = within is not None and all(_is_within(path, mask, within) for path in common for mask in (first, second))
+    return {path: _overlap(path, first, second, within if cut else None) for path in common}
 
 
-def _overlap(path: str, first: Packed, second: Packed) -> Overlap:
+def _is_within(path: str, mask: Packed, other: Packed) -> bool:
+    return path in other.bits and mask.shapes[path] == other.shapes[path] and not (mask.bits[path] & ~other.bits[path]).any()
+
+
+def _overlap(path: str, first: Packed, second: Packed, within: Packed | None) -> Overlap:
     if first.shapes[path] != second.shapes[path]:
         shapes = " and ".join("x".join(map(str, mask.shapes[path])) for mask in (first, second))
         raise InputError(f"{path} is {shapes} in the two masks: compare masks of one network")
     size = math.prod(first.shapes[path])
     shared = int(np.bitwise_count(first.bits[path] & second.bits[path]).sum(dtype=np.int64))
-    counts = (first.kept[path], second.kept[path])
-    return Overlap(size, *counts, shared, *by_chance(size, *counts))
+    counts, pool = (first.kept[path], second.kept[path]), within.kept[path] if within else size
+    return Overlap(size, pool, *counts, shared, *by_chance(pool, *counts))

@@ -90,7 +90,7 @@ def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json([group.as_json() for group in groups])
         return
-    for title, lines in tables(groups):
+    for title, lines in tables(groups, source.recipe.thresholds.collapse):
         print_table(title, HEADINGS, lines)
     for sentence in nesting(groups):
         print(sentence)

@@ -151,8 +151,15 @@ def retrain(
     alone()
     if replicate:
         raise typer.BadParameter("--until-decided chooses replicates itself: leave out --replicate")
-    on_grids(target, quantiles, rewind)
-    decide(target, until_decided, reporter(), on_grids)
+    failed = _fails(partial(on_grids, target, quantiles, rewind))
+
+    def on_more(target: "Run", quantiles: str | None, rewind: str | None) -> None:
+        nonlocal failed
+        failed |= _fails(partial(on_grids, target, quantiles, rewind))
+
+    decide(target, until_decided, reporter(), on_more, quantiles, rewind)
+    if failed:
+        raise typer.Exit(1)
 
 
 def rounds(
@@ -247,7 +254,7 @@ def run_all(
 
 
 def _fails(stage: Callable[[], None]) -> bool:
-    """Whether some network of `stage` was not finished: the rest of the run goes on. A request to stop is one."""
+    """Whether some network of `stage` was not finished: the others go on. A request to stop is one."""
     try:
         stage()
     except typer.Exit as stopped:

@@ -1,4 +1,5 @@
-"""Networks held against each other, paired by replicate: a ticket and its controls, a rewind point and an earlier one."""
+"""Networks held against each other, paired by replicate: a ticket and its controls, a rewind point and an earlier one, a
+method and another."""
 
 import dataclasses
 import statistics
@@ -9,6 +10,7 @@ from lottery import verdicts
 from lottery.jobs import FROM_SCRATCH
 from lottery.results.listing import Row
 
+METHODS = ("init", "weights", "lr", "finetune")  # each is held against those after it
 FIGURES = ("validation_accuracy", "test_accuracy", "test_accuracy_there", "least_validation_loss_step")
 
 
@@ -23,27 +25,32 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval lies on one side of zero."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        """Whether the interval lies on one side of zero. One without a width does not: differences that are all the same, as
+        those of steps between evaluations may be, say nothing of their spread."""
+        if self.low is None or self.high is None or self.high - self.low < 1e-9:
+            return False
+        return self.low > 0 or self.high < 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Contrast:
     """What a group of tickets is above `against`, by figure: accuracies (0 .. 1) at the end of training on validation and test
-    images, on test images at the step of least validation loss, and that step."""
+    images, on test images at the step of least validation loss, and that step. `collapse` is the tickets' warning, if any."""
 
     method: str
     quantile: float | None
     level: int | None
     density: float
+    collapse: str | None
     rewind: str
     against: str
     differences: dict[str, Difference]
 
 
 def contrasts(rows: Sequence[Row]) -> list[Contrast]:
-    """Every ticket against the dense network, against its controls, and against the ticket of the same quantile or round that
-    was rewound to the earliest point; from dense to sparse. Only replicates that have both count."""
+    """Every ticket against the dense network, against its controls, against the ticket of the same quantile or round that was
+    rewound to the earliest point, and against those that another method made in the same round from the same point; from dense
+    to sparse. Only replicates that have both count."""
     done = [row for row in rows if row["status"] == "done"]
     found = []
     for place in sorted({_place(row) for row in done if row["variant"] == "ticket"}):
@@ -68,6 +75,10 @@ def _others(done: Sequence[Row], ticket: Row) -> Iterator[tuple[str, dict[int, R
     if earliest["rewind_step"] < ticket["rewind_step"]:
         others = _by_replicate(row for row in tickets if row["rewind_step"] == earliest["rewind_step"])
         yield f"rewound to {earliest['rewind']}", others
+    if ticket["method"] in METHODS:
+        for method in METHODS[METHODS.index(ticket["method"]) + 1 :]:
+            place = {**ticket, "method": method}
+            yield method, _by_replicate(row for row in done if row["variant"] == "ticket" and _place(row) == _place(place))
 
 
 def _by_replicate(rows: Iterable[Row]) -> dict[int, Row]:
@@ -83,9 +94,16 @@ def _place(row: Row) -> tuple[Any, ...]:
 
 
 def _contrast(ticket: Row, against: str, pairs: Sequence[tuple[Row, Row]]) -> Contrast:
-    differences = {name: _difference([one[name] - other[name] for one, other in pairs]) for name in FIGURES}
-    density = statistics.fmean(one["density"] for one, _ in pairs)
-    return Contrast(ticket["method"], ticket["quantile"], ticket["level"], density, ticket["rewind"], against, differences)
+    return Contrast(
+        method=ticket["method"],
+        quantile=ticket["quantile"],
+        level=ticket["level"],
+        density=statistics.fmean(one["density"] for one, _ in pairs),
+        collapse=next((one["collapse"] for one, _ in pairs if one["collapse"]), None),
+        rewind=ticket["rewind"],
+        against=against,
+        differences={name: _difference([one[name] - other[name] for one, other in pairs]) for name in FIGURES},
+    )
 
 
 def _difference(values: Sequence[float]) -> Difference:

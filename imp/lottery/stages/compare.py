@@ -25,9 +25,9 @@ Kind = Literal["replicates", "rewinds", "methods", "levels", "one-shot"]
 
 TITLES: dict[Kind, str] = {
     "replicates": "the same mask in different replicates",
-    "rewinds": "the same round, rewound to different points (round 1 is cut before any rewinding)",
-    "methods": "the same round by different methods (round 1 is cut before they part)",
-    "one-shot": "one-shot masks and rounds of like density",
+    "rewinds": "the same round, rewound to different points (chance: within round 1, which they share)",
+    "methods": "the same round by different methods (chance: within round 1, which they share)",
+    "one-shot": "one-shot masks and rounds of like density (chance: within round 1, where both lie in it)",
 }
 HEADINGS = ("masks", "density %", "pairs", "overlap %", "chance %", "excess, sd", "Jaccard %", "chance %")
 COLUMNS = ("kind", "first", "second", "replicate_first", "replicate_second", "layer", *FIGURES)
@@ -207,7 +207,7 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
     compared = []
     with reporter.counting("masks", len(wanted), "pairs") as advance:
         for pair in wanted:
-            compared.append(_compared(pair, read))
+            compared.append(_compared(pair, _first_round(pair, found), read))
             advance(1)
     _warn_of_scopes(compared, reporter)
     files.write_text(run.report / "compare.csv", _csv(compared))
@@ -219,16 +219,25 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
 def _reader(found: Sequence[Source]) -> Callable[[Source], Packed]:
     """A function that reads a mask, and keeps the last ones it read."""
     held = HELD_BYTES // max(1, pack(masks.load(found[0].path)).nbytes)
-    return functools.lru_cache(max(2, held))(lambda source: pack(masks.load(source.path)))
+    return functools.lru_cache(max(3, held))(lambda source: pack(masks.load(source.path)))
 
 
-def _compared(pair: Pair, read: Callable[[Source], Packed]) -> Comparison:
+def _compared(pair: Pair, within: Source | None, read: Callable[[Source], Packed]) -> Comparison:
     first, second = read(pair.first), read(pair.second)
     try:
-        layers = overlaps(first, second)
+        layers = overlaps(first, second, read(within) if within else None)
     except InputError as error:
         raise InputError(f"{pair.first.path} and {pair.second.path}: {error}") from None
     return Comparison(pair, total(layers.values()), layers, sorted(first.bits.keys() ^ second.bits.keys()))
+
+
+def _first_round(pair: Pair, found: Sequence[Source]) -> Source | None:
+    """Round 1 of the second mask's chain, for masks of one replicate: it is cut from the dense network, so that other chains
+    share it, and masks within it overlap by more than chance among all weights."""
+    if pair.kind in ("replicates", "levels"):
+        return None
+    place = (pair.second.replicate, pair.second.chain, 1)
+    return next((source for source in found if (source.replicate, source.chain, source.number) == place), None)
 
 
 def _warn_of_scopes(compared: Sequence[Comparison], reporter: Reporter) -> None:
@@ -254,17 +263,21 @@ def _csv(compared: Iterable[Comparison]) -> str:
     return buffer.getvalue()
 
 
-def tables(groups: Sequence[Group]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Title and lines of a table for each kind of pairs but the rounds of one chain, in the columns `HEADINGS`."""
+def tables(groups: Sequence[Group], least: float) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """Title and lines of a table for each kind of pairs but the rounds of one chain, in the columns `HEADINGS`. An exclamation
+    mark says that a layer keeps a smaller share than `least`, or nothing."""
     for kind, title in TITLES.items():
-        lines = [_cells(group) for group in groups if group.pair.kind == kind]
+        lines = [_cells(group, least) for group in groups if group.pair.kind == kind]
         if lines:
             yield title, lines
 
 
-def _cells(group: Group) -> tuple[str, ...]:
+def _cells(group: Group, least: float) -> tuple[str, ...]:
     names = dict.fromkeys((group.pair.first.name, group.pair.second.name))
-    densities = dict.fromkeys(_per_cent(group.spread(f"density_{place}").mean) for place in ("first", "second"))
+    densities = dict.fromkeys(
+        _per_cent(group.spread(density).mean) + (" !" if _has_collapsed(group, density, least) else "")
+        for density in ("density_first", "density_second")
+    )
     excess = group.spread("excess_sd").mean
     return (
         "\n".join(names),
@@ -276,6 +289,13 @@ def _cells(group: Group) -> tuple[str, ...]:
         _per_cent(group.spread("jaccard").mean),
         _per_cent(group.spread("jaccard_by_chance").mean),
     )
+
+
+def _has_collapsed(group: Group, density: str, least: float) -> bool:
+    """Whether a layer of any of these masks, the first or second of each pair, has."""
+    layers = [item for member in group.members for item in member.layers.items()]
+    shares = [getattr(layer, density) for path, layer in layers if masks.in_scope(path, (), "kernels")]
+    return any(share == 0 or share < least for share in shares if share is not None)
 
 
 def _with_range(spread: Spread) -> str:

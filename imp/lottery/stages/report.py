@@ -237,8 +237,7 @@ def _in_all(cost: Sequence[Row]) -> Row:
 def _cells(group: Group) -> tuple[str, ...]:
     count = str(group.count) if group.count == group.planned else f"{group.count} of {group.planned}"
     rewind = "" if group.variant == "dense" else group.rewind
-    density = "" if math.isnan(group.density) else f"{group.density:.2%}{' !' if group.collapse else ''}"
-    place = (group.variant, _mask(group), density, rewind, count)
+    place = (group.variant, _mask(group), _density(group), rewind, count)
     if not group.count:
         return (*place, *[""] * 6, group.verdict or "")
     spread = f" ± {group.spread * 100:.2f}" if group.spread is not None else ""
@@ -263,11 +262,16 @@ def _mask(group: Group | Contrast) -> str:
     return "" if group.level is None else f"{group.method} {group.level}"
 
 
+def _density(group: Group | Contrast) -> str:
+    """With an exclamation mark where a layer has collapsed."""
+    return "" if math.isnan(group.density) else f"{group.density:.2%}{' !' if group.collapse else ''}"
+
+
 def _contrast_cells(contrast: Contrast) -> tuple[str, ...]:
     points = [contrast.differences[name] for name in ("validation_accuracy", "test_accuracy", "test_accuracy_there")]
     return (
         _mask(contrast),
-        f"{contrast.density:.2%}",
+        _density(contrast),
         contrast.rewind,
         contrast.against,
         str(points[0].count),

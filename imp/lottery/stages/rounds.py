@@ -23,6 +23,8 @@ def rounds(run: Run, reporter: Reporter, levels: int | None = None, terms: Terms
     def list_jobs() -> list[Round]:
         jobs = checked_rounds(run, planned, levels)
         run.adopt()
+        if run.recipe.rounds.controls and all(job.variant == "ticket" for job in jobs):
+            reporter.say("no controls: rounds.control_levels names none of these rounds")
         return jobs
 
     return dispatch(run, planned, list_jobs, reporter, terms)

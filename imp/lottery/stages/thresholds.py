@@ -1,6 +1,6 @@
 """Stage 3: quantiles of the magnitudes of the dense network's final weights, and one mask per quantile."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +13,10 @@ from lottery.progress import Reporter
 from lottery.run import Replicate, Run
 from lottery.tables import csv_text
 
-COLUMNS = ("quantile", "threshold", "pruned", "remaining", "prunable", "trainable", "total", "effective", "warning")
+COLUMNS = (
+    *("quantile", "layer", "threshold", "pruned", "remaining", "prunable", "trainable", "total", "effective", "warning"),
+    *("count", "min", "max", "mean"),
+)
 
 
 def thresholds(run: Run, reporter: Reporter, quantiles: str | None = None) -> list[dict[str, Any]]:
@@ -21,8 +24,8 @@ def thresholds(run: Run, reporter: Reporter, quantiles: str | None = None) -> li
 
     A table has `replicate`, `scope`, `count`, `min`, `max` and `mean` of |w|, and `quantiles`: a list, ascending, of
     `quantile`, `threshold` (None if layerwise: each layer has its own in `thresholds`), `pruned`, `remaining`, and what
-    `cuts.figures` says. Masks of other quantiles made earlier stay, and stay listed. Raises InputError when a dense network
-    is not trained.
+    `cuts.figures` says. The same is written as CSV, a layerwise quantile with a further line for each layer. Masks of other
+    quantiles made earlier stay, and stay listed. Raises InputError when a dense network is not trained.
     """
     last = run.plan().total_steps
     asked = run.recipe.quantiles() if quantiles is None else grids.parse_quantiles(quantiles)
@@ -36,21 +39,26 @@ def thresholds(run: Run, reporter: Reporter, quantiles: str | None = None) -> li
 
 def _replicate(run: Run, number: int, asked: Sequence[Fraction], last: int, reporter: Reporter) -> dict[str, Any]:
     replicate = run.replicate(number)
-    if replicate.quantiles() == _wanted(run, asked):
-        table = {"replicate": number, **files.read_json(replicate.thresholds)}
-    else:
+    table = files.read_json(replicate.thresholds) if replicate.thresholds.exists() else {}
+    if replicate.quantiles() != _wanted(run, asked) or table.get("collapse") != run.recipe.thresholds.collapse:
         with identity.claimed(replicate.masks, run.recipe, "thresholds"):
             run.adopt()
             files.remove_stale(replicate.folder)
             state = store.load_state(replicate.snapshot(last), slots=False)
             table = {"replicate": number, **_write(run, replicate, state, _wanted(run, asked))}
-            files.write_text(
-                replicate.thresholds.with_suffix(".csv"),
-                csv_text(COLUMNS, [{**row, **row["density"], "warning": cuts.warning(row)} for row in table["quantiles"]]),
-            )
+            files.write_text(replicate.thresholds.with_suffix(".csv"), csv_text(COLUMNS, list(_lines(table))))
             files.write_json(replicate.thresholds, table)
     _say(replicate, table, reporter)
     return table
+
+
+def _lines(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The lines of the table as CSV."""
+    figures = {name: table[name] for name in ("count", "min", "max", "mean")}
+    for row in table["quantiles"]:
+        yield {**row, **row["density"], "warning": cuts.warning(row), **figures}
+        for layer, threshold in row.get("thresholds", {}).items():
+            yield {"quantile": row["quantile"], "layer": layer, "threshold": threshold}
 
 
 def _wanted(run: Run, asked: Sequence[Fraction]) -> list[Fraction]:
@@ -82,6 +90,7 @@ def _write(run: Run, replicate: Replicate, state: store.State, quantiles: Sequen
         "scope": settings.scope,
         "layerwise": settings.layerwise,
         "exclude": settings.exclude,
+        "collapse": settings.collapse,
         "count": count,
         "min": float(min(part.magnitudes[0] for part in rankings)),
         "max": float(max(part.magnitudes[-1] for part in rankings)),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import IMP, SLOWLY, clean_environment, imp
+from helpers import IMP, SLOWLY, clean_environment, imp, refused
+
+from lottery import recipe, spaces
+from lottery.search import agents, study, values
 
 SWEEP = """
 name = "try"
@@ -114,6 +118,31 @@ def test_a_damaged_journal_is_named(swept, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_a_last_line_that_was_cut_short_costs_no_trial(swept, tmp_path):
+    folder = shutil.copytree(swept[0], tmp_path / "cut", symlinks=True)
+    journal = folder / "runs/try/sweep/journal.log"
+    journal.write_bytes(journal.read_bytes() + b'{"op_code": 6, "worker')
+
+    imp("sweep", "--set", "sweep.trials=7", cwd=folder)
+    imp("sweep", "--set", "sweep.trials=7", cwd=folder)
+
+    assert [row["accuracy"] for row in trials(folder)[:6]] == [row["accuracy"] for row in trials(swept[0])]
+    assert len(trials(folder)) == 7
+
+
+def test_a_lock_of_the_journal_that_a_killed_worker_left_is_not_waited_for_forever(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(study, "GRACE_SECONDS", 3)
+    dimensions = spaces.parse(["train.learning_rate=0.1..1"])
+    study.Study(Path("sweep"), dimensions, 3, 1, 0.0, 0)
+    (tmp_path / "sweep/journal.log.lock").symlink_to(tmp_path / "sweep/journal.log")
+
+    began = time.monotonic()
+    study.Study(Path("sweep"), dimensions, 3, 1, 0.0, 0)
+
+    assert 3 < time.monotonic() - began < 30
+
+
 def test_another_recipe_is_not_mixed_in(swept, tmp_path):
     folder = shutil.copytree(swept[0], tmp_path / "other", symlinks=True)
 
@@ -211,6 +240,8 @@ def test_a_request_to_stop_saves_the_trial(tmp_path):
 
     assert process.returncode == 75
     assert (folder / "runs/try/sweep/trials/0000/checkpoint.h5").exists()
+    assert [row["status"] for row in trials(folder)] == ["under way"]
+    assert (folder / "runs/try/sweep/index.html").exists()
 
 
 @pytest.mark.parametrize("start", ["shell", "mpirun"])
@@ -265,6 +296,62 @@ def test_a_trial_that_fails_is_a_record_and_the_others_go_on(tmp_path):
     assert all("train.batch" in row["reason"] for row in failed)
 
 
+def test_a_worker_of_which_three_trials_in_a_row_fail_leaves_the_others(tmp_path):
+    text = SWEEP.replace("train.batch=32,64,128", "train.batch=100000,200000")
+    folder = begin(tmp_path, text)
+
+    done = imp("sweep", "try.toml", cwd=folder, check=False)
+
+    assert done.returncode == 1
+    assert "imp: 3 trials in a row failed here, the last: train.batch is" in done.stderr
+    assert [row["status"] for row in trials(folder)] == ["failed"] * 3
+
+
+def test_a_trial_that_meets_a_full_disk_is_left_to_whoever_comes_next(tmp_path):
+    def no_large_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    folder = begin(tmp_path, SWEEP.replace("trials = 6", "trials = 1"))
+    imp("prepare", "--size", "8", cwd=folder)
+    done = subprocess.run(
+        [IMP, "sweep", "try.toml"],
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        preexec_fn=no_large_files,
+    )
+    assert done.returncode == 2
+    assert "File too large" in done.stderr.splitlines()[-1]
+    assert [row["status"] for row in trials(folder)] == ["under way"]
+
+    imp("sweep", cwd=folder)
+
+    assert [row["status"] for row in trials(folder)] == ["complete"]
+
+
+def test_the_time_of_a_trial_is_what_was_spent_training(swept):
+    folder, _ = swept
+    for row in trials(folder):
+        metrics = (folder / f"runs/try/sweep/trials/{int(row['trial']) - 1:04d}/metrics.jsonl").read_text().splitlines()
+        assert float(row["seconds"]) == sum(json.loads(line)["timing"]["seconds"] for line in metrics)
+
+
+def test_a_range_of_whole_numbers_holds_all_between_them_where_its_key_is_no_whole_number():
+    wanted = recipe.resolve(
+        {"sweep": {"space": ["train.clip_norm=0..5", "train.epochs=5..20", "train.learning_rate=1..2:log"]}}
+    )
+
+    kinds = {dimension.key: type(dimension.low) for dimension in values.searched(wanted)}
+
+    assert kinds == {"train.clip_norm": float, "train.epochs": int, "train.learning_rate": float}
+    assert agents.content(wanted, values.searched(wanted), Path("x"))["parameters"]["train.clip_norm"] == {
+        "distribution": "uniform",
+        "min": 0.0,
+        "max": 5.0,
+    }
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -302,8 +389,8 @@ def test_the_sweep_as_a_file_for_wandb_agents(tmp_path):
     assert content["command"][-1] == "${args_no_hyphens}"
 
 
-def test_the_command_of_that_file_trains(tmp_path):
-    begin(tmp_path)
+def test_the_command_of_that_file_trains_one_network(tmp_path):
+    begin(tmp_path, f"replicates = 3\n{SWEEP}")
     imp("prepare", "--size", "8", cwd=tmp_path)
     imp("sweep", "try.toml", "--wandb", cwd=tmp_path)
     content = yaml.safe_load((tmp_path / "runs/try/sweep/wandb.yaml").read_text())
@@ -315,6 +402,7 @@ def test_the_command_of_that_file_trains(tmp_path):
     made = tomllib.loads((tmp_path / "runs/wandb-s1-abc/recipe.toml").read_text())
     assert (made["train"]["learning_rate"], made["train"]["batch"]) == (0.03, 32)
     assert (tmp_path / "runs/wandb-s1-def/replicate-1/train/result.json").exists()
+    assert not (tmp_path / "runs/wandb-s1-def/replicate-2").exists()
 
 
 def test_a_recipe_given_to_train_without_its_option_is_explained(tmp_path):
@@ -328,10 +416,10 @@ def test_a_recipe_given_to_train_without_its_option_is_explained(tmp_path):
 
 def test_a_slurm_array_of_workers(tmp_path):
     begin(tmp_path)
-    imp("sweep", "try.toml", "--wandb", cwd=tmp_path)
-    shutil.copy(tmp_path / "runs/try/sweep/wandb-recipe.toml", tmp_path / "runs/try/recipe.toml")
+    refused(imp("slurm", "sweep", "--run", "runs/try", "--array", "4", cwd=tmp_path, check=False), "no run in runs/try")
+    assert not (tmp_path / "runs").exists()
 
-    imp("slurm", "sweep", "--run", "runs/try", "--array", "4", "--gpus-per-node", "1", cwd=tmp_path)
+    imp("slurm", "sweep", "--recipe", "try.toml", "--array", "4", "--gpus-per-node", "1", cwd=tmp_path)
 
     script = (tmp_path / "runs/try/slurm/sweep.sh").read_text()
     assert "--array=1-4" in script

@@ -21,7 +21,7 @@ class FakeRun:
     """A W&B run that records what it is given and raises at the calls named in `breaks`."""
 
     def __init__(self, breaks=()):
-        self.breaks, self.logged, self.summary, self.finished = breaks, [], FakeSummary(self), []
+        self.breaks, self.logged, self.summary, self.finished, self.step = breaks, [], FakeSummary(self), [], 0
 
     def _break(self, call):
         if call in self.breaks:
@@ -62,12 +62,22 @@ def fake(monkeypatch):
     module.init = init
     monkeypatch.setitem(sys.modules, "wandb", module)
     monkeypatch.setattr(tracking, "_told", set())
+    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
     return module
 
 
-def tracker(mode="offline", folder=Path("runs/digits")):
+@pytest.fixture(autouse=True)
+def place(monkeypatch, tmp_path):
+    """A network's folder in a run in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/digits/replicate-1/train")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def tracker(mode="offline", folder=Path("runs/digits"), rows=()):
     resolved = recipe.resolve({"track": {"wandb": mode, "project": "mine"}})
-    return tracking.track(resolved, folder, folder / "replicate-1" / "train")
+    return tracking.track(resolved, folder, folder / "replicate-1" / "train", {"variant": "dense", "replicate": 1}, rows)
 
 
 def mirror(tracked):
@@ -86,7 +96,7 @@ def test_off_does_nothing_and_does_not_even_load_wandb(monkeypatch, capfd):
 
 
 def test_off_is_the_default(fake):
-    mirror(tracking.track(recipe.Recipe(), Path("run"), Path("run/replicate-1/train")))
+    mirror(tracking.track(recipe.Recipe(), Path("run"), Path("run/replicate-1/train"), {}))
 
     assert fake.asked == []
 
@@ -98,9 +108,49 @@ def test_figures_go_to_a_run_named_after_the_network(fake):
     assert (options["project"], options["group"], options["name"]) == ("mine", "digits", "replicate-1/train")
     assert options["mode"] == "offline"
     assert options["config"]["track"] == {"wandb": "offline", "project": "mine"}
+    assert options["config"]["network"] == {"variant": "dense", "replicate": 1}
     assert fake.run.logged == [(45, {"epoch": 1.0, "train_loss": 0.5}), (90, {"epoch": 1.0, "train_loss": 0.5})]
     assert fake.run.summary == {"status": "done", "validation_accuracy": 0.9}
     assert fake.run.finished == [0]
+
+
+def test_a_network_that_is_gone_on_with_has_the_run_it_had_and_only_what_that_lacks_is_sent(fake, place):
+    mirror(tracker("online"))
+    fake.run = FakeRun()
+    fake.run.step = 91  # as one that is resumed begins after its last
+    mirror(tracker("online", rows=[ROW, {**ROW, "step": 90}, {**ROW, "step": 135}]))
+
+    first, second = fake.asked
+    assert first["id"] == second["id"] == (place / tracking.ID).read_text()
+    assert first["resume"] == "allow"
+    assert next(step for step, _ in fake.run.logged) == 135
+
+
+def test_offline_a_network_that_is_gone_on_with_takes_the_place_of_what_was_written(fake, place):
+    mirror(tracker())
+    own, other = (Path(f"runs/digits/wandb/offline-run-1-{name}") for name in (fake.asked[0]["id"], "another"))
+    own.mkdir(parents=True)
+    other.mkdir()
+    fake.run = FakeRun()
+
+    mirror(tracker(rows=[{**ROW, "step": 15}]))
+
+    assert (own.exists(), other.exists()) == (False, True)
+    assert "resume" not in fake.asked[1]
+    assert [step for step, _ in fake.run.logged] == [15, 45, 90]
+
+
+def test_networks_have_runs_of_their_own_and_an_agent_has_named_its_run(fake, monkeypatch):
+    other = Path("runs/digits/replicate-2/train")
+    other.mkdir(parents=True)
+    mirror(tracker("online"))
+    resolved = recipe.resolve({}, ["track.wandb=online"])
+    mirror(tracking.track(resolved, Path("runs/digits"), other, {}))
+    monkeypatch.setenv("WANDB_RUN_ID", "abc")
+    mirror(tracker("online"))
+
+    assert fake.asked[0]["id"] != fake.asked[1]["id"]
+    assert "id" not in fake.asked[2]
 
 
 def test_a_network_that_diverged_ends_its_run_as_failed(fake):
@@ -224,13 +274,16 @@ def test_the_report_is_an_artifact_in_the_group_of_the_run(fake, kept, tmp_path)
     (folder / "report").mkdir(parents=True)
     (folder / "report" / "index.html").touch()
 
-    tracking.publish(recipe.resolve({}, ["track.wandb=offline"]), folder, folder / "report")
-    tracking.wait()
+    for _ in range(2):
+        tracking.publish(recipe.resolve({}, ["track.wandb=online"]), folder, folder / "report")
+        tracking.wait()
 
-    (artifact,) = kept
+    artifact, again = kept
+    assert fake.asked[0]["id"] == fake.asked[1]["id"]
+    assert again.files == artifact.files
     assert (artifact.name, artifact.type, artifact.files) == ("digits-report", "report", [("index.html", "index.html")])
     assert (fake.asked[0]["group"], fake.asked[0]["name"]) == ("digits", "report")
-    assert fake.run.finished == [None]
+    assert fake.run.finished == [None, None]
 
 
 def test_without_mirroring_no_report_is_published(fake, kept):
@@ -242,6 +295,7 @@ def test_without_mirroring_no_report_is_published(fake, kept):
 def test_a_report_that_cannot_be_published_is_told_and_not_fatal(fake, capfd):
     fake.run = ConnectionError("no route to host")
 
+    Path("runs/digits/report").mkdir()
     tracking.publish(recipe.resolve({}, ["track.wandb=online"]), Path("runs/digits"), Path("runs/digits/report"))
     tracking.wait()
 
@@ -274,14 +328,17 @@ from pathlib import Path
 from lottery import recipe, tracking
 
 folder = Path("run")
-tracked = tracking.track(recipe.resolve({{}}, ["track.wandb=offline"]), folder, folder / "replicate-1" / "train")
-tracked.log({ROW!r})
-tracked.finish({RESULT!r})
-tracking.wait()
+offline = recipe.resolve({{}}, ["track.wandb=offline"])
+for rows in ([], [{ROW!r}]):
+    tracked = tracking.track(offline, folder, folder / "replicate-1" / "train", {{"density": 0.125}}, rows)
+    tracked.log({{**{ROW!r}, "step": 90, "train_loss": 0.25}})
+    tracked.finish({RESULT!r})
+    tracking.wait()
 tracking.publish(recipe.resolve({{}}, ["track.wandb=offline"]), folder, folder / "report")
 tracking.wait()
 """
     (tmp_path / "run" / "report").mkdir(parents=True)
+    (tmp_path / "run" / "replicate-1" / "train").mkdir(parents=True)
     (tmp_path / "run" / "report" / "index.html").write_text("a report")
     with listener() as (server, callers):
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -302,7 +359,8 @@ tracking.wait()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     logs = [path.read_bytes() for path in (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")]
     assert len(logs) == 2
-    assert any(b"train_loss" in log and b"validation_accuracy" in log for log in logs)
+    (network,) = (log for log in logs if b"train_loss" in log)
+    assert all(words in network for words in (b"validation_accuracy", b"density", b"0.125", b"0.25", b"0.5"))
     assert any(b"run-report" in log for log in logs)
 
 
@@ -314,13 +372,13 @@ from lottery import recipe, tracking
 
 tracking.INIT_SECONDS = 3
 began = time.monotonic()
-tracked = tracking.track(recipe.resolve({{}}, ["track.wandb=online"]), Path("run"), Path("run/replicate-1/train"))
+tracked = tracking.track(recipe.resolve({{}}, ["track.wandb=online"]), Path("run"), Path("run/replicate-1/train"), {{}})
 tracked.log({ROW!r})
 tracked.finish({RESULT!r})
 print(time.monotonic() - began < 1)
 tracking.wait()
 """
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run/replicate-1/train").mkdir(parents=True)
     began = time.monotonic()
     with listener() as (server, _):
         address = f"http://127.0.0.1:{server.getsockname()[1]}"

@@ -53,7 +53,7 @@ def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rate: float | 
     snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
     start = partial(initial, classes=trainer.feed.classes)
     task = training.Task("tiny", start, last, 5, {"epochs": 3}, {}, snapshots, rate)
-    return training.train(trainer, task, Network(folder), Reporter(quiet=True), Tracker)
+    return training.train(trainer, task, Network(folder), Reporter(quiet=True), lambda *known: Tracker())
 
 
 @pytest.fixture
@@ -375,7 +375,7 @@ def test_overflows_are_counted_by_epoch_in_float16_alone(make_trainer, trainer, 
     slots = half.state(0).slots | {"loss_scale": np.float32(2.0**24)}  # halved five times or so
     task = training.Task("tiny", lambda: store.State(0, state.weights, state.statistics, slots), 12, 5, {"epochs": 2})
 
-    training.train(half, task, Network(tmp_path / "half"), Reporter(quiet=True), Tracker)
+    training.train(half, task, Network(tmp_path / "half"), Reporter(quiet=True), lambda *known: Tracker())
     attempt(trainer, tmp_path / "whole", dense=False)
 
     first, second = (row["overflows"] for row in rows_of(tmp_path / "half"))

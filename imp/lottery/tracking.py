@@ -3,16 +3,21 @@ end of a command: whatever it does, it does in a thread of its own while the tra
 
 import os
 import queue
+import secrets
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from data_prep import files
 
 if TYPE_CHECKING:
     from lottery.recipe import Recipe
 
+ID = ".wandb-id"  # the file in a network's folder that says which W&B run is its own
 INIT_SECONDS = 20
 FINISH_SECONDS = 20  # that the end of a process waits for all that is still to be sent
 
@@ -30,9 +35,13 @@ class Tracker:
         if start:
             _send(lambda: self._mirror(start))
 
-    def log(self, row: dict[str, Any]) -> None:
-        figures = {key: value for key, value in row.items() if key not in ("step", "timing")}
-        self._later(lambda run: run.log(figures, step=row["step"]))
+    def log(self, row: Mapping[str, Any]) -> None:
+        self._later(lambda run: _log(run, row))
+
+    def repeat(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log what an earlier process logged, as far as it did not arrive."""
+        missed = list(rows)
+        self._later(lambda run: [_log(run, row) for row in missed if row["step"] >= run.step])
 
     def finish(self, result: dict[str, Any]) -> None:
         self._later(lambda run: run.summary.update({"status": result["status"], **result.get("final", {})}))
@@ -53,11 +62,20 @@ class Tracker:
             _complain(error)
 
 
-def track(recipe: "Recipe", folder: Path, network: Path) -> Tracker:
-    """A tracker for the network in `network` of the run in `folder`; off unless the recipe asks for it."""
+def _log(run: Any, row: Mapping[str, Any]) -> None:
+    run.log({key: value for key, value in row.items() if key not in ("step", "timing")}, step=row["step"])
+
+
+def track(
+    recipe: "Recipe", folder: Path, network: Path, record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()
+) -> Tracker:
+    """A tracker for the network in `network` of the run in `folder`, off unless the recipe asks for it. `record` is what the
+    network is (variant, density, ...), `rows` what is known of its training from before this process."""
     if recipe.track.wandb == "off":
         return Tracker()
-    return Tracker(lambda: _start(recipe, folder, str(network.relative_to(folder))))
+    tracker = Tracker(lambda: _start(recipe, folder, network, record))
+    tracker.repeat(rows)
+    return tracker
 
 
 def publish(recipe: "Recipe", folder: Path, report: Path) -> None:
@@ -71,10 +89,11 @@ def _publish(recipe: "Recipe", folder: Path, report: Path) -> None:
     try:
         import wandb
 
-        run = _start(recipe, folder, "report")
+        run = _start(recipe, folder, report, {})
         artifact = wandb.Artifact(f"{folder.resolve().name}-report", type="report")
         for path in sorted(report.iterdir()):
-            artifact.add_file(str(path), name=path.name)
+            if path.name != ID:
+                artifact.add_file(str(path), name=path.name)
         run.log_artifact(artifact)
         run.finish()
     except Exception as error:
@@ -104,20 +123,37 @@ def agents_run() -> Path | None:
     return Path("runs") / f"wandb-{swept}-{run}" if swept and run else None
 
 
-def _start(recipe: "Recipe", folder: Path, name: str) -> Any:
+def _start(recipe: "Recipe", folder: Path, network: Path, record: Mapping[str, Any]) -> Any:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # or it calls home at exit, offline too
     import wandb
 
     return wandb.init(
         project=recipe.track.project,
         group=folder.resolve().name,
-        name=name,
-        config=recipe.model_dump(),
+        name=str(network.relative_to(folder)),
+        config={**recipe.model_dump(), "network": dict(record)},
         dir=folder,
         mode="offline" if recipe.track.wandb == "offline" else "online",
         reinit="create_new",
         settings=wandb.Settings(init_timeout=INIT_SECONDS, finish_timeout=FINISH_SECONDS, silent=True, console="off"),
+        **_place(folder, network, recipe.track.wandb == "offline"),
     )
+
+
+def _place(folder: Path, network: Path, offline: bool) -> dict[str, str]:
+    """Options by which a training that was killed goes on in its own W&B run. Offline none can be gone on with: the new one,
+    which begins with all rows so far, takes the place of what was written before. An agent of a sweep has named its run."""
+    if "WANDB_RUN_ID" in os.environ:
+        return {}
+    file = network / ID
+    if not file.exists():
+        files.write_text(file, secrets.token_hex(8))
+    own = file.read_text()
+    if not offline:
+        return {"id": own, "resume": "allow"}
+    for written in folder.glob(f"wandb/offline-run-*-{own}"):
+        shutil.rmtree(written)
+    return {"id": own}
 
 
 def _complain(error: Exception) -> None:

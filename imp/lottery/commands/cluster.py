@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lottery.commands.options import PerGpuOption, QuantilesOption, ReplicateOption, RewindOption, RunOption, opened
+from lottery.commands.options import (
+    PerGpuOption,
+    QuantilesOption,
+    RecipeOption,
+    ReplicateOption,
+    RewindOption,
+    RunOption,
+    opened,
+)
 
 if TYPE_CHECKING:
     from lottery.run import Run
@@ -34,6 +42,7 @@ class Stage(StrEnum):
 def slurm(
     stage: Annotated[Stage, typer.Argument(help="What the job does.", show_default=False)],
     run: RunOption = None,
+    recipe: RecipeOption = None,
     replicate: ReplicateOption = None,
     quantiles: QuantilesOption = None,
     rewind: RewindOption = None,
@@ -58,7 +67,7 @@ def slurm(
     or a sweep, as one MPI job or an array that needs no MPI."""
     from lottery.fanout.slurm import TASK, Batch
 
-    target = opened(run, chosen=replicate)
+    target = opened(run, recipe, chosen=replicate, must_exist=stage is Stage.sweep and recipe is None)
     given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--levels": levels, "--per-gpu": per_gpu}
     _check(
         stage,

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from lottery.tracking import Tracker
 
 NOTE_SECONDS = 1.0  # between two notes of how far a training has come
 NOTHING = np.empty((0, 3))  # has been found in an epoch that has not begun
+
+# From a task's record and the rows that an earlier process wrote.
+Track = Callable[[Mapping[str, Any], Sequence[journal.Row]], Tracker]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Task:
     profile: Path | None = None
 
 
-def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, track: Callable[[], Tracker]) -> dict[str, Any]:
+def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, track: Track) -> dict[str, Any]:
     """Train `task` and return the result, which is also written; the caller holds the folder's lock.
 
     Goes on from the checkpoint that a killed process left; the files come out the same. A network whose loss is not finite
@@ -59,7 +62,7 @@ def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, tr
         preemption.check()
         begun = _start(trainer, task, network)
         rows = journal.rewind(network.metrics, begun.state.step)
-        tracker = track()
+        tracker = track(task.record, rows)
         outcome: dict[str, Any] = {"status": "stopped"}
         try:
             with (

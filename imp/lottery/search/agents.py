@@ -39,7 +39,7 @@ def content(wanted: Recipe, dimensions: list[Dimension], base: Path) -> dict[str
         "early_terminate": {"type": "hyperband", "min_iter": max(1, round(grace.epochs(None)))},
         "parameters": {dimension.key: _parameter(dimension) for dimension in dimensions},
         "command": [
-            *("${env}", "imp", "train", "--recipe", str(base), "--set", "track.wandb=online"),
+            *("${env}", "imp", "train", "--recipe", str(base), "--replicate", "1", "--set", "track.wandb=online"),
             *(part for override in classes for part in ("--set", override)),
             "${args_no_hyphens}",
         ],

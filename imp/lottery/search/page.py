@@ -7,10 +7,11 @@ from typing import Any
 import altair as alt
 from optuna.trial import FrozenTrial, TrialState
 
-from lottery import pages, spaces
+from lottery import journal, pages, spaces
 from lottery.progress import duration
 from lottery.recipe import Recipe
 from lottery.results.charts import COLOURS, GREY, HEIGHT, WIDTH, Chart, script
+from lottery.run import Network
 from lottery.search.study import STAGES, Study
 from lottery.spaces import Choice, Dimension
 
@@ -27,7 +28,8 @@ _STATUS = {
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """One trial: `accuracy` (validation, 0 .. 1) is the one at its end, or the last that was seen of it."""
+    """One trial: `accuracy` (validation, 0 .. 1) is the one at its end, or the last that was seen of it; `seconds` were spent
+    training, not waiting for a worker to go on with it."""
 
     number: int
     status: str
@@ -78,23 +80,24 @@ def outcome(study: Study, recipe: Recipe) -> Outcome:
     """What a study has found so far."""
     found = study.best()
     return Outcome(
-        trials=[_attempt(trial) for trial in study.trials()],
-        best=_attempt(found) if found else None,
+        trials=[_attempt(study, trial) for trial in study.trials()],
+        best=_attempt(study, found) if found else None,
         importances=study.importances(),
         keys=[dimension.key for dimension in spaces.parse(recipe.sweep.space)],
         planned=study.count,
     )
 
 
-def _attempt(trial: FrozenTrial) -> Attempt:
+def _attempt(study: Study, trial: FrozenTrial) -> Attempt:
     stage = trial.last_step
+    rows = journal.read(Network(study.place(trial.number)).metrics)
     seen = trial.intermediate_values[stage] if stage is not None else None
     return Attempt(
         number=trial.number + 1,
         status=_STATUS[trial.state],
         accuracy=trial.value if trial.state is TrialState.COMPLETE else seen,
         epochs=None if stage is None else stage / STAGES,
-        seconds=trial.duration.total_seconds() if trial.duration else None,
+        seconds=sum(row["timing"]["seconds"] for row in rows) if rows else None,
         reason=trial.user_attrs.get("reason", ""),
         values=dict(trial.params),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
 
 from data_prep.errors import InputError, first_line
@@ -18,6 +18,7 @@ from lottery.spaces import Choice, Dimension
 
 NAME = "sweep"
 PATIENCE_SECONDS = 0.1  # between two looks at whether another worker has chosen
+GRACE_SECONDS = 30  # after which a lock of the journal was left by a worker that was killed
 STAGES = 100  # of an epoch: the stages at which trials are compared
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -41,10 +42,10 @@ class Study:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.count, self.startup, self.seed = folder, count, startup, seed
         self.dimensions = dimensions
-        journal = folder / "journal.log"
+        journal = folder.resolve() / "journal.log"  # whole, or Optuna waits for ever for a lock that was left
         try:
             self.study = optuna.create_study(
-                storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal))),
+                storage=optuna.storages.JournalStorage(_opened(journal)),
                 study_name=NAME,
                 direction="maximize",
                 load_if_exists=True,
@@ -117,6 +118,19 @@ class Study:
             return {}
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
         return dict(optuna.importance.get_param_importances(self.study, evaluator=evaluator))
+
+
+def _opened(journal: Path) -> JournalFileBackend:
+    """The file of a journal, without a last line that a full disk or a crash cut short, to which the next would be added."""
+    lock = JournalFileSymlinkLock(str(journal), GRACE_SECONDS)
+    opened = JournalFileBackend(str(journal), lock)
+    lock.acquire()
+    try:
+        with open(journal, "r+b") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+    finally:
+        lock.release()
+    return opened
 
 
 @contextlib.contextmanager

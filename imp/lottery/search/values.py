@@ -1,12 +1,13 @@
 """Drawn values put into a recipe."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from data_prep.errors import InputError
 from lottery import spaces
 from lottery.recipe import Recipe, flat, resolve
-from lottery.spaces import Dimension
+from lottery.spaces import Dimension, Range
 
 # Keys that are no hyperparameters: where and how a training is done, and how long it is.
 FIXED = ("data.source", "data.path", "data.feed", "data.budget", "train.devices", "train.threads", "train.steps")
@@ -15,16 +16,23 @@ FIXED = ("data.source", "data.path", "data.feed", "data.budget", "train.devices"
 def searched(recipe: Recipe) -> list[Dimension]:
     """What the sweep of `recipe` searches. Raises InputError where that is nothing, and unless every value that could be drawn
     is one that the recipe can have, and needs no other images."""
-    dimensions = spaces.parse(recipe.sweep.space)
+    known = flat(recipe.model_dump())
+    dimensions = [_of_kind(dimension, known.get(dimension.key)) for dimension in spaces.parse(recipe.sweep.space)]
     if not dimensions:
         raise InputError("sweep.space is empty: name what to search, such as train.learning_rate=0.01..1:log")
     for dimension in dimensions:
-        _check(recipe, dimension)
+        _check(recipe, known, dimension)
     return dimensions
 
 
-def _check(recipe: Recipe, dimension: Dimension) -> None:
-    known = flat(recipe.model_dump())
+def _of_kind(dimension: Dimension, value: Any) -> Dimension:
+    """A range whose ends are written as whole numbers holds all between them where the key's own `value` is no whole number."""
+    if isinstance(dimension, Range) and isinstance(value, float):
+        return dataclasses.replace(dimension, low=float(dimension.low), high=float(dimension.high))
+    return dimension
+
+
+def _check(recipe: Recipe, known: Mapping[str, Any], dimension: Dimension) -> None:
     if dimension.key in FIXED or not dimension.key.startswith(("data.", "model.", "train.")):
         raise InputError(f"sweep.space: {dimension.key} is no hyperparameter: search keys of [data], [model] and [train]")
     if isinstance(known.get(dimension.key), int) and isinstance(dimension.ends[0], float):

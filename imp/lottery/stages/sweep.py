@@ -1,9 +1,11 @@
 """A sweep: dense trainings whose hyperparameters are proposed by what earlier ones came to. One of any number of workers."""
 
+import contextlib
 import dataclasses
 import gc
 import sys
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
 
 MADE_WITH = "sweep.json"
+GIVE_UP = 3  # trials in a row whose training raised: something is wrong here, not with their values
 
 
 def subset(run: Run) -> Run:
@@ -83,17 +86,29 @@ def sweep(run: Run, reporter: Reporter) -> "page.Outcome":
     """Train trials until there are `sweep.trials`; return what they have found so far, which is also written.
 
     Any number of processes may do this at once on one run. What a killed one left is gone on with. Raises Preempted once the
-    trial under way is saved, and Failed when all trials are over and none came to its end.
+    trial under way is saved, and Failed when all trials are over and none came to its end, or `GIVE_UP` of this worker's in a
+    row raised. What was found until then is written first.
     """
     dimensions, seat = values.searched(run.recipe), _seat(run)
     share.take(seat)
     study = _open(run, dimensions, prepared(run, reporter))
-    _work(study, subset(run), seat, reporter)
+    try:
+        _work(study, subset(run), seat, reporter)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            _conclude(study, run)
+        raise
+    outcome = _conclude(study, run)
+    if outcome.best is None and not outcome.under_way:
+        raise Failed(f"no trial of {run.sweep} came to its end: see {run.sweep / 'trials.csv'}")
+    return outcome
+
+
+def _conclude(study: Study, run: Run) -> "page.Outcome":
+    """What the sweep has found so far, written for people to look at."""
     with patiently(run.sweep / "choosing"):
         outcome = page.outcome(study, run.recipe)
         _write(run, outcome)
-    if outcome.best is None and not outcome.under_way:
-        raise Failed(f"no trial of {run.sweep} came to its end: see {run.sweep / 'trials.csv'}")
     return outcome
 
 
@@ -108,7 +123,8 @@ def _seat(run: Run) -> Seat:
 
 def _work(study: Study, run: Run, seat: Seat, reporter: Reporter) -> None:
     devices: list[str] = []
-    while True:
+    failures: list[str] = []  # in a row
+    while len(failures) < GIVE_UP:
         with study.trial() as trial:
             if trial is None:
                 return
@@ -117,14 +133,17 @@ def _work(study: Study, run: Run, seat: Seat, reporter: Reporter) -> None:
                 from lottery.engine.devices import set_up_tensorflow
 
                 devices = set_up_tensorflow(run.recipe.train, seat.cores)
-            _train(study, trial, run, devices, reporter)
+            failure = _train(study, trial, run, devices, reporter)
+            failures = [*failures, failure] if failure else []
+    raise Failed(f"{GIVE_UP} trials in a row failed here, the last: {failures[-1]}: mend that and run the command again")
 
 
-def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: Reporter) -> None:
-    """One trial to its end, whichever that is."""
+def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: Reporter) -> str | None:
+    """One trial to its end, whichever that is; why it failed, if its training raised. Raises OSError, such as of a full disk,
+    and leaves the trial to whoever comes next."""
     name = f"trial {trial.number + 1} of {study.count}"
     reporter.say(f"{name}: {_told(trial.values)}")
-    network = Network(trial.folder)
+    network, failure = Network(trial.folder), None
     try:
         own = dataclasses.replace(run, recipe=values.applied(run.recipe, trial.values))
         with attempts.noted(network) as deaths:
@@ -134,18 +153,20 @@ def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: R
     except Pruned:
         trial.prune()
         reporter.say(f"{name}: pruned")
-    except (Preempted, locks.Busy):
+    except (Preempted, locks.Busy, OSError):
         raise
     except Exception as error:  # such as a batch that does not fit into memory: the others go on
         reason = one_line(error) or f"{type(error).__name__}: {first_line(error)}"
         trial.fail(reason)
         reporter.say(f"{name}: failed: {reason}")
+        failure = reason
     else:
         _tell(trial, result, name, reporter)
     finally:
         _forget()
     network.checkpoint.unlink(missing_ok=True)
     network.final.unlink(missing_ok=True)
+    return failure
 
 
 def _result(trial: Trial, run: Run, network: Network, name: str, devices: list[str], reporter: Reporter) -> dict[str, Any]:
@@ -165,7 +186,8 @@ def _result(trial: Trial, run: Run, network: Network, name: str, devices: list[s
     )
     if network.checkpoint.exists() and not _goes_on(network, trainer):
         network.checkpoint.unlink()
-    watch = partial(_Watch, trial, run, network.folder, planned.total_steps)
+    mirror = partial(track, run.recipe, run.folder, network.folder)
+    watch = partial(_Watch, trial, planned.total_steps, mirror)
     return training.train(trainer, task, network, reporter, watch)
 
 
@@ -198,11 +220,11 @@ def _forget() -> None:
 class _Watch(Tracker):
     """Hands each accuracy to the trial, which may end the training, and to W&B where the recipe asks for it."""
 
-    def __init__(self, trial: Trial, run: Run, folder: Path, last_step: int):
+    def __init__(self, trial: Trial, last_step: int, mirror: Callable[..., Tracker], *known: Any):
         super().__init__()
-        self.trial, self.last_step, self.mirror = trial, last_step, track(run.recipe, run.folder, folder)
+        self.trial, self.last_step, self.mirror = trial, last_step, mirror(*known)
 
-    def log(self, row: dict[str, Any]) -> None:
+    def log(self, row: Mapping[str, Any]) -> None:
         self.mirror.log(row)
         self.trial.report(row["validation_accuracy"], row["epoch"], row["step"] >= self.last_step)
 

@@ -70,7 +70,20 @@ def test_the_report_fits_on_printed_pages(smoke, tmp_path):
     _, console = browse(folder / "runs/smoke/report/index.html", tmp_path, f"--print-to-pdf={printed}")
 
     assert console == []
-    assert printed.read_bytes().startswith(b"%PDF")
+    widths = {width for width, _ in re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed.read_bytes())}
+    assert widths == {b"612"}  # letter paper, and nothing wider
+
+
+def test_on_paper_the_recipe_and_the_environment_are_open(smoke, tmp_path):
+    folder, _ = smoke
+    page = tmp_path / "printing.html"
+    printing = "<script>dispatchEvent(new Event('beforeprint'))</script></body>"
+    page.write_text((folder / "runs/smoke/report/index.html").read_text().replace("</body>", printing))
+
+    document, console = browse(page, tmp_path, "--dump-dom")
+
+    assert console == []
+    assert re.findall(r'<details class="(\w+)" open="">', document) == ["recipe", "environment"]
 
 
 def test_a_picture_of_the_page_can_be_taken(smoke, tmp_path):

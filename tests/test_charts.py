@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import re
 
 import pytest
 from handmade import all_replicates, dense, in_rounds, planned, ticket
@@ -79,7 +81,26 @@ def test_a_chart_is_a_png_an_svg_and_a_table(chart):
     assert chart.png().startswith(PNG)
     assert chart.svg().startswith("<svg")
     assert "NaN" not in chart.svg()
-    assert len(list(csv.DictReader(io.StringIO(chart.csv())))) == len(chart.rows)
+    assert len(list(csv.DictReader(io.StringIO(chart.tables()[chart.name])))) == len(chart.rows)
+
+
+def test_thresholds_are_a_table_beside_the_histogram():
+    assert charts.magnitudes(BARS, CUTS).tables().keys() == {"magnitudes", "thresholds"}
+    assert charts.magnitudes(BARS, []).tables().keys() == {"magnitudes"}
+
+
+@pytest.mark.parametrize(
+    ("draw", "figures"), [(charts.accuracy, ["validation"]), (charts.early_stop, ["early_step", "early_test"])]
+)
+def test_what_a_mark_shows_is_told_when_the_pointer_is_on_it(run, draw, figures):
+    all_replicates(run, "60", -0.01)
+
+    specification = json.dumps(draw(rows_of(run)).specification())
+
+    tips = re.findall(r'"tooltip": \[(.*?)\]', specification)
+    assert len(tips) >= 2
+    for tip in tips:
+        assert all(f'"field": "{figure}"' in tip for figure in figures)
 
 
 @pytest.mark.parametrize("draw", [charts.accuracy, charts.early_stop, charts.differences])
@@ -132,7 +153,7 @@ def test_a_line_per_method_and_rewind_point_and_marks_for_controls(run):
     line = [row for row in shown if (row["series"], row["network"]) == ("rewound to 1ep", "ticket")]
     assert [row["density"] for row in line] == pytest.approx([0.4, 0.1])
     assert [row["validation"] for row in line] == pytest.approx([0.92, 0.90])
-    assert [row["high"] - row["low"] for row in line] == pytest.approx([0.02, 0.02])
+    assert [row["sd_high"] - row["sd_low"] for row in line] == pytest.approx([0.02, 0.02])
 
 
 def test_the_heat_map_has_a_cell_for_each_ticket_with_its_verdict(run):

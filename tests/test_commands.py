@@ -24,6 +24,7 @@ def test_the_smoke_recipe_runs_from_images_to_a_report(smoke):
     report = folder / "runs/latest/report"
     assert {path.name for path in report.iterdir()} == {
         *("index.html", "summary.csv", "summary.md", "training.md"),
+        *("groups.csv", "contrasts.csv", "costs.csv", "thresholds.csv"),
         *(f"{chart}.{kind}" for chart in CHARTS for kind in ("csv", "png", "svg")),
     }
     with open(report / "summary.csv") as file:

@@ -98,6 +98,7 @@ def test_the_row_of_a_ticket(run):
         "rewind": "1ep",
         "rewind_step": 45,
         "status": "done",
+        "reason": None,
         "validation_accuracy": 0.905,
         "against": "dense",
         "difference": pytest.approx(-0.005),

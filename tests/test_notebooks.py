@@ -1,9 +1,11 @@
 """Every notebook is stored without output and runs on the smoke run."""
 
+import shutil
+
 import nbclient
 import nbformat
 import pytest
-from helpers import ROOT
+from helpers import ROOT, imp
 
 SAID = {"weight_norms": "collapsed layers", "winning_tickets": "us an image"}
 SECONDS = 30
@@ -24,3 +26,20 @@ def test_notebook_runs_on_the_smoke_run(name, smoke, monkeypatch):
 
     printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
     assert SAID[name] in printed
+
+
+@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("kind", ["every variable", "rounds"])
+def test_notebook_runs_on_runs_of_other_kinds(name, kind, work, monkeypatch):
+    replicate = work / "runs/digits/replicate-1"
+    shutil.rmtree(replicate / "masks")
+    (replicate / "thresholds.json").unlink()
+    if kind == "rounds":
+        imp("rounds", "--levels", "2", cwd=work)
+    else:
+        imp("thresholds", "--quantiles", "50", "--set", "thresholds.scope=all", cwd=work)
+        imp("retrain", "--rewind", "1ep", cwd=work)
+    monkeypatch.setenv("IMP_RUN", str(work / "runs/digits"))
+
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=SECONDS).execute()

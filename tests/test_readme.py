@@ -9,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from helpers import IMP, LENET, ROOT, clean_environment, imp
 from PIL import Image
+
+from lottery import cli
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -72,6 +75,31 @@ def typed(command, folder, check=True):
     if check:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done
+
+
+def mentioned():
+    """Every `imp ...` that stands in backticks in the pages, in the recipes' headers and in the notebooks' texts."""
+    files = [*PAGES, *(ROOT / "pipelines").glob("*.toml"), *(ROOT / "notebooks").glob("*.ipynb")]
+    texts = [file.read_text() for file in files]
+    flowing = [re.sub(r"\n#? *", " ", text) for text in texts]
+    inline = [command for text in flowing for command in re.findall(r"`((?:[A-Z_]+=\S+ )?imp [^`]+)`", text)]
+    headers = [line[4:] for text in texts for line in text.splitlines() if re.match(r"#   imp ", line)]
+    return [shlex.split(command, comments=True) for command in {*inline, *headers, *shown()} if "imp " in command]
+
+
+def test_every_command_that_is_mentioned_exists_with_its_options():
+    app, unknown = typer.main.get_command(cli.app), []
+    for words in (words for words in mentioned() if "pip" not in words):
+        path, command = words[words.index("imp") + 1 :], app
+        while path and path[0] in getattr(command, "commands", {}):
+            command = command.commands[path.pop(0)]
+        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        is_unknown = path and hasattr(command, "commands") and not re.fullmatch(r"[A-Z]+|\.\.\.", path[0])
+        if is_unknown or not {word for word in path if word.startswith("--")} <= options:
+            unknown.append(" ".join(words))
+
+    assert unknown == []
+    assert len(mentioned()) > 50
 
 
 def test_every_command_of_the_pages_is_run_here():

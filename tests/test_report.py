@@ -58,7 +58,8 @@ def test_a_report_is_two_pages_a_table_and_pictures(run):
     names = {path.name for path in run.report.iterdir()}
     charts = ("accuracy", "differences", "early_stop")
     drawn = {f"{chart}.{kind}" for chart in charts for kind in ("csv", "png", "svg")}
-    assert names == {"index.html", "summary.csv", "summary.md", "training.md", *drawn}
+    tables = {f"{name}.csv" for name in ("summary", "groups", "contrasts", "costs")}
+    assert names == {"index.html", "summary.md", "training.md", *tables, *drawn}
     for chart in charts:
         assert (run.report / f"{chart}.png").read_bytes().startswith(PNG)
         assert text(run, f"{chart}.svg").startswith("<svg")
@@ -77,6 +78,55 @@ def test_every_network_has_a_line_in_summary_csv(run):
     first = next(row for row in rows if row["quantile"] == "60.0")
     assert first | {"method": "oneshot", "against": "dense", "collapse": "", "rewind": "1ep", "level": ""} == first
     assert float(first["difference"]) == pytest.approx(0.01)
+
+
+def rows_of(run, name):
+    with open(run.report / f"{name}.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_table_of_the_page_is_there_as_csv(run):
+    for number, above in enumerate((0.002, 0.001, 0.003)):
+        ticket(run, number + 1, "60", 0.90 + 0.01 * number + above)
+
+    made = report.report(run)
+
+    assert len(rows_of(run, "groups")) == len(made.groups)
+    (group,) = (row for row in rows_of(run, "groups") if row["quantile"] == "60.0")
+    # 0.2 ± 2.919986 x 0.1 / sqrt(3) points, one-sided
+    assert [float(group[key]) for key in ("low", "high")] == pytest.approx([0.002 - 0.0016859, 0.002 + 0.0016859], abs=1e-6)
+    assert group["verdict"] == "matching"
+    held = {(row["against"], row["figure"]): row for row in rows_of(run, "contrasts")}
+    accuracy = held["dense", "validation_accuracy"]
+    # 0.2 ± 4.302653 x 0.1 / sqrt(3) points, two-sided
+    assert [float(accuracy[key]) for key in ("mean", "low", "high")] == pytest.approx([0.002, -0.000484, 0.004484], abs=1e-6)
+    assert (accuracy["count"], accuracy["clear"], accuracy["density"][:3]) == ("3", "False", "0.4")
+    assert [row["networks"] for row in rows_of(run, "costs")] == ["3", "3"]
+
+
+def test_a_failure_is_told_with_its_reason(run):
+    ticket(run, 1, "60", 0.9)
+    ticket(run, 2, "60", status="failed", reason="Traceback:\n  <somewhere>\nOSError: no <room> left\n")
+
+    report.report(run)
+
+    page = " ".join(text(run, "index.html").split())
+    assert "replicate 2, ticket, quantile 60.0, rewound to 1ep: failed, OSError: no &lt;room&gt; left</li>" in page
+    (row,) = (row for row in rows_of(run, "summary") if row["status"] == "failed")
+    assert row["reason"] == "OSError: no <room> left"
+
+
+def test_pictures_of_an_earlier_report_that_this_one_has_not_are_gone(run):
+    all_replicates(run, "60", 0.0)
+    report.report(run)
+    for path in run.folder.glob("replicate-*/retrain"):
+        shutil.rmtree(path)
+
+    report.report(run)
+
+    assert not list(run.report.glob("accuracy.*"))
+    assert not (run.report / "contrasts.csv").exists()
+    assert rows_of(run, "costs")
 
 
 def test_tickets_without_a_result_are_left_out_where_they_are_many(tmp_path):
@@ -339,4 +389,5 @@ def test_a_damaged_mask_is_told_and_the_rest_reported(retrained, tmp_path):
 
     assert [line.partition(" is damaged")[0] for line in made.left_out] == [f"left out of the report: {mask}"]
     assert "layers" not in {chart.name for chart in made.charts}
+    assert f"<li>{made.left_out[0]}</li>" in (folder / "report/index.html").read_text().replace("&#39;", "'")
     assert (folder / "report/index.html").exists()

@@ -35,7 +35,7 @@ def test_accuracies_have_a_row_for_each_group_with_a_result(run):
     assert dense_row["difference"] is None
     assert (row["network"], row["mask"], row["rewind"], row["series"]) == ("ticket", "q60", "1ep", "rewound to 1ep")
     assert (row["density"], row["runs"], row["verdict"]) == (pytest.approx(0.4), 3, "matching")
-    assert [row[key] for key in ("low", "validation", "high", "difference")] == pytest.approx([0.91, 0.92, 0.93, 0.01])
+    assert [row[key] for key in ("sd_low", "validation", "sd_high", "difference")] == pytest.approx([0.91, 0.92, 0.93, 0.01])
 
 
 def test_a_ticket_without_its_dense_network_has_no_difference(tmp_path):
@@ -84,6 +84,13 @@ def test_layerwise_thresholds_are_no_lines_of_a_common_histogram(real, tmp_path)
 
     assert cuts == []
     assert bars
+
+
+def test_a_run_without_one_shot_masks_has_its_histogram_too(real, tmp_path):
+    run = Run(shutil.copytree(real.folder, tmp_path / "run"), real.recipe)
+    run.replicate(1).thresholds.unlink()
+
+    assert tidy.magnitudes(run) == (tidy.magnitudes(real)[0], [])
 
 
 def test_magnitudes_count_every_weight_that_is_not_zero(real):

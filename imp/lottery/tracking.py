@@ -140,7 +140,7 @@ def _start(recipe: "Recipe", folder: Path, network: Path, record: Mapping[str, A
     )
 
 
-def _place(folder: Path, network: Path, offline: bool) -> dict[str, str]:
+def _place(folder: Path, network: Path, offline: bool) -> dict[str, Any]:
     """Options by which a training that was killed goes on in its own W&B run. Offline none can be gone on with: the new one,
     which begins with all rows so far, takes the place of what was written before. An agent of a sweep has named its run."""
     if "WANDB_RUN_ID" in os.environ:

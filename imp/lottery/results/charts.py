@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -17,6 +17,8 @@ GREY = "#8a8a8a"
 LINE = "#8a8a8a55"
 FEW = 12  # masks, which can be told by name in the width of a page
 SHOWN = 0.1  # how far below the dense network an accuracy may lie to be shown where it is
+Tip = tuple[str, str, str]  # a column, its kind, its format
+NAMES = ("accuracy", "early_stop", "differences", "layers", "magnitudes", "courses", "training")
 ZOOMING = "Drag to move, turn the wheel with Shift held to zoom."
 RESOLUTION = 150  # pixels an inch of a PNG
 
@@ -30,13 +32,17 @@ class Chart:
     explained: str
     rows: Sequence[Row]
     drawing: alt.TopLevelMixin
+    others: Mapping[str, Sequence[Row]] = dataclasses.field(default_factory=dict)
+    """What else is drawn, by the name of its table."""
 
     def specification(self) -> dict[str, Any]:
         """Vega-Lite's, with the data inside."""
         return dict(_styled(self.drawing).to_dict())
 
-    def csv(self) -> str:
-        return csv_text(list(self.rows[0]), self.rows)
+    def tables(self) -> dict[str, str]:
+        """What is drawn, as CSV by name."""
+        tables = {self.name: self.rows, **self.others}
+        return {name: csv_text(list(rows[0]), rows) for name, rows in tables.items() if rows}
 
     def png(self) -> bytes:
         return bytes(vl_convert.vegalite_to_png(self._on_paper(), ppi=RESOLUTION))
@@ -58,12 +64,12 @@ def accuracy(rows: Sequence[Row]) -> Chart:
     """Accuracy against density from `tidy.accuracies`."""
     chosen = alt.selection_point(fields=["series"], bind="legend")
     opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
-    least = _least(rows, "low")
-    found = _raised(rows, ("validation", "low", "high"), least)
-    between = {"y": alt.Y("low_shown:Q").scale(zero=False), "y2": "high_shown:Q"}
+    least = _least(rows, "sd_low")
+    found = _raised(rows, ("validation", "sd_low", "sd_high"), least)
+    between = {"y": alt.Y("sd_low_shown:Q").scale(zero=False), "y2": "sd_high_shown:Q"}
     band = alt.Chart(alt.InlineData(_dense(found))).mark_rect(color=GREY, opacity=0.2).encode(**between)
     bars = _pruned(found).mark_rule().encode(**between, opacity=opacity)
-    line, tickets, marks = _against_density(found, "validation_shown", "validation accuracy")
+    line, tickets, marks = _against_density(found, "validation_shown", "validation accuracy", _TIPS)
     drawn = alt.layer(
         band, bars, line, tickets.encode(opacity=opacity), marks.encode(opacity=opacity).add_params(chosen, _zoom())
     )
@@ -80,9 +86,10 @@ def accuracy(rows: Sequence[Row]) -> Chart:
 
 def early_stop(rows: Sequence[Row]) -> Chart:
     """Where the validation loss was least, and the test accuracy there (Frankle & Carbin 2019, figure 4)."""
-    step = _against_density(rows, "early_step", "step of least validation loss")
+    tips = (*_TIPS[:4], ("early_step", "Q", ",.0f"), ("early_test", "Q", ".2%"), *_TIPS[4:])
+    step = _against_density(rows, "early_step", "step of least validation loss", tips)
     least = _least(rows, "early_test")
-    reached = _against_density(_raised(rows, ("early_test",), least), "early_test_shown", "test accuracy there")
+    reached = _against_density(_raised(rows, ("early_test",), least), "early_test_shown", "test accuracy there", tips)
     panels = [alt.layer(*layers).properties(width=WIDTH // 2 - 40, height=HEIGHT) for layers in (step, reached)]
     return Chart(
         "early_stop",
@@ -108,15 +115,17 @@ def _cut(rows: Sequence[Row], figure: str, least: float) -> str:
     return f" Marks at {least:.1%} ({below}) lie below that." if below else ""
 
 
-def _against_density(rows: Sequence[Row], figure: str, title: str) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
+def _against_density(
+    rows: Sequence[Row], figure: str, title: str, tips: Sequence[Tip]
+) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
     """`figure` of the dense network across, a line for each series of tickets, a mark for each network."""
     y = alt.Y(f"{figure}:Q", title=title).scale(zero=False)
     y = y if figure == "early_step" else y.axis(format=".1%")
     networks = list(dict.fromkeys(row["network"] for row in rows if row["network"] != "dense"))
     shape = alt.Shape("network:N", title=None).scale(domain=networks)
-    across = alt.Chart(alt.InlineData(_dense(rows))).mark_rule(color=GREY).encode(y=y, tooltip=_tooltips(_TIPS))
+    across = alt.Chart(alt.InlineData(_dense(rows))).mark_rule(color=GREY).encode(y=y, tooltip=_tooltips(tips))
     tickets = _pruned(rows).transform_filter(alt.datum.network == "ticket").mark_line().encode(y=y, detail="series:N")
-    marks = _pruned(rows).mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=_tooltips(_TIPS))
+    marks = _pruned(rows).mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=_tooltips(tips))
     return across, tickets, marks
 
 
@@ -132,7 +141,7 @@ def _pruned(rows: Sequence[Row]) -> alt.Chart:
     return alt.Chart(alt.InlineData(found)).encode(x=_density(found), color=colour)
 
 
-def _tooltips(columns: Sequence[tuple[str, str, str]]) -> list[alt.Tooltip]:
+def _tooltips(columns: Sequence[Tip]) -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{name}:{kind}", format=form) for name, kind, form in columns]
 
 
@@ -232,7 +241,7 @@ def _step(count: int) -> alt.Step:
 
 def magnitudes(rows: Sequence[Row], thresholds: Sequence[Row]) -> Chart:
     """The histogram of log10 |w| with the thresholds on it, from `tidy.magnitudes`: those of one replicate."""
-    cuts = _of_one_replicate(thresholds)
+    cuts = [row for row in thresholds if row["replicate"] == rows[0]["replicate"]]
     named = [row["mask"] for row in cuts]
     shown = alt.Legend() if len(named) <= FEW else None
     bars = (
@@ -262,6 +271,7 @@ def magnitudes(rows: Sequence[Row], thresholds: Sequence[Row]) -> Chart:
         f"The prunable weights of replicate {rows[0]['replicate']}'s dense network by magnitude{told}.",
         rows,
         alt.layer(bars, lines).properties(width=WIDTH, height=HEIGHT * 2 // 3),
+        {"thresholds": thresholds},
     )
 
 

@@ -47,6 +47,20 @@ class Contrast:
     differences: dict[str, Difference]
 
 
+def flattened(found: Iterable[Contrast]) -> list[Row]:
+    """A row for each figure of each contrast."""
+    return [
+        {
+            **{field.name: getattr(one, field.name) for field in dataclasses.fields(one) if field.name != "differences"},
+            "figure": figure,
+            **dataclasses.asdict(difference),
+            "clear": difference.is_clear,
+        }
+        for one in found
+        for figure, difference in one.differences.items()
+    ]
+
+
 def contrasts(rows: Sequence[Row]) -> list[Contrast]:
     """Every ticket against the dense network, against its controls, against the ticket of the same quantile or round that was
     rewound to the earliest point, and against those that another method made in the same round from the same point; from dense

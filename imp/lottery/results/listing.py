@@ -25,6 +25,7 @@ COLUMNS = (
     "rewind",
     "rewind_step",
     "status",
+    "reason",
     "validation_accuracy",
     "against",
     "difference",
@@ -99,6 +100,7 @@ def _row(names: dict[int, str], result: dict[str, Any]) -> Row:
         "rewind": names.get(rewind_step, f"{rewind_step}it"),
         "rewind_step": rewind_step,
         "status": result["status"],
+        "reason": _last_line(result.get("reason")),
         "validation_accuracy": final.get("validation_accuracy"),
         "against": None,
         "difference": None,
@@ -111,6 +113,11 @@ def _row(names: dict[int, str], result: dict[str, Any]) -> Row:
         "seconds": result.get("timing", {}).get("seconds"),
         "devices": result.get("replicas"),
     }
+
+
+def _last_line(reason: str | None) -> str | None:
+    """What a traceback ends with."""
+    return reason.strip().splitlines()[-1] if reason and reason.strip() else None
 
 
 def _compared(found: list[Row]) -> list[Row]:

@@ -163,6 +163,17 @@ class Results:
         last = max(self.snapshots(replicate), default=0)
         return _norms(self.snapshot(last if step is None else step, replicate), self.recipe, quantiles)
 
+    def prunable(self, step: int | None = None, replicate: int = 1) -> store.Arrays:
+        """The raw weights of the dense network that the recipe's scope ranks, after `step` steps (at its end unless told
+        otherwise): path -> array, BatchNorm statistics among them with scope `all`."""
+        last = max(self.snapshots(replicate), default=0)
+        settings = self.recipe.thresholds
+        return masks.prunable(self.snapshot(last if step is None else step, replicate), settings.scope, settings.exclude)
+
+    def quantiles(self, replicate: int = 1) -> list[float]:
+        """The quantiles of which a replicate has masks, ascending."""
+        return [float(quantile) for quantile in lookup.replicate(self.run, replicate).quantiles()]
+
     def thresholds(self, replicate: int = 1) -> pandas.DataFrame:
         """The masks of a replicate: a row a quantile, with `threshold`, `pruned`, `remaining` and densities."""
         place = lookup.replicate(self.run, replicate)

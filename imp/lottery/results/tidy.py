@@ -21,7 +21,7 @@ BINS = 60
 
 
 def accuracies(groups: Sequence[Group]) -> list[Row]:
-    """The groups that have a result: means over their runs, one standard deviation below and above in `low` and `high`."""
+    """The groups that have a result: means over their runs; `sd_low` and `sd_high` are one standard deviation from them."""
     return [
         {
             "network": group.variant,
@@ -32,8 +32,8 @@ def accuracies(groups: Sequence[Group]) -> list[Row]:
             "series": _series(group),
             "runs": group.count,
             "validation": group.validation_accuracy,
-            "low": group.validation_accuracy - (group.spread or 0),
-            "high": group.validation_accuracy + (group.spread or 0),
+            "sd_low": group.validation_accuracy - (group.spread or 0),
+            "sd_high": group.validation_accuracy + (group.spread or 0),
             "test": group.test_accuracy,
             "difference": group.difference if math.isfinite(group.difference) and group.variant != "dense" else None,
             "against": group.against,
@@ -102,7 +102,8 @@ def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:
     thresholds: list[Row] = []
     for number in run.known_numbers():
         replicate = run.replicate(number)
-        if not (replicate.thresholds.exists() and replicate.snapshot_steps()):
+        trained = (replicate.dense.read_result() or {}).get("status") == "done"
+        if not (trained and replicate.snapshot_steps()):
             continue
         state = store.load_state(replicate.snapshot(replicate.snapshot_steps()[-1]), slots=False)
         settings = run.recipe.thresholds
@@ -119,7 +120,7 @@ def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:
                 "threshold": row["threshold"],
                 "log10": float(np.log10(row["threshold"])),
             }
-            for row in files.read_json(replicate.thresholds)["quantiles"]
+            for row in (files.read_json(replicate.thresholds)["quantiles"] if replicate.thresholds.exists() else [])
             if row["threshold"]
         ]
     return bars, thresholds

@@ -20,7 +20,7 @@ from lottery.tables import count_of
 
 PROBE_SECONDS = 60.0  # TensorFlow's start on a cold disk takes some
 SINFO_SECONDS = 10.0
-RANKS = 2
+MOST_RANKS = 16  # that are tried, however many cores there are
 LITTLE_DISK = 5e9  # bytes
 MARK = "found: "
 
@@ -132,14 +132,17 @@ def _mpi() -> list[Finding]:
     except InputError:
         remedy = "load the MPI that mpi4py found, or pip install -e '.[local]'"
         return [Finding("MPI", "limited", f"{library}; no mpirun", remedy)]
-    line, variables = launcher.command(RANKS, [])
+    cores = environment.describe()["cores"]
+    ranks = min(max(2, cores), MOST_RANKS)
+    line, variables = launcher.command(ranks, [])
     line = [*line[: line.index(sys.executable)], sys.executable, "-c", _RANKS]
     total, said = _probe(line, variables)
-    if total != RANKS:
+    if total != ranks:
         got = f"{total} of them found each other" if total else said
         remedy = "mpirun and mpi4py must be of one MPI: which mpirun is first on PATH?"
-        return [Finding("MPI", "limited", f"{library}; {starter} started {RANKS} ranks: {got}", remedy)]
-    text = f"{library}; {starter} starts {RANKS} ranks that find each other"
+        return [Finding("MPI", "limited", f"{library}; {starter} started {ranks} ranks: {got}", remedy)]
+    tried = "no more were tried" if ranks < cores else f"for {count_of(cores, 'core')}"
+    text = f"{library}; {starter} starts {ranks} ranks that find each other ({tried})"
     if launcher.tolerates_faults(starter):
         return [Finding("MPI", "good", f"{text}; ranks outlive each other (ULFM)")]
     remedy = "nothing is lost: type the command again; an Open MPI 5 built with ULFM goes on by itself"

@@ -1,5 +1,5 @@
 """Stage 5: the report. index.html with everything on one page; summary.csv with every network, summary.md with the groups and
-how they differ, training.md with the course of the dense trainings; each chart as PNG, SVG and CSV."""
+how they differ, training.md with the course of the dense trainings; each table as CSV, each chart as PNG, SVG and CSV."""
 
 import dataclasses
 import gzip
@@ -14,7 +14,7 @@ from data_prep.errors import InputError
 from lottery import journal, pages, recipe, store, verdicts
 from lottery.progress import duration
 from lottery.results import curves, grouping, listing, measurements, tidy
-from lottery.results.contrasts import Contrast, Difference, contrasts
+from lottery.results.contrasts import Contrast, Difference, contrasts, flattened
 from lottery.results.grouping import Group
 from lottery.results.listing import Row
 from lottery.results.measurements import Measurement
@@ -105,12 +105,36 @@ def report(run: Run) -> Report:
     files.write_text(run.report / "summary.csv", csv_text(listing.COLUMNS, rows))
     files.write_text(run.report / "summary.md", _markdown(made, run))
     files.write_text(run.report / "training.md", curves.markdown(run.recipe, dense, _environment(run)))
-    for chart in drawn:
-        files.write_text(run.report / f"{chart.name}.csv", chart.csv())
-        files.write_text(run.report / f"{chart.name}.svg", chart.svg())
-        files.write_bytes(run.report / f"{chart.name}.png", chart.png())
+    _write_tables(made, run.report)
+    _write_charts(drawn, run.report)
     files.write_text(run.report / "index.html", _html(made, run))
     return made
+
+
+def _write_tables(made: Report, folder: Path) -> None:
+    """The page's tables as CSV; those of its charts come with them."""
+    groups = [dataclasses.asdict(group) for group in made.groups]
+    differences = flattened(made.contrasts)
+    for name, rows in (("groups", groups), ("contrasts", differences), ("costs", made.cost)):
+        if rows:
+            files.write_text(folder / f"{name}.csv", csv_text(list(rows[0]), rows))
+        else:
+            (folder / f"{name}.csv").unlink(missing_ok=True)
+
+
+def _write_charts(drawn: "Sequence[Chart]", folder: Path) -> None:
+    """Each chart as picture and table, and none of an earlier report that this one has not."""
+    from lottery.results import charts
+
+    for name in charts.NAMES:
+        for kind in ("csv", "svg", "png"):
+            if name not in {chart.name for chart in drawn}:
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+    for chart in drawn:
+        for name, text in chart.tables().items():
+            files.write_text(folder / f"{name}.csv", text)
+        files.write_text(folder / f"{chart.name}.svg", chart.svg())
+        files.write_bytes(folder / f"{chart.name}.png", chart.png())
 
 
 def _charts(

@@ -40,8 +40,14 @@ class Tracker:
 
     def repeat(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Log what an earlier process logged, as far as it did not arrive."""
-        missed = list(rows)
-        self._later(lambda run: [_log(run, row) for row in missed if row["step"] >= run.step])
+        known = list(rows)
+
+        def send_missing(run: Any) -> None:
+            for row in known:
+                if row["step"] >= run.step:
+                    _log(run, row)
+
+        self._later(send_missing)
 
     def finish(self, result: dict[str, Any]) -> None:
         self._later(lambda run: run.summary.update({"status": result["status"], **result.get("final", {})}))

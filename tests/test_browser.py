@@ -77,8 +77,8 @@ def test_the_report_fits_on_printed_pages(smoke, tmp_path):
 def test_on_paper_the_recipe_and_the_environment_are_open(smoke, tmp_path):
     folder, _ = smoke
     page = tmp_path / "printing.html"
-    printing = "<script>dispatchEvent(new Event('beforeprint'))</script></body>"
-    page.write_text((folder / "runs/smoke/report/index.html").read_text().replace("</body>", printing))
+    written, _, end = (folder / "runs/smoke/report/index.html").read_text().rpartition("</body>")
+    page.write_text(f"{written}<script>dispatchEvent(new Event('beforeprint'))</script></body>{end}")
 
     document, console = browse(page, tmp_path, "--dump-dom")
 

@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +75,16 @@ def imp(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> s
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def kill_when(command: list[str], folder: Path, ready: Callable[[], Any]) -> None:
+    """Start `imp` and kill it with SIGKILL as soon as `ready()` holds; it must not have ended by then."""
+    process = subprocess.Popen([IMP, *command], cwd=folder, env=clean_environment(), stderr=subprocess.DEVNULL)
+    while not ready():
+        assert process.poll() is None, "ended before it could be killed"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
 
 
 def mpirun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

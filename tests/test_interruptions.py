@@ -4,27 +4,14 @@ import json
 import re
 import resource
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
-from helpers import IMP, LENET, clean_environment, contents, imp, refused
+from helpers import IMP, LENET, clean_environment, contents, imp, kill_when, refused
 
 from lottery import cli, store
 from lottery.fanout import launcher
-
-
-def kill_when(command: list[str], folder: Path, ready) -> None:
-    """Start `imp` and kill it with SIGKILL as soon as `ready()` holds; it must not have ended by then."""
-    process = subprocess.Popen([IMP, *command], cwd=folder, env=clean_environment(), stderr=subprocess.DEVNULL)
-    while not ready():
-        assert process.poll() is None, "ended before it could be killed"
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
 
 
 @pytest.mark.parametrize("moment", ["snapshots/step-000000.h5", "snapshots/step-000010.h5", "checkpoint.h5", "metrics.jsonl"])

@@ -3,14 +3,11 @@
 import dataclasses
 import json
 import shutil
-import signal
-import subprocess
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import IMP, LENET, clean_environment, contents, flip, imp, refused
+from helpers import LENET, contents, flip, imp, kill_when, refused
 
 from data_prep.errors import InputError
 from lottery import cuts, masks, recipe, schedules, seeds, store
@@ -126,15 +123,6 @@ def test_finished_rounds_are_not_done_again_and_more_go_on_from_them(pruned, tmp
     after = contents(work / "runs")
     assert {name: after[name] for name in before} == before
     assert {name.split("/")[-2] for name in after.keys() - before.keys()} == {"04", "ticket"}
-
-
-def kill_when(command, folder, ready):
-    process = subprocess.Popen([IMP, *command], cwd=folder, env=clean_environment(), stderr=subprocess.DEVNULL)
-    while not ready():
-        assert process.poll() is None, "ended before it could be killed"
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
 
 
 def test_rounds_killed_in_the_middle_of_one_go_on_and_end_with_the_same_bytes(pruned, work):

@@ -140,6 +140,19 @@ def test_offline_a_network_that_is_gone_on_with_takes_the_place_of_what_was_writ
     assert [step for step, _ in fake.run.logged] == [15, 45, 90]
 
 
+@pytest.mark.parametrize("forged", ["*", "../../../../replicate-1", "", "0123456789abcdef\n"])
+def test_an_id_that_is_none_of_ours_removes_nothing(fake, place, forged):
+    other = Path("runs/digits/wandb/offline-run-1-another")
+    other.mkdir(parents=True)
+    (place / tracking.ID).write_text(forged)
+
+    mirror(tracker())
+
+    assert other.exists()
+    assert place.exists()
+    assert fake.asked[0]["id"] == (place / tracking.ID).read_text() != forged
+
+
 def test_networks_have_runs_of_their_own_and_an_agent_has_named_its_run(fake, monkeypatch):
     other = Path("runs/digits/replicate-2/train")
     other.mkdir(parents=True)

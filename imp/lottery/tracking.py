@@ -3,6 +3,7 @@ end of a command: whatever it does, it does in a thread of its own while the tra
 
 import os
 import queue
+import re
 import secrets
 import shutil
 import sys
@@ -152,9 +153,10 @@ def _place(folder: Path, network: Path, offline: bool) -> dict[str, Any]:
     if "WANDB_RUN_ID" in os.environ:
         return {}
     file = network / ID
-    if not file.exists():
-        files.write_text(file, secrets.token_hex(8))
-    own = file.read_text()
+    own = file.read_text() if file.exists() else ""
+    if not re.fullmatch("[0-9a-f]{16}", own):  # which names a folder to remove: nothing else may stand there
+        own = secrets.token_hex(8)
+        files.write_text(file, own)
     if not offline:
         return {"id": own, "resume": "allow"}
     for written in folder.glob(f"wandb/offline-run-*-{own}"):

@@ -121,11 +121,13 @@ def test_pictures_of_an_earlier_report_that_this_one_has_not_are_gone(run):
     report.report(run)
     for path in run.folder.glob("replicate-*/retrain"):
         shutil.rmtree(path)
+    (run.report / "thresholds.csv").touch()
 
     report.report(run)
 
     assert not list(run.report.glob("accuracy.*"))
     assert not (run.report / "contrasts.csv").exists()
+    assert not (run.report / "thresholds.csv").exists()
     assert rows_of(run, "costs")
 
 

@@ -359,6 +359,7 @@ def test_a_range_of_whole_numbers_holds_all_between_them_where_its_key_is_no_who
         (['sweep.space=["train.bach=1,2"]'], "did you mean 'train.batch'"),
         (['sweep.space=["data.size=8,16"]'], "changes the prepared images"),
         (['sweep.space=["train.batch=0,32"]'], "sweep.space: train.batch: Input should be greater than 0, not 0"),
+        (['sweep.space=["train.momentum=2..1"]'], "imp: --set: sweep.space: 'train.momentum=2..1' must ascend"),
         (["sweep.trials=0"], "sweep.trials"),
         (["sweep.grace=soon"], "sweep.grace"),
     ],

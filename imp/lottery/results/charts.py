@@ -19,6 +19,7 @@ FEW = 12  # masks, which can be told by name in the width of a page
 SHOWN = 0.1  # how far below the dense network an accuracy may lie to be shown where it is
 Tip = tuple[str, str, str]  # a column, its kind, its format
 NAMES = ("accuracy", "early_stop", "differences", "layers", "magnitudes", "courses", "training")
+TABLES = (*NAMES, "thresholds")
 ZOOMING = "Drag to move, turn the wheel with Shift held to zoom."
 RESOLUTION = 150  # pixels an inch of a PNG
 

@@ -126,13 +126,14 @@ def _write_charts(drawn: "Sequence[Chart]", folder: Path) -> None:
     """Each chart as picture and table, and none of an earlier report that this one has not."""
     from lottery.results import charts
 
-    for name in charts.NAMES:
-        for kind in ("csv", "svg", "png"):
-            if name not in {chart.name for chart in drawn}:
-                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+    tables = {name: text for chart in drawn for name, text in chart.tables().items()}
+    gone = [f"{name}.csv" for name in charts.TABLES if name not in tables]
+    gone += [f"{name}.{kind}" for name in charts.NAMES if name not in tables for kind in ("svg", "png")]
+    for name in gone:
+        (folder / name).unlink(missing_ok=True)
+    for name, text in tables.items():
+        files.write_text(folder / f"{name}.csv", text)
     for chart in drawn:
-        for name, text in chart.tables().items():
-            files.write_text(folder / f"{name}.csv", text)
         files.write_text(folder / f"{chart.name}.svg", chart.svg())
         files.write_bytes(folder / f"{chart.name}.png", chart.png())
 

@@ -1,54 +1,13 @@
-"""What a mask does to a network, in figures; and the masks of iterative rounds, each cut from what the one before left."""
+"""The masks of iterative rounds, each cut from what the one before left."""
 
-import dataclasses
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from data_prep import files
-from lottery import connectivity, grids, identity, masks, ranking, store
-from lottery.connectivity import Topology
+from lottery import densities, grids, identity, masks, ranking, store
 from lottery.jobs import Chain, Round
 from lottery.recipe import Recipe, Stage
-from lottery.run import Replicate, Run
-
-
-def figures(mask: masks.Mask, state: store.State, recipe: Recipe, topology: Topology | None) -> dict[str, Any]:
-    """What is left under `mask`: `density` (over `prunable`, `trainable` and `total` weights, and `effective`: of the prunable
-    ones, those that are kept and still connected to input and output; None without a `topology`), `collapsed` (layers that
-    keep less than the recipe's share) and `disconnected` (whether no path from input to output is left; None if not known)."""
-    found = connectivity.effective(topology, mask) if topology else None
-    counted = [path for path in mask if path in state.weights]
-    prunable = sum(mask[path].size for path in counted)
-    connected = found.connected if found else {}
-    effective = sum(connected.get(path, np.count_nonzero(mask[path])) for path in counted) / max(prunable, 1) if found else None
-    return {
-        "density": dataclasses.asdict(masks.density(mask, state)) | {"effective": effective},
-        "collapsed": masks.collapsed(mask, recipe.thresholds.collapse),
-        "disconnected": found.disconnected if found else None,
-    }
-
-
-def warning(row: Mapping[str, Any]) -> str | None:
-    """What `figures` found that a user must know: layer collapse, in one line."""
-    if row.get("disconnected"):
-        return "no path from input to output is left (layer collapse)"
-    if row.get("collapsed"):
-        return f"hardly anything is left of {', '.join(row['collapsed'])} (layer collapse)"
-    return None
-
-
-def layers_of(replicate: Replicate) -> list[str]:
-    """The names of a network's layers in its order, as far as its topology is known."""
-    topology = topology_of(replicate)
-    return topology.layers if topology else []
-
-
-def topology_of(replicate: Replicate) -> Topology | None:
-    """How the replicate's network is connected; None where its training did not say (a user's subclassed model)."""
-    return Topology.from_json(files.read_json(replicate.topology)) if replicate.topology.exists() else None
+from lottery.run import Run
 
 
 def stage_of(job: Round) -> Stage:
@@ -75,7 +34,7 @@ def cut(run: Run, chain: Chain, level: int, last_step: int) -> masks.Mask:
         mask, table = prune(state, before, run.recipe)
         masks.save(there.mask, mask, {"level": level, "step": state.step})
         facts = {"level": level, "method": chain.method, "rewind_step": chain.step, **table}
-        files.write_json(there.table, facts | figures(mask, state, run.recipe, topology_of(replicate)))
+        files.write_json(there.table, facts | densities.figures(mask, state, run.recipe, densities.topology_of(replicate)))
     return mask
 
 

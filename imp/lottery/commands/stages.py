@@ -86,7 +86,7 @@ def thresholds(
 
 
 def _print_thresholds(table: dict[str, Any]) -> None:
-    from lottery.cuts import warning
+    from lottery.densities import warning
 
     title = (
         f"replicate-{table['replicate']}: |w| of {table['count']} weights ({table['scope']}): "

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from lottery import cuts, grids, jobs
+from lottery import densities, grids, jobs
 from lottery.jobs import Job, Round
 from lottery.plan import Plan
 from lottery.run import Run
@@ -96,7 +96,7 @@ def _row(names: dict[int, str], result: dict[str, Any]) -> Row:
         "density_total": density["total"],
         "density_effective": density.get("effective"),
         "exact_zeros": result.get("exact_zeros"),
-        "collapse": cuts.warning(result),
+        "collapse": densities.warning(result),
         "rewind": names.get(rewind_step, f"{rewind_step}it"),
         "rewind_step": rewind_step,
         "status": result["status"],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data_prep import files
-from lottery import cuts, journal, masks, norms, store
+from lottery import densities, journal, masks, norms, store
 from lottery.grids import quantile_name
 from lottery.jobs import FROM_SCRATCH
 from lottery.results.grouping import Group
@@ -76,7 +76,7 @@ def layers(run: Run, least: float) -> list[Row]:
             "collapsed": path in emptied,
         }
         for number in run.known_numbers()
-        for order in [cuts.layers_of(run.replicate(number))]
+        for order in [densities.layers_of(run.replicate(number))]
         for source, name, mask in _masks(run, number)
         for emptied in [masks.collapsed(mask, least)]
         for path, kept in ((path, mask[path]) for path in norms.in_order(mask, order))

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from data_prep.errors import InputError
-from lottery import cuts, grids, masks, norms, store
+from lottery import densities, grids, masks, norms, store
 from lottery.masks import Scope
 from lottery.norms import IN_ALL, Movement, Norms
 from lottery.results import listing, lookup
@@ -105,14 +105,14 @@ def explore(
     else:
         state = lookup.snapshot(place, _step(run, place, at), slots=False)
         name = "dense"
-    weights = _weights(run, state, scope, cuts.layers_of(place))
+    weights = _weights(run, state, scope, densities.layers_of(place))
     return Explored(f"{place.folder}, {name}, step {state.step}", wanted, norms.table(weights, wanted))
 
 
 def course(run: Run, replicate: int = 1, scope: Scope | None = None) -> Course:
     """How the dense network's weights moved over its snapshots. Raises InputError where there are none yet."""
     place = lookup.replicate(run, replicate)
-    steps, layers = place.snapshot_steps() or [0], cuts.layers_of(place)
+    steps, layers = place.snapshot_steps() or [0], densities.layers_of(place)
 
     def weights(step: int) -> store.Arrays:
         return _weights(run, lookup.snapshot(place, step, slots=False), scope, layers)

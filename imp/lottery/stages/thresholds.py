@@ -8,7 +8,7 @@ import numpy as np
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import cuts, grids, identity, masks, ranking, store
+from lottery import densities, grids, identity, masks, ranking, store
 from lottery.progress import Reporter
 from lottery.run import Replicate, Run
 from lottery.tables import csv_text
@@ -24,8 +24,8 @@ def thresholds(run: Run, reporter: Reporter, quantiles: str | None = None) -> li
 
     A table has `replicate`, `scope`, `count`, `min`, `max` and `mean` of |w|, and `quantiles`: a list, ascending, of
     `quantile`, `threshold` (None if layerwise: each layer has its own in `thresholds`), `pruned`, `remaining`, and what
-    `cuts.figures` says. The same is written as CSV, a layerwise quantile with a further line for each layer. Masks of other
-    quantiles made earlier stay, and stay listed. Raises InputError when a dense network is not trained.
+    `densities.figures` says. The same is written as CSV, a layerwise quantile with a further line for each layer. Masks of
+    other quantiles made earlier stay, and stay listed. Raises InputError when a dense network is not trained.
     """
     last = run.plan().total_steps
     asked = run.recipe.quantiles() if quantiles is None else grids.parse_quantiles(quantiles)
@@ -56,7 +56,7 @@ def _lines(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The lines of the table as CSV."""
     figures = {name: table[name] for name in ("count", "min", "max", "mean")}
     for row in table["quantiles"]:
-        yield {**row, **row["density"], "warning": cuts.warning(row), **figures}
+        yield {**row, **row["density"], "warning": densities.warning(row), **figures}
         for layer, threshold in row.get("thresholds", {}).items():
             yield {"quantile": row["quantile"], "layer": layer, "threshold": threshold}
 
@@ -70,7 +70,7 @@ def _wanted(run: Run, asked: Sequence[Fraction]) -> list[Fraction]:
 def _say(replicate: Replicate, table: dict[str, Any], reporter: Reporter) -> None:
     reporter.say(f"{replicate.folder.name}: {len(table['quantiles'])} masks of {table['count']} weights")
     for row in table["quantiles"]:
-        if warning := cuts.warning(row):
+        if warning := densities.warning(row):
             reporter.say(f"warning: at quantile {row['quantile']:g} {warning}")
 
 
@@ -78,13 +78,15 @@ def _write(run: Run, replicate: Replicate, state: store.State, quantiles: Sequen
     settings = run.recipe.thresholds
     weights = masks.prunable(state, settings.scope, settings.exclude)
     rankings = [ranking.rank(part) for part in ranking.parted(weights, settings.layerwise)]
-    topology = cuts.topology_of(replicate)
+    topology = densities.topology_of(replicate)
     rows = []
     for quantile in quantiles:
         mask = _mask(rankings, quantile)
         if not replicate.mask(quantile).exists():
             masks.save(replicate.mask(quantile), mask, {"quantile": grids.quantile_name(quantile), "step": state.step})
-        rows.append({**_row(quantile, rankings, mask, settings.layerwise), **cuts.figures(mask, state, run.recipe, topology)})
+        rows.append(
+            {**_row(quantile, rankings, mask, settings.layerwise), **densities.figures(mask, state, run.recipe, topology)}
+        )
     count = sum(part.magnitudes.size for part in rankings)
     return {
         "scope": settings.scope,

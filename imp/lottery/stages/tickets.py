@@ -8,7 +8,7 @@ from typing import Any
 
 from data_prep import files
 from data_prep.errors import InputError, one_line
-from lottery import attempts, cuts, grids, identity, jobs, locks, masks, plan, seeds, store
+from lottery import attempts, cuts, densities, grids, identity, jobs, locks, masks, plan, seeds, store
 from lottery.engine import assembly, training
 from lottery.jobs import FROM_SCRATCH, GOING_ON, AnyJob, Round
 from lottery.progress import Reporter
@@ -86,8 +86,8 @@ class Worker:
     def _figures(self, job: AnyJob, mask: masks.Mask) -> dict[str, Any]:
         if not mask:
             return {"density": WHOLE, "collapsed": [], "disconnected": False}
-        found = cuts.figures(mask, self.shapes, self.run.recipe, cuts.topology_of(self.run.replicate(job.replicate)))
-        if collapse := cuts.warning(found):
+        found = densities.figures(mask, self.shapes, self.run.recipe, densities.topology_of(self.run.replicate(job.replicate)))
+        if collapse := densities.warning(found):
             self.reporter.say(f"warning: {job}: {collapse}")
         return found
 

@@ -177,6 +177,19 @@ def test_a_batch_that_is_never_filled_is_one_line_and_the_others_go_on(here, mon
     )
 
 
+def test_thresholds(tmp_path):
+    found = quick(tmp_path, "thresholds", *LENET, "--set", "model.name=conv2", "--quantiles", "60..80:10,99.5")
+
+    (row,) = found["rows"]
+    assert (row["name"], row["masks"]) == ("conv2", 4)
+    assert row["weights"] == 3 * 3 * 3 * 64 + 3 * 3 * 64 * 64 + 1024 * 256 + 256 * 256  # predictions are not ranked
+    assert 0 < row["low"] <= row["seconds"] <= row["high"]
+    assert row["sort_seconds"] > 0
+    assert row["bytes_per_weight"] > 4  # the weights themselves
+    assert row["written_mb"] > 4 * row["weights"] / 8e6  # a bit each
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_inference(retrained):
     found = quick(retrained, "inference", "--ticket", "q90-step-000017")
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep import records
 from data_prep.errors import Failed, InputError
 from data_prep.prepare import Settings
 from lottery.bench import measure
@@ -120,7 +119,9 @@ def bench_fanout(grid: Grid, most: int, repeats: int, reporter: Reporter) -> She
     settings = list(dict.fromkeys(settings))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        _make_records(folder / "records", grid)
+        made_with = dataclasses.asdict(Settings("folder:noise", grid.size))
+        (folder / "records").mkdir()
+        make_noise(folder / "records", grid.images, grid.size, 10, round(grid.images * HELD), made_with)
         for threads in dict.fromkeys(threads for _, threads in settings):
             reporter.say(f"training the dense network, with {threads} threads")
             _imp(folder, "train", *_recipe(grid, folder, threads))
@@ -162,14 +163,6 @@ def _row(setting: tuple[int, int], runs: Sequence[_Run], pairs: int, ratio: floa
         start_seconds=statistics.median(run.start for run in runs),
         repeats=len(runs),
     )
-
-
-def _make_records(folder: Path, grid: Grid) -> None:
-    """Records of noise that say what a recipe wants to read of theirs."""
-    folder.mkdir()
-    manifest = make_noise(folder, grid.images, grid.size, 10, round(grid.images * HELD))
-    settings = dataclasses.asdict(Settings("folder:noise", grid.size))
-    records.write_manifest(folder, dataclasses.replace(manifest, made_with=settings))
 
 
 def _recipe(grid: Grid, folder: Path, threads: int) -> list[str]:

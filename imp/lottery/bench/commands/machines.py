@@ -1,11 +1,23 @@
-"""Measurements of the machine and of many processes on it."""
+"""Measurements of the machine, of what lies around the training of tickets, and of what is exported."""
 
 from typing import Annotated
 
 import typer
 
-from lottery.bench.commands.options import JsonOption, OutOption, QuickOption, RepeatsOption, conclude, pick
+from lottery.bench.commands.options import (
+    JsonOption,
+    OutOption,
+    QuickOption,
+    RecipeOption,
+    RepeatsOption,
+    SetOption,
+    conclude,
+    measured,
+    pick,
+)
 from lottery.commands.options import RunOption, opened
+
+ALPHAS = "1", "6.55"  # of MobileNetV2: 3.5 and 100 million weights, all ranked
 
 
 def limits(
@@ -16,6 +28,26 @@ def limits(
     from lottery.progress import Reporter
 
     conclude(bench_limits(pick(repeats, 7, 2, quick), quick, Reporter()), as_json, out)
+
+
+def thresholds(
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    quantiles: Annotated[str, typer.Option(metavar="GRID", help="A mask for each.")] = "60..99",
+    repeats: RepeatsOption = None,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+    out: OutOption = None,
+) -> None:
+    """Seconds and memory of the masks of a whole campaign, from 3.5 and from 100 million weights."""
+    from lottery.bench.thresholds import bench_thresholds
+    from lottery.progress import Reporter
+
+    if recipe or set_ or quick:
+        recipes = [measured(recipe, set_)]
+    else:
+        recipes = [measured(None, [f"model.alpha={alpha}", "thresholds.exclude=[]"]) for alpha in ALPHAS]
+    conclude(bench_thresholds(recipes, quantiles, pick(repeats, 7, 1, quick), Reporter()), as_json, out)
 
 
 def fanout(

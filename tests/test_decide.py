@@ -1,5 +1,6 @@
 """Replicates added to undecided pairs: on a hand-made run with stages that only write results, and once as typed."""
 
+import dataclasses
 import json
 
 import pytest
@@ -24,7 +25,8 @@ class Stages:
     def train(self, run, reporter):
         self.called.append(f"train {list(run.numbers())}")
         for number in run.numbers():
-            write(run.replicate(number).dense, 0.9, replicate=number)
+            if not run.replicate(number).dense.is_finished:
+                write(run.replicate(number).dense, 0.9, replicate=number)
 
     def thresholds(self, run, reporter, quantiles=None):
         self.called.append(f"thresholds {list(run.numbers())} {quantiles}")
@@ -141,6 +143,63 @@ def test_only_the_quantiles_and_rewind_points_asked_for_get_more(tmp_path, monke
     assert reporter.told == ["undecided: 1 pair; adding replicate 3", "every pair is decided after 3 replicates"]
 
 
+def lacking(tmp_path, monkeypatch, above, quantiles, numbers):
+    """Stages and a run whose replicates `numbers` have tickets at 60 but, of the last one, at none of 80."""
+    run = Run(tmp_path / "run", planned(quantiles, "1ep", 2))
+    stages = Stages(monkeypatch, above)
+    for number in numbers:
+        one = dataclasses.replace(run, chosen=(number,))
+        stages.train(one, Telling())
+        stages.retrain(one, "60" if number == numbers[-1] else quantiles, "1ep")
+    stages.called.clear()
+    return run, stages
+
+
+def test_a_replicate_that_was_killed_in_the_midst_is_gone_on_with_before_another_is_added(tmp_path, monkeypatch):
+    wavering = [0.02, -0.02, 0.02, -0.06, 0.02]
+    run, stages = lacking(tmp_path, monkeypatch, {"60": wavering, "80": wavering}, "60,80", (1, 2, 3))
+    reporter = Telling()
+
+    decide.until_decided(run, 3, reporter, stages.retrain)
+
+    assert stages.called == ["train [3]", "thresholds [3] 80", "retrain [3] 80 1ep"]
+    assert reporter.told == [
+        "undecided: 2 pairs; going on with replicate 3",
+        "after 3 replicates still undecided: 2 pairs",
+    ]
+
+
+def test_a_dense_network_that_was_killed_gets_its_pairs(tmp_path, monkeypatch):
+    wavering = [0.02, -0.02, 0.02]
+    run, stages = lacking(tmp_path, monkeypatch, {"60": wavering}, "60", (1, 2))
+    run.replicate(3).folder.mkdir()
+    reporter = Telling()
+
+    decide.until_decided(run, 3, reporter, stages.retrain)
+
+    assert stages.called == ["train [3]", "thresholds [3] 60", "retrain [3] 60 1ep"]
+    assert reporter.told[0] == "undecided: 1 pair; going on with replicate 3"
+
+
+def test_replicates_are_counted_whatever_their_numbers(tmp_path, monkeypatch):
+    wavering = [0.02, -0.02, 0.02, -0.06, 0.02, 0.02, 0.02, 0.02, -0.02]
+    run, stages = lacking(tmp_path, monkeypatch, {"60": wavering}, "60", (1, 2, 9))
+
+    decide.until_decided(run, 5, Telling(), stages.retrain)
+
+    assert [line for line in stages.called if line.startswith("retrain")] == ["retrain [3] 60 1ep", "retrain [4] 60 1ep"]
+
+
+def test_where_training_leaves_a_pair_without_a_result_no_further_replicate_is_added(tmp_path, monkeypatch):
+    run, stages = lacking(tmp_path, monkeypatch, {"60": [0.02, -0.02]}, "60", (1, 2))
+    reporter = Telling()
+
+    decide.until_decided(run, 9, reporter, lambda run, quantiles, rewind: None)  # as when another process trains it
+
+    assert stages.called == ["train [3]", "thresholds [3] 60"]
+    assert reporter.told[1] == "replicate 3 has no result of 1 pair yet: the same command goes on there"
+
+
 def test_replicates_that_are_there_already_are_counted(tmp_path, monkeypatch):
     run = Run(tmp_path / "run", planned("60"))
     dense(run, 0.90, 0.91, 0.92)
@@ -201,10 +260,16 @@ def test_another_replicate_is_trained_and_pruned_by_its_number(work):
 
 
 @pytest.mark.parametrize(
-    "options", [["--replicate", "0"], ["--until-decided", "0"], ["--until-decided", "3", "--replicate", "2"]]
+    ("options", "words"),
+    [
+        (["--replicate", "0"], "--replicate"),
+        (["--until-decided", "0"], "--until-decided"),
+        (["--until-decided", "3", "--replicate", "2"], "leave out --replicate"),
+        (["--until-decided", "3", "--part", "2/2"], "leave out --part"),
+    ],
 )
-def test_replicates_that_make_no_sense_are_refused(work, options):
-    refused(imp("retrain", *options, cwd=work, check=False), options[-2] if options[-1] == "0" else "--until-decided")
+def test_replicates_that_make_no_sense_are_refused(work, options, words):
+    refused(imp("retrain", *options, cwd=work, check=False), words)
 
 
 def test_a_replicate_that_is_not_trained_says_what_comes_first(work):

@@ -149,8 +149,9 @@ def retrain(
     from lottery.stages.decide import until_decided as decide
 
     alone()
-    if replicate:
-        raise typer.BadParameter("--until-decided chooses replicates itself: leave out --replicate")
+    if replicate or part != "1/1":
+        unwanted = "--replicate" if replicate else "--part"
+        raise typer.BadParameter(f"--until-decided chooses itself what is trained: leave out {unwanted}")
     failed = _fails(partial(on_grids, target, quantiles, rewind))
 
     def on_more(target: "Run", quantiles: str | None, rewind: str | None) -> None:

@@ -19,42 +19,83 @@ Retrain = Callable[[Run, str | None, str | None], None]
 def until_decided(
     run: Run, most: int, reporter: Reporter, retrain: Retrain, quantiles: str | None = None, rewind: str | None = None
 ) -> None:
-    """Train a replicate more for every pair that is undecided, dense network and masks included, until none is or there are
-    `most` replicates. Only pairs at `quantiles` and `rewind` points, where these are given; never one of which a network is
-    missing, failed or diverged. `retrain` trains the pairs of a run at quantiles and rewind points.
+    """Train every pair that is undecided in a replicate more, dense network and masks included, until none is or each has
+    `most` replicates. A replicate that was begun is gone on with before another is added. Only pairs at `quantiles` and
+    `rewind` points, where these are given; never one of which a network failed or diverged. `retrain` trains the pairs of a
+    run at quantiles and rewind points; where it leaves one without a result, this ends.
 
     This looks at the data after each replicate, so that the bounds' 5 % is that of one look, not of all together.
     """
-    while undecided := grouping.undecided(found := _asked(run, quantiles, rewind)):
-        number = max(run.known_numbers()) + 1
-        if number > most:
-            reporter.say(f"after {number - 1} replicates still undecided: {count_of(len(undecided), 'pair')}")
+    while True:
+        found = _asked(run, quantiles, rewind)
+        undecided = grouping.undecided(found)
+        number, pairs = _next(run, [pair for pair in undecided if pair.count < most])
+        if not pairs:
             break
-        reporter.say(f"undecided: {count_of(len(undecided), 'pair')}; adding replicate {number}")
-        added = dataclasses.replace(run, chosen=(number,))
-        train(added, reporter)
-        thresholds(added, reporter, _quantiles(undecided))
-        for point in dict.fromkeys(group.rewind for group in undecided):
-            retrain(added, _quantiles([group for group in undecided if group.rewind == point]), point)
-    if unfinished := [group for group in found if group.count < group.planned]:
+        does = "going on with" if number in run.known_numbers() else "adding"
+        reporter.say(f"undecided: {count_of(len(undecided), 'pair')}; {does} replicate {number}")
+        _train(dataclasses.replace(run, chosen=(number,)), pairs, reporter, retrain)
+        if left := [pair for pair in pairs if _lacks(run, number, pair)]:
+            reporter.say(
+                f"replicate {number} has no result of {count_of(len(left), 'pair')} yet: the same command goes on there"
+            )
+            break
+    _conclude(found, undecided, reporter)
+
+
+def _next(run: Run, pairs: Sequence[Group]) -> tuple[int, list[Group]]:
+    """The first replicate that lacks some of `pairs`, and which: one that was not completed, or else a new one."""
+    numbers = range(1, max(run.known_numbers()) + 2)
+    for number in numbers:
+        if lacking := [pair for pair in pairs if _lacks(run, number, pair)]:
+            return number, lacking
+    return numbers[-1], []
+
+
+def _lacks(run: Run, number: int, pair: Group) -> bool:
+    """Whether a network of `pair`, its ticket or a control, has no result in replicate `number`."""
+    planned = listing.trained_plan(run)
+    assert planned is not None, "a pair has results, so there is a dense network"
+    jobs = planned.jobs([number], [_quantile(pair)], pair.rewind)
+    return any(not run.network(job).result.exists() for job in jobs)
+
+
+def _train(added: Run, pairs: Sequence[Group], reporter: Reporter, retrain: Retrain) -> None:
+    train(added, reporter)
+    thresholds(added, reporter, _grid(pairs))
+    for point in dict.fromkeys(pair.rewind for pair in pairs):
+        retrain(added, _grid([pair for pair in pairs if pair.rewind == point]), point)
+
+
+def _conclude(found: Sequence[Group], undecided: Sequence[Group], reporter: Reporter) -> None:
+    if undecided:
+        after = max(pair.count for pair in undecided)
+        reporter.say(f"after {count_of(after, 'replicate')} still undecided: {count_of(len(undecided), 'pair')}")
+    if unfinished := [pair for pair in found if pair.count < pair.planned]:
         reporter.say(f"undecided, because a network is missing, failed or diverged: {count_of(len(unfinished), 'pair')}")
     elif not undecided:
-        reporter.say(f"every pair is decided after {count_of(max(run.known_numbers()), 'replicate')}")
+        after = max((pair.count for pair in found), default=0)
+        reporter.say(f"every pair is decided after {count_of(after, 'replicate')}")
 
 
 def _asked(run: Run, quantiles: str | None, rewind: str | None) -> list[Group]:
     """The one-shot tickets at these quantiles and rewind points."""
-    found = [group for group in grouping.groups(listing.rows(run), run.recipe.delta) if group.variant == "ticket"]
+    groups = grouping.groups(listing.rows(run), run.recipe.delta)
+    found = [group for group in groups if group.variant == "ticket" and group.method == "oneshot"]
     if quantiles is not None:
         wanted = set(grids.parse_quantiles(quantiles))
-        found = [group for group in found if group.quantile is not None and Fraction(str(group.quantile)) in wanted]
+        found = [group for group in found if _quantile(group) in wanted]
     if rewind is not None:
         steps = run.plan().rewind_steps(rewind)
         found = [group for group in found if group.rewind_step in steps]
-    return [group for group in found if group.method == "oneshot"]
+    return found
 
 
-def _quantiles(groups: Sequence[Group]) -> str:
+def _quantile(pair: Group) -> Fraction:
+    assert pair.quantile is not None, "a one-shot ticket"
+    return Fraction(str(pair.quantile))
+
+
+def _grid(pairs: Sequence[Group]) -> str:
     """Their quantiles as a grid."""
-    chosen = {Fraction(str(group.quantile)) for group in groups if group.quantile is not None}
-    return ",".join(map(grids.quantile_name, sorted(chosen)))
+    return ",".join(map(grids.quantile_name, sorted(set(map(_quantile, pairs)))))

@@ -1,4 +1,4 @@
-"""The report of hand-made runs: what its tables, sentences, warnings and pages say."""
+"""The report of hand-made runs: what its tables, warnings and pages say."""
 
 import csv
 import re
@@ -167,52 +167,6 @@ def test_one_ticket_has_neither_spread_nor_bounds(one):
         *("100.00%", "1ep", "1", "92.00", "91.00", "450", "91.00"),
         *("+2.00", "dense", "undecided"),
     ]
-
-
-def test_the_headline_names_the_sparsest_winning_ticket_of_each_series(run):
-    all_replicates(run, "60", 0.001)
-    all_replicates(run, "90", -0.05)
-    all_replicates(run, "60", -0.05, step=0)
-
-    assert report.report(run).headline == [
-        "The dense network reaches 91.00% on validation images and 90.00% on test images (mean of 3 runs).",
-        "Rewound to 0, no ticket of this grid matches the dense network.",
-        "Rewound to 1ep, the sparsest winning ticket keeps 40.00% of the prunable weights (+0.10 points against dense). "
-        "It reaches 90.10% on test images.",
-    ]
-
-
-def test_the_headline_speaks_of_the_ticket_that_it_names_where_denser_ones_do_not_match(tmp_path):
-    run = Run(tmp_path / "run", planned("60,75,90"))
-    dense(run, 0.90, 0.91, 0.92)
-    all_replicates(run, "60", 0.001)
-    all_replicates(run, "75", -0.05)
-    all_replicates(run, "90", 0.02)
-
-    assert report.report(run).headline[1] == (
-        "Rewound to 1ep, tickets match down to one that keeps 10.00% of the prunable weights (+2.00 points against dense), but "
-        "not, or not yet, at 25.00%. It reaches 92.00% on test images."
-    )
-
-
-def test_the_headline_of_rounds_names_their_method_and_what_they_are_held_against(one):
-    in_round(one, 1, "lr", 1, 0.93)
-    in_round(one, 1, "lr", 1, 0.92, variant="extended")
-
-    headline = report.report(one).headline
-
-    assert headline[1] == (
-        "In rounds of lr from 1ep, undecided; the sparsest ticket at or above extended so far keeps "
-        "50.00% of the prunable weights (+1.00 points against extended)."
-    )
-    assert headline[2] == "1 of 4 networks have no result: see `imp status`."
-    assert headline[3].startswith("Verdicts need 3 replicates, this run has 1: `imp run --run ")
-
-
-def test_an_undecided_series_below_the_dense_network_says_so(one):
-    in_round(one, 1, "lr", 1, 0.85)
-
-    assert report.report(one).headline[1].startswith("In rounds of lr from 1ep, undecided; no ticket's mean is at or above")
 
 
 def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):

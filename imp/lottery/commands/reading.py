@@ -18,7 +18,7 @@ WATCH_SECONDS = 2.0
 
 def report(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Accuracy against density, with controls and verdicts: a page with charts, and each as PNG, SVG and CSV."""
-    from lottery.stages.report import HEADINGS, report
+    from lottery.stages.report import DIFFERENCE_EXPLAINED, HEADINGS, report
     from lottery.tracking import publish
 
     alone()
@@ -31,6 +31,7 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
         print_json({"headline": made.headline, "networks": made.rows, "groups": [_finite(group) for group in made.groups]})
         return
     print_table(source.recipe.name, HEADINGS, made.table)
+    print(DIFFERENCE_EXPLAINED)
     for sentence in made.headline:
         print(sentence)
     print(f"Open {source.report / 'index.html'}")

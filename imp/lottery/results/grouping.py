@@ -15,7 +15,8 @@ class Group:
     """All replicates of one (variant, quantile or round, rewind point): means over the `count` of `planned` networks that are
     done. `early_step` is where the validation loss was least, `early_test_accuracy` the test accuracy there.
 
-    The figures are NaN before one is done. `low` and `high` are the one-sided 95 % bounds of the mean difference, infinite
+    The figures are NaN before one is done, and so is the difference while some are held `against` the dense network and some
+    against one trained as long. `low` and `high` are the one-sided 95 % bounds of the mean difference, infinite
     under two replicates. The verdict is undecided while a network is missing, failed or diverged.
     """
 
@@ -49,6 +50,13 @@ class Group:
         return f"{self.variant}, {where}, rewound to {self.rewind}"
 
 
+def mask_name(quantile: float | None, method: str, level: int | None) -> str:
+    """What tables call a mask; nothing for that of a dense network."""
+    if quantile is not None:
+        return f"q{quantile:g}"
+    return "" if level is None else f"{method} {level}"
+
+
 def groups(found: Sequence[Row], delta: float) -> list[Group]:
     """The networks of `rows` by group: dense first, then from dense to sparse."""
     members: dict[tuple[Any, ...], list[Row]] = {}
@@ -61,10 +69,10 @@ def groups(found: Sequence[Row], delta: float) -> list[Group]:
 def _group(members: list[Row], delta: float) -> Group:
     first, finished = members[0], [row for row in members if row["status"] == "done"]
     accuracies = [row["validation_accuracy"] for row in finished]
-    differences = [row["difference"] for row in finished if row["difference"] is not None]
-    low, high = verdicts.bounds(differences)
     alike = len({row["against"] for row in finished}) < 2  # not some held against the dense network, some against another
-    verdict = verdicts.judge(differences, delta) if alike and len(differences) == len(members) else "undecided"
+    differences = [row["difference"] for row in finished if row["difference"] is not None] if alike else []
+    low, high = verdicts.bounds(differences)
+    verdict = verdicts.judge(differences, delta) if len(differences) == len(members) else "undecided"
     return Group(
         variant=first["variant"],
         method=first["method"],
@@ -81,7 +89,7 @@ def _group(members: list[Row], delta: float) -> Group:
         test_accuracy=_mean([row["test_accuracy"] for row in finished]),
         early_step=_mean([row["least_validation_loss_step"] for row in finished]),
         early_test_accuracy=_mean([row["test_accuracy_there"] for row in finished]),
-        against=first["against"],
+        against=first["against"] if alike else None,
         difference=_mean(differences),
         low=low,
         high=high,

@@ -2,20 +2,19 @@
 how they differ, training.md with the course of the dense trainings; each table as CSV, each chart as PNG, SVG and CSV."""
 
 import dataclasses
-import gzip
 import math
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import journal, pages, recipe, store, verdicts
+from lottery import journal, pages, recipe
 from lottery.progress import duration
 from lottery.results import curves, grouping, listing, measurements, tidy
 from lottery.results.contrasts import Contrast, Difference, contrasts, flattened
-from lottery.results.grouping import Group
+from lottery.results.grouping import Group, mask_name
+from lottery.results.headline import headline
 from lottery.results.listing import Row
 from lottery.results.measurements import Measurement
 from lottery.run import Run
@@ -37,6 +36,10 @@ CONTRASTS = (
 FEW = 12  # groups without a result, which a table has room for
 COSTS = ("networks", "trained", "epochs", "device time", "each")
 
+DIFFERENCE_EXPLAINED = (
+    "difference: in points of validation accuracy, the mean over replicates, and in brackets its lower and its upper one-sided "
+    "95 % t bound, by which the verdict goes (a two-sided 95 % interval is wider)."
+)
 CONTRASTS_EXPLAINED = (
     "Means over replicates that have both, in points (steps in the last column), with two-sided 95 % Student t intervals; "
     "a star marks those clear of zero. Final accuracy on validation and test images; test accuracy at the step of least "
@@ -171,78 +174,6 @@ def _charts(
     return drawn, unread
 
 
-def headline(groups: Sequence[Group], run: Run, rows: Sequence[Row]) -> list[str]:
-    """The answer in sentences: what the dense network reaches, and for each rewind point the sparsest matching ticket."""
-    dense = next(group for group in groups if group.variant == "dense")
-    sentences = [
-        f"The dense network reaches {dense.validation_accuracy:.2%} on validation images and "
-        f"{dense.test_accuracy:.2%} on test images ({_runs(dense.count)})."
-    ]
-    for key, tickets in grouping.series(groups).items():
-        sentences.append(_sentence(_series_name(*key), tickets))
-        if matching := [group for group in tickets if group.verdict == "matching"]:
-            sentences[-1] += f" {_worth(run, rows, matching[-1])}"
-    missing = sum(group.planned - group.count for group in groups)
-    if missing:
-        sentences.append(f"{missing} of {sum(group.planned for group in groups)} networks have no result: see `imp status`.")
-    if dense.planned < verdicts.LEAST_REPLICATES:
-        least = verdicts.LEAST_REPLICATES
-        sentences.append(
-            f"Verdicts need {least} replicates, this run has {dense.planned}: "
-            f"`imp run --run {shlex.quote(str(run.folder))} --set replicates={least}` adds the others."
-        )
-    return sentences
-
-
-def _series_name(method: str, rewind: str) -> str:
-    return f"Rewound to {rewind}" if method == "oneshot" else f"In rounds of {method} from {rewind}"
-
-
-def _sentence(name: str, tickets: Sequence[Group]) -> str:
-    best = grouping.sparsest_matching(tickets)
-    matching = [group for group in tickets if group.verdict == "matching"]
-    if matching and matching[-1] is not best:
-        others = [group for group in tickets if group.verdict != "matching" and group.density > matching[-1].density]
-        densities = ", ".join(f"{group.density:.2%}" for group in others)
-        return f"{name}, tickets match down to one that keeps {_share(matching[-1])}, but not, or not yet, at {densities}."
-    if best:
-        return f"{name}, the sparsest winning ticket keeps {_share(best)}."
-    level = [group for group in tickets if group.verdict == "undecided" and group.difference >= 0]
-    if level:
-        return f"{name}, undecided; the sparsest ticket at or above {level[-1].against} so far keeps {_share(level[-1])}."
-    if any(group.verdict == "undecided" for group in tickets):
-        return f"{name}, undecided; no ticket's mean is at or above the dense network's so far."
-    return f"{name}, no ticket of this grid matches the dense network."
-
-
-def _share(group: Group) -> str:
-    return f"{group.density:.2%} of the prunable weights ({group.difference * 100:+.2f} points against {group.against})"
-
-
-def _worth(run: Run, rows: Sequence[Row], best: Group) -> str:
-    """What a winning ticket reaches, and its size beside the dense network's (where nothing happened to their weights)."""
-    done = [row for row in rows if row["status"] == "done"]
-    place = (best.variant, best.method, best.quantile, best.level, best.rewind_step)
-    ticket = next(row for row in done if tuple(row[key] for key in _PLACE) == place)
-    replicate = run.replicate(ticket["replicate"])
-    last = max(replicate.snapshot_steps(), default=0)
-    reached = f"It reaches {best.test_accuracy:.2%} on test images"
-    try:
-        small, whole = map(_compressed, (run.network_in(ticket["folder"]).final, replicate.snapshot(last)))
-    except InputError:
-        return f"{reached}."
-    return f"{reached}; compressed it takes {small / 1000:,.0f} kB, the dense network {whole / 1000:,.0f}."
-
-
-_PLACE = ("variant", "method", "quantile", "level", "rewind_step")
-
-
-def _compressed(path: Path) -> int:
-    """The bytes of a network's weights and statistics after gzip."""
-    state = store.load_state(path, slots=False)
-    return len(gzip.compress(b"".join(array.tobytes() for array in (state.weights | state.statistics).values())))
-
-
 def _cost_cells(row: Row) -> tuple[str, ...]:
     return (
         f"{row['network']}{', ' + row['method'] if row['method'] not in ('', 'oneshot') else ''}",
@@ -262,7 +193,7 @@ def _in_all(cost: Sequence[Row]) -> Row:
 def _cells(group: Group) -> tuple[str, ...]:
     count = str(group.count) if group.count == group.planned else f"{group.count} of {group.planned}"
     rewind = "" if group.variant == "dense" else group.rewind
-    place = (group.variant, _mask(group), _density(group), rewind, count)
+    place = (group.variant, mask_name(group.quantile, group.method, group.level), _density(group), rewind, count)
     if not group.count:
         return (*place, *[""] * 6, group.verdict or "")
     spread = f" ± {group.spread * 100:.2f}" if group.spread is not None else ""
@@ -281,12 +212,6 @@ def _cells(group: Group) -> tuple[str, ...]:
     )
 
 
-def _mask(group: Group | Contrast) -> str:
-    if group.quantile is not None:
-        return f"q{group.quantile:g}"
-    return "" if group.level is None else f"{group.method} {group.level}"
-
-
 def _density(group: Group | Contrast) -> str:
     """With an exclamation mark where a layer has collapsed."""
     return "" if math.isnan(group.density) else f"{group.density:.2%}{' !' if group.collapse else ''}"
@@ -295,7 +220,7 @@ def _density(group: Group | Contrast) -> str:
 def _contrast_cells(contrast: Contrast) -> tuple[str, ...]:
     points = [contrast.differences[name] for name in ("validation_accuracy", "test_accuracy", "test_accuracy_there")]
     return (
-        _mask(contrast),
+        mask_name(contrast.quantile, contrast.method, contrast.level),
         _density(contrast),
         contrast.rewind,
         contrast.against,
@@ -314,12 +239,8 @@ def _interval(difference: Difference, scale: float, form: str) -> str:
     return f"{mean} ({difference.low * scale:+{form}} .. {difference.high * scale:+{form}}){star}"
 
 
-def _runs(count: int) -> str:
-    return "one run" if count == 1 else f"mean of {count} runs"
-
-
 def _markdown(made: Report, run: Run) -> str:
-    lines = [f"# {run.recipe.name}", "", *made.headline, "", *_table(HEADINGS, made.table)]
+    lines = [f"# {run.recipe.name}", "", *made.headline, "", *_table(HEADINGS, made.table), "", DIFFERENCE_EXPLAINED]
     if made.warnings:
         lines += ["", "## Layer collapse (!)", "", *(f"- {warning}" for warning in made.warnings)]
     if made.contrasts:

@@ -15,6 +15,7 @@ from helpers import imp, refused
 
 from data_prep.errors import InputError
 from lottery import masks, overlap, recipe
+from lottery.jobs import Chain
 from lottery.progress import Reporter
 from lottery.run import Run
 from lottery.stages import compare
@@ -278,6 +279,22 @@ def test_a_collapsed_layer_is_marked(make_run):
     ((_, lines),) = compare.tables(compare.compare(run, QUIET), 0.6)
 
     assert [cells[1] for cells in lines] == ["40.00", "20.00 !", "20.00 !\n0.00 !"]
+
+
+def test_a_mask_that_leaves_no_path_is_marked_though_every_layer_keeps_enough(make_run):
+    run = make_run(2)
+    for number in (1, 2):
+        one_shot(run, number, {50: kept(10, *range(5))})
+        rows = [{"quantile": 50, "disconnected": number == 2}]
+        run.replicate(number).thresholds.write_text(json.dumps({"quantiles": rows}))
+        chain(run, number, "weights-step-000000", kept(10, *range(5)))
+        table = run.replicate(number).level(Chain(number, "weights", 0), 1).table
+        table.write_text(json.dumps({"disconnected": number == 1}))
+
+    tables = dict(compare.tables(compare.compare(run, QUIET), 0.1))
+
+    lines = next(iter(tables.values()))
+    assert [cells[:2] for cells in lines] == [("q50", "50.00\n50.00 !"), ("weights-step-000000/01", "50.00 !\n50.00")]
 
 
 def test_rounds_are_nested_or_said_not_to_be(make_run):

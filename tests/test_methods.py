@@ -54,6 +54,14 @@ def restoring(tensorflow, trained, tmp_path_factory):
     return noted(folder, slots="restore", **settings)
 
 
+@pytest.fixture(scope="module")
+def controlled(tensorflow, trained, tmp_path_factory):
+    """A round of `weights` from the first epoch with `shuffle` and `random`, as `noted` says."""
+    folder = shutil.copytree(trained, tmp_path_factory.mktemp("controlled") / "work", symlinks=True)
+    controls = {"controls": ["shuffle", "random"], "control_levels": "1"}
+    return noted(folder, **{**METHODS, "levels": 1, "methods": ["weights"], "rewind": "1ep", **controls})
+
+
 def noted(folder, **settings):
     """Rounds in this process: the run, and by title what each network was begun with (`state`, `mask`, `order_seed`) and the
     learning rates that reached its step (`rates`)."""
@@ -207,6 +215,31 @@ def test_reinit_has_the_mask_of_its_ticket_fresh_weights_and_the_whole_schedule(
     assert not np.array_equal(noted.state.weights["fc1/kernel"], dense.weights["fc1/kernel"])
     np.testing.assert_array_equal(np.float32(noted.rates), schedules.rates(methods.run.recipe.train, EPOCH, 0, LAST))
     assert all(np.array_equal(noted.mask[path], own.mask[path]) for path in own.mask)
+
+
+@pytest.mark.parametrize("variant", ["shuffle", "random"])
+def test_shuffle_and_random_keep_as_many_weights_of_each_layer_in_other_places(controlled, variant):
+    own, control = (began(controlled, ticket("weights", EPOCH, 1, which)) for which in ("ticket", variant))
+
+    assert control.mask.keys() == own.mask.keys() != set()
+    final = store.load_state(controlled.replicate.network(ticket("weights", EPOCH, 1, variant)).final)
+    for path, kept in own.mask.items():
+        assert control.mask[path].sum() == kept.sum()
+        assert 0.5 < (control.mask[path] & kept).sum() / kept.sum() < 0.95  # 0.8 of 0.8 by chance
+        assert not final.weights[path][~control.mask[path]].any()
+        assert final.weights[path][control.mask[path]].any()
+
+
+def test_shuffle_is_rewound_and_random_begins_afresh(controlled):
+    shuffle, random = (began(controlled, ticket("weights", EPOCH, 1, which)) for which in ("shuffle", "random"))
+
+    assert is_from(shuffle.state, controlled.replicate.snapshot(EPOCH))
+    assert (shuffle.state.step, len(shuffle.rates)) == (EPOCH, LAST - EPOCH)
+    assert (random.state.step, random.state.slots, len(random.rates)) == (0, {}, LAST)
+    for step in (0, EPOCH):
+        dense = store.load_state(controlled.replicate.snapshot(step))
+        assert not np.array_equal(random.state.weights["fc1/kernel"], dense.weights["fc1/kernel"])
+    assert any((shuffle.mask[path] != random.mask[path]).any() for path in random.mask)
 
 
 def test_fresh_weights_are_the_same_for_a_round_of_any_method_and_others_in_another_round(methods):

@@ -1,6 +1,7 @@
 """A run as Python reads it."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -95,6 +96,19 @@ def test_thresholds_ascend(results):
     assert list(found["quantile"]) == [50, 90]
     assert found.threshold.is_monotonic_increasing
     assert found.prunable.is_monotonic_decreasing
+    assert found.warning.isna().all()
+
+
+def test_a_mask_that_leaves_no_path_says_so_among_the_thresholds(retrained, tmp_path):
+    run = shutil.copytree(retrained / "runs/digits", tmp_path / "run")
+    table = json.loads((run / "replicate-1/thresholds.json").read_text())
+    table["quantiles"][1]["disconnected"] = True
+    (run / "replicate-1/thresholds.json").write_text(json.dumps(table))
+
+    found = open_results(run).thresholds()
+
+    assert list(found.warning.fillna("")) == ["", "no path from input to output is left (layer collapse)"]
+    assert "disconnected" not in found
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ def test_without_rounds_for_controls_it_is_said_that_there_are_none(work):
         (["rounds.rewind=4ep"], ["lies past the end of training"]),
         (["rounds.rate=100"], ["rounds.rate", "100"]),
         (["rounds.rates=['fc1/*']"], ["rounds.rates", "is not a rate of pruning"]),
+        (["rounds.rates=['prediction/*=10']"], ["rounds.rates: 'prediction/*' matches no variable of lenet_300_100"]),
         (["rounds.methods=['rewind']"], ["rounds.methods", "'rewind'"]),
     ],
     ids=lambda value: value[0],

@@ -394,6 +394,28 @@ def test_weights_that_are_not_finite_are_refused_by_name():
     with pytest.raises(InputError, match="b/kernel holds NaN or infinite weights"):
         take(run)
 
+    assert not run.replicate(1).masks.exists()
+
+
+def test_a_pattern_that_matches_nothing_is_refused_before_anything_is_written():
+    run = made(exclude=["predicitons/*"])
+
+    with pytest.raises(InputError, match=r"thresholds\.exclude: 'predicitons/\*' matches no variable of mobilenet_v2"):
+        take(run)
+
+    assert not run.replicate(1).masks.exists()
+
+
+def test_a_dense_network_that_diverged_is_told_with_the_way_out_and_nothing_is_written_that_would_bar_it():
+    run = made(replicates=2)
+    outcome = {"status": "diverged", "step": 7, "reason": "the loss is not finite: lower train.learning_rate"}
+    run.replicate(2).dense.result.write_text(json.dumps(outcome))
+
+    with pytest.raises(InputError, match=r"replicate-2/train diverged: the loss .*rate, and remove that folder"):
+        take(run)
+
+    assert not run.replicate(1).masks.exists()
+
 
 @pytest.mark.parametrize("other", [{"layerwise": True}, {"scope": "all"}, {"exclude": []}], ids=str)
 def test_masks_of_another_recipe_are_not_added_to(other):

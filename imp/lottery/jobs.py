@@ -55,8 +55,9 @@ class Chain:
 class Round:
     """One network to train in a round (`level`, from 1) of a chain: its ticket, or a control beside it.
 
-    `reinit`, `shuffle` and `random` are as in a one-shot job; `extended` is the dense network given the same extra training
-    as a ticket of `lr` or `finetune` that has come to this level.
+    `reinit`, `shuffle` and `random` are as in a one-shot job, and train once whatever the level: `shuffle` beside a ticket of
+    `lr` or `finetune` from the dense network's end. `extended` is the dense network given the same extra training as a ticket
+    of these that has come to this level.
     """
 
     chain: Chain

@@ -169,6 +169,15 @@ class Run:
         """The network whose folder is called so inside the run directory."""
         return Network(self.folder / folder)
 
+    def check_trained(self) -> None:
+        """Raises InputError where the dense network of a replicate is not there to build on."""
+        for replicate in self.replicates():
+            result = replicate.dense.read_result() or {}
+            if result.get("status") == "diverged":
+                raise InputError(f"{replicate.dense.folder} diverged: {result['reason']}, and remove that folder")
+            if result.get("status") != "done":
+                raise InputError(f"{replicate.dense.folder} holds no finished training: run {self.typed('train')} first")
+
     def jobs(self, planned: plan.Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
         """Every network to train under a mask, longest first: at all quantiles that a replicate has masks of (the recipe's
         before there are any) and the recipe's rewind points, or at those of the grids given."""

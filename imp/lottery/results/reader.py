@@ -20,7 +20,7 @@ import pandas
 
 from data_prep import files, records
 from data_prep.errors import InputError
-from lottery import journal, masks, norms, store
+from lottery import densities, journal, masks, norms, store
 from lottery.recipe import Recipe
 from lottery.results import listing, lookup
 from lottery.run import Network, Run, open_run
@@ -175,12 +175,13 @@ class Results:
         return [float(quantile) for quantile in lookup.replicate(self.run, replicate).quantiles()]
 
     def thresholds(self, replicate: int = 1) -> pandas.DataFrame:
-        """The masks of a replicate: a row a quantile, with `threshold`, `pruned`, `remaining` and densities."""
+        """The masks of a replicate: a row a quantile, with `threshold`, `pruned`, `remaining`, densities, and a `warning` where
+        a layer has collapsed or no path is left."""
         place = lookup.replicate(self.run, replicate)
         if not place.thresholds.exists():
             raise InputError(f"{place.folder} has no masks yet: run `imp thresholds` first")
         rows = files.read_json(place.thresholds)["quantiles"]
-        return pandas.DataFrame([{**row, **row["density"]} for row in rows]).drop(
+        return pandas.DataFrame([{**row, **row["density"], "warning": densities.warning(row)} for row in rows]).drop(
             columns=["density", "disconnected"], errors="ignore"
         )
 

@@ -18,7 +18,7 @@ from data_prep.errors import InputError
 from lottery import grids, masks
 from lottery.overlap import FIGURES, SHARES, Overlap, Packed, overlaps, pack, total
 from lottery.progress import Reporter
-from lottery.run import Replicate, Run
+from lottery.run import Level, Replicate, Run
 
 Item = TypeVar("Item")
 Kind = Literal["replicates", "rewinds", "methods", "levels", "one-shot"]
@@ -39,13 +39,14 @@ HELD_BYTES = 1 << 27  # of masks held at a time, bit-packed: with what loading o
 @dataclasses.dataclass(frozen=True)
 class Source:
     """A mask of a run: a one-shot one (`method` is empty, `number` the quantile) or the round `number` of a chain of a
-    `method` that rewinds to `step`."""
+    `method` that rewinds to `step`. `disconnected`: it leaves no path from input to output."""
 
     path: Path
     replicate: int
     method: str
     step: int
     number: Fraction
+    disconnected: bool = False
 
     @property
     def chain(self) -> str:
@@ -62,9 +63,15 @@ def sources(run: Run) -> list[Source]:
     found = []
     for number in run.known_numbers():
         replicate = run.replicate(number)
-        found += [Source(replicate.mask(quantile), number, "", 0, quantile) for quantile in replicate.quantiles()]
-        found += _rounds(number, replicate)
+        found += [*_one_shot(number, replicate), *_rounds(number, replicate)]
     return found
+
+
+def _one_shot(number: int, replicate: Replicate) -> list[Source]:
+    made = replicate.quantiles()
+    rows = files.read_json(replicate.thresholds)["quantiles"] if made else []
+    cut = {Fraction(str(row["quantile"])) for row in rows if row.get("disconnected")}
+    return [Source(replicate.mask(quantile), number, "", 0, quantile, quantile in cut) for quantile in made]
 
 
 def _rounds(number: int, replicate: Replicate) -> list[Source]:
@@ -72,7 +79,9 @@ def _rounds(number: int, replicate: Replicate) -> list[Source]:
     for path in replicate.folder.glob("rounds/*/*/mask.h5"):
         match = re.fullmatch(r"([a-z]+)-step-(\d+)/(\d+)", f"{path.parts[-3]}/{path.parts[-2]}")
         if match:
-            found.append(Source(path, number, match[1], int(match[2]), Fraction(match[3])))
+            table = Level(path.parent).table
+            cut = table.exists() and bool(files.read_json(table).get("disconnected"))
+            found.append(Source(path, number, match[1], int(match[2]), Fraction(match[3]), cut))
     return sorted(found, key=lambda source: (source.method, source.step, source.number))
 
 
@@ -265,7 +274,7 @@ def _csv(compared: Iterable[Comparison]) -> str:
 
 def tables(groups: Sequence[Group], least: float) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     """Title and lines of a table for each kind of pairs but the rounds of one chain, in the columns `HEADINGS`. An exclamation
-    mark says that a layer keeps a smaller share than `least`, or nothing."""
+    mark says that a layer keeps a smaller share than `least`, or nothing, or that no path is left."""
     for kind, title in TITLES.items():
         lines = [_cells(group, least) for group in groups if group.pair.kind == kind]
         if lines:
@@ -292,7 +301,9 @@ def _cells(group: Group, least: float) -> tuple[str, ...]:
 
 
 def _has_collapsed(group: Group, density: str, least: float) -> bool:
-    """Whether a layer of any of these masks, the first or second of each pair, has."""
+    """Whether a layer of any of these masks, the first or second of each pair, has, or all paths are cut."""
+    if any(getattr(member.pair, density.removeprefix("density_")).disconnected for member in group.members):
+        return True
     layers = [item for member in group.members for item in member.layers.items()]
     shares = [getattr(layer, density) for path, layer in layers if masks.in_scope(path, (), "kernels")]
     return any(share == 0 or share < least for share in shares if share is not None)

@@ -1,6 +1,7 @@
 """Iterative magnitude pruning: round after round, the smallest survivors of the last one go, and what is left trains again."""
 
 from data_prep.errors import InputError
+from lottery import patterns, store
 from lottery.fanout.ranks import ALONE, Terms
 from lottery.jobs import Round
 from lottery.plan import Plan
@@ -32,17 +33,21 @@ def rounds(run: Run, reporter: Reporter, levels: int | None = None, terms: Terms
 
 def checked_rounds(run: Run, planned: Plan, levels: int | None = None) -> list[Round]:
     """The networks of all rounds, in their order. Raises InputError as `rounds` does."""
-    for replicate in run.replicates():
-        result = replicate.dense.read_result()
-        if not result or result["status"] != "done" or not replicate.snapshot(planned.total_steps).exists():
-            raise InputError(f"{replicate.dense.folder} holds no finished training: run {run.typed('train')} first")
+    run.check_trained()
     _check(run.recipe, planned)
     jobs = planned.rounds(run.numbers(), levels or run.recipe.rounds.levels)
     for chain in planned.chains(run.numbers()):
-        snapshot = run.replicate(chain.replicate).snapshot(chain.step)
-        if not snapshot.exists():
-            raise InputError(f"{snapshot} is missing: run {run.typed('train')}, which adds it")
+        for step in (chain.step, planned.total_steps):
+            snapshot = run.replicate(chain.replicate).snapshot(step)
+            if not snapshot.exists():
+                raise InputError(f"{snapshot} is missing: run {run.typed('train')}, which adds it")
+    patterns.check(run.recipe, lambda: _variables(run, planned))
     return jobs
+
+
+def _variables(run: Run, planned: Plan) -> list[str]:
+    state = store.load_state(run.replicates()[0].snapshot(planned.total_steps), slots=False)
+    return [*state.weights, *state.statistics]
 
 
 def _check(recipe: Recipe, planned: Plan) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from data_prep import files
-from data_prep.errors import InputError
-from lottery import densities, grids, identity, masks, ranking, store
+from lottery import densities, grids, identity, masks, patterns, ranking, store
 from lottery.progress import Reporter
 from lottery.run import Replicate, Run
 from lottery.tables import csv_text
@@ -29,9 +28,7 @@ def thresholds(run: Run, reporter: Reporter, quantiles: str | None = None) -> li
     """
     last = run.plan().total_steps
     asked = run.recipe.quantiles() if quantiles is None else grids.parse_quantiles(quantiles)
-    for replicate in run.replicates():
-        if not replicate.dense.result.exists():
-            raise InputError(f"{replicate.dense.folder} holds no finished training: run {run.typed('train')} first")
+    run.check_trained()
     tables = [_replicate(run, number, asked, last, reporter) for number in run.numbers()]
     run.adopt()
     return tables
@@ -41,11 +38,13 @@ def _replicate(run: Run, number: int, asked: Sequence[Fraction], last: int, repo
     replicate = run.replicate(number)
     table = files.read_json(replicate.thresholds) if replicate.thresholds.exists() else {}
     if replicate.quantiles() != _wanted(run, asked) or table.get("collapse") != run.recipe.thresholds.collapse:
+        state = store.load_state(replicate.snapshot(last), slots=False)
+        patterns.check(run.recipe, lambda: [*state.weights, *state.statistics])
+        weights = masks.prunable(state, run.recipe.thresholds.scope, run.recipe.thresholds.exclude)
         with identity.claimed(replicate.masks, run.recipe, "thresholds"):
             run.adopt()
             files.remove_stale(replicate.folder)
-            state = store.load_state(replicate.snapshot(last), slots=False)
-            table = {"replicate": number, **_write(run, replicate, state, _wanted(run, asked))}
+            table = {"replicate": number, **_write(run, replicate, state, weights, _wanted(run, asked))}
             files.write_text(replicate.thresholds.with_suffix(".csv"), csv_text(COLUMNS, list(_lines(table))))
             files.write_json(replicate.thresholds, table)
     _say(replicate, table, reporter)
@@ -74,9 +73,10 @@ def _say(replicate: Replicate, table: dict[str, Any], reporter: Reporter) -> Non
             reporter.say(f"warning: at quantile {row['quantile']:g} {warning}")
 
 
-def _write(run: Run, replicate: Replicate, state: store.State, quantiles: Sequence[Fraction]) -> dict[str, Any]:
+def _write(
+    run: Run, replicate: Replicate, state: store.State, weights: store.Arrays, quantiles: Sequence[Fraction]
+) -> dict[str, Any]:
     settings = run.recipe.thresholds
-    weights = masks.prunable(state, settings.scope, settings.exclude)
     rankings = [ranking.rank(part) for part in ranking.parted(weights, settings.layerwise)]
     topology = densities.topology_of(replicate)
     rows = []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep import files
 from data_prep.errors import Failed
-from lottery import identity, plan, seeds
+from lottery import identity, patterns, plan, seeds
 from lottery.progress import Reporter, duration
 from lottery.run import Replicate, Run
 from lottery.start import start_tensorflow
@@ -51,6 +51,7 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
     if profile:
         profiling.check(profile)
     trainer = assembly.make_trainer(run, reporter)
+    patterns.check(run.recipe, lambda: [variable.path for variable in trainer.model.variables])
     for number in numbers:
         dense = run.replicate(number).dense
         task = _task(run, planned, number, trainer, profile if number == numbers[0] else None)

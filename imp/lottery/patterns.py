@@ -1,0 +1,23 @@
+"""The shell patterns of a recipe beside the variables of its network: one that matches none of them is a slip of the pen."""
+
+import fnmatch
+from collections.abc import Callable, Collection
+
+from data_prep.errors import InputError
+from lottery.grids import parse_rates
+from lottery.recipe import Recipe, Thresholds
+
+
+def check(recipe: Recipe, variables: Callable[[], Collection[str]]) -> None:
+    """Raise InputError for a pattern of `thresholds.exclude` or `rounds.rates` that matches no path of `variables`, which are
+    asked for only where there is one. The default `thresholds.exclude` names layers that only some networks have."""
+    usual = Thresholds().exclude
+    given = [("thresholds.exclude", pattern) for pattern in recipe.thresholds.exclude if pattern not in usual]
+    given += [("rounds.rates", pattern) for pattern, _ in parse_rates(recipe.rounds.rates)]
+    paths = sorted(variables()) if given else []
+    for key, pattern in given:
+        if not any(fnmatch.fnmatchcase(path, pattern) for path in paths):
+            raise InputError(
+                f"{key}: {pattern!r} matches no variable of {recipe.model.name}, which has {paths[0]} ... {paths[-1]}: correct "
+                "it or leave it out"
+            )

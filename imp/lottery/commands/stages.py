@@ -119,7 +119,7 @@ def retrain(
     rewind: RewindOption = None,
     replicate: ReplicateOption = None,
     until_decided: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Add replicates to undecided pairs, up to the N-th.")
+        int | None, typer.Option(metavar="N", min=1, help="Add replicates to undecided pairs, until each has N.")
     ] = None,
     ranks: RanksOption = 1,
     part: PartOption = "1/1",

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,9 +65,11 @@ def read_json(path: Path) -> Any:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove what a killed process left half written in `folder`. Only for the holder of the folder's lock."""
+    """Remove what a killed process left half written in `folder`, and nothing else: it may be anybody's, not known yet to be
+    ours. Only for the holder of the folder's lock."""
     for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
+        if re.fullmatch(r"\..+\.\d+\.tmp", leftover.name) and not leftover.is_dir():
+            leftover.unlink(missing_ok=True)
 
 
 def sha256(content: bytes) -> str:

@@ -13,6 +13,7 @@ because feeding is then limited by memory and not by parsing (framing and checks
 
 import dataclasses
 import hashlib
+import json
 import math
 import os
 import struct
@@ -78,6 +79,13 @@ class Manifest:
         if split not in SPLITS:
             raise InputError(f"there is no split {split!r}: there are {', '.join(SPLITS)}")
         return [shard for shard in self.shards if shard.split == split]
+
+    @property
+    def digest(self) -> str:
+        """What tells these images, in this order and these splits, from any others: a sha256 of the shards' own."""
+        return hashlib.sha256(
+            json.dumps([(shard.split, shard.count, shard.sha256) for shard in self.shards]).encode()
+        ).hexdigest()
 
     def count(self, split: str) -> int:
         """Number of images in `split` (train, validation or test)."""
@@ -161,11 +169,21 @@ def read_block(block: Block, images: np.ndarray, labels: np.ndarray) -> None:
     except FileNotFoundError:
         raise InputError(f"{block.path} is missing: {remedy(block.path.parent, 'run')}") from None
     try:
-        got = os.preadv(descriptor, [labels.data, images.data, crc], block.offset)
+        got = 0
+        for part in (labels.data, images.data, crc):
+            got += _fill(descriptor, part, block.offset + got)
     finally:
         os.close(descriptor)
     if got != labels.nbytes + images.nbytes + _CRC.size or crc != _masked(crc32c.extend(crc32c.value(labels), images)):
         raise InputError(f"{block.path} is damaged (a checksum differs): {remedy(block.path.parent)}")
+
+
+def _fill(descriptor: int, part: memoryview | bytearray, offset: int) -> int:
+    """Read into `part` what a file holds from `offset` on; how many bytes that were. One system call reads 2 GB at most."""
+    view, got = memoryview(part).cast("B"), 0
+    while got < len(view) and (more := os.preadv(descriptor, [view[got:]], offset + got)):
+        got += more
+    return got
 
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:

@@ -39,7 +39,7 @@ def run(tasks: Sequence[Task], master: str) -> Iterator[Made]:
     Raises InputError as `check` does, when Spark does not start or stops, and for what a task cannot work with.
     """
     check(master)
-    log = tasks[0].folder / ".spark.log.tmp"
+    log = tasks[0].folder / f".spark.log.{os.getpid()}.tmp"
     with _context(master, log) as context:
         for outcome in _outcomes(context, tasks, log):
             if not isinstance(outcome, Made):

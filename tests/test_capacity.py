@@ -54,11 +54,11 @@ def test_ranks_on_one_host_share_its_memory(free, monkeypatch, name):
     assert capacity.host_budget(0) == 2000
 
 
-def test_a_budget_that_is_given_is_taken_as_it_is(free, monkeypatch):
+def test_a_budget_that_is_given_is_taken_as_it_is_on_the_host(free, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "3")
 
     assert capacity.host_budget(2) == 2 * GIB
-    assert capacity.device_budget(0.5, ["GPU:0", "GPU:1"]) == GIB // 2
+    assert capacity.device_budget(2, ["CPU:0"]) == 2 * GIB
 
 
 def test_cpu_devices_have_the_memory_of_the_host(free):
@@ -72,11 +72,13 @@ def test_of_several_gpus_the_smallest_counts(monkeypatch):
         def __init__(self, name, memory_limit):
             self.name, self.memory_limit = name, memory_limit
 
-    devices = [Device("/device:CPU:0", 10), Device("/device:GPU:0", 9000), Device("/device:GPU:1", 7000)]
+    devices = [Device("/device:CPU:0", 10), Device("/device:GPU:0", 9 * GIB), Device("/device:GPU:1", 7 * GIB)]
     monkeypatch.setattr(device_lib, "list_local_devices", lambda: devices)
 
-    assert capacity.device_budget(0, ["GPU:0", "GPU:1"]) == 3500
-    assert capacity.device_budget(0, ["GPU:0"]) == 4500
+    assert capacity.device_budget(0, ["GPU:0", "GPU:1"]) == 3.5 * GIB
+    assert capacity.device_budget(0, ["GPU:0"]) == 4.5 * GIB
+    assert capacity.device_budget(2, ["GPU:0", "GPU:1"]) == 2 * GIB
+    assert capacity.device_budget(40, ["GPU:0", "GPU:1"]) == 3.5 * GIB  # said of the host's memory, which has room for more
 
 
 def test_free_is_what_the_kernel_calls_available(kernel):

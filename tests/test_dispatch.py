@@ -1,6 +1,7 @@
 """Which networks are ready, which wait, how a command's end is told: on hand-made runs, with nothing trained."""
 
 import dataclasses
+import json
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -188,11 +189,18 @@ def test_a_round_follows_on_one_that_a_rank_has_reported_before_its_result_shows
 def test_a_round_that_diverged_before_stops_its_chain_at_once(make):
     campaign = make()
     write(campaign.run, Round(CHAIN, 1, "ticket"))
-    write(campaign.run, Round(CHAIN, 2, "ticket"), "diverged")
+    stopped = Round(CHAIN, 2, "ticket")
+    write(campaign.run, stopped, "diverged")
+    result = campaign.run.network(stopped).result
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"reason": "the loss was not finite"}))
 
     assert campaign.begin(rounds_of(campaign)) == []
-    (line,) = campaign.end().lines()
-    assert line.endswith("round 03 ticket waiting: needs replicate-1 weights-step-000045 round 02 ticket")
+    summary = campaign.end()
+    assert [line.removeprefix("replicate-1 weights-step-000045 round ") for line in summary.lines()] == [
+        "02 ticket diverged: the loss was not finite",  # told again, however often it is asked for
+        "03 ticket waiting: needs replicate-1 weights-step-000045 round 02 ticket",
+    ]
+    assert summary.finished == 1
 
 
 def test_a_round_that_failed_before_is_tried_again(make):

@@ -56,6 +56,7 @@ def test_a_training_that_is_told_to_stop_says_so_and_ends_later_with_the_same_by
         assert said[1] == f"stopped by {number.name}; the same command goes on from here"
         assert least <= step_of(dense / "checkpoint.h5") < least + 7
         assert not (dense / "result.json").exists()
+        assert (dense / "topology.json").exists()  # so that none is without, whenever it was stopped
     imp("train", cwd=prepared)
 
     assert contents(dense) == contents(trained / DENSE)

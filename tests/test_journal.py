@@ -50,6 +50,15 @@ def test_a_damaged_line_in_between_is_refused_by_name(metrics):
         journal.read(metrics)
 
 
+def test_a_bit_that_makes_it_no_text_is_refused_by_name(metrics):
+    content = bytearray(metrics.read_bytes())
+    content[3] |= 0x80
+    metrics.write_bytes(content)
+
+    with pytest.raises(InputError, match=r"metrics\.jsonl is damaged"):
+        journal.read(metrics)
+
+
 def test_text_beyond_ascii_comes_back(tmp_path):
     row = {"step": 1, "note": "µ\u2028\n\x85"}
 

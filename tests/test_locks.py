@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -119,6 +120,25 @@ def test_what_a_killed_writer_left_half_written_is_cleared_and_nothing_else(tmp_
 
     with locks.writing(tmp_path):
         assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == [".hidden", "final.h5", "notes.tmp"]
+
+
+def test_what_others_keep_in_a_folder_that_turns_out_not_to_be_ours_stays(tmp_path):
+    (tmp_path / ".cache.1.tmp").mkdir()
+    (tmp_path / ".bash_history-12345.tmp").touch()
+    (tmp_path / ".report.tmp").touch()
+
+    with locks.writing(tmp_path):
+        pass
+
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_patient_writer_waits_for_the_other(tmp_path):
+    with contextlib.ExitStack() as held:
+        held.enter_context(locks.writing(tmp_path))
+        threading.Timer(0.3, held.pop_all().close).start()
+        with locks.patiently(tmp_path):
+            assert locks.holder(tmp_path) is not None
 
 
 def test_a_folder_made_for_nothing_goes_again_and_so_do_its_parents(tmp_path):

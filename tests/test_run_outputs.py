@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_prep import records
 from data_prep.errors import InputError
-from lottery import identity, plan, recipe, store
+from lottery import environment, identity, plan, recipe, store
 from lottery.jobs import Job
 from lottery.run import Network, open_run
 from lottery.stages import retrain
@@ -274,3 +275,38 @@ def test_retraining_asks_for_a_mask_that_one_replicate_lacks(masked, quantiles):
 @pytest.mark.parametrize("quantiles", [None, "80", "97.5", "80,97.5"])
 def test_retraining_goes_on_when_every_replicate_has_the_masks(masked, quantiles):
     retrain._check_masks(masked, quantiles)
+
+
+def trained_on(sha256, said=True):
+    """A run whose dense network is trained, on the shard of that sum (or so that it does not say on what)."""
+    run = adopted()
+    shards = [records.Shard("train-00000.tfrecord", "train", 2900, 0, sha256)]
+    manifest = records.Manifest((32, 32, 3), ["0", "1"], shards, dataclasses.asdict(run.recipe.records()))
+    run.records().mkdir(parents=True, exist_ok=True)
+    records.write_manifest(run.records(), manifest)
+    write_json(run.replicate(1).dense.result, {"status": "done", **({"records": manifest.digest} if said else {})})
+    return run
+
+
+def test_what_was_trained_on_other_images_is_not_built_upon():
+    run = trained_on("aa")
+    result = run.replicate(1).dense.result.read_text()
+    run.check_trained()
+    trained_on("bb")  # prepared anew, from other files
+    run.check_trained()
+    run.replicate(1).dense.result.write_text(result)
+
+    with pytest.raises(InputError, match=r"replicate-1/train was trained on other images than those that are in data/.* now"):
+        run.check_trained()
+
+
+def test_a_result_that_does_not_say_what_it_was_trained_on_is_believed():
+    trained_on("aa", said=False).check_trained()
+
+
+def test_a_run_has_its_environment_before_its_recipe(monkeypatch):
+    monkeypatch.setattr(environment, "describe", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        adopted()
+
+    assert not Path("run/recipe.toml").exists()  # so that the next command writes both

@@ -80,6 +80,15 @@ def test_ranks_that_a_scheduler_has_given_different_things_to_share_nothing():
     assert seats(ranks(one, other), 1) == {0: Seat(("GPU-1",), 2), 1: Seat(("GPU-2",), 2)}
 
 
+def test_ranks_that_are_bound_to_cores_of_their_own_still_divide_the_gpus():
+    """As mpirun binds them, unless it is told not to."""
+    bound = ranks(*[Station("a", frozenset({2 * rank, 2 * rank + 1}), ("0", "1", "2", "3")) for rank in range(4)])
+
+    assert seats(bound, 1) == {rank: Seat((str(rank),), 2) for rank in range(4)}
+    with pytest.raises(InputError, match="3 ranks are to train on a, which has 2 GPUs"):
+        seats(ranks(*[Station("a", frozenset({rank}), ("0", "1")) for rank in range(4)]), 1)
+
+
 def test_those_that_are_lost_leave_theirs_to_the_others():
     stations = ranks(*[host(gpus="0123")] * 4)
     del stations[2]

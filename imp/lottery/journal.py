@@ -25,8 +25,8 @@ def read(path: Path) -> list[Row]:
     """
     if not path.exists():
         return []
-    lines = path.read_text().splitlines(keepends=True)
     try:
+        lines = path.read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}): remove {path.parent} and run its stage again") from None

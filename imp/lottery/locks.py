@@ -14,6 +14,7 @@ from data_prep import files
 from data_prep.errors import InputError
 
 TRIES = 100  # at a folder that others remove as fast
+PATIENCE_SECONDS = 0.1  # between two tries to get the lock of another
 
 _held: dict[Path, int] = {}  # folders that this process writes, and the descriptors of their locks
 
@@ -54,6 +55,19 @@ def writing(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # folders made for nothing go again; one that holds something stays
             for parent in made:
                 parent.rmdir()
+
+
+@contextlib.contextmanager
+def patiently(folder: Path) -> Iterator[None]:
+    """Hold the lock of `folder`, waiting for whoever has it: for what is written in a moment."""
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(writing(folder))
+                break
+            except Busy:
+                time.sleep(PATIENCE_SECONDS)
+        yield
 
 
 def note(folder: Path, text: str) -> None:

@@ -177,6 +177,16 @@ class Run:
                 raise InputError(f"{replicate.dense.folder} diverged: {result['reason']}, and remove that folder")
             if result.get("status") != "done":
                 raise InputError(f"{replicate.dense.folder} holds no finished training: run {self.typed('train')} first")
+            self.check_records(replicate.dense)
+
+    def check_records(self, network: Network) -> None:
+        """Raises InputError where `network` was trained on other images than there are now (earlier versions do not say)."""
+        trained_on = (network.read_result() or {}).get("records")
+        if trained_on not in (None, self.manifest().digest):
+            raise InputError(
+                f"{network.folder} was trained on other images than those that are in {self.records()} now: name its own "
+                "with --set data.path, or begin another run with --run"
+            )
 
     def jobs(self, planned: plan.Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
         """Every network to train under a mask, longest first: at all quantiles that a replicate has masks of (the recipe's
@@ -228,10 +238,10 @@ class Run:
         content = recipe.to_toml(self.recipe)
         own = self.folder / "recipe.toml"
         if not own.exists() or own.read_text() != content:
-            with locks.writing(self.folder):
-                files.write_text(own, content)
+            with locks.patiently(self.folder):
                 if not (self.folder / "environment.json").exists():
                     files.write_json(self.folder / "environment.json", environment.describe())
+                files.write_text(own, content)
         actual = self.folder.resolve()
         if actual.parent == Path("runs").resolve():
             _link(Path("runs") / "latest", actual.name)

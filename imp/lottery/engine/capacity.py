@@ -18,14 +18,15 @@ def host_budget(gib: float) -> int:
 
 
 def device_budget(gib: float, devices: Sequence[str]) -> int:
-    """Bytes that resident images may take on each of `devices` (TensorFlow's names, `GPU:0`): `gib`, or else half of the
-    smallest one's memory. On CPU devices, the host's budget."""
-    if gib or devices[0].startswith("CPU"):
+    """Bytes that resident images may take on each of `devices` (TensorFlow's names, `GPU:0`): half of the smallest one's
+    memory, or `gib` if that is less. On CPU devices, the host's budget."""
+    if devices[0].startswith("CPU"):
         return host_budget(gib)
     from tensorflow.python.client import device_lib  # the only place where TensorFlow says how much a device has
 
     limits = {device.name.rsplit("device:", 1)[-1]: device.memory_limit for device in device_lib.list_local_devices()}
-    return int(min(limits[name] for name in devices) * SHARE)
+    half = int(min(limits[name] for name in devices) * SHARE)
+    return min(int(gib * _GIB), half) if gib else half
 
 
 def free_memory() -> int:

@@ -20,6 +20,7 @@ from lottery.engine.step import TOP
 from lottery.grids import parse_point
 from lottery.progress import Reporter
 from lottery.run import Network
+from lottery.tables import count_of
 from lottery.tracking import Tracker
 
 NOTE_SECONDS = 1.0  # between two notes of how far a training has come
@@ -81,17 +82,27 @@ def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, tr
             tracker.finish(outcome)
         timing = {"seconds": sum(row["timing"]["seconds"] for row in rows)}
         result = {**outcome, "replicas": trainer.replicas, "xla": trainer.xla, **task.record, "timing": timing}
+        files.write_json(network.result, result)
         if outcome["status"] == "done":
             network.checkpoint.unlink(missing_ok=True)
-        files.write_json(network.result, result)
     preemption.check()
     return result
 
 
-def fill_in(trainer: Trainer, task: Task, reporter: Reporter) -> None:
+def fill_in(trainer: Trainer, task: Task, result: Mapping[str, Any], reporter: Reporter) -> None:
     """Make the snapshots that a finished training lacks, training on from the nearest earlier one (or from the start):
-    the same steps give the same bits. The caller holds the folder's lock."""
-    for step in sorted(step for step, path in task.snapshots.items() if not path.exists()):
+    the same steps give the same bits. The caller holds the folder's lock.
+
+    Raises InputError where `result` says that it was trained on other devices, or in other steps.
+    """
+    missing = sorted(step for step, path in task.snapshots.items() if not path.exists())
+    if missing and (result["replicas"], result["xla"], result["step"]) != (trainer.replicas, trainer.xla, task.last_step):
+        trained, here = _devices(result["replicas"], result["xla"]), _devices(trainer.replicas, trainer.xla)
+        raise InputError(
+            f"{task.title} was trained for {result['step']} steps on {trained}, this process would add snapshots of "
+            f"{task.last_step} steps on {here}: add them where it was trained"
+        )
+    for step in missing:
         reporter.say(f"{task.title}: adding the snapshot of step {step}")
         saved = [earlier for earlier, path in task.snapshots.items() if earlier < step and path.exists()]
         trainer.load(store.load_state(task.snapshots[max(saved)]) if saved else task.start(), task.mask)
@@ -232,15 +243,15 @@ def _start(trainer: Trainer, task: Task, network: Network) -> Checkpoint:
     begun = checkpoints.load(network.checkpoint)
     if (begun.replicas, begun.xla) != (trainer.replicas, trainer.xla):
         raise InputError(
-            f"{network.checkpoint} was saved on {begun.replicas} devices {_xla(begun)}, this process has {trainer.replicas} "
-            f"{_xla(trainer)}: go on where it was begun, or remove {network.folder}"
+            f"{network.checkpoint} was saved on {_devices(begun.replicas, begun.xla)}, this process has "
+            f"{_devices(trainer.replicas, trainer.xla)}: go on where it was begun, or remove {network.folder}"
         )
     trainer.load(begun.state, task.mask)
     return begun
 
 
-def _xla(compiled: Checkpoint | Trainer) -> str:
-    return "with XLA" if compiled.xla else "without XLA"
+def _devices(replicas: int, xla: bool) -> str:
+    return f"{count_of(replicas, 'device')} {'with' if xla else 'without'} XLA"
 
 
 def _finite(state: store.State) -> store.State:

@@ -34,15 +34,17 @@ def here() -> Station:
 def seats(stations: Mapping[int, Station], threads: int, per_gpu: int | None = None) -> dict[int, Seat]:
     """The seat of every rank that trains, by rank; `stations` are where all ranks are.
 
-    Ranks that find the same divide it: each takes GPUs of its own, or one that `per_gpu` ranks share, or its part of the cores.
+    Ranks that find the same GPUs of a host, or the same cores where there are none, divide them: each takes GPUs of its own, or
+    one that `per_gpu` ranks share, or its part of the cores.
     Rank 0, which coordinates, has a seat too where a GPU, or cores for the `threads` of a training, would be left over.
     Raises InputError when there are more ranks than GPUs.
     """
-    pools: dict[Station, list[int]] = {}
+    pools: dict[tuple[str, object], list[int]] = {}
     for rank, station in sorted(stations.items()):
-        pools.setdefault(station, []).append(rank)
+        pools.setdefault((station.host, station.gpus or station.cores), []).append(rank)
     found: dict[int, Seat] = {}
-    for station, ranks in pools.items():
+    for ranks in pools.values():
+        station = stations[ranks[0]]
         room = len(station.gpus) * (per_gpu or 1) or max(1, len(station.cores) // threads)
         training = [rank for rank in ranks if rank or len(ranks) <= room]
         if per_gpu and not station.gpus:
@@ -52,9 +54,10 @@ def seats(stations: Mapping[int, Station], threads: int, per_gpu: int | None = N
                 f"{len(training)} ranks are to train on {station.host}, which has {count_of(len(station.gpus), 'GPU')}: start "
                 f"fewer ranks, or let {-(-len(training) // len(station.gpus))} share one with --per-gpu"
             )
-        cores = max(1, len(station.cores) // max(1, len(training)))
         for position, rank in enumerate(training):
-            found[rank] = Seat(_own(station.gpus, position, len(training), per_gpu), cores)
+            cores = stations[rank].cores
+            beside = sum(stations[other].cores == cores for other in training)
+            found[rank] = Seat(_own(station.gpus, position, len(training), per_gpu), max(1, len(cores) // beside))
     return dict(sorted(found.items()))
 
 

@@ -2,7 +2,6 @@
 own whose lock says whether anyone is at work on it."""
 
 import contextlib
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from lottery import locks, seeds
 from lottery.spaces import Choice, Dimension
 
 NAME = "sweep"
-PATIENCE_SECONDS = 0.1  # between two looks at whether another worker has chosen
 GRACE_SECONDS = 30  # after which a lock of the journal was left by a worker that was killed
 STAGES = 100  # of an epoch: the stages at which trials are compared
 
@@ -58,7 +56,7 @@ class Study:
     def trial(self) -> Iterator["Trial | None"]:
         """The next trial, its folder locked: one that a killed worker left, or else a new one; None when there are enough."""
         with contextlib.ExitStack() as held:
-            with patiently(self.folder / "choosing"):
+            with locks.patiently(self.folder / "choosing"):
                 chosen = self._left(held) or self._new(held)
             yield chosen
 
@@ -131,19 +129,6 @@ def _opened(journal: Path) -> JournalFileBackend:
     finally:
         lock.release()
     return opened
-
-
-@contextlib.contextmanager
-def patiently(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`, waiting for whoever has it: one worker at a time."""
-    with contextlib.ExitStack() as held:
-        while True:
-            try:
-                held.enter_context(locks.writing(folder))
-                break
-            except locks.Busy:
-                time.sleep(PATIENCE_SECONDS)
-        yield
 
 
 class Trial:

@@ -64,8 +64,13 @@ class _Campaign:
     def begin(self, wanted: Sequence[AnyJob]) -> list[AnyJob]:
         """The jobs that can be done at once."""
         missing = [job for job in wanted if not self.run.network(job).is_finished]
-        self.summary.finished = len(wanted) - len(missing)
-        self.reporter.say(f"{len(wanted)} networks under masks: {self.summary.finished} finished, {len(missing)} to train")
+        ended = [(job, self.run.network(job).read_result() or {}) for job in wanted if job not in set(missing)]
+        self.summary.unfinished = [(job, result) for job, result in ended if result.get("status") == "diverged"]
+        self.summary.finished = len(ended) - len(self.summary.unfinished)
+        diverged = f"{len(self.summary.unfinished)} diverged, " if self.summary.unfinished else ""
+        self.reporter.say(
+            f"{len(wanted)} networks under masks: {self.summary.finished} finished, {diverged}{len(missing)} to train"
+        )
         self.clock = _Clock(len(missing), sum(self.planned.epochs(job) for job in missing))
         self.waiting = missing
         return self._released()

@@ -31,8 +31,10 @@ def retrain(
 
 def checked_jobs(run: Run, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
     """The jobs of a retraining, longest first. Raises InputError as `retrain` does."""
+    planned = run.plan()
+    run.check_trained()
     _check_masks(run, quantiles)
-    return run.jobs(run.plan(), quantiles, rewind)
+    return run.jobs(planned, quantiles, rewind)
 
 
 def _check_masks(run: Run, quantiles: str | None) -> None:

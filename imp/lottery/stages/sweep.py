@@ -20,7 +20,7 @@ from lottery.progress import Reporter
 from lottery.recipe import Recipe
 from lottery.run import Network, Run
 from lottery.search import page, values
-from lottery.search.study import PATIENCE_SECONDS, Pruned, Study, Trial, patiently
+from lottery.search.study import Pruned, Study, Trial
 from lottery.spaces import Dimension
 from lottery.stages.prepare import prepare_set
 from lottery.start import start_tensorflow
@@ -46,7 +46,7 @@ def subset(run: Run) -> Run:
 def _open(run: Run, dimensions: list[Dimension], training_images: int) -> Study:
     """The study of a run's sweep, begun where there is none. Raises InputError where it was begun with another recipe."""
     settings = run.recipe.sweep
-    with patiently(run.sweep / "choosing"):
+    with locks.patiently(run.sweep / "choosing"):
         _check_same(run.sweep / MADE_WITH, subset(run).recipe)
         run.adopt()
     per_epoch = max(1, training_images // run.recipe.train.batch)
@@ -61,7 +61,7 @@ def prepared(run: Run, reporter: Reporter) -> int:
         try:
             return prepare_set(on.recipe.records(), on.records(), reporter).count("train")
         except locks.Busy:
-            time.sleep(PATIENCE_SECONDS)
+            time.sleep(locks.PATIENCE_SECONDS)
 
 
 def _check_same(path: Path, wanted: Recipe) -> None:
@@ -106,7 +106,7 @@ def sweep(run: Run, reporter: Reporter) -> "page.Outcome":
 
 def _conclude(study: Study, run: Run) -> "page.Outcome":
     """What the sweep has found so far, written for people to look at."""
-    with patiently(run.sweep / "choosing"):
+    with locks.patiently(run.sweep / "choosing"):
         outcome = page.outcome(study, run.recipe)
         _write(run, outcome)
     return outcome

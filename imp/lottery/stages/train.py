@@ -52,20 +52,21 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
         profiling.check(profile)
     trainer = assembly.make_trainer(run, reporter)
     patterns.check(run.recipe, lambda: [variable.path for variable in trainer.model.variables])
+    found = topology(trainer.model)
     for number in numbers:
         dense = run.replicate(number).dense
         task = _task(run, planned, number, trainer, profile if number == numbers[0] else None)
         with identity.claimed(dense.folder, run.recipe, "train"):
             run.adopt()
+            if found and not run.replicate(number).topology.exists():
+                files.write_json(run.replicate(number).topology, found.to_json())
             result = dense.read_result()
             if not dense.is_finished:
                 tracker = partial(track, run.recipe, run.folder, dense.folder)
                 result = training.train(trainer, task, dense, reporter, tracker)
             if result and result["status"] == "done":
-                training.fill_in(trainer, task, reporter)
-            found = topology(trainer.model)
-            if found and not run.replicate(number).topology.exists():
-                files.write_json(run.replicate(number).topology, found.to_json())
+                run.check_records(dense)
+                training.fill_in(trainer, task, result, reporter)
 
 
 def _task(run: Run, planned: plan.Plan, number: int, trainer: "Trainer", profile: Path | None) -> "training.Task":
@@ -82,6 +83,7 @@ def _task(run: Run, planned: plan.Plan, number: int, trainer: "Trainer", profile
             "replicate": number,
             "first_step": 0,
             "epochs": planned.total_steps / planned.steps_per_epoch,
+            "records": run.manifest().digest,
         },
         profile=profile,
     )

@@ -56,7 +56,7 @@ def test_stages_out_of_order_say_which_comes_first(tmp_path):
     assert not list(tmp_path.iterdir())
     imp("prepare", *LENET, cwd=tmp_path)
     refused(imp("thresholds", cwd=tmp_path, check=False), "run `imp train` first")
-    refused(imp("retrain", cwd=tmp_path, check=False), "run `imp thresholds` first")
+    refused(imp("retrain", cwd=tmp_path, check=False), "run `imp train` first")
     refused(imp("report", cwd=tmp_path, check=False), "run `imp train` first")
 
 

@@ -307,7 +307,8 @@ def scheduled(work, **train):
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
-def test_finetune_at_a_last_rate_of_next_to_none_is_refused_with_the_way_out(work, schedule):
+def test_finetune_at_a_last_rate_of_next_to_none_is_refused_with_the_way_out(work, monkeypatch, schedule):
+    monkeypatch.setenv("IMP_DATA", str(work / "data"))
     long = {"schedule": schedule, "warmup": "0", "epochs": 100}
     run = scheduled(work, **long)
     planned = Plan(run.recipe, EPOCH)

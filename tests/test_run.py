@@ -292,7 +292,8 @@ def test_a_run_reached_through_a_link_elsewhere_is_linked_by_its_own_name(monkey
     assert str(Path("runs/latest").readlink()) == "one"
 
 
-def test_a_run_that_another_process_adopts_at_this_moment_is_busy():
+def test_a_run_that_another_process_adopts_for_long_is_busy(monkeypatch):
+    monkeypatch.setattr("lottery.run.ADOPT_SECONDS", 0.2)
     open_run().adopt()
     before = Path("runs/digits/recipe.toml").read_text()
 

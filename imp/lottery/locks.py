@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
+import math
 import os
 import socket
 import sys
@@ -58,14 +59,17 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def patiently(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`, waiting for whoever has it: for what is written in a moment."""
+def patiently(folder: Path, most_seconds: float = math.inf) -> Iterator[None]:
+    """Hold the lock of `folder`, waiting for whoever has it: for what is written in a moment. Raises Busy after so long."""
+    end = time.monotonic() + most_seconds
     with contextlib.ExitStack() as held:
         while True:
             try:
                 held.enter_context(writing(folder))
                 break
             except Busy:
+                if time.monotonic() > end:
+                    raise
                 time.sleep(PATIENCE_SECONDS)
         yield
 

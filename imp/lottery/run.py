@@ -17,6 +17,8 @@ from lottery.grids import parse_quantiles, quantile_name
 from lottery.jobs import Chain, Job, Round
 from lottery.recipe import Recipe
 
+ADOPT_SECONDS = 30.0  # that a command waits for others which write the same run's recipe
+
 
 @dataclasses.dataclass(frozen=True)
 class Network:
@@ -238,7 +240,7 @@ class Run:
         content = recipe.to_toml(self.recipe)
         own = self.folder / "recipe.toml"
         if not own.exists() or own.read_text() != content:
-            with locks.patiently(self.folder):
+            with locks.patiently(self.folder, ADOPT_SECONDS):
                 if not (self.folder / "environment.json").exists():
                     files.write_json(self.folder / "environment.json", environment.describe())
                 files.write_text(own, content)

@@ -7,7 +7,7 @@ import pydantic
 # The order of `imp bench --help`.
 ORDER = (
     *("limits", "prepare", "feed", "loader", "step", "profile", "ladder", "masks", "precision", "remat"),
-    *("race", "ablation", "grid", "scaling", "fanout", "inference"),
+    *("race", "ablation", "grid", "scaling", "thresholds", "fanout", "inference"),
 )
 
 

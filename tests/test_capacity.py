@@ -9,12 +9,6 @@ from lottery.engine import capacity
 GIB = 1 << 30
 
 
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch):
-    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def free(monkeypatch):
     monkeypatch.setattr(capacity, "free_memory", lambda: 12_000)
@@ -47,22 +41,12 @@ def test_half_of_what_is_free_may_be_taken(free):
     assert capacity.host_budget(0) == 6000
 
 
-@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"])
-def test_ranks_on_one_host_share_its_memory(free, monkeypatch, name):
-    monkeypatch.setenv(name, "3")
-
-    assert capacity.host_budget(0) == 2000
+def test_ranks_on_one_host_share_its_memory(free):
+    assert capacity.host_budget(0, ranks=3) == 2000
 
 
-def test_a_budget_that_is_given_is_taken_as_it_is_on_the_host(free, monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "3")
-
-    assert capacity.host_budget(2) == 2 * GIB
-    assert capacity.device_budget(2, ["CPU:0"]) == 2 * GIB
-
-
-def test_cpu_devices_have_the_memory_of_the_host(free):
-    assert capacity.device_budget(0, ["CPU:0", "CPU:1"]) == 6000
+def test_a_budget_that_is_given_is_taken_as_it_is_on_the_host(free):
+    assert capacity.host_budget(2, ranks=3) == 2 * GIB
 
 
 def test_of_several_gpus_the_smallest_counts(monkeypatch):
@@ -77,6 +61,7 @@ def test_of_several_gpus_the_smallest_counts(monkeypatch):
 
     assert capacity.device_budget(0, ["GPU:0", "GPU:1"]) == 3.5 * GIB
     assert capacity.device_budget(0, ["GPU:0"]) == 4.5 * GIB
+    assert capacity.device_budget(0, ["GPU:0"], ranks=3) == 1.5 * GIB
     assert capacity.device_budget(2, ["GPU:0", "GPU:1"]) == 2 * GIB
     assert capacity.device_budget(40, ["GPU:0", "GPU:1"]) == 3.5 * GIB  # said of the host's memory, which has room for more
 

@@ -23,6 +23,7 @@ from lottery.engine.assembly import make_feed
 from lottery.engine.augment import augment, cut_out, normalise
 from lottery.engine.memory import MemoryFeed
 from lottery.engine.stream import StreamFeed
+from lottery.fanout.share import Seat
 from lottery.recipe import Data
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -290,8 +291,8 @@ def test_a_stream_can_be_had_again_once_its_records_are_mended(own):
     assert_same(fed(feed, feed.epoch(0, 0, 64), 20), expected(own, data, 64, 0, 0, 0, 20))
 
 
-def chosen(prepared, devices=ONE, **data):
-    return make_feed(*prepared, Data(size=8, **data), tf.distribute.get_strategy(), devices)
+def chosen(prepared, devices=ONE, seat=None, **data):
+    return make_feed(*prepared, Data(size=8, **data), tf.distribute.get_strategy(), devices, seat)
 
 
 @pytest.fixture
@@ -310,6 +311,19 @@ def test_what_fits_half_of_the_free_memory_is_held_and_what_does_not_is_streamed
     assert isinstance(chosen(uneven, shuffle=250), StreamFeed)
 
 
+def test_ranks_that_train_on_one_host_have_their_part_of_its_memory_and_of_a_gpu_that_they_share(uneven, free, monkeypatch):
+    size = uneven[1].bytes
+    free(6 * size - 6)
+    assert isinstance(chosen(uneven, seat=Seat((), 1, on_host=2), shuffle=250), MemoryFeed)
+    assert isinstance(chosen(uneven, seat=Seat((), 1, on_host=3), shuffle=250), StreamFeed)
+
+    asked = []
+    monkeypatch.setattr(capacity, "device_budget", lambda gib, devices, ranks: asked.append(ranks) or 0)
+    chosen(uneven, ["GPU:0"], Seat(("0",), 1, on_host=2, on_gpu=2))
+
+    assert asked == [2]
+
+
 def test_a_budget_comes_before_the_free_memory(uneven, free):
     free(1e12)
     assert isinstance(chosen(uneven, shuffle=250, budget=300_000 / (1 << 30)), StreamFeed)
@@ -325,7 +339,7 @@ def test_the_kind_of_feed_can_be_asked_for(uneven, free):
 
 
 def test_images_that_fit_no_gpu_are_held_by_the_host_or_streamed(uneven, free, monkeypatch):
-    monkeypatch.setattr(capacity, "device_budget", lambda gib, devices: 1000)
+    monkeypatch.setattr(capacity, "device_budget", lambda gib, devices, ranks: 1000)
 
     free(1e9)
     assert isinstance(chosen(uneven, devices=["GPU:0"]), MemoryFeed)

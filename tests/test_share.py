@@ -52,6 +52,24 @@ def test_each_rank_of_a_host_has_gpus_of_its_own_or_one_that_so_many_share(gpus,
 
 
 @pytest.mark.parametrize(
+    ("gpus", "count", "per_gpu", "shares"),
+    [
+        ("01", 2, None, {0: (2, 1), 1: (2, 1)}),
+        ("01", 3, None, {1: (2, 1), 2: (2, 1)}),
+        ("01", 4, 2, dict.fromkeys(range(4), (4, 2))),
+        ("01", 3, 3, {0: (3, 2), 1: (3, 1), 2: (3, 2)}),
+        ("", 4, None, dict.fromkeys(range(4), (4, 1))),
+        ("", 6, None, dict.fromkeys(range(1, 6), (5, 1))),
+    ],
+)
+def test_a_seat_says_how_many_share_the_memory_of_the_host_and_of_a_gpu(gpus, count, per_gpu, shares):
+    found = seats(ranks(*[host(gpus=gpus)] * count, host("elsewhere", gpus=gpus)), 1, per_gpu)
+
+    assert {rank: (seat.on_host, seat.on_gpu) for rank, seat in found.items() if rank < count} == shares
+    assert (found[count].on_host, found[count].on_gpu) == (1, 1)
+
+
+@pytest.mark.parametrize(
     ("cores", "threads", "count", "shares"),
     [
         (2, 1, 2, {0: 1, 1: 1}),
@@ -63,7 +81,9 @@ def test_each_rank_of_a_host_has_gpus_of_its_own_or_one_that_so_many_share(gpus,
     ],
 )
 def test_without_gpus_ranks_share_the_cores_and_rank_0_trains_where_some_would_idle(cores, threads, count, shares):
-    assert seats(ranks(*[host(cores=cores)] * count), threads) == {rank: Seat((), count) for rank, count in shares.items()}
+    assert seats(ranks(*[host(cores=cores)] * count), threads) == {
+        rank: Seat((), each, len(shares)) for rank, each in shares.items()
+    }
 
 
 def test_every_host_is_shared_by_its_own_ranks():
@@ -77,14 +97,14 @@ def test_ranks_that_a_scheduler_has_given_different_things_to_share_nothing():
     one = Station("a", frozenset({0, 1}), ("GPU-1",))
     other = Station("a", frozenset({2, 3}), ("GPU-2",))
 
-    assert seats(ranks(one, other), 1) == {0: Seat(("GPU-1",), 2), 1: Seat(("GPU-2",), 2)}
+    assert seats(ranks(one, other), 1) == {0: Seat(("GPU-1",), 2, 2), 1: Seat(("GPU-2",), 2, 2)}
 
 
 def test_ranks_that_are_bound_to_cores_of_their_own_still_divide_the_gpus():
     """As mpirun binds them, unless it is told not to."""
     bound = ranks(*[Station("a", frozenset({2 * rank, 2 * rank + 1}), ("0", "1", "2", "3")) for rank in range(4)])
 
-    assert seats(bound, 1) == {rank: Seat((str(rank),), 2) for rank in range(4)}
+    assert seats(bound, 1) == {rank: Seat((str(rank),), 2, 4) for rank in range(4)}
     with pytest.raises(InputError, match="3 ranks are to train on a, which has 2 GPUs"):
         seats(ranks(*[Station("a", frozenset({rank}), ("0", "1")) for rank in range(4)]), 1)
 
@@ -112,6 +132,25 @@ def test_more_ranks_than_gpus_are_refused_with_the_way_out():
 def test_sharing_gpus_where_there_are_none_is_refused():
     with pytest.raises(InputError, match="--per-gpu 2: there is no GPU on a"):
         seats(ranks(*[host()] * 3), 1, per_gpu=2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count", "rank", "expected"),
+    [
+        ("", None, None, Seat((), 4)),
+        ("", 2, 1, Seat((), 2, 2)),
+        ("01", None, None, Seat(("0", "1"), 4)),
+        ("01", 2, 1, Seat(("1",), 2, 2)),
+        ("01", 3, 2, Seat(("0",), 1, 3, 2)),
+        ("0", 4, 3, Seat(("0",), 1, 4, 4)),
+    ],
+)
+def test_what_nobody_coordinates_takes_its_part_among_the_ranks_on_its_host(monkeypatch, gpus, count, rank, expected):
+    monkeypatch.setattr(share, "here", lambda: host(gpus=gpus))
+    monkeypatch.setattr(share.launcher, "local_size", lambda: count)
+    monkeypatch.setattr(share.launcher, "local_rank", lambda: rank)
+
+    assert share.seat_here(1) == expected
 
 
 def test_more_threads_than_cores_are_told_of_host_by_host():

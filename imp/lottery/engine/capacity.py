@@ -4,29 +4,23 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from lottery.fanout.launcher import local_size
-
 _GIB = 1 << 30
 SHARE = 0.5  # of what is free; the rest is for the network and its activations
 
 
-def host_budget(gib: float) -> int:
-    """Bytes that resident images may take on this host: `gib`, or else half of what is free, shared by the MPI ranks here."""
-    if gib:
-        return int(gib * _GIB)
-    return int(free_memory() * SHARE / (local_size() or 1))
+def host_budget(gib: float, ranks: int = 1) -> int:
+    """Bytes that resident images may take on this host: `gib`, or else half of what is free, shared by so many `ranks`."""
+    return int(gib * _GIB) or int(free_memory() * SHARE / ranks)
 
 
-def device_budget(gib: float, devices: Sequence[str]) -> int:
-    """Bytes that resident images may take on each of `devices` (TensorFlow's names, `GPU:0`): half of the smallest one's
-    memory, or `gib` if that is less. On CPU devices, the host's budget."""
-    if devices[0].startswith("CPU"):
-        return host_budget(gib)
+def device_budget(gib: float, devices: Sequence[str], ranks: int = 1) -> int:
+    """Bytes that resident images may take on each of `devices` (TensorFlow's names, `GPU:0`), which are GPUs: half of the
+    smallest one's memory, shared by so many `ranks`, or `gib` if that is less."""
     from tensorflow.python.client import device_lib  # the only place where TensorFlow says how much a device has
 
     limits = {device.name.rsplit("device:", 1)[-1]: device.memory_limit for device in device_lib.list_local_devices()}
-    half = int(min(limits[name] for name in devices) * SHARE)
-    return min(int(gib * _GIB), half) if gib else half
+    half = int(min(limits[name] for name in devices) * SHARE / ranks)
+    return min(int(gib * _GIB) or half, half)
 
 
 def free_memory() -> int:

@@ -27,13 +27,14 @@ ALIGNMENT = 64  # bytes
 
 
 class StreamFeed(Feed):
-    """A prepared set read from its shards. `devices` are TensorFlow's names; where there is one, rows are put on it ahead."""
+    """A prepared set read from its shards, by one of so many `ranks` on this host. `devices` are TensorFlow's names; where
+    there is one, rows are put on it ahead."""
 
-    def __init__(self, folder: Path, manifest: records.Manifest, data: Data, devices: Sequence[str]):
+    def __init__(self, folder: Path, manifest: records.Manifest, data: Data, devices: Sequence[str], ranks: int = 1):
         super().__init__(folder, manifest, data)
         self._device = devices[0] if len(devices) == 1 else "CPU:0"
         self._readers, self._thread = ThreadPoolExecutor(READERS, "shards"), ThreadPoolExecutor(1, "rows")
-        self._check_budget(capacity.host_budget(data.budget))
+        self._check_budget(capacity.host_budget(data.budget, ranks))
 
     def rows_spec(self, batch: int) -> tuple[tf.TensorSpec, ...]:
         return tf.TensorSpec([None, batch, *self.manifest.shape], tf.uint8), tf.TensorSpec([None, batch], tf.int32)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from data_prep.errors import InputError
+from lottery.fanout import launcher
 from lottery.tables import count_of
 
 
@@ -21,10 +22,13 @@ class Station:
 
 @dataclass(frozen=True)
 class Seat:
-    """What one rank trains on: `gpus`, or as many `cores` where there are none."""
+    """What one rank trains on: `gpus`, or as many `cores` where there are none. Their memory it has to share, as one of so
+    many that train `on_host`, and `on_gpu`."""
 
     gpus: tuple[str, ...]
     cores: int
+    on_host: int = 1
+    on_gpu: int = 1
 
 
 def here() -> Station:
@@ -42,7 +46,7 @@ def seats(stations: Mapping[int, Station], threads: int, per_gpu: int | None = N
     pools: dict[tuple[str, object], list[int]] = {}
     for rank, station in sorted(stations.items()):
         pools.setdefault((station.host, station.gpus or station.cores), []).append(rank)
-    found: dict[int, Seat] = {}
+    gpus: dict[int, tuple[str, ...]] = {}
     for ranks in pools.values():
         station = stations[ranks[0]]
         room = len(station.gpus) * (per_gpu or 1) or max(1, len(station.cores) // threads)
@@ -54,11 +58,18 @@ def seats(stations: Mapping[int, Station], threads: int, per_gpu: int | None = N
                 f"{len(training)} ranks are to train on {station.host}, which has {count_of(len(station.gpus), 'GPU')}: start "
                 f"fewer ranks, or let {-(-len(training) // len(station.gpus))} share one with --per-gpu"
             )
-        for position, rank in enumerate(training):
-            cores = stations[rank].cores
-            beside = sum(stations[other].cores == cores for other in training)
-            found[rank] = Seat(_own(station.gpus, position, len(training), per_gpu), max(1, len(cores) // beside))
-    return dict(sorted(found.items()))
+        gpus |= {rank: _own(station.gpus, position, len(training), per_gpu) for position, rank in enumerate(training)}
+    return {rank: _seat(rank, stations, gpus) for rank in sorted(gpus)}
+
+
+def seat_here(threads: int) -> Seat:
+    """The seat of a process that nobody coordinates: its part of what the ranks on this host find, or all where it is alone.
+    Where there are fewer GPUs than ranks, which may be those that a scheduler gave to each, they share them."""
+    station, ranks = here(), launcher.local_size() or 1
+    gpus = len(station.gpus)
+    per_gpu = -(-ranks // gpus) if 0 < gpus < ranks else None
+    numbers = range(1, ranks + 1)  # all of them train, whereas a rank 0 may not
+    return seats(dict.fromkeys(numbers, station), threads, per_gpu)[numbers[launcher.local_rank() or 0]]
 
 
 def crowded(stations: Mapping[int, Station], seated: Mapping[int, Seat], threads: int) -> list[str]:
@@ -80,6 +91,15 @@ def take(seat: Seat) -> None:
     """Show TensorFlow, which must not have started, only the GPUs of `seat`."""
     if seat.gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
+
+
+def _seat(rank: int, stations: Mapping[int, Station], gpus: Mapping[int, tuple[str, ...]]) -> Seat:
+    """Of one of the ranks that train, which are those that have `gpus`, none though they may be."""
+    own, cores = gpus[rank], stations[rank].cores
+    on_host = [other for other in gpus if stations[other].host == stations[rank].host]
+    on_cores = sum(stations[other].cores == cores for other in on_host)
+    on_gpu = sum(not set(own).isdisjoint(gpus[other]) for other in on_host)
+    return Seat(own, max(1, len(cores) // on_cores), len(on_host), max(1, on_gpu))
 
 
 def _own(gpus: Sequence[str], position: int, ranks: int, per_gpu: int | None) -> tuple[str, ...]:

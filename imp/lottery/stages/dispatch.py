@@ -44,7 +44,7 @@ def dispatch(
         start_tensorflow()  # here, because a rank that coordinates or idles does not need it
         from lottery.stages import tickets
 
-        return tickets.Worker(run, planned, reporter.beating(beat), seat.cores)
+        return tickets.Worker(run, planned, reporter.beating(beat), seat)
 
     terms = dataclasses.replace(terms, threads=run.recipe.train.threads, about=repr(run.recipe))
     coordinated = ranks.fan_out(

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import gc
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from data_prep import files
 from data_prep.errors import Failed, InputError, first_line, one_line
 from lottery import attempts, grids, locks, recipe, seeds, spaces
-from lottery.fanout import launcher, share
+from lottery.fanout import share
 from lottery.fanout.share import Seat
 from lottery.preemption import Preempted
 from lottery.progress import Reporter
@@ -30,6 +29,7 @@ from lottery.tracking import Tracker, track
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
 
+MakeTrainer = Callable[[Run], "Trainer"]
 MADE_WITH = "sweep.json"
 GIVE_UP = 3  # trials in a row whose training raised: something is wrong here, not with their values
 
@@ -89,7 +89,7 @@ def sweep(run: Run, reporter: Reporter) -> "page.Outcome":
     trial under way is saved, and Failed when all trials are over and none came to its end, or `GIVE_UP` of this worker's in a
     row raised. What was found until then is written first.
     """
-    dimensions, seat = values.searched(run.recipe), _seat(run)
+    dimensions, seat = values.searched(run.recipe), share.seat_here(run.recipe.train.threads)
     share.take(seat)
     study = _open(run, dimensions, prepared(run, reporter))
     try:
@@ -112,33 +112,26 @@ def _conclude(study: Study, run: Run) -> "page.Outcome":
     return outcome
 
 
-def _seat(run: Run) -> Seat:
-    """What this worker trains on: its part of what the ranks on this host find, or all where it is alone. Where there are
-    fewer GPUs than ranks, which may be those that a scheduler gave to each, they share them."""
-    station = share.here()
-    ranks = min(launcher.local_size() or 1, len(station.gpus) or sys.maxsize)
-    seats = share.seats(dict.fromkeys(range(1, ranks + 1), station), run.recipe.train.threads)
-    return seats[(launcher.local_rank() or 0) % ranks + 1]
-
-
 def _work(study: Study, run: Run, seat: Seat, reporter: Reporter) -> None:
-    devices: list[str] = []
+    make_trainer: MakeTrainer | None = None
     failures: list[str] = []  # in a row
     while len(failures) < GIVE_UP:
         with study.trial() as trial:
             if trial is None:
                 return
-            if not devices:
+            if make_trainer is None:
                 start_tensorflow()
+                from lottery.engine import assembly
                 from lottery.engine.devices import set_up_tensorflow
 
                 devices = set_up_tensorflow(run.recipe.train, seat.cores)
-            failure = _train(study, trial, run, devices, reporter)
+                make_trainer = partial(assembly.make_trainer, reporter=Reporter(quiet=True), seat=seat, devices=devices)
+            failure = _train(study, trial, run, make_trainer, reporter)
             failures = [*failures, failure] if failure else []
     raise Failed(f"{GIVE_UP} trials in a row failed here, the last: {failures[-1]}: mend that and run the command again")
 
 
-def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: Reporter) -> str | None:
+def _train(study: Study, trial: Trial, run: Run, make_trainer: MakeTrainer, reporter: Reporter) -> str | None:
     """One trial to its end, whichever that is; why it failed, if its training raised. Raises OSError, such as of a full disk,
     and leaves the trial to whoever comes next."""
     name = f"trial {trial.number + 1} of {study.count}"
@@ -149,7 +142,7 @@ def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: R
         with attempts.noted(network) as deaths:
             if deaths >= attempts.DEADLY:
                 raise Failed(attempts.KILLS)
-            result = _result(trial, own, network, name, devices, reporter)
+            result = _result(trial, own, network, name, make_trainer, reporter)
     except Pruned:
         trial.prune()
         reporter.say(f"{name}: pruned")
@@ -169,14 +162,16 @@ def _train(study: Study, trial: Trial, run: Run, devices: list[str], reporter: R
     return failure
 
 
-def _result(trial: Trial, run: Run, network: Network, name: str, devices: list[str], reporter: Reporter) -> dict[str, Any]:
+def _result(
+    trial: Trial, run: Run, network: Network, name: str, make_trainer: MakeTrainer, reporter: Reporter
+) -> dict[str, Any]:
     """What the training of a trial came to; it may have ended before whoever did it could tell."""
     if result := network.read_result():
         return result
-    from lottery.engine import assembly, training
+    from lottery.engine import training
 
     planned = run.plan()
-    trainer = assembly.make_trainer(run, Reporter(quiet=True), devices=devices)
+    trainer = make_trainer(run)
     task = training.Task(
         title=name,
         start=lambda: trainer.drawn(seeds.derive(run.recipe.seed, 1, "initialisation")),

@@ -10,6 +10,7 @@ from data_prep import files
 from data_prep.errors import InputError, one_line
 from lottery import attempts, cuts, densities, grids, identity, jobs, locks, masks, plan, seeds, store
 from lottery.engine import assembly, training
+from lottery.fanout.share import Seat
 from lottery.jobs import FROM_SCRATCH, GOING_ON, AnyJob, Round
 from lottery.progress import Reporter
 from lottery.recipe import Stage
@@ -20,12 +21,12 @@ WHOLE = {"prunable": 1.0, "trainable": 1.0, "total": 1.0, "effective": 1.0}
 
 
 class Worker:
-    """Trains jobs of `run` one after the other, all in the same compiled step, on so many `cores`."""
+    """Trains jobs of `run` one after the other, all in the same compiled step."""
 
-    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, cores: int | None = None):
+    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, seat: Seat | None = None):
         self.run, self.planned, self.reporter = run, planned, reporter
         scope, exclude = run.recipe.thresholds.scope, run.recipe.thresholds.exclude
-        self.trainer = assembly.make_trainer(run, reporter, partial(masks.in_scope, scope=scope, exclude=exclude), cores)
+        self.trainer = assembly.make_trainer(run, reporter, partial(masks.in_scope, scope=scope, exclude=exclude), seat)
         self.shapes = self.trainer.state(0)
 
     def __call__(self, job: AnyJob) -> dict[str, Any]:

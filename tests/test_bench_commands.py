@@ -178,7 +178,17 @@ def test_a_batch_that_is_never_filled_is_one_line_and_the_others_go_on(here, mon
 
 
 def test_thresholds(tmp_path):
-    found = quick(tmp_path, "thresholds", *LENET, "--set", "model.name=conv2", "--quantiles", "60..80:10,99.5")
+    found = quick(
+        tmp_path,
+        "thresholds",
+        *LENET,
+        "--set",
+        "model.name=conv2",
+        "--set",
+        "train.snapshots=0,500it",
+        "--quantiles",
+        "60..80:10,99.5",
+    )
 
     (row,) = found["rows"]
     assert (row["name"], row["masks"]) == ("conv2", 4)

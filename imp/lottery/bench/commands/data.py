@@ -15,6 +15,7 @@ from lottery.bench.commands.options import (
     conclude,
     measured,
     pick,
+    repeats_of,
 )
 
 
@@ -69,7 +70,7 @@ def loader(
     recipe: RecipeOption = None,
     set_: SetOption = None,
     images: Annotated[int | None, typer.Option(min=1, help="Images of an epoch.", show_default="12800")] = None,
-    repeats: RepeatsOption = None,
+    repeats: Annotated[int | None, repeats_of(5)] = None,
     quick: QuickOption = False,
     as_json: JsonOption = False,
     out: OutOption = None,

@@ -14,6 +14,7 @@ from lottery.bench.commands.options import (
     conclude,
     measured,
     pick,
+    repeats_of,
 )
 from lottery.commands.options import RunOption, opened
 
@@ -62,7 +63,7 @@ def fanout(
     evaluate: Annotated[str, typer.Option(help="How often validation and test images are looked at.")] = "1ep",
     pairs: Annotated[int, typer.Option(min=2, help="Tickets of the grid.")] = 4,
     ranks: Annotated[int, typer.Option(min=0, help="Up to so many; 0: one for each core.")] = 0,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Runs of each, in turn.", show_default="3")] = None,
+    repeats: Annotated[int | None, repeats_of(3)] = None,
     quick: QuickOption = False,
     as_json: JsonOption = False,
     out: OutOption = None,

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from lottery.bench.sheet import Sheet
     from lottery.recipe import Recipe
 
-RepeatsOption = Annotated[int | None, typer.Option(min=1, help="Runs of each, in turn.", show_default="7; 2 with --quick")]
+
+def repeats_of(full: int) -> Any:
+    """The option that says how often, of a command that does so `full` times."""
+    return typer.Option(min=1, help="Runs of each, in turn.", show_default=f"{full}; fewer with --quick")
+
+
+RepeatsOption = Annotated[int | None, repeats_of(7)]
 RecipeOption = Annotated[
     Path | None, typer.Option("--recipe", metavar="TOML", help="Network, images and training; else MobileNetV2 at 32x32.")
 ]

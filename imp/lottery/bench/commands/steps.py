@@ -14,6 +14,7 @@ from lottery.bench.commands.options import (
     conclude,
     measured,
     pick,
+    repeats_of,
 )
 
 ThreadsOption = Annotated[int, typer.Option(min=0, help="Intra-op; 0: one per core.")]
@@ -32,7 +33,7 @@ def step(
     ] = None,
     remat: Annotated[bool, typer.Option("--remat", help="Also with rematerialisation.")] = False,
     threads: ThreadsOption = 0,
-    repeats: RepeatsOption = None,
+    repeats: Annotated[int | None, repeats_of(11)] = None,
     quick: QuickOption = False,
     as_json: JsonOption = False,
     out: OutOption = None,

@@ -11,11 +11,11 @@ from lottery.bench.commands.options import (
     OutOption,
     QuickOption,
     RecipeOption,
-    RepeatsOption,
     SetOption,
     conclude,
     measured,
     pick,
+    repeats_of,
 )
 
 RecordsOption = Annotated[
@@ -111,7 +111,7 @@ def scaling(
     records: RecordsOption = None,
     devices: Annotated[int, typer.Option(min=0, help="Up to so many; 0: all GPUs, or as many as there are cores.")] = 0,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Of each; repeatable.", show_default="50 .. 250")] = None,
-    repeats: RepeatsOption = None,
+    repeats: Annotated[int | None, repeats_of(5)] = None,
     quick: QuickOption = False,
     as_json: JsonOption = False,
     out: OutOption = None,

@@ -197,7 +197,36 @@ def test_where_training_leaves_a_pair_without_a_result_no_further_replicate_is_a
     decide.until_decided(run, 9, reporter, lambda run, quantiles, rewind: None)  # as when another process trains it
 
     assert stages.called == ["train [3]", "thresholds [3] 60"]
-    assert reporter.told[1] == "replicate 3 has no result of 1 pair yet: the same command goes on there"
+    assert reporter.told == [
+        "undecided: 1 pair; adding replicate 3",
+        "replicate 3 has no result of 1 pair yet: the same command goes on there",
+    ]
+
+
+def test_a_replicate_whose_dense_network_diverged_is_passed_over(tmp_path, monkeypatch):
+    run, stages = lacking(tmp_path, monkeypatch, {"60": [0.02, -0.02, 0.02, 0.02]}, "60", (1, 2))
+    write(run.replicate(3).dense, 0.1, status="diverged", replicate=3)
+    reporter = Telling()
+
+    decide.until_decided(run, 3, reporter, stages.retrain)
+
+    assert stages.called == ["train [4]", "thresholds [4] 60", "retrain [4] 60 1ep"]
+    assert reporter.told[0] == "undecided: 1 pair; adding replicate 4"
+
+
+def test_a_network_that_failed_is_named_with_the_command_that_tries_it_again(tmp_path, monkeypatch):
+    run, stages = lacking(tmp_path, monkeypatch, {"60": [0.001] * 3}, "60", (1, 2))
+    write(run.replicate(3).dense, 0.9, replicate=3)
+    ticket(run, 3, "60", None, 45, "ticket", "failed")
+    reporter = Telling()
+
+    decide.until_decided(run, 9, reporter, stages.retrain)
+
+    assert stages.called == []
+    assert reporter.told == [
+        "undecided, because a network is missing, failed or diverged: 1 pair; `imp retrain --replicate 3` tries those that "
+        "failed again"
+    ]
 
 
 def test_replicates_that_are_there_already_are_counted(tmp_path, monkeypatch):

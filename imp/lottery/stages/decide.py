@@ -21,8 +21,9 @@ def until_decided(
 ) -> None:
     """Train every pair that is undecided in a replicate more, dense network and masks included, until none is or each has
     `most` replicates. A replicate that was begun is gone on with before another is added. Only pairs at `quantiles` and
-    `rewind` points, where these are given; never one of which a network failed or diverged. `retrain` trains the pairs of a
-    run at quantiles and rewind points; where it leaves one without a result, this ends.
+    `rewind` points, where these are given; never one of which a network failed or diverged, and never in a replicate of which
+    the dense network did. `retrain` trains the pairs of a run at quantiles and rewind points; where it leaves one without a
+    result, this ends.
 
     This looks at the data after each replicate, so that the bounds' 5 % is that of one look, not of all together.
     """
@@ -39,17 +40,21 @@ def until_decided(
             reporter.say(
                 f"replicate {number} has no result of {count_of(len(left), 'pair')} yet: the same command goes on there"
             )
-            break
-    _conclude(found, undecided, reporter)
+            return
+    _conclude(run, found, undecided, reporter)
 
 
 def _next(run: Run, pairs: Sequence[Group]) -> tuple[int, list[Group]]:
     """The first replicate that lacks some of `pairs`, and which: one that was not completed, or else a new one."""
-    numbers = range(1, max(run.known_numbers()) + 2)
+    numbers = [number for number in range(1, max(run.known_numbers()) + 2) if not _diverged(run, number)]
     for number in numbers:
         if lacking := [pair for pair in pairs if _lacks(run, number, pair)]:
             return number, lacking
     return numbers[-1], []
+
+
+def _diverged(run: Run, number: int) -> bool:
+    return (run.replicate(number).dense.read_result() or {}).get("status") == "diverged"
 
 
 def _lacks(run: Run, number: int, pair: Group) -> bool:
@@ -67,12 +72,17 @@ def _train(added: Run, pairs: Sequence[Group], reporter: Reporter, retrain: Retr
         retrain(added, _grid([pair for pair in pairs if pair.rewind == point]), point)
 
 
-def _conclude(found: Sequence[Group], undecided: Sequence[Group], reporter: Reporter) -> None:
+def _conclude(run: Run, found: Sequence[Group], undecided: Sequence[Group], reporter: Reporter) -> None:
     if undecided:
         after = max(pair.count for pair in undecided)
         reporter.say(f"after {count_of(after, 'replicate')} still undecided: {count_of(len(undecided), 'pair')}")
     if unfinished := [pair for pair in found if pair.count < pair.planned]:
-        reporter.say(f"undecided, because a network is missing, failed or diverged: {count_of(len(unfinished), 'pair')}")
+        failed = {row["replicate"] for row in listing.rows(run) if row["status"] == "failed"}
+        again = f"; {dataclasses.replace(run, chosen=tuple(sorted(failed))).typed('retrain')} tries those that failed again"
+        reporter.say(
+            f"undecided, because a network is missing, failed or diverged: {count_of(len(unfinished), 'pair')}"
+            f"{again if failed else ''}"
+        )
     elif not undecided:
         after = max((pair.count for pair in found), default=0)
         reporter.say(f"every pair is decided after {count_of(after, 'replicate')}")

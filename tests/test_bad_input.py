@@ -1,5 +1,6 @@
 """Bad input, as a user gives it: one line, exit code 2, and nothing is written."""
 
+import json
 import os
 import shutil
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 from helpers import LENET, contents, imp, mpirun, refused
 
+from data_prep import records
 from lottery import cli
 
 
@@ -82,6 +84,24 @@ def test_points_past_the_end_of_training_are_refused(work):
     refused(imp("retrain", "--rewind", "2.99ep", cwd=work, check=False), "2.99ep leaves nothing to train")
     refused(imp("retrain", "--quantiles", "75", cwd=work, check=False), "no mask of 75", "imp thresholds --quantiles 75")
     refused(imp("train", "--set", "train.batch=5000", "--run", "other", *LENET, cwd=work, check=False), "5000", "1151")
+
+
+@pytest.mark.parametrize(
+    "command", [["train", "--replicate", "2"], ["train"], ["thresholds", "--quantiles", "75"], ["retrain"], ["rounds"]]
+)
+def test_a_run_is_gone_on_with_on_its_own_images_alone(work, command):
+    (path,) = work.glob("data/*/manifest.json")
+    made_with = json.loads((work / "runs/digits/replicate-1/train/made_with.json").read_text())
+    assert made_with["records"] == records.read_manifest(path.parent).digest
+    content = json.loads(path.read_text())
+    content["shards"][0]["sha256"] = "0" * 64  # as of images that are no longer the same
+    path.write_text(json.dumps(content))
+    before = contents(work)
+
+    refused(
+        imp(*command, cwd=work, check=False), "replicate-1/train was made from other images than those that are prepared now"
+    )
+    assert contents(work) == before
 
 
 def test_outputs_of_another_recipe_stop_the_stage_and_show_the_difference(work):

@@ -105,6 +105,20 @@ def test_a_chain_goes_on_at_the_first_round_without_a_result(make):
     assert campaign.reporter.told == ["3 networks under masks: 2 finished, 1 to train"]
 
 
+def test_what_a_training_left_that_died_in_its_last_moment_goes(make):
+    campaign = make()
+    first, second = rounds_of(campaign)[:2]
+    for job, status in ((first, "done"), (second, "diverged")):
+        write(campaign.run, job, status)
+        for left in (campaign.run.network(job).checkpoint, campaign.run.network(job).attempt):
+            left.touch()
+
+    campaign.begin(rounds_of(campaign))
+
+    assert [path.name for path in campaign.run.network(first).folder.iterdir()] == ["result.json"]
+    assert campaign.run.network(second).checkpoint.exists()  # a network that diverged keeps it
+
+
 def test_controls_come_once_their_ticket_is_done_and_after_the_next_round(make):
     campaign = make(controls=["reinit", "shuffle"], control_levels="1,2")
     first = campaign.begin(rounds_of(campaign))
@@ -283,6 +297,7 @@ def test_the_whole_command_trains_each_network_once_it_can_and_ends(make, monkey
             return DONE
 
     monkeypatch.setattr(dispatch, "start_tensorflow", lambda: None)
+    monkeypatch.setattr(Run, "manifest", lambda run: SimpleNamespace(digest="a"))
     monkeypatch.setattr(stages, "tickets", SimpleNamespace(Worker=Worker), raising=False)
     jobs = rounds_of(campaign)
 

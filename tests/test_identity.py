@@ -42,6 +42,21 @@ def test_the_first_to_claim_a_folder_writes_what_its_outputs_depend_on(folder, s
     assert content == {"stage": stage, "values": recipe.depends(wanted, stage)}
 
 
+def test_what_was_begun_on_other_images_is_not_gone_on_with(folder):
+    with identity.claimed(folder, Recipe(), "train", "a"):
+        pass
+    with identity.claimed(folder, Recipe(), "train", "a"):
+        content = json.loads((folder / "made_with.json").read_text())
+
+    assert content["records"] == "a"
+    refusal = pytest.raises(
+        InputError, match=r"train was made from other images than those that are prepared now: name its own"
+    )
+    with refusal, identity.claimed(folder, Recipe(), "train", "b"):
+        pass
+    assert json.loads((folder / "made_with.json").read_text()) == content
+
+
 def test_nothing_comes_before_the_identity_and_the_lock_is_held_meanwhile(folder):
     with identity.claimed(folder, Recipe(), "train"):
         assert sorted(path.name for path in folder.iterdir()) == [".lock", "made_with.json"]

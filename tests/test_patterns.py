@@ -1,16 +1,19 @@
 """Patterns of a recipe: one that matches no variable of its network is refused."""
 
+from pathlib import Path
+
 import pytest
 
 from data_prep.errors import InputError
 from lottery import patterns, recipe
+from lottery.run import Run
 
 PATHS = ["conv1/kernel", "predictions/bias", "predictions/kernel"]
 
 
 def check(exclude=("Conv_1/*",), rates=()):
     tables = {"model": {"name": "conv2"}, "thresholds": {"exclude": list(exclude)}, "rounds": {"rates": list(rates)}}
-    patterns.check(recipe.resolve(tables), lambda: PATHS)
+    patterns.check(Run(Path("run"), recipe.resolve(tables)), lambda: PATHS)
 
 
 @pytest.mark.parametrize(
@@ -37,4 +40,18 @@ def test_one_that_matches_nothing_is_refused_with_what_there_is(pattern):
 
 
 def test_without_patterns_of_ones_own_the_variables_are_not_asked_for():
-    patterns.check(recipe.resolve({}), lambda: pytest.fail("asked"))
+    patterns.check(Run(Path("run"), recipe.resolve({})), lambda: pytest.fail("asked"))
+
+
+def test_masks_that_were_made_with_it_keep_it(here):
+    masks, level = Path("run/replicate-2/masks"), Path("run/replicate-2/rounds/weights-step-000000/01")
+    masks.mkdir(parents=True)
+    (masks / "q60.h5").touch()
+    Path("run/replicate-2/thresholds.json").write_text('{"quantiles": [{"quantile": 60.0}]}')
+
+    check(exclude=["typo"])
+    with pytest.raises(InputError, match=r"rounds\.rates: 'typo'"):
+        check(exclude=["typo"], rates=["typo=10"])
+    level.mkdir(parents=True)
+    (level / "round.json").touch()
+    check(exclude=["typo"], rates=["typo=10"])

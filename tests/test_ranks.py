@@ -526,9 +526,10 @@ def test_when_rank_0_is_lost_before_it_began_the_others_end(monkeypatch):
     assert (ranks.started, ranks.aborted) == ([], [])
 
 
-@pytest.mark.parametrize(("odd", "what"), [(Card(THERE, "1", "y"), "recipes"), (Card(THERE, "2", "x"), "versions of imp")])
-def test_ranks_of_another_recipe_or_version_are_refused(odd, what):
-    cards = {0: Card(STATION, "1", "x"), 1: Card(STATION, "1", "x"), 3: odd}
+@pytest.mark.parametrize("what", ["recipes", "images", "versions of imp"])
+def test_ranks_of_another_recipe_or_version_or_with_other_images_are_refused(what):
+    common = {"versions of imp": "1", "recipes": "x", "images": "a"}
+    cards = {0: Card(STATION, common), 1: Card(STATION, common), 3: Card(THERE, common | {what: "other"})}
 
     with pytest.raises(InputError, match=rf"^ranks 0 and 3 \(b\) have different {what}: start all with the same"):
         ranks._seats(cards, ranks.Terms())

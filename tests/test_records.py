@@ -1,6 +1,8 @@
 """The record format: what is written is read back, by this package and by TensorFlow, and damage is named."""
 
+import dataclasses
 import json
+import os
 import struct
 
 import google_crc32c
@@ -86,6 +88,22 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path):
 
     assert records.read_manifest(tmp_path) == manifest
     assert manifest.bytes == 5 * 4 * 5 * 3
+
+
+def test_the_digest_tells_images_their_order_and_their_splits_from_others(tmp_path):
+    manifest, _ = write(tmp_path, train=3, test=2)
+    train, test = manifest.shards
+    others = [
+        [dataclasses.replace(train, sha256="0"), test],
+        [dataclasses.replace(train, split="validation"), test],
+        [test, train],
+        [train],
+    ]
+
+    assert records.read_manifest(tmp_path).digest == manifest.digest
+    assert dataclasses.replace(manifest, made_with={"source": "other"}).digest == manifest.digest
+    digests = {dataclasses.replace(manifest, shards=shards).digest for shards in others}
+    assert len(digests | {manifest.digest}) == 5
 
 
 def test_a_record_is_length_and_payload_each_with_its_masked_crc(tmp_path):
@@ -342,6 +360,27 @@ def test_a_block_is_read_on_its_own(tmp_path):
 
     np.testing.assert_array_equal(images, content["train"][0][9:12])
     np.testing.assert_array_equal(labels, content["train"][1][9:12])
+
+
+@pytest.fixture
+def short_reads(monkeypatch):
+    """A system that reads 7 bytes at a time, as real ones read 2 GB."""
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda descriptor, parts, offset: preadv(descriptor, [parts[0][:7]], offset))
+
+
+@pytest.mark.usefixtures("small_shards", "short_reads")
+def test_a_block_of_more_than_one_system_call_reads_is_read_whole(tmp_path):
+    manifest, content = write(tmp_path, train=6)
+    block = records.blocks(tmp_path, manifest, "train")[1]
+
+    images, labels = read_block(block)
+
+    np.testing.assert_array_equal(images, content["train"][0][3:])
+    np.testing.assert_array_equal(labels, content["train"][1][3:])
+    block.path.write_bytes(block.path.read_bytes()[:-5])
+    with pytest.raises(InputError, match="is damaged"):
+        read_block(block)
 
 
 @pytest.mark.usefixtures("small_shards")

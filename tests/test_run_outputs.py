@@ -277,31 +277,34 @@ def test_retraining_goes_on_when_every_replicate_has_the_masks(masked, quantiles
     retrain._check_masks(masked, quantiles)
 
 
-def trained_on(sha256, said=True):
-    """A run whose dense network is trained, on the shard of that sum (or so that it does not say on what)."""
+def trained_on(sha256, said=True, number=1):
+    """A run of which a dense network is trained, on the shard of that sum (or so that it does not say on what)."""
     run = adopted()
     shards = [records.Shard("train-00000.tfrecord", "train", 2900, 0, sha256)]
     manifest = records.Manifest((32, 32, 3), ["0", "1"], shards, dataclasses.asdict(run.recipe.records()))
     run.records().mkdir(parents=True, exist_ok=True)
     records.write_manifest(run.records(), manifest)
-    write_json(run.replicate(1).dense.result, {"status": "done", **({"records": manifest.digest} if said else {})})
+    dense = run.replicate(number).dense
+    with identity.claimed(dense.folder, run.recipe, "train", manifest.digest if said else None):
+        write_json(dense.result, {"status": "done"})
     return run
 
 
 def test_what_was_trained_on_other_images_is_not_built_upon():
     run = trained_on("aa")
-    result = run.replicate(1).dense.result.read_text()
     run.check_trained()
-    trained_on("bb")  # prepared anew, from other files
+    trained_on("bb", number=2)  # prepared anew, from other files
+
+    for chosen in (1, 2):  # the second goes with its images, but not with the first
+        with pytest.raises(InputError, match=r"replicate-1/train was made from other images than those that are prepared now"):
+            dataclasses.replace(run, chosen=(chosen,)).check_trained()
+
+
+def test_what_does_not_say_what_it_was_trained_on_is_believed():
+    run = trained_on("aa", said=False)
+    trained_on("bb", number=2)
+
     run.check_trained()
-    run.replicate(1).dense.result.write_text(result)
-
-    with pytest.raises(InputError, match=r"replicate-1/train was trained on other images than those that are in data/.* now"):
-        run.check_trained()
-
-
-def test_a_result_that_does_not_say_what_it_was_trained_on_is_believed():
-    trained_on("aa", said=False).check_trained()
 
 
 def test_a_run_has_its_environment_before_its_recipe(monkeypatch):

@@ -26,16 +26,19 @@ _AS_BEFORE = {
 
 
 @contextlib.contextmanager
-def claimed(folder: Path, recipe: Recipe, stage: Stage) -> Iterator[None]:
-    """Hold the lock of an output folder of `stage`, which now says that it is made with `recipe`.
+def claimed(folder: Path, recipe: Recipe, stage: Stage, records: str | None = None) -> Iterator[None]:
+    """Hold the lock of an output folder of `stage`, which now says that it is made with `recipe`, and, where given, from the
+    `records` of this digest.
 
-    Raises locks.Busy when another process holds it, and InputError when it was begun with other values.
+    Raises locks.Busy when another process holds it, and InputError when it was begun with other values or images.
     """
     with locks.writing(folder):
         if (folder / FILE).exists():
             check_folder(folder, recipe)
+            check_records(folder, records)
         else:
-            files.write_json(folder / FILE, {"stage": stage, "values": depends(recipe, stage)})
+            made_with = {"stage": stage, "values": depends(recipe, stage)}
+            files.write_json(folder / FILE, made_with | ({"records": records} if records else {}))
         yield
 
 
@@ -43,6 +46,17 @@ def check(run: Path, recipe: Recipe) -> None:
     """Raise InputError when an output of the run directory, finished or begun, is not what `recipe` would make."""
     for path in sorted(run.glob(f"replicate-*/**/{FILE}")):
         check_folder(path.parent, recipe)
+
+
+def check_records(folder: Path, records: str | None) -> None:
+    """Raise InputError when the outputs in `folder` are made from other images than the `records` of this digest. What does not
+    say from which, as of earlier versions, is believed."""
+    made_with = files.read_json(folder / FILE) if (folder / FILE).exists() else {}
+    if made_with.get("records") not in (None, records):
+        raise InputError(
+            f"{folder} was made from other images than those that are prepared now: name its own with --set data.path, or "
+            "begin another run with --run"
+        )
 
 
 def check_folder(folder: Path, recipe: Recipe) -> None:

@@ -17,6 +17,7 @@ from lottery.grids import parse_quantiles, quantile_name
 from lottery.jobs import Chain, Job, Round
 from lottery.recipe import Recipe
 
+ENDED = "done", "diverged"  # statuses of what needs no more training
 ADOPT_SECONDS = 30.0  # that a command waits for others which write the same run's recipe
 
 
@@ -50,6 +51,12 @@ class Network:
         """A ticket's or a control's weights at the end; a dense network's are its last snapshot."""
         return self.folder / "final.h5"
 
+    def clear(self) -> None:
+        """Remove what is left of a training that is done, whose process died in its last moment."""
+        for left in (self.checkpoint, self.attempt):
+            if left.exists():
+                left.unlink(missing_ok=True)
+
     def read_result(self) -> dict[str, Any] | None:
         return files.read_json(self.result) if self.result.exists() else None
 
@@ -57,7 +64,7 @@ class Network:
     def is_finished(self) -> bool:
         """Whether it needs no more training: done, or diverged, which it would do again. What failed is tried again."""
         result = self.read_result()
-        return result is not None and result["status"] in ("done", "diverged")
+        return result is not None and result["status"] in ENDED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,16 +186,13 @@ class Run:
                 raise InputError(f"{replicate.dense.folder} diverged: {result['reason']}, and remove that folder")
             if result.get("status") != "done":
                 raise InputError(f"{replicate.dense.folder} holds no finished training: run {self.typed('train')} first")
-            self.check_records(replicate.dense)
+        self.check_records()
 
-    def check_records(self, network: Network) -> None:
-        """Raises InputError where `network` was trained on other images than there are now (earlier versions do not say)."""
-        trained_on = (network.read_result() or {}).get("records")
-        if trained_on not in (None, self.manifest().digest):
-            raise InputError(
-                f"{network.folder} was trained on other images than those that are in {self.records()} now: name its own "
-                "with --set data.path, or begin another run with --run"
-            )
+    def check_records(self) -> None:
+        """Raises InputError where a dense network of this run, whether chosen or not, is of other images than there are now."""
+        digest = self.manifest().digest
+        for number in self.known_numbers():
+            identity.check_records(self.replicate(number).dense.folder, digest)
 
     def jobs(self, planned: plan.Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
         """Every network to train under a mask, longest first: at all quantiles that a replicate has masks of (the recipe's

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from data_prep.errors import InputError, one_line
@@ -36,11 +36,11 @@ MakeWork = Callable[[Seat, Beat], Work]
 @dataclass(frozen=True)
 class Terms:
     """On what terms ranks work together: intra-op `threads` of each training, how many ranks share a GPU (None: none do), after
-    how many seconds of silence a rank is named, which `part` of the grid is theirs, and `about`, which must be the same on
-    all (the recipe)."""
+    how many seconds of silence a rank is named, which `part` of the grid is theirs, and what must be `common` to all, by its
+    name (such as recipes)."""
 
     threads: int = 1
-    about: str = ""
+    common: Mapping[str, str] = field(default_factory=dict)
     per_gpu: int | None = None
     stall: float = 600.0
     part: Part = WHOLE
@@ -54,8 +54,7 @@ class Card:
     """What a rank tells of itself when it begins."""
 
     station: Station
-    version: str
-    about: str
+    common: Mapping[str, str]
 
 
 def fan_out(
@@ -107,7 +106,7 @@ def _together(
     terms: Terms,
 ) -> bool:
     """This rank's part. Returns, on rank 0, whether a rank was told to end before its job was done."""
-    card = Card(share.here(), __version__, terms.about)
+    card = Card(share.here(), {"versions of imp": __version__, **terms.common})
     if world.rank:
         if seat := _seated(world, card):
             with _aborting(world):
@@ -160,11 +159,11 @@ def _next_of(world: World, rank: int) -> Any:
 
 
 def _seats(cards: Mapping[int, Card], terms: Terms) -> dict[int, Seat]:
-    """Raises InputError where ranks differ in what they are about, or there are more of them than GPUs."""
+    """Raises InputError where ranks differ in what is to be common to them, or there are more of them than GPUs."""
     for rank, card in cards.items():
-        what = "versions of imp" if card.version != cards[0].version else "recipes" if card.about != cards[0].about else None
-        if what:
-            raise InputError(f"ranks 0 and {rank} ({card.station.host}) have different {what}: start all with the same")
+        for what, wanted in cards[0].common.items():
+            if card.common.get(what) != wanted:
+                raise InputError(f"ranks 0 and {rank} ({card.station.host}) have different {what}: start all with the same")
     return share.seats(_stations(cards), terms.threads, terms.per_gpu)
 
 

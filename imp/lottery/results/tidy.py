@@ -25,7 +25,7 @@ def accuracies(groups: Sequence[Group]) -> list[Row]:
     return [
         {
             "network": group.variant,
-            "mask": mask_name(dataclasses.asdict(group)),
+            "mask": _mask(dataclasses.asdict(group)),
             "density": group.density,
             "rewind": group.rewind,
             "rewind_step": group.rewind_step,
@@ -46,8 +46,8 @@ def accuracies(groups: Sequence[Group]) -> list[Row]:
     ]
 
 
-def mask_name(row: Mapping[str, Any]) -> str:
-    """`q90`, or `round 3`; nothing for a dense network."""
+def _mask(row: Mapping[str, Any]) -> str:
+    """`q90`, or `round 3`, whose method the series names; nothing for a dense network."""
     if row["quantile"] is not None:
         return f"q{row['quantile']:g}"
     return "" if row["level"] is None else f"round {row['level']}"
@@ -144,7 +144,7 @@ def _course(run: Run, alike: Sequence[Row]) -> Iterator[Row]:
         yield {
             "network": first["variant"],
             "method": first["method"],
-            "mask": mask_name(first),
+            "mask": _mask(first),
             "density": statistics.fmean(row["density"] for row in alike),
             "rewind": first["rewind"],
             "runs": len(alike),

@@ -12,7 +12,7 @@ from lottery.fanout.share import Seat
 from lottery.jobs import AnyJob
 from lottery.plan import Plan
 from lottery.progress import Reporter, duration
-from lottery.run import Run
+from lottery.run import ENDED, Run
 from lottery.start import start_tensorflow
 
 
@@ -46,7 +46,8 @@ def dispatch(
 
         return tickets.Worker(run, planned, reporter.beating(beat), seat)
 
-    terms = dataclasses.replace(terms, threads=run.recipe.train.threads, about=repr(run.recipe))
+    common = {"recipes": repr(run.recipe), "images": run.manifest().digest}
+    terms = dataclasses.replace(terms, threads=run.recipe.train.threads, common=common)
     coordinated = ranks.fan_out(
         lambda: campaign.begin(terms.part.of(list_jobs())), make_work, campaign.done, reporter.say, terms
     )
@@ -63,10 +64,13 @@ class _Campaign:
 
     def begin(self, wanted: Sequence[AnyJob]) -> list[AnyJob]:
         """The jobs that can be done at once."""
-        missing = [job for job in wanted if not self.run.network(job).is_finished]
-        ended = [(job, self.run.network(job).read_result() or {}) for job in wanted if job not in set(missing)]
-        self.summary.unfinished = [(job, result) for job, result in ended if result.get("status") == "diverged"]
-        self.summary.finished = len(ended) - len(self.summary.unfinished)
+        results = {job: self.run.network(job).read_result() or {} for job in wanted}
+        missing = [job for job, result in results.items() if result.get("status") not in ENDED]
+        self.summary.unfinished = [(job, result) for job, result in results.items() if result.get("status") == "diverged"]
+        self.summary.finished = len(wanted) - len(missing) - len(self.summary.unfinished)
+        for job, result in results.items():
+            if result.get("status") == "done":
+                self.run.network(job).clear()
         diverged = f"{len(self.summary.unfinished)} diverged, " if self.summary.unfinished else ""
         self.reporter.say(
             f"{len(wanted)} networks under masks: {self.summary.finished} finished, {diverged}{len(missing)} to train"

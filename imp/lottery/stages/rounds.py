@@ -41,7 +41,7 @@ def checked_rounds(run: Run, planned: Plan, levels: int | None = None) -> list[R
             snapshot = run.replicate(chain.replicate).snapshot(step)
             if not snapshot.exists():
                 raise InputError(f"{snapshot} is missing: run {run.typed('train')}, which adds it")
-    patterns.check(run.recipe, lambda: _variables(run, planned))
+    patterns.check(run, lambda: _variables(run, planned))
     return jobs
 
 

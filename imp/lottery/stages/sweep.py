@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep import files
 from data_prep.errors import Failed, InputError, first_line, one_line
+from data_prep.records import Manifest
 from lottery import attempts, grids, locks, recipe, seeds, spaces
 from lottery.fanout import share
 from lottery.fanout.share import Seat
@@ -43,33 +44,34 @@ def subset(run: Run) -> Run:
     return dataclasses.replace(run, recipe=run.recipe.model_copy(update={"data": data}))
 
 
-def _open(run: Run, dimensions: list[Dimension], training_images: int) -> Study:
-    """The study of a run's sweep, begun where there is none. Raises InputError where it was begun with another recipe."""
+def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
+    """The study of a run's sweep, begun where there is none. Raises InputError where it was begun with another recipe, or on
+    other images."""
     settings = run.recipe.sweep
     with locks.patiently(run.sweep / "choosing"):
-        _check_same(run.sweep / MADE_WITH, subset(run).recipe)
+        _check_same(run.sweep / MADE_WITH, subset(run).recipe, manifest.digest)
         run.adopt()
-    per_epoch = max(1, training_images // run.recipe.train.batch)
+    per_epoch = max(1, manifest.count("train") // run.recipe.train.batch)
     grace = float(grids.parse_point(settings.grace).epochs(per_epoch))
     return Study(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed)
 
 
-def prepared(run: Run, reporter: Reporter) -> int:
-    """The number of training images of the set that trials train on, which one of the workers makes if it is missing."""
+def prepared(run: Run, reporter: Reporter) -> Manifest:
+    """What is in the set that trials train on, which one of the workers makes if it is missing."""
     on = subset(run)
     while True:
         try:
-            return prepare_set(on.recipe.records(), on.records(), reporter).count("train")
+            return prepare_set(on.recipe.records(), on.records(), reporter)
         except locks.Busy:
             time.sleep(locks.PATIENCE_SECONDS)
 
 
-def _check_same(path: Path, wanted: Recipe) -> None:
-    """Trials of one study differ in nothing but what is searched."""
+def _check_same(path: Path, wanted: Recipe, records: str) -> None:
+    """Trials of one study differ in nothing but what is searched; `records` is the digest of their images."""
     searched = {dimension.key for dimension in spaces.parse(wanted.sweep.space)}
     made_with = {key: value for key, value in recipe.depends(wanted, "train").items() if key not in searched}
-    made_with |= {"sweep.space": sorted(wanted.sweep.space)}
-    before = files.read_json(path) if path.exists() else None
+    made_with |= {"sweep.space": sorted(wanted.sweep.space), "records": records}
+    before = {"records": records, **files.read_json(path)} if path.exists() else None  # earlier versions did not say
     if before is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(path, made_with)

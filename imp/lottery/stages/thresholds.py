@@ -39,7 +39,7 @@ def _replicate(run: Run, number: int, asked: Sequence[Fraction], last: int, repo
     table = files.read_json(replicate.thresholds) if replicate.thresholds.exists() else {}
     if replicate.quantiles() != _wanted(run, asked) or table.get("collapse") != run.recipe.thresholds.collapse:
         state = store.load_state(replicate.snapshot(last), slots=False)
-        patterns.check(run.recipe, lambda: [*state.weights, *state.statistics])
+        patterns.check(run, lambda: [*state.weights, *state.statistics])
         weights = masks.prunable(state, run.recipe.thresholds.scope, run.recipe.thresholds.exclude)
         with identity.claimed(replicate.masks, run.recipe, "thresholds"):
             run.adopt()

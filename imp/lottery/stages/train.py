@@ -26,6 +26,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[dic
     same steps give the same bits. Raises Failed when a dense network diverged, since nothing can be built on it.
     """
     planned = run.plan()
+    run.check_records()
     steps = planned.snapshot_steps()
     unfinished = [number for number in run.numbers() if not _is_complete(run.replicate(number), steps)]
     if unfinished:
@@ -51,12 +52,12 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
     if profile:
         profiling.check(profile)
     trainer = assembly.make_trainer(run, reporter)
-    patterns.check(run.recipe, lambda: [variable.path for variable in trainer.model.variables])
+    patterns.check(run, lambda: [variable.path for variable in trainer.model.variables])
     found = topology(trainer.model)
     for number in numbers:
         dense = run.replicate(number).dense
         task = _task(run, planned, number, trainer, profile if number == numbers[0] else None)
-        with identity.claimed(dense.folder, run.recipe, "train"):
+        with identity.claimed(dense.folder, run.recipe, "train", run.manifest().digest):
             run.adopt()
             if found and not run.replicate(number).topology.exists():
                 files.write_json(run.replicate(number).topology, found.to_json())
@@ -65,7 +66,6 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
                 tracker = partial(track, run.recipe, run.folder, dense.folder)
                 result = training.train(trainer, task, dense, reporter, tracker)
             if result and result["status"] == "done":
-                run.check_records(dense)
                 training.fill_in(trainer, task, result, reporter)
 
 
@@ -79,12 +79,7 @@ def _task(run: Run, planned: plan.Plan, number: int, trainer: "Trainer", profile
         last_step=planned.total_steps,
         order_seed=seed("order"),
         snapshots={step: run.replicate(number).snapshot(step) for step in planned.snapshot_steps()},
-        record={
-            "replicate": number,
-            "first_step": 0,
-            "epochs": planned.total_steps / planned.steps_per_epoch,
-            "records": run.manifest().digest,
-        },
+        record={"replicate": number, "first_step": 0, "epochs": planned.total_steps / planned.steps_per_epoch},
         profile=profile,
     )
 
@@ -94,6 +89,7 @@ def _checked(replicate: Replicate, reporter: Reporter) -> dict[str, Any]:
     result = replicate.dense.read_result() or {}
     if result["status"] != "done":
         raise Failed(f"{replicate.dense.folder} {result['status']}: {result['reason']}, and remove that folder")
+    replicate.dense.clear()
     final = result["final"]
     reporter.say(
         f"{replicate.folder.name} dense: validation {final['validation_accuracy']:.2%}, "

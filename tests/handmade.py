@@ -6,6 +6,7 @@ from fractions import Fraction
 from lottery import recipe
 from lottery.grids import parse_quantiles
 from lottery.jobs import Chain, Job, Round
+from lottery.run import Run
 
 STEPS = 900  # 20 epochs of 45 steps
 
@@ -51,6 +52,20 @@ def write(network, accuracy=None, status="done", first_step=0, early=None, **mor
 def dense(run, *accuracies, **more):
     for number, accuracy in enumerate(accuracies, 1):
         write(run.replicate(number).dense, accuracy, replicate=number, **more)
+
+
+def three_replicates(tmp_path):
+    """A run whose dense networks reach 90, 91 and 92 %; the grid is the quantiles 60 and 90 at 1ep."""
+    run = Run(tmp_path / "run", planned("60,90"))
+    dense(run, 0.90, 0.91, 0.92)
+    return run
+
+
+def one_chain(tmp_path):
+    """A run of one replicate, two rounds of `lr` from 1ep, and nothing one-shot."""
+    run = Run(tmp_path / "one", planned("", replicates=1, rounds={"levels": 2, "rewind": "1ep", "methods": ["lr"]}))
+    dense(run, 0.90)
+    return run
 
 
 def ticket(run, replicate, quantile, accuracy=None, step=45, variant="ticket", status="done", **more):

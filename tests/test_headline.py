@@ -1,7 +1,7 @@
 """The headline: down to which density tickets match the dense network, in sentences."""
 
 import pytest
-from handmade import all_replicates, dense, in_round, planned
+from handmade import all_replicates, dense, in_round, one_chain, planned, three_replicates
 
 from lottery.results import grouping, listing
 from lottery.results.headline import headline
@@ -13,20 +13,7 @@ def told(run):
     return headline(grouping.groups(rows, run.recipe.delta), run, rows)
 
 
-@pytest.fixture
-def run(tmp_path):
-    """Three replicates whose dense networks reach 90, 91 and 92 %; the grid is the quantiles 60 and 90 at 1ep."""
-    made = Run(tmp_path / "run", planned("60,90"))
-    dense(made, 0.90, 0.91, 0.92)
-    return made
-
-
-@pytest.fixture
-def one(tmp_path):
-    """One replicate, two rounds of `lr` from 1ep, and nothing one-shot."""
-    made = Run(tmp_path / "one", planned("", replicates=1, rounds={"levels": 2, "rewind": "1ep", "methods": ["lr"]}))
-    dense(made, 0.90)
-    return made
+run, one = pytest.fixture(three_replicates), pytest.fixture(one_chain)
 
 
 def test_the_headline_names_the_sparsest_winning_ticket_of_each_series(run):

@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
+from handmade import all_replicates, dense, in_round, in_rounds, one_chain, planned, three_replicates, ticket, write
 
 from data_prep.errors import InputError
 from lottery import journal
@@ -17,20 +17,7 @@ from lottery.stages import report
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.fixture
-def run(tmp_path):
-    """Three replicates whose dense networks reach 90, 91 and 92 %; the grid is the quantiles 60 and 90 at 1ep."""
-    made = Run(tmp_path / "run", planned("60,90"))
-    dense(made, 0.90, 0.91, 0.92)
-    return made
-
-
-@pytest.fixture
-def one(tmp_path):
-    """One replicate, two rounds of `lr` from 1ep, and nothing one-shot."""
-    made = Run(tmp_path / "one", planned("", replicates=1, rounds={"levels": 2, "rewind": "1ep", "methods": ["lr"]}))
-    dense(made, 0.90)
-    return made
+run, one = pytest.fixture(three_replicates), pytest.fixture(one_chain)
 
 
 def text(run, name):

@@ -14,7 +14,7 @@ import pytest
 from helpers import imp, refused
 
 from data_prep.errors import InputError
-from lottery import masks, overlap, recipe
+from lottery import masks, overlap, recipe, store
 from lottery.jobs import Chain
 from lottery.progress import Reporter
 from lottery.run import Run
@@ -351,6 +351,22 @@ def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_r
     assert len(warnings) == 1
     assert "in 3 of 3 pairs" in warnings[0]
     assert "(b, c, ...)" in warnings[0]
+
+
+def test_statistics_that_no_training_prunes_do_not_count(tmp_path):
+    run = Run(tmp_path, recipe.resolve({"replicates": 2, "thresholds": {"scope": "all"}}))
+    for number in (1, 2):
+        dense = run.replicate(number).dense
+        state = store.State(9, {"a": np.zeros(10)}, {"moving_mean": np.zeros(90)}, {})
+        store.save_state(run.replicate(number).snapshot(9), state)
+        dense.result.write_text(json.dumps({"status": "done", "step": 9}))
+        mask = {"a": kept(10, number), "moving_mean": np.ones(90, bool)}
+        masks.save(run.replicate(number).mask(Fraction(90)), mask, {})
+        run.replicate(number).thresholds.write_text(json.dumps({"quantiles": [{"quantile": 90}]}))
+
+    (group,) = compare.compare(run, QUIET)
+
+    assert [(member.whole.size, member.whole.overlap) for member in group.members] == [(10, 0.0)]
 
 
 def test_masks_are_compared_in_less_than_four_bytes_a_weight(make_run, monkeypatch):

@@ -308,6 +308,18 @@ def test_a_group_of_which_some_are_held_against_another_network_than_the_others_
     assert group.validation_accuracy == pytest.approx(0.915)
 
 
+def test_a_network_that_has_no_difference_does_not_say_what_the_others_are_held_against(pruned):
+    for number in (2, 3):
+        in_round(pruned, number, "lr", 1, 0.92)
+        in_round(pruned, number, "lr", 1, 0.91, variant="extended")
+    in_round(pruned, 1, "lr", 1, None, status="failed")  # and its `extended` is missing
+
+    group = next(group for group in groups_of(pruned) if (group.variant, group.method, group.level) == ("ticket", "lr", 1))
+
+    assert (group.against, group.count, group.planned) == ("extended", 2, 3)
+    assert group.difference == pytest.approx(0.01)
+
+
 def test_each_chain_has_its_own_headline(pruned):
     in_rounds(pruned, "weights", 1, 0.01)
     in_rounds(pruned, "weights", 2, 0.01)

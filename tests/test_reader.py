@@ -125,6 +125,40 @@ def test_what_is_not_there_is_an_input_error(results, call, words):
         call(results)
 
 
+@pytest.mark.parametrize("call", [lambda results: results.norms(), lambda results: results.prunable()])
+def test_a_dense_training_that_has_not_ended_has_no_last_step(retrained, tmp_path, call):
+    run = shutil.copytree(retrained / "runs/digits", tmp_path / "run")
+    (run / "replicate-1/train/result.json").unlink()
+
+    with pytest.raises(InputError, match=r"replicate-1/train is not finished: name the step of a snapshot"):
+        call(open_results(run))
+    assert open_results(run).norms(step=17).loc["in all", "count"]
+
+
+def test_images_of_another_set_are_refused(retrained, tmp_path, monkeypatch):
+    folder = shutil.copytree(retrained, tmp_path / "work", symlinks=True)
+    monkeypatch.chdir(folder)
+    (path,) = folder.glob("data/*/manifest.json")
+    content = json.loads(path.read_text())
+    for change, words in (
+        (content["made_with"] | {"split_seed": 1}, "split_seed"),
+        (content["made_with"], "was made from other images than those that are prepared"),
+    ):
+        content["shards"][0]["sha256"] = "0" * 64
+        path.write_text(json.dumps(content | {"made_with": change}))
+        with pytest.raises(InputError, match=words):
+            open_results("runs/digits").images("test")
+
+
+def test_a_damaged_ticket_says_what_to_remove(retrained, tmp_path):
+    run = shutil.copytree(retrained / "runs/digits", tmp_path / "run")
+    ticket = run / "replicate-1/retrain/q90-step-000017/ticket"
+    (ticket / "final.h5").write_bytes(b"damaged")
+
+    with pytest.raises(InputError, match=rf"final.h5 is damaged .*: remove {ticket}/result.json and run its stage again"):
+        open_results(run).network("q90-step-000017").weights()
+
+
 def test_no_run_is_an_input_error(here):
     with pytest.raises(InputError, match="there is no run"):
         open_results()

@@ -313,3 +313,19 @@ def test_a_run_has_its_environment_before_its_recipe(monkeypatch):
         adopted()
 
     assert not Path("run/recipe.toml").exists()  # so that the next command writes both
+
+
+def test_copies_that_somebody_keeps_beside_networks_are_none():
+    replicate = adopted().replicate(1)
+    names = ["retrain/q97.5-step-000034/ticket", "rounds/weights-step-000000/01/reinit"]
+    copies = [
+        "retrain/q97.5-step-000034.bak/ticket",
+        "retrain/q97.5-step-000034/ticket.old",
+        "rounds/weights-step-0.1/01/reinit",
+    ]
+    for name in [*names, *copies]:
+        (replicate.folder / name).mkdir(parents=True)
+        (replicate.folder / name).parent.joinpath("round.json").touch()
+
+    assert [network.folder for network in replicate.networks()] == [replicate.folder / name for name in names]
+    assert [level.folder for level in replicate.levels()] == [replicate.folder / "rounds/weights-step-000000/01"]

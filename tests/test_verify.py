@@ -12,6 +12,7 @@ from lottery import masks, recipe, store
 from lottery.jobs import Chain, Job, Round
 from lottery.progress import Reporter
 from lottery.run import Run
+from lottery.stages import verify as verifying
 from lottery.stages.verify import verify
 
 LAST = 12
@@ -207,6 +208,46 @@ def test_json_that_says_something_else_breaks_nothing(run, name, content):
     (run.folder / name).write_text(content)
 
     verify(run.folder, Reporter(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("replicate-1/thresholds.json", {"quantiles": [{"quantil": 50}]}),
+        ("replicate-1/thresholds.json", {"quantiles": [{"quantile": "many"}]}),
+        ("replicate-1/thresholds.json", {"quantiles": 5}),
+        ("replicate-1/train/result.json", {"status": "done"}),
+    ],
+)
+def test_json_that_does_not_say_what_it_should_is_named_and_the_others_are_checked(run, name, content):
+    (run.folder / name).write_text(json.dumps(content))
+    cut(run.folder / f"{TICKET}/final.h5")
+
+    found = problems(run)
+
+    assert sorted(found) == sorted([name, f"{TICKET}/final.h5"])
+    assert "does not say what it should" in found[name]
+
+
+def test_folders_that_are_links_are_checked_and_one_that_leads_back_ends(run, tmp_path):
+    (run.folder / "replicate-1").rename(tmp_path / "scratch")
+    (run.folder / "replicate-1").symlink_to(tmp_path / "scratch")
+    (run.folder / "itself").symlink_to(run.folder)
+    cut(tmp_path / "scratch/masks/q50.h5")
+
+    assert list(problems(run)) == ["replicate-1/masks/q50.h5"]
+
+
+def test_a_file_that_goes_while_others_are_checked_is_no_damage(run, monkeypatch):
+    """As a checkpoint does when its training ends."""
+    checkpoint = run.folder / "replicate-1/train/checkpoint.h5"
+    store.save(checkpoint, {}, {})
+    listed = verifying._files(run.folder)
+    monkeypatch.setattr(verifying, "_files", lambda folder: list(listed))
+    seen = list(verifying._run(run.folder))
+    checkpoint.unlink()
+
+    assert [verifying._problem(*check) for check in seen] == [None] * len(seen)
 
 
 def test_a_run_that_is_under_way_lacks_nothing(run):

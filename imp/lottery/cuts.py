@@ -7,7 +7,7 @@ from data_prep import files
 from lottery import densities, grids, identity, masks, ranking, store
 from lottery.jobs import Chain, Round
 from lottery.recipe import Recipe, Stage
-from lottery.run import Run
+from lottery.run import Level, Run
 
 
 def stage_of(job: Round) -> Stage:
@@ -26,16 +26,26 @@ def cut(run: Run, chain: Chain, level: int, last_step: int) -> masks.Mask:
     there = replicate.level(chain, level)
     if there.table.exists():
         identity.check_folder(there.folder, run.recipe)
-        return masks.load(there.mask)
+        return _load(there)
     with identity.claimed(there.folder, run.recipe, stage_of(Round(chain, level, "ticket"))):
-        before = masks.load(replicate.level(chain, level - 1).mask) if level > 1 else {}
-        source = replicate.network(Round(chain, level - 1, "ticket")).final if level > 1 else replicate.snapshot(last_step)
-        state = store.load_state(source, slots=False)
+        if level > 1:
+            before = _load(replicate.level(chain, level - 1))
+            ticket = replicate.network(Round(chain, level - 1, "ticket"))
+            with store.promised_by(ticket.result):
+                state = store.load_state(ticket.final, slots=False)
+        else:
+            before = {}
+            state = store.load_state(replicate.snapshot(last_step), slots=False)
         mask, table = prune(state, before, run.recipe)
         masks.save(there.mask, mask, {"level": level, "step": state.step})
         facts = {"level": level, "method": chain.method, "rewind_step": chain.step, **table}
         files.write_json(there.table, facts | densities.figures(mask, state, run.recipe, densities.topology_of(replicate)))
     return mask
+
+
+def _load(level: Level) -> masks.Mask:
+    with store.promised_by(level.table):
+        return masks.load(level.mask)
 
 
 def prune(state: store.State, before: masks.Mask, recipe: Recipe) -> tuple[masks.Mask, dict[str, Any]]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from data_prep import files
 from data_prep.errors import InputError
@@ -14,10 +14,12 @@ from data_prep.prepare import Settings, existing, settings_of
 from data_prep.records import Manifest, read_manifest
 from lottery import environment, identity, locks, plan, recipe
 from lottery.grids import parse_quantiles, quantile_name
-from lottery.jobs import Chain, Job, Round
+from lottery.jobs import Chain, Job, Round, Variant
 from lottery.recipe import Recipe
 
 ENDED = "done", "diverged"  # statuses of what needs no more training
+_LEVEL = re.compile(r"rounds/[a-z]+-step-\d+/\d+")
+_NETWORK = re.compile(rf"(retrain/q[\d.]+-step-\d+|{_LEVEL.pattern})/({'|'.join(get_args(Variant))})")
 ADOPT_SECONDS = 30.0  # that a command waits for others which write the same run's recipe
 
 
@@ -136,12 +138,17 @@ class Replicate:
 
     def levels(self) -> list["Level"]:
         """Every round of pruning whose mask there is, chain by chain."""
-        return [Level(path.parent) for path in sorted(self.folder.glob("rounds/*/*/round.json"))]
+        return [Level(folder) for folder in self._named(_LEVEL) if (folder / "round.json").exists()]
 
     def networks(self) -> list[Network]:
         """Every network under a mask that has been begun, of whatever grid."""
-        folders = (*self.folder.glob("retrain/*/*"), *self.folder.glob("rounds/*/*/*"))
-        return [Network(folder) for folder in sorted(folders) if folder.is_dir()]
+        return [Network(folder) for folder in self._named(_NETWORK)]
+
+    def _named(self, name: re.Pattern[str]) -> list[Path]:
+        """The folders called as ours are, sorted: a copy that somebody keeps beside them is none."""
+        places = (*self.folder.glob("retrain/*/*"), *self.folder.glob("rounds/*/*"), *self.folder.glob("rounds/*/*/*"))
+        found = [path for path in places if name.fullmatch(path.relative_to(self.folder).as_posix())]
+        return sorted(path for path in found if path.is_dir())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,13 +193,12 @@ class Run:
                 raise InputError(f"{replicate.dense.folder} diverged: {result['reason']}, and remove that folder")
             if result.get("status") != "done":
                 raise InputError(f"{replicate.dense.folder} holds no finished training: run {self.typed('train')} first")
-        self.check_records()
+        self.check_records(self.manifest())
 
-    def check_records(self) -> None:
-        """Raises InputError where a dense network of this run, whether chosen or not, is of other images than there are now."""
-        digest = self.manifest().digest
+    def check_records(self, manifest: Manifest) -> None:
+        """Raises InputError where a dense network of this run, whether chosen or not, is of other images than those."""
         for number in self.known_numbers():
-            identity.check_records(self.replicate(number).dense.folder, digest)
+            identity.check_records(self.replicate(number).dense.folder, manifest.digest)
 
     def jobs(self, planned: plan.Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
         """Every network to train under a mask, longest first: at all quantiles that a replicate has masks of (the recipe's

@@ -4,10 +4,11 @@ The sha256 of everything else stands in the user block, the first 512 bytes, whi
 before HDF5 sees the file: a single flipped bit in HDF5's own structures can crash or hang it.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -86,6 +87,15 @@ def load(path: Path, only: Sequence[str] | None = None) -> tuple[dict[str, Array
         with h5py.File(file, "r") as content:
             attributes = {name: _plain(value) for name, value in content.attrs.items()}
             return {name: _arrays(group) for name, group in content.items() if only is None or name in only}, attributes
+
+
+@contextlib.contextmanager
+def promised_by(table: Path) -> Iterator[None]:
+    """Says of a file that is missing or damaged that `table` is to go, which would else count as a sign that it is there."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{str(error).rpartition(': ')[0]}: remove {table} and run its stage again") from None
 
 
 def _arrays(group: h5py.Group) -> Arrays:

@@ -1,12 +1,11 @@
-"""Tables for a terminal, or for a log file, where they are as wide as they need to be."""
+"""Tables, for people: as wide as they need to be, since a figure that is cut says nothing."""
 
 import csv
 import io
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-LOG_WIDTH = 200
+WIDEST = 10_000
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -19,8 +18,9 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str
         table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    width = None if sys.stdout.isatty() else LOG_WIDTH
-    Console(width=width, highlight=False, markup=False).print(table)
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
+    console.print(table)
 
 
 def percent(share: float | None) -> str:

@@ -49,7 +49,7 @@ def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.
 
     It computes in float32, whatever it was trained in, from images of float32 [batch, *shape], scaled as in training, to
     logits [batch, classes]; TensorFlow Lite's takes one image at a time. Raises InputError when the format cannot hold the
-    network, and Failed when what was read back answers differently.
+    network, and Failed when what was read back answers differently from the network that `model.name` builds now.
     """
     with _on_cpu(), _quietly():
         network = rebuilt(model, shape, classes, state)

@@ -69,8 +69,10 @@ def groups(found: Sequence[Row], delta: float) -> list[Group]:
 def _group(members: list[Row], delta: float) -> Group:
     first, finished = members[0], [row for row in members if row["status"] == "done"]
     accuracies = [row["validation_accuracy"] for row in finished]
-    alike = len({row["against"] for row in finished}) < 2  # not some held against the dense network, some against another
-    differences = [row["difference"] for row in finished if row["difference"] is not None] if alike else []
+    held = [row for row in finished if row["difference"] is not None]
+    against = {row["against"] for row in held} or {first["against"]}
+    alike = len(against) == 1  # not some held against the dense network, some against another
+    differences = [row["difference"] for row in held] if alike else []
     low, high = verdicts.bounds(differences)
     verdict = verdicts.judge(differences, delta) if len(differences) == len(members) else "undecided"
     return Group(
@@ -89,7 +91,7 @@ def _group(members: list[Row], delta: float) -> Group:
         test_accuracy=_mean([row["test_accuracy"] for row in finished]),
         early_step=_mean([row["least_validation_loss_step"] for row in finished]),
         early_test_accuracy=_mean([row["test_accuracy_there"] for row in finished]),
-        against=first["against"] if alike else None,
+        against=against.pop() if alike else None,
         difference=_mean(differences),
         low=low,
         high=high,

@@ -3,11 +3,12 @@
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from data_prep.errors import InputError
-from lottery import store
+from lottery import masks, store
 from lottery.run import Network, Replicate, Run
 
 DENSE = "dense"
@@ -32,13 +33,33 @@ def trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") ->
     if result["status"] != "done":
         reason = str(result.get("reason", "see `imp status`")).strip().splitlines()[-1]
         raise InputError(f"{network.folder} is {result['status']} ({reason}): take another, or train it again")
-    path = place.snapshot(result["step"]) if ticket == DENSE else network.final
-    state = store.load_state(path, slots=bool(run.recipe.train.ema))
+    slots = bool(run.recipe.train.ema)
+    if ticket == DENSE:
+        state = store.load_state(place.snapshot(result["step"]), slots)
+    else:
+        with store.promised_by(network.result):
+            state = store.load_state(network.final, slots)
     if run.recipe.train.ema:
         weights = {path: state.slots[f"ema/{path}"] for path in state.weights}
         statistics = {path: state.slots.get(f"ema/{path}", array) for path, array in state.statistics.items()}
         state = dataclasses.replace(state, weights=weights, statistics=statistics)
     return result, state
+
+
+def trained_part(run: Run, place: Replicate) -> Callable[[masks.Mask], masks.Mask]:
+    """What makes of a mask the one that networks are trained under: without the statistics that scope `all` ranks, too."""
+    if run.recipe.thresholds.scope != "all":
+        return lambda mask: mask
+    weights = store.load_state(place.snapshot(end(place)), slots=False).weights
+    return lambda mask: masks.trainable_part(mask, weights)
+
+
+def end(place: Replicate) -> int:
+    """The last step of a dense training. Raises InputError while there is none."""
+    result = place.dense.read_result() or {}
+    if result.get("status") != "done":
+        raise InputError(f"{place.dense.folder} is not finished: name the step of a snapshot, or run `imp train`")
+    return int(result["step"])
 
 
 def snapshot(place: Replicate, step: int, slots: bool = True) -> store.State:

@@ -20,6 +20,7 @@ import pandas
 
 from data_prep import files, records
 from data_prep.errors import InputError
+from data_prep.prepare import existing
 from lottery import densities, journal, masks, norms, store
 from lottery.recipe import Recipe
 from lottery.results import listing, lookup
@@ -91,11 +92,12 @@ class Trained:
         return _norms(self.state(), self.run.recipe, quantiles)
 
     def model(self) -> "keras.Model":
-        """The network in float32, with these weights. It takes images as `Results.images` gives them and returns logits."""
+        """The network in float32, with these weights, built as `model.name` builds it now. It takes images as `Results.images`
+        gives them and returns logits."""
         start_tensorflow()
         from lottery.engine import formats
 
-        manifest = records.read_manifest(_records(self.run))
+        manifest = _manifest(self.run, _records(self.run))
         return formats.rebuilt(self.run.recipe.model, manifest.shape, len(manifest.classes), self.state())
 
 
@@ -160,15 +162,17 @@ class Results:
     def norms(self, step: int | None = None, replicate: int = 1, quantiles: Iterable[float] = QUANTILES) -> pandas.DataFrame:
         """Magnitudes of the raw prunable weights of the dense network after `step` steps (at its end unless told otherwise):
         a row for each variable and one for all of them, with `count`, `zeros`, `min`, `max`, `mean`, `norm`, `q50`, ..."""
-        last = max(self.snapshots(replicate), default=0)
-        return _norms(self.snapshot(last if step is None else step, replicate), self.recipe, quantiles)
+        return _norms(self._dense(step, replicate), self.recipe, quantiles)
 
     def prunable(self, step: int | None = None, replicate: int = 1) -> store.Arrays:
         """The raw weights of the dense network that the recipe's scope ranks, after `step` steps (at its end unless told
         otherwise): path -> array, BatchNorm statistics among them with scope `all`."""
-        last = max(self.snapshots(replicate), default=0)
         settings = self.recipe.thresholds
-        return masks.prunable(self.snapshot(last if step is None else step, replicate), settings.scope, settings.exclude)
+        return masks.prunable(self._dense(step, replicate), settings.scope, settings.exclude)
+
+    def _dense(self, step: int | None, replicate: int) -> store.State:
+        place = lookup.replicate(self.run, replicate)
+        return lookup.snapshot(place, lookup.end(place) if step is None else step)
 
     def quantiles(self, replicate: int = 1) -> list[float]:
         """The quantiles of which a replicate has masks, ascending."""
@@ -186,14 +190,15 @@ class Results:
         )
 
     def mask(self, quantile: float, replicate: int = 1) -> masks.Mask:
-        """The mask of a quantile: path -> array of booleans, True where a weight is kept."""
+        """The mask of a quantile: path -> array of booleans, True where a weight is kept; with scope `all` also of BatchNorm
+        statistics, which no training prunes."""
         return masks.load(lookup.replicate(self.run, replicate).mask(Fraction(str(quantile))))
 
     def images(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Images (float32, [n, height, width, channels], scaled as in training) and labels (int32, [n]) of `train`,
-        `validation` or `test`."""
+        `validation` or `test`. Raises InputError where those that lie there are not what the run was trained on."""
         folder = _records(self.run)
-        images, labels = records.read_split(folder, records.read_manifest(folder), split)
+        images, labels = records.read_split(folder, _manifest(self.run, folder), split)
         data = self.recipe.data
         mean, deviation = (np.asarray(values, np.float32) for values in (data.mean, data.deviation))
         return (images / np.float32(255) - mean) / deviation, labels
@@ -209,6 +214,12 @@ def _records(run: Run) -> Path:
     folder = run.records()
     beside = run.folder.resolve().parent.parent / folder
     return folder if folder.exists() or not beside.exists() else beside
+
+
+def _manifest(run: Run, folder: Path) -> records.Manifest:
+    manifest = existing(run.recipe.records(), folder)
+    run.check_records(manifest)
+    return manifest
 
 
 def _frame(networks: Iterable[Network], keys: Iterable[dict[str, Any]]) -> pandas.DataFrame:

@@ -12,6 +12,7 @@ from data_prep import files
 from lottery import densities, journal, masks, norms, store
 from lottery.grids import quantile_name
 from lottery.jobs import FROM_SCRATCH
+from lottery.results import lookup
 from lottery.results.grouping import Group
 from lottery.results.listing import Row, place
 from lottery.run import Run
@@ -88,12 +89,11 @@ def _masks(run: Run, number: int) -> Iterator[tuple[str, str, masks.Mask]]:
     replicate = run.replicate(number)
     found = [("oneshot", f"q{quantile_name(quantile)}", replicate.mask(quantile)) for quantile in replicate.quantiles()]
     found += [(level.folder.parent.name, f"round {int(level.folder.name)}", level.mask) for level in replicate.levels()]
-    ranks_statistics = found and run.recipe.thresholds.scope == "all"
-    last = max(replicate.snapshot_steps(), default=0)
-    weights = store.load_state(replicate.snapshot(last), slots=False).weights if ranks_statistics else {}
+    if not found:
+        return
+    trained_part = lookup.trained_part(run, replicate)
     for source, name, path in found:
-        mask = masks.load(path)
-        yield source, name, masks.trainable_part(mask, weights) if ranks_statistics else mask
+        yield source, name, trained_part(masks.load(path))
 
 
 def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:

@@ -18,6 +18,7 @@ from data_prep.errors import InputError
 from lottery import grids, masks
 from lottery.overlap import FIGURES, SHARES, Overlap, Packed, overlaps, pack, total
 from lottery.progress import Reporter
+from lottery.results import lookup
 from lottery.run import Level, Replicate, Run
 
 Item = TypeVar("Item")
@@ -206,7 +207,7 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
     found = sources(run)
     if not found:
         raise InputError(f"{run.folder} has no masks yet: run `imp thresholds` first")
-    read = _reader(found)
+    read = _reader(run, found)
     wanted = pairs(found, lambda source: read(source).density)
     if all(pair.kind == "levels" for pair in wanted):
         raise InputError(
@@ -225,10 +226,15 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
     ]
 
 
-def _reader(found: Sequence[Source]) -> Callable[[Source], Packed]:
-    """A function that reads a mask, and keeps the last ones it read."""
-    held = HELD_BYTES // max(1, pack(masks.load(found[0].path)).nbytes)
-    return functools.lru_cache(max(3, held))(lambda source: pack(masks.load(source.path)))
+def _reader(run: Run, found: Sequence[Source]) -> Callable[[Source], Packed]:
+    """A function that reads a mask as networks are trained under it, and keeps the last ones it read."""
+    trained_part = lookup.trained_part(run, run.replicate(found[0].replicate))
+
+    def read(source: Source) -> Packed:
+        return pack(trained_part(masks.load(source.path)))
+
+    held = HELD_BYTES // max(1, read(found[0]).nbytes)
+    return functools.lru_cache(max(3, held))(read)
 
 
 def _compared(pair: Pair, within: Source | None, read: Callable[[Source], Packed]) -> Comparison:

@@ -133,7 +133,7 @@ def _weights(run: Run, state: store.State, scope: Scope | None, layers: Sequence
 
 def _step(run: Run, place: Replicate, at: str) -> int:
     if at == END:
-        return max(place.snapshot_steps(), default=0)
+        return lookup.end(place)
     point = grids.parse_point(at)
     if point.unit == "it":
         return int(point.amount)

@@ -28,7 +28,8 @@ class Exported:
 
     `density` is over the prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0. `averaged` tells whether
     they are averages over the training (`train.ema`). `test_accuracy` is the one of the training's end. `difference` is the
-    largest of the file's outputs from the trained network's, as a share of the largest output (0.0 for arrays).
+    largest of the file's outputs from those of the network that `model.name` builds now with these weights, as a share of the
+    largest output (0.0 for arrays).
     """
 
     path: str

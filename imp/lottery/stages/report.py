@@ -38,7 +38,8 @@ COSTS = ("networks", "trained", "epochs", "device time", "each")
 
 DIFFERENCE_EXPLAINED = (
     "difference: in points of validation accuracy, the mean over replicates, and in brackets its lower and its upper one-sided "
-    "95 % t bound, by which the verdict goes (a two-sided 95 % interval is wider)."
+    "95 % t bound, by which the verdict goes (a two-sided 95 % interval is wider). It is over seeds, for these validation "
+    "images, which all replicates share: look at the test images too."
 )
 CONTRASTS_EXPLAINED = (
     "Means over replicates that have both, in points (steps in the last column), with two-sided 95 % Student t intervals; "

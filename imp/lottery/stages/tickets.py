@@ -3,7 +3,6 @@
 import dataclasses
 import traceback
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from data_prep import files
@@ -108,18 +107,20 @@ class Worker:
         which counts as that point of the schedule."""
         if job.variant in FROM_SCRATCH:
             return self.trainer.drawn(self._seed(job, "initialisation"))
-        state = store.load_state(self._source(job))
+        state = self._source(job)
         slots = state.slots if self.run.recipe.retrain.slots == "restore" else {}
         return dataclasses.replace(state, step=job.step, slots=slots)
 
-    def _source(self, job: AnyJob) -> Path:
+    def _source(self, job: AnyJob) -> store.State:
         replicate = self.run.replicate(job.replicate)
         if not isinstance(job, Round) or job.chain.method not in GOING_ON:
-            return replicate.snapshot(job.step)
+            return store.load_state(replicate.snapshot(job.step))
         before = Round(job.chain, job.level - 1, "extended" if job.variant == "extended" else "ticket")
         if before.level == 0 or job.variant == "shuffle":  # which needs weights where the rounds before have none
-            return replicate.snapshot(self.planned.total_steps)
-        return replicate.network(before).final
+            return store.load_state(replicate.snapshot(self.planned.total_steps))
+        network = replicate.network(before)
+        with store.promised_by(network.result):
+            return store.load_state(network.final)
 
     def _seed(self, job: AnyJob, purpose: str) -> int:
         """A seed that all rewind points of a mask share."""

@@ -26,7 +26,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[dic
     same steps give the same bits. Raises Failed when a dense network diverged, since nothing can be built on it.
     """
     planned = run.plan()
-    run.check_records()
+    run.check_records(run.manifest())
     steps = planned.snapshot_steps()
     unfinished = [number for number in run.numbers() if not _is_complete(run.replicate(number), steps)]
     if unfinished:

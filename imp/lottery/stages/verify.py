@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
@@ -12,7 +13,7 @@ from data_prep import files, records
 from data_prep.errors import InputError, one_line
 from lottery import recipe, store
 from lottery.progress import Reporter
-from lottery.run import Level, Network, Replicate
+from lottery.run import Network, Replicate
 
 Check = tuple[Path, Callable[[], object]]
 
@@ -69,29 +70,57 @@ def _records(folder: Path) -> Iterator[Check]:
 def _run(folder: Path) -> Iterator[Check]:
     if not (folder / "recipe.toml").exists():
         yield folder / "recipe.toml", partial(recipe.load, folder / "recipe.toml")
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(_files(folder)):
         if path.suffix in _READERS and path.is_file() and not path.name.startswith("."):
-            yield path, partial(_READERS[path.suffix], path)
+            yield path, partial(_read, path)
     for replicate in map(Replicate, sorted(folder.glob("replicate-*"))):
-        for path, promised_by in _promised(replicate):
-            if not path.exists():
-                yield path, partial(_refuse, f"{path} is missing, though {promised_by} is there: remove that and run its stage")
+        for source, promised in _promises(replicate):
+            try:
+                missing = [path for path in promised() if not path.exists()]
+            except (KeyError, TypeError, ValueError, AttributeError):
+                yield source, partial(_refuse, f"{source} does not say what it should: remove it and run its stage again")
+                continue
+            for path in missing:
+                yield path, partial(_refuse, f"{path} is missing, though {source} is there: remove that and run its stage")
 
 
-def _promised(replicate: Replicate) -> Iterator[tuple[Path, Path]]:
-    """Files, each with the one that was written after it and says that it is there."""
-    for row in _content(replicate.thresholds).get("quantiles", ()):
-        yield replicate.mask(Fraction(str(row["quantile"]))), replicate.thresholds
-    dense = _content(replicate.dense.result)
-    if dense.get("status") == "done":
-        yield replicate.dense.metrics, replicate.dense.result
-        yield replicate.snapshot(dense["step"]), replicate.dense.result
-    for level in (Level(path.parent) for path in sorted(replicate.folder.glob("rounds/*/*/round.json"))):
-        yield level.mask, level.table
+def _files(folder: Path) -> Iterator[Path]:
+    """The files below `folder`, in folders that are links too; one that leads back is not entered again."""
+    entered = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        entered.add(os.path.realpath(place))
+        folders[:] = [name for name in folders if os.path.realpath(os.path.join(place, name)) not in entered]
+        yield from (Path(place, name) for name in names)
+
+
+def _read(path: Path) -> None:
+    """What was there when the list was made may be gone: a training that ended removes its checkpoint."""
+    if path.exists():
+        _READERS[path.suffix](path)
+
+
+def _promises(replicate: Replicate) -> Iterator[tuple[Path, Callable[[], list[Path]]]]:
+    """Files that are written after others and say that these are there, each with what gives those."""
+    yield replicate.thresholds, partial(_masks, replicate)
+    yield replicate.dense.result, partial(_dense, replicate)
+    for level in replicate.levels():
+        yield level.table, partial(list, [level.mask])
     for network in replicate.networks():
-        if _content(network.result).get("status") == "done":
-            yield network.metrics, network.result
-            yield network.final, network.result
+        yield network.result, partial(_trained, network, [network.metrics, network.final])
+
+
+def _masks(replicate: Replicate) -> list[Path]:
+    return [replicate.mask(Fraction(str(row["quantile"]))) for row in _content(replicate.thresholds).get("quantiles", ())]
+
+
+def _dense(replicate: Replicate) -> list[Path]:
+    dense = replicate.dense
+    step = _content(dense.result)["step"] if _content(dense.result).get("status") == "done" else 0
+    return _trained(dense, [dense.metrics, replicate.snapshot(int(step))])
+
+
+def _trained(network: Network, files_of_it: list[Path]) -> list[Path]:
+    return files_of_it if _content(network.result).get("status") == "done" else []
 
 
 def _content(path: Path) -> dict[str, Any]:

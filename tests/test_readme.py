@@ -29,7 +29,8 @@ DAILY = [
     "imp status",
     "imp explore --snapshots",
     "imp export --ticket q90-step-000034 --to keras",
-    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --with-ft ulfm -n 3 imp retrain",
+    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+    "mpirun --oversubscribe --bind-to none --with-ft ulfm -n 3 imp retrain",
     "imp slurm retrain --nodes 20 --gpus-per-node 4 --time 4:00:00 --submit",
     "imp slurm retrain --array 20 --gpus-per-node 1 --time 4:00:00 --submit",
 ]

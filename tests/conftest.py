@@ -3,7 +3,7 @@ import shutil
 import signal
 
 import pytest
-from helpers import LENET, ROOT, imp
+from helpers import LENET, ROOT, imp, tiny_set
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C, and so would all it starts
@@ -76,3 +76,10 @@ def here(tmp_path, monkeypatch):
     monkeypatch.delenv("IMP_RUN", raising=False)
     monkeypatch.delenv("IMP_DATA", raising=False)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def uneven(tmp_path_factory):
+    """1,311 training images in shards of 600: blocks of 250, 250, 100, 250, 250, 100, 111."""
+    folder = tmp_path_factory.mktemp("records")
+    return folder, tiny_set(folder, train=1311, others=411, per_shard=600)

@@ -141,3 +141,10 @@ def empty(path: Path) -> None:
 def file_bytes(folder: Path) -> dict[str, bytes]:
     """What lies in a folder, hidden files too, byte for byte."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def kept(size, *places):
+    """A mask of `size` weights that keeps those at `places`."""
+    mask = np.zeros(size, bool)
+    mask[list(places)] = True
+    return mask

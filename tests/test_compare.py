@@ -1,9 +1,7 @@
-"""Overlap of masks: known answers on masks made by hand, chance where they are drawn at random, and the command on a run."""
+"""Comparing the masks of a run: which with which, what is marked, and the command."""
 
 import csv
-import itertools
 import json
-import math
 import subprocess
 import sys
 import tracemalloc
@@ -11,153 +9,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import imp, refused
+from helpers import imp, kept, refused
 
-from data_prep.errors import InputError
-from lottery import masks, overlap, recipe, store
+from lottery import masks, recipe, store
 from lottery.jobs import Chain
 from lottery.progress import Reporter
 from lottery.run import Run
 from lottery.stages import compare
 
 QUIET = Reporter(quiet=True)
-
-
-def overlaps(first, second):
-    return overlap.overlaps(
-        *(overlap.pack({path: np.array(kept, bool) for path, kept in mask.items()}) for mask in (first, second))
-    )
-
-
-def whole(first, second):
-    return overlap.total(overlaps(first, second).values())
-
-
-def kept(size, *places):
-    mask = np.zeros(size, bool)
-    mask[list(places)] = True
-    return mask
-
-
-def test_identical_masks_share_everything():
-    found = whole({"a": kept(10, 1, 2, 3, 9)}, {"a": kept(10, 1, 2, 3, 9)})
-
-    assert (found.overlap, found.jaccard, found.shared) == (1, 1, 4)
-    assert found.density_first == found.density_second == 0.4
-    assert (found.expected, found.overlap_by_chance) == (1.6, 0.4)
-    assert found.jaccard_by_chance == 1.6 / 6.4
-    assert found.excess_sd == pytest.approx(2.4 / math.sqrt(4 * 4 * 6 * 6 / (10 * 10 * 9)))
-
-
-def test_disjoint_masks_share_nothing():
-    found = whole({"a": kept(8, 0, 1)}, {"a": kept(8, 5, 6, 7)})
-
-    assert (found.overlap, found.jaccard, found.shared) == (0, 0, 0)
-    assert found.overlap_by_chance == 3 / 8
-    assert found.excess_sd < 0
-
-
-def test_of_nested_masks_the_sparser_is_all_in_the_denser():
-    found = whole({"a": kept(20, *range(10))}, {"a": kept(20, 2, 5)})
-
-    assert (found.overlap, found.jaccard) == (1, 0.2)
-    assert found.overlap_by_chance == 0.5
-
-
-def test_variables_are_added_up_each_with_its_own_densities():
-    first = {"a": kept(4, 0, 1, 2, 3), "b": kept(9, 0)}
-    second = {"b": kept(9, 0, 1, 2), "a": kept(4, 0)}
-    layers = overlaps(first, second)
-    found = overlap.total(layers.values())
-
-    assert {path: layer.shared for path, layer in layers.items()} == {"a": 1, "b": 1}
-    assert (found.size, found.kept_first, found.kept_second, found.shared) == (13, 5, 4, 2)
-    assert found.expected == pytest.approx(1 + 1 / 3)
-    assert found.overlap == 0.5
-    assert found.overlap_by_chance == pytest.approx((1 + 1 / 3) / 4)
-    assert found.variance == pytest.approx(1 / 3 * 2 / 3)  # of one weight in nine; `a` leaves nothing to chance
-
-
-@pytest.mark.parametrize(
-    ("size", "first", "second"), [(1, 1, 1), (1, 1, 0), (2, 1, 1), (5, 2, 3), (6, 6, 2), (6, 0, 4), (7, 4, 4)]
-)
-def test_chance_is_what_all_draws_have_on_average(size, first, second):
-    draws = [
-        len(set(one) & set(other))
-        for one in itertools.combinations(range(size), first)
-        for other in itertools.combinations(range(size), second)
-    ]
-
-    assert overlap.by_chance(size, first, second) == pytest.approx((np.mean(draws), np.var(draws)))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_masks_drawn_at_random_overlap_as_by_chance(seed):
-    rng = np.random.default_rng(seed)
-    shapes = {"conv": (3, 3, 16, 33), "dense": (129, 65), "narrow": (7,)}
-    first, second = ({path: rng.random(shape) < share for path, shape in shapes.items()} for share in (0.3, 0.1))
-
-    found = whole(first, second)
-
-    assert abs(found.excess_sd) < 3
-    assert found.shared == sum(int((first[path] & second[path]).sum()) for path in shapes)
-    assert found.jaccard == found.shared / sum(int((first[path] | second[path]).sum()) for path in shapes)
-    assert found.jaccard == pytest.approx(found.jaccard_by_chance, rel=0.2)
-    assert all(abs(layer.excess_sd) < 3 for layer in overlaps(first, second).values() if layer.excess_sd is not None)
-
-
-def test_masks_shuffled_within_layers_are_spread_as_the_hypergeometric_says():
-    rng = np.random.default_rng(0)
-    mask = {"a": rng.random((40, 10)) < 0.3, "b": rng.random(900) < 0.05}
-
-    excess = [whole(mask, masks.shuffle(mask, seed)).excess_sd for seed in range(400)]
-
-    assert abs(np.mean(excess)) < 3 / math.sqrt(400)
-    assert np.std(excess) == pytest.approx(1, abs=0.15)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "overlap", "jaccard"),
-    [
-        ([True], [True], 1, 1),
-        ([True], [False], None, 0),
-        ([False], [False], None, None),
-        ([], [], None, None),
-        (np.array(True), np.array(True), 1, 1),
-        ([True] * 11, [True] * 11, 1, 1),
-        ([True] * 4, [True, False, False, False], 1, 0.25),
-        ([[False] * 3] * 2, [[True] * 3] * 2, None, 0),
-    ],
-    ids=[
-        "one kept",
-        "one kept in one",
-        "one pruned",
-        "no weights",
-        "no axes",
-        "all kept",
-        "all kept in one",
-        "nothing kept in one",
-    ],
-)
-def test_where_nothing_is_left_to_chance_there_is_no_excess(first, second, overlap, jaccard):
-    found = whole({"a": first}, {"a": second})
-
-    assert (found.overlap, found.jaccard, found.excess_sd) == (overlap, jaccard, None)
-    assert found.overlap_by_chance == overlap
-    assert found.jaccard_by_chance == jaccard
-
-
-def test_only_variables_in_both_masks_count():
-    layers = overlaps({"a": kept(4, 0), "only": kept(4, 1)}, {"a": kept(4, 0), "other": kept(9, 1)})
-
-    assert list(layers) == ["a"]
-
-
-def test_masks_of_different_networks_are_refused():
-    with pytest.raises(InputError, match="a is 2x3 and 3x2 in the two masks"):
-        overlaps({"a": np.ones((2, 3))}, {"a": np.ones((3, 2))})
-    with pytest.raises(InputError, match="no variable in common"):
-        overlaps({"a": np.ones(3)}, {"b": np.ones(3)})
 
 
 @pytest.fixture

@@ -238,15 +238,14 @@ def test_folders_that_are_links_are_checked_and_one_that_leads_back_ends(run, tm
     assert list(problems(run)) == ["replicate-1/masks/q50.h5"]
 
 
-def test_a_file_that_goes_while_others_are_checked_is_no_damage(run, monkeypatch):
+def test_a_file_that_goes_while_others_are_checked_is_no_damage(run):
     """As a checkpoint does when its training ends."""
     checkpoint = run.folder / "replicate-1/train/checkpoint.h5"
     store.save(checkpoint, {}, {})
-    listed = verifying._files(run.folder)
-    monkeypatch.setattr(verifying, "_files", lambda folder: list(listed))
     seen = list(verifying._run(run.folder))
     checkpoint.unlink()
 
+    assert checkpoint in dict(seen)
     assert [verifying._problem(*check) for check in seen] == [None] * len(seen)
 
 

@@ -77,7 +77,8 @@ def _conclude(run: Run, found: Sequence[Group], undecided: Sequence[Group], repo
         after = max(pair.count for pair in undecided)
         reporter.say(f"after {count_of(after, 'replicate')} still undecided: {count_of(len(undecided), 'pair')}")
     if unfinished := [pair for pair in found if pair.count < pair.planned]:
-        failed = {row["replicate"] for row in listing.rows(run) if row["status"] == "failed"}
+        rows = [row for row in listing.rows(run) if row["method"] == "oneshot"]  # what `retrain` trains
+        failed = {row["replicate"] for row in rows if row["status"] == "failed"}
         again = f"; {dataclasses.replace(run, chosen=tuple(sorted(failed))).typed('retrain')} tries those that failed again"
         reporter.say(
             f"undecided, because a network is missing, failed or diverged: {count_of(len(unfinished), 'pair')}"

@@ -1,0 +1,110 @@
+"""Averages of weights and statistics: what they follow, what is evaluated with them, and what is saved."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tiny import CPUS, STEPS, initial, same
+
+from data_prep.errors import InputError
+from lottery.recipe import Model
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+
+@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
+def test_an_average_begins_at_the_weights_and_follows_them(make_trainer, devices):
+    trainer = make_trainer(devices=devices, ema=0.3, precision="float64")
+    state = initial()
+    trainer.load(state)
+    expected = {path: array.astype(np.float64) for path, array in state.weights.items()}
+
+    for step in range(STEPS):
+        found = trainer.state(step)
+        for path, average in expected.items():
+            np.testing.assert_allclose(found.slots[f"ema/{path}"], average, rtol=1e-12, atol=1e-12)
+        trainer.advance(step, step + 1, order_seed=0)
+        weights = trainer.state(step + 1).weights
+        kept = min(0.3, (2 + step) / (11 + step))  # faster at first, so that the weights begun with are soon forgotten
+        expected = {path: kept * average + (1 - kept) * weights[path] for path, average in expected.items()}
+
+
+@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
+def test_the_statistics_of_batchnorm_are_averaged_as_the_weights_are(make_trainer, devices):
+    model = Model(name="tiny:local")
+    trainer = make_trainer(model, devices=devices, maskable=(), ema=0.3, precision="float64")
+    state = initial(model=model)
+    trainer.load(state)
+    expected = {path: array.astype(np.float64) for path, array in state.statistics.items()}
+    assert expected
+
+    for step in range(STEPS):
+        trainer.advance(step, step + 1, order_seed=0)
+        found = trainer.state(step + 1)
+        kept = min(0.3, (2 + step) / (11 + step))
+        expected = {path: kept * average + (1 - kept) * found.statistics[path] for path, average in expected.items()}
+        for path, average in expected.items():
+            np.testing.assert_allclose(found.slots[f"ema/{path}"], average, rtol=1e-12, atol=1e-12)
+
+
+def test_averages_are_evaluated_with_the_statistics_that_are_theirs(make_trainer):
+    model = Model(name="tiny:local")
+    trainer, plain = (make_trainer(model, maskable=(), learning_rate=0.1, **more) for more in ({"ema": 0.9}, {}))
+    trainer.load(initial(model=model))
+    trainer.advance(0, STEPS, order_seed=0)
+    before = trainer.state(STEPS)
+    averages = {
+        group: {path: before.slots[f"ema/{path}"] for path in getattr(before, group)} for group in ("weights", "statistics")
+    }
+
+    found = trainer.evaluate("validation")
+
+    assert same(trainer.state(STEPS), before)
+    plain.load(dataclasses.replace(before, **averages, slots={}))
+    assert found.loss == pytest.approx(plain.evaluate("validation").loss, rel=1e-6)
+    plain.load(dataclasses.replace(before, weights=averages["weights"], slots={}))
+    assert abs(plain.evaluate("validation").loss - found.loss) > 1e-3
+
+
+@pytest.mark.parametrize("path", ["fc1/kernel", "ema/fc1/kernel"])
+def test_an_average_is_not_begun_where_something_is_missing(make_trainer, path):
+    trainer = make_trainer(ema=0.9)
+    trainer.load(initial())
+    state = trainer.state(0)
+    without = {
+        group: {name: array for name, array in getattr(state, group).items() if name != path} for group in ("weights", "slots")
+    }
+
+    with pytest.raises(InputError, match="the saved network is not this one"):
+        trainer.load(dataclasses.replace(state, **without))
+
+
+@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
+def test_accuracies_are_those_of_the_averages_and_what_is_saved_is_raw(make_trainer, devices):
+    trainer, plain = make_trainer(devices=devices, ema=0.9, learning_rate=0.02), make_trainer()
+    trainer.load(initial())
+    trainer.advance(0, STEPS, order_seed=0)
+    before = trainer.state(STEPS)
+    averages = {path: before.slots[f"ema/{path}"] for path in before.weights}
+
+    found = trainer.evaluate("validation")
+
+    assert same(trainer.state(STEPS), before)
+    plain.load(dataclasses.replace(before, weights=averages, slots={}))
+    expected = plain.evaluate("validation")
+    assert (found.loss, found.accuracy) == pytest.approx((expected.loss, expected.accuracy), rel=1e-6)
+    plain.load(dataclasses.replace(before, slots={}))
+    assert abs(plain.evaluate("validation").loss - found.loss) > 1e-3
+
+
+def test_an_evaluation_that_fails_puts_the_raw_weights_back(make_trainer, monkeypatch):
+    trainer = make_trainer(ema=0.9)
+    trainer.load(initial())
+    trainer.advance(0, 2, order_seed=0)
+    before = trainer.state(2)
+    monkeypatch.setattr(trainer._step, "evaluations", lambda rows, weights: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        trainer.evaluate("test")
+
+    assert same(trainer.state(2), before)

@@ -329,3 +329,13 @@ def test_copies_that_somebody_keeps_beside_networks_are_none():
 
     assert [network.folder for network in replicate.networks()] == [replicate.folder / name for name in names]
     assert [level.folder for level in replicate.levels()] == [replicate.folder / "rounds/weights-step-000000/01"]
+
+
+def test_a_replicate_that_is_a_copy_of_another_is_refused():
+    run = adopted()
+    write_json(run.replicate(1).dense.result, {"status": "done", "replicate": 1})
+    open_run(run.folder)
+    shutil.copytree(run.replicate(1).folder, run.replicate(2).folder)
+
+    with pytest.raises(InputError, match="replicate-2 holds replicate 1, whose seed it has: remove or rename it"):
+        open_run(run.folder)

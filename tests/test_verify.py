@@ -229,10 +229,13 @@ def test_json_that_does_not_say_what_it_should_is_named_and_the_others_are_check
     assert "does not say what it should" in found[name]
 
 
-def test_folders_that_are_links_are_checked_and_one_that_leads_back_ends(run, tmp_path):
+def test_folders_that_are_links_are_checked_and_none_that_leads_back_or_elsewhere(run, tmp_path):
     (run.folder / "replicate-1").rename(tmp_path / "scratch")
     (run.folder / "replicate-1").symlink_to(tmp_path / "scratch")
-    (run.folder / "itself").symlink_to(run.folder)
+    (run.folder / "replicate-9").symlink_to(run.folder)
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets/broken.json").write_text("{")
+    (run.folder / "data").symlink_to(tmp_path / "datasets")
     cut(tmp_path / "scratch/masks/q50.h5")
 
     assert list(problems(run)) == ["replicate-1/masks/q50.h5"]

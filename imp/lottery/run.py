@@ -185,6 +185,14 @@ class Run:
         """The network whose folder is called so inside the run directory."""
         return Network(self.folder / folder)
 
+    def check_numbers(self) -> None:
+        """Raises InputError for a replicate that is the copy of another, which would count as if it had a seed of its own."""
+        for number in self.known_numbers():
+            replicate = self.replicate(number)
+            trained_as = (replicate.dense.read_result() or {}).get("replicate", number)
+            if trained_as != number:
+                raise InputError(f"{replicate.folder} holds replicate {trained_as}, whose seed it has: remove or rename it")
+
     def check_trained(self) -> None:
         """Raises InputError where the dense network of a replicate is not there to build on."""
         for replicate in self.replicates():
@@ -275,8 +283,8 @@ def open_run(
 
     Its recipe is `recipe_file`, or the run's own, or the default one, with `overrides` on top. With `records`, the folder of a
     prepared set, its data are those, and without a recipe the run is called like them. Nothing is written.
-    Raises InputError when the recipe is malformed, when outputs there were made with another one, or when `must_exist` and
-    there is no run.
+    Raises InputError when the recipe is malformed, when outputs there were made with another one, when a replicate is a copy of
+    another, or when `must_exist` and there is no run.
     """
     setter = "--records" if records and not overrides else "--set"
     if records is not None:
@@ -297,6 +305,7 @@ def open_run(
     run = Run(folder, named)
     plan.check_points(run.recipe)
     identity.check(folder, run.recipe)
+    run.check_numbers()
     return run
 
 

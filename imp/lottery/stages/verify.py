@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
@@ -14,6 +15,8 @@ from data_prep.errors import InputError, one_line
 from lottery import recipe, store
 from lottery.progress import Reporter
 from lottery.run import Network, Replicate
+
+_OF_A_RUN = re.compile(r"replicate-\d+|train|snapshots|masks|retrain|rounds")  # what people put elsewhere for room
 
 Check = tuple[Path, Callable[[], object]]
 
@@ -85,11 +88,13 @@ def _run(folder: Path) -> Iterator[Check]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files below `folder`, in folders that are links too; one that leads back is not entered again."""
+    """The files below `folder`, and in links that stand for folders of a run; one that leads back is not entered again."""
     entered = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         entered.add(os.path.realpath(place))
-        folders[:] = [name for name in folders if os.path.realpath(os.path.join(place, name)) not in entered]
+        paths = {name: os.path.join(place, name) for name in folders}
+        ours = [name for name, path in paths.items() if not os.path.islink(path) or _OF_A_RUN.fullmatch(name)]
+        folders[:] = [name for name in ours if os.path.realpath(paths[name]) not in entered]
         yield from (Path(place, name) for name in names)
 
 

@@ -52,6 +52,27 @@ def test_a_network_with_max_pooling_goes_without_xla(name):
         devices.uses_xla(Recipe(model=Model(name=name), train=Train(xla="on")), ["GPU:0"], pooled)
 
 
+@pytest.mark.parametrize(
+    ("precision", "used"),
+    [("float32", False), ("mixed_bfloat16", False), ("mixed_float16", False), ("float64", False), ("tf32", True)],
+)
+def test_products_of_float32_lose_bits_on_gpus_only_where_the_recipe_says_tf32(precision, used, monkeypatch):
+    config = devices.tf.config
+    for settled, name in (
+        (config.threading, "set_intra_op_parallelism_threads"),
+        (config.threading, "set_inter_op_parallelism_threads"),
+        (config, "set_logical_device_configuration"),
+    ):
+        monkeypatch.setattr(settled, name, lambda *values: None)
+    before = config.experimental.tensor_float_32_execution_enabled()
+    config.experimental.enable_tensor_float_32_execution(not used)
+    try:
+        devices.set_up_tensorflow(Train(precision=precision))
+        assert config.experimental.tensor_float_32_execution_enabled() == used
+    finally:
+        config.experimental.enable_tensor_float_32_execution(before)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_network_has_as_many_replicas_as_devices(count):
     names = [f"CPU:{index}" for index in range(count)]

@@ -85,6 +85,21 @@ def test_an_all_ones_mask_changes_no_bit(make_trainer):
     assert same(masked.state(STEPS), plain.state(STEPS))
 
 
+def test_steps_go_on_across_the_ends_of_epochs(make_trainer):
+    trainer = make_trainer()
+    trainer.load(initial())
+    found = trainer.advance(2, 2 * STEPS + 1, order_seed=0)
+    expected = trainer.state(2 * STEPS + 1)
+
+    trainer.load(initial())
+    parts = [
+        trainer.advance(*stretch, order_seed=0) for stretch in ((2, STEPS), (STEPS, 2 * STEPS), (2 * STEPS, 2 * STEPS + 1))
+    ]
+
+    assert same(trainer.state(2 * STEPS + 1), expected)
+    np.testing.assert_array_equal(found, np.concatenate(parts))
+
+
 def test_steps_are_the_same_however_they_are_divided_into_calls(make_trainer):
     trainer = make_trainer()
     trainer.load(initial())

@@ -32,11 +32,14 @@ def ticket(method, step, level, variant="ticket"):
     return Round(Chain(1, method, step), level, variant)
 
 
-def with_rounds(folder, slots="fresh", **settings):
-    """The run in `folder` with other values in its recipe's table `rounds`, and for `retrain.slots`."""
+def with_rounds(folder, slots="fresh", order="fresh", **settings):
+    """The run in `folder` with other values in its recipe's table `rounds`, and for `retrain.slots` and `retrain.order`."""
     found = open_run(folder / "runs/digits")
     table = {**found.recipe.rounds.model_dump(), **settings}
-    return Run(found.folder, recipe.resolve({**found.recipe.model_dump(), "rounds": table}, [f"retrain.slots={slots}"]))
+    return Run(
+        found.folder,
+        recipe.resolve({**found.recipe.model_dump(), "rounds": table}, [f"retrain.slots={slots}", f"retrain.order={order}"]),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,14 @@ def controlled(tensorflow, trained, tmp_path_factory):
     folder = shutil.copytree(trained, tmp_path_factory.mktemp("controlled") / "work", symlinks=True)
     controls = {"controls": ["shuffle", "random"], "control_levels": "1"}
     return noted(folder, **{**METHODS, "levels": 1, "methods": ["weights"], "rewind": "1ep", **controls})
+
+
+@pytest.fixture(scope="module")
+def each_in_its_order(tensorflow, trained, tmp_path_factory):
+    """Two rounds of `weights` and `reinit`, each round with an order of images of its own, as `noted` says."""
+    folder = shutil.copytree(trained, tmp_path_factory.mktemp("each") / "work", symlinks=True)
+    settings = {**METHODS, "methods": ["weights"], "rewind": "0", "controls": ["reinit"]}
+    return noted(folder, order="each", **settings)
 
 
 def noted(folder, **settings):
@@ -190,6 +201,16 @@ def test_all_networks_of_a_replicate_see_the_images_in_one_order_which_is_not_th
     (seed,) = {noted.order_seed for noted in methods.begun.values()}
 
     assert seed != seeds.derive(methods.run.recipe.seed, 1, "order")
+
+
+def test_each_round_has_an_order_of_images_of_its_own_where_the_recipe_says_so(each_in_its_order):
+    orders = [
+        {began(each_in_its_order, ticket("weights", 0, level, variant)).order_seed for variant in ("ticket", "reinit")}
+        for level in (1, 2)
+    ]
+
+    assert [len(order) for order in orders] == [1, 1]  # a ticket and its control are paired in it
+    assert len({*orders[0], *orders[1], seeds.derive(each_in_its_order.run.recipe.seed, 1, "order")}) == 3
 
 
 @pytest.mark.parametrize(("method", "step"), STARTS)

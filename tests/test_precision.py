@@ -17,7 +17,7 @@ from lottery.recipe import Model
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 
-@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
+@pytest.mark.parametrize("name", ["float32", "tf32", "mixed_bfloat16", "mixed_float16", "float64"])
 def test_a_half_of_the_network_learns_and_is_saved_in_the_width_of_its_weights(make_trainer, tmp_path, name):
     model, pruned = Model(name="tiny:local"), ("conv2/kernel", "conv3/kernel")
     trainer = make_trainer(model, maskable=pruned, precision=name, ema=0.9, learning_rate=0.02)

@@ -128,7 +128,7 @@ class Train(Table):
     clip_norm: Annotated[float, Field(ge=0)] = 0.0  # the most that the norm of the whole gradient may be; 0: no limit
     label_smoothing: Fractional = 0.0
     ema: Fractional = 0.0  # the share of its average that each weight keeps at a step; 0: no average. Accuracies are its
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16", "float64"] = "float32"
+    precision: Literal["float32", "tf32", "mixed_bfloat16", "mixed_float16", "float64"] = "float32"
     remat: bool = False  # compute each block's activations twice instead of holding them
     xla: Literal["auto", "on", "off"] = "auto"  # auto: on GPUs
     snapshots: Points = "0,10it,1ep,2ep"
@@ -155,7 +155,7 @@ class Retrain(Table):
 
     rewind: Points = "0,2ep"
     slots: Literal["fresh", "restore"] = "fresh"  # optimizer slots at the rewind point
-    order: Literal["fresh", "same"] = "fresh"  # data order and augmentation, against the dense run's
+    order: Literal["fresh", "each", "same"] = "fresh"  # of images: one for all tickets, one for each mask, the dense run's
     controls: list[Literal["reinit", "shuffle", "random"]] = ["reinit", "shuffle"]
     control_quantiles: QuantileGrid = "90"
 

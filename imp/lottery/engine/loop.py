@@ -160,8 +160,16 @@ class Trainer:
             began = time.perf_counter()
 
     def advance(self, first: int, last: int, order_seed: int) -> np.ndarray:
-        """All that `steps` yields, in one array."""
-        return np.concatenate(list(self.steps(first, last, order_seed)))
+        """All that `steps` yields from `first` to `last`, of one epoch or several, in one array."""
+        stretches = self.by_epoch(first, last)
+        return np.concatenate([found for begin, end in stretches for found in self.steps(begin, end, order_seed)])
+
+    def by_epoch(self, step: int, last: int) -> Iterator[tuple[int, int]]:
+        """The stretches from `step` to `last`, cut where epochs end."""
+        while step < last:
+            end = min((step // self.steps_per_epoch + 1) * self.steps_per_epoch, last)
+            yield step, end
+            step = end
 
     def evaluate(self, split: str, averaged: bool = True) -> Evaluation:
         """Loss and accuracies over all of `split`; the last batch is padded, and padding weighs nothing. With `train.ema`,

@@ -16,9 +16,9 @@ GROWTH_STEPS = 2000
 
 @contextlib.contextmanager
 def policy(name: str) -> Iterator[None]:
-    """Networks built within have this Keras dtype policy."""
+    """Networks built within have the Keras dtype policy of `train.precision`; that of tf32 is float32."""
     before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
+    keras.config.set_dtype_policy("float32" if name == "tf32" else name)
     try:
         yield
     finally:

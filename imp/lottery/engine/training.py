@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -106,8 +106,7 @@ def fill_in(trainer: Trainer, task: Task, result: Mapping[str, Any], reporter: R
         reporter.say(f"{task.title}: adding the snapshot of step {step}")
         saved = [earlier for earlier, path in task.snapshots.items() if earlier < step and path.exists()]
         trainer.load(store.load_state(task.snapshots[max(saved)]) if saved else task.start(), task.mask)
-        for first, last in _by_epoch(trainer, max(saved, default=0), step):
-            trainer.advance(first, last, task.order_seed)
+        trainer.advance(max(saved, default=0), step, task.order_seed)
         store.save_state(task.snapshots[step], trainer.state(step))
 
 
@@ -135,7 +134,7 @@ class _Training:
         self.clock = Clock(self.trainer.train, begun.state.step, size)
         self.found, self.began = [begun.found], time.perf_counter() - begun.seconds
         self.trainer.waited = 0.0
-        for first, end in _by_epoch(self.trainer, begun.state.step, self.task.last_step):
+        for first, end in self.trainer.by_epoch(begun.state.step, self.task.last_step):
             self._epoch(first, end)
 
     def _epoch(self, step: int, end: int) -> None:
@@ -223,14 +222,6 @@ def _traced(task: Task, progress: Callable[[int], None], reporter: Reporter) -> 
     if task.profile is None:
         return contextlib.nullcontext(progress)
     return profiling.traced(task.profile, progress, reporter.say)
-
-
-def _by_epoch(trainer: Trainer, step: int, last: int) -> Iterator[tuple[int, int]]:
-    """The stretches from `step` to `last`, cut where epochs end."""
-    while step < last:
-        end = min((step // trainer.steps_per_epoch + 1) * trainer.steps_per_epoch, last)
-        yield step, end
-        step = end
 
 
 def _start(trainer: Trainer, task: Task, network: Network) -> Checkpoint:

@@ -59,13 +59,12 @@ class Worker:
     def _task(self, job: AnyJob) -> training.Task:
         self._check_devices(job)
         mask = self._mask(job)
-        purpose = "order" if self.run.recipe.retrain.order == "same" else "ticket order"
         finetunes = isinstance(job, Round) and job.chain.method == "finetune" and job.variant not in FROM_SCRATCH
         return training.Task(
             title=str(job),
             start=lambda: self._start(job),
             last_step=self.planned.total_steps,
-            order_seed=seeds.derive(self.run.recipe.seed, job.replicate, purpose),
+            order_seed=seeds.derive(self.run.recipe.seed, job.replicate, self._order(job)),
             mask=mask,
             record=self._record(job) | self._figures(job, mask),
             rate=self.planned.finetune_rate if finetunes else None,
@@ -122,7 +121,15 @@ class Worker:
         with store.promised_by(network.result):
             return store.load_state(network.final)
 
+    def _order(self, job: AnyJob) -> str:
+        """What the order of its images is drawn for; a ticket and its controls share it, whatever `retrain.order`."""
+        orders = {"same": "order", "fresh": "ticket order", "each": f"ticket order {_mask_of(job)}"}
+        return orders[self.run.recipe.retrain.order]
+
     def _seed(self, job: AnyJob, purpose: str) -> int:
         """A seed that all rewind points of a mask share."""
-        mask = f"round {job.level}" if isinstance(job, Round) else f"q{grids.quantile_name(job.quantile)}"
-        return seeds.derive(self.run.recipe.seed, job.replicate, f"{job.variant} {mask} {purpose}")
+        return seeds.derive(self.run.recipe.seed, job.replicate, f"{job.variant} {_mask_of(job)} {purpose}")
+
+
+def _mask_of(job: AnyJob) -> str:
+    return f"round {job.level}" if isinstance(job, Round) else f"q{grids.quantile_name(job.quantile)}"

@@ -12,6 +12,11 @@ class Failed(Exception):
     """Something went wrong while it ran, through nobody's input. The message is one line; the exit code is 1."""
 
 
+class Moved(BaseException):
+    """A folder that this process writes to was moved, removed or begun anew under it. The message is one line. No Exception, so
+    that nobody takes it for a failure of what was under way."""
+
+
 def first_line(error: BaseException) -> str:
     """What `error` says, without its further lines; its type when it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -19,8 +24,8 @@ def first_line(error: BaseException) -> str:
 
 def one_line(error: BaseException) -> str | None:
     """The line for a user, if `error` is ours or comes from the file system; None for any other error."""
-    if isinstance(error, InputError | Failed):
-        return str(error)
+    if isinstance(error, InputError | Failed | Moved):
+        return " ".join(str(error).splitlines())  # it may quote a name of several
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'the file system'}: {error.strerror}; mend that and run the command again"
     return None

@@ -1,16 +1,59 @@
 """Files that are either whole or not there: written beside their place, synced, then renamed over it."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError
+from data_prep.errors import InputError, Moved
+
+_held: list[tuple[Path, int]] = []  # files and folders by which this process holds what it writes, and open descriptors of them
+
+
+@contextlib.contextmanager
+def held(path: Path, descriptor: int) -> Iterator[None]:
+    """Within, nothing is written once `path` is no longer what the open `descriptor` is of: Moved is raised instead."""
+    _held.append((path, descriptor))
+    try:
+        yield
+    finally:
+        _held.remove((path, descriptor))
+
+
+def descriptor_of(path: Path) -> int | None:
+    """That of what is held at `path`."""
+    return next((descriptor for place, descriptor in _held if place == path), None)
+
+
+def check_held() -> None:
+    """Raise Moved where something that this process holds is no longer where it was."""
+    for path, descriptor in list(_held):
+        if not is_still_at(path, descriptor):
+            folder = path if stat.S_ISDIR(os.fstat(descriptor).st_mode) else path.parent
+            raise Moved(
+                f"{folder} was moved, removed or begun anew while this was written there: go on with it where it is now"
+            )
+
+
+def is_still_at(path: Path, descriptor: int) -> bool:
+    """Whether the open file or folder is the one at `path`."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+            return False
+        raise
+
+
+_BLANK = "0" * 64
+_SEALED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})"')
 
 
 @contextlib.contextmanager
@@ -18,8 +61,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; when the block ends well, sync it and rename it to `path`.
 
     Should the block raise, the temporary file is removed and `path` stays as it was; an OSError then names `path`. The
-    folder is made if missing.
+    folder is made if missing. Raises Moved where this process no longer holds what it held.
     """
+    check_held()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
@@ -28,6 +72,7 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
+        check_held()
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -52,16 +97,27 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode())
 
 
-def write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write `content` as a JSON object. Its first key, `sha256`, seals it: the sha256 of the file's name and then of its bytes,
+    with zeros in that place."""
+    blank = (json.dumps({"sha256": _BLANK, **content}, indent=2, allow_nan=False) + "\n").encode()
+    write_bytes(path, blank.replace(_BLANK.encode(), sha256(path.name.encode() + blank).encode(), 1))
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file; raises InputError with its name when it is not JSON."""
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}): remove it and run its stage again") from None
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote. Raises InputError with the file's name when a byte of it has changed since."""
+    content = path.read_bytes()
+    seal = _SEALED.match(content)
+    if not seal or sha256(path.name.encode() + content.replace(seal[1], _BLANK.encode(), 1)) != seal[1].decode():
+        problem = "its sha256 differs" if seal else "it has no sha256, as earlier versions wrote none"
+        raise InputError(f"{path} is damaged or was changed by hand ({problem}): remove it and run its stage again")
+    return {key: value for key, value in json.loads(content).items() if key != "sha256"}
+
+
+def json_seal(path: Path) -> str:
+    """The sha256 in a JSON file that `write_json` wrote. Raises InputError as `read_json` does."""
+    read_json(path)
+    return str(json.loads(path.read_bytes())["sha256"])
 
 
 def remove_stale(folder: Path) -> None:

@@ -12,6 +12,7 @@ source:
 """
 
 import io
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,7 @@ def pixels(picture: Picture, size: int, channels: int = 3) -> np.ndarray:
         return np.asarray(upright.convert(_MODES[channels])).reshape(size, size, channels)
     except UnidentifiedImageError:
         raise Undecodable("not an image, or of an unknown format") from None
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+    except (FileNotFoundError, PermissionError) as error:
         raise Undecodable(error.strerror) from error
     except Exception as error:  # a decoder given arbitrary bytes raises whatever it meets
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
@@ -62,6 +63,8 @@ def _opened(picture: Picture) -> Image.Image:
     if isinstance(picture, bytes):
         return Image.open(io.BytesIO(picture))
     if isinstance(picture, Path):
+        if not stat.S_ISREG(picture.stat().st_mode):  # to open a pipe would wait for somebody who writes to it
+            raise Undecodable("not a file")
         return Image.open(picture)
     if picture.dtype == np.uint16:
         picture = _scaled(picture)

@@ -1,7 +1,6 @@
 """One shard at a time: decode its images, write it, then the note that says that it is done. Every engine runs this."""
 
 import dataclasses
-import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +58,7 @@ def made_before(task: Task) -> Made | None:
     A shard that lacks images is made again: they may have been mended.
     """
     try:
-        content = json.loads(_note(task.folder, task.name).read_text())
+        content = files.read_json(_note(task.folder, task.name))
         made = Made(records.Shard(**content["shard"]), [records.Bad(**bad) for bad in content["bad"]])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -33,7 +33,7 @@ def make_trainer(tensorflow, tmp_path_factory):
 def smoke(tmp_path_factory):
     """A folder in which one command ran the smoke recipe, and how that ended."""
     folder = tmp_path_factory.mktemp("smoke")
-    return folder, imp("run", str(ROOT / "pipelines/smoke.toml"), cwd=folder)
+    return folder, imp("run", str(ROOT / "pipelines/smoke.toml"), "--ranks", "1", cwd=folder)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """What several test files need: small networks, and the command line as a user types it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from data_prep import records
+from data_prep import files, records
+from lottery import journal
 from lottery.recipe import Model
 
 ROOT = Path(__file__).parents[1]
@@ -117,14 +117,19 @@ def contents(folder: Path) -> dict[str, Any]:
         if path.suffix == ".h5":
             found[name] = path.read_bytes()
         elif path.name in ("result.json", "thresholds.json", "round.json"):
-            found[name] = _timeless(json.loads(path.read_text()))
+            found[name] = _timeless(files.read_json(path))
         elif path.name == "metrics.jsonl":
-            found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+            found[name] = [_timeless(row) for row in journal.read(path)]
     return found
 
 
 def _timeless(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != "timing"}
+
+
+def changed(path: Path, **values: Any) -> None:
+    """Put other values into a JSON file, which keeps a seal that is right."""
+    files.write_json(path, {**files.read_json(path), **values})
 
 
 def flip(path: Path) -> None:

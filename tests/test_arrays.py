@@ -1,5 +1,6 @@
 """NumPy archives of images and labels."""
 
+import os
 import pickle
 import tracemalloc
 
@@ -164,6 +165,23 @@ def test_an_archive_cut_short_is_refused(tmp_path, lost):
     file.write_bytes(file.read_bytes()[:-lost])
 
     assert "numpy.savez" in refused(file)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "set.npz")
+
+    assert "there is no file" in refused(tmp_path / "set.npz")
+
+
+@pytest.mark.parametrize(("place", "value", "reason"), [(6, 99, "is no .npz file"), (8, 1, "encrypted"), (10, 77, "method")])
+def test_an_archive_of_another_kind_of_zip_is_refused(tmp_path, place, value, reason):
+    """The version that an entry needs, its flags, its compression, in the list at the end of the archive."""
+    file = archive(tmp_path, images=IMAGES, labels=LABELS)
+    content = bytearray(file.read_bytes())
+    content[content.index(b"PK\1\2") + place] = value
+    file.write_bytes(content)
+
+    assert reason in refused(file)
 
 
 def test_an_archive_with_altered_bytes_is_refused(tmp_path):

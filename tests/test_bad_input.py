@@ -1,6 +1,5 @@
 """Bad input, as a user gives it: one line, exit code 2, and nothing is written."""
 
-import json
 import os
 import shutil
 import sys
@@ -8,7 +7,7 @@ import sys
 import pytest
 from helpers import LENET, contents, imp, mpirun, refused
 
-from data_prep import records
+from data_prep import files, records
 from lottery import cli
 
 
@@ -35,11 +34,28 @@ from lottery import cli
         ("data.shuffle=0", ["data.shuffle", "0"]),
         ("data.resized_crop=0.5", ["crop and resized_crop exclude each other", "set one to 0"]),
         ("model.name=resnet", ["model.name", "resnet"]),
+        ("replicates=99999999999", ["replicates", "1000"]),
+        ("thresholds.quantiles=0..100:0.0000001", ["0..100:0.0000001", "more than 1,000"]),
+        ("retrain.control_quantiles=50..51:0.00000000001", ["more than 1,000"]),
+        ("rounds.control_levels=1..2:0.0000000001", ["names no rounds"]),
+        ("train.epochs=1000000000000000", ["train.epochs", "1000000000"]),
+        ("train.threads=100000", ["train.threads", "1024"]),
+        ("model.alpha=1e300", ["model.alpha", "10"]),
+        ("data.budget=1e300", ["data.budget"]),
     ],
 )
 def test_a_bad_value_is_refused_before_anything_is_written(tmp_path, setting, words):
     refused(imp("run", "--set", setting, cwd=tmp_path, check=False), *words)
     assert not list(tmp_path.iterdir())
+
+
+def test_grids_without_end_are_refused_by_every_command(work):
+    for command in ("thresholds", "retrain", "explore"):
+        refused(imp(command, "--quantiles", "0..100:0.0000001", cwd=work, check=False), "more than 1,000")
+    refused(imp("run", "--dry-run", "--set", "replicates=99999999999", cwd=work, check=False), "replicates", "1000")
+    refused(imp("train", "--replicate", "99999999999", cwd=work, check=False), "--replicate", "1000")
+    refused(imp("slurm", "retrain", "--array", "9999999", cwd=work, check=False), "--array", "999999")
+    refused(imp("explore", "--at", "9" * 5000 + "it", cwd=work, check=False), "not a point of training")
 
 
 def test_bad_recipes_are_refused_by_name(tmp_path):
@@ -91,16 +107,14 @@ def test_points_past_the_end_of_training_are_refused(work):
 )
 def test_a_run_is_gone_on_with_on_its_own_images_alone(work, command):
     (path,) = work.glob("data/*/manifest.json")
-    made_with = json.loads((work / "runs/digits/replicate-1/train/made_with.json").read_text())
-    assert made_with["records"] == records.read_manifest(path.parent).digest
-    content = json.loads(path.read_text())
+    made_with = files.read_json(work / "runs/digits/replicate-1/train/made_with.json")
+    assert made_with["made_from"]["records"] == records.read_manifest(path.parent).digest
+    content = files.read_json(path)
     content["shards"][0]["sha256"] = "0" * 64  # as of images that are no longer the same
-    path.write_text(json.dumps(content))
+    files.write_json(path, content)
     before = contents(work)
 
-    refused(
-        imp(*command, cwd=work, check=False), "replicate-1/train was made from other images than those that are prepared now"
-    )
+    refused(imp(*command, cwd=work, check=False), "was made from other images than those that are prepared now")
     assert contents(work) == before
 
 

@@ -47,7 +47,7 @@ def test_what_belongs_under_it_ends_with_the_machine():
 
 
 def test_json_has_every_value_of_every_row():
-    found = json.loads(sheet().json())
+    found = json.loads(json.dumps(sheet().content()))
 
     assert found["rows"] == ROWS
     assert (found["name"], found["machine"], found["extras"]) == ("speed", MACHINE, {"peak_of_it": 1.5})

@@ -37,6 +37,14 @@ def kernel(monkeypatch):
 MEMINFO = "MemTotal:       32000 kB\nMemFree:         1000 kB\nMemAvailable:    8000 kB\n"
 
 
+def test_the_most_that_a_process_has_had_is_what_the_kernel_says():
+    before = capacity.peak_memory()
+
+    bytearray(before)
+
+    assert 1.5 * before < capacity.peak_memory() < 3 * before
+
+
 def test_half_of_what_is_free_may_be_taken(free):
     assert capacity.host_budget(0) == 6000
 

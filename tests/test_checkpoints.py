@@ -127,7 +127,7 @@ def drawn(steps):
         {"bn/moving_mean": rng.normal(size=3)},
         {"momentum/fc/kernel": np.zeros((2, 3), np.float32), "steps": np.int64(7), "loss_scale": np.float32(32768)},
     )
-    return Checkpoint(state, rng.normal(size=(steps, 3)), 12.5, replicas=2, xla=True)
+    return Checkpoint(state, rng.normal(size=(steps, 3)), 12.5, replicas=2, xla=True, journal="ab")
 
 
 @pytest.mark.parametrize("steps", [0, 5])
@@ -137,7 +137,7 @@ def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path, steps):
 
     found = checkpoints.load(tmp_path / "checkpoint.h5")
 
-    assert (found.state.step, found.seconds, found.replicas, found.xla) == (7, 12.5, 2, True)
+    assert (found.state.step, found.seconds, found.replicas, found.xla, found.journal) == (7, 12.5, 2, True, "ab")
     for one, other in (
         *((getattr(found.state, group), getattr(saved.state, group)) for group in ("weights", "statistics", "slots")),
         ({"found": found.found}, {"found": saved.found}),

@@ -9,15 +9,27 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import imp, kept, refused
+from handmade import finished, write_table
+from helpers import changed, imp, kept, refused
 
+from data_prep import files
 from lottery import masks, recipe, store
+from lottery.connectivity import Node, Topology
 from lottery.jobs import Chain
 from lottery.progress import Reporter
-from lottery.run import Run
+from lottery.results import pairing
+from lottery.run import Level, Run
 from lottery.stages import compare
 
 QUIET = Reporter(quiet=True)
+TWO_LAYERS = Topology(
+    (
+        Node("images", "input", 40),
+        Node("a", "linear", 30, ("images",), {"a/kernel": (40, 30)}),
+        Node("out", "linear", 3, ("a",), {"out/kernel": (30, 3)}),
+    ),
+    ("out",),
+)
 
 
 @pytest.fixture
@@ -28,23 +40,48 @@ def make_run(tmp_path):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
         made = Run(folder, recipe.resolve({"name": name, "replicates": replicates}))
-        (folder / "recipe.toml").write_text(recipe.to_toml(made.recipe))
+        (folder / "recipe.toml").write_text(recipe.sealed(made.recipe))
         return made
 
     return make
 
 
-def one_shot(run, number, by_quantile):
+def one_shot(run, number, by_quantile, topology=None):
+    """Masks of a replicate: of the variable `a`, or by path; its network has a `topology` or is a subclassed model's."""
     replicate = run.replicate(number)
     for quantile, mask in by_quantile.items():
-        masks.save(replicate.mask(Fraction(quantile)), {"a": np.array(mask, bool)}, {})
-    replicate.thresholds.write_text(json.dumps({"quantiles": [{"quantile": quantile} for quantile in sorted(by_quantile)]}))
+        mask = mask if isinstance(mask, dict) else {"a": np.array(mask, bool)}
+        masks.save(replicate.mask(Fraction(quantile)), mask, {})
+    listed(replicate, [{"quantile": quantile} for quantile in sorted(by_quantile)])
+    if topology:
+        files.write_json(replicate.topology, topology.to_json())
+
+
+def listed(replicate, quantiles):
+    """Let the table of a replicate's thresholds have these rows, and stand for all its masks."""
+    write_table(replicate, replicate.thresholds, replicate.masks.glob("*.h5"), origins={}, quantiles=quantiles)
+
+
+def random_mask(seed, density=0.4):
+    """A mask of `TWO_LAYERS` of which some inputs and some hidden units keep more than others."""
+    rng = np.random.default_rng(seed)
+    scores = {
+        path: rng.random(shape) + rng.random(shape[0])[:, None] + rng.random(shape[1])
+        for path, shape in TWO_LAYERS.kernels.items()
+    }
+    cut = np.quantile(np.concatenate([score.ravel() for score in scores.values()]), 1 - density)
+    return {path: score > cut for path, score in scores.items()}
 
 
 def chain(run, number, name, *rounds):
+    """Rounds of a replicate, of the variable `a`."""
+    replicate = run.replicate(number)
+    method, _, step = name.partition("-step-")
     for level, mask in enumerate(rounds, 1):
-        path = run.replicate(number).folder / "rounds" / name / f"{level:02d}" / "mask.h5"
-        masks.save(path, {"a": np.array(mask, bool)}, {})
+        there = Level(replicate.folder / "rounds" / name / f"{level:02d}")
+        masks.save(there.mask, {"a": np.array(mask, bool)}, {})
+        place = {"method": method, "rewind_step": int(step or 0), "level": level}
+        write_table(replicate, there.table, [there.mask], origins={}, disconnected=False, **place)
 
 
 def names(groups, kind):
@@ -53,19 +90,64 @@ def names(groups, kind):
 
 def test_replicates_are_compared_mask_by_mask(make_run):
     run = make_run(3)
-    for number, places in enumerate([(0, 1, 2, 3), (0, 1, 2, 4), (0, 5, 6, 7)], 1):
-        one_shot(run, number, {50: kept(10, *places, 9), 90: kept(10, places[1])})
-        chain(run, number, "weights-step-000010", kept(10, *places))
+    for number in (1, 2, 3):
+        one_shot(run, number, {50: kept(10, *range(5)), 90: kept(10, number)})
+        chain(run, number, "weights-step-000010", kept(10, *range(5)))
 
     groups = compare.compare(run, QUIET)
 
     assert names(groups, "replicates") == [(name, name) for name in ("q50", "q90", "weights-step-000010/01")]
     assert [len(group.members) for group in groups if group.pair.kind == "replicates"] == [3, 3, 3]
-    assert groups[0].spread("overlap") == compare.Spread(pytest.approx((4 + 2 + 2) / 15), 2 / 5, 4 / 5)
-    assert groups[1].spread("overlap") == compare.Spread(pytest.approx(1 / 3), 0, 1)
-    assert groups[0].spread("overlap_by_chance").mean == 0.5
     replicates = [(member.pair.first.replicate, member.pair.second.replicate) for member in groups[0].members]
     assert replicates == [(1, 2), (1, 3), (2, 3)]
+
+
+def test_a_replicate_with_the_same_mask_of_other_names_for_hidden_units_agrees_fully(make_run):
+    run, mask = make_run(2), random_mask(0)
+    units = np.random.default_rng(1).permutation(30)
+    other = {"a/kernel": mask["a/kernel"][:, units], "out/kernel": mask["out/kernel"][units]}
+    one_shot(run, 1, {60: mask}, TWO_LAYERS)
+    one_shot(run, 2, {60: other}, TWO_LAYERS)
+
+    (group,) = compare.compare(run, QUIET)
+
+    for figure in ("layers_alike", "input_correlation", "classes_correlation", "units_alike"):
+        assert group.spread(figure).mean == pytest.approx(1)
+    assert group.spread("units_alike_by_chance").mean < 0.9
+    (table,) = compare.tables([group], 0)
+    assert [cell.splitlines() for cell in table.lines[0][3:5]] == [
+        ["layers, alike %", "places of the input, correlation", "classes, correlation", "hidden units, alike %"],
+        ["100.00", "1.00", "1.00", "100.00"],
+    ]
+    assert "can never learn" in table.explained
+
+
+def test_replicates_agree_as_by_chance_where_they_have_nothing_in_common(make_run):
+    run = make_run(8)
+    for number in range(1, 9):
+        one_shot(run, number, {60: random_mask(number)}, TWO_LAYERS)
+
+    (group,) = compare.compare(run, QUIET)
+
+    assert len(group.members) == 28
+    for side, deviation in (("input", 1 / 39**0.5), ("classes", 1 / 2**0.5)):
+        assert group.spread(f"{side}_correlation_sd").mean == pytest.approx(deviation)
+        assert abs(group.spread(f"{side}_correlation").mean) < 4 * deviation / 28**0.5
+
+
+def test_what_is_not_known_of_a_network_is_left_out_with_one_warning(make_run, capsys):
+    run = make_run(3)
+    for number, topology in ((1, TWO_LAYERS), (2, TWO_LAYERS), (3, None)):
+        one_shot(run, number, {60: random_mask(number)}, topology)
+
+    (group,) = compare.compare(run, Reporter())
+
+    assert [member.whole.units is None for member in group.members] == [False, True, True]
+    assert all(member.whole.layers for member in group.members)
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1
+    assert "in 2 of 3 pairs" in warnings[0]
+    assert "subclassed model" in warnings[0]
 
 
 def test_chains_are_compared_level_by_level(make_run):
@@ -107,13 +189,12 @@ def test_chance_draws_from_the_first_round_where_both_masks_were_cut_from_it(mak
             (member.whole.pool, member.whole.overlap_by_chance) for member in group.members
         ]
         for group in groups
-        if group.pair.kind != "levels"
+        if group.pair.kind in ("rewinds", "one-shot")
     }
     names = ("weights-step-000000", "weights-step-000010")
     assert chance[("rewinds", *(f"{name}/01" for name in names))] == [(8, 1.0)] * 2
     assert chance[("rewinds", *(f"{name}/02" for name in names))] == [(8, 0.5)] * 2
     assert chance[("one-shot", "q60", f"{names[0]}/02")] == [(8, 0.5), (10, 0.4)]
-    assert chance[("replicates", f"{names[0]}/02", f"{names[0]}/02")] == [(10, 0.4)]
 
 
 def test_independent_choices_within_a_common_round_overlap_as_by_chance(make_run):
@@ -133,12 +214,11 @@ def test_a_collapsed_layer_is_marked(make_run):
         for quantile, kernel in ((50, [True, True]), (90, [True, False]), (95, [last, False])):
             mask = {"a/kernel": np.array(kernel), "a/bias": np.zeros(3, bool)}
             masks.save(run.replicate(number).mask(Fraction(quantile)), mask, {})
-        table = {"quantiles": [{"quantile": quantile} for quantile in (50, 90, 95)]}
-        run.replicate(number).thresholds.write_text(json.dumps(table))
+        listed(run.replicate(number), [{"quantile": quantile} for quantile in (50, 90, 95)])
 
-    ((_, lines),) = compare.tables(compare.compare(run, QUIET), 0.6)
+    (table,) = compare.tables(compare.compare(run, QUIET), 0.6)
 
-    assert [cells[1] for cells in lines] == ["40.00", "20.00 !", "20.00 !\n0.00 !"]
+    assert [cells[1] for cells in table.lines] == ["40.00", "20.00 !", "20.00 !\n0.00 !"]
 
 
 def test_a_mask_that_leaves_no_path_is_marked_though_every_layer_keeps_enough(make_run):
@@ -146,15 +226,13 @@ def test_a_mask_that_leaves_no_path_is_marked_though_every_layer_keeps_enough(ma
     for number in (1, 2):
         one_shot(run, number, {50: kept(10, *range(5))})
         rows = [{"quantile": 50, "disconnected": number == 2}]
-        run.replicate(number).thresholds.write_text(json.dumps({"quantiles": rows}))
+        listed(run.replicate(number), rows)
         chain(run, number, "weights-step-000000", kept(10, *range(5)))
-        table = run.replicate(number).level(Chain(number, "weights", 0), 1).table
-        table.write_text(json.dumps({"disconnected": number == 1}))
+        changed(run.replicate(number).level(Chain(number, "weights", 0), 1).table, disconnected=number == 1)
 
-    tables = dict(compare.tables(compare.compare(run, QUIET), 0.1))
+    table = next(compare.tables(compare.compare(run, QUIET), 0.1))
 
-    lines = next(iter(tables.values()))
-    assert [cells[:2] for cells in lines] == [("q50", "50.00\n50.00 !"), ("weights-step-000000/01", "50.00 !\n50.00")]
+    assert [cells[:2] for cells in table.lines] == [("q50", "50.00\n50.00 !"), ("weights-step-000000/01", "50.00 !\n50.00")]
 
 
 def test_rounds_are_nested_or_said_not_to_be(make_run):
@@ -194,7 +272,7 @@ def test_a_folder_that_is_no_chain_is_left_alone(make_run):
         chain(run, number, "of my own", kept(4, 0))
         (run.replicate(number).folder / "rounds/weights-step-000000/01").mkdir(parents=True)
 
-    assert {source.name for source in compare.sources(run)} == {"lr-step-000000/01"}
+    assert {source.name for source in pairing.sources(run)} == {"lr-step-000000/01"}
 
 
 def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_run, capsys):
@@ -202,12 +280,12 @@ def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_r
     for number, paths in enumerate([("a", "b"), ("a",), ("a", "c")], 1):
         mask = {path: kept(10, 0, number) for path in paths}
         masks.save(run.replicate(number).mask(Fraction(90)), mask, {})
-        run.replicate(number).thresholds.write_text(json.dumps({"quantiles": [{"quantile": 90}]}))
+        listed(run.replicate(number), [{"quantile": 90}])
 
     (group,) = compare.compare(run, Reporter())
 
     assert [member.whole.size for member in group.members] == [10, 10, 10]
-    warnings = capsys.readouterr().err.splitlines()
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "scopes" in line]
     assert len(warnings) == 1
     assert "in 3 of 3 pairs" in warnings[0]
     assert "(b, c, ...)" in warnings[0]
@@ -216,24 +294,26 @@ def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_r
 def test_statistics_that_no_training_prunes_do_not_count(tmp_path):
     run = Run(tmp_path, recipe.resolve({"replicates": 2, "thresholds": {"scope": "all"}}))
     for number in (1, 2):
-        dense = run.replicate(number).dense
         state = store.State(9, {"a": np.zeros(10)}, {"moving_mean": np.zeros(90)}, {})
         store.save_state(run.replicate(number).snapshot(9), state)
-        dense.result.write_text(json.dumps({"status": "done", "step": 9}))
+        finished(run.replicate(number), 9)
         mask = {"a": kept(10, number), "moving_mean": np.ones(90, bool)}
         masks.save(run.replicate(number).mask(Fraction(90)), mask, {})
-        run.replicate(number).thresholds.write_text(json.dumps({"quantiles": [{"quantile": 90}]}))
+        listed(run.replicate(number), [{"quantile": 90}])
 
     (group,) = compare.compare(run, QUIET)
 
-    assert [(member.whole.size, member.whole.overlap) for member in group.members] == [(10, 0.0)]
+    assert [(member.whole.size, list(member.layers)) for member in group.members] == [(10, ["a"])]
 
 
 def test_masks_are_compared_in_less_than_four_bytes_a_weight(make_run, monkeypatch):
-    weights = 8_000_000
-    run = make_run(4)
-    for number in range(1, 5):
-        one_shot(run, number, {90: np.random.default_rng(number).random(weights, np.float32) < 0.1})
+    shape, weights = (2000, 4000), 8_000_000
+    run = make_run(2)
+    layers = (Node("images", "input", 2000), Node("a", "linear", 4000, ("images",), {"a": shape}))
+    for number in (1, 2):
+        one_shot(run, number, {90: np.random.default_rng(number).random(shape, np.float32) < 0.1}, Topology(layers, ()))
+    for step in (0, 1, 2):
+        chain(run, 1, f"weights-step-{step:06d}", np.random.default_rng(step).random(shape, np.float32) < 0.1)
     monkeypatch.setattr(compare, "HELD_BYTES", compare.HELD_BYTES * weights // 100_000_000)
 
     tracemalloc.start()
@@ -263,8 +343,11 @@ def test_the_command_prints_tables_and_writes_every_layer(two, tmp_path):
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == compare.COLUMNS
     assert [(row["kind"], row["layer"]) for row in rows[:2]] == [("replicates", ""), ("replicates", "a")]
-    assert float(rows[0]["overlap"]) == 0.5
-    assert float(rows[0]["overlap_by_chance"]) == 0.5
+    assert (rows[0]["kept_first"], rows[0]["kept_second"], rows[0]["overlap"]) == ("5", "4", "")
+    assert float(rows[0]["layers_alike"]) == pytest.approx(8 / 9)
+    by_position = next(row for row in rows if row["kind"] == "one-shot")
+    assert (float(by_position["overlap"]), float(by_position["overlap_by_chance"])) == (0.8, 5 / 8)
+    assert by_position["layers_alike"] == ""
     assert {row["kind"] for row in rows} == {"replicates", "levels", "one-shot"}
 
 
@@ -273,9 +356,12 @@ def test_the_command_prints_json(two, tmp_path):
 
     first = groups[0]
     assert (first["kind"], first["first"], first["second"]) == ("replicates", "q50", "q50")
-    assert first["spread"]["jaccard"] == {"mean": 2 / 7, "least": 2 / 7, "most": 2 / 7}
-    assert first["pairs"][0]["layers"]["a"]["shared"] == 2
-    assert first["pairs"][0]["excess_sd"] == 0
+    assert first["spread"]["layers_alike"] == dict.fromkeys(("mean", "least", "most"), pytest.approx(8 / 9))
+    assert first["spread"]["input_correlation"] == {"mean": None, "least": None, "most": None}
+    assert first["pairs"][0]["layers"]["a"]["kept_second"] == 4
+    nested = next(group for group in groups if group["kind"] == "levels")
+    assert nested["spread"]["jaccard"] == {"mean": 5 / 8, "least": 5 / 8, "most": 5 / 8}
+    assert nested["pairs"][0]["layers"]["a"]["shared"] == 5
 
 
 def test_with_nothing_to_compare_the_command_says_what_to_do(make_run, tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.errors import InputError
-from lottery.connectivity import Node, Topology, effective
+from lottery.connectivity import Node, Topology, effective, met
 
 IMAGES = Node("images", "input", 2)
 
@@ -73,6 +73,53 @@ def test_every_kept_weight_of_a_kernels_window_counts():
     window = [[[1, 0], [0, 1]], [[1, 0], [0, 1]], [[0, 0], [1, 1]]]
 
     assert connected(convolution, a=window, b=[1, 0]) == {"a": 3, "b": 1}
+
+
+CENTRE = ((False, True, False),) * 2
+
+
+def test_weights_that_meet_only_padding_are_not_connected_and_carry_nothing():
+    pointwise, rim = linear("a", "images", 1, 1, 2, 2), np.ones((3, 3, 2, 1), bool)
+    rim[1, 1, 1] = False
+    depthwise = linear("d", "a", 3, 3, 2, 1, width=2, groups=2, met=CENTRE)
+    chain = network(pointwise, depthwise, linear("b", "d", 2, 1))
+
+    assert connected(chain) == {"a": 4, "d": 2, "b": 2}
+    assert connected(chain, d=rim) == {"a": 2, "d": 1, "b": 1}  # the second channel has only the rim
+    rim[1, 1] = False
+    result = effective(chain, ones(chain, d=rim))
+    assert result.disconnected
+    assert result.connected == {"a": 0, "d": 0, "b": 0}
+
+
+def test_the_places_that_are_met_are_told_by_kernel():
+    half = linear("a", "images", 2, 3, 2, 2, met=((True, False), (True, True, False)))
+    whole = linear("b", "a", 3, 3, 2, 2)
+
+    found = met(network(half, whole))
+
+    assert found.keys() == {"a"}
+    assert found["a"].tolist() == [[[[True]], [[True]], [[False]]], [[[False]]] * 3]
+
+
+def test_a_kernel_that_two_nodes_share_meets_what_either_does():
+    first = linear("a", "images", 1, 3, 2, 2, met=((True,), (True, False, False)))
+    second = Node("a:2", "linear", 2, ("a",), kernels={"a": (1, 3, 2, 2)}, met=((True,), (False, True, False)))
+    twice = network(first, second)
+
+    assert met(twice)["a"].ravel().tolist() == [True, True, False]
+    assert connected(twice) == {"a": 8}
+    assert connected(twice, a=[[[1, 0], [0, 0]], [[1, 1], [0, 0]], [[1, 1], [1, 1]]]) == {"a": 3}
+    assert met(network(first, Node("a:3", "linear", 2, ("a",), kernels={"a": (1, 3, 2, 2)}))) == {}
+
+
+def test_a_transposed_kernel_has_places_that_are_not_met_too():
+    transposed = network(
+        Node("t", "linear", 3, ("images",), kernels={"t": (1, 2, 3, 2)}, transposed=True, met=((True,), (False, True)))
+    )
+
+    assert connected(transposed) == {"t": 6}
+    assert connected(transposed, t=[[[1, 1]] * 3, [[1, 0], [0, 0], [0, 0]]]) == {"t": 1}
 
 
 def test_a_depthwise_kernel_joins_each_channel_to_its_own_outputs():
@@ -202,7 +249,8 @@ def _layer(draw, nodes, name):
     width = draw(st.integers(1, 3))
     match kind:
         case "convolution":
-            return linear(name, source.name, 1, 2, source.width, width)
+            places = draw(st.sampled_from([(), ((True,), (True, False)), ((True,), (False, True)), ((False,), (True, True))]))
+            return linear(name, source.name, 1, 2, source.width, width, met=places)
         case "pointwise":
             return linear(name, source.name, 1, 1, source.width, width)
         case "grouped":
@@ -223,8 +271,8 @@ def _layer(draw, nodes, name):
 def dependence(topology, weights):
     """How much the sum of the output changes when the images go from zeros to ones, in exact integers.
 
-    Images have two by two pixels and convolutions wrap around, so that every place of a kernel meets a pixel; a gate adds one
-    to its factor.
+    Images have two by two pixels and convolutions wrap around, so that every place of a kernel meets a pixel but those that
+    are not to; a gate adds one to its factor.
     """
     images = topology.nodes[0]
     total = 0
@@ -240,7 +288,8 @@ def computed(node, inputs, weights):
     """The output, int [pixels, channels], of one node."""
     match node.kind:
         case "linear":
-            kernel = weights[node.name].reshape(-1, inputs[0].shape[-1] // node.groups, node.width)
+            kernel = weights[node.name] * (node.window[..., None, None] if node.met else 1)
+            kernel = kernel.reshape(-1, inputs[0].shape[-1] // node.groups, node.width)
             parts, kernels = (np.split(array, node.groups, axis=-1) for array in (inputs[0], kernel))
             return np.hstack(
                 [

@@ -7,7 +7,7 @@ import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket
 
 from lottery.results import listing
-from lottery.results.contrasts import Difference, contrasts
+from lottery.results.contrasts import Difference, contrasts, flattened
 from lottery.run import Run
 
 
@@ -71,13 +71,20 @@ def test_two_replicates_have_an_interval_and_one_has_none(run):
 
 @pytest.mark.parametrize(
     ("low", "high", "clear"),
-    [
-        *((0.1, 0.2, True), (-0.2, -0.1, True), (-0.1, 0.1, False), (0.0, 0.1, False), (None, None, False)),
-        (-702.0, -702.0, False),  # both stopped one evaluation earlier: that is no spread to judge by
-    ],
+    [(0.1, 0.2, True), (-0.2, -0.1, True), (-0.1, 0.1, False), (0.0, 0.1, False), (None, None, False)],
 )
 def test_a_difference_is_clear_when_its_interval_lies_on_one_side_of_zero(low, high, clear):
     assert Difference(0.1, low, high, 3).is_clear is clear
+
+
+def test_differences_that_are_all_the_same_have_no_spread_to_judge_by(run):
+    for number, baseline in enumerate((0.90, 0.91, 0.92), 1):
+        ticket(run, number, "90", baseline + 0.01, early=(355, 0.83))  # each stopped one evaluation earlier
+
+    for name in ("validation_accuracy", "least_validation_loss_step"):
+        difference = against(run)["dense"].differences[name]
+        assert (difference.low, difference.high, difference.is_clear) == (None, None, False)
+    assert means(against(run)["dense"])["least_validation_loss_step"] == -45
 
 
 def test_every_rewind_point_is_held_against_the_one_reinit_of_its_mask(run):
@@ -187,6 +194,19 @@ def test_a_collapsed_ticket_s_contrasts_say_so(run):
         60: None,
         90: "hardly anything is left of fc1/kernel (layer collapse)",
     }
+
+
+def test_a_collapsed_control_is_marked_beside_the_ticket_that_has_not_collapsed(run):
+    all_replicates(run, "90", 0.01)
+    for number in (1, 2, 3):
+        ticket(run, number, "90", 0.2, variant="shuffle", disconnected=number == 2)
+
+    told = "no path from input to output is left (layer collapse)"
+    assert {one.against: (one.collapse, one.collapse_against) for one in found(run)} == {
+        "dense": (None, None),
+        "shuffle": (None, told),
+    }
+    assert {(row["against"], row["collapse_against"]) for row in flattened(found(run))} == {("dense", None), ("shuffle", told)}
 
 
 def test_contrasts_go_by_method_and_rewind_point_from_dense_to_sparse(tmp_path):

@@ -1,16 +1,18 @@
 """Rounds of pruning: exactly the share of the survivors goes, and masks only shrink."""
 
 import copy
-import json
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from handmade import ORIGINS, finished, write_table
 from helpers import file_bytes, flip
 
+from data_prep import files
 from data_prep.errors import InputError
 from lottery import cuts, identity, locks, masks, recipe, store
 from lottery.jobs import Chain, Round
+from lottery.lineage import seals
 from lottery.run import Run
 
 LAST = 12
@@ -176,13 +178,21 @@ def test_pruning_leaves_the_network_and_the_mask_before_as_they_are():
 def run(tmp_path):
     """A run with nothing but the last snapshot of a dense network: kernels 1..10 and 11..20."""
     made = Run(tmp_path / "run", resolved())
-    store.save_state(made.replicate(1).snapshot(LAST), state(a=10, b=np.arange(11, 21)))
+    train(made, state(a=10, b=np.arange(11, 21)))
     return made
+
+
+def train(run, network):
+    """Say that the dense network ended as `network`."""
+    store.save_state(run.replicate(1).snapshot(LAST), network)
+    finished(run.replicate(1), LAST)
 
 
 def finish(run, chain, level, network):
     """Say that the ticket of a round ended as `network`."""
-    store.save_state(run.network(Round(chain, level, "ticket")).final, network)
+    replicate, ticket = run.replicate(chain.replicate), run.network(Round(chain, level, "ticket"))
+    store.save_state(ticket.final, network)
+    write_table(replicate, ticket.result, [ticket.final], [replicate.level(chain, level).mask], status="done")
 
 
 def level(run, number, chain=CHAIN):
@@ -197,7 +207,8 @@ def test_the_first_round_is_cut_from_the_dense_network(run):
     there = level(run, 1)
     assert sorted(file_bytes(there.folder)) == ["made_with.json", "mask.h5", "round.json"]
     assert kept(masks.load(there.mask)) == kept(mask)
-    assert json.loads(there.table.read_text()) == {
+    assert files.read_json(there.table) == {
+        "folder": "weights-step-000000/01",
         "level": 1,
         "method": "weights",
         "rewind_step": 0,
@@ -210,6 +221,8 @@ def test_the_first_round_is_cut_from_the_dense_network(run):
         "density": {"prunable": 0.8, "trainable": 0.8, "total": 0.8, "effective": None},
         "collapsed": [],
         "disconnected": None,
+        "outputs": seals(run.replicate(1).folder, [there.mask]),
+        "made_from": seals(run.replicate(1).folder, [run.replicate(1).snapshot(LAST)]),
     }
 
 
@@ -222,7 +235,7 @@ def test_a_later_round_is_cut_from_what_the_one_before_left(run):
     assert second["a/kernel"].tolist() == [False] * 7 + [True] * 3
     assert second["b/kernel"].all()
     assert kept(masks.load(level(run, 1).mask)) == kept(first)
-    assert json.loads(level(run, 2).table.read_text())["pruned"] == 3
+    assert files.read_json(level(run, 2).table)["pruned"] == 3
 
 
 def test_every_chain_is_cut_on_its_own(run):
@@ -234,7 +247,7 @@ def test_every_chain_is_cut_on_its_own(run):
 
     assert level(run, 2, other).table.exists()
     assert not level(run, 2).folder.exists()
-    assert json.loads(level(run, 2, other).table.read_text())["method"] == "lr"
+    assert files.read_json(level(run, 2, other).table)["method"] == "lr"
 
 
 def test_a_round_that_is_cut_is_read(run):
@@ -301,13 +314,13 @@ def test_damaged_or_missing_weights_are_named(run):
 def test_a_round_whose_ticket_before_has_not_ended_says_so(run):
     cuts.cut(run, CHAIN, 1, LAST)
 
-    with pytest.raises(InputError, match=r"01/ticket/final\.h5 is missing"):
+    with pytest.raises(InputError, match=r"01/ticket/result\.json is missing"):
         cuts.cut(run, CHAIN, 2, LAST)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_not_finite_are_refused_by_name(run, value):
-    store.save_state(run.replicate(1).snapshot(LAST), state(a=10, b=[1, value, 3]))
+    train(run, state(a=10, b=[1, value, 3]))
 
     with pytest.raises(InputError, match="b/kernel holds NaN or infinite weights"):
         cuts.cut(run, CHAIN, 1, LAST)
@@ -325,5 +338,6 @@ def test_what_a_round_is_made_with_goes_by_its_method(run, method, stage):
     cuts.cut(run, chain, 1, LAST)
 
     assert cuts.stage_of(Round(chain, 1, "reinit")) == stage
-    content = json.loads((level(run, 1, chain).folder / "made_with.json").read_text())
-    assert content == {"stage": stage, "values": recipe.depends(run.recipe, stage)}
+    content = files.read_json(level(run, 1, chain).folder / "made_with.json")
+    made_with = {"folder": f"{method}-step-000000/01", "stage": stage, "values": recipe.depends(run.recipe, stage)}
+    assert content == made_with | {"made_from": ORIGINS, "made_by": []}

@@ -4,18 +4,21 @@ import json
 
 import numpy as np
 import pytest
+from handmade import finished
 
+from data_prep import files
 from lottery import cuts, densities, recipe, store
 from lottery.connectivity import Node, Topology
 from lottery.jobs import Chain
+from lottery.results import listing
 from lottery.run import Run
 
 LAST = 12
 CHAIN = Chain(1, "weights", 0)
 
 
-def resolved(collapse=0.001, rate=20.0):
-    return recipe.resolve({"thresholds": {"exclude": [], "collapse": collapse}, "rounds": {"rate": rate}})
+def resolved(collapse=0.001, rate=20.0, exclude=()):
+    return recipe.resolve({"thresholds": {"exclude": list(exclude), "collapse": collapse}, "rounds": {"rate": rate}})
 
 
 IMAGES = Node("images", "input", 2)
@@ -48,6 +51,39 @@ def test_what_is_left_is_told_over_prunable_trainable_total_and_connected_weight
         "collapsed": [],
         "disconnected": False,
     }
+
+
+def test_the_whole_network_is_told_of_where_there_is_no_mask():
+    found = densities.figures({}, NETWORK, resolved(), TOPOLOGY)
+
+    density = {"prunable": 1.0, "trainable": 1.0, "total": 1.0, "effective": 1.0}
+    assert found == {"density": density, "collapsed": [], "disconnected": False}
+
+
+# Of the three places of b's window two meet only padding.
+PADDED = Topology(
+    (
+        IMAGES,
+        Node("a", "linear", 3, ("images",), kernels={"a/kernel": (1, 1, 2, 3)}),
+        Node("b", "linear", 2, ("a",), kernels={"b/kernel": (1, 3, 3, 2)}, met=((True,), (False, True, False))),
+    ),
+    ("b",),
+)
+
+
+def test_of_the_dense_network_what_meets_only_padding_is_not_connected(tmp_path):
+    run = Run(tmp_path / "run", resolved())
+    assert densities.effective_of_dense(run.replicate(1), run.recipe) is None
+
+    kernels = {path: np.ones(shape, np.float32) for path, shape in PADDED.kernels.items()}
+    store.save_state(run.replicate(1).snapshot(0), store.State(0, kernels | {"b/bias": np.ones(2, np.float32)}, {}, {}))
+    assert densities.effective_of_dense(run.replicate(1), run.recipe) is None
+    files.write_json(run.replicate(1).topology, PADDED.to_json())
+
+    assert densities.effective_of_dense(run.replicate(1), run.recipe) == (6 + 6) / (6 + 18)
+    assert densities.effective_of_dense(run.replicate(1), resolved(exclude=["a/*"])) == 6 / 18
+    [row] = listing.rows(run)
+    assert (row["variant"], row["density"], row["density_effective"]) == ("dense", 1.0, 0.5)
 
 
 def test_without_a_topology_connections_are_not_known():
@@ -98,6 +134,9 @@ def test_a_layer_that_keeps_less_than_the_recipes_share_has_collapsed():
         ({"collapsed": ["a/kernel", "b/kernel"], "disconnected": None}, "a/kernel, b/kernel (layer collapse)"),
         ({"collapsed": ["a/kernel"], "disconnected": True}, "no path from input to output is left (layer collapse)"),
         ({"collapsed": [], "disconnected": True}, "no path from input to output is left (layer collapse)"),
+        ({"collapsed": [], "disconnected": True, "constant": True}, "no path from input to output is left (layer collapse)"),
+        ({"collapsed": [], "disconnected": False, "constant": True}, "every image the same answer (collapsed in training)"),
+        ({"collapsed": [], "disconnected": False, "constant": False}, None),
     ],
 )
 def test_layer_collapse_is_warned_of_in_one_line(row, words):
@@ -110,11 +149,12 @@ def test_layer_collapse_is_warned_of_in_one_line(row, words):
 def test_a_round_of_a_network_of_known_topology_says_what_is_connected(tmp_path):
     run = Run(tmp_path / "run", resolved(rate=50.0))  # a goes as a whole
     store.save_state(run.replicate(1).snapshot(LAST), NETWORK)
-    run.replicate(1).topology.write_text(json.dumps(TOPOLOGY.to_json()))
+    files.write_json(run.replicate(1).topology, TOPOLOGY.to_json())
+    finished(run.replicate(1), LAST)
 
     cuts.cut(run, CHAIN, 1, LAST)
 
-    table = json.loads(run.replicate(1).level(CHAIN, 1).table.read_text())
+    table = files.read_json(run.replicate(1).level(CHAIN, 1).table)
     assert table["density"]["effective"] == 0
     assert table["disconnected"] is True
     assert table["collapsed"] == ["a/kernel"]

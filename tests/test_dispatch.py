@@ -1,16 +1,16 @@
 """Which networks are ready, which wait, how a command's end is told: on hand-made runs, with nothing trained."""
 
 import dataclasses
-import json
 from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
 from handmade import dense, in_round, planned, ticket
+from helpers import changed
 
 from lottery import stages
-from lottery.fanout.ranks import ALONE
-from lottery.jobs import Chain, Job, Round
+from lottery.fanout.ranks import ALONE, Terms
+from lottery.jobs import Chain, Job, Part, Round
 from lottery.plan import Plan
 from lottery.progress import Reporter
 from lottery.run import Run
@@ -62,6 +62,7 @@ def make(tmp_path):
     def made(replicates=1, **table):
         settings = {"levels": 3, "rewind": "1ep", **table}
         run = Run(tmp_path / "run", planned("", replicates=replicates, rounds=settings))
+        dense(run, *[0.9] * replicates)
         return Campaign(run)
 
     return made
@@ -139,7 +140,7 @@ def test_controls_that_were_added_to_finished_rounds_are_ready_at_once(make):
 
 
 def test_the_network_trained_as_long_needs_only_its_own_round_before(make):
-    campaign = make(methods=["lr"], controls=["extended"])
+    campaign = make(methods=["lr"])
 
     one, other = campaign.begin(rounds_of(campaign))
 
@@ -206,7 +207,7 @@ def test_a_round_that_diverged_before_stops_its_chain_at_once(make):
     stopped = Round(CHAIN, 2, "ticket")
     write(campaign.run, stopped, "diverged")
     result = campaign.run.network(stopped).result
-    result.write_text(json.dumps(json.loads(result.read_text()) | {"reason": "the loss was not finite"}))
+    changed(result, reason="the loss was not finite")
 
     assert campaign.begin(rounds_of(campaign)) == []
     summary = campaign.end()
@@ -232,6 +233,55 @@ def one_shot(tmp_path):
     dense(run, 0.9)
     campaign = Campaign(run)
     return campaign, run.jobs(campaign.made)
+
+
+def following(campaign, level):
+    """Let the control of a round follow on `campaign`; how often it was asked for."""
+    asked = []
+
+    def list_later():
+        asked.append(level)
+        return [Round(CHAIN, level, "reinit")]
+
+    campaign.list_later = list_later
+    return asked
+
+
+def test_what_follows_is_listed_once_when_nothing_is_under_way_any_more(make):
+    campaign = make(methods=["weights", "init"])
+    asked = following(campaign, 2)
+    ready = campaign.begin(rounds_of(campaign))
+
+    trained = []
+    while not asked:
+        trained.append(ready[0])
+        ready = [*ready[1:], *campaign.train(ready[0])]
+
+    assert names(trained) == [f"{method} {level} ticket" for level in (1, 2, 3) for method in ("weights", "init")]
+    assert (names(ready), asked) == (["weights 2 reinit"], [2])
+    assert campaign.reporter.told[-1] == "1 networks under masks: 0 finished, 1 to train"
+    assert campaign.train(ready[0]) == []
+    assert dataclasses.astuple(campaign.end()) == (7, [])
+    assert asked == [2]
+
+
+def test_what_follows_on_finished_networks_is_ready_at_once(make):
+    campaign = make()
+    for level in (1, 2, 3):
+        write(campaign.run, Round(CHAIN, level, "ticket"))
+    following(campaign, 3)
+
+    assert names(campaign.begin(rounds_of(campaign))) == ["weights 3 reinit"]
+
+
+def test_what_follows_does_not_wait_for_networks_that_never_come(make):
+    campaign = make()
+    following(campaign, 1)
+    (first,) = campaign.begin(rounds_of(campaign))
+    (second,) = campaign.train(first)
+
+    assert names(campaign.train(second, "diverged")) == ["weights 1 reinit"]
+    assert [result["status"] for _, result in campaign.end().unfinished] == ["diverged", "waiting"]
 
 
 def test_one_shot_networks_wait_for_nothing(one_shot):
@@ -284,7 +334,9 @@ def test_a_command_that_only_left_what_others_train_can_say_so(statuses, busy):
     assert Summary(3, [(job, {"status": status}) for status in statuses]).only_busy == busy
 
 
-def test_the_whole_command_trains_each_network_once_it_can_and_ends(make, monkeypatch):
+@pytest.fixture
+def whole(make, monkeypatch):
+    """A campaign, what its trainings were in their order, and a function that gives a whole command on it."""
     campaign, order = make(controls=["reinit"], control_levels="2"), []
 
     class Worker:
@@ -299,10 +351,40 @@ def test_the_whole_command_trains_each_network_once_it_can_and_ends(make, monkey
     monkeypatch.setattr(dispatch, "start_tensorflow", lambda: None)
     monkeypatch.setattr(Run, "manifest", lambda run: SimpleNamespace(digest="a"))
     monkeypatch.setattr(stages, "tickets", SimpleNamespace(Worker=Worker), raising=False)
+
+    def command(jobs, later=None, terms=ALONE):
+        return dispatch.dispatch(campaign.run, campaign.made, lambda: jobs, campaign.reporter, terms, later)
+
+    return campaign, order, command
+
+
+def test_the_whole_command_trains_each_network_once_it_can_and_ends(whole):
+    campaign, order, command = whole
     jobs = rounds_of(campaign)
 
-    summary = dispatch.dispatch(campaign.run, campaign.made, lambda: jobs, campaign.reporter, ALONE)
+    summary = command(jobs)
 
     assert order == ["1 ticket", "2 ticket", "3 ticket", "2 reinit"]
     assert dataclasses.astuple(summary) == (4, [])
     assert all(campaign.run.network(job).is_finished for job in jobs)
+
+
+def test_the_whole_command_trains_what_follows_after_all_else(whole):
+    campaign, order, command = whole
+    tickets = [job for job in rounds_of(campaign) if job.variant == "ticket"]
+
+    summary = command(tickets, lambda: [Round(CHAIN, len(order), "reinit")])
+
+    assert order == ["1 ticket", "2 ticket", "3 ticket", "3 reinit"]
+    assert dataclasses.astuple(summary) == (4, [])
+
+
+def test_of_what_follows_a_part_of_the_grid_has_its_own_part(whole):
+    _, order, command = whole
+    chains = [dataclasses.replace(CHAIN, replicate=number) for number in (1, 2)]
+    jobs = [Round(chain, 1, "ticket") for chain in chains]
+
+    summary = command(jobs, lambda: [Round(chain, 1, "reinit") for chain in chains], Terms(part=Part(2, 2)))
+
+    assert order == ["1 ticket", "1 reinit"]
+    assert dataclasses.astuple(summary) == (2, [])

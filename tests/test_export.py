@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from handmade import finished, relist, write_table
 from helpers import clean_environment, lenet, tiny_set
 from tiny import initial
 
@@ -19,7 +20,7 @@ from lottery.engine.layers import BatchNorm
 from lottery.engine.models.stock import not_stock, rebuild
 from lottery.progress import Reporter
 from lottery.recipe import Data, Model, Recipe, Train
-from lottery.run import Run, open_run
+from lottery.run import Network, Run, open_run
 from lottery.stages.export import default_path, export
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -98,15 +99,16 @@ def tiny_run(tmp_path):
         state.slots.update({f"ema/{path}": array / 2 for path, array in state.weights.items()})
         place = run.replicate(1)
         done = {"status": "done", "step": 7, "final": {"test_accuracy": 0.5}}
-        files.write_json(place.dense.result, done)
         store.save_state(place.snapshot(7), state)
+        finished(place, **done)
         for name, result in {
             "retrain/q90-step-000000/ticket": done,
             "rounds/lr-step-000000/03/ticket": done,
             **results,
         }.items():
-            files.write_json(place.folder / name / "result.json", result)
-            store.save_state(place.folder / name / "final.h5", state)
+            network = Network(place.folder / name)
+            store.save_state(network.final, state)
+            write_table(place, network.result, [network.final], **result)
         return run
 
     return make
@@ -306,7 +308,9 @@ def test_a_kept_weight_that_has_become_zero_is_told(tiny_run, tmp_path, capsys):
     run = tiny_run(**{"retrain/q50-step-000000/ticket": half})
     state = initial()
     state.weights["fc1/kernel"][0, :3] = 0
-    store.save_state(run.replicate(1).folder / "retrain/q50-step-000000/ticket/final.h5", state)
+    final = run.replicate(1).folder / "retrain/q50-step-000000/ticket/final.h5"
+    store.save_state(final, state)
+    relist(run.replicate(1), final)
 
     export(run, Reporter(), "q50-step-000000", "npz", tmp_path / "x.npz")
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,6 +165,25 @@ def test_a_full_disk_ends_all_ranks_and_the_next_command_goes_on(retrained, work
     imp("retrain", "--ranks", "2", cwd=work)
     assert {path: path.read_bytes() for path in done} == done
     assert contents(work / "runs") == contents(retrained / "runs")
+
+
+@pytest.mark.parametrize("options", [[], pytest.param(["--with-ft", "ulfm"], marks=tolerant)])
+def test_a_run_that_is_moved_away_ends_all_ranks_and_what_is_in_its_place_is_left_alone(retrained, work, options):
+    run, other = work / "runs/digits", work / "runs/other"
+    shutil.copytree(run, other)
+    process = start(work, 3, *options)
+    wait_for(lambda: len(under_way(work)) == 2, process)
+
+    run.rename(work / "runs/moved")
+    other.rename(run)
+    _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 2, said
+    assert re.findall("imp: .* was moved, removed or begun anew", said) == ["imp: runs/digits was moved, removed or begun anew"]
+    assert "Traceback" not in said
+    assert not (run / "replicate-1/retrain").exists()
+    imp("retrain", "--run", "runs/moved", cwd=work)
+    assert contents(work / "runs/moved") == contents(retrained / "runs/digits")
 
 
 def test_two_commands_on_one_run_share_its_pairs(retrained, work):

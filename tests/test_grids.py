@@ -40,6 +40,7 @@ def test_a_quantile_grid_is_read_exactly(text, expected):
     [
         *("", " ", "90,", ",90", "90,80", "90,90", "60..70,65", "80..60", "100.5", "60..101", "60..80:0", "60..80:0.0"),
         *("-5", "nan", "1e1", "60-80", "60..", "..60", "60..80:", "60..80:5:5", "60 70", "90%", "0x10", ".5", "60...80"),
+        *("50.0000000000001", "9" * 5000, "0." + "9" * 5000),
     ],
 )
 def test_a_malformed_quantile_grid_is_refused_and_quoted(text):
@@ -53,6 +54,18 @@ def test_a_malformed_quantile_grid_is_refused_and_quoted(text):
 def test_a_quantile_named_twice_is_told():
     with pytest.raises(InputError, match="70 comes after 70"):
         grids.parse_quantiles("60..70:5,70")
+
+
+@pytest.mark.parametrize("text", ["0..100:0.0000001", "50..51:0.000000000001", "0..99.9:0.1,99.91", ",".join(["5"] * 1001)])
+def test_a_grid_of_more_than_a_thousand_quantiles_is_refused_before_it_is_built(text):
+    with pytest.raises(InputError, match="1,000"):
+        grids.parse_quantiles(text)
+    with pytest.raises(InputError, match="names no rounds"):
+        grids.parse_levels(text)
+
+
+def test_a_thousand_quantiles_are_a_grid():
+    assert len(grids.parse_quantiles("0..99.9:0.1")) == 1000
 
 
 @relaxed
@@ -83,7 +96,7 @@ def test_a_quantile_is_named_in_decimals(quantile, name):
 
 
 @relaxed
-@given(value=st.one_of(PERCENT, st.decimals(0, 100, places=8), st.just(Decimal("99.99999999999999999"))))
+@given(value=st.one_of(PERCENT, st.decimals(0, 100, places=8), st.just(Decimal("99.999999999999"))))
 def test_the_name_of_a_quantile_reads_back_as_that_quantile(value):
     quantile = Fraction(value)
 
@@ -106,12 +119,20 @@ def test_points_are_joined_by_commas():
     ]
 
 
-@pytest.mark.parametrize("text", ["", "10", "it", "ep", "1.5it", "-1ep", "1 ep", "1epoch", "1e3it", "01", "nan", "1EP"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "10", "it", "ep", "1.5it", "-1ep", "1 ep", "1epoch", "1e3it", "01", "nan", "1EP", "9" * 13 + "it", "9" * 5000 + "ep"],
+)
 def test_a_malformed_point_is_refused_and_quoted(text):
     with pytest.raises(InputError) as refusal:
         grids.parse_point(text)
 
     assert repr(text) in str(refusal.value)
+
+
+def test_more_than_a_thousand_points_are_refused():
+    with pytest.raises(InputError, match="1,000"):
+        grids.parse_points(",".join(["0"] * 1001))
 
 
 def test_a_list_with_an_empty_point_is_refused():
@@ -175,7 +196,22 @@ def test_there_may_be_no_other_rates():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "predictions/*", "predictions/*=", "=10", " =10", "a=100", "a=-1", "a=1e1", "a=ten", "a=10%", "a=10=", "a:10"]
+    "text",
+    [
+        "",
+        "predictions/*",
+        "predictions/*=",
+        "=10",
+        " =10",
+        "a=100",
+        "a=-1",
+        "a=1e1",
+        "a=ten",
+        "a=10%",
+        "a=10=",
+        "a:10",
+        "a=0." + "1" * 5000,
+    ],
 )
 def test_a_malformed_rate_is_refused_and_quoted(text):
     with pytest.raises(InputError) as refusal:

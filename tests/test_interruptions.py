@@ -8,10 +8,12 @@ import subprocess
 import sys
 
 import pytest
+from handmade import relist
 from helpers import IMP, LENET, clean_environment, contents, imp, kill_when, refused
 
 from lottery import cli, store
 from lottery.fanout import launcher
+from lottery.run import Replicate
 
 
 @pytest.mark.parametrize("moment", ["snapshots/step-000000.h5", "snapshots/step-000010.h5", "checkpoint.h5", "metrics.jsonl"])
@@ -93,10 +95,11 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, prepared):
 
 @pytest.mark.parametrize("ranks", ["1", "2"])
 def test_a_pair_that_diverges_is_a_record_and_the_others_go_on(work, ranks):
-    snapshot = work / "runs/digits/replicate-1/train/snapshots/step-000000.h5"
-    state = store.load_state(snapshot)
+    replicate = Replicate(work / "runs/digits/replicate-1")
+    state = store.load_state(replicate.snapshot(0))
     state.weights["fc1/bias"][:] = 1e38
-    store.save_state(snapshot, state)
+    store.save_state(replicate.snapshot(0), state)
+    relist(replicate, replicate.snapshot(0))
 
     options = ["--quantiles", "90", "--set", "retrain.controls=[]", "--ranks", ranks]
     done = imp("retrain", *options, cwd=work, check=False)

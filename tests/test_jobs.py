@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from data_prep.errors import InputError
-from lottery.jobs import Chain, Job, Part, Round, chains, needed, one_shot, rounds
+from lottery.jobs import Chain, Job, Part, Round, chains, needed, one_shot, rounds, side_by_side
 
 CONTROLS = ["reinit", "shuffle", "random"]
 WEIGHTS, LR = Chain(1, "weights", 45), Chain(2, "lr", 90)
@@ -101,26 +101,26 @@ def test_controls_accompany_their_rounds_alone_and_come_after_the_ticket():
 
 
 def test_without_rounds_for_them_there_are_no_controls():
-    for chain in (WEIGHTS, LR):
-        assert places(rounds(chain, 2, CONTROLS, [])) == [(1, "ticket"), (2, "ticket")]
-        assert places(rounds(chain, 2, CONTROLS, [3])) == [(1, "ticket"), (2, "ticket")]
+    for levels in ([], [3]):
+        assert places(rounds(WEIGHTS, 2, CONTROLS, levels)) == [(1, "ticket"), (2, "ticket")]
 
 
 @pytest.mark.parametrize("method", ["lr", "finetune"])
 @pytest.mark.parametrize("control_levels", [[], [1, 3]])
-def test_extended_training_accompanies_every_round_as_its_tickets_are_judged_against_it(method, control_levels):
-    found = rounds(Chain(1, method, 0), 5, ["extended"], control_levels)
+def test_extended_training_accompanies_every_round_unasked_as_its_tickets_are_judged_against_it(method, control_levels):
+    for controls in ([], ["reinit"]):
+        found = rounds(Chain(1, method, 0), 5, controls, control_levels)
 
-    assert [job.level for job in found if job.variant == "extended"] == [1, 2, 3, 4, 5]
+        assert [job.level for job in found if job.variant == "extended"] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("method", ["weights", "init"])
 def test_methods_that_rewind_weights_have_no_extended_training(method):
-    assert {job.variant for job in rounds(Chain(1, method, 0), 5, ["extended", "shuffle"], [1, 3])} == {"ticket", "shuffle"}
+    assert {job.variant for job in rounds(Chain(1, method, 0), 5, ["shuffle"], [1, 3])} == {"ticket", "shuffle"}
 
 
 def test_no_two_networks_of_a_chain_are_the_same():
-    found = rounds(LR, 4, [*CONTROLS, "extended"], [1, 2, 3, 4])
+    found = rounds(LR, 4, CONTROLS, [1, 2, 3, 4])
 
     assert len(set(found)) == len(found) == 4 * 5
     assert [job.level for job in found] == sorted(job.level for job in found)
@@ -155,7 +155,7 @@ def test_a_one_shot_job_waits_for_none():
 
 
 def test_whatever_a_network_of_a_chain_waits_for_comes_before_it():
-    found = rounds(LR, 4, [*CONTROLS, "extended"], [1, 3])
+    found = rounds(LR, 4, CONTROLS, [1, 3])
 
     for place, job in enumerate(found):
         before = needed(job)
@@ -178,6 +178,15 @@ def test_a_chain_of_rounds_is_not_divided():
     assert Part(1, 2).of(jobs) == rounds(WEIGHTS, 3, ["reinit"], [2])
     assert Part(2, 2).of(jobs) == rounds(LR, 2)
     assert Part(3, 3).of(jobs) == []
+
+
+def test_side_by_side_are_one_shot_jobs_and_of_each_chain_a_ticket_and_a_control_of_each_kind():
+    one_shots = one_shot([1, 2], [Fraction(80), Fraction(90)], [0, 45])
+
+    assert side_by_side([]) == 0
+    assert side_by_side(one_shots) == 8
+    assert side_by_side(rounds(WEIGHTS, 18)) == 1
+    assert side_by_side([*rounds(WEIGHTS, 18, ["reinit"], [2, 9]), *rounds(LR, 3)]) == 4
 
 
 def test_a_part_is_written_as_a_fraction():

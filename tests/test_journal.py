@@ -1,4 +1,7 @@
-"""metrics.jsonl: what was written is there, what was cut is not."""
+"""metrics.jsonl: what was written is there, what was cut is not, what was changed is noticed."""
+
+import hashlib
+import json
 
 import pytest
 
@@ -11,9 +14,14 @@ ROWS = [{"step": 45, "loss": 0.5}, {"step": 90, "loss": 0.25}, {"step": 135, "lo
 @pytest.fixture
 def metrics(tmp_path):
     path = tmp_path / "metrics.jsonl"
+    seal = ""
     for row in ROWS:
-        journal.append(path, row)
+        seal = journal.append(path, row, seal)
     return path
+
+
+def seals(metrics):
+    return [json.loads(line)["sha256"] for line in metrics.read_text().splitlines()]
 
 
 def test_rows_come_back_in_the_order_they_were_written(metrics):
@@ -21,8 +29,11 @@ def test_rows_come_back_in_the_order_they_were_written(metrics):
 
 
 def test_a_row_is_a_line(metrics):
-    assert metrics.read_text().splitlines()[0] == '{"step": 45, "loss": 0.5}'
-    assert metrics.read_text().count("\n") == 3
+    first, *others = [json.loads(line) for line in metrics.read_text().splitlines()]
+
+    assert first == ROWS[0] | {"sha256": hashlib.sha256(b'{"step": 45, "loss": 0.5').hexdigest()}
+    assert len(others) == 2
+    assert len(set(seals(metrics))) == 3
 
 
 def test_no_file_is_no_rows(tmp_path):
@@ -50,6 +61,33 @@ def test_a_damaged_line_in_between_is_refused_by_name(metrics):
         journal.read(metrics)
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_line_that_is_lost_is_missed_by_those_after_it(metrics, lost):
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(line for number, line in enumerate(lines) if number != lost))
+
+    with pytest.raises(InputError, match=rf"metrics\.jsonl is damaged in line {lost + 1}, or lacks lines before it"):
+        journal.read(metrics)
+
+
+def test_no_byte_of_a_finished_line_can_change_unnoticed(metrics):
+    whole = metrics.read_bytes()
+    end = whole.rindex(b"\n", 0, -1)  # what follows is the last line, which may be one that is being written
+    for place in range(end + 1):
+        metrics.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(InputError, match=r"metrics\.jsonl is damaged"):
+            journal.read(metrics)
+
+
+def test_the_last_seal_tells_a_journal_from_one_that_lost_its_end(metrics):
+    *others, last = seals(metrics)
+    assert journal.last_seal(metrics) == last
+
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+
+    assert journal.last_seal(metrics) == others[-1]
+
+
 def test_a_bit_that_makes_it_no_text_is_refused_by_name(metrics):
     content = bytearray(metrics.read_bytes())
     content[3] |= 0x80
@@ -62,18 +100,18 @@ def test_a_bit_that_makes_it_no_text_is_refused_by_name(metrics):
 def test_text_beyond_ascii_comes_back(tmp_path):
     row = {"step": 1, "note": "µ\u2028\n\x85"}
 
-    journal.append(tmp_path / "metrics.jsonl", row)
+    journal.append(tmp_path / "metrics.jsonl", row, "")
 
     assert journal.read(tmp_path / "metrics.jsonl") == [row]
 
 
 def test_rewinding_drops_the_rows_after_a_step(metrics):
-    assert journal.rewind(metrics, 90) == ROWS[:2]
+    assert journal.rewind(metrics, 90) == (ROWS[:2], seals(metrics)[1])
     assert journal.read(metrics) == ROWS[:2]
 
 
 def test_rewinding_to_the_start_leaves_an_empty_file(metrics):
-    assert journal.rewind(metrics, 0) == []
+    assert journal.rewind(metrics, 0) == ([], "")
     assert metrics.read_text() == ""
 
 
@@ -81,12 +119,20 @@ def test_rewinding_drops_a_last_line_cut_short_so_that_the_next_row_stands_alone
     whole = metrics.read_text()
     metrics.write_text(whole[:-5])
 
-    journal.rewind(metrics, 1000)
-    journal.append(metrics, ROWS[2])
+    _, seal = journal.rewind(metrics, 1000)
+    journal.append(metrics, ROWS[2], seal)
 
     assert metrics.read_text() == whole
 
 
 def test_rewinding_makes_the_file_when_there_is_none(tmp_path):
-    assert journal.rewind(tmp_path / "train" / "metrics.jsonl", 10) == []
+    assert journal.rewind(tmp_path / "train" / "metrics.jsonl", 10) == ([], "")
     assert (tmp_path / "train" / "metrics.jsonl").read_text() == ""
+
+
+def test_rewinding_refuses_a_journal_that_lost_rows_before_that_step(metrics):
+    _, second, _ = seals(metrics)
+    metrics.write_text(metrics.read_text().splitlines(keepends=True)[0])
+
+    with pytest.raises(InputError, match=r"metrics\.jsonl lacks rows that its training wrote up to step 90: remove"):
+        journal.rewind(metrics, 90, second)

@@ -80,7 +80,7 @@ def test_the_command_starts_this_python_on_so_many_ranks(monkeypatch, tmp_path):
     (tmp_path / "mpirun").touch(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 
-    line, environment = launcher.command(4, ["retrain", "--run", "runs/digits"])
+    line, environment = launcher.command(4, ["-m", "lottery", "retrain", "--run", "runs/digits"])
 
     assert line[:3] == [str(tmp_path / "mpirun"), "-n", "4"]
     assert "--oversubscribe" in line
@@ -100,7 +100,7 @@ def test_ranks_outlive_each_other_where_this_mpi_can_have_it_so(monkeypatch, tmp
         (tmp_path / "ompi_info").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
 
-    line, _ = launcher.command(4, ["retrain"])
+    line, _ = launcher.command(4, ["-m", "lottery", "retrain"])
 
     assert (line[-6:-4] == ["--with-ft", "ulfm"]) == goes_on
 
@@ -122,6 +122,41 @@ def test_without_mpirun_the_way_out_is_told(monkeypatch, tmp_path):
 
     with pytest.raises(InputError, match="pip install"):
         launcher.command(2, ["retrain"])
+
+
+@pytest.mark.parametrize(
+    ("mpirun", "found"), [("echo found: 2", True), ("echo found: 1; echo found: 1", False), ("exit 1", False), (None, False)]
+)
+def test_whether_ranks_find_each_other_is_tried(monkeypatch, tmp_path, mpirun, found):
+    if mpirun:
+        (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{mpirun}\n")
+        (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "/bin:/usr/bin" if mpirun else str(tmp_path))
+
+    assert launcher.finds_ranks() == found
+
+
+def test_ranks_find_each_other_here():
+    assert launcher.finds_ranks()
+
+
+LAUNCH = """
+import os, sys
+from lottery.fanout import launcher
+launcher.launch([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"], dict(os.environ))
+"""
+
+
+def test_who_is_killed_leaves_no_mpirun_behind():
+    process = subprocess.Popen([sys.executable, "-c", LAUNCH], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline()
+
+    process.kill()
+    began = time.monotonic()
+    process.communicate()  # which waits for whoever can still write there
+
+    assert time.monotonic() - began < 20
 
 
 def test_a_signal_to_end_reaches_mpirun_as_one_that_it_passes_on_and_the_ranks_are_waited_for(tmp_path):

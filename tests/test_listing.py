@@ -1,10 +1,10 @@
 """Results of hand-made runs: a row for each network."""
 
-import json
-
 import pytest
-from handmade import dense, in_round, in_rounds, planned, ticket
+from handmade import dense, in_round, in_rounds, planned, ticket, write
 
+from data_prep import files
+from lottery.jobs import Chain, Round
 from lottery.results import listing
 from lottery.run import Run
 
@@ -67,7 +67,7 @@ def test_masks_beyond_the_recipe_are_missed_in_every_replicate(run):
     replicate = run.replicate(2)
     replicate.masks.mkdir()
     (replicate.masks / "q97.5.h5").touch()
-    replicate.thresholds.write_text(json.dumps({"quantiles": [{"quantile": 97.5}]}))
+    files.write_json(replicate.thresholds, {"quantiles": [{"quantile": 97.5}]})
 
     assert places(listing.rows(run))[3:] == [("ticket", number, 97.5, 45) for number in (1, 2, 3)]
 
@@ -110,6 +110,7 @@ def test_the_row_of_a_ticket(run):
         "epochs": 19.0,
         "seconds": 12.0,
         "devices": 4,
+        "made_by": "imp 0.1.0, tensorflow 2.21.0, keras 3.15.1 on CPU",
         "folder": "replicate-2/retrain/q90-step-000045/ticket",
     }
     assert tuple(row) == listing.COLUMNS
@@ -119,6 +120,7 @@ def test_the_row_of_a_dense_network_has_every_weight_and_no_difference(run):
     row = listing.rows(run)[0]
 
     assert (row["variant"], row["density"], row["density_total"], row["quantile"]) == ("dense", 1.0, 1.0, None)
+    assert row["density_effective"] is None  # without its topology
     assert (row["against"], row["difference"], row["rewind"]) == (None, None, "0")
 
 
@@ -172,11 +174,11 @@ def test_without_its_dense_network_a_ticket_has_no_difference(run):
 
 
 def test_the_plan_of_a_run_is_read_off_its_dense_network(run, tmp_path):
-    assert listing.trained_plan(run).steps_per_epoch == 45
-    assert listing.trained_plan(Run(tmp_path / "other", run.recipe)) is None
+    assert run.trained_plan().steps_per_epoch == 45
+    assert Run(tmp_path / "other", run.recipe).trained_plan() is None
 
 
-CHAINS = {"rewind": "1ep", "levels": 2, "methods": ["weights", "lr"], "controls": ["extended"]}
+CHAINS = {"rewind": "1ep", "levels": 2, "methods": ["weights", "lr"]}
 
 
 @pytest.fixture
@@ -228,33 +230,52 @@ def test_a_control_from_scratch_stands_in_the_chain_of_its_ticket(pruned):
     assert (row["method"], row["level"], row["rewind"], row["rewind_step"], row["epochs"]) == ("weights", 1, "1ep", 45, 20.0)
 
 
-def test_what_trains_on_is_held_against_the_dense_network_trained_as_long_where_there_is_one(pruned):
+def test_what_trains_on_is_held_against_the_dense_network_trained_as_long_and_no_other(pruned):
     in_rounds(pruned, "lr", 1, 0.005)
     in_rounds(pruned, "lr", 2, 0.005)
     in_rounds(pruned, "lr", 2, 0.015, "extended")
     in_rounds(pruned, "weights", 2, 0.005)
 
     held = {
-        (row["variant"], row["method"], row["level"]): (row["against"], round(row["difference"], 6))
+        (row["variant"], row["method"], row["level"]): (row["against"], row["difference"] and round(row["difference"], 6))
         for row in done(pruned)
         if row["variant"] != "dense"
     }
 
     assert held == {
-        ("ticket", "lr", 1): ("dense", 0.005),
+        ("ticket", "lr", 1): ("extended", None),
         ("ticket", "lr", 2): ("extended", -0.01),
         ("extended", "lr", 2): ("dense", 0.015),
         ("ticket", "weights", 2): ("dense", 0.005),
     }
 
 
-def test_a_network_trained_as_long_that_is_not_done_is_held_against_nobody(pruned):
+def test_without_a_network_trained_as_long_that_is_done_a_ticket_has_no_difference(pruned):
     in_rounds(pruned, "lr", 1, 0.005)
     in_round(pruned, 1, "lr", 1, variant="extended", status="diverged")
 
-    found = [(row["against"], round(row["difference"], 6)) for row in done(pruned) if row["method"] == "lr"]
+    found = [(row["against"], row["difference"]) for row in done(pruned) if row["method"] == "lr"]
 
-    assert found == [("dense", 0.005)] * 3
+    assert found == [("extended", None)] * 3
+
+
+def test_networks_beyond_the_grids_are_missed_where_they_are_asked_for(pruned):
+    control = Round(Chain(2, "weights", 45), 2, "reinit")
+
+    (row,) = (row for row in listing.rows(pruned, [control]) if row["variant"] == "reinit")
+
+    known = {"replicate": 2, "method": "weights", "level": 2, "status": "missing", "against": "dense", "difference": None}
+    assert row | known == row
+
+
+def test_how_many_images_verdicts_go_by_is_what_a_dense_training_has_noted(tmp_path):
+    made = Run(tmp_path, planned(replicates=2))
+    assert listing.validation_images(made) is None
+
+    write(made.replicate(1).dense, 0.9, replicate=1)
+    write(made.replicate(2).dense, 0.9, replicate=2, validation_images=287)
+
+    assert listing.validation_images(made) == 287
 
 
 def test_a_replicate_that_was_added_and_is_not_trained_yet_is_missing_as_a_dense_network_alone(run):

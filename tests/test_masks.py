@@ -158,6 +158,33 @@ def test_shuffling_does_not_depend_on_the_order_of_the_dictionary():
     assert equal(masks.shuffle({"a": a, "b": b}, 5), masks.shuffle({"b": b, "a": a}, 5))
 
 
+def test_shuffling_permutes_a_variable_as_a_whole_where_every_place_is_met():
+    mask = {"a/kernel": np.arange(24).reshape(3, 2, 4) % 5 < 2, "b/kernel": np.arange(7) < 3}
+    whole = {"a/kernel": np.ones((3, 1, 1), bool)}
+
+    expected = {
+        path: np.random.default_rng([9, index]).permutation(kept.ravel()).reshape(kept.shape)
+        for index, (path, kept) in enumerate(mask.items())
+    }
+    assert equal(masks.shuffle(mask, 9), expected)
+    assert equal(masks.shuffle(mask, 9, whole), expected)
+
+
+def test_shuffling_leaves_alone_what_meets_only_padding():
+    rng = np.random.default_rng(0)
+    mask = {"a/kernel": rng.random((3, 3, 20, 1)) < 0.5, "b/kernel": rng.random((4, 5)) < 0.5}
+    met = np.zeros((3, 3, 1, 1), bool)
+    met[:2, 1] = True
+
+    shuffled = masks.shuffle(mask, 1, {"a/kernel": met})
+
+    before, after, places = mask["a/kernel"], shuffled["a/kernel"], np.broadcast_to(met, (3, 3, 20, 1))
+    assert np.array_equal(before[~places], after[~places])
+    assert before[places].sum() == after[places].sum()
+    assert not np.array_equal(before[places], after[places])
+    assert np.array_equal(shuffled["b/kernel"], masks.shuffle(mask, 1)["b/kernel"])
+
+
 def test_pruned_weights_become_positive_zeros_whatever_they_were():
     arrays = {"a/kernel": np.float32([np.nan, np.inf, -1, -0.0, 2]), "a/bias": np.float32([7])}
     mask = {"a/kernel": np.array([False, False, False, False, True])}

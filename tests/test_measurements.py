@@ -1,10 +1,9 @@
 """Measurements read back from the folder that `imp bench --out` writes."""
 
-import json
-
 import pytest
 import typer.main
 
+from data_prep import files
 from lottery.bench.commands import app
 from lottery.results import measurements
 
@@ -14,7 +13,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def lay(folder, name, **changes):
     """A measurement as files."""
     written = {"name": name, "title": f"How fast: {name}", "columns": {"rate": "images/s"}, "cells": [["12"]], "remarks": []}
-    (folder / f"{name}.json").write_text(json.dumps(written | {"rows": [{"rate": 12.3}]} | changes))
+    files.write_json(folder / f"{name}.json", written | {"rows": [{"rate": 12.3}]} | changes)
     (folder / f"{name}.png").write_bytes(PNG + name.encode())
 
 

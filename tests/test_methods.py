@@ -22,7 +22,7 @@ METHODS = {
     "levels": 2,
     "methods": ["weights", "init", "lr", "finetune"],
     "rewind": "0,1ep",
-    "controls": ["extended", "reinit"],
+    "controls": ["reinit"],
     "control_levels": "1,2",
 }
 QUIET = Reporter(quiet=True)
@@ -53,7 +53,7 @@ def methods(tensorflow, trained, tmp_path_factory):
 def restoring(tensorflow, trained, tmp_path_factory):
     """Two rounds of the methods that train on, with restored slots, as `noted` says."""
     folder = shutil.copytree(trained, tmp_path_factory.mktemp("restoring") / "work", symlinks=True)
-    settings = {**METHODS, "methods": ["lr", "finetune"], "rewind": "1ep", "controls": ["extended"]}
+    settings = {**METHODS, "methods": ["lr", "finetune"], "rewind": "1ep", "controls": []}
     return noted(folder, slots="restore", **settings)
 
 
@@ -339,7 +339,10 @@ def test_finetune_at_a_last_rate_of_next_to_none_is_refused_with_the_way_out(wor
         rounds.checked_rounds(run, planned)
     with_a_rate = scheduled(work, **long, rounds={"finetune_rate": 0.001})
     assert Plan(with_a_rate.recipe, EPOCH).finetune_rate == 0.001
-    assert [job.level for job in rounds.checked_rounds(with_a_rate, Plan(with_a_rate.recipe, EPOCH), 3)] == [1, 2, 3]
+    found = rounds.checked_rounds(with_a_rate, Plan(with_a_rate.recipe, EPOCH), 3)
+    assert [(job.level, job.variant) for job in found] == [
+        (level, one) for level in (1, 2, 3) for one in ("ticket", "extended")
+    ]
 
 
 def test_as_typed_finetune_after_a_cosine_schedule_is_one_line(work):

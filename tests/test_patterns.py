@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from data_prep import files
 from data_prep.errors import InputError
 from lottery import patterns, recipe
 from lottery.run import Run
@@ -47,7 +48,7 @@ def test_masks_that_were_made_with_it_keep_it(here):
     masks, level = Path("run/replicate-2/masks"), Path("run/replicate-2/rounds/weights-step-000000/01")
     masks.mkdir(parents=True)
     (masks / "q60.h5").touch()
-    Path("run/replicate-2/thresholds.json").write_text('{"quantiles": [{"quantile": 60.0}]}')
+    files.write_json(Path("run/replicate-2/thresholds.json"), {"quantiles": [{"quantile": 60.0}]})
 
     check(exclude=["typo"])
     with pytest.raises(InputError, match=r"rounds\.rates: 'typo'"):

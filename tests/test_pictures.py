@@ -2,6 +2,7 @@
 
 import functools
 import io
+import os
 import struct
 import warnings
 import zlib
@@ -357,9 +358,11 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", [*BROKEN, "folder.png", "missing.png"])
+@pytest.mark.parametrize("name", [*BROKEN, "folder.png", "missing.png", "pipe.png", "device.png"])
 def test_a_file_that_is_no_image_is_refused_in_one_line(tmp_path, name):
     (tmp_path / "folder.png").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "device.png").symlink_to("/dev/zero")
     if name in BROKEN:
         (tmp_path / name).write_bytes(BROKEN[name])
 

@@ -52,6 +52,16 @@ def test_a_rewind_point_without_a_snapshot_is_refused_with_the_way_out():
         made().rewind_steps("0,3ep")
 
 
+def test_more_networks_than_a_grid_may_have_are_refused_before_they_are_listed():
+    tenths = [Fraction(tenth, 10) for tenth in range(999)]
+    everything = {"levels": 100, "methods": ["weights", "lr"], "rewind": "0,10it,1ep,2ep"}
+
+    with pytest.raises(InputError, match=r"^2,997,000 networks are too many for one grid"):
+        made().jobs(range(1, 1001), tenths, "0")
+    with pytest.raises(InputError, match=r"^1,600,000 networks are too many for one grid"):
+        plan.make(resolved(pruning=["rounds"], rounds=everything), 2900).rounds(range(1, 1001), 100)
+
+
 def test_jobs_follow_the_recipe():
     planned = plan.make(resolved(replicates=2, retrain={"controls": ["reinit"], "control_quantiles": "90"}), 2900)
 
@@ -227,7 +237,7 @@ ROUNDS = {
     "levels": 3,
     "methods": ["weights", "lr"],
     "rewind": "0,1ep",
-    "controls": ["reinit", "extended"],
+    "controls": ["reinit"],
     "control_levels": "2",
 }
 
@@ -339,7 +349,30 @@ def test_rounds_that_go_back_to_initialisation_ask_for_its_snapshot():
         planned.chains([1])
 
 
-def test_no_two_networks_of_a_dry_run_have_the_same_name():
-    titles = [cost.title for cost in plan.dry_run(PRUNED, 2900)]
+HEADLINES = resolved(
+    replicates=3, pruning=["rounds"], rounds={**ROUNDS, "controls": ["reinit", "shuffle"], "control_levels": ""}
+)
+
+
+def test_a_dry_run_ends_with_the_controls_that_headlines_may_get():
+    costs = plan.dry_run(HEADLINES, 2900)
+
+    certain, perhaps = ([cost for cost in costs if cost.certain is sure] for sure in (True, False))
+    assert costs == [*certain, *perhaps]
+    assert len(perhaps) == 3 * 4 * 2  # replicates, chains, controls
+    assert {cost.title: cost.epochs for cost in perhaps}["replicate-2 weights from 1ep, headline reinit"] == 20
+    assert {cost.title: cost.epochs for cost in perhaps}["replicate-2 weights from 1ep, headline shuffle"] == 19
+    assert not any("reinit" in cost.title for cost in certain)
+
+
+@pytest.mark.parametrize("change", [{"replicates": 2}, {"pruning": ["oneshot"]}])
+def test_without_three_replicates_or_rounds_no_controls_are_to_come(change):
+    assert all(cost.certain for cost in plan.dry_run(HEADLINES.model_copy(update=change), 2900))
+    assert all(cost.certain for cost in plan.dry_run(PRUNED, 2900))
+
+
+@pytest.mark.parametrize("recipe", [PRUNED, HEADLINES], ids=["levels", "headlines"])
+def test_no_two_networks_of_a_dry_run_have_the_same_name(recipe):
+    titles = [cost.title for cost in plan.dry_run(recipe, 2900)]
 
     assert len(set(titles)) == len(titles)

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
+from data_prep import files, records, sources
 from data_prep import prepare as preparing
-from data_prep import records, sources
 from data_prep.errors import InputError
 from data_prep.prepare import MAX_BAD, Means, Settings, settings_of, stratified
 
@@ -143,9 +142,9 @@ def test_a_shard_holds_three_times_as_many_grey_images(source, tmp_path):
 
 @pytest.mark.parametrize("channels", [2, "1", None])
 def test_a_manifest_of_other_channels_is_refused(digits, tmp_path, channels):
-    manifest = json.loads((digits[0] / "manifest.json").read_text())
+    manifest = files.read_json(digits[0] / "manifest.json")
     manifest["made_with"]["channels"] = channels
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    files.write_json(tmp_path / "manifest.json", manifest)
 
     with pytest.raises(InputError, match="3 channels or 1"):
         settings_of(records.read_manifest(tmp_path))
@@ -559,8 +558,8 @@ def test_folders_whose_names_differ_after_a_dot_have_sets_of_their_own():
 
 
 def test_a_manifest_that_does_not_say_its_settings_is_refused(digits, tmp_path):
-    manifest = json.loads((digits[0] / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "made_with": {"folder": "x"}}))
+    manifest = files.read_json(digits[0] / "manifest.json")
+    files.write_json(tmp_path / "manifest.json", {**manifest, "made_with": {"folder": "x"}})
 
     with pytest.raises(InputError, match="does not say what they were made from"):
         settings_of(records.read_manifest(tmp_path))

@@ -89,7 +89,7 @@ def test_a_folder_is_prepared_with_fewer_classes_and_other_splits(few, tmp_path)
 def test_grey_records_are_prepared_and_tickets_trained_on_them(tmp_path):
     done = imp("prepare", "digits", "--size", "8", "--channels", "1", cwd=tmp_path)
     few = ["--set", "thresholds.quantiles=90", "--set", "retrain.rewind=0"]
-    imp("run", *LENET, *few, "--records", "data/digits-8-grey", cwd=tmp_path)
+    imp("run", "--ranks", "1", *LENET, *few, "--records", "data/digits-8-grey", cwd=tmp_path)
 
     assert done.stderr == (
         "records in data/digits-8-grey: 1151 train, 287 validation, 359 test grey images of 8x8, 10 classes\n"
@@ -211,6 +211,16 @@ def test_images_that_cannot_be_decoded_are_told_and_listed(few, tmp_path):
 
 
 # Stops of every kind, and going on after them.
+
+
+def test_a_pipe_among_the_images_is_listed_and_nobody_waits_for_it(few, tmp_path):
+    shutil.copytree(few, tmp_path / "few")
+    os.mkfifo(tmp_path / "few/cat/pipe.png")
+
+    imp(*preparing(tmp_path / "few", "--max-bad", "0.5"), cwd=tmp_path)
+
+    (bad,) = json.loads((tmp_path / "set/manifest.json").read_text())["bad"]
+    assert (bad["name"], bad["reason"]) == ("cat/pipe.png", "not a file")
 
 
 def descendants(pid):

@@ -7,7 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+from helpers import changed
 
+from data_prep import files
 from data_prep.errors import InputError
 from lottery import masks, store
 from lottery.results.reader import open_results
@@ -101,9 +103,8 @@ def test_thresholds_ascend(results):
 
 def test_a_mask_that_leaves_no_path_says_so_among_the_thresholds(retrained, tmp_path):
     run = shutil.copytree(retrained / "runs/digits", tmp_path / "run")
-    table = json.loads((run / "replicate-1/thresholds.json").read_text())
-    table["quantiles"][1]["disconnected"] = True
-    (run / "replicate-1/thresholds.json").write_text(json.dumps(table))
+    half, most = files.read_json(run / "replicate-1/thresholds.json")["quantiles"]
+    changed(run / "replicate-1/thresholds.json", quantiles=[half, {**most, "disconnected": True}])
 
     found = open_results(run).thresholds()
 
@@ -139,13 +140,13 @@ def test_images_of_another_set_are_refused(retrained, tmp_path, monkeypatch):
     folder = shutil.copytree(retrained, tmp_path / "work", symlinks=True)
     monkeypatch.chdir(folder)
     (path,) = folder.glob("data/*/manifest.json")
-    content = json.loads(path.read_text())
+    content = files.read_json(path)
     for change, words in (
         (content["made_with"] | {"split_seed": 1}, "split_seed"),
         (content["made_with"], "was made from other images than those that are prepared"),
     ):
         content["shards"][0]["sha256"] = "0" * 64
-        path.write_text(json.dumps(content | {"made_with": change}))
+        files.write_json(path, content | {"made_with": change})
         with pytest.raises(InputError, match=words):
             open_results("runs/digits").images("test")
 

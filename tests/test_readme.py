@@ -46,10 +46,10 @@ ALONE = {
     "imp doctor": [],
     "imp bench limits --out bench": ["--quick"],
     "imp prepare folder:photos --size 64": [],
-    "imp run --records data/folder-photos-64": ["--set", "train.epochs=8", "--set", "model.name=lenet_300_100"],
+    "imp run --records data/folder-photos-64": ["--ranks", "1", "--set", "train.epochs=8", "--set", "model.name=lenet_300_100"],
     "imp sweep pipelines/digits.toml": [*SHORT, "--set", "sweep.trials=1"],
     "imp run pipelines/digits.toml": SHORT,
-    "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": SHORT,
+    "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": ["--ranks", "1", *SHORT],
 }
 # Installation, which .ci/run and people type.
 INSTALLED = [
@@ -179,7 +179,7 @@ def test_the_network_of_the_readme_is_trained(tmp_path):
     (tmp_path / "my.toml").write_text('name = "my"\n[model]\nname = "mynets:build"\n[train]\nepochs = 3\n[data]\nsize = 8\n')
 
     done = subprocess.run(
-        [IMP, "run", "my.toml", "--set", "thresholds.quantiles=50", "--set", "retrain.controls=[]"],
+        [IMP, "run", "my.toml", "--ranks", "1", "--set", "thresholds.quantiles=50", "--set", "retrain.controls=[]"],
         cwd=tmp_path,
         env=clean_environment(PYTHONPATH="."),
         capture_output=True,

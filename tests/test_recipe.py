@@ -150,7 +150,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
         ({"rounds": {"methods": ["weights", "reinit"]}}, "rounds.methods.1", "'reinit'"),
         ({"rounds": {"rewind": "1epoch"}}, "rounds.rewind", "'1epoch'"),
         ({"rounds": {"finetune_rate": -0.1}}, "rounds.finetune_rate", "-0.1"),
-        ({"rounds": {"controls": ["extended", "none"]}}, "rounds.controls.1", "'none'"),
+        ({"rounds": {"controls": ["random", "none"]}}, "rounds.controls.1", "'none'"),
+        ({"rounds": {"controls": ["extended"]}}, "rounds.controls.0", "'extended'"),
         ({"rounds": {"control_levels": "0..3"}}, "rounds.control_levels", "'0..3'"),
         ({"rounds": {"control_levels": 3}}, "rounds.control_levels", "3"),
     ],
@@ -294,6 +295,34 @@ def test_a_binary_file_is_refused_as_a_recipe(tmp_path):
 
     with pytest.raises(InputError, match=r"bad\.toml is not TOML"):
         recipe.load(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ".".join("a" * 3000) + " = 1",
+        "[" + ".".join("a" * 3000) + "]",
+        "name = " + "[" * 3000 + "]" * 3000,
+        "name = " + "{a = " * 3000 + "1" + "}" * 3000,
+        "seed = " + "9" * 5000,
+        "seed = 0x" + "f" * 5000,
+    ],
+)
+def test_what_is_nested_ever_deeper_or_too_large_a_number_is_refused_in_a_line(tmp_path, content):
+    (tmp_path / "bad.toml").write_text(content)
+
+    with pytest.raises(InputError, match=r"bad\.toml is not a recipe: .*(nested too deep|64 bits|4300 digits)") as refusal:
+        recipe.load(tmp_path / "bad.toml")
+
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "setting", ["data.mean=" + "[" * 900 + "]" * 900, "seed=0x" + "f" * 5000, "train.epochs=" + "9" * 5000]
+)
+def test_a_setting_is_neither_nested_ever_deeper_nor_too_large_a_number(setting):
+    with pytest.raises(InputError, match="is not a "):
+        recipe.resolve({}, [setting])
 
 
 def test_a_missing_recipe_is_named(tmp_path):

@@ -1,7 +1,6 @@
 """The record format: what is written is read back, by this package and by TensorFlow, and damage is named."""
 
 import dataclasses
-import json
 import os
 import struct
 
@@ -157,9 +156,9 @@ def read_block(block):
 
 def altered_manifest(folder, change):
     """Apply `change` to the content of the manifest."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = files.read_json(folder / "manifest.json")
     change(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    files.write_json(folder / "manifest.json", manifest)
 
 
 def refused(folder, split="train"):

@@ -4,11 +4,24 @@ import csv
 import re
 import shutil
 
+import numpy as np
 import pytest
-from handmade import all_replicates, dense, in_round, in_rounds, one_chain, planned, three_replicates, ticket, write
+from handmade import (
+    STEPS,
+    all_replicates,
+    dense,
+    in_round,
+    in_rounds,
+    one_chain,
+    planned,
+    relist,
+    three_replicates,
+    ticket,
+    write,
+)
 
 from data_prep.errors import InputError
-from lottery import journal
+from lottery import journal, store
 from lottery.bench.sheet import Bars, Column, Sheet
 from lottery.bench.sheet import write as write_sheet
 from lottery.run import Run, open_run
@@ -18,6 +31,16 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 run, one = pytest.fixture(three_replicates), pytest.fixture(one_chain)
+
+
+@pytest.fixture
+def saved(run):
+    """The same run with what its dense networks ended as, from which a chart is drawn."""
+    for replicate in run.replicates():
+        end = replicate.snapshot(STEPS)
+        store.save_state(end, store.State(STEPS, {"fc/kernel": np.linspace(-1, 1, 30, dtype=np.float32)}, {}, {}))
+        relist(replicate, end)
+    return run
 
 
 def text(run, name):
@@ -82,6 +105,7 @@ def test_every_table_of_the_page_is_there_as_csv(run):
     (group,) = (row for row in rows_of(run, "groups") if row["quantile"] == "60.0")
     # 0.2 ± 2.919986 x 0.1 / sqrt(3) points, one-sided
     assert [float(group[key]) for key in ("low", "high")] == pytest.approx([0.002 - 0.0016859, 0.002 + 0.0016859], abs=1e-6)
+    assert (float(group["deviation"]), group["needed"]) == (pytest.approx(0.001), "4")
     assert group["verdict"] == "matching"
     held = {(row["against"], row["figure"]): row for row in rows_of(run, "contrasts")}
     accuracy = held["dense", "validation_accuracy"]
@@ -137,10 +161,10 @@ def test_the_line_of_a_group_of_tickets(run):
     # differences 0.2, 0.1, 0.3 points: 0.2 ± 2.919986 x 0.1 / sqrt(3) = 0.2 ± 0.17
     assert cells(run, "ticket", "q60") == [
         *("ticket", "q60", "40.00%", "1ep", "3", "91.20 ± 1.05", "90.20", "310", "85.00"),
-        *("+0.20 (+0.03 .. +0.37)", "dense", "matching"),
+        *("+0.20 (+0.03 .. +0.37)", "0.10", "4", "dense", "matching"),
     ]
-    assert cells(run, "ticket", "q90") == ["ticket", "q90", "", "1ep", "0 of 3", *[""] * 6, "undecided"]
-    assert cells(run, "dense", "")[2:] == ["100.00%", "", "3", "91.00 ± 1.00", "90.00", "450", "90.00", *[""] * 3]
+    assert cells(run, "ticket", "q90") == ["ticket", "q90", "", "1ep", "0 of 3", *[""] * 8, "undecided"]
+    assert cells(run, "dense", "")[2:] == ["100.00%", "", "3", "91.00 ± 1.00", "90.00", "450", "90.00", *[""] * 5]
 
 
 def test_one_ticket_has_neither_spread_nor_bounds(one):
@@ -149,10 +173,10 @@ def test_one_ticket_has_neither_spread_nor_bounds(one):
 
     report.report(one)
 
-    assert cells(one, "ticket", "lr 1")[5:] == ["91.00", "90.00", "450", "90.00", "-1.00", "extended", "undecided"]
+    assert cells(one, "ticket", "lr 1")[5:] == [*("91.00", "90.00", "450", "90.00", "-1.00", "", "", "extended", "undecided")]
     assert cells(one, "extended", "lr 1")[2:] == [
         *("100.00%", "1ep", "1", "92.00", "91.00", "450", "91.00"),
-        *("+2.00", "dense", "undecided"),
+        *("+2.00", "", "", "dense", "undecided"),
     ]
 
 
@@ -160,15 +184,24 @@ def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):
     for number in (1, 2, 3):
         ticket(run, number, "90", 0.9, collapsed=["fc1/kernel"], disconnected=False)
     all_replicates(run, "60", 0.0)
-    ticket(run, 1, "90", 0.9, variant="shuffle", collapsed=["fc2/kernel"])
+    ticket(run, 1, "60", 0.9, variant="shuffle", collapsed=["fc2/kernel"])
+    ticket(run, 1, "60", 0.9, step=0, variant="reinit")
 
     made = report.report(run)
 
     told = "ticket, quantile 90, rewound to 1ep: hardly anything is left of fc1/kernel (layer collapse)"
-    assert made.warnings == [told]
+    control = "shuffle, quantile 60, rewound to 1ep: hardly anything is left of fc2/kernel (layer collapse)"
+    assert made.warnings == [control, told]
     assert cells(run, "ticket", "q90")[2] == "10.00% !"
     assert cells(run, "ticket", "q60")[2] == "40.00%"
-    assert {line[0]: line[1] for line in made.contrast_table} == {"q60": "40.00%", "q90": "10.00% !"}
+    assert [(line[0], line[1], line[3]) for line in made.contrast_table] == [
+        *(("q60", "40.00%", against) for against in ("dense", "reinit", "shuffle !")),
+        ("q90", "10.00% !", "dense"),
+    ]
+    assert "| shuffle ! |" in text(run, "summary.md")
+    assert "<td>shuffle !</td>" in text(run, "index.html")
+    marked = {(row["quantile"], row["against"]) for row in rows_of(run, "contrasts") if row["collapse_against"]}
+    assert marked == {("60.0", "shuffle")}
     assert told in text(run, "summary.md")
     page = text(run, "index.html")
     assert "<h2>Layer collapse</h2>" in page
@@ -184,7 +217,7 @@ def test_a_network_without_a_path_is_told_of(one):
     ]
 
 
-def test_without_a_collapse_there_is_no_warning(run):
+def test_where_something_is_left_of_every_layer_there_is_no_warning(run):
     all_replicates(run, "60", 0.0)
 
     made = report.report(run)
@@ -241,13 +274,13 @@ def test_the_page_stands_alone_with_its_charts_in_it(run):
     assert 'class="dense"' in page
 
 
-def test_what_failed_is_listed_with_its_place(run):
-    ticket(run, 2, "90", status="diverged")
-    in_round(run, 1, "weights", 4, status="failed", variant="reinit")
+def test_what_failed_is_listed_with_its_place(saved):
+    ticket(saved, 2, "90", status="diverged")
+    in_round(saved, 1, "weights", 4, status="failed", variant="reinit")
 
-    report.report(run)
+    report.report(saved)
 
-    listed = re.findall(r"<li>(.*)</li>", text(run, "index.html"))
+    listed = re.findall(r"<li>(.*)</li>", text(saved, "index.html"))
     assert listed == [
         "replicate 1, reinit, weights round 4, rewound to 1ep: failed",
         "replicate 2, ticket, quantile 90.0, rewound to 1ep: diverged",
@@ -280,7 +313,7 @@ def test_the_training_of_a_replicate_that_was_added_is_shown_too(run):
     row = {"step": 900, "epoch": 20.0, "train_loss": 0.1, "timing": {"seconds": 1.0, "images_per_second": 9.0}}
     row |= {f"{split}_accuracy": 0.9 for split in ("train", "validation", "test")}
     for number in (1, 4):
-        journal.append(run.replicate(number).dense.metrics, row)
+        journal.append(run.replicate(number).dense.metrics, row, "")
 
     report.report(run)
 
@@ -289,17 +322,17 @@ def test_the_training_of_a_replicate_that_was_added_is_shown_too(run):
 
 
 @pytest.fixture
-def measured(run):
+def measured(saved):
     """The same run with two measurements and a file that is none among them."""
     machine = {"python": "3.11.7", "packages": {}, "processor": "an abacus", "cores": 2, "gpus": []}
     for name in ("feed", "limits"):
         columns = [Column("name", ""), Column("rate", "images/s")]
         rows = [{"name": "slow <a>", "rate": 1234.5}]
         write_sheet(
-            Sheet(name, f"How fast: {name}", machine, columns, rows, Bars("name", "rate", "rate"), ["twice"]), run.bench
+            Sheet(name, f"How fast: {name}", machine, columns, rows, Bars("name", "rate", "rate"), ["twice"]), saved.bench
         )
-    (run.bench / "notes.json").write_text("{}")
-    return run
+    (saved.bench / "notes.json").write_text("{}")
+    return saved
 
 
 def test_measurements_in_the_run_are_part_of_its_page(measured):
@@ -316,11 +349,11 @@ def test_measurements_in_the_run_are_part_of_its_page(measured):
     ]
 
 
-def test_without_measurements_there_is_no_section_of_them(run):
-    made = report.report(run)
+def test_without_measurements_there_is_no_section_of_them(saved):
+    made = report.report(saved)
 
     assert made.measurements == made.left_out == []
-    assert "Measurements" not in text(run, "index.html")
+    assert "Measurements" not in text(saved, "index.html")
 
 
 def test_a_damaged_mask_is_told_and_the_rest_reported(retrained, tmp_path):

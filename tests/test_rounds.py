@@ -153,17 +153,85 @@ def test_a_damaged_ticket_stops_its_chain_alone_and_is_named(pruned, tmp_path):
     assert replicate.network(ticket("weights", EPOCH, 4)).is_finished
 
 
-def test_without_rounds_for_controls_it_is_said_that_there_are_none(work):
-    done = imp("rounds", "--levels", "1", cwd=work)
+def test_a_damaged_table_that_was_removed_as_told_is_written_again(pruned, tmp_path):
+    work = copied(pruned, tmp_path / "work")
+    table = replicate_of(work).level(Chain(1, "weights", 0), 2).table
+    whole = table.read_bytes()
+    flip(table)
+    refused(imp("rounds", cwd=work, check=False), "02/round.json is damaged or was changed by hand", "remove it")
+    table.unlink()
 
-    assert "no controls: rounds.control_levels names none of these rounds" in done.stderr
+    imp("rounds", cwd=work)
+
+    assert table.read_bytes() == whole
+
+
+def test_where_no_controls_are_trained_it_is_said_why(work):
+    without_a_headline = imp("rounds", "--levels", "1", cwd=work).stderr.splitlines()
+    of_other_rounds = imp("rounds", "--levels", "1", "--set", "rounds.control_levels=2", cwd=work).stderr
+
+    assert without_a_headline[-1] == (
+        "no controls yet: they accompany the headline, which takes 3 replicates, all their tickets trained, and one that "
+        "matches; the same command trains them then"
+    )
+    assert "no controls: rounds.control_levels names none of these rounds" in of_other_rounds
+    assert "no controls yet" not in of_other_rounds
+
+
+MATCHING = ["--levels", "2", "--set", "replicates=3", "--set", "delta=1.0"]
+
+
+@pytest.fixture(scope="module")
+def headlined(trained, tmp_path_factory):
+    """A folder in which one process pruned two rounds in three replicates, where all tickets match; and what it said."""
+    folder = copied(trained, tmp_path_factory.mktemp("headlined") / "work")
+    imp("train", "--set", "replicates=3", cwd=folder)
+    before = copied(folder, folder.parent / "before")
+    return folder, before, imp("rounds", *MATCHING, cwd=folder).stderr.splitlines()
+
+
+def test_the_headline_s_round_gets_its_controls_after_all_tickets(headlined):
+    _, _, said = headlined
+
+    assert "controls of the headline: weights-step-000000 round 02" in said
+    assert "3 networks under masks: 0 finished, 3 to train" in said
+    trained = [line.split("] ")[1].split(":")[0] for line in said if line.startswith("[")]
+    chains = [f"replicate-{number} weights-step-000000 round" for number in (1, 2, 3)]
+    assert sorted(trained[:6]) == [f"{chain} {level} ticket" for chain in chains for level in ("01", "02")]
+    assert sorted(trained[6:]) == [f"{chain} 02 reinit" for chain in chains]
+
+
+def test_a_headline_s_controls_that_are_there_are_not_trained_again(headlined):
+    folder, _, _ = headlined
+
+    said = imp("rounds", *MATCHING, cwd=folder).stderr
+
+    assert "3 networks under masks: 3 finished, 0 to train" in said
+
+
+def test_ranks_train_the_headline_s_controls_too(headlined):
+    folder, before, _ = headlined
+
+    done = imp("rounds", "--ranks", "2", *MATCHING, cwd=before)
+
+    assert "controls of the headline: weights-step-000000 round 02" in done.stderr
+    assert contents(before / "runs") == contents(folder / "runs")
+
+
+def test_the_report_of_a_headline_names_its_control(headlined):
+    folder, _, _ = headlined
+
+    sentences = json.loads(imp("report", "--json", cwd=folder).stdout)["headline"]
+
+    (sentence,) = (sentence for sentence in sentences if sentence.startswith("In rounds of weights from 0, "))
+    assert "the sparsest matching ticket keeps 64.00% of the prunable weights" in sentence
+    assert "its control `reinit` (its mask, fresh weights) matches too" in sentence
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         (["rounds.methods=[]"], ["rounds.methods is empty", "weights, lr, finetune or init"]),
-        (["rounds.controls=['extended']"], ["rounds.controls: extended goes with the methods lr and finetune"]),
         (["rounds.rewind=2ep"], ["rewind point 2ep is not among the snapshots", "imp train --set train.snapshots="]),
         (["rounds.rewind=4ep"], ["lies past the end of training"]),
         (["rounds.rate=100"], ["rounds.rate", "100"]),

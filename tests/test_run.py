@@ -171,6 +171,17 @@ def test_a_run_on_records_is_gone_on_with_from_anywhere(monkeypatch, here):
     assert open_run(here / "runs/set").manifest() == run.manifest()
 
 
+def test_a_recipe_that_is_given_takes_the_place_of_a_damaged_one():
+    open_run(recipe_file=recipe_file("mine", batch=32)).adopt()
+    Path("runs/mine/recipe.toml").write_bytes(b"name = \x80")
+    with pytest.raises(InputError, match="name its recipe with --recipe, which takes the place of this one"):
+        open_run()
+
+    open_run(recipe_file=Path("mine.toml")).adopt()
+
+    assert open_run().recipe.train.batch == 32
+
+
 def test_records_come_before_the_run_last_used():
     open_run(recipe_file=recipe_file("mine", batch=32)).adopt()
 
@@ -305,13 +316,13 @@ def test_a_run_that_another_process_adopts_for_long_is_busy(monkeypatch):
 
 def test_the_run_is_locked_while_it_is_adopted_and_free_afterwards(monkeypatch):
     holders = []
-    write = files.write_text
+    write = files.write_bytes
 
     def watched(path, content):
         holders.append(locks.holder(Path("runs/digits")))
         write(path, content)
 
-    monkeypatch.setattr(files, "write_text", watched)
+    monkeypatch.setattr(files, "write_bytes", watched)
     open_run().adopt()
 
     assert len(holders) == 2  # the recipe and the environment
@@ -333,11 +344,11 @@ def test_adopting_what_is_adopted_already_writes_nothing():
 def test_the_environment_is_of_the_first_time_a_run_was_adopted():
     run = open_run()
     run.adopt()
-    Path("runs/digits/environment.json").write_text("{}")
+    files.write_json(Path("runs/digits/environment.json"), {"host": "the first"})
 
     run.adopt()
 
-    assert Path("runs/digits/environment.json").read_text() == "{}"
+    assert files.read_json(Path("runs/digits/environment.json")) == {"host": "the first"}
 
 
 def test_a_folder_called_latest_is_left_alone(tmp_path, monkeypatch):

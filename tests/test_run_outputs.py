@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from handmade import ORIGINS
 
-from data_prep import records
+from data_prep import files, records
 from data_prep.errors import InputError
 from lottery import environment, identity, plan, recipe, store
 from lottery.jobs import Job
@@ -19,9 +20,8 @@ from lottery.stages import retrain
 pytestmark = pytest.mark.usefixtures("here")
 
 
-def write_json(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
+def end(network, **result):
+    files.write_json(network.result, {"folder": identity.place(network.folder), **result})
 
 
 def adopted(*overrides):
@@ -40,7 +40,7 @@ def made(run, stage, number=1):
         "thresholds": replicate.masks,
         "retrain": run.network(Job(number, Fraction(90), 0, "ticket")).folder,
     }[stage]
-    with identity.claimed(folder, run.recipe, stage):
+    with identity.claimed(folder, run.recipe, stage, ORIGINS):
         return folder
 
 
@@ -152,14 +152,11 @@ def test_a_damaged_result_is_named():
         dense.read_result()
 
 
-@pytest.mark.parametrize(
-    ("content", "finished"),
-    [(None, False), ({"status": "failed"}, False), ({"status": "diverged"}, True), ({"status": "done"}, True)],
-)
-def test_what_failed_or_never_ended_is_tried_again(content, finished):
+@pytest.mark.parametrize(("status", "finished"), [(None, False), ("failed", False), ("diverged", True), ("done", True)])
+def test_what_failed_or_never_ended_is_tried_again(status, finished):
     dense = adopted().replicate(1).dense
-    if content:
-        write_json(dense.result, content)
+    if status:
+        end(dense, status=status)
 
     assert dense.is_finished == finished
 
@@ -169,7 +166,7 @@ def mask(replicate, *quantiles):
     replicate.masks.mkdir(parents=True, exist_ok=True)
     for quantile in quantiles:
         replicate.mask(Fraction(str(quantile))).touch()
-    write_json(replicate.thresholds, {"quantiles": [{"quantile": quantile} for quantile in quantiles]})
+    files.write_json(replicate.thresholds, {"quantiles": [{"quantile": quantile} for quantile in quantiles]})
 
 
 GRID = ("thresholds.quantiles=50,90", "retrain.controls=[]", "train.snapshots=0,10it,1ep,2ep")
@@ -207,7 +204,7 @@ def test_masks_that_were_removed_do_not_come_back_when_their_folder_is_begun_ane
     replicate = masked.replicate(1)
     shutil.rmtree(replicate.masks)
 
-    with identity.claimed(replicate.masks, masked.recipe, "thresholds"):
+    with identity.claimed(replicate.masks, masked.recipe, "thresholds", ORIGINS):
         assert replicate.quantiles() == []
 
 
@@ -277,16 +274,16 @@ def test_retraining_goes_on_when_every_replicate_has_the_masks(masked, quantiles
     retrain._check_masks(masked, quantiles)
 
 
-def trained_on(sha256, said=True, number=1):
-    """A run of which a dense network is trained, on the shard of that sum (or so that it does not say on what)."""
+def trained_on(sha256, number=1):
+    """A run of which a dense network is trained, on the shard of that sum."""
     run = adopted()
     shards = [records.Shard("train-00000.tfrecord", "train", 2900, 0, sha256)]
     manifest = records.Manifest((32, 32, 3), ["0", "1"], shards, dataclasses.asdict(run.recipe.records()))
     run.records().mkdir(parents=True, exist_ok=True)
     records.write_manifest(run.records(), manifest)
     dense = run.replicate(number).dense
-    with identity.claimed(dense.folder, run.recipe, "train", manifest.digest if said else None):
-        write_json(dense.result, {"status": "done"})
+    with identity.claimed(dense.folder, run.recipe, "train", ORIGINS | {"records": manifest.digest}):
+        end(dense, status="done")
     return run
 
 
@@ -300,11 +297,13 @@ def test_what_was_trained_on_other_images_is_not_built_upon():
             dataclasses.replace(run, chosen=(chosen,)).check_trained()
 
 
-def test_what_does_not_say_what_it_was_trained_on_is_believed():
-    run = trained_on("aa", said=False)
-    trained_on("bb", number=2)
+def test_what_does_not_say_what_it_was_trained_on_is_refused():
+    run = trained_on("aa")
+    path = run.replicate(1).dense.folder / identity.FILE
+    path.write_text(json.dumps({"stage": "train", "values": recipe.depends(run.recipe, "train")}))  # as of earlier versions
 
-    run.check_trained()
+    with pytest.raises(InputError, match=r"train/made_with\.json .* has no sha256, as earlier versions wrote none"):
+        run.check_trained()
 
 
 def test_a_run_has_its_environment_before_its_recipe(monkeypatch):
@@ -333,9 +332,11 @@ def test_copies_that_somebody_keeps_beside_networks_are_none():
 
 def test_a_replicate_that_is_a_copy_of_another_is_refused():
     run = adopted()
-    write_json(run.replicate(1).dense.result, {"status": "done", "replicate": 1})
+    end(run.replicate(1).dense, status="done", replicate=1)
     open_run(run.folder)
     shutil.copytree(run.replicate(1).folder, run.replicate(2).folder)
 
-    with pytest.raises(InputError, match="replicate-2 holds replicate 1, whose seed it has: remove or rename it"):
+    with pytest.raises(
+        InputError, match=r"replicate-2/train/result\.json is the copy of another folder's \(replicate-1/train\): remove "
+    ):
         open_run(run.folder)

@@ -1,14 +1,17 @@
 """What each rank trains on: the GPUs of its own, or its share of the cores."""
 
+import math
 import os
 
 import pytest
+from helpers import LAUNCHER
 
 from data_prep.errors import InputError
 from lottery.fanout import share
 from lottery.fanout.share import Seat, Station, seats
 
 LISTED = share._listed
+GIB = 1 << 30
 
 
 @pytest.fixture(autouse=True)
@@ -226,3 +229,65 @@ echo "GPU 1: NVIDIA H200 (UUID: GPU-5e0a31b7)"
 @pytest.mark.parametrize("script", [None, "echo 'No devices were found'", "echo 'GPU 0: half'; exit 9"])
 def test_there_are_no_gpus_where_nvidia_smi_lists_none_or_is_not_there(monkeypatch, tmp_path, script):
     assert listed_gpus(monkeypatch, tmp_path, script) == []
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A function that puts this process on a machine: eight cores and 100 GiB free unless told otherwise, and an MPI."""
+
+    def put(cores=8, gpus=(), free=100, peak=0.5, mpi=True, quota=math.inf, **variables):
+        for name in (*LAUNCHER, "SLURM_JOB_ID"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(share, "here", lambda: host(cores=cores, gpus=gpus))
+        monkeypatch.setattr(share, "_quota", lambda file: quota)
+        monkeypatch.setattr(share.capacity, "free_memory", lambda: int(free * GIB))
+        monkeypatch.setattr(share.capacity, "peak_memory", lambda: int(peak * GIB))
+        monkeypatch.setattr(share.launcher, "finds_ranks", lambda: mpi)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("there", "networks", "threads", "count"),
+    [
+        ({}, 13, 1, 8),
+        ({}, 13, 3, 2),
+        ({}, 5, 1, 5),
+        ({}, 1, 1, 1),
+        ({}, 0, 1, 1),
+        ({"cores": 1}, 13, 1, 1),
+        ({"cores": 2}, 13, 4, 1),
+        ({"quota": 2.5}, 13, 1, 2),
+        ({"quota": 0.5}, 13, 1, 1),
+        ({"free": 3.9}, 13, 1, 3),
+        ({"free": 3.9, "peak": 1.5}, 13, 1, 2),
+        ({"free": 0.2}, 13, 1, 1),
+        ({"gpus": "0"}, 13, 1, 1),
+        ({"mpi": False}, 13, 1, 1),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, 13, 1, 1),
+        ({"SLURM_JOB_ID": "7"}, 13, 1, 1),
+    ],
+)
+def test_a_host_feeds_a_rank_for_each_network_that_it_has_cores_and_memory_for(machine, there, networks, threads, count):
+    machine(**there)
+
+    assert share.fed(networks, threads) == count
+
+
+def test_where_a_single_rank_is_fed_no_mpirun_is_tried(machine, monkeypatch):
+    machine(cores=1)
+    monkeypatch.setattr(share.launcher, "finds_ranks", lambda: pytest.fail("tried"))
+
+    assert share.fed(13, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"), [("max 100000", math.inf), ("250000 100000", 2.5), ("", math.inf), (None, math.inf)]
+)
+def test_a_control_group_says_how_many_cores_time_there_is(tmp_path, text, cores):
+    if text is not None:
+        (tmp_path / "cpu.max").write_text(text)
+
+    assert share._quota(tmp_path / "cpu.max") == cores

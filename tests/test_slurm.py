@@ -154,6 +154,16 @@ def test_a_script_is_written_only_for_what_can_be_done(trained, work, tmp_path):
     assert "imp train --run runs/digits &" in (work / "runs/digits/slurm/train.sh").read_text()
 
 
+@pytest.mark.parametrize("option", ["--partition", "--account", "--time", "--sbatch", "--run"])
+def test_what_would_be_a_line_of_its_own_in_a_script_is_refused_and_nothing_is_written(work, option):
+    shutil.copytree(work / "runs/digits", work / "runs/two\nlines", symlinks=True)
+    value = "runs/two\nlines" if option == "--run" else "gpu\ntouch mine"
+
+    refused(imp("slurm", "retrain", option, value, cwd=work, check=False), "cannot be a line of a batch script", "\\n")
+
+    assert not list(work.glob("runs/*/slurm"))
+
+
 def test_replicates_are_the_tasks_of_an_array(work):
     imp("slurm", "train", "--replicate", "2", "--replicate", "5", cwd=work)
 

@@ -40,6 +40,17 @@ def test_a_malformed_line_is_refused(line, words):
         spaces.parse([line])
 
 
+@pytest.mark.parametrize("line", ["train.learning_rate=1..1e999", "train.learning_rate=-1e999..1"])
+def test_a_range_ends(line):
+    with pytest.raises(InputError, match="must ascend, and end"):
+        spaces.parse([line])
+
+
+def test_a_range_of_thousands_of_digits_is_refused():
+    with pytest.raises(InputError, match="leaves nothing to choose"):
+        spaces.parse([f"train.epochs=1..{'9' * 5000}"])
+
+
 def test_a_key_stands_once():
     with pytest.raises(InputError, match=r"names train\.batch twice"):
         spaces.parse(["train.batch=32,64", "train.batch=16,32"])

@@ -1,13 +1,14 @@
 """Status: what of a run is done, under way, failed or missing, and how long the rest takes."""
 
 import dataclasses
-import json
 from fractions import Fraction
 
+import handmade
 import pytest
 
-from data_prep import records
+from data_prep import files, records
 from lottery import locks, recipe
+from lottery.identity import place
 from lottery.jobs import Chain, Job, Round
 from lottery.run import Run
 from lottery.stages.status import status
@@ -39,8 +40,12 @@ def ticket(run, replicate, quantile, step=0):
 
 
 def write(network, status, epochs=20, seconds=40.0, **more):
-    network.folder.mkdir(parents=True, exist_ok=True)
-    network.result.write_text(json.dumps({"status": status, "epochs": epochs, "timing": {"seconds": seconds}, **more}))
+    result = {"folder": place(network.folder), "status": status, "epochs": epochs, "timing": {"seconds": seconds}, **more}
+    files.write_json(network.result, result)
+
+
+def trained(run, replicate, **more):
+    write(run.replicate(replicate).dense, "done", steps_per_epoch=45, **more)
 
 
 def mask(run, replicate, *quantiles):
@@ -48,7 +53,7 @@ def mask(run, replicate, *quantiles):
     made.masks.mkdir(parents=True)
     for quantile in quantiles:
         made.mask(Fraction(quantile)).touch()
-    made.thresholds.write_text(json.dumps({"quantiles": [{"quantile": quantile} for quantile in quantiles]}))
+    files.write_json(made.thresholds, {"quantiles": [{"quantile": quantile} for quantile in quantiles]})
 
 
 def counts(run):
@@ -82,7 +87,7 @@ def test_before_anything_is_made_all_of_the_recipe_is_missing(run):
 
 
 def test_what_is_done_is_counted(run):
-    write(run.replicate(1).dense, "done")
+    trained(run, 1)
     mask(run, 1, 80, 90)
     write(ticket(run, 1, 80), "done")
     write(ticket(run, 1, 80, 45), "done", epochs=19)
@@ -132,7 +137,7 @@ def test_what_is_under_way_is_named_with_its_step_and_its_process(run):
 
 
 def test_the_time_left_follows_from_the_speed_of_what_is_done(run):
-    write(run.replicate(1).dense, "done", epochs=20, seconds=40.0)  # 2 seconds an epoch
+    trained(run, 1, epochs=20, seconds=40.0)  # 2 seconds an epoch
     write(ticket(run, 1, 80), "done", epochs=20, seconds=80.0)  # 4
     write(ticket(run, 1, 90), "failed", epochs=20, seconds=0.0, reason="no disk")  # to be tried again
     write(ticket(run, 2, 80), "diverged", epochs=20, seconds=0.1, reason="not finite")  # never again
@@ -143,7 +148,7 @@ def test_the_time_left_follows_from_the_speed_of_what_is_done(run):
 
 def test_when_all_is_done_no_time_is_left(run):
     for number in (1, 2):
-        write(run.replicate(number).dense, "done")
+        trained(run, number)
 
     assert line(run, "train").seconds_left is None
 
@@ -202,7 +207,7 @@ def test_a_round_under_way_is_named_with_its_step(run):
 def test_a_replicate_that_was_added_is_counted_with_what_it_has(run):
     mask(run, 1, 80, 90)
     mask(run, 3, 80)
-    write(run.replicate(3).dense, "done")
+    trained(run, 3)
     write(ticket(run, 3, 80), "done")
     write(ticket(run, 3, 80, 45), "failed", reason="no disk")
 
@@ -227,6 +232,19 @@ def test_the_time_left_of_a_recipe_in_steps_is_that_of_its_steps(run):
             }
         ),
     )
-    write(steps.replicate(1).dense, "done", epochs=2, seconds=8.0)
+    trained(steps, 1, epochs=2, seconds=8.0)
 
     assert line(steps, "train").seconds_left == pytest.approx(8)
+
+
+def test_once_a_headline_is_known_its_controls_are_waited_for(run):
+    made = Run(run.folder, handmade.planned("", rounds={"levels": 2, "rewind": "1ep", "controls": ["reinit"]}))
+    handmade.dense(made, 0.90, 0.91, 0.92)
+    handmade.in_rounds(made, "weights", 1, 0.01)
+    assert counts(made)["rounds"] == (3, 0, 0, 3)
+
+    handmade.in_rounds(made, "weights", 2, -0.05)
+    assert counts(made)["rounds"] == (6, 0, 0, 3)
+
+    handmade.in_rounds(made, "weights", 1, -0.05, "reinit")
+    assert counts(made)["rounds"] == (9, 0, 0, 0)

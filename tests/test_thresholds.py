@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import subprocess
 import sys
 from fractions import Fraction
@@ -10,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from handmade import ORIGINS, finished
 from helpers import clean_environment, file_bytes, flip
 
-from data_prep import records
+from data_prep import files, records
 from data_prep.errors import InputError
 from lottery import identity, locks, masks, ranking, recipe, store
 from lottery.connectivity import Node, Topology
+from lottery.lineage import seals
 from lottery.progress import Reporter
 from lottery.run import Run
 from lottery.stages.thresholds import COLUMNS, thresholds
@@ -55,7 +56,12 @@ def finish(run, number, scale=1):
     statistics = {"bn/moving_mean": np.float32([0, 99])}
     slots = {"momentum/a/kernel": np.full((2, 5), 7, np.float32)}
     store.save_state(replicate.snapshot(LAST), store.State(LAST, weights, statistics, slots))
-    replicate.dense.result.write_text(json.dumps({"status": "done", "step": LAST}))
+    vouch(run, number)
+
+
+def vouch(run, number=1):
+    """Write the result of a dense network, for what there is of it."""
+    finished(run.replicate(number), LAST, origins=ORIGINS | {"records": run.manifest().digest})
 
 
 def take(run, quantiles=None):
@@ -70,15 +76,35 @@ def changed(run, **settings):
 
 
 def listed(run, number=1):
-    return [row["quantile"] for row in json.loads(run.replicate(number).thresholds.read_text())["quantiles"]]
+    return [row["quantile"] for row in files.read_json(run.replicate(number).thresholds)["quantiles"]]
 
 
 def names(run, number=1):
     return sorted(path.name for path in run.replicate(number).masks.glob("*.h5"))
 
 
+def test_masks_that_no_table_lists_are_cut_again():
+    run = made()
+    take(run)
+    replicate = run.replicate(1)
+    state = store.load_state(replicate.snapshot(LAST))
+    state.weights["a/kernel"] *= 100
+    store.save_state(replicate.snapshot(LAST), state)
+    vouch(run)
+    with pytest.raises(InputError, match=r"thresholds\.json was made from another .* than the one that is there"):
+        take(run)
+    replicate.thresholds.unlink()
+
+    take(run)
+
+    mask = masks.load(replicate.mask(Fraction(50)))
+    assert mask["a/kernel"].all()
+    assert not mask["b/kernel"].any()
+
+
 def test_the_table_says_what_was_ranked_and_where_each_quantile_lies():
     run = made()
+    replicate = run.replicate(1)
 
     (table,) = take(run)
 
@@ -112,8 +138,10 @@ def test_the_table_says_what_was_ranked_and_where_each_quantile_lies():
                 "disconnected": None,
             },
         ],
+        "outputs": seals(replicate.folder, map(replicate.mask, run.recipe.quantiles())),
+        "made_from": seals(replicate.folder, [replicate.snapshot(LAST)]),
     }
-    assert json.loads(run.replicate(1).thresholds.read_text()) == table
+    assert files.read_json(run.replicate(1).thresholds) == table
 
 
 def test_thresholds_are_those_of_numpy_and_exactly_k_weights_go():
@@ -122,6 +150,7 @@ def test_thresholds_are_those_of_numpy_and_exactly_k_weights_go():
     kernels = {"a/kernel": rng.standard_normal((30, 20)), "b/kernel": np.round(rng.standard_normal((17, 10)))}
     weights = {path: array.astype(np.float32) for path, array in kernels.items()}
     store.save_state(run.replicate(1).snapshot(LAST), store.State(LAST, weights, {}, {}))
+    vouch(run)
 
     (table,) = take(run)
 
@@ -221,7 +250,7 @@ def test_another_share_that_a_layer_must_keep_is_asked_of_the_masks_there_are():
     (table,) = take(dataclasses.replace(run, recipe=recipe.resolve(run.recipe.model_dump(), ["thresholds.collapse=0.6"])))
 
     assert [row["collapsed"] for row in table["quantiles"]] == [["a/kernel"]]
-    assert json.loads(run.replicate(1).thresholds.read_text()) == table
+    assert files.read_json(run.replicate(1).thresholds) == table
     assert run.replicate(1).mask(Fraction(25)).stat().st_mtime_ns == before
 
 
@@ -229,7 +258,8 @@ def test_with_the_networks_topology_connections_are_told(capsys):
     nodes = [Node("images", "input", 2), Node("a", "linear", 5, ("images",), kernels={"a/kernel": (2, 5)})]
     nodes += [Node("b", "linear", 2, ("a",), kernels={"b/kernel": (5, 2)})]
     run = made(quantiles="25,50")
-    run.replicate(1).topology.write_text(json.dumps(Topology(tuple(nodes), ("b",)).to_json()))
+    files.write_json(run.replicate(1).topology, Topology(tuple(nodes), ("b",)).to_json())
+    vouch(run)
 
     table = thresholds(run, Reporter())[0]
 
@@ -390,6 +420,7 @@ def test_weights_that_are_not_finite_are_refused_by_name():
     state = store.load_state(run.replicate(1).snapshot(LAST))
     state.weights["b/kernel"][0, 0] = np.nan
     store.save_state(run.replicate(1).snapshot(LAST), state)
+    vouch(run)
 
     with pytest.raises(InputError, match="b/kernel holds NaN or infinite weights"):
         take(run)
@@ -408,8 +439,7 @@ def test_a_pattern_that_matches_nothing_is_refused_before_anything_is_written():
 
 def test_a_dense_network_that_diverged_is_told_with_the_way_out_and_nothing_is_written_that_would_bar_it():
     run = made(replicates=2)
-    outcome = {"status": "diverged", "step": 7, "reason": "the loss is not finite: lower train.learning_rate"}
-    run.replicate(2).dense.result.write_text(json.dumps(outcome))
+    finished(run.replicate(2), 7, status="diverged", reason="the loss is not finite: lower train.learning_rate")
 
     with pytest.raises(InputError, match=r"replicate-2/train diverged: the loss .*rate, and remove that folder"):
         take(run)

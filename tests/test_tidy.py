@@ -1,13 +1,14 @@
 """The rows behind the report's charts."""
 
-import json
 import math
 import shutil
 
 import numpy as np
 import pytest
-from handmade import all_replicates, dense, in_rounds, planned, ticket
+from handmade import all_replicates, dense, in_rounds, planned, relist, ticket
+from helpers import changed
 
+from data_prep import files
 from lottery import journal, masks, recipe, store
 from lottery.results import grouping, listing, tidy
 from lottery.run import Run, open_run
@@ -68,6 +69,7 @@ def test_of_a_mask_of_all_variables_only_what_is_pruned_is_shown(real, tmp_path)
     mask = masks.load(replicate.mask(50)) | {"bn/moving_mean": np.zeros(4, bool)}
     replicate.mask(50).unlink()
     masks.save(replicate.mask(50), mask, {})
+    relist(replicate, replicate.mask(50))
 
     rows = tidy.layers(run, 0.001)
 
@@ -76,9 +78,8 @@ def test_of_a_mask_of_all_variables_only_what_is_pruned_is_shown(real, tmp_path)
 
 def test_layerwise_thresholds_are_no_lines_of_a_common_histogram(real, tmp_path):
     run = Run(shutil.copytree(real.folder, tmp_path / "run"), real.recipe)
-    table = json.loads(run.replicate(1).thresholds.read_text())
-    table["quantiles"] = [{**row, "threshold": None} for row in table["quantiles"]]
-    run.replicate(1).thresholds.write_text(json.dumps(table))
+    path = run.replicate(1).thresholds
+    changed(path, quantiles=[{**row, "threshold": None} for row in files.read_json(path)["quantiles"]])
 
     bars, cuts = tidy.magnitudes(run)
 
@@ -118,9 +119,10 @@ def test_courses_are_means_over_replicates_where_all_were_looked_at(run):
     all_replicates(run, "60", 0.0)
     for number in (1, 2, 3):
         path = run.replicate(number).folder / "retrain/q60-step-000045/ticket/metrics.jsonl"
+        seal = ""
         for step in range(1, 1000, number):
             accuracy = dict.fromkeys(("train_accuracy", "validation_accuracy", "test_accuracy"), number / 10)
-            journal.append(path, {"step": step, "epoch": step / 45, **accuracy})
+            seal = journal.append(path, {"step": step, "epoch": step / 45, **accuracy}, seal)
 
     rows = [row for row in tidy.courses(run, listing.rows(run)) if row["network"] == "ticket"]
 

@@ -1,12 +1,13 @@
 """Topologies of Keras networks: every kernel is in them, and they agree with the gradients of the networks themselves."""
 
+import json
 from math import prod
 
 import numpy as np
 import pytest
 
-from lottery import masks, networks
-from lottery.connectivity import effective
+from lottery import invariants, masks, networks
+from lottery.connectivity import Topology, effective, met
 from lottery.engine import models
 from lottery.engine.models.topology import topology
 from lottery.recipe import Model
@@ -64,8 +65,16 @@ def on_a_gradients_path(network, mask, images):
     return {path: kept & (gradient.numpy() != 0) for (path, kept), gradient in zip(mask.items(), gradients, strict=True)}
 
 
+def without_filters_of_padding(network, mask):
+    """`mask` without filters all of whose kept places only meet padding, which widened would be others."""
+    places = met(topology(network))
+    meeting = windows({path: kept & places.get(path, True) for path, kept in mask.items()})
+    return {path: kept & meeting[path] for path, kept in mask.items()}
+
+
 def expect_agreement(network, mask, images):
     """The topology of `network` gives the counts that its gradients do."""
+    mask = without_filters_of_padding(network, mask)
     wide = windows(mask)
     numeric = on_a_gradients_path(network, wide, images)
 
@@ -79,14 +88,44 @@ def expect_agreement(network, mask, images):
 
 @pytest.mark.parametrize("name", networks.OURS)
 def test_every_network_has_all_its_kernels_connected_until_it_is_pruned(name):
-    network = models.build(Model(name=name), 32, 10)
+    network = models.build(Model(name=name), 64, 10)
     graph = topology(network)
 
     assert graph.kernels == kernels(network)
     assert "mix" not in kinds(network)
+    assert met(graph) == {}
+    assert "met" not in json.dumps(graph.to_json())
     result = effective(graph, {path: np.ones(shape, bool) for path, shape in graph.kernels.items()})
     assert result.connected == {path: prod(shape) for path, shape in graph.kernels.items()}
     assert not result.disconnected
+    layouts = invariants.layouts(graph)
+    assert layouts.keys() == graph.kernels.keys()
+    assert [path for path, layout in layouts.items() if layout.reads_input] == [next(iter(graph.kernels))]
+    assert [path for path, layout in layouts.items() if layout.gives_classes] == ["predictions/kernel"]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "others"),
+    [
+        ("mobilenet_v2", "block_13_depthwise", ["block_14_depthwise", "block_15_depthwise", "block_16_depthwise"]),
+        ("resnet50", "stage4_block1_conv2", ["stage4_block2_conv2", "stage4_block3_conv2"]),
+    ],
+)
+def test_on_small_images_the_rims_of_the_last_kernels_meet_only_padding(name, first, others):
+    network = models.build(Model(name=name, alpha=0.35), 32, 10)
+    graph = Topology.from_json(json.loads(json.dumps(topology(network).to_json())))
+
+    corner = [[True, True, False], [True, True, False], [False] * 3]  # a map of 2x2, in steps of two
+    centre = [[False] * 3, [False, True, False], [False] * 3]  # maps of one pixel
+    found = met(graph)
+    assert {path: places.shape for path, places in found.items()} == dict.fromkeys(found, (3, 3, 1, 1))
+    assert {path: places[..., 0, 0].tolist() for path, places in found.items()} == {
+        f"{first}/kernel": corner,
+        **{f"{other}/kernel": centre for other in others},
+    }
+    shares = {f"{first}/kernel": 4 / 9, **{f"{other}/kernel": 1 / 9 for other in others}}
+    connected = {path: round(prod(shape) * shares.get(path, 1)) for path, shape in graph.kernels.items()}
+    assert effective(graph, {}).connected == connected
 
 
 def test_layers_are_named_in_the_order_of_the_network():
@@ -121,17 +160,47 @@ def test_connected_are_the_weights_that_have_a_gradient(name, density):
     assert 0 < sum(result.connected.values()) < kept
 
 
+@pytest.mark.parametrize("size", [32, 64])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.usefixtures("double")
-def test_so_it_is_in_mobilenet_v2(seed):
-    network = models.build(Model(name="mobilenet_v2", alpha=0.35), 64, 10)
+def test_so_it_is_in_mobilenet_v2(seed, size):
+    network = models.build(Model(name="mobilenet_v2", alpha=0.35), size, 10)
 
     mask = random_mask(network, 0.05, seed)
-    expect_agreement(network, mask, np.ones((1, 64, 64, 3)))
+    expect_agreement(network, mask, np.ones((1, size, size, 3)))
     mask = random_mask(network, 0.15, seed)
-    result = expect_agreement(network, mask, np.ones((1, 64, 64, 3)))
+    result = expect_agreement(network, mask, np.ones((1, size, size, 3)))
     assert not result.disconnected
     assert sum(result.connected.values()) < sum(np.count_nonzero(weights) for weights in windows(mask).values())
+
+
+@pytest.mark.usefixtures("double")
+def test_the_answer_is_the_same_for_all_images_exactly_where_no_path_is_left():
+    network = models.build(Model(name="mobilenet_v2", alpha=0.35, batchnorm_momentum=0.0, batchnorm_epsilon=1.0), 32, 10)
+    images = np.random.default_rng(0).uniform(-1, 1, (8, 32, 32, 3))
+    found = {}
+    for density, seed in [(0.03, 0), *((density, seed) for density in (0.05, 0.06, 0.07) for seed in range(4)), (0.2, 0)]:
+        mask = random_mask(network, density, seed)
+        result = effective(topology(network), mask)
+        found[density, seed] = result.disconnected
+        assert result.disconnected == (sum(result.connected.values()) == 0)
+        assert result.disconnected == (np.ptp(answers(network, mask, images), axis=0).max() < 1e-12)
+    assert set(found.values()) == {True, False}
+
+
+def answers(network, mask, images):
+    """The logits of random weights under `mask`, each channel about a value at which ReLU6 passes what varies."""
+    rng = np.random.default_rng(0)
+    for variable in network.variables:
+        if variable.path in mask:
+            kept = mask[variable.path]
+            summed = (0, 1) if "depthwise" in variable.path else tuple(range(kept.ndim - 1))
+            fan_in = np.maximum(kept.sum(axis=summed, keepdims=True), 1)
+            variable.assign(kept * rng.normal(size=kept.shape) / np.sqrt(fan_in))
+        elif variable.path.endswith("beta"):
+            variable.assign(np.full(variable.shape, 3.0))
+    network(images, training=True)  # sets the moving statistics to those of the batch
+    return network(images, training=False).numpy()
 
 
 @pytest.mark.usefixtures("double")

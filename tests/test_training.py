@@ -1,7 +1,6 @@
 """Training one network in its folder: whichever write it dies at, the next attempt ends with the same files."""
 
 import dataclasses
-import json
 import math
 import os
 import signal
@@ -11,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import contents, lenet, tiny_set
-from tiny import initial
+from tiny import half_masks, initial
 
+from data_prep import files
 from data_prep.errors import InputError
-from lottery import preemption, store
+from lottery import journal, lineage, preemption, store
 from lottery.engine import checkpoints, loop, training
 from lottery.engine.loop import Evaluation, Trainer
 from lottery.engine.memory import MemoryFeed
@@ -52,22 +52,42 @@ def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rate: float | 
     trainer._steps_per_call = 2
     snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
     start = partial(initial, classes=trainer.feed.classes)
-    task = training.Task("tiny", start, last, 5, {"epochs": 3}, {}, snapshots, rate)
+    task = training.Task("tiny", start, last, 5, {"epochs": 3}, folder, snapshots=snapshots, rate=rate)
     return training.train(trainer, task, Network(folder), Reporter(quiet=True), lambda *known: Tracker())
+
+
+def left_in(folder: Path) -> dict:
+    """What a finished training has left, but for the name of its folder."""
+    found = contents(folder)
+    found["result.json"].pop("folder")
+    return found
 
 
 @pytest.mark.parametrize("other", [{"replicas": 4}, {"xla": True}, {"step": LAST - 2}], ids=str)
 def test_snapshots_are_not_added_on_other_devices_or_past_the_end(trainer, tmp_path, other):
-    result = {"replicas": trainer.replicas, "xla": trainer.xla, "step": LAST, **other}
+    result = {"replicas": trainer.replicas, "xla": trainer.xla, "step": LAST, "outputs": {}}
     start = partial(initial, classes=trainer.feed.classes)
-    task = training.Task("tiny", start, LAST, 5, {}, {}, {2: tmp_path / "step-000002.h5"})
+    task = training.Task("tiny", start, LAST, 5, {}, tmp_path, snapshots={2: tmp_path / "step-000002.h5"})
+    network = Network(tmp_path)
 
     with pytest.raises(InputError, match=r"^tiny was trained for .*: add them where it was trained$"):
-        training.fill_in(trainer, task, result, Reporter(quiet=True))
+        training.fill_in(trainer, task, network, result | other, Reporter(quiet=True))
 
     assert not list(tmp_path.iterdir())
-    training.fill_in(trainer, task, result | {"replicas": 1, "xla": False, "step": LAST}, Reporter(quiet=True))
-    assert (tmp_path / "step-000002.h5").exists()
+    training.fill_in(trainer, task, network, result, Reporter(quiet=True))
+    assert files.read_json(network.result)["outputs"] == lineage.seals(tmp_path, [tmp_path / "step-000002.h5"])
+
+
+@pytest.mark.parametrize(("path", "constant"), [("fc1/kernel", False), ("fc2/kernel", True)])
+def test_a_network_that_ends_with_the_same_answer_to_every_image_is_told(trainer, tmp_path, path, constant):
+    mask = half_masks(initial())
+    mask[path] &= path != "fc2/kernel"
+    task = training.Task("tiny", partial(initial, classes=trainer.feed.classes), LAST, 5, {}, tmp_path, mask)
+
+    result = training.train(trainer, task, Network(tmp_path), Reporter(quiet=True), lambda *known: Tracker())
+
+    assert result["constant"] is constant
+    assert (Network(tmp_path).read_result() or {})["constant"] is constant
 
 
 @pytest.fixture
@@ -85,8 +105,9 @@ def die_at(monkeypatch):
     def around(call):
         def wrapped(*arguments, **options):
             moment()
-            call(*arguments, **options)
+            result = call(*arguments, **options)
             moment()
+            return result
 
         return wrapped
 
@@ -108,7 +129,7 @@ def die_at(monkeypatch):
 def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(trainer, tmp_path, die_at, dense):
     counter = die_at(0)
     attempt(trainer, tmp_path / "whole", dense)
-    expected, count = contents(tmp_path / "whole"), counter["passed"]
+    expected, count = left_in(tmp_path / "whole"), counter["passed"]
     assert count > 16
 
     for moment in range(1, count + 1):
@@ -120,8 +141,25 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(tr
         if not (folder / "result.json").exists():
             attempt(trainer, folder, dense)
         Network(folder).clear()  # as those do who find it done
-        assert contents(folder) == expected, f"killed at moment {moment}"
+        assert left_in(folder) == expected, f"killed at moment {moment}"
         assert not list(folder.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("lost", [0, -1], ids=["first", "last"])
+def test_a_training_does_not_go_on_with_a_journal_that_lost_rows_before_its_checkpoint(trainer, tmp_path, die_at, lost):
+    die_at(13)  # before the last of four checkpoints, two rows of three written
+    with pytest.raises(Killed):
+        attempt(trainer, tmp_path, dense=False)
+    die_at(0)
+    rows = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    rows.pop(lost)
+    (tmp_path / "metrics.jsonl").write_text("".join(rows))
+
+    with pytest.raises(InputError, match=rf"^{tmp_path}/metrics\.jsonl .*: remove {tmp_path} and run its stage again$"):
+        attempt(trainer, tmp_path, dense=False)
+
+    assert (tmp_path / "checkpoint.h5").exists()
+    assert not (tmp_path / "result.json").exists()
 
 
 def test_a_validation_loss_that_is_not_finite_is_divergence(trainer, tmp_path, monkeypatch):
@@ -130,12 +168,12 @@ def test_a_validation_loss_that_is_not_finite_is_divergence(trainer, tmp_path, m
     result = attempt(trainer, tmp_path, dense=False)
 
     assert (result["status"], result["step"]) == ("diverged", 6)
-    assert json.loads((tmp_path / "result.json").read_text())["status"] == "diverged"
+    assert files.read_json(tmp_path / "result.json")["status"] == "diverged"
     assert not (tmp_path / "final.h5").exists()
 
 
 def rows_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return journal.read(folder / "metrics.jsonl")
 
 
 @pytest.fixture
@@ -170,7 +208,7 @@ def test_divergence_names_its_step_and_a_way_out_and_leaves_the_last_checkpoint(
     for way in ("at step 10", "train.learning_rate", "train.warmup", "train.clip_norm"):
         assert way in result["reason"]
     assert "\n" not in result["reason"]
-    assert json.loads((tmp_path / "result.json").read_text()) == result
+    assert files.read_json(tmp_path / "result.json") == result
     assert checkpoint_of(tmp_path).state.step == 8
     assert [row["step"] for row in rows_of(tmp_path)] == [6]
 
@@ -243,7 +281,7 @@ def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_wit
     attempt(trainer, stopped, dense=True)
 
     assert taken == [2, 6, 8]
-    assert contents(stopped) == contents(tmp_path / "whole")
+    assert left_in(stopped) == left_in(tmp_path / "whole")
 
 
 @pytest.fixture
@@ -298,7 +336,7 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_rows_how
     evaluated(every)
     counter = die_at(0)
     attempt(trainer, tmp_path / "whole", dense=False)
-    expected, count = contents(tmp_path / "whole"), counter["passed"]
+    expected, count = left_in(tmp_path / "whole"), counter["passed"]
 
     for moment in range(1, count + 1):
         folder = tmp_path / f"killed-{moment}"
@@ -309,7 +347,7 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_rows_how
         if not (folder / "result.json").exists():
             attempt(trainer, folder, dense=False)
         Network(folder).clear()  # as those do who find it done
-        assert contents(folder) == expected, f"killed at moment {moment}"
+        assert left_in(folder) == expected, f"killed at moment {moment}"
 
 
 def test_a_checkpoint_between_evaluations_holds_what_the_steps_since_the_last_one_found(trainer, tmp_path, evaluated, bad_rate):
@@ -340,9 +378,9 @@ def test_a_constant_rate_takes_the_place_of_the_schedule_and_survives_a_death(ma
     die_at(0)
     attempt(falling, tmp_path / "killed", dense=False, rate=0.01)
 
-    assert contents(tmp_path / "held") == contents(tmp_path / "constant")
-    assert contents(tmp_path / "killed") == contents(tmp_path / "held")
-    assert contents(tmp_path / "falling") != contents(tmp_path / "held")
+    assert left_in(tmp_path / "held") == left_in(tmp_path / "constant")
+    assert left_in(tmp_path / "killed") == left_in(tmp_path / "held")
+    assert left_in(tmp_path / "falling") != left_in(tmp_path / "held")
 
 
 def test_a_row_says_how_fast_it_was_and_how_long_it_waited_for_images(trainer, tmp_path):
@@ -389,7 +427,7 @@ def test_overflows_are_counted_by_epoch_in_float16_alone(make_trainer, trainer, 
     state = initial()
     half.load(state)
     slots = half.state(0).slots | {"loss_scale": np.float32(2.0**24)}  # halved five times or so
-    task = training.Task("tiny", lambda: store.State(0, state.weights, state.statistics, slots), 12, 5, {"epochs": 2})
+    task = training.Task("tiny", lambda: store.State(0, state.weights, state.statistics, slots), 12, 5, {"epochs": 2}, tmp_path)
 
     training.train(half, task, Network(tmp_path / "half"), Reporter(quiet=True), lambda *known: Tracker())
     attempt(trainer, tmp_path / "whole", dense=False)
@@ -426,9 +464,9 @@ def test_a_streamed_training_has_the_files_of_one_in_memory_also_when_it_dies(tm
 
     counter = die_at(0)
     attempt(held, tmp_path / "held", True, last)
-    expected, count = contents(tmp_path / "held"), counter["passed"]
+    expected, count = left_in(tmp_path / "held"), counter["passed"]
     attempt(streamed, tmp_path / "streamed", True, last)
-    assert contents(tmp_path / "streamed") == expected
+    assert left_in(tmp_path / "streamed") == expected
 
     for moment in range(2, count, 5):
         killed = tmp_path / f"killed-{moment}"
@@ -437,4 +475,4 @@ def test_a_streamed_training_has_the_files_of_one_in_memory_also_when_it_dies(tm
             attempt(streamed, killed, True, last)
         die_at(0)
         attempt(streamed, killed, True, last)
-        assert contents(killed) == expected, f"killed at moment {moment}"
+        assert left_in(killed) == expected, f"killed at moment {moment}"

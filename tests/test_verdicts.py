@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from lottery import verdicts
@@ -34,9 +35,20 @@ def test_at_another_confidence_the_bounds_are_those_of_a_two_sided_interval(diff
     assert (high + low) / 2 == pytest.approx(sum(differences) / len(differences))
 
 
-@pytest.mark.parametrize("differences", [[], [0.01]])
-def test_bounds_of_fewer_than_two_are_infinite(differences):
+@pytest.mark.parametrize("differences", [[], [0.01], [0.01] * 4, [0.903 - 0.9, 0.913 - 0.91, 0.923 - 0.92]])
+def test_without_a_spread_bounds_are_infinite(differences):
     assert verdicts.bounds(differences) == (-math.inf, math.inf)
+    assert math.isnan(verdicts.deviation(differences))
+
+
+def test_many_samples_are_judged_as_each_would_be():
+    samples = np.random.default_rng(0).normal(-0.001, 0.002, (500, 4))
+
+    found = verdicts.judged(samples, DELTA)
+
+    assert found.tolist() == [verdicts.judge(sample, DELTA) for sample in samples]
+    assert set(found) == {"matching", "not matching", "undecided"}
+    assert verdicts.deviation(samples) == pytest.approx(samples.std(axis=1, ddof=1))
 
 
 @pytest.mark.parametrize(
@@ -49,8 +61,9 @@ def test_bounds_of_fewer_than_two_are_infinite(differences):
         ([-0.005, -0.004, -0.003], "not matching"),  # upper bound -0.231 points
         ([-0.0045, -0.0035, -0.0025], "undecided"),  # upper bound -0.181 points
         ([-0.01, 0.0, 0.01], "undecided"),
-        ([0.0, 0.0, 0.0], "matching"),
-        ([-0.01, -0.01, -0.01], "not matching"),
+        ([0.0, 0.0, 0.0], "undecided"),  # without a spread nothing says how far the mean may be off
+        ([-0.01, -0.01, -0.01], "undecided"),
+        ([0.903 - 0.9, 0.913 - 0.91, 0.923 - 0.92], "undecided"),  # the same but for rounding
         ([0.01, 0.01], "undecided"),
         ([-0.5, -0.5], "undecided"),
         ([0.01], "undecided"),
@@ -62,7 +75,7 @@ def test_verdicts(differences, verdict):
 
 
 def test_exactly_delta_below_is_undecided():
-    assert verdicts.judge([-0.25, -0.25, -0.25], 0.25) == "undecided"
+    assert verdicts.judge([-0.375, -0.25, -0.125], 0.25) == "undecided"
 
 
 def test_a_wider_delta_lets_more_match():
@@ -70,3 +83,37 @@ def test_a_wider_delta_lets_more_match():
 
     assert verdicts.judge(differences, 0.002) == "undecided"
     assert verdicts.judge(differences, 0.003) == "matching"
+
+
+# For a ticket exactly as good as dense, by the standard deviation of paired differences in points; a delta of 0.2 points.
+@pytest.mark.parametrize(("spread", "of_three", "needed"), [(0.1, 0.71, 4), (0.2, 0.32, 8), (0.3, 0.20, 16), (0.5, 0.13, 41)])
+def test_the_power_of_three_replicates_and_how_many_have_80_per_cent(spread, of_three, needed):
+    assert verdicts.power(3, spread, 0.2) == pytest.approx(of_three, abs=0.005)
+    assert verdicts.replicates_needed(spread, 0.2) == needed
+    assert verdicts.power(needed, spread, 0.2) >= 0.8 > verdicts.power(needed - 1, spread, 0.2)
+
+
+@pytest.mark.parametrize(("replicates", "spread"), [(3, 0.2), (7, 0.2), (20, 0.5)])
+def test_power_is_how_often_samples_of_a_ticket_as_good_are_called_matching(replicates, spread):
+    samples = np.random.default_rng(1).normal(0, spread, (20_000, replicates))
+
+    simulated = np.mean(verdicts.judged(samples, 0.2) == "matching")
+
+    assert simulated == pytest.approx(verdicts.power(replicates, spread, 0.2), abs=0.012)
+
+
+def test_of_fewer_than_three_replicates_there_is_no_power_and_of_hardly_any_spread_three_are_enough():
+    assert verdicts.power(2, 0.01, 0.2) == 0
+    assert verdicts.power(3, 1e-9, 0.2) == 1
+    assert verdicts.replicates_needed(1e-9, 0.2) == 3
+
+
+@pytest.mark.parametrize(("spread", "delta"), [(0.1, 0.0), (1.0, 0.001)])
+def test_replicates_beyond_a_million_are_not_counted(spread, delta):
+    assert verdicts.replicates_needed(spread, delta) is None
+
+
+# Simulated independently: bounds of a running mean at every look, normal differences.
+@pytest.mark.parametrize(("most", "error"), [(2, 0.0), (3, 0.05), (5, 0.094), (7, 0.120), (10, 0.145), (20, 0.193)])
+def test_looking_after_each_replicate_errs_more_often(most, error):
+    assert verdicts.error_until_decided(most, trials=20_000, seed=3) == pytest.approx(error, abs=0.01)

@@ -5,10 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
+from handmade import ORIGINS, write_table
 from helpers import empty, flip, imp, tiny_set
 
+from data_prep import files
 from data_prep.errors import InputError
-from lottery import masks, recipe, store
+from lottery import identity, journal, masks, recipe, store
 from lottery.jobs import Chain, Job, Round
 from lottery.progress import Reporter
 from lottery.run import Run
@@ -16,6 +18,7 @@ from lottery.stages import verify as verifying
 from lottery.stages.verify import verify
 
 LAST = 12
+WEIGHTS = {"fc1/kernel": np.arange(30, dtype=np.float32)}
 
 
 @pytest.fixture
@@ -24,17 +27,17 @@ def run(tmp_path):
     made = Run(tmp_path / "run", recipe.resolve({"replicates": 1}))
     made.adopt()
     replicate = made.replicate(1)
-    weights = {"fc1/kernel": np.arange(30, dtype=np.float32)}
-    for step in (0, 6, LAST):
-        store.save_state(replicate.snapshot(step), store.State(step, weights, {}, {}))
-    finish(replicate.dense)
-    for quantile in (50, 97.5):
-        masks.save(replicate.mask(made_of(quantile)), {"fc1/kernel": weights["fc1/kernel"] > quantile / 10}, {})
-    replicate.thresholds.write_text(json.dumps({"quantiles": [{"quantile": 50}, {"quantile": 97.5}]}))
-    for quantile, variant in ((50, "ticket"), (97.5, "ticket"), (97.5, "reinit")):
-        network = made.network(Job(1, made_of(quantile), 6, variant))
-        store.save_state(network.final, store.State(LAST, weights, {}, {}))
-        finish(network)
+    snapshots = [replicate.snapshot(step) for step in (0, 6, LAST)]
+    for path in snapshots:
+        store.save_state(path, store.State(LAST, WEIGHTS, {}, {}))
+    finish(made, replicate.dense, snapshots, [])
+    kept = [replicate.mask(made_of(quantile)) for quantile in (50, 97.5)]
+    for level, path in enumerate(kept):
+        masks.save(path, {"fc1/kernel": WEIGHTS["fc1/kernel"] > level}, {})
+    claim(made, replicate.masks, "thresholds")
+    write_table(replicate, replicate.thresholds, kept, snapshots[-1:], quantiles=[{"quantile": 50}, {"quantile": 97.5}])
+    for mask, quantile, variant in ((kept[0], 50, "ticket"), (kept[1], 97.5, "ticket"), (kept[1], 97.5, "reinit")):
+        end(made, made.network(Job(1, made_of(quantile), 6, variant)), [mask, snapshots[1]])
     return made
 
 
@@ -42,9 +45,23 @@ def made_of(quantile):
     return recipe.resolve({"thresholds": {"quantiles": str(quantile)}}).quantiles()[0]
 
 
-def finish(network):
-    network.metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in (6, LAST)))
-    network.result.write_text(json.dumps({"status": "done", "step": LAST}))
+def claim(run, folder, stage):
+    with identity.claimed(folder, run.recipe, stage, ORIGINS):
+        pass
+
+
+def finish(run, network, outputs, made_from, stage="train"):
+    """Write what a training leaves beside the weights that are there already."""
+    claim(run, network.folder, stage)
+    seal = ""
+    for step in (6, LAST):
+        seal = journal.append(network.metrics, {"step": step}, seal)
+    write_table(run.replicate(1), network.result, outputs, made_from, status="done", step=LAST, timing={"journal": seal})
+
+
+def end(run, network, made_from, stage="retrain"):
+    store.save_state(network.final, store.State(LAST, WEIGHTS, {}, {}))
+    finish(run, network, [network.final], made_from, stage)
 
 
 def problems(run):
@@ -75,10 +92,14 @@ def test_a_good_run_has_every_file_checked_and_no_problem(run):
     assert not problems(run)
     checked = {check.path for check in found}
     assert checked == {str(path) for path in run.folder.rglob("*") if path.is_file() and path.suffix != ".txt"}
-    assert len(found) == 2 + 3 + 2 + 2 + 1 + 3 * 3
+    assert len(found) == 2 + 3 + 3 + 3 + 1 + 3 * 4
 
 
 TICKET = "replicate-1/retrain/q50-step-000006/ticket"
+RESULTS = [
+    f"replicate-1/retrain/{name}/result.json"
+    for name in ("q50-step-000006/ticket", "q97.5-step-000006/reinit", "q97.5-step-000006/ticket")
+]
 
 
 @pytest.mark.parametrize(
@@ -89,14 +110,14 @@ TICKET = "replicate-1/retrain/q50-step-000006/ticket"
         ("replicate-1/masks/q97.5.h5", flip, "is damaged"),
         ("replicate-1/masks/q50.h5", empty, "is damaged"),
         (f"{TICKET}/final.h5", flip, "is damaged"),
-        (f"{TICKET}/metrics.jsonl", cut, "is damaged in line 2"),
+        (f"{TICKET}/metrics.jsonl", cut, "lacks rows"),
         (f"{TICKET}/metrics.jsonl", binary, "metrics.jsonl"),
         (f"{TICKET}/result.json", cut, "is damaged"),
         ("replicate-1/train/result.json", empty, "is damaged"),
         ("replicate-1/thresholds.json", cut, "is damaged"),
         ("replicate-1/thresholds.json", binary, "is damaged"),
         ("environment.json", cut, "is damaged"),
-        ("recipe.toml", binary, "is not TOML"),
+        ("recipe.toml", binary, "is damaged"),
     ],
 )
 def test_a_damaged_file_is_named(run, name, damage, words):
@@ -109,7 +130,9 @@ def test_a_damaged_file_is_named(run, name, damage, words):
 
 
 def test_a_recipe_that_says_what_cannot_be_is_named(run):
-    (run.folder / "recipe.toml").write_text("[train]\nepoch = 5\n")
+    path, text = run.folder / "recipe.toml", "[train]\nepoch = 5\n"
+    before_the_seal = path.read_text().partition("\n")[0].rpartition(" ")[0]
+    path.write_text(f"{before_the_seal} {files.sha256(text.encode())}\n{text}")
 
     assert "did you mean 'train.epochs'" in problems(run)["recipe.toml"]
 
@@ -141,24 +164,27 @@ ROUND = "replicate-1/rounds/weights-step-000006/01"
 def pruned(run):
     """The same run with a round of pruning and its ticket, a second round that is only cut, and a third that is begun."""
     replicate, chain = run.replicate(1), Chain(1, "weights", 6)
+    made_from = [replicate.snapshot(LAST)]
     for level in (1, 2, 3):
         there = replicate.level(chain, level)
+        claim(run, there.folder, "rounds")
         masks.save(there.mask, {"fc1/kernel": np.arange(30) >= level}, {})
         if level < 3:
-            there.table.write_text(json.dumps({"level": level}))
-    ticket = replicate.network(Round(chain, 1, "ticket"))
-    store.save_state(ticket.final, store.State(LAST, {"fc1/kernel": np.arange(30, dtype=np.float32)}, {}, {}))
-    finish(ticket)
+            write_table(replicate, there.table, [there.mask], made_from, level=level)
+        if level == 1:
+            ticket = replicate.network(Round(chain, 1, "ticket"))
+            end(run, ticket, [there.mask, replicate.snapshot(6)], "rounds")
+            made_from = [ticket.final, there.mask]
     return run
 
 
 def test_rounds_are_checked_file_by_file(pruned):
-    before = 19
+    before = 24
 
     found = verify(pruned.folder, Reporter(quiet=True))
 
     assert not problems(pruned)
-    assert len(found) == before + 3 + 2 + 3
+    assert len(found) == before + 3 + 4 + 3 + 2
 
 
 @pytest.mark.parametrize(
@@ -210,23 +236,20 @@ def test_json_that_says_something_else_breaks_nothing(run, name, content):
     verify(run.folder, Reporter(quiet=True))
 
 
+@pytest.mark.parametrize("content", [{}, {"quantiles": 5}, {"status": "done"}], ids=str)
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "made_from_it"),
     [
-        ("replicate-1/thresholds.json", {"quantiles": [{"quantil": 50}]}),
-        ("replicate-1/thresholds.json", {"quantiles": [{"quantile": "many"}]}),
-        ("replicate-1/thresholds.json", {"quantiles": 5}),
-        ("replicate-1/train/result.json", {"status": "done"}),
+        ("replicate-1/train/result.json", ["replicate-1/thresholds.json", *RESULTS]),
+        ("replicate-1/thresholds.json", RESULTS),
+        (f"{TICKET}/result.json", []),
     ],
 )
-def test_json_that_does_not_say_what_it_should_is_named_and_the_others_are_checked(run, name, content):
-    (run.folder / name).write_text(json.dumps(content))
+def test_json_that_does_not_say_what_it_should_is_named_and_the_others_are_checked(run, name, made_from_it, content):
+    files.write_json(run.folder / name, content)
     cut(run.folder / f"{TICKET}/final.h5")
 
-    found = problems(run)
-
-    assert sorted(found) == sorted([name, f"{TICKET}/final.h5"])
-    assert "does not say what it should" in found[name]
+    assert sorted(problems(run)) == sorted([name, *made_from_it, f"{TICKET}/final.h5"])
 
 
 def test_folders_that_are_links_are_checked_and_none_that_leads_back_or_elsewhere(run, tmp_path):
@@ -264,7 +287,8 @@ def test_a_run_that_is_under_way_lacks_nothing(run):
 def test_what_diverged_has_no_weights_to_miss(run):
     network = run.network(Job(1, made_of(50), 6, "ticket"))
     network.final.unlink()
-    network.result.write_text(json.dumps({"status": "diverged", "step": 7}))
+    made_from = [run.replicate(1).mask(made_of(50)), run.replicate(1).snapshot(6)]
+    write_table(run.replicate(1), network.result, [], made_from, status="diverged", step=7)
 
     assert not problems(run)
 
@@ -297,9 +321,9 @@ def test_the_command_ends_with_1_when_something_is_damaged_and_names_it(run):
 
     assert done.returncode == told.returncode == 1
     assert done.stdout.splitlines()[0].startswith(f"{run.folder}/replicate-1/masks/q50.h5 is damaged")
-    assert done.stdout.splitlines()[1:] == [f"{run.folder}: 19 files checked, 1 damaged"]
+    assert done.stdout.splitlines()[1:] == [f"{run.folder}: 24 files checked, 1 damaged"]
     rows = json.loads(told.stdout)
-    assert len(rows) == 19
+    assert len(rows) == 24
     assert [row["path"] for row in rows if row["problem"]] == [f"{run.folder}/replicate-1/masks/q50.h5"]
     assert everything(run.folder) == before
 

@@ -1,6 +1,7 @@
 """Images and labels in one NumPy archive (.npz)."""
 
 import dataclasses
+import lzma
 import weakref
 import zipfile
 import zlib
@@ -69,17 +70,19 @@ def arrays_source(file: Path) -> Source:
     return Source(classes, splits[0], splits[1] if held_out else None)
 
 
+# What zipfile and NumPy raise for an archive that is damaged, encrypted, or of a zip that they do not know yet.
+UNREADABLE = (ValueError, EOFError, RuntimeError, MemoryError, OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+
+
 def _keys(file: Path) -> set[str]:
-    try:
-        archive = np.load(file, allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"there is no file {file}: name an .npz file") from None
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        raise InputError(f"{file} is no .npz file: make one with numpy.savez") from None
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        return set()
-    with archive:
-        return set(archive.files)
+    if not file.is_file():  # to open a pipe would wait for somebody who writes to it
+        raise InputError(f"there is no file {file}: name an .npz file")
+    with open(file, "rb") as content:
+        try:
+            archive = np.load(content, allow_pickle=False)
+        except UNREADABLE:
+            raise InputError(f"{file} is no .npz file: make one with numpy.savez") from None
+        return set(archive.files) if isinstance(archive, np.lib.npyio.NpzFile) else set()
 
 
 _held: weakref.WeakValueDictionary[tuple[Path, str], np.ndarray] = weakref.WeakValueDictionary()
@@ -92,7 +95,7 @@ def _array(file: Path, key: str) -> np.ndarray:
     try:
         with np.load(file, allow_pickle=False) as archive:
             array = np.asarray(archive[key])
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise InputError(f"{file}: {key} cannot be read ({first_line(error)}): make it anew with numpy.savez") from None
     _held[file, key] = array
     return array

@@ -24,4 +24,5 @@ def noted(network: Network) -> Iterator[int]:
     try:
         yield deaths
     finally:
+        files.check_held()  # else it is another's
         network.attempt.unlink(missing_ok=True)

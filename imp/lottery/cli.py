@@ -39,7 +39,7 @@ app.add_typer(bench, name="bench")
 def main() -> None:
     """Run the command line: exit code 2 and one line for what the user can mend, 1 for what failed, 130 for Ctrl-C, 75 for
     SIGTERM and SIGUSR1."""
-    from data_prep.errors import Failed, one_line
+    from data_prep.errors import Failed, Moved, one_line
     from lottery import preemption, tracking
     from lottery.fanout.launcher import launched_rank
 
@@ -53,7 +53,7 @@ def main() -> None:
         preemption.ignore()
         print(f"{error}; the same command goes on from here", file=sys.stderr)
         sys.exit(preemption.EXIT_CODE)
-    except Exception as error:
+    except (Exception, Moved) as error:
         line = _usage(error) or one_line(error)
         if line is None:
             traceback.print_exc()
@@ -65,7 +65,7 @@ def main() -> None:
         tracking.wait()
 
 
-def _usage(error: Exception) -> str | None:
+def _usage(error: BaseException) -> str | None:
     """The line for a command line that could not be parsed, None for any other error."""
     context = getattr(error, "ctx", None)
     if not hasattr(error, "format_message"):

@@ -6,8 +6,8 @@ Network Pruning Through the Lens of Effective Sparsity"). Where no path is left 
 2020, SynFlow).
 
 Only kernels are counted, and only what depends on the input is a path: a channel that is the same for every image, by a bias
-or a BatchNorm offset, counts as dead. Connections are those of channels (or features), not of single positions: the outer
-places of a 3x3 kernel count as connected even on a map of one pixel, where they meet nothing but padding.
+or a BatchNorm offset, counts as dead. So does a place of a kernel that meets nothing but padding, as the rim of a 3x3 kernel
+does on a map of one pixel. Beyond that connections are those of channels (or features), not of single positions.
 """
 
 import dataclasses
@@ -23,7 +23,10 @@ from lottery import store
 from lottery.masks import Mask
 
 Kind = Literal["input", "linear", "scale", "add", "multiply", "concatenate", "reshape", "mix"]
-Use = tuple[np.ndarray, np.ndarray]  # of a kernel: the live inputs [inputs, groups], the wanted outputs [groups, outputs]
+Met = tuple[tuple[bool, ...], ...]  # for each axis of a kernel's window and each place on it, whether it meets the map
+# Of a kernel, bool: its mask [places, inputs, groups, outputs], the live inputs [inputs, groups], the wanted outputs [groups,
+# outputs].
+Use = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _BLOCK = 1 << 18  # weights that are looked at together: temporaries stay in the cache
 
@@ -33,7 +36,8 @@ class Node:
     """An operation with `width` output channels (of features, where there are no positions) on the outputs of `inputs`.
 
     - `linear`: a convolution or dense layer with one of `kernels` (path -> shape [..., in / groups, out], depthwise
-      [..., in, multiplier] with as many groups as inputs; `transposed` [..., out, in]).
+      [..., in, multiplier] with as many groups as inputs; `transposed` [..., out, in]). Where some places of its window only
+      ever read padding, `met` says which do not: those that are met along each axis of the window.
     - `scale`: a factor for each channel, which a mask may prune too: the variable `gamma`.
     - `add`: any elementwise merge in which one live input is enough. `multiply`: one in which all must live, save those at the
       places `gates`, which are not zero without input (a sigmoid).
@@ -53,6 +57,12 @@ class Node:
     transposed: bool = False
     gamma: str = ""
     gates: tuple[int, ...] = ()
+    met: Met = ()
+
+    @property
+    def window(self) -> np.ndarray:
+        """Which places of the window are met, bool [*window]. Only for a node that has `met`."""
+        return functools.reduce(np.logical_and.outer, map(np.array, self.met))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +94,8 @@ class Topology:
         def node(row: dict[str, Any]) -> Node:
             kernels = {path: tuple(shape) for path, shape in row.get("kernels", {}).items()}
             lists = {key: tuple(row.get(key, ())) for key in ("inputs", "gates")}
-            return Node(**{**row, **lists, "kernels": kernels})
+            met = tuple(map(tuple, row.get("met", ())))
+            return Node(**{**row, **lists, "kernels": kernels, "met": met})
 
         return cls(tuple(map(node, content["nodes"])), tuple(content["outputs"]))
 
@@ -98,6 +109,17 @@ class Connectivity:
 
     connected: dict[str, int]
     disconnected: bool
+
+
+def met(topology: Topology) -> store.Arrays:
+    """The places of kernels that meet a position that can depend on the input, in any of their uses: bool [*window, 1, 1] by
+    path, for kernels that have other places too. Weights at those can never carry anything."""
+    windows: store.Arrays = {}
+    for node in topology.nodes:
+        for path, shape in node.kernels.items():
+            window = node.window if node.met else np.ones(shape[:-2], bool)
+            windows[path] = windows.get(path, False) | window
+    return {path: window[..., None, None] for path, window in windows.items() if not window.all()}
 
 
 def effective(topology: Topology, mask: Mask) -> Connectivity:
@@ -120,13 +142,14 @@ def effective(topology: Topology, mask: Mask) -> Connectivity:
 
 
 def _arranged(node: Node, incoming: int, mask: Mask) -> np.ndarray:
-    """The mask of a linear node's kernel as bool [places, inputs / groups, groups, outputs / groups], copied only at need."""
+    """The mask of a linear node's kernel as bool [places, inputs / groups, groups, outputs / groups], False at places that
+    are not met; copied only at need."""
     ((path, shape),) = node.kernels.items()
     arranged = (incoming // node.groups, node.groups, node.width // node.groups)
     places = math.prod(shape) // math.prod(arranged)
-    if path not in mask:
-        return np.broadcast_to(np.True_, (places, *arranged))
-    return (mask[path].swapaxes(-1, -2) if node.transposed else mask[path]).reshape(places, *arranged)
+    kept = mask.get(path, np.broadcast_to(np.True_, shape))
+    kept = (kept.swapaxes(-1, -2) if node.transposed else kept).reshape(places, *arranged)
+    return kept & node.window.reshape(-1, 1, 1, 1) if node.met else kept
 
 
 def _forward(node: Node, alive: list[np.ndarray], mask: Mask, pairs: store.Arrays) -> np.ndarray:
@@ -213,25 +236,23 @@ def _count(topology: Topology, mask: Mask, kept: store.Arrays, alive: store.Arra
     """Connected weights by kernel. One that several nodes share is connected where it is in any of them."""
     counts = dict.fromkeys(topology.kernels, 0)
     uses: dict[str, list[Use]] = {}
-    arrays: store.Arrays = {}
     for node in topology.nodes:
         if node.kind == "linear":
             (path,) = node.kernels
-            use = _grouped(alive[node.inputs[0]], node.groups), wanted[node.name].reshape(node.groups, -1)
-            uses.setdefault(path, []).append(use)
-            arrays[path] = kept[node.name]
+            incoming, outgoing = _grouped(alive[node.inputs[0]], node.groups), wanted[node.name].reshape(node.groups, -1)
+            uses.setdefault(path, []).append((kept[node.name], incoming, outgoing))
         elif node.kernels and alive[node.name].any() and wanted[node.name].any():
             whole = {path: math.prod(shape) for path, shape in node.kernels.items()}
             counts |= {path: int(np.count_nonzero(mask[path])) if path in mask else size for path, size in whole.items()}
-    return counts | {path: _connected(array, uses[path]) for path, array in arrays.items()}
+    return counts | {path: _connected(found) for path, found in uses.items()}
 
 
-def _connected(kept: np.ndarray, uses: list[Use]) -> int:
-    """How many of `kept` (bool [places, inputs, groups, outputs]) join a live input and a wanted output in one of `uses`."""
-    total = 0
-    for rows in _blocks(kept.shape[1], kept[:, 0].size):
-        region = functools.reduce(np.logical_or, (alive[rows, :, None] & wanted for alive, wanted in uses))
-        total += int(np.count_nonzero(kept[:, rows] & region))
+def _connected(uses: list[Use]) -> int:
+    """How many kept weights join a live input and a wanted output in one of a kernel's `uses`."""
+    total, first = 0, uses[0][0]
+    for rows in _blocks(first.shape[1], first[:, 0].size):
+        parts = (kept[:, rows] & (alive[rows, :, None] & wanted) for kept, alive, wanted in uses)
+        total += int(np.count_nonzero(functools.reduce(np.logical_or, parts)))
     return total
 
 

@@ -1,13 +1,15 @@
 """The masks of iterative rounds, each cut from what the one before left."""
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from data_prep import files
 from lottery import densities, grids, identity, masks, ranking, store
 from lottery.jobs import Chain, Round
+from lottery.lineage import Lineage, seals
 from lottery.recipe import Recipe, Stage
-from lottery.run import Level, Run
+from lottery.run import Level, Replicate, Run
 
 
 def stage_of(job: Round) -> Stage:
@@ -27,20 +29,34 @@ def cut(run: Run, chain: Chain, level: int, last_step: int) -> masks.Mask:
     if there.table.exists():
         identity.check_folder(there.folder, run.recipe)
         return _load(there)
-    with identity.claimed(there.folder, run.recipe, stage_of(Round(chain, level, "ticket"))):
-        if level > 1:
-            before = _load(replicate.level(chain, level - 1))
-            ticket = replicate.network(Round(chain, level - 1, "ticket"))
-            with store.promised_by(ticket.result):
-                state = store.load_state(ticket.final, slots=False)
-        else:
-            before = {}
-            state = store.load_state(replicate.snapshot(last_step), slots=False)
+    sources = _sources(replicate, chain, level, last_step)
+    lineage = Lineage(replicate)
+    for path in sources:
+        lineage.check(path)
+    with identity.claimed(there.folder, run.recipe, stage_of(Round(chain, level, "ticket")), replicate.origins()):
+        with store.promised_by(replicate.table_of(sources[0])):
+            state = store.load_state(sources[0], slots=False)
+        before = _load(replicate.level(chain, level - 1)) if level > 1 else {}
         mask, table = prune(state, before, run.recipe)
         masks.save(there.mask, mask, {"level": level, "step": state.step})
-        facts = {"level": level, "method": chain.method, "rewind_step": chain.step, **table}
-        files.write_json(there.table, facts | densities.figures(mask, state, run.recipe, densities.topology_of(replicate)))
+        facts = {
+            "folder": identity.place(there.folder),
+            "level": level,
+            "method": chain.method,
+            "rewind_step": chain.step,
+            **table,
+        }
+        facts |= densities.figures(mask, state, run.recipe, densities.topology_of(replicate))
+        outputs, made_from = seals(replicate.folder, [there.mask]), seals(replicate.folder, sources)
+        files.write_json(there.table, {**facts, "outputs": outputs, "made_from": made_from})
     return mask
+
+
+def _sources(replicate: Replicate, chain: Chain, level: int, last_step: int) -> list[Path]:
+    """The network whose weights are ranked, and of a later round than the first the mask within which they are."""
+    if level == 1:
+        return [replicate.snapshot(last_step)]
+    return [replicate.network(Round(chain, level - 1, "ticket")).final, replicate.level(chain, level - 1).mask]
 
 
 def _load(level: Level) -> masks.Mask:

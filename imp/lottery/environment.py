@@ -4,10 +4,27 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import lottery
+
 _PACKAGES = ("tensorflow", "keras", "numpy", "h5py", "mpi4py", "wandb")
+
+
+def maker(device: str) -> dict[str, str]:
+    """What decides the last bits of a training: versions, and the kind of `device`."""
+    versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras")}
+    return {"imp": lottery.__version__, **versions, "device": device}
+
+
+def named(makers: Sequence[Mapping[str, str]]) -> str:
+    """What has made an output, in the order of time: `imp 0.1.0, tensorflow 2.21.0, keras 3.15.1 on CPU, then ...`."""
+    return ", then ".join(
+        f"{', '.join(f'{name} {version}' for name, version in maker.items() if name != 'device')} on {maker['device']}"
+        for maker in makers
+    )
 
 
 def describe() -> dict[str, Any]:

@@ -11,13 +11,19 @@ from typing import Literal
 
 from data_prep.errors import InputError
 
+MOST = 1_000  # values in a grid
+_NUMBER = r"\d{1,12}(?:\.\d{1,12})?"  # of which floats, in which results keep quantiles, hold every digit
+
 
 def parse_quantiles(text: str) -> list[Fraction]:
-    """Quantiles in per cent, ascending, exact: `90`, `97.5`, `60..99`, `60..80:5`, joined by commas.
+    """Quantiles in per cent, ascending, exact to twelve decimals: `90`, `97.5`, `60..99`, `60..80:5`, joined by commas.
 
-    Raises InputError when the grid is empty, leaves 0..100, descends or names a quantile twice.
+    Raises InputError when the grid is empty, leaves 0..100, descends, names a quantile twice, or more than `MOST` of them.
     """
-    quantiles = [quantile for part in text.split(",") for quantile in _quantile_range(part.strip(), text)]
+    ranges = [_quantile_range(part.strip(), text) for part in _parts(text)]
+    if sum(count for *_, count in ranges) > MOST:
+        raise InputError(f"quantiles {text!r}: these are more than {MOST:,}: write a coarser grid")
+    quantiles = [low + step * index for low, step, count in ranges for index in range(count)]
     for earlier, later in itertools.pairwise(quantiles):
         if later <= earlier:
             raise InputError(
@@ -27,10 +33,20 @@ def parse_quantiles(text: str) -> list[Fraction]:
     return quantiles
 
 
-def _quantile_range(part: str, text: str) -> list[Fraction]:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:\.\.(\d+(?:\.\d+)?)(?::(\d+(?:\.\d+)?))?)?", part)
+def _parts(text: str) -> list[str]:
+    parts = text.split(",")
+    if len(parts) > MOST:
+        raise InputError(f"a grid of {len(parts):,} values, {parts[0]} the first, is too long: write at most {MOST:,}")
+    return parts
+
+
+def _quantile_range(part: str, text: str) -> tuple[Fraction, Fraction, int]:
+    """The lowest quantile of a range, its step, and how many there are."""
+    match = re.fullmatch(rf"({_NUMBER})(?:\.\.({_NUMBER})(?::({_NUMBER}))?)?", part)
     if not match:
-        raise InputError(f"quantiles {text!r}: {part!r} is not a quantile or a range; write 90, 60..99 or 60..80:5")
+        raise InputError(
+            f"quantiles {text!r}: {part!r} is not a quantile or a range; write 90, 60..99 or 60..80:5, with at most 12 decimals"
+        )
     low = Fraction(match[1])
     high = Fraction(match[2]) if match[2] else low
     step = Fraction(match[3]) if match[3] else Fraction(1)
@@ -38,7 +54,7 @@ def _quantile_range(part: str, text: str) -> list[Fraction]:
         raise InputError(f"quantiles {text!r}: {part!r} must ascend within 0..100")
     if step == 0:
         raise InputError(f"quantiles {text!r}: the step of {part!r} is 0")
-    return [low + step * index for index in range(int((high - low) / step) + 1)]
+    return low, step, int((high - low) / step) + 1
 
 
 def quantile_name(quantile: Fraction) -> str:
@@ -68,7 +84,7 @@ class Point:
 
 
 def parse_point(text: str) -> Point:
-    match = re.fullmatch(r"(\d+)it|(\d+(?:\.\d+)?)ep|0", text.strip())
+    match = re.fullmatch(rf"(\d{{1,12}})it|({_NUMBER})ep|0", text.strip())
     if not match:
         raise InputError(f"{text.strip()!r} is not a point of training: write 0, 10it (iterations) or 2ep (epochs)")
     return Point(Fraction(match[2]), "ep") if match[2] else Point(Fraction(match[1] or 0), "it")
@@ -83,8 +99,9 @@ def parse_interval(text: str) -> Point:
 
 
 def parse_points(text: str) -> list[Point]:
-    """Points of training joined by commas: `0,10it,1ep,2ep`. Raises InputError on an empty list or a malformed point."""
-    return [parse_point(part) for part in text.split(",")]
+    """Points of training joined by commas: `0,10it,1ep,2ep`. Raises InputError on an empty list, one of more than `MOST`, or a
+    malformed point."""
+    return [parse_point(part) for part in _parts(text)]
 
 
 def parse_levels(text: str) -> list[int]:
@@ -104,7 +121,7 @@ def parse_rates(rates: Sequence[str]) -> list[tuple[str, Fraction]]:
     or out of 0..100."""
     found = []
     for text in rates:
-        match = re.fullmatch(r"(.+?)\s*=\s*(\d+(?:\.\d+)?)", text.strip())
+        match = re.fullmatch(rf"(.+?)\s*=\s*({_NUMBER})", text.strip())
         if not match or not 0 <= Fraction(match[2]) < 100:
             raise InputError(
                 f"{text!r} is not a rate of pruning: write a pattern of paths and per cent, such as predictions/*=10"

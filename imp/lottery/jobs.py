@@ -120,15 +120,12 @@ def rounds(chain: Chain, levels: int, controls: Iterable[Variant] = (), control_
     """Every network of `chain` up to round `levels`: tickets and the controls of some rounds, in the order of rounds.
 
     `extended`, which tickets of `lr` and `finetune` are judged against, goes on from round to round like them and accompanies
-    every one; methods that rewind weights have none.
+    every one.
     """
     chosen = [level for level in control_levels if level <= levels]
-    found = [Round(chain, level, "ticket") for level in range(1, levels + 1)]
-    for control in controls:
-        if control != "extended":
-            found += [Round(chain, level, control) for level in chosen]
-        elif chain.method in GOING_ON:
-            found += [Round(chain, level, control) for level in range(1, levels + 1)]
+    always: tuple[Variant, ...] = ("ticket", "extended") if chain.method in GOING_ON else ("ticket",)
+    found = [Round(chain, level, variant) for level in range(1, levels + 1) for variant in always]
+    found += [Round(chain, level, control) for control in controls for level in chosen]
     return sorted(found, key=lambda job: job.level)
 
 
@@ -156,6 +153,12 @@ class Part:
 
 
 WHOLE = Part(1, 1)
+
+
+def side_by_side(jobs: Iterable[AnyJob]) -> int:
+    """How many of `jobs` can be under way at a time: all one-shot ones, and of each chain of rounds a ticket and a control of
+    each kind."""
+    return len({(job.chain, job.variant) if isinstance(job, Round) else job for job in jobs})
 
 
 def needed(job: AnyJob) -> Round | None:

@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep import files
-from data_prep.errors import InputError
+from data_prep.errors import InputError, Moved
 
 TRIES = 100  # at a folder that others remove as fast
 PATIENCE_SECONDS = 0.1  # between two tries to get the lock of another
-
-_held: dict[Path, int] = {}  # folders that this process writes, and the descriptors of their locks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,22 +36,46 @@ def writing(folder: Path) -> Iterator[None]:
 
     Raises Busy, at once, when another process holds it. The kernel releases the lock of a process that dies.
     """
-    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    _make(folder)
     path = folder / ".lock"
-    try:
+    with _existing(folder):
         descriptor = _acquire(path)
         try:
             _sign(descriptor)
             files.remove_stale(folder)
-            _held[folder] = descriptor
-            yield
+            with files.held(path, descriptor):
+                yield
         finally:
-            _held.pop(folder, None)
-            path.unlink(missing_ok=True)
+            if files.is_still_at(path, descriptor):
+                path.unlink(missing_ok=True)
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def staying(folder: Path) -> Iterator[None]:
+    """Within, `folder` (made if missing) stays where it is: once it is moved, removed or begun anew, whatever this process
+    writes raises Moved. For a command that writes, and locks, several folders in it, one after the other."""
+    with _existing(folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with files.held(folder, descriptor):
+                yield
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _existing(folder: Path) -> Iterator[None]:
+    """Within, `folder` is there; folders made for nothing go again, one that holds something stays."""
+    files.check_held()
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    _make(folder)
+    try:
+        yield
+    except Moved:
+        made.clear()  # what is there now is another's
+        raise
     finally:
-        with contextlib.suppress(OSError):  # folders made for nothing go again; one that holds something stays
+        with contextlib.suppress(OSError):
             for parent in made:
                 parent.rmdir()
 
@@ -75,8 +97,10 @@ def patiently(folder: Path, most_seconds: float = math.inf) -> Iterator[None]:
 
 
 def note(folder: Path, text: str) -> None:
-    """Let others know how far the writing in `folder` has come, if this process holds its lock."""
-    descriptor = _held.get(folder)
+    """Let others know how far the writing in `folder` has come, if this process holds its lock. Raises Moved where it holds
+    something that is elsewhere now."""
+    files.check_held()
+    descriptor = files.descriptor_of(folder / ".lock")
     if descriptor is not None:
         content = os.pread(descriptor, 1000, 0).split(b"\n")[0] + b"\n" + text.encode()
         os.pwrite(descriptor, content, 0)
@@ -131,7 +155,7 @@ def _acquire(path: Path) -> int:
                 f"{path.parent} is on a file system without locks ({error.strerror}): "
                 "keep the run directory on one that has them"
             ) from None
-        if _still_named(path, descriptor):
+        if files.is_still_at(path, descriptor):  # its last holder may have removed it in between
             return descriptor
         os.close(descriptor)
 
@@ -152,14 +176,6 @@ def _flock(descriptor: int) -> None:
         except BlockingIOError:
             time.sleep(patience)
     return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _still_named(path: Path, descriptor: int) -> bool:
-    """Whether the locked file is still the one at `path`: its last holder may have removed it in between."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _command() -> str:

@@ -54,12 +54,18 @@ def trainable_part(mask: Mask, weights: store.Arrays) -> Mask:
     return {path: kept for path, kept in mask.items() if path in weights}
 
 
-def shuffle(mask: Mask, seed: int) -> Mask:
-    """`mask` with its kept places permuted within each variable: the layerwise densities stay, the structure goes."""
-    return {
-        path: np.random.default_rng([seed, index]).permutation(kept.ravel()).reshape(kept.shape)
-        for index, (path, kept) in enumerate(sorted(mask.items()))
-    }
+def shuffle(mask: Mask, seed: int, met: Mapping[str, np.ndarray] | None = None) -> Mask:
+    """`mask` with its kept places permuted within each variable: the layerwise densities stay, the structure goes.
+
+    Of a kernel in `met` (bool, broadcast to its shape: `connectivity.met`) only among the places that are met; what lies at
+    the others, where no weight does anything, stays.
+    """
+    met, shuffled = met or {}, {}
+    for index, (path, kept) in enumerate(sorted(mask.items())):
+        places = np.broadcast_to(met.get(path, True), kept.shape)
+        shuffled[path] = kept.copy()
+        shuffled[path][places] = np.random.default_rng([seed, index]).permutation(kept[places])
+    return shuffled
 
 
 def apply(mask: Mask, arrays: store.Arrays) -> store.Arrays:

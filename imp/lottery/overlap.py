@@ -1,75 +1,88 @@
-"""How far two masks overlap, beside what chance would give."""
+"""How far two masks overlap by position, compared with chance: for masks of networks with the same start."""
 
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
 from data_prep.errors import InputError
 from lottery import masks
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 COUNTS = ("size", "pool", "kept_first", "kept_second", "shared")
 SHARES = (*("density_first", "density_second", "overlap", "overlap_by_chance", "jaccard", "jaccard_by_chance"), "excess_sd")
-FIGURES = (*COUNTS, *SHARES)
+
+Summable = TypeVar("Summable", bound="DataclassInstance")
 
 
 @dataclasses.dataclass(frozen=True)
-class Overlap:
-    """How two masks overlap, in one variable or summed over several.
-
-    Of `size` weights the masks keep `kept_first` and `kept_second`, and `shared` both. `expected` and `variance` are those
-    of `shared` by chance: hypergeometric given the two counts of each variable, summed over the variables. Chance draws from
-    `pool` weights: all, or those that a mask from which both were cut had left. All other figures are shares (0 .. 1) or
-    standard deviations, None where there is nothing to divide by.
-    """
+class Counts:
+    """Of `size` weights two masks keep `kept_first` and `kept_second`."""
 
     size: int
-    pool: int
     kept_first: int
     kept_second: int
+
+    @property
+    def density_first(self) -> float | None:
+        return share(self.kept_first, self.size)
+
+    @property
+    def density_second(self) -> float | None:
+        return share(self.kept_second, self.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap(Counts):
+    """How two masks overlap, in one variable or summed over several.
+
+    Both keep `shared` weights. `expected` and `variance` are those of `shared` by chance: hypergeometric given the two counts
+    of each variable, summed over the variables. Chance draws from `pool` weights: all, or those that a mask from which both
+    were cut had left. All other figures are shares (0 .. 1) or standard deviations, None where there is nothing to divide by.
+    """
+
+    pool: int
     shared: int
     expected: float
     variance: float
 
-    @property
-    def density_first(self) -> float | None:
-        return _share(self.kept_first, self.size)
-
-    @property
-    def density_second(self) -> float | None:
-        return _share(self.kept_second, self.size)
+    SHARES: ClassVar = SHARES
 
     @property
     def overlap(self) -> float | None:
         """|A and B| / min(|A|, |B|): the share of the sparser mask that is in the other (the overlap coefficient)."""
-        return _share(self.shared, min(self.kept_first, self.kept_second))
+        return share(self.shared, min(self.kept_first, self.kept_second))
 
     @property
     def overlap_by_chance(self) -> float | None:
         """Its expectation, exact, as the counts are given."""
-        return _share(self.expected, min(self.kept_first, self.kept_second))
+        return share(self.expected, min(self.kept_first, self.kept_second))
 
     @property
     def jaccard(self) -> float | None:
         """|A and B| / |A or B|."""
-        return _share(self.shared, self.kept_first + self.kept_second - self.shared)
+        return share(self.shared, self.kept_first + self.kept_second - self.shared)
 
     @property
     def jaccard_by_chance(self) -> float | None:
         """The ratio of the expectations of both sizes, which is close to the expectation of the ratio but not the same."""
-        return _share(self.expected, self.kept_first + self.kept_second - self.expected)
+        return share(self.expected, self.kept_first + self.kept_second - self.expected)
 
     @property
     def excess_sd(self) -> float | None:
         """Shared weights beyond chance, in standard deviations."""
-        return _share(self.shared - self.expected, math.sqrt(self.variance))
+        return share(self.shared - self.expected, math.sqrt(self.variance))
 
     def figures(self) -> dict[str, float | None]:
-        return {name: getattr(self, name) for name in FIGURES}
+        """`COUNTS` and `SHARES` by name."""
+        return {name: getattr(self, name) for name in (*COUNTS, *SHARES)}
 
 
-def _share(part: float, whole: float) -> float | None:
+def share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
@@ -80,10 +93,10 @@ def by_chance(size: int, first: int, second: int) -> tuple[float, float]:
     return mean, variance
 
 
-def total(layers: Iterable[Overlap]) -> Overlap:
-    """All of `layers` together."""
-    layers = list(layers)
-    return Overlap(*(sum(getattr(layer, field.name) for layer in layers) for field in dataclasses.fields(Overlap)))
+def total(parts: Iterable[Summable]) -> Summable:
+    """All of `parts` together, of which there is at least one: the sum of each field."""
+    first, *others = parts
+    return type(first)(*(sum(getattr(part, field.name) for part in (first, *others)) for field in dataclasses.fields(first)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,4 +146,4 @@ def _overlap(path: str, first: Packed, second: Packed, within: Packed | None) ->
     size = math.prod(first.shapes[path])
     shared = int(np.bitwise_count(first.bits[path] & second.bits[path]).sum(dtype=np.int64))
     counts, pool = (first.kept[path], second.kept[path]), within.kept[path] if within else size
-    return Overlap(size, pool, *counts, shared, *by_chance(pool, *counts))
+    return Overlap(size, *counts, pool, shared, *by_chance(pool, *counts))

@@ -1,14 +1,16 @@
 """What a recipe comes to once the size of its data set is known: steps, snapshots, rewind points, jobs."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from data_prep.errors import InputError
-from lottery import grids, jobs, schedules
+from lottery import grids, jobs, schedules, verdicts
 from lottery.jobs import Chain, Job, Round
 from lottery.recipe import Recipe
 
+MOST_NETWORKS = 100_000  # of one grid
 _UNKNOWN_STEPS = 1_000_000  # an epoch so long that iterations do not count
 
 
@@ -42,23 +44,35 @@ class Plan:
         return sorted({point.step(self.steps_per_epoch) for point in grids.parse_points(rewind)})
 
     def jobs(self, replicates: Sequence[int], quantiles: Iterable[Fraction], rewind: str) -> list[Job]:
-        """Every one-shot network under a mask, longest first."""
-        retrain = self.recipe.retrain
-        control_quantiles = grids.parse_quantiles(retrain.control_quantiles)
-        return jobs.one_shot(replicates, quantiles, self.rewind_steps(rewind), retrain.controls, control_quantiles)
+        """Every one-shot network under a mask, longest first. Raises InputError as `rewind_steps` does, and for more than
+        `MOST_NETWORKS`."""
+        retrain, quantiles, steps = self.recipe.retrain, list(quantiles), self.rewind_steps(rewind)
+        _check_count(replicates, quantiles, steps, ("ticket", *retrain.controls))
+        return jobs.one_shot(replicates, quantiles, steps, retrain.controls, grids.parse_quantiles(retrain.control_quantiles))
 
     def chains(self, replicates: Sequence[int]) -> list[Chain]:
-        """The chains of pruning rounds. Raises InputError as `rewind_steps` does."""
-        if "init" in self.recipe.rounds.methods:
+        """The chains of pruning rounds. Raises InputError as `jobs` does."""
+        methods, steps = self.recipe.rounds.methods, self.rewind_steps(self.recipe.rounds.rewind)
+        if "init" in methods:
             self.rewind_steps("0")
-        return jobs.chains(replicates, self.recipe.rounds.methods, self.rewind_steps(self.recipe.rounds.rewind))
+        _check_count(replicates, methods, steps)
+        return jobs.chains(replicates, methods, steps)
 
     def rounds(self, replicates: Sequence[int], levels: int) -> list[Round]:
         """Every network of every chain up to round `levels`, in the order of rounds."""
         controls, control_levels = self.recipe.rounds.controls, grids.parse_levels(self.recipe.rounds.control_levels)
         chains = self.chains(replicates)
+        _check_count(chains, range(levels), ("ticket", *controls))
         found = [job for chain in chains for job in jobs.rounds(chain, levels, controls, control_levels)]
         return sorted(found, key=lambda job: job.level)
+
+    def headline_controls(self, replicates: Sequence[int]) -> list[Round]:
+        """The controls that come to the headline of every chain, whatever round that will be (here the last), where the recipe
+        does not say in which rounds they are."""
+        rounds = self.recipe.rounds
+        if not rounds.controls_follow or len(replicates) < verdicts.LEAST_REPLICATES:
+            return []
+        return [Round(chain, rounds.levels, one) for chain in self.chains(replicates) for one in rounds.controls]
 
     @property
     def finetune_rate(self) -> float:
@@ -79,8 +93,19 @@ def make(recipe: Recipe, training_images: int) -> Plan:
     steps_per_epoch = training_images // recipe.train.batch
     if not steps_per_epoch:
         raise InputError(f"train.batch is {recipe.train.batch}, but there are {training_images} training images: lower it")
+    return of(recipe, steps_per_epoch)
+
+
+def of(recipe: Recipe, steps_per_epoch: int) -> Plan:
+    """The plan of `recipe` for epochs of so many steps. Raises InputError when a point of training lies past the end."""
     check_points(recipe, steps_per_epoch)
     return Plan(recipe, steps_per_epoch)
+
+
+def _check_count(*axes: Sequence[object]) -> None:
+    count = math.prod(map(len, axes))
+    if count > MOST_NETWORKS:
+        raise InputError(f"{count:,} networks are too many for one grid, which has {MOST_NETWORKS:,} at most: make it coarser")
 
 
 def check_points(recipe: Recipe, steps_per_epoch: int | None = None) -> None:
@@ -113,15 +138,18 @@ def _check(key: str, points: str, recipe: Recipe, steps_per_epoch: int | None, p
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """One network of a dry run, and what it costs in epochs (None where a recipe counts steps, and epochs are not known)."""
+    """One network of a dry run, and what it costs in epochs (None where a recipe counts steps, and epochs are not known); not
+    `certain` where it is trained only if there is a headline."""
 
     title: str
     epochs: float | None
     rewound: bool
+    certain: bool = True
 
 
 def dry_run(recipe: Recipe, training_images: int | None) -> list[Cost]:
-    """Every network that `recipe` comes to, dense ones first.
+    """Every network that `recipe` comes to, dense ones first, and last, in rounds, the controls of headlines: in which round
+    these are, and whether there are any, turns out once the tickets are trained.
 
     While the number of training images is not known, iterations count as next to none of an epoch. Raises InputError when it
     must be known.
@@ -132,25 +160,29 @@ def dry_run(recipe: Recipe, training_images: int | None) -> list[Cost]:
         raise InputError("how many of train.steps make an epoch is not known yet: prepare the records first (`imp prepare`)")
     planned = make(recipe, training_images) if training_images is not None else Plan(recipe, _UNKNOWN_STEPS)
     replicates = range(1, recipe.replicates + 1)
-    dense = [(f"replicate-{number} dense", planned.total_steps, False) for number in replicates]
     found: list[Job | Round] = []
     if "oneshot" in recipe.pruning:
         found += planned.jobs(replicates, recipe.quantiles(), recipe.retrain.rewind)
     if "rounds" in recipe.pruning:
         found += planned.rounds(replicates, recipe.rounds.levels)
-    rewound = [(_title(planned, job), planned.total_steps - job.step, True) for job in found]
+    later = planned.headline_controls(replicates) if "rounds" in recipe.pruning else []
+
+    def cost(title: str, steps: int, rewound: bool = True, certain: bool = True) -> Cost:
+        return Cost(title, None if unknown else round(steps / planned.steps_per_epoch, 3), rewound, certain)
+
     return [
-        Cost(title, None if unknown else round(steps / planned.steps_per_epoch, 3), is_rewound)
-        for title, steps, is_rewound in (*dense, *rewound)
+        *(cost(f"replicate-{number} dense", planned.total_steps, rewound=False) for number in replicates),
+        *(cost(_title(planned, job), planned.total_steps - job.step) for job in found),
+        *(cost(_title(planned, job, "headline"), planned.total_steps - job.step, certain=False) for job in later),
     ]
 
 
-def _title(planned: Plan, job: Job | Round) -> str:
-    """What a network is called in a dry run: with its rewind point as the recipe writes it."""
+def _title(planned: Plan, job: Job | Round, where: str = "") -> str:
+    """What a network is called in a dry run: with its rewind point as the recipe writes it; in a round, or `where` else."""
     points = grids.parse_points(planned.recipe.train.snapshots)
     names = {point.step(planned.steps_per_epoch): str(point) for point in points}
     if isinstance(job, Job):
         name = f"q{grids.quantile_name(job.quantile)} {job.variant}"
         return f"replicate-{job.replicate} {name}, rewound to {names.get(job.step, '0')}"
     chain = f"{job.chain.method} from {names.get(job.chain.step, '0')}"
-    return f"replicate-{job.replicate} {chain}, round {job.level:02d} {job.variant}"
+    return f"replicate-{job.replicate} {chain}, {where or f'round {job.level:02d}'} {job.variant}"

@@ -16,14 +16,19 @@ import pydantic
 import tomli_w
 from pydantic import Field
 
-from data_prep import sources
+from data_prep import files, sources
 from data_prep.errors import InputError
 from data_prep.prepare import Settings
 from lottery import grids, networks, spaces
 from lottery.jobs import Method
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+MOST = 1_000_000_000  # of whatever a whole number counts
+DEEPEST = 8  # tables and lists within each other; a recipe has two
+
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+NotNegative = Annotated[int, Field(ge=0, le=MOST)]
+Moderate = Annotated[int, Field(ge=0, le=4096)]  # pixels, channels
+Seed = Annotated[int, Field(ge=0)]
 Fractional = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -65,19 +70,19 @@ class Data(Table):
     size: Annotated[int, Field(ge=8, le=4096)] = 32
     validation: Fractional = 0.2
     test: Fractional = 0.2
-    split_seed: NotNegative = 0
+    split_seed: Seed = 0
     classes: NotNegative = 0  # the first so many; 0: all
     channels: Literal[1, 3] = 3  # 1: grey
     path: str = ""  # the folder of the records; empty: where `imp prepare` puts them
     feed: Literal["auto", "memory", "stream"] = "auto"  # auto: in memory where it fits the budget
-    budget: Annotated[float, Field(ge=0)] = 0.0  # GiB for resident images; 0: half of what is free
+    budget: Annotated[float, Field(ge=0, le=1e6)] = 0.0  # GiB for resident images; 0: half of what is free
     shuffle: Positive = 65_536  # images that are mixed at a time: of a larger set, blocks are drawn at random, then mixed
     mean: list[float] = [0.5]  # taken off the pixels (0 .. 1), of all channels or of each, and ...
     deviation: list[Annotated[float, Field(gt=0)]] = [0.5]  # ... what they are then divided by: -1 .. 1 as it stands
-    crop: NotNegative = 2  # pixels of zero padding before a random crop to the original size; 0 turns it off
+    crop: Moderate = 2  # pixels of zero padding before a random crop to the original size; 0 turns it off
     resized_crop: Fractional = 0.0  # the least area of a random crop that is resized (Szegedy et al. 2015); 0 turns it off
     flip: bool = False  # mirror half of the images
-    cutout: NotNegative = 0  # side of a square that is blanked out (DeVries & Taylor 2017); 0 turns it off
+    cutout: Moderate = 0  # side of a square that is blanked out (DeVries & Taylor 2017); 0 turns it off
 
     @pydantic.model_validator(mode="after")
     def _scaled(self) -> "Data":
@@ -96,8 +101,8 @@ class Model(Table):
     """The network, its initialisation and its BatchNorm protocol."""
 
     name: Network = "mobilenet_v2"
-    alpha: Annotated[float, Field(gt=0)] = 0.35  # width multiplier (mobilenet_v2)
-    width: NotNegative = 0  # channels of the first stage (resnet9, resnet20, resnet56); 0: as published, 64 or 16
+    alpha: Annotated[float, Field(gt=0, le=10)] = 0.35  # width multiplier (mobilenet_v2)
+    width: Moderate = 0  # channels of the first stage (resnet9, resnet20, resnet56); 0: as published, 64 or 16
     stem: Literal["standard", "small"] = "standard"  # small: the first convolution keeps the resolution
     activation: Literal["relu", "elu", "gelu", "silu"] = "relu"  # resnet9
     whitening: bool = False  # resnet9: begin with a fixed layer that whitens the images' 3x3 patches
@@ -136,8 +141,8 @@ class Train(Table):
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 60.0  # save the network under way when so long has passed
     checkpoint_steps: NotNegative = 0  # also after so many steps; 0: by time alone
     checkpoint_share: Annotated[float, Field(ge=0, le=1)] = 0.02  # of the training time, at most so much goes into saving
-    threads: Positive = 1  # intra-op; changes the last bits
-    devices: NotNegative = 0  # replicas; 0: every GPU, or else one
+    threads: Annotated[int, Field(gt=0, le=1024)] = 1  # intra-op; changes the last bits
+    devices: Annotated[int, Field(ge=0, le=64)] = 0  # replicas; 0: every GPU, or else one
 
 
 class Thresholds(Table):
@@ -157,7 +162,7 @@ class Retrain(Table):
     slots: Literal["fresh", "restore"] = "fresh"  # optimizer slots at the rewind point
     order: Literal["fresh", "each", "same"] = "fresh"  # of images: one for all tickets, one for each mask, the dense run's
     controls: list[Literal["reinit", "shuffle", "random"]] = ["reinit", "shuffle"]
-    control_quantiles: QuantileGrid = "90"
+    control_quantiles: QuantileGrid = "80"
 
 
 class Rounds(Table):
@@ -169,8 +174,13 @@ class Rounds(Table):
     methods: list[Method] = ["weights"]  # what follows on pruning: weights, lr, finetune, init
     rewind: Points = "0"
     finetune_rate: Annotated[float, Field(ge=0)] = 0.0  # learning rate of finetune; 0: the last one of the schedule
-    controls: list[Literal["reinit", "shuffle", "random", "extended"]] = ["reinit"]
-    control_levels: LevelGrid = ""
+    controls: list[Literal["reinit", "shuffle", "random"]] = ["reinit"]
+    control_levels: LevelGrid = ""  # in which rounds; empty: in that of each headline, once it is known
+
+    @property
+    def controls_follow(self) -> bool:
+        """Whether controls accompany headlines, which are not known before the tickets are trained."""
+        return bool(self.controls) and not grids.parse_levels(self.control_levels)
 
 
 class Sweep(Table):
@@ -199,8 +209,8 @@ class Recipe(Table):
     """An experiment: one dense network a replicate, its masks, and every ticket trained from them."""
 
     name: Name = "digits"
-    seed: NotNegative = 0
-    replicates: Positive = 1
+    seed: Seed = 0
+    replicates: Annotated[int, Field(gt=0, le=grids.MOST)] = 1
     pruning: list[Literal["oneshot", "rounds"]] = ["oneshot"]  # what `imp run` does with the dense network
     delta: Annotated[float, Field(ge=0, le=1)] = 0.002  # a ticket this much below dense still matches (accuracy)
     data: Data = Data()
@@ -219,6 +229,8 @@ class Recipe(Table):
     def quantiles(self) -> list[Fraction]:
         return grids.parse_quantiles(self.thresholds.quantiles)
 
+
+_SEAL = "# written by imp; change it with --set. sha256 "
 
 Stage = Literal["train", "thresholds", "retrain", "rounds", "finetune"]
 
@@ -275,15 +287,38 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The table of a TOML file. Raises InputError when it is missing or no TOML."""
+    """The table of a TOML file. Raises InputError when it is missing, or not TOML that could be a recipe."""
     try:
-        return tomllib.loads(path.read_text())
+        return _parsed(path.read_text())
     except FileNotFoundError:
         raise InputError(f"there is no recipe {path}: see pipelines/ for some") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder, not a recipe: name a .toml file, such as pipelines/digits.toml") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not TOML: {error}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not a recipe: {error}") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The table that `text` holds. Raises ValueError for what is not TOML, is nested ever deeper, or has whole numbers of more
+    than the 64 bits that TOML asks for."""
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    _check_values(table, DEEPEST)
+    return table
+
+
+def _check_values(value: Any, deepest: int) -> None:
+    if isinstance(value, dict | list):
+        if not deepest:
+            raise ValueError("it is nested too deep")
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_values(inner, deepest - 1)
+    elif isinstance(value, int) and value.bit_length() > 63:
+        raise ValueError("it has a whole number of more than 64 bits")
 
 
 def resolve(table: dict[str, Any], overrides: Iterable[str] = (), origin: str = "recipe", setter: str = "--set") -> Recipe:
@@ -315,6 +350,22 @@ def to_toml(recipe: Recipe) -> str:
     return tomli_w.dumps(recipe.model_dump())
 
 
+def sealed(recipe: Recipe) -> str:
+    """The TOML of a run's own recipe, with its sha256 in the first line."""
+    return f"{_SEAL}{files.sha256(to_toml(recipe).encode())}\n{to_toml(recipe)}"
+
+
+def load_sealed(path: Path) -> dict[str, Any]:
+    """The table of a run's own recipe. Raises InputError when it is not as it was written."""
+    seal, _, content = path.read_bytes().partition(b"\n")
+    if seal.decode(errors="replace") != _SEAL + files.sha256(content):
+        raise InputError(
+            f"{path} is damaged or was changed by hand: change a run's values with --set KEY=VALUE, or name its recipe with "
+            "--recipe, which takes the place of this one"
+        )
+    return load(path)
+
+
 def _copy(table: dict[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, dict) else value for key, value in table.items()}
 
@@ -337,8 +388,8 @@ def _parse_override(override: str, known: dict[str, Any], setter: str) -> tuple[
     if isinstance(known[key], str):
         return key, text.strip().strip("\"'")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = _parsed(f"value = {text}")["value"]
+    except ValueError:
         raise InputError(f"{setter} {override!r}: {text!r} is not {_KINDS[type(known[key])]}") from None
     return key, float(value) if isinstance(known[key], float) and type(value) is int else value
 

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args
@@ -11,15 +11,17 @@ from typing import Any, get_args
 from data_prep import files
 from data_prep.errors import InputError
 from data_prep.prepare import Settings, existing, settings_of
-from data_prep.records import Manifest, read_manifest
+from data_prep.records import MANIFEST, Manifest, read_manifest
 from lottery import environment, identity, locks, plan, recipe
 from lottery.grids import parse_quantiles, quantile_name
 from lottery.jobs import Chain, Job, Round, Variant
+from lottery.plan import Plan
 from lottery.recipe import Recipe
 
 ENDED = "done", "diverged"  # statuses of what needs no more training
 _LEVEL = re.compile(r"rounds/[a-z]+-step-\d+/\d+")
 _NETWORK = re.compile(rf"(retrain/q[\d.]+-step-\d+|{_LEVEL.pattern})/({'|'.join(get_args(Variant))})")
+RECIPE, ENVIRONMENT = "recipe.toml", "environment.json"
 ADOPT_SECONDS = 30.0  # that a command waits for others which write the same run's recipe
 
 
@@ -60,7 +62,8 @@ class Network:
                 left.unlink(missing_ok=True)
 
     def read_result(self) -> dict[str, Any] | None:
-        return files.read_json(self.result) if self.result.exists() else None
+        """What the training came to. Raises InputError where that is damaged, or of another folder."""
+        return identity.read_own(self.result) if self.result.exists() else None
 
     @property
     def is_finished(self) -> bool:
@@ -122,6 +125,10 @@ class Replicate:
         listed = [Fraction(str(row["quantile"])) for row in files.read_json(self.thresholds)["quantiles"]]
         return [quantile for quantile in listed if self.mask(quantile).exists()]
 
+    def origins(self) -> dict[str, str]:
+        """What the dense network was made from, by content: `records` and `network`; nothing before it is trained."""
+        return dict((self.dense.read_result() or {}).get("made_from", {}))
+
     @property
     def topology(self) -> Path:
         """How the network's kernels are connected, from which a mask's effective density follows."""
@@ -131,6 +138,14 @@ class Replicate:
         """Levels count from 1: the dense network is level 0."""
         return Level(self.folder / "rounds" / chain.name / f"{level:02d}")
 
+    def table_of(self, path: Path) -> Path:
+        """The table that stands for an output of this replicate: a mask, a snapshot, or what a training leaves."""
+        if path.parent == self.masks:
+            return self.thresholds
+        if path.name == Level(path.parent).mask.name:
+            return Level(path.parent).table
+        return Network(path.parent.parent if path.parent.name == "snapshots" else path.parent).result
+
     def network(self, job: Job | Round) -> Network:
         if isinstance(job, Round):
             return Network(self.level(job.chain, job.level).folder / job.variant)
@@ -139,6 +154,12 @@ class Replicate:
     def levels(self) -> list["Level"]:
         """Every round of pruning whose mask there is, chain by chain."""
         return [Level(folder) for folder in self._named(_LEVEL) if (folder / "round.json").exists()]
+
+    def tables(self) -> list[Path]:
+        """Every table that is there, each of which stands for files that were written before it."""
+        tables = [self.dense.result, self.thresholds, *(level.table for level in self.levels())]
+        tables += [network.result for network in self.networks()]
+        return [table for table in tables if table.exists()]
 
     def networks(self) -> list[Network]:
         """Every network under a mask that has been begun, of whatever grid."""
@@ -185,14 +206,6 @@ class Run:
         """The network whose folder is called so inside the run directory."""
         return Network(self.folder / folder)
 
-    def check_numbers(self) -> None:
-        """Raises InputError for a replicate that is the copy of another, which would count as if it had a seed of its own."""
-        for number in self.known_numbers():
-            replicate = self.replicate(number)
-            trained_as = (replicate.dense.read_result() or {}).get("replicate", number)
-            if trained_as != number:
-                raise InputError(f"{replicate.folder} holds replicate {trained_as}, whose seed it has: remove or rename it")
-
     def check_trained(self) -> None:
         """Raises InputError where the dense network of a replicate is not there to build on."""
         for replicate in self.replicates():
@@ -201,14 +214,14 @@ class Run:
                 raise InputError(f"{replicate.dense.folder} diverged: {result['reason']}, and remove that folder")
             if result.get("status") != "done":
                 raise InputError(f"{replicate.dense.folder} holds no finished training: run {self.typed('train')} first")
-        self.check_records(self.manifest())
+        if (self.records() / MANIFEST).exists():
+            self.check_origins({"records": self.manifest().digest})
 
-    def check_records(self, manifest: Manifest) -> None:
-        """Raises InputError where a dense network of this run, whether chosen or not, is of other images than those."""
-        for number in self.known_numbers():
-            identity.check_records(self.replicate(number).dense.folder, manifest.digest)
+    def check_origins(self, origins: Mapping[str, str]) -> None:
+        """Raises InputError where something in this run is made from other images (`records`), or of another `network`."""
+        identity.check_all_origins(self.folder, origins)
 
-    def jobs(self, planned: plan.Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
+    def jobs(self, planned: Plan, quantiles: str | None = None, rewind: str | None = None) -> list[Job]:
         """Every network to train under a mask, longest first: at all quantiles that a replicate has masks of (the recipe's
         before there are any) and the recipe's rewind points, or at those of the grids given."""
         made = {quantile for replicate in self.replicates() for quantile in replicate.quantiles()}
@@ -235,19 +248,46 @@ class Run:
         return self.folder / "slurm"
 
     def records(self) -> Path:
-        """The folder of the prepared set: `data.path`, or else one under `IMP_DATA`, or `data` in the current folder."""
-        return Path(self.recipe.data.path) if self.recipe.data.path else default_records(self.recipe.records())
+        """The folder of the prepared set: `data.path`; or else, of those that hold one, the first of the default one under
+        `IMP_DATA` or in `data` of the current folder, the one that the run was trained on, and the one beside `runs`; or else
+        the default one."""
+        if self.recipe.data.path:
+            return Path(self.recipe.data.path)
+        usual = default_records(self.recipe.records())
+        known = Path(self._noted().get("records", usual))
+        beside = self.folder.resolve().parent.parent / usual
+        return next((place for place in (usual, known, beside) if (place / MANIFEST).exists()), usual)
+
+    def environment(self) -> dict[str, Any]:
+        """What the run was begun on: versions, machine, revision; and where its `records` were last. Raises InputError where it
+        is gone."""
+        if not (self.folder / ENVIRONMENT).exists() and (self.folder / RECIPE).exists():
+            raise InputError(f"{self.folder / ENVIRONMENT} is missing: {self.typed('train')} writes one of this machine")
+        return self._noted()
+
+    def _noted(self) -> dict[str, Any]:
+        path = self.folder / ENVIRONMENT
+        return files.read_json(path) if path.exists() else {}
 
     def manifest(self) -> Manifest:
         return existing(self.recipe.records(), self.records())
 
     def known_training_images(self) -> int | None:
         """The size of the training split, or None while the records are not there."""
-        return self.manifest().count("train") if (self.records() / "manifest.json").exists() else None
+        return self.manifest().count("train") if (self.records() / MANIFEST).exists() else None
 
-    def plan(self) -> plan.Plan:
-        """Steps and jobs. Raises InputError when the records are not there or do not suit the recipe."""
-        return plan.make(self.recipe, self.manifest().count("train"))
+    def plan(self) -> Plan:
+        """Steps and jobs, as the dense training carried them out, or else as the records give them. Raises InputError when
+        these are not there or do not suit the recipe."""
+        return self.trained_plan() or plan.make(self.recipe, self.manifest().count("train"))
+
+    def trained_plan(self) -> Plan | None:
+        """The plan as the dense training carried it out; None before there is one."""
+        for number in self.known_numbers():
+            dense = self.replicate(number).dense.read_result()
+            if dense and dense["status"] == "done":
+                return plan.of(self.recipe, dense["steps_per_epoch"])
+        return None
 
     def adopt(self) -> None:
         """Make this recipe the run's, and this run the one that commands use by default.
@@ -255,12 +295,13 @@ class Run:
         Called by a stage once its input is found good, before its first output. `runs/latest` follows runs that lie in
         `runs` of the current folder; a run elsewhere is reached by --run or IMP_RUN.
         """
-        content = recipe.to_toml(self.recipe)
-        own = self.folder / "recipe.toml"
-        if not own.exists() or own.read_text() != content:
+        own, content, known = self.folder / RECIPE, recipe.sealed(self.recipe), self._noted()
+        described = known or environment.describe()
+        if (self.records() / MANIFEST).exists():
+            described = {**described, "records": str(self.records().resolve())}
+        if described != known or not own.exists() or own.read_bytes() != content.encode():
             with locks.patiently(self.folder, ADOPT_SECONDS):
-                if not (self.folder / "environment.json").exists():
-                    files.write_json(self.folder / "environment.json", environment.describe())
+                files.write_json(self.folder / ENVIRONMENT, described)
                 files.write_text(own, content)
         actual = self.folder.resolve()
         if actual.parent == Path("runs").resolve():
@@ -283,8 +324,8 @@ def open_run(
 
     Its recipe is `recipe_file`, or the run's own, or the default one, with `overrides` on top. With `records`, the folder of a
     prepared set, its data are those, and without a recipe the run is called like them. Nothing is written.
-    Raises InputError when the recipe is malformed, when outputs there were made with another one, when a replicate is a copy of
-    another, or when `must_exist` and there is no run.
+    Raises InputError when the recipe is malformed, when outputs there were made with another one or copied from another folder,
+    or when `must_exist` and there is no run.
     """
     setter = "--records" if records and not overrides else "--set"
     if records is not None:
@@ -297,15 +338,16 @@ def open_run(
     folder = folder or _default_folder(named, overrides)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a run directory: name another with --run")
-    own = folder / "recipe.toml"
+    own = folder / RECIPE
     if must_exist and not own.exists():
         raise InputError(f"there is no run in {folder}: start one with `imp run` or `imp train`, or name it with --run")
     if named is None:
-        named = recipe.resolve(recipe.load(own) if own.exists() else {}, overrides, str(own), setter)
+        named = recipe.resolve(recipe.load_sealed(own) if own.exists() else {}, overrides, str(own), setter)
     run = Run(folder, named)
     plan.check_points(run.recipe)
     identity.check(folder, run.recipe)
-    run.check_numbers()
+    for number in run.known_numbers():
+        run.replicate(number).dense.read_result()  # refuses a copy of another replicate, whose seed it would have
     return run
 
 

@@ -7,13 +7,14 @@ train.batch=64,128,256             one of these
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from data_prep.errors import InputError
 
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?(?:\d{1,30}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 
 
@@ -69,8 +70,8 @@ def _dimension(line: str) -> Dimension:
     low, high = (int(end) if re.fullmatch(r"[+-]?\d+", end) else float(end) for end in match.groups()[:2])
     if isinstance(low, float) or isinstance(high, float):
         low, high = float(low), float(high)
-    if not low < high:
-        raise InputError(f"sweep.space: {line!r} must ascend")
+    if not -math.inf < low < high < math.inf:
+        raise InputError(f"sweep.space: {line!r} must ascend, and end")
     if match[3] and low <= 0:
         raise InputError(f"sweep.space: {line!r}: a logarithmic range begins above 0")
     return Range(key, low, high, bool(match[3]))

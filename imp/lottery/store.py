@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ Arrays = dict[str, np.ndarray]
 Attribute = str | int | float
 
 SEAL_BYTES = 512  # the least that HDF5 allows
+_SEALED = re.compile(rb"imp-lottery sha256 ([0-9a-f]{64})\n\0*")
 
 
 @dataclasses.dataclass
@@ -87,6 +89,15 @@ def load(path: Path, only: Sequence[str] | None = None) -> tuple[dict[str, Array
         with h5py.File(file, "r") as content:
             attributes = {name: _plain(value) for name, value in content.attrs.items()}
             return {name: _arrays(group) for name, group in content.items() if only is None or name in only}, attributes
+
+
+def seal(path: Path) -> str:
+    """The sha256 that a file which `save` wrote has in front, not compared with the rest. Raises InputError without one."""
+    with open(path, "rb") as file:
+        found = _SEALED.fullmatch(file.read(SEAL_BYTES))
+    if not found:
+        raise InputError(f"{path} is damaged (it has no sha256): remove it and run its stage again")
+    return found[1].decode()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep import files
+from data_prep.errors import Moved
 
 if TYPE_CHECKING:
     from lottery.recipe import Recipe
@@ -64,7 +65,10 @@ class Tracker:
             run = start()
             while call := self._calls.get():
                 call(run)
-        except Exception as error:  # no account, no network, no disk: a mirror must not end a training, whatever breaks in it
+        except (
+            Exception,
+            Moved,
+        ) as error:  # no account, no network, no disk: no mirror ends a training, whatever breaks
             self._mirrors = False
             _complain(error)
 
@@ -103,7 +107,7 @@ def _publish(recipe: "Recipe", folder: Path, report: Path) -> None:
                 artifact.add_file(str(path), name=path.name)
         run.log_artifact(artifact)
         run.finish()
-    except Exception as error:
+    except (Exception, Moved) as error:
         _complain(error)
 
 
@@ -164,7 +168,7 @@ def _place(folder: Path, network: Path, offline: bool) -> dict[str, Any]:
     return {"id": own}
 
 
-def _complain(error: Exception) -> None:
+def _complain(error: BaseException) -> None:
     """Once for each reason, however many networks it is true of."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     if reason not in _told:

@@ -1,35 +1,89 @@
-"""Verdicts by statistics, not by eye: does a ticket match the dense network?"""
+"""Verdicts by statistics, not by eye: does a ticket match the dense network, and how often is that verdict right?
 
+`docs/verdicts.md` has the figures. Samples are arrays [..., replicates]: of one ticket, or of many at once.
+"""
+
+import itertools
 import math
-from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 Verdict = Literal["matching", "not matching", "undecided"]
 LEAST_REPLICATES = 3
+CONFIDENCE = 0.95
+POWER = 0.8
+ALIKE = 1e-9  # differences this near to each other are the same but for rounding
+MOST_REPLICATES = 1_000_000  # that are worth naming
+CERTAIN = 100.0  # standard errors between a ticket and the limit, at which a verdict cannot fail any more
 
 
-def bounds(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """One-sided lower and upper Student t bounds of the mean of `differences`; infinite under two of them."""
+def deviation(differences: ArrayLike) -> NDArray[np.float64]:
+    """The standard deviation over replicates; NaN where `differences` have no spread to judge by: under two of them, or where
+    all are the same."""
+    samples = np.asarray(differences, float)
+    if samples.shape[-1] < 2:
+        return np.full(samples.shape[:-1], math.nan)
+    return np.where(np.ptp(samples, -1) > ALIKE, np.std(samples, -1, ddof=1), math.nan)
+
+
+def bounds(differences: ArrayLike, confidence: float = CONFIDENCE) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """One-sided lower and upper Student t bounds of the mean of `differences`; infinite where they have no `deviation`."""
     from scipy.special import stdtrit
 
-    if len(differences) < 2:
-        return -math.inf, math.inf
-    mean, spread = float(np.mean(differences)), float(np.std(differences, ddof=1))
-    margin = float(stdtrit(len(differences) - 1, confidence)) * spread / math.sqrt(len(differences))
+    samples = np.asarray(differences, float)
+    count = max(samples.shape[-1], 1)
+    margin = np.nan_to_num(stdtrit(count - 1, confidence) * deviation(samples) / math.sqrt(count), nan=math.inf)
+    mean = samples.sum(-1) / count
     return mean - margin, mean + margin
 
 
-def judge(differences: Sequence[float], delta: float) -> Verdict:
-    """The verdict on `differences` (ticket - dense in accuracy, one a replicate).
+def judged(differences: ArrayLike, delta: float) -> NDArray[np.str_]:
+    """The verdict on each sample of `differences` (ticket - dense in accuracy, one a replicate).
 
     Matching when the one-sided 95 % lower bound of the mean is above -`delta`, not matching when the upper bound is below
-    it; undecided otherwise, and under three replicates.
+    it; undecided otherwise, under three replicates, and where all differences are the same.
     """
-    if len(differences) < LEAST_REPLICATES:
-        return "undecided"
     low, high = bounds(differences)
-    if low > -delta:
-        return "matching"
-    return "not matching" if high < -delta else "undecided"
+    enough = np.shape(differences)[-1] >= LEAST_REPLICATES
+    return np.select([enough & (low > -delta), enough & (high < -delta)], ["matching", "not matching"], "undecided")
+
+
+def judge(differences: ArrayLike, delta: float) -> Verdict:
+    """The verdict on one sample."""
+    return cast(Verdict, judged(differences, delta).item())
+
+
+def power(replicates: int, spread: float, delta: float) -> float:
+    """How often a ticket exactly as good as dense is called matching, where differences have the standard deviation `spread`:
+    the share of a noncentral t distribution that lies above the bound's quantile."""
+    from scipy.special import nctdtr, stdtrit
+
+    if replicates < LEAST_REPLICATES:
+        return 0.0
+    freedom, errors = replicates - 1, min(delta * math.sqrt(replicates) / spread, CERTAIN)
+    return 1 - float(nctdtr(freedom, errors, stdtrit(freedom, CONFIDENCE)))
+
+
+def replicates_needed(spread: float, delta: float) -> int | None:
+    """The fewest replicates with a `power` of 80 %; None where that takes more than a million."""
+    from scipy.special import ndtri
+
+    enough = ((ndtri(CONFIDENCE) + ndtri(POWER)) * spread) ** 2  # replicates x delta ** 2, were the spread known exactly
+    if enough > MOST_REPLICATES * delta**2:
+        return None
+    fewest = max(LEAST_REPLICATES, math.ceil(enough / delta**2))
+    return next(count for count in itertools.count(fewest) if power(count, spread, delta) >= POWER)
+
+
+def error_until_decided(most: int, trials: int = 50_000, seed: int = 0) -> float:
+    """How often a ticket exactly delta worse than dense is called matching when it is judged after every replicate, from the
+    third to the `most`-th, until it is decided. Simulated with normal differences, whose spread makes no difference to it."""
+    samples = np.random.default_rng(seed).standard_normal((trials, most))
+    called = 0
+    for count in range(LEAST_REPLICATES, most + 1):
+        found = judged(samples[:, :count], 0.0)
+        called += int(np.count_nonzero(found == "matching"))
+        samples = samples[found == "undecided"]
+    return called / trials

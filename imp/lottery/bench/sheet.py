@@ -1,7 +1,6 @@
 """What a measurement has found: a table, a figure, and the machine; for a terminal, as JSON, and as files of its own."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,22 +97,19 @@ class Sheet:
         stack = ", ".join(f"{name} {packages[name]}" for name in ("tensorflow", "keras", "numpy") if name in packages)
         return f"{self.machine['processor']}, {self.machine['cores']} cores, {gpus}; Python {self.machine['python']}, {stack}"
 
-    def json(self) -> str:
-        """All of it but the figure: values as they are (`rows`), and as the table has them (`cells`)."""
-        return json.dumps(
-            {
-                "name": self.name,
-                "title": self.title,
-                "machine": self.machine,
-                "columns": {column.name: column.heading for column in self.columns},
-                "rows": self.rows,
-                "extras": self.extras,
-                "notes": self.notes,
-                "cells": self.cells,
-                "remarks": self.remarks,
-            },
-            indent=2,
-        )
+    def content(self) -> dict[str, Any]:
+        """All of it but the figure, for JSON: values as they are (`rows`), and as the table has them (`cells`)."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "machine": self.machine,
+            "columns": {column.name: column.heading for column in self.columns},
+            "rows": self.rows,
+            "extras": self.extras,
+            "notes": self.notes,
+            "cells": self.cells,
+            "remarks": self.remarks,
+        }
 
     def markdown(self) -> str:
         """A page, with the figure beside it."""
@@ -132,7 +128,7 @@ def write(sheet: Sheet, folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     files.write_bytes(folder / f"{sheet.name}.png", drawing.png(sheet))
     files.write_text(folder / f"{sheet.name}.md", sheet.markdown())
-    files.write_text(folder / f"{sheet.name}.json", sheet.json() + "\n")
+    files.write_json(folder / f"{sheet.name}.json", sheet.content())
     found, problems = measurements.read(folder)
     own = next(measurement for measurement in found if measurement.name == sheet.name)
     files.write_text(folder / f"{sheet.name}.html", pages.fill("bench/sheet.html", measurement=own))

@@ -1,7 +1,6 @@
 """`imp slurm`: batch scripts for a cluster."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,18 +53,20 @@ def slurm(
     ] = None,
     per_gpu: PerGpuOption = None,
     array: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="An array of N tasks in place of an MPI job; they share the grid.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=999_999, help="An array of N tasks in place of an MPI job; they share the grid."),
     ] = None,
     cpus_per_task: Annotated[int | None, typer.Option(min=1, help="Cores for each rank; else left to Slurm.")] = None,
     time: Annotated[str | None, typer.Option(metavar="LIMIT", help="Time limit, such as 4:00:00.")] = None,
     partition: Annotated[str | None, typer.Option(help="Partition of the cluster.")] = None,
     account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
     sbatch: Annotated[list[str] | None, typer.Option(metavar="OPTION", help="Any other option of sbatch; repeatable.")] = None,
-    submit: Annotated[bool, typer.Option("--submit", help="Hand the script to sbatch as well.")] = False,
+    submits: Annotated[bool, typer.Option("--submit", help="Hand the script to sbatch as well.")] = False,
 ) -> None:
     """Write a batch script for Slurm: the dense trainings (an array where there are replicates), or the networks under masks
     or a sweep, as one MPI job or an array that needs no MPI."""
-    from lottery.fanout.slurm import TASK, Batch
+    from data_prep import files
+    from lottery.fanout.slurm import TASK, Batch, script, submit
 
     target = opened(run, recipe, chosen=replicate, must_exist=stage is Stage.sweep and recipe is None)
     given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--levels": levels, "--per-gpu": per_gpu}
@@ -97,8 +98,10 @@ def slurm(
         tasks,
         sbatch or [],
     )
+    content, path = script(batch), target.slurm / f"{stage}.sh"
     target.adopt()
-    _write(target.slurm / f"{stage}.sh", batch, submit)
+    files.write_text(path, content)
+    print(submit(path) if submits else f"{path}: hand it to sbatch, or type this again with --submit")
 
 
 def _check(stage: Stage, target: "Run", given: dict[str, Any]) -> None:
@@ -119,12 +122,3 @@ def _check(stage: Stage, target: "Run", given: dict[str, Any]) -> None:
         checked_jobs(target, given["--quantiles"], given["--rewind"])
     elif stage is Stage.rounds:
         checked_rounds(target, planned, given["--levels"])
-
-
-def _write(path: Path, batch: Any, submit: bool) -> None:
-    from data_prep import files
-    from lottery.fanout import slurm
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(path, slurm.script(batch))
-    print(slurm.submit(path) if submit else f"{path}: hand it to sbatch, or type this again with --submit")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lottery.grids import MOST
+
 if TYPE_CHECKING:
     from lottery.progress import Reporter
     from lottery.run import Run
@@ -29,7 +31,8 @@ QuantilesOption = Annotated[
 ]
 RewindOption = Annotated[str | None, typer.Option(metavar="POINTS", help="Such as 0,10it,1ep; else the recipe's.")]
 ReplicateOption = Annotated[
-    list[int] | None, typer.Option("--replicate", metavar="N", min=1, help="Only this replicate; repeatable. A new N adds one.")
+    list[int] | None,
+    typer.Option("--replicate", metavar="N", min=1, max=MOST, help="Only this replicate; repeatable. A new N adds one."),
 ]
 PerGpuOption = Annotated[
     int | None, typer.Option("--per-gpu", metavar="K", min=1, help="Let K ranks share each GPU; else each rank has its own.")
@@ -40,7 +43,7 @@ PartOption = Annotated[
 StallOption = Annotated[
     float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a rank that has come no further for so long.")
 ]
-RanksOption = Annotated[int, typer.Option("--ranks", min=1, help="Start this many MPI ranks on this host.")]
+RanksOption = Annotated[int, typer.Option("--ranks", min=1, max=MOST, help="Start this many MPI ranks on this host.")]
 
 
 def opened(

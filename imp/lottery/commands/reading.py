@@ -82,8 +82,8 @@ def status(
 
 
 def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
-    """The overlap of masks across replicates, rewind points, methods and rounds, beside the overlap by chance."""
-    from lottery.stages.compare import HEADINGS, compare, nesting, tables
+    """How alike masks are across replicates, rewind points, methods and rounds, compared with chance."""
+    from lottery.stages.compare import compare, nesting, tables
 
     alone()
     source = opened(run, must_exist=True)
@@ -91,8 +91,10 @@ def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json([group.as_json() for group in groups])
         return
-    for title, lines in tables(groups, source.recipe.thresholds.collapse):
-        print_table(title, HEADINGS, lines)
+    for table in tables(groups, source.recipe.thresholds.collapse):
+        print_table(table.title, table.headings, table.lines)
+        if table.explained:
+            print(table.explained)
     for sentence in nesting(groups):
         print(sentence)
     print(f"Every pair, layer by layer: {source.report / 'compare.csv'}")

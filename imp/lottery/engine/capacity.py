@@ -1,6 +1,7 @@
 """How much memory there is for resident images: free on this host, and on the devices that train."""
 
 import math
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,11 @@ def free_memory() -> int:
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     return int(min(available, _left_in_group(Path("/sys/fs/cgroup"))))
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has had in memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _left_in_group(folder: Path) -> float:

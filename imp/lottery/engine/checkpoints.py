@@ -18,28 +18,31 @@ SLOW_DISK = 100e6  # bytes a second, of which the first checkpoint's time is gue
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """A network at a step, and of the epoch that it is in: what its steps found (float64, [steps, 3], see `Step`), and the
-    seconds that they took. `replicas` of it were trained, compiled by `xla` or not: on others the bits would change."""
+    seconds that they took. `replicas` of it were trained, compiled by `xla` or not: on others the bits would change. `journal`
+    is the seal of the last row that was written before."""
 
     state: store.State
     found: np.ndarray
     seconds: float
     replicas: int
     xla: bool
+    journal: str
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
     groups = {**store.groups(checkpoint.state), "epoch": {"found": checkpoint.found}}
-    attributes = {name: getattr(checkpoint, name) for name in ("seconds", "replicas", "xla")}
+    attributes = {name: getattr(checkpoint, name) for name in ("seconds", "replicas", "xla", "journal")}
     store.save(path, groups, {"step": checkpoint.state.step, **attributes})
 
 
 def load(path: Path) -> Checkpoint:
     """Raises InputError as `store.load` does, and when the file is something else, such as a snapshot."""
     groups, attributes = store.load(path)
-    if "epoch" not in groups or "replicas" not in attributes:
+    if "epoch" not in groups or "journal" not in attributes:
         raise InputError(f"{path} is no checkpoint: remove it and run its stage again")
     state, found = store.as_state(groups, attributes), groups["epoch"]["found"]
-    return Checkpoint(state, found, float(attributes["seconds"]), int(attributes["replicas"]), bool(attributes["xla"]))
+    seconds, replicas, xla = float(attributes["seconds"]), int(attributes["replicas"]), bool(attributes["xla"])
+    return Checkpoint(state, found, seconds, replicas, xla, str(attributes["journal"]))
 
 
 class Clock:

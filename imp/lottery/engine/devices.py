@@ -38,6 +38,14 @@ def on_cpu(devices: Sequence[str]) -> bool:
     return devices[0].startswith("CPU")
 
 
+def kind(devices: Sequence[str]) -> str:
+    """What the devices are: `CPU`, or the name of the GPU (`NVIDIA H100 80GB HBM3`)."""
+    if on_cpu(devices):
+        return "CPU"
+    gpu = tf.config.list_physical_devices("GPU")[int(devices[0].partition(":")[2])]
+    return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
+
+
 def uses_xla(recipe: Recipe, devices: Sequence[str], network: keras.Model) -> bool:
     """Whether XLA compiles the step of `network`; on CPUs its convolutions take six times as long as oneDNN's. Raises
     InputError where it is wanted but cannot."""

@@ -22,8 +22,10 @@ from data_prep.errors import Failed, InputError
 from data_prep.records import Shape
 from lottery import recipe, store
 from lottery.engine import models
+from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.models.stock import not_stock, rebuild
 from lottery.engine.precision import policy
+from lottery.identity import is_same
 
 IMAGES = 8  # on which a file's outputs are compared with those of the network it was made of
 TOLERANCE = {"keras": 1e-4, "tflite": 1e-3, "tflite_dynamic": 0.5}  # of the largest output
@@ -43,16 +45,17 @@ class Made:
     needs: list[type]
 
 
-def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.State) -> Made:
+def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.State, trained: str = "") -> Made:
     """The network of `model` with the weights and statistics of `state` as a file in the format `to`: `keras`, `tflite`, or
     `tflite_dynamic`, TensorFlow Lite with its kernels quantised to 8 bits.
 
     It computes in float32, whatever it was trained in, from images of float32 [batch, *shape], scaled as in training, to
     logits [batch, classes]; TensorFlow Lite's takes one image at a time. Raises InputError when the format cannot hold the
-    network, and Failed when what was read back answers differently from the network that `model.name` builds now.
+    network, or when that is not the one of the fingerprint `trained`, and Failed when what was read back answers differently
+    from the network that `model.name` builds now.
     """
     with _on_cpu(), _quietly():
-        network = rebuilt(model, shape, classes, state)
+        network = rebuilt(model, shape, classes, state, trained)
         images = np.random.default_rng(0).uniform(-1, 1, (IMAGES, *shape)).astype(np.float32)
         expected = np.asarray(network(images, training=False))
         plain = rebuild(network)
@@ -66,11 +69,13 @@ def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.
     return Made(content, difference, not_stock(plain) if to == "keras" else [])
 
 
-def rebuilt(model: recipe.Model, shape: Shape, classes: int, state: store.State) -> keras.Model:
+def rebuilt(model: recipe.Model, shape: Shape, classes: int, state: store.State, trained: str = "") -> keras.Model:
     """The network of `model` in float32 with the weights and statistics of `state`. Raises InputError where it is another one
-    than was trained."""
+    than was trained: by their variables, and by the fingerprint `trained`, if one is given."""
     with policy("float32"):
         network = models.build(model, shape[0], classes, shape[2])
+    if trained and not is_same(trained, fingerprint(network, shape)):
+        raise InputError(f"{model.name} builds another network now than the one that was trained: build that one again")
     _assign(network, state)
     return network
 

@@ -11,15 +11,18 @@ import numpy as np
 import tensorflow as tf
 
 from data_prep.errors import InputError
-from lottery import masks, schedules, store
+from lottery import environment, masks, schedules, store
 from lottery.engine import devices, models, precision, whitening
 from lottery.engine.augment import normalise
 from lottery.engine.feed import Feed
+from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.optimizers import Optimizer, slot, weight_of
 from lottery.engine.step import Step, moving_statistics
 from lottery.recipe import Recipe
 
 CALL_SECONDS = 0.5
+PROBED = 64  # training images, by whose answers a network is found to be constant
+ROUNDING = 1e-5  # of the largest logit: what rounding may make of equal answers
 
 Maskable = Callable[[str, tuple[int, ...]], bool]
 
@@ -86,6 +89,16 @@ class Trainer:
     @property
     def gpus(self) -> int:
         return 0 if devices.on_cpu(self._names) else len(self._names)
+
+    @cached_property
+    def maker(self) -> dict[str, str]:
+        """Versions and the kind of device."""
+        return environment.maker(devices.kind(self._names))
+
+    @cached_property
+    def origins(self) -> dict[str, str]:
+        """What tells its images (`records`) and its network (`network`) from any others."""
+        return {"records": self.feed.manifest.digest, "network": fingerprint(self.model, self.feed.manifest.shape)}
 
     @property
     def replicas(self) -> int:
@@ -184,6 +197,15 @@ class Trainer:
                 found.append(self._step.evaluations(rows, extras["weights"]).numpy().astype(np.float64))
         loss, right, right_in_top = (np.concatenate(found).sum(axis=0) / count).tolist()
         return Evaluation(loss, right, right_in_top, count)
+
+    def is_constant(self) -> bool:
+        """Whether the network, by its raw weights, gives every image the same answer: nothing gets through any more."""
+        logits = tf.cast(self.model(self._probe, training=False), tf.float32).numpy()
+        return bool(np.ptp(logits, axis=0).max() <= ROUNDING * np.abs(logits).max())
+
+    @cached_property
+    def _probe(self) -> tf.Tensor:
+        return normalise(self.feed.first_images(PROBED), self.feed.data)
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import journal, locks, masks, preemption, store
+from lottery import identity, journal, lineage, locks, masks, preemption, store
 from lottery.engine import checkpoints, gpus, profiling
 from lottery.engine.checkpoints import Checkpoint, Clock
 from lottery.engine.loop import Diverged, Evaluation, Trainer
@@ -35,8 +35,9 @@ class Task:
     """What to train: `start()` gives the state to begin from (its slots empty for fresh ones), `mask` what it may use.
 
     `order_seed` seeds data order and augmentation; `snapshots` (step -> file) are saved on the way, the last step's
-    among them or else in the folder's `final`; `record` goes into the result as it is; `rate` is a learning rate to hold in
-    place of the schedule's; `profile` is where to put a trace.
+    among them or else in the folder's `final`; `beside` are files that belong to the network and are there already; `record`
+    goes into the result as it is, with the seals of all these files by their names inside `root`; `rate` is a learning rate to
+    hold in place of the schedule's; `profile` is where to put a trace.
     """
 
     title: str
@@ -44,8 +45,10 @@ class Task:
     last_step: int
     order_seed: int
     record: Mapping[str, Any]
+    root: Path
     mask: masks.Mask = dataclasses.field(default_factory=dict)
     snapshots: Mapping[int, Path] = dataclasses.field(default_factory=dict)
+    beside: Sequence[Path] = ()
     rate: float | None = None
     profile: Path | None = None
 
@@ -62,7 +65,7 @@ def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, tr
     with preemption.deferred():
         preemption.check()
         begun = _start(trainer, task, network)
-        rows = journal.rewind(network.metrics, begun.state.step)
+        rows, seal = journal.rewind(network.metrics, begun.state.step, begun.journal)
         tracker = track(task.record, rows)
         outcome: dict[str, Any] = {"status": "stopped"}
         try:
@@ -71,17 +74,26 @@ def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, tr
                 _traced(task, counted, reporter) as progress,
                 contextlib.closing(gpus.Gauges(trainer.gpus)) as gauges,
             ):
-                _Training(trainer, task, network, rows, tracker, gauges, progress).run(begun)
+                _Training(trainer, task, network, rows, seal, tracker, gauges, progress).run(begun)
             state = trainer.state(task.last_step)
             if task.last_step not in task.snapshots:
                 store.save_state(network.final, state)
-            outcome = {"status": "done", **_summary(rows, state)}
+            made = {**_summary(rows, state), "constant": trainer.is_constant()}
+            outcome = {"status": "done", **made, "outputs": _outputs(task, network)}
         except Diverged as error:
             outcome = {"status": "diverged", "reason": str(error), "step": error.step}
         finally:
             tracker.finish(outcome)
-        timing = {"seconds": sum(row["timing"]["seconds"] for row in rows)}
-        result = {**outcome, "replicas": trainer.replicas, "xla": trainer.xla, **task.record, "timing": timing}
+        timing = {"seconds": sum(row["timing"]["seconds"] for row in rows), "journal": journal.last_seal(network.metrics)}
+        result = {
+            "folder": identity.place(network.folder),
+            "outputs": {},
+            **outcome,
+            "replicas": trainer.replicas,
+            "xla": trainer.xla,
+            **task.record,
+            "timing": timing,
+        }
         files.write_json(network.result, result)
         if outcome["status"] == "done":
             network.checkpoint.unlink(missing_ok=True)
@@ -89,11 +101,12 @@ def train(trainer: Trainer, task: Task, network: Network, reporter: Reporter, tr
     return result
 
 
-def fill_in(trainer: Trainer, task: Task, result: Mapping[str, Any], reporter: Reporter) -> None:
+def fill_in(trainer: Trainer, task: Task, network: Network, result: Mapping[str, Any], reporter: Reporter) -> None:
     """Make the snapshots that a finished training lacks, training on from the nearest earlier one (or from the start):
-    the same steps give the same bits. The caller holds the folder's lock.
+    the same steps give the same bits. Its result lists them then. The caller holds the folder's lock.
 
-    Raises InputError where `result` says that it was trained on other devices, or in other steps.
+    Raises InputError where `result` says that it was trained on other devices, or in other steps, and where a file that it
+    lists was made again and is another.
     """
     missing = sorted(step for step, path in task.snapshots.items() if not path.exists())
     if missing and (result["replicas"], result["xla"], result["step"]) != (trainer.replicas, trainer.xla, task.last_step):
@@ -108,6 +121,19 @@ def fill_in(trainer: Trainer, task: Task, result: Mapping[str, Any], reporter: R
         trainer.load(store.load_state(task.snapshots[max(saved)]) if saved else task.start(), task.mask)
         trainer.advance(max(saved, default=0), step, task.order_seed)
         store.save_state(task.snapshots[step], trainer.state(step))
+    outputs = _outputs(task, network)
+    for name, seal in outputs.items():
+        if result["outputs"].get(name, seal) != seal:
+            raise InputError(f"{task.root / name}, made again, differs from before: remove {network.folder} and train it again")
+    if not outputs.keys() <= result["outputs"].keys():
+        made_by = task.record.get("made_by", [])
+        files.write_json(network.result, {**result, "outputs": result["outputs"] | outputs, "made_by": made_by})
+
+
+def _outputs(task: Task, network: Network) -> dict[str, str]:
+    """The seals of what a training has left so far: a snapshot that was asked for too late is added afterwards."""
+    left = [*task.snapshots.values(), network.final, *task.beside]
+    return lineage.seals(task.root, [path for path in left if path.exists()])
 
 
 class _Training:
@@ -119,12 +145,13 @@ class _Training:
         task: Task,
         network: Network,
         rows: list[journal.Row],
+        seal: str,
         tracker: Tracker,
         gauges: gpus.Gauges,
         progress: Callable[[int], None],
     ):
         self.trainer, self.task, self.network = trainer, task, network
-        self.rows, self.tracker, self.gauges, self.progress = rows, tracker, gauges, progress
+        self.rows, self.seal, self.tracker, self.gauges, self.progress = rows, seal, tracker, gauges, progress
         self.noted = 0.0
 
     def run(self, begun: Checkpoint) -> None:
@@ -169,7 +196,7 @@ class _Training:
 
     def _evaluate(self, step: int) -> None:
         row = self._row(step, np.concatenate(self.found))
-        journal.append(self.network.metrics, row)
+        self.seal = journal.append(self.network.metrics, row, self.seal)
         self.tracker.log(row)
         self.rows.append(row)
         self.found, self.began, self.trainer.waited = [], time.perf_counter(), 0.0
@@ -182,7 +209,7 @@ class _Training:
             state = _finite(self.trainer.state(step))
             found = np.concatenate(self.found) if self.found else NOTHING
             seconds = time.perf_counter() - self.began
-            checkpoint = Checkpoint(state, found, seconds, self.trainer.replicas, self.trainer.xla)
+            checkpoint = Checkpoint(state, found, seconds, self.trainer.replicas, self.trainer.xla, self.seal)
             checkpoints.save(self.network.checkpoint, checkpoint)
         preemption.check()
 
@@ -226,11 +253,12 @@ def _traced(task: Task, progress: Callable[[int], None], reporter: Reporter) -> 
 
 def _start(trainer: Trainer, task: Task, network: Network) -> Checkpoint:
     if not network.checkpoint.exists():
+        network.metrics.unlink(missing_ok=True)
         state = task.start()
         trainer.load(state, task.mask)
         if state.step in task.snapshots:
             store.save_state(task.snapshots[state.step], trainer.state(state.step))
-        return Checkpoint(state, NOTHING, 0.0, trainer.replicas, trainer.xla)
+        return Checkpoint(state, NOTHING, 0.0, trainer.replicas, trainer.xla, "")
     begun = checkpoints.load(network.checkpoint)
     if (begun.replicas, begun.xla) != (trainer.replicas, trainer.xla):
         raise InputError(

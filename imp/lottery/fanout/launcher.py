@@ -13,6 +13,14 @@ from data_prep.errors import InputError
 from lottery import preemption
 
 POLL_SECONDS = 0.02
+TRIAL_SECONDS = 60.0
+COUNTING = (  # for Python on each rank; rank 0 says how many there are
+    "from mpi4py import MPI; world = MPI.COMM_WORLD; total = world.allreduce(1); "
+    'print("found: " + str(total)) if world.rank == 0 else None'
+)
+_DIES_WITH_US = (
+    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM); os.execvp(sys.argv[1], sys.argv[1:])"
+)
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _LOCAL_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
@@ -54,7 +62,7 @@ def refuse_ranks() -> None:
 
 
 def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The command line and the environment that start `imp` with `arguments` on `ranks` ranks of this host.
+    """The command line and the environment that start this Python with `arguments` on `ranks` ranks of this host.
 
     More ranks than cores are allowed, and so is root; ranks outlive each other where this MPI can have it so. Raises InputError
     where there is no mpirun.
@@ -69,8 +77,6 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
         "none",
         *(["--with-ft", "ulfm"] if tolerates_faults(starter) else []),
         sys.executable,
-        "-m",
-        "lottery",
         *arguments,
     ]
     return line, {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -94,10 +100,21 @@ def tolerates_faults(mpirun: str) -> bool:
     return "FT MPI support: yes" in about
 
 
+def finds_ranks() -> bool:
+    """Whether there is an mpirun here, and two ranks that it starts find each other."""
+    try:
+        line, environment = command(2, ["-c", COUNTING])
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=TRIAL_SECONDS)
+    except (InputError, OSError, subprocess.TimeoutExpired):
+        return False
+    return "found: 2" in done.stdout.splitlines()
+
+
 def launch(line: Sequence[str], environment: dict[str, str]) -> int:
-    """Run mpirun and return its exit code. A signal to end goes on as SIGUSR1, which mpirun hands to the ranks and outlives."""
+    """Run mpirun and return its exit code. A signal to end goes on as SIGUSR1, which mpirun hands to the ranks and outlives;
+    should this process be killed, mpirun is told to end as well."""
     with preemption.deferred():
-        process = subprocess.Popen(line, env=environment)
+        process = subprocess.Popen([sys.executable, "-c", _DIES_WITH_US, *line], env=environment)
         told = False
         try:
             while process.poll() is None:

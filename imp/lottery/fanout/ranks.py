@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from data_prep.errors import InputError, one_line
+from data_prep import files
+from data_prep.errors import InputError, Moved, one_line
 from lottery import __version__, preemption
 from lottery.fanout import share
 from lottery.fanout.coordinator import Alive, Coordinator, Done, Free, Link, Lost, Result
@@ -69,7 +70,8 @@ def fan_out(
 
     `make_jobs` and `done` run on one rank; `make_work` once in each process that gets a job, with its seat and a function to
     call as the work comes further. Returns whether this process is the one that coordinated. What `make_jobs` raises is
-    raised there, and ends the other ranks quietly. Raises Preempted once every rank has saved what it had under way.
+    raised there, and ends the other ranks quietly. Raises Preempted once every rank has saved what it had under way, and Moved
+    where what this process holds is elsewhere now.
     """
     world = join()
     size = world.size if world else 1
@@ -81,6 +83,8 @@ def fan_out(
             return True
         with preemption.deferred():
             preempted = _together(world, make_jobs, make_work, done, say, terms)
+    if world.rank == 0:
+        files.check_held()
     preemption.check()
     if preempted:
         raise preemption.Preempted("stopped, as another rank was told to")
@@ -221,7 +225,7 @@ def _serve(post: _Post, seat: Seat, make_work: MakeWork) -> None:
             work = make_work(seat, post.beat)
         try:
             result = work(job)
-        except preemption.Preempted as error:
+        except (preemption.Preempted, Moved) as error:
             result = {"status": "preempted", "reason": str(error)}
 
 

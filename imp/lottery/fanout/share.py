@@ -1,14 +1,19 @@
 """What each rank trains on: GPUs of its own, or a share of its host's cores."""
 
+import math
 import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from data_prep.errors import InputError
+from lottery.engine import capacity
 from lottery.fanout import launcher
 from lottery.tables import count_of
+
+RANK_BYTES = 1 << 30  # of memory, at least, for each rank: TensorFlow, a network, its activations
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,31 @@ def seat_here(threads: int) -> Seat:
     per_gpu = -(-ranks // gpus) if 0 < gpus < ranks else None
     numbers = range(1, ranks + 1)  # all of them train, whereas a rank 0 may not
     return seats(dict.fromkeys(numbers, station), threads, per_gpu)[numbers[launcher.local_rank() or 0]]
+
+
+def fed(networks: int, threads: int) -> int:
+    """How many ranks, each at one of so many `networks` with so many `threads`, this host has cores and memory for. One, which
+    is this process, where a launcher or a scheduler started it, where it sees GPUs, and where no MPI can be had.
+
+    A rank takes as much memory as this process has taken, which may have trained too, and at least `RANK_BYTES`.
+    """
+    station = here()
+    if station.gpus or launcher.launched_rank() is not None or "SLURM_JOB_ID" in os.environ:
+        return 1
+    each = max(RANK_BYTES, capacity.peak_memory())
+    cores = min(len(station.cores), _quota(Path("/sys/fs/cgroup/cpu.max")))
+    ranks = min(networks, int(cores // threads), capacity.free_memory() // each)
+    return ranks if ranks > 1 and launcher.finds_ranks() else 1
+
+
+def _quota(file: Path) -> float:
+    """How many cores' time the control group (version 2) of this process may use, which a container's may be. No limit:
+    infinity."""
+    try:
+        microseconds, period = map(int, file.read_text().split())
+        return microseconds / period
+    except (OSError, ValueError):  # `max` is no number
+        return math.inf
 
 
 def crowded(stations: Mapping[int, Station], seated: Mapping[int, Seat], threads: int) -> list[str]:

@@ -40,8 +40,13 @@ class Batch:
 
 
 def script(batch: Batch) -> str:
-    """The batch script of `batch`. The job is queued again when its time limit is near or a node is taken away."""
-    return "\n".join(["#!/bin/bash", *_options(batch), "", *_body(batch), ""])
+    """The batch script of `batch`. The job is queued again when its time limit is near or a node is taken away. Raises
+    InputError for what cannot be printed, such as a line's end, which would begin a line of its own."""
+    lines = ["#!/bin/bash", *_options(batch), "", *_body(batch), ""]
+    for line in lines:
+        if not line.isprintable():
+            raise InputError(f"{line!r} cannot be a line of a batch script: leave out what cannot be printed")
+    return "\n".join(lines)
 
 
 def submit(path: Path) -> str:

@@ -2,6 +2,7 @@
 method and another."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ FIGURES = ("validation_accuracy", "test_accuracy", "test_accuracy_there", "least
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The mean of `count` differences, and its two-sided 95 % Student t interval (None under two of them)."""
+    """The mean of `count` differences, and its two-sided 95 % Student t interval: None under two of them, and where all are the
+    same, as those of steps between evaluations may be, which says nothing of their spread."""
 
     mean: float
     low: float | None
@@ -25,17 +27,15 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval lies on one side of zero. One without a width does not: differences that are all the same, as
-        those of steps between evaluations may be, say nothing of their spread."""
-        if self.low is None or self.high is None or self.high - self.low < 1e-9:
-            return False
-        return self.low > 0 or self.high < 0
+        """Whether the interval lies on one side of zero."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Contrast:
     """What a group of tickets is above `against`, by figure: accuracies (0 .. 1) at the end of training on validation and test
-    images, on test images at the step of least validation loss, and that step. `collapse` is the tickets' warning, if any."""
+    images, on test images at the step of least validation loss, and that step. `collapse` is the tickets' warning, if any,
+    `collapse_against` that of the others."""
 
     method: str
     quantile: float | None
@@ -44,6 +44,7 @@ class Contrast:
     collapse: str | None
     rewind: str
     against: str
+    collapse_against: str | None
     differences: dict[str, Difference]
 
 
@@ -116,10 +117,12 @@ def _contrast(ticket: Row, against: str, pairs: Sequence[tuple[Row, Row]]) -> Co
         collapse=next((one["collapse"] for one, _ in pairs if one["collapse"]), None),
         rewind=ticket["rewind"],
         against=against,
+        collapse_against=next((other["collapse"] for _, other in pairs if other["collapse"]), None),
         differences={name: _difference([one[name] - other[name] for one, other in pairs]) for name in FIGURES},
     )
 
 
 def _difference(values: Sequence[float]) -> Difference:
-    low, high = verdicts.bounds(values, 0.975) if len(values) > 1 else (None, None)
-    return Difference(statistics.fmean(values), low, high, len(values))
+    low, high = map(float, verdicts.bounds(values, 0.975))
+    known = math.isfinite(low)
+    return Difference(statistics.fmean(values), low if known else None, high if known else None, len(values))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lottery import journal
+from lottery import journal, lineage
 from lottery.progress import duration
 from lottery.recipe import Recipe
 from lottery.run import Run
@@ -14,7 +14,7 @@ COLUMNS = ("epoch", "step", "train loss", "train", "validation", "test", "images
 def read(run: Run) -> dict[str, list[journal.Row]]:
     """The rows of each replicate's dense training, as far as it has come."""
     replicates = map(run.replicate, run.known_numbers())
-    return {replicate.folder.name: journal.read(replicate.dense.metrics) for replicate in replicates}
+    return {replicate.folder.name: lineage.rows(replicate.dense) for replicate in replicates}
 
 
 def markdown(recipe: Recipe, curves: Mapping[str, Sequence[journal.Row]], machine: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The rows of a run by group of replicates, with their means and verdicts."""
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ class Group:
     """All replicates of one (variant, quantile or round, rewind point): means over the `count` of `planned` networks that are
     done. `early_step` is where the validation loss was least, `early_test_accuracy` the test accuracy there.
 
-    The figures are NaN before one is done, and so is the difference while some are held `against` the dense network and some
-    against one trained as long. `low` and `high` are the one-sided 95 % bounds of the mean difference, infinite
-    under two replicates. The verdict is undecided while a network is missing, failed or diverged.
+    The figures are NaN before one is done. `low` and `high` are the one-sided 95 % bounds of the mean difference, infinite
+    without a `deviation`, which is the standard deviation of the differences over replicates, None where they have no spread.
+    `needed` is how many replicates with that deviation would call a network exactly as good as the one it is held `against`
+    matching in 80 % of cases. The verdict is undecided while a network is missing, failed or diverged.
     """
 
     variant: str
@@ -39,6 +41,8 @@ class Group:
     difference: float
     low: float
     high: float
+    deviation: float | None
+    needed: int | None
     verdict: verdicts.Verdict | None
 
     @property
@@ -69,11 +73,10 @@ def groups(found: Sequence[Row], delta: float) -> list[Group]:
 def _group(members: list[Row], delta: float) -> Group:
     first, finished = members[0], [row for row in members if row["status"] == "done"]
     accuracies = [row["validation_accuracy"] for row in finished]
-    held = [row for row in finished if row["difference"] is not None]
-    against = {row["against"] for row in held} or {first["against"]}
-    alike = len(against) == 1  # not some held against the dense network, some against another
-    differences = [row["difference"] for row in held] if alike else []
-    low, high = verdicts.bounds(differences)
+    differences = [row["difference"] for row in finished if row["difference"] is not None]
+    low, high = map(float, verdicts.bounds(differences))
+    deviation = verdicts.deviation(differences).item()
+    has_spread = not math.isnan(deviation)
     verdict = verdicts.judge(differences, delta) if len(differences) == len(members) else "undecided"
     return Group(
         variant=first["variant"],
@@ -91,10 +94,12 @@ def _group(members: list[Row], delta: float) -> Group:
         test_accuracy=_mean([row["test_accuracy"] for row in finished]),
         early_step=_mean([row["least_validation_loss_step"] for row in finished]),
         early_test_accuracy=_mean([row["test_accuracy_there"] for row in finished]),
-        against=against.pop() if alike else None,
+        against=first["against"],
         difference=_mean(differences),
         low=low,
         high=high,
+        deviation=deviation if has_spread else None,
+        needed=verdicts.replicates_needed(deviation, delta) if has_spread else None,
         verdict=None if first["variant"] == "dense" else verdict,
     )
 
@@ -112,14 +117,14 @@ def series(found: Sequence[Group]) -> dict[tuple[str, str], list[Group]]:
     return lines
 
 
+def standing(tickets: Sequence[Group]) -> list[Group]:
+    """Of the tickets of one series, from dense to sparse: those before the first that does not match."""
+    return list(itertools.takewhile(lambda group: group.verdict != "not matching", tickets))
+
+
 def sparsest_matching(tickets: Sequence[Group]) -> Group | None:
-    """Of the tickets of one series: the sparsest that matches, all denser ones matching too; None where none does."""
-    best = None
-    for group in tickets:
-        if group.verdict != "matching":
-            break
-        best = group
-    return best
+    """Of the tickets of one series: the sparsest that matches with none denser *not* matching; None where none does."""
+    return next((group for group in reversed(standing(tickets)) if group.verdict == "matching"), None)
 
 
 def undecided(found: Sequence[Group]) -> list[Group]:

@@ -1,12 +1,14 @@
 """What a run has found so far, read from its directory: one row a network."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lottery import densities, grids, jobs
-from lottery.jobs import Job, Round
+from lottery import densities, environment, grids, jobs
+from lottery.jobs import GOING_ON, AnyJob
+from lottery.lineage import Lineage
 from lottery.plan import Plan
-from lottery.run import Run
+from lottery.run import Network, Run
 
 Row = dict[str, Any]
 
@@ -37,20 +39,23 @@ COLUMNS = (
     "epochs",
     "seconds",
     "devices",
+    "made_by",
     "folder",
 )
 
 
-def rows(run: Run) -> list[Row]:
-    """A row with the keys `COLUMNS` for each network of the run's grids, and for others that have a result; dense ones first.
+def rows(run: Run, more: Sequence[AnyJob] = ()) -> list[Row]:
+    """A row with the keys `COLUMNS` for each network of the run's grids and of `more`, and for others that have a result; dense
+    ones first.
 
     Accuracies are 0 .. 1, `density` is over the prunable weights, `method` is `oneshot` or that of a chain of rounds, `status`
-    is `missing` where there is no result yet, `folder` is inside the run directory; values not known are None. `difference` is
-    validation accuracy less that of the network `against`: the replicate's dense one, or one given the same extra training,
-    where there is one.
+    is `missing` where there is no result yet, and `stale` where it is not of the dense network that is there (the `reason` says
+    why), `made_by` says by which versions and on what kind of device it was trained, `folder` is inside the run directory;
+    values not known are None. `difference` is validation accuracy less that of the network `against`: the replicate's dense
+    one, or in rounds that train on (`lr`, `finetune`) its `extended`, the dense one given the same extra training.
     """
-    planned = trained_plan(run)
-    wanted = _wanted(run, planned) if planned else []
+    planned = run.trained_plan()
+    wanted = _wanted(run, planned, more) if planned else []
     listed: list[Row] = []
     for number in run.known_numbers():
         replicate = run.replicate(number)
@@ -58,15 +63,27 @@ def rows(run: Run) -> list[Row]:
         results = {replicate.dense.folder: dense | (replicate.dense.read_result() or {})}
         results |= {folder: missing for folder, missing in wanted if missing["replicate"] == number}
         results |= {network.folder: found for network in replicate.networks() if (found := network.read_result())}
+        lineage = Lineage(replicate)
+        results = {folder: _held(result, lineage.problem, Network(folder)) for folder, result in results.items()}
         names = _rewind_names(planned)
         folders = {folder: str(folder.relative_to(run.folder)) for folder in results}
-        listed += _compared([_row(names, result) | {"folder": folders[folder]} for folder, result in results.items()])
+        dense_row, *others = [_row(names, result) | {"folder": folders[folder]} for folder, result in results.items()]
+        dense_row["density_effective"] = densities.effective_of_dense(replicate, run.recipe)
+        listed += _compared([dense_row, *others])
     return sorted(listed, key=lambda row: (row["variant"] != "dense", row["replicate"], *place(row)))
 
 
-def _wanted(run: Run, planned: Plan) -> list[tuple[Path, dict[str, Any]]]:
-    """The folder of every network of the run's grids, and what is known of one that has no result."""
-    found: list[Job | Round] = []
+def _held(result: dict[str, Any], problem: Callable[[Path], str | None], network: Network) -> dict[str, Any]:
+    """`result`; where it was made from something else than its replicate's dense network, without figures and `stale`."""
+    found = problem(network.result) if result["status"] == "done" else None
+    if not found:
+        return result
+    return {**result, "status": "stale", "reason": f"{network.result} {found}", "final": {}, "least_validation_loss": {}}
+
+
+def _wanted(run: Run, planned: Plan, more: Sequence[AnyJob]) -> list[tuple[Path, dict[str, Any]]]:
+    """The folder of every network of the run's grids and of `more`, and what is known of one that has no result."""
+    found = [*more]
     if "oneshot" in run.recipe.pruning:
         found += run.jobs(planned)
     if "rounds" in run.recipe.pruning:
@@ -82,7 +99,7 @@ def place(row: Row) -> tuple[Any, ...]:
 def _row(names: dict[int, str], result: dict[str, Any]) -> Row:
     final, least = result.get("final", {}), result.get("least_validation_loss", {})
     density = result.get("density") or dict.fromkeys(
-        ("prunable", "trainable", "total", "effective"), 1.0 if result["variant"] == "dense" else None
+        ("prunable", "trainable", "total"), 1.0 if result["variant"] == "dense" else None
     )
     rewind_step = result.get("rewind_step", result["first_step"])
     return {
@@ -102,7 +119,7 @@ def _row(names: dict[int, str], result: dict[str, Any]) -> Row:
         "status": result["status"],
         "reason": _last_line(result.get("reason")),
         "validation_accuracy": final.get("validation_accuracy"),
-        "against": None,
+        "against": _against(result),
         "difference": None,
         "validation_loss": final.get("validation_loss"),
         "test_accuracy": final.get("test_accuracy"),
@@ -112,6 +129,7 @@ def _row(names: dict[int, str], result: dict[str, Any]) -> Row:
         "epochs": result.get("epochs"),
         "seconds": result.get("timing", {}).get("seconds"),
         "devices": result.get("replicas"),
+        "made_by": environment.named(result["made_by"]) if "made_by" in result else None,
     }
 
 
@@ -120,27 +138,29 @@ def _last_line(reason: str | None) -> str | None:
     return reason.strip().splitlines()[-1] if reason and reason.strip() else None
 
 
+def _against(result: dict[str, Any]) -> str | None:
+    """What a network is compared with: only what was trained as long."""
+    if result["variant"] == "dense":
+        return None
+    return "extended" if result.get("method") in GOING_ON and result["variant"] != "extended" else "dense"
+
+
 def _compared(found: list[Row]) -> list[Row]:
-    """The rows of one replicate, each with the network that it is held against and the difference."""
-    done = {(row["variant"], *place(row)): row for row in found if row["status"] == "done"}
-    dense = next((row for row in done.values() if row["variant"] == "dense"), None)
-    for row in found:
-        extended = done.get(("extended", *place(row))) if row["variant"] != "extended" else None
-        baseline = extended or dense
-        if baseline and row["variant"] != "dense":
-            row["against"] = baseline["variant"]
-            if row["status"] == "done":
-                row["difference"] = row["validation_accuracy"] - baseline["validation_accuracy"]
+    """The rows of one replicate, each with the difference from the network that it is held against, where both are done."""
+    done = [row for row in found if row["status"] == "done"]
+    dense = next((row for row in done if row["variant"] == "dense"), None)
+    extended = {place(row): row for row in done if row["variant"] == "extended"}
+    for row in done:
+        baseline = extended.get(place(row)) if row["against"] == "extended" else dense
+        if baseline and row["against"]:
+            row["difference"] = row["validation_accuracy"] - baseline["validation_accuracy"]
     return found
 
 
-def trained_plan(run: Run) -> Plan | None:
-    """The plan as the dense training carried it out, without the records; None before there is one."""
-    for replicate in run.replicates():
-        dense = replicate.dense.read_result()
-        if dense and dense["status"] == "done":
-            return Plan(run.recipe, round(dense["step"] / dense["epochs"]))
-    return None
+def validation_images(run: Run) -> int | None:
+    """How many images verdicts go by, as far as a dense training has noted it."""
+    results = [replicate.dense.read_result() or {} for replicate in run.replicates()]
+    return next((result["validation_images"] for result in results if "validation_images" in result), None)
 
 
 def _rewind_names(planned: Plan | None) -> dict[int, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from data_prep.errors import InputError
 from lottery import masks, store
+from lottery.lineage import Lineage
 from lottery.run import Network, Replicate, Run
 
 DENSE = "dense"
@@ -26,7 +27,7 @@ def replicate(run: Run, number: int) -> Replicate:
 def trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") -> tuple[dict[str, Any], store.State]:
     """The result of a finished network, and its weights (averaged ones where the recipe has them) and statistics.
 
-    Raises InputError where there is none of this name, or it is not finished.
+    Raises InputError where there is none of this name, it is not finished, or not of the dense network that is there.
     """
     network = find(place, ticket, variant)
     result = network.read_result() or {"status": "not finished"}
@@ -34,11 +35,10 @@ def trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") ->
         reason = str(result.get("reason", "see `imp status`")).strip().splitlines()[-1]
         raise InputError(f"{network.folder} is {result['status']} ({reason}): take another, or train it again")
     slots = bool(run.recipe.train.ema)
-    if ticket == DENSE:
-        state = store.load_state(place.snapshot(result["step"]), slots)
-    else:
-        with store.promised_by(network.result):
-            state = store.load_state(network.final, slots)
+    final = place.snapshot(result["step"]) if ticket == DENSE else network.final
+    with store.promised_by(network.result):
+        Lineage(place).check(final)
+        state = store.load_state(final, slots)
     if run.recipe.train.ema:
         weights = {path: state.slots[f"ema/{path}"] for path in state.weights}
         statistics = {path: state.slots.get(f"ema/{path}", array) for path, array in state.statistics.items()}
@@ -62,6 +62,14 @@ def end(place: Replicate) -> int:
     return int(result["step"])
 
 
+def snapshots(place: Replicate) -> list[int]:
+    """The steps at which the dense network was saved, ascending. Raises InputError where one that its result lists is gone."""
+    for name in (place.dense.read_result() or {}).get("outputs", {}):
+        if not (place.folder / name).exists():
+            raise InputError(f"{place.folder / name} is missing: `imp train` adds it")
+    return place.snapshot_steps()
+
+
 def snapshot(place: Replicate, step: int, slots: bool = True) -> store.State:
     """The dense network after `step` steps, its slots left out unless `slots`. Raises InputError where it was not saved then,
     with the steps at which it was."""
@@ -69,6 +77,8 @@ def snapshot(place: Replicate, step: int, slots: bool = True) -> store.State:
     if step not in saved:
         there = f"there are snapshots of steps {', '.join(map(str, saved))}" if saved else "run `imp train` first"
         raise InputError(f"{place.folder} was not saved at step {step}: {there}")
+    if place.dense.is_finished:
+        Lineage(place).check(place.snapshot(step))
     return store.load_state(place.snapshot(step), slots)
 
 

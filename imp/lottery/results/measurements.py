@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pydantic
 
+from data_prep import files
+from data_prep.errors import InputError
+
 # The order of `imp bench --help`.
 ORDER = (
     *("limits", "prepare", "feed", "loader", "step", "profile", "ladder", "masks", "precision", "remat"),
@@ -30,7 +33,7 @@ def read(folder: Path) -> tuple[list[Measurement], list[str]]:
     for path in sorted(folder.glob("*.json")):
         try:
             found.append(_read(path))
-        except pydantic.ValidationError:
+        except (InputError, pydantic.ValidationError):
             problems.append(f"{path} is damaged, or no measurement: left out; measure again, or move it elsewhere")
         except OSError as error:
             problems.append(f"{path} is left out ({error.filename}: {error.strerror}): measure again, or move it elsewhere")
@@ -38,7 +41,7 @@ def read(folder: Path) -> tuple[list[Measurement], list[str]]:
 
 
 def _read(path: Path) -> Measurement:
-    written = Measurement.model_validate_json(path.read_bytes())
+    written = Measurement.model_validate(files.read_json(path))
     return written.model_copy(update={"name": path.stem, "picture": path.with_suffix(".png").read_bytes()})
 
 

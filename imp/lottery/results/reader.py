@@ -20,8 +20,8 @@ import pandas
 
 from data_prep import files, records
 from data_prep.errors import InputError
-from data_prep.prepare import existing
-from lottery import densities, journal, masks, norms, store
+from lottery import densities, lineage, masks, norms, store
+from lottery.lineage import Lineage
 from lottery.recipe import Recipe
 from lottery.results import listing, lookup
 from lottery.run import Network, Run, open_run
@@ -97,8 +97,9 @@ class Trained:
         start_tensorflow()
         from lottery.engine import formats
 
-        manifest = _manifest(self.run, _records(self.run))
-        return formats.rebuilt(self.run.recipe.model, manifest.shape, len(manifest.classes), self.state())
+        manifest = _manifest(self.run)
+        trained = self.result["made_from"]["network"]
+        return formats.rebuilt(self.run.recipe.model, manifest.shape, len(manifest.classes), self.state(), trained)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +118,8 @@ class Results:
         return pandas.DataFrame(listing.rows(self.run), columns=list(listing.COLUMNS))
 
     def networks(self, replicate: int | None = None, **where: Any) -> list[Trained]:
-        """Every finished network, dense ones first in each replicate; of those only the ones whose result has the values
-        `where` (`variant="ticket", quantile=90, rewind_step=34, method="weights", level=3`)."""
+        """Every finished network that is not stale, dense ones first in each replicate; of those only the ones whose result has
+        the values `where` (`variant="ticket", quantile=90, rewind_step=34, method="weights", level=3`)."""
         found = [one for number in self.run.known_numbers() for one in self._of(number) if replicate in (None, number)]
         unknown = sorted(set(where) - {key for one in found for key in one.result}) if found else []
         if unknown:
@@ -133,16 +134,17 @@ class Results:
             if one.name == called:
                 return one
         found = lookup.find(place, name, variant)
-        raise InputError(f"{found.folder} is not finished: see `imp status`")
+        raise InputError(f"{found.folder} is not finished, or stale: see `imp status` and the status in summary.csv")
 
     def _of(self, number: int) -> list[Trained]:
         place = self.run.replicate(number)
         found = [("dense", place.dense)] + [(lookup.name(place, one.folder), one) for one in place.networks()]
         results = [(name, network, network.read_result()) for name, network in found]
+        problem = Lineage(place).problem
         return [
             Trained(name, number, _DEFAULTS | {"rewind_step": result["first_step"]} | result, self.run, network)
             for name, network, result in results
-            if result and result["status"] == "done"
+            if result and result["status"] == "done" and not problem(network.result)
         ]
 
     def metrics(self) -> pandas.DataFrame:
@@ -153,7 +155,7 @@ class Results:
 
     def snapshots(self, replicate: int = 1) -> list[int]:
         """The steps at which a replicate's dense training was saved, ascending."""
-        return lookup.replicate(self.run, replicate).snapshot_steps()
+        return lookup.snapshots(lookup.replicate(self.run, replicate))
 
     def snapshot(self, step: int, replicate: int = 1) -> store.State:
         """The dense network at one of those steps: weights, BatchNorm statistics and optimizer slots, path -> array."""
@@ -192,13 +194,15 @@ class Results:
     def mask(self, quantile: float, replicate: int = 1) -> masks.Mask:
         """The mask of a quantile: path -> array of booleans, True where a weight is kept; with scope `all` also of BatchNorm
         statistics, which no training prunes."""
-        return masks.load(lookup.replicate(self.run, replicate).mask(Fraction(str(quantile))))
+        place = lookup.replicate(self.run, replicate)
+        path = place.mask(Fraction(str(quantile)))
+        Lineage(place).check(path)
+        return masks.load(path)
 
     def images(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Images (float32, [n, height, width, channels], scaled as in training) and labels (int32, [n]) of `train`,
         `validation` or `test`. Raises InputError where those that lie there are not what the run was trained on."""
-        folder = _records(self.run)
-        images, labels = records.read_split(folder, _manifest(self.run, folder), split)
+        images, labels = records.read_split(self.run.records(), _manifest(self.run), split)
         data = self.recipe.data
         mean, deviation = (np.asarray(values, np.float32) for values in (data.mean, data.deviation))
         return (images / np.float32(255) - mean) / deviation, labels
@@ -209,16 +213,9 @@ def open_results(folder: str | os.PathLike[str] | None = None) -> Results:
     return Results(open_run(None if folder is None else Path(folder), must_exist=True))
 
 
-def _records(run: Run) -> Path:
-    """Where the run's images are: where the commands look for them, or else in the `data` beside the `runs` it lies in."""
-    folder = run.records()
-    beside = run.folder.resolve().parent.parent / folder
-    return folder if folder.exists() or not beside.exists() else beside
-
-
-def _manifest(run: Run, folder: Path) -> records.Manifest:
-    manifest = existing(run.recipe.records(), folder)
-    run.check_records(manifest)
+def _manifest(run: Run) -> records.Manifest:
+    manifest = run.manifest()
+    run.check_origins({"records": manifest.digest})
     return manifest
 
 
@@ -226,7 +223,7 @@ def _frame(networks: Iterable[Network], keys: Iterable[dict[str, Any]]) -> panda
     rows = [
         {**key, **{name: value for name, value in row.items() if name != "timing"}, **row.get("timing", {})}
         for network, key in zip(networks, keys, strict=True)
-        for row in journal.read(network.metrics)
+        for row in lineage.rows(network)
     ]
     return pandas.DataFrame(rows)
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from data_prep import files
-from lottery import densities, journal, masks, norms, store
+from lottery import densities, lineage, masks, norms
 from lottery.grids import quantile_name
 from lottery.jobs import FROM_SCRATCH
+from lottery.lineage import Lineage
 from lottery.results import lookup
 from lottery.results.grouping import Group
 from lottery.results.listing import Row, place
@@ -91,8 +92,9 @@ def _masks(run: Run, number: int) -> Iterator[tuple[str, str, masks.Mask]]:
     found += [(level.folder.parent.name, f"round {int(level.folder.name)}", level.mask) for level in replicate.levels()]
     if not found:
         return
-    trained_part = lookup.trained_part(run, replicate)
+    trained_part, held = lookup.trained_part(run, replicate), Lineage(replicate)
     for source, name, path in found:
+        held.check(path)
         yield source, name, trained_part(masks.load(path))
 
 
@@ -103,9 +105,9 @@ def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:
     for number in run.known_numbers():
         replicate = run.replicate(number)
         trained = (replicate.dense.read_result() or {}).get("status") == "done"
-        if not (trained and replicate.snapshot_steps()):
+        if not trained:
             continue
-        state = store.load_state(replicate.snapshot(replicate.snapshot_steps()[-1]), slots=False)
+        state = lookup.snapshot(replicate, lookup.end(replicate), slots=False)
         settings = run.recipe.thresholds
         together = norms.table(masks.prunable(state, settings.scope, settings.exclude), [], BINS)[-1]
         edges = np.linspace(together.low, together.high, BINS + 1)
@@ -136,7 +138,7 @@ def courses(run: Run, rows: Sequence[Row]) -> list[Row]:
 
 
 def _course(run: Run, alike: Sequence[Row]) -> Iterator[Row]:
-    read = [{row["step"]: row for row in journal.read(run.network_in(row["folder"]).metrics)} for row in alike]
+    read = [{row["step"]: row for row in lineage.rows(run.network_in(row["folder"]))} for row in alike]
     steps = [step for step in read[0] if all(step in course for course in read)]
     places = np.linspace(0, max(len(steps) - 1, 0), min(len(steps), POINTS)).astype(int)
     first = alike[0]

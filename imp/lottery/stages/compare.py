@@ -1,28 +1,28 @@
-"""How far the masks of a run overlap, beside chance: across replicates, rewind points, methods and rounds."""
+"""How alike the masks of a run are, compared with chance.
 
-import csv
+By position where both masks are of one replicate, whose networks start alike; across replicates in what is the same whatever
+the hidden units are called.
+"""
+
+import contextlib
 import dataclasses
 import functools
-import io
-import itertools
-import re
 import shlex
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from fractions import Fraction
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import grids, masks
-from lottery.overlap import FIGURES, SHARES, Overlap, Packed, overlaps, pack, total
+from lottery import densities, invariants, masks, overlap
+from lottery.invariants import Likeness, Profile
+from lottery.lineage import Lineage
+from lottery.overlap import Overlap, Packed
 from lottery.progress import Reporter
 from lottery.results import lookup
-from lottery.run import Level, Replicate, Run
-
-Item = TypeVar("Item")
-Kind = Literal["replicates", "rewinds", "methods", "levels", "one-shot"]
+from lottery.results.pairing import Kind, Pair, Source, grouped, pairs, sources
+from lottery.run import Run
+from lottery.tables import csv_text
 
 TITLES: dict[Kind, str] = {
     "replicates": "the same mask in different replicates",
@@ -31,125 +31,37 @@ TITLES: dict[Kind, str] = {
     "one-shot": "one-shot masks and rounds of like density (chance: within round 1, where both lie in it)",
 }
 HEADINGS = ("masks", "density %", "pairs", "overlap %", "chance %", "excess, sd", "Jaccard %", "chance %")
-COLUMNS = ("kind", "first", "second", "replicate_first", "replicate_second", "layer", *FIGURES)
+ACROSS_HEADINGS = ("masks", "density %", "pairs", "compared", "found", "by chance")
+ACROSS = {
+    "layers_alike": "layers, alike %",
+    "input_correlation": "places of the input, correlation",
+    "kernel_correlation": "places of kernels, correlation",
+    "classes_correlation": "classes, correlation",
+    "units_alike": "hidden units, alike %",
+}
+ACROSS_EXPLAINED = (
+    "Hidden units of different replicates have no common order: overlaps by position would mean nothing, so the masks are "
+    "compared in what does not depend on it. Alike: the share of the kept weights that have a counterpart in the same layer of "
+    "the other mask, or in the unit of that layer with the same rank by size; chance draws one mask at random. Correlation: of "
+    "the weights kept at each place, 1 in full agreement, 0 by chance. ± is one standard deviation of a single pair by chance. "
+    "Not all agreement is learned: layers agree by the scale of their initial weights, and where each is pruned by itself by "
+    "that rule; places that can never learn (a pixel that is always 0, the rim of a kernel on a map of one pixel) agree too."
+)
+COLUMNS = (
+    *("kind", "first", "second", "replicate_first", "replicate_second", "layer"),
+    *dict.fromkeys((*overlap.COUNTS, *overlap.SHARES, *invariants.SHARES)),
+)
 
-LIKE_DENSITY = 0.1  # relative difference up to which a one-shot mask and a round are compared
 HELD_BYTES = 1 << 27  # of masks held at a time, bit-packed: with what loading one takes, under 4 bytes a weight
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """A mask of a run: a one-shot one (`method` is empty, `number` the quantile) or the round `number` of a chain of a
-    `method` that rewinds to `step`. `disconnected`: it leaves no path from input to output."""
-
-    path: Path
-    replicate: int
-    method: str
-    step: int
-    number: Fraction
-    disconnected: bool = False
-
-    @property
-    def chain(self) -> str:
-        return f"{self.method}-step-{self.step:06d}" if self.method else "one-shot"
-
-    @property
-    def name(self) -> str:
-        """The same in every replicate: `q90`, `weights-step-000034/03`."""
-        return f"{self.chain}/{int(self.number):02d}" if self.method else f"q{grids.quantile_name(self.number)}"
-
-
-def sources(run: Run) -> list[Source]:
-    """The masks that there are: replicate by replicate, one-shot ones first, then chain by chain."""
-    found = []
-    for number in run.known_numbers():
-        replicate = run.replicate(number)
-        found += [*_one_shot(number, replicate), *_rounds(number, replicate)]
-    return found
-
-
-def _one_shot(number: int, replicate: Replicate) -> list[Source]:
-    made = replicate.quantiles()
-    rows = files.read_json(replicate.thresholds)["quantiles"] if made else []
-    cut = {Fraction(str(row["quantile"])) for row in rows if row.get("disconnected")}
-    return [Source(replicate.mask(quantile), number, "", 0, quantile, quantile in cut) for quantile in made]
-
-
-def _rounds(number: int, replicate: Replicate) -> list[Source]:
-    found = []
-    for path in replicate.folder.glob("rounds/*/*/mask.h5"):
-        match = re.fullmatch(r"([a-z]+)-step-(\d+)/(\d+)", f"{path.parts[-3]}/{path.parts[-2]}")
-        if match:
-            table = Level(path.parent).table
-            cut = table.exists() and bool(files.read_json(table).get("disconnected"))
-            found.append(Source(path, number, match[1], int(match[2]), Fraction(match[3]), cut))
-    return sorted(found, key=lambda source: (source.method, source.step, source.number))
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    """Two masks to compare, and why: they differ in `kind` alone. Of two rounds of one chain the denser is first."""
-
-    kind: Kind
-    first: Source
-    second: Source
-
-
-def pairs(found: Sequence[Source], density: Callable[[Source], float]) -> list[Pair]:
-    """What is compared, kind by kind; `density` says how dense a mask is.
-
-    Methods are compared where they rewind to the same point, `init` with each of theirs, as it knows only step 0. Round 1 is
-    cut from the dense network, so all chains of a replicate share it.
-    """
-    rounds = [source for source in found if source.method]
-    wanted = [
-        Pair("replicates", *two)
-        for alike in _grouped(found, lambda source: source.name)
-        for two in itertools.combinations(alike, 2)
-    ]
-    chains = [
-        Pair("rewinds" if one.method == other.method else "methods", one, other)
-        for alike in _grouped(rounds, lambda source: (source.replicate, source.number))
-        for one, other in itertools.combinations(alike, 2)
-        if one.method == other.method or one.step == other.step or "init" in (one.method, other.method)
-    ]
-    wanted += sorted(chains, key=lambda pair: pair.kind == "methods")
-    for chain in _grouped(rounds, lambda source: (source.replicate, source.chain)):
-        wanted += [Pair("levels", *two) for two in itertools.pairwise(chain)]
-        wanted += [Pair("levels", chain[0], later) for later in chain[2:]]
-    return wanted + _of_like_density(found, density)
-
-
-def _grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> Iterable[list[Item]]:
-    """`found` by what `key` says of each, in the order of first appearance."""
-    together: dict[Hashable, list[Item]] = {}
-    for item in found:
-        together.setdefault(key(item), []).append(item)
-    return together.values()
-
-
-def _of_like_density(found: Sequence[Source], density: Callable[[Source], float]) -> list[Pair]:
-    """Each one-shot mask with the round of each chain of its replicate that is nearest in density, if near enough."""
-    if len({bool(source.method) for source in found}) < 2:
-        return []
-    densities = {source: density(source) for source in found}
-    wanted = []
-    for chain in _grouped((source for source in found if source.method), lambda source: (source.replicate, source.chain)):
-        for source in (source for source in found if not source.method and source.replicate == chain[0].replicate):
-            apart = {later: abs(densities[later] - densities[source]) for later in chain}
-            nearest = min(chain, key=apart.__getitem__)
-            if apart[nearest] <= LIKE_DENSITY * densities[source]:
-                wanted.append(Pair("one-shot", source, nearest))
-    return wanted
-
-
-@dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A pair and its overlap, as a whole and by variable; `left_out` are the variables that only one of the masks has."""
+    """A pair and how alike it is, as a whole and by variable; `left_out` are the variables that only one of the masks has."""
 
     pair: Pair
-    whole: Overlap
-    layers: dict[str, Overlap]
+    whole: Overlap | Likeness
+    layers: Mapping[str, Overlap | Likeness]
     left_out: list[str]
 
 
@@ -173,8 +85,8 @@ class Group:
         return self.members[0].pair
 
     def spread(self, figure: str) -> Spread:
-        """Of one of `SHARES`."""
-        values = [getattr(member.whole, figure) for member in self.members]
+        """Of one of the figures' `SHARES`."""
+        values = [member.whole.figures()[figure] for member in self.members]
         known = [value for value in values if value is not None]
         return Spread(statistics.fmean(known), min(known), max(known)) if known else Spread(None, None, None)
 
@@ -184,7 +96,7 @@ class Group:
             "kind": self.pair.kind,
             "first": self.pair.first.name,
             "second": self.pair.second.name,
-            "spread": {figure: dataclasses.asdict(self.spread(figure)) for figure in SHARES},
+            "spread": {figure: dataclasses.asdict(self.spread(figure)) for figure in self.members[0].whole.SHARES},
             "pairs": [_pair_as_json(member) for member in self.members],
         }
 
@@ -207,55 +119,100 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
     found = sources(run)
     if not found:
         raise InputError(f"{run.folder} has no masks yet: run `imp thresholds` first")
-    read = _reader(run, found)
+    load = _loader(run, found[0])
+    read = _reader(load, found)
     wanted = pairs(found, lambda source: read(source).density)
     if all(pair.kind == "levels" for pair in wanted):
         raise InputError(
             f"{run.folder} has nothing to compare: that takes masks of two replicates, of two chains of rounds, or rounds as "
             f"dense as one-shot masks; `imp run --run {shlex.quote(str(run.folder))} --set replicates=3` adds replicates"
         )
+    profile = _profiler(run, load)
     compared = []
     with reporter.counting("masks", len(wanted), "pairs") as advance:
         for pair in wanted:
-            compared.append(_compared(pair, _first_round(pair, found), read))
+            across = pair.kind == "replicates"
+            compared.append(_across(pair, profile) if across else _by_position(pair, _first_round(pair, found), read))
             advance(1)
-    _warn_of_scopes(compared, reporter)
-    files.write_text(run.report / "compare.csv", _csv(compared))
+    _warn(compared, reporter)
+    files.write_text(run.report / "compare.csv", csv_text(COLUMNS, _rows(compared)))
     return [
-        Group(members) for members in _grouped(compared, lambda one: (one.pair.kind, one.pair.first.name, one.pair.second.name))
+        Group(members) for members in grouped(compared, lambda one: (one.pair.kind, one.pair.first.name, one.pair.second.name))
     ]
 
 
-def _reader(run: Run, found: Sequence[Source]) -> Callable[[Source], Packed]:
-    """A function that reads a mask as networks are trained under it, and keeps the last ones it read."""
-    trained_part = lookup.trained_part(run, run.replicate(found[0].replicate))
+def _loader(run: Run, any_mask: Source) -> Callable[[Source], masks.Mask]:
+    """A function that reads a mask as networks are trained under it, and raises InputError for one that is not of the
+    replicate's dense network."""
+    trained_part = lookup.trained_part(run, run.replicate(any_mask.replicate))
+    lineages = {number: Lineage(run.replicate(number)) for number in run.known_numbers()}
+
+    def load(source: Source) -> masks.Mask:
+        lineages[source.replicate].check(source.path)
+        return trained_part(masks.load(source.path))
+
+    return load
+
+
+def _reader(load: Callable[[Source], masks.Mask], found: Sequence[Source]) -> Callable[[Source], Packed]:
+    """A function that reads a mask, and keeps the last ones it read."""
 
     def read(source: Source) -> Packed:
-        return pack(trained_part(masks.load(source.path)))
+        return overlap.pack(load(source))
 
     held = HELD_BYTES // max(1, read(found[0]).nbytes)
     return functools.lru_cache(max(3, held))(read)
 
 
-def _compared(pair: Pair, within: Source | None, read: Callable[[Source], Packed]) -> Comparison:
-    first, second = read(pair.first), read(pair.second)
+def _profiler(run: Run, load: Callable[[Source], masks.Mask]) -> Callable[[Source], dict[str, Profile]]:
+    """A function that reads the profile of a mask, and keeps the last ones, those of one name."""
+    topologies = {number: densities.topology_of(run.replicate(number)) for number in run.known_numbers()}
+    layouts = {number: invariants.layouts(topology) for number, topology in topologies.items()}
+
+    def profile(source: Source) -> dict[str, Profile]:
+        mask = load(source)
+        try:
+            return invariants.profiles(mask, layouts[source.replicate])
+        except InputError as error:
+            raise InputError(f"{source.path}: {error}") from None
+
+    return functools.lru_cache(len(layouts))(profile)
+
+
+def _by_position(pair: Pair, within: Source | None, read: Callable[[Source], Packed]) -> Comparison:
+    first, second, pool = read(pair.first), read(pair.second), read(within) if within else None
+    with _naming(pair):
+        layers = overlap.overlaps(first, second, pool)
+    return Comparison(pair, overlap.total(layers.values()), layers, sorted(first.bits.keys() ^ second.bits.keys()))
+
+
+def _across(pair: Pair, profile: Callable[[Source], dict[str, Profile]]) -> Comparison:
+    first, second = profile(pair.first), profile(pair.second)
+    with _naming(pair):
+        layers = invariants.likenesses(first, second)
+    return Comparison(pair, invariants.whole(layers), layers, sorted(first.keys() ^ second.keys()))
+
+
+@contextlib.contextmanager
+def _naming(pair: Pair) -> Iterator[None]:
+    """Put the masks' names before what is wrong with them."""
     try:
-        layers = overlaps(first, second, read(within) if within else None)
+        yield
     except InputError as error:
         raise InputError(f"{pair.first.path} and {pair.second.path}: {error}") from None
-    return Comparison(pair, total(layers.values()), layers, sorted(first.bits.keys() ^ second.bits.keys()))
 
 
 def _first_round(pair: Pair, found: Sequence[Source]) -> Source | None:
-    """Round 1 of the second mask's chain, for masks of one replicate: it is cut from the dense network, so that other chains
-    share it, and masks within it overlap by more than chance among all weights."""
-    if pair.kind in ("replicates", "levels"):
+    """Round 1 of the second mask's chain: it is cut from the dense network, so that other chains share it, and masks within it
+    overlap by more than chance among all weights. None for rounds of one chain."""
+    if pair.kind == "levels":
         return None
     place = (pair.second.replicate, pair.second.chain, 1)
     return next((source for source in found if (source.replicate, source.chain, source.number) == place), None)
 
 
-def _warn_of_scopes(compared: Sequence[Comparison], reporter: Reporter) -> None:
+def _warn(compared: Sequence[Comparison], reporter: Reporter) -> None:
+    """Of masks of different scopes, and of networks whose connections are not known."""
     partial = [one for one in compared if one.left_out]
     if partial:
         names = ", ".join(sorted({path for one in partial for path in one.left_out})[:3])
@@ -263,47 +220,77 @@ def _warn_of_scopes(compared: Sequence[Comparison], reporter: Reporter) -> None:
             f"warning: in {len(partial)} of {len(compared)} pairs the masks are of different scopes; what only one of them has "
             f"does not count ({names}, ...)"
         )
+    wholes = [one.whole for one in compared if isinstance(one.whole, Likeness)]
+    unknown = [whole for whole in wholes if not whole.places and not whole.units]
+    if unknown:
+        reporter.say(
+            f"warning: in {len(unknown)} of {len(wholes)} pairs of replicates it is not known which layers read the input and "
+            f"which hidden units (a subclassed model does not say): only how many weights each layer keeps is compared"
+        )
 
 
-def _csv(compared: Iterable[Comparison]) -> str:
-    """A line for each pair, its `layer` empty, and after it one for each variable."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
+def _rows(compared: Iterable[Comparison]) -> Iterator[dict[str, Any]]:
+    """A row for each pair, its `layer` empty, and after it one for each variable."""
     for one in compared:
         first, second = one.pair.first, one.pair.second
         about = (one.pair.kind, first.name, second.name, first.replicate, second.replicate)
-        for path, overlap in {"": one.whole, **one.layers}.items():
-            writer.writerow((*about, path, *overlap.figures().values()))
-    return buffer.getvalue()
+        for path, found in {"": one.whole, **one.layers}.items():
+            yield {**dict(zip(COLUMNS, (*about, path), strict=False)), **found.figures()}
 
 
-def tables(groups: Sequence[Group], least: float) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Title and lines of a table for each kind of pairs but the rounds of one chain, in the columns `HEADINGS`. An exclamation
-    mark says that a layer keeps a smaller share than `least`, or nothing, or that no path is left."""
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What is printed of a kind of pairs; `explained`: what a reader must know of its figures."""
+
+    title: str
+    headings: tuple[str, ...]
+    lines: list[tuple[str, ...]]
+    explained: str
+
+
+def tables(groups: Sequence[Group], least: float) -> Iterator[Table]:
+    """A table for each kind of pairs but the rounds of one chain. An exclamation mark says that a layer keeps a smaller share
+    than `least`, or nothing, or that no path is left."""
     for kind, title in TITLES.items():
-        lines = [_cells(group, least) for group in groups if group.pair.kind == kind]
+        across = kind == "replicates"
+        cells = _cells_across if across else _cells_by_position
+        lines = [(*_names(group, least), *cells(group)) for group in groups if group.pair.kind == kind]
         if lines:
-            yield title, lines
+            yield Table(title, ACROSS_HEADINGS if across else HEADINGS, lines, ACROSS_EXPLAINED if across else "")
 
 
-def _cells(group: Group, least: float) -> tuple[str, ...]:
+def _names(group: Group, least: float) -> tuple[str, str, str]:
+    """Of the masks, their densities, and how many pairs there are."""
     names = dict.fromkeys((group.pair.first.name, group.pair.second.name))
     densities = dict.fromkeys(
         _per_cent(group.spread(density).mean) + (" !" if _has_collapsed(group, density, least) else "")
         for density in ("density_first", "density_second")
     )
+    return "\n".join(names), "\n".join(densities), str(len(group.members))
+
+
+def _cells_by_position(group: Group) -> tuple[str, ...]:
     excess = group.spread("excess_sd").mean
     return (
-        "\n".join(names),
-        "\n".join(densities),
-        str(len(group.members)),
-        _with_range(group.spread("overlap")),
+        _with_range(group.spread("overlap"), _per_cent),
         _per_cent(group.spread("overlap_by_chance").mean),
         "" if excess is None else f"{excess:+,.1f}",
         _per_cent(group.spread("jaccard").mean),
         _per_cent(group.spread("jaccard_by_chance").mean),
     )
+
+
+def _cells_across(group: Group) -> tuple[str, ...]:
+    """A line in each cell for each of the figures that there are."""
+    lines = []
+    for figure, label in ACROSS.items():
+        found, deviation = group.spread(figure), group.spread(f"{figure}_sd").mean
+        if found.mean is not None and deviation is not None:
+            in_per_cent = figure.endswith("_alike")
+            chance = group.spread(f"{figure}_by_chance").mean if in_per_cent else 0
+            show = _per_cent if in_per_cent else _correlation
+            lines.append((label, _with_range(found, show), f"{show(chance)} ± {show(deviation)}"))
+    return tuple(map("\n".join, zip(*lines, strict=True)))
 
 
 def _has_collapsed(group: Group, density: str, least: float) -> bool:
@@ -315,33 +302,38 @@ def _has_collapsed(group: Group, density: str, least: float) -> bool:
     return any(share == 0 or share < least for share in shares if share is not None)
 
 
-def _with_range(spread: Spread) -> str:
+def _with_range(spread: Spread, show: Callable[[float | None], str]) -> str:
     if spread.least == spread.most:
-        return _per_cent(spread.mean)
-    return f"{_per_cent(spread.mean)} ({_per_cent(spread.least)}..{_per_cent(spread.most)})"
+        return show(spread.mean)
+    return f"{show(spread.mean)} ({show(spread.least)}..{show(spread.most)})"
 
 
 def _per_cent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.2f}"
 
 
+def _correlation(value: float | None) -> str:
+    return "" if value is None else f"{value:z.2f}"
+
+
 def nesting(groups: Iterable[Group]) -> list[str]:
     """A sentence for each chain: whether each round keeps only weights that the one before, and the first, kept too."""
-    rounds = [member for group in groups if group.pair.kind == "levels" for member in group.members]
-    return [_nesting(members) for members in _grouped(rounds, lambda member: member.pair.first.chain)]
+    members = [member for group in groups if group.pair.kind == "levels" for member in group.members]
+    rounds = [(member.pair, member.whole) for member in members if isinstance(member.whole, Overlap)]
+    return [_nesting(alike) for alike in grouped(rounds, lambda one: one[0].first.chain)]
 
 
-def _nesting(members: Sequence[Comparison]) -> str:
-    chain = members[0].pair.first.chain
-    for member in members:
-        first, second, kept = member.pair.first, member.pair.second, member.whole.kept_second
-        if member.whole.shared < kept:
+def _nesting(rounds: Sequence[tuple[Pair, Overlap]]) -> str:
+    chain = rounds[0][0].first.chain
+    for pair, found in rounds:
+        first, second, kept = pair.first, pair.second, found.kept_second
+        if found.shared < kept:
             return (
                 f"{chain} is not nested: of the {kept:,} weights that replicate {second.replicate} keeps in round "
-                f"{second.number}, {member.whole.shared:,} are in round {first.number}"
+                f"{second.number}, {found.shared:,} are in round {first.number}"
             )
-    last = max(members, key=lambda member: (member.pair.second.number, -member.pair.first.number))
+    last, found = max(rounds, key=lambda one: (one[0].second.number, -one[0].first.number))
     return (
-        f"{chain}: rounds {last.pair.first.number} to {last.pair.second.number} are nested; of the {last.whole.kept_second:,} "
-        f"weights of the last, {last.whole.shared:,} are in the first"
+        f"{chain}: rounds {last.first.number} to {last.second.number} are nested; of the {found.kept_second:,} "
+        f"weights of the last, {found.shared:,} are in the first"
     )

@@ -114,10 +114,6 @@ def _driver() -> str | None:
 
 
 _MPI = 'from mpi4py import MPI; print("found: " + __import__("json").dumps(MPI.Get_library_version().splitlines()[0]))'
-_RANKS = (
-    "import sys; from mpi4py import MPI; world = MPI.COMM_WORLD; total = world.allreduce(1); "
-    'print("found: " + str(total)) if world.rank == 0 else None'
-)
 
 
 def _mpi() -> list[Finding]:
@@ -134,9 +130,7 @@ def _mpi() -> list[Finding]:
         return [Finding("MPI", "limited", f"{library}; no mpirun", remedy)]
     cores = environment.describe()["cores"]
     ranks = min(max(2, cores), MOST_RANKS)
-    line, variables = launcher.command(ranks, [])
-    line = [*line[: line.index(sys.executable)], sys.executable, "-c", _RANKS]
-    total, said = _probe(line, variables)
+    total, said = _probe(*launcher.command(ranks, ["-c", launcher.COUNTING]))
     if total != ranks:
         got = f"{total} of them found each other" if total else said
         remedy = "mpirun and mpi4py must be of one MPI: which mpirun is first on PATH?"

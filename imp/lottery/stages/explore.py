@@ -9,7 +9,7 @@ from data_prep.errors import InputError
 from lottery import densities, grids, masks, norms, store
 from lottery.masks import Scope
 from lottery.norms import IN_ALL, Movement, Norms
-from lottery.results import listing, lookup
+from lottery.results import lookup
 from lottery.run import Replicate, Run
 
 END = "end"
@@ -112,16 +112,14 @@ def explore(
 def course(run: Run, replicate: int = 1, scope: Scope | None = None) -> Course:
     """How the dense network's weights moved over its snapshots. Raises InputError where there are none yet."""
     place = lookup.replicate(run, replicate)
-    steps, layers = place.snapshot_steps() or [0], densities.layers_of(place)
+    steps, layers = lookup.snapshots(place) or [0], densities.layers_of(place)
 
     def weights(step: int) -> store.Arrays:
         return _weights(run, lookup.snapshot(place, step, slots=False), scope, layers)
 
     first = weights(steps[0])
     found = [norms.movements(step, weights(step), first) for step in steps]
-    planned = listing.trained_plan(run)
-    per_epoch = planned.steps_per_epoch if planned else run.plan().steps_per_epoch
-    return Course(f"{place.folder}, dense, from step {steps[0]}", per_epoch, found)
+    return Course(f"{place.folder}, dense, from step {steps[0]}", run.plan().steps_per_epoch, found)
 
 
 def _weights(run: Run, state: store.State, scope: Scope | None, layers: Sequence[str]) -> store.Arrays:
@@ -137,8 +135,7 @@ def _step(run: Run, place: Replicate, at: str) -> int:
     point = grids.parse_point(at)
     if point.unit == "it":
         return int(point.amount)
-    planned = listing.trained_plan(run) or run.plan()
-    return point.step(planned.steps_per_epoch)
+    return point.step(run.plan().steps_per_epoch)
 
 
 def _figure(value: float) -> str:

@@ -119,7 +119,7 @@ def _file(run: Run, to: Format, result: dict[str, Any], state: store.State, repo
     start_tensorflow()  # here, because arrays need none
     from lottery.engine import formats
 
-    made = formats.make(to, run.recipe.model, manifest.shape, len(manifest.classes), state)
+    made = formats.make(to, run.recipe.model, manifest.shape, len(manifest.classes), state, result["made_from"]["network"])
     if made.needs:
         own = ", ".join(f"{kind.__name__!r} of {kind.__module__}" for kind in made.needs)
         reporter.say(f"not of stock layers alone: whoever loads it must have {own}, and name it in `custom_objects`")

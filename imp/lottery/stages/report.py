@@ -11,7 +11,7 @@ from data_prep import files
 from data_prep.errors import InputError
 from lottery import journal, pages, recipe
 from lottery.progress import duration
-from lottery.results import curves, grouping, listing, measurements, tidy
+from lottery.results import curves, following, grouping, listing, measurements, tidy
 from lottery.results.contrasts import Contrast, Difference, contrasts, flattened
 from lottery.results.grouping import Group, mask_name
 from lottery.results.headline import headline
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HEADINGS = (
     *("network", "mask", "density", "rewound to", "runs", "validation", "test", "least loss at", "test there"),
-    *("difference", "against", "verdict"),
+    *("difference", "sd", "for 80 %", "against", "verdict"),
 )
 CONTRASTS = (
     *("ticket", "density", "rewound to", "against", "runs", "validation", "test", "test at least loss"),
@@ -39,7 +39,9 @@ COSTS = ("networks", "trained", "epochs", "device time", "each")
 DIFFERENCE_EXPLAINED = (
     "difference: in points of validation accuracy, the mean over replicates, and in brackets its lower and its upper one-sided "
     "95 % t bound, by which the verdict goes (a two-sided 95 % interval is wider). It is over seeds, for these validation "
-    "images, which all replicates share: look at the test images too."
+    "images, which all replicates share: look at the test images too. sd: the standard deviation of that difference over "
+    "replicates; three of them give no more than a rough idea of it. for 80 %: the replicates that call a network exactly as "
+    "good as the one it is held against matching in 80 % of cases, if that is the spread."
 )
 CONTRASTS_EXPLAINED = (
     "Means over replicates that have both, in points (steps in the last column), with two-sided 95 % Student t intervals; "
@@ -75,7 +77,7 @@ class Report:
     @property
     def warnings(self) -> list[str]:
         """A line for each mask that has collapsed."""
-        return [f"{group.title}: {group.collapse}" for group in self.groups if group.variant == "ticket" and group.collapse]
+        return [f"{group.title}: {group.collapse}" for group in self.groups if group.collapse]
 
     @property
     def shown(self) -> list[tuple[Group, tuple[str, ...]]]:
@@ -97,22 +99,38 @@ class Report:
 
 def report(run: Run) -> Report:
     """Write the report of what the run has so far, and return it. Raises InputError before the dense training is done."""
-    rows = listing.rows(run)
+    rows = following.rows(run)
     if not any(row["status"] == "done" and row["variant"] == "dense" for row in rows):
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
     groups = grouping.groups(rows, run.recipe.delta)
     dense = curves.read(run)
     drawn, unread = _charts(run, rows, groups, dense)
     measured, left_out = measurements.read(run.bench)
-    sentences = headline(groups, run, rows)
+    sentences = [*headline(groups, run, rows), *_strangers(rows)]
     made = Report(sentences, groups, rows, contrasts(rows), measured, [*unread, *left_out], drawn, tidy.costs(rows))
     files.write_text(run.report / "summary.csv", csv_text(listing.COLUMNS, rows))
     files.write_text(run.report / "summary.md", _markdown(made, run))
-    files.write_text(run.report / "training.md", curves.markdown(run.recipe, dense, _environment(run)))
+    files.write_text(run.report / "training.md", curves.markdown(run.recipe, dense, run.environment()))
     _write_tables(made, run.report)
     _write_charts(drawn, run.report)
     files.write_text(run.report / "index.html", _html(made, run))
     return made
+
+
+def _strangers(rows: Sequence[Row]) -> list[str]:
+    """Sentences on the rows that were not made as their replicate's dense network was."""
+    stale = sum(row["status"] == "stale" for row in rows)
+    dense = {row["replicate"]: row["made_by"] for row in rows if row["variant"] == "dense"}
+    others = [row for row in rows if row["status"] == "done" and row["made_by"] != dense[row["replicate"]]]
+    sentences = (
+        [f"{stale} networks are not of the dense network that is there, and left out: see `imp verify`."] if stale else []
+    )
+    if others:
+        sentences.append(
+            f"{len(others)} networks were trained by other versions, or on another kind of device, than their dense network "
+            f"({others[0]['made_by']}; the column made_by of summary.csv): differences may be of that."
+        )
+    return sentences
 
 
 def _write_tables(made: Report, folder: Path) -> None:
@@ -196,10 +214,10 @@ def _cells(group: Group) -> tuple[str, ...]:
     rewind = "" if group.variant == "dense" else group.rewind
     place = (group.variant, mask_name(group.quantile, group.method, group.level), _density(group), rewind, count)
     if not group.count:
-        return (*place, *[""] * 6, group.verdict or "")
+        return (*place, *[""] * 8, group.verdict or "")
     spread = f" ± {group.spread * 100:.2f}" if group.spread is not None else ""
     difference = "" if math.isnan(group.difference) or group.variant == "dense" else f"{group.difference * 100:+.2f}"
-    if difference and group.count > 1:
+    if group.deviation is not None:
         difference += f" ({group.low * 100:+.2f} .. {group.high * 100:+.2f})"
     return (
         *place,
@@ -208,6 +226,8 @@ def _cells(group: Group) -> tuple[str, ...]:
         f"{group.early_step:.0f}",
         f"{group.early_test_accuracy * 100:.2f}",
         difference,
+        "" if group.deviation is None else f"{group.deviation * 100:.2f}",
+        "" if group.needed is None else str(group.needed),
         group.against or "" if difference else "",
         group.verdict or "",
     )
@@ -224,7 +244,7 @@ def _contrast_cells(contrast: Contrast) -> tuple[str, ...]:
         mask_name(contrast.quantile, contrast.method, contrast.level),
         _density(contrast),
         contrast.rewind,
-        contrast.against,
+        f"{contrast.against}{' !' if contrast.collapse_against else ''}",
         str(points[0].count),
         *(_interval(difference, 100, ".2f") for difference in points),
         _interval(contrast.differences["least_validation_loss_step"], 1, ".0f"),
@@ -276,10 +296,5 @@ def _html(made: Report, run: Run) -> str:
         delta=run.recipe.delta,
         collapse=run.recipe.thresholds.collapse,
         recipe=recipe.to_toml(run.recipe),
-        made_in=_environment(run),
+        made_in=run.environment(),
     )
-
-
-def _environment(run: Run) -> dict[str, Any]:
-    path = run.folder / "environment.json"
-    return files.read_json(path) if path.exists() else {}

@@ -9,6 +9,7 @@ from lottery import locks
 from lottery.grids import quantile_name
 from lottery.jobs import AnyJob
 from lottery.plan import Plan
+from lottery.results import following
 from lottery.run import Network, Run
 
 NAMED = 6  # masks that are missing, in one line
@@ -46,12 +47,14 @@ def status(run: Run) -> list[Line]:
     networks under them, and those of the rounds."""
     records = Line("records")
     try:
-        planned = run.plan()
+        run.manifest()
         records.done = 1
     except InputError as error:
         records.missing = 1
         records.details.append(str(error))
-        return [records]
+        if not run.trained_plan():
+            return [records]
+    planned = run.plan()
     found = standings(run, planned)
     lines = {stage: _line(stage, networks, speed(found)) for stage, networks in found.items()}
     masks = {"thresholds": _masks(run)} if "retrain" in lines else {}
@@ -66,7 +69,10 @@ def standings(run: Run, planned: Plan) -> dict[str, list[Standing]]:
     found = {"train": [_standing(replicate.dense, f"{replicate.folder.name} dense", whole) for replicate in replicates]}
     if "oneshot" in run.recipe.pruning or any(replicate.thresholds.exists() for replicate in replicates):
         found["retrain"] = _of_jobs("retrain", run, planned, run.jobs(planned))
-    rounds = planned.rounds(run.numbers(), run.recipe.rounds.levels) if "rounds" in run.recipe.pruning else []
+    rounds = []
+    if "rounds" in run.recipe.pruning:
+        levels = run.recipe.rounds.levels
+        rounds = [*planned.rounds(run.numbers(), levels), *following.controls(run, planned, levels)]
     if rounds or any((replicate.folder / "rounds").exists() for replicate in replicates):
         found["rounds"] = _of_jobs("rounds", run, planned, rounds)
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from data_prep import files
 from data_prep.errors import Failed, InputError, first_line, one_line
 from data_prep.records import Manifest
-from lottery import attempts, grids, locks, recipe, seeds, spaces
+from lottery import attempts, grids, locks, plan, recipe, seeds, spaces
 from lottery.fanout import share
 from lottery.fanout.share import Seat
 from lottery.preemption import Preempted
@@ -71,7 +71,7 @@ def _check_same(path: Path, wanted: Recipe, records: str) -> None:
     searched = {dimension.key for dimension in spaces.parse(wanted.sweep.space)}
     made_with = {key: value for key, value in recipe.depends(wanted, "train").items() if key not in searched}
     made_with |= {"sweep.space": sorted(wanted.sweep.space), "records": records}
-    before = {"records": records, **files.read_json(path)} if path.exists() else None  # earlier versions did not say
+    before = files.read_json(path) if path.exists() else None
     if before is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(path, made_with)
@@ -94,13 +94,14 @@ def sweep(run: Run, reporter: Reporter) -> "page.Outcome":
     dimensions, seat = values.searched(run.recipe), share.seat_here(run.recipe.train.threads)
     share.take(seat)
     study = _open(run, dimensions, prepared(run, reporter))
-    try:
-        _work(study, subset(run), seat, reporter)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            _conclude(study, run)
-        raise
-    outcome = _conclude(study, run)
+    with locks.staying(run.folder):
+        try:
+            _work(study, subset(run), seat, reporter)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                _conclude(study, run)
+            raise
+        outcome = _conclude(study, run)
     if outcome.best is None and not outcome.under_way:
         raise Failed(f"no trial of {run.sweep} came to its end: see {run.sweep / 'trials.csv'}")
     return outcome
@@ -172,7 +173,7 @@ def _result(
         return result
     from lottery.engine import training
 
-    planned = run.plan()
+    planned = plan.make(run.recipe, run.manifest().count("train"))
     trainer = make_trainer(run)
     task = training.Task(
         title=name,
@@ -180,6 +181,7 @@ def _result(
         last_step=planned.total_steps,
         order_seed=seeds.derive(run.recipe.seed, 1, "order"),
         record={"replicate": 1, "first_step": 0, "epochs": planned.total_steps / planned.steps_per_epoch, **trial.values},
+        root=network.folder,
     )
     if network.checkpoint.exists() and not _goes_on(network, trainer):
         network.checkpoint.unlink()

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from data_prep import files
-from lottery import densities, grids, identity, masks, patterns, ranking, store
+from lottery import densities, grids, identity, locks, masks, patterns, ranking, store
+from lottery.lineage import Lineage, seals
 from lottery.progress import Reporter
 from lottery.run import Replicate, Run
 from lottery.tables import csv_text
@@ -26,25 +27,36 @@ def thresholds(run: Run, reporter: Reporter, quantiles: str | None = None) -> li
     `densities.figures` says. The same is written as CSV, a layerwise quantile with a further line for each layer. Masks of
     other quantiles made earlier stay, and stay listed. Raises InputError when a dense network is not trained.
     """
+    run.check_trained()
     last = run.plan().total_steps
     asked = run.recipe.quantiles() if quantiles is None else grids.parse_quantiles(quantiles)
-    run.check_trained()
-    tables = [_replicate(run, number, asked, last, reporter) for number in run.numbers()]
-    run.adopt()
+    with locks.staying(run.folder):
+        tables = [_replicate(run, number, asked, last, reporter) for number in run.numbers()]
+        run.adopt()
     return tables
 
 
 def _replicate(run: Run, number: int, asked: Sequence[Fraction], last: int, reporter: Reporter) -> dict[str, Any]:
     replicate = run.replicate(number)
+    final = replicate.snapshot(last)
+    lineage = Lineage(replicate)
     table = files.read_json(replicate.thresholds) if replicate.thresholds.exists() else {}
+    for quantile in replicate.quantiles():
+        lineage.check(replicate.mask(quantile))
     if replicate.quantiles() != _wanted(run, asked) or table.get("collapse") != run.recipe.thresholds.collapse:
-        state = store.load_state(replicate.snapshot(last), slots=False)
+        with store.promised_by(replicate.dense.result):
+            lineage.check(final)
+            state = store.load_state(final, slots=False)
         patterns.check(run, lambda: [*state.weights, *state.statistics])
         weights = masks.prunable(state, run.recipe.thresholds.scope, run.recipe.thresholds.exclude)
-        with identity.claimed(replicate.masks, run.recipe, "thresholds"):
+        with identity.claimed(replicate.masks, run.recipe, "thresholds", replicate.origins()):
             run.adopt()
             files.remove_stale(replicate.folder)
             table = {"replicate": number, **_write(run, replicate, state, weights, _wanted(run, asked))}
+            table |= {
+                "outputs": seals(replicate.folder, map(replicate.mask, _wanted(run, asked))),
+                "made_from": seals(replicate.folder, [final]),
+            }
             files.write_text(replicate.thresholds.with_suffix(".csv"), csv_text(COLUMNS, list(_lines(table))))
             files.write_json(replicate.thresholds, table)
     _say(replicate, table, reporter)
@@ -78,11 +90,11 @@ def _write(
 ) -> dict[str, Any]:
     settings = run.recipe.thresholds
     rankings = [ranking.rank(part) for part in ranking.parted(weights, settings.layerwise)]
-    topology = densities.topology_of(replicate)
+    topology, listed = densities.topology_of(replicate), replicate.quantiles()  # those listed were found to hold
     rows = []
     for quantile in quantiles:
         mask = _mask(rankings, quantile)
-        if not replicate.mask(quantile).exists():
+        if quantile not in listed:
             masks.save(replicate.mask(quantile), mask, {"quantile": grids.quantile_name(quantile), "step": state.step})
         rows.append(
             {**_row(quantile, rankings, mask, settings.layerwise), **densities.figures(mask, state, run.recipe, topology)}

@@ -2,21 +2,36 @@
 
 import dataclasses
 import traceback
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from data_prep import files
 from data_prep.errors import InputError, one_line
-from lottery import attempts, cuts, densities, grids, identity, jobs, locks, masks, plan, seeds, store
+from lottery import (
+    attempts,
+    connectivity,
+    cuts,
+    densities,
+    environment,
+    grids,
+    identity,
+    jobs,
+    locks,
+    masks,
+    plan,
+    seeds,
+    store,
+)
 from lottery.engine import assembly, training
 from lottery.fanout.share import Seat
 from lottery.jobs import FROM_SCRATCH, GOING_ON, AnyJob, Round
+from lottery.lineage import Lineage, seals
 from lottery.progress import Reporter
 from lottery.recipe import Stage
 from lottery.run import Network, Run
 from lottery.tracking import track
-
-WHOLE = {"prunable": 1.0, "trainable": 1.0, "total": 1.0, "effective": 1.0}
 
 
 class Worker:
@@ -26,14 +41,27 @@ class Worker:
         self.run, self.planned, self.reporter = run, planned, reporter
         scope, exclude = run.recipe.thresholds.scope, run.recipe.thresholds.exclude
         self.trainer = assembly.make_trainer(run, reporter, partial(masks.in_scope, scope=scope, exclude=exclude), seat)
+        run.check_origins(self.trainer.origins)
+        self._warn_of_versions()
         self.shapes = self.trainer.state(0)
+
+    def _warn_of_versions(self) -> None:
+        """Say which dense networks were trained with other versions, or on another kind of device."""
+        for replicate in self.run.replicates():
+            makers = (replicate.dense.read_result() or {})["made_by"]
+            if makers != [self.trainer.maker]:
+                here = environment.named([self.trainer.maker])
+                self.reporter.say(
+                    f"warning: {replicate.dense.folder} was trained with {environment.named(makers)}, this is {here}: "
+                    "what differs between the networks may be of that"
+                )
 
     def __call__(self, job: AnyJob) -> dict[str, Any]:
         """The result of `job`. Whatever it raises becomes its record, so that the others go on."""
         network = self.run.network(job)
         stage: Stage = cuts.stage_of(job) if isinstance(job, Round) else "retrain"
         try:
-            with identity.claimed(network.folder, self.run.recipe, stage):
+            with identity.claimed(network.folder, self.run.recipe, stage, self.trainer.origins):
                 if network.is_finished:
                     return network.read_result() or {}
                 network.result.unlink(missing_ok=True)
@@ -45,28 +73,38 @@ class Worker:
     def _train(self, job: AnyJob, network: Network) -> dict[str, Any]:
         try:
             tracker = partial(track, self.run.recipe, self.run.folder, network.folder)
-            return training.train(self.trainer, self._task(job), network, self.reporter, tracker)
+            return training.train(self.trainer, self._task(job, network), network, self.reporter, tracker)
         except locks.Busy:
             raise
         except Exception as error:
             return self._failed(job, network, one_line(error) or traceback.format_exc())
 
     def _failed(self, job: AnyJob, network: Network, reason: str) -> dict[str, Any]:
-        result = {"status": "failed", "reason": reason, **self._record(job), "timing": {}}
+        told = {"folder": identity.place(network.folder), "status": "failed", "reason": reason}
+        result = {**told, **self._record(job), "outputs": {}, "made_from": {}, "timing": {}}
         files.write_json(network.result, result)
         return result
 
-    def _task(self, job: AnyJob) -> training.Task:
+    def _task(self, job: AnyJob, network: Network) -> training.Task:
         self._check_devices(job)
-        mask = self._mask(job)
+        replicate, mask, sources = self.run.replicate(job.replicate), self._mask(job), self._sources(job)
+        lineage = Lineage(replicate)
+        for path in sources:
+            lineage.check(path)
         finetunes = isinstance(job, Round) and job.chain.method == "finetune" and job.variant not in FROM_SCRATCH
         return training.Task(
             title=str(job),
-            start=lambda: self._start(job),
+            start=lambda: self._start(job, sources),
             last_step=self.planned.total_steps,
             order_seed=seeds.derive(self.run.recipe.seed, job.replicate, self._order(job)),
             mask=mask,
-            record=self._record(job) | self._figures(job, mask),
+            record={
+                **self._record(job),
+                **self._figures(job, mask),
+                "made_from": {**self.trainer.origins, **seals(replicate.folder, sources)},
+                "made_by": identity.signed(network.folder, self.trainer.maker),
+            },
+            root=replicate.folder,
             rate=self.planned.finetune_rate if finetunes else None,
         )
 
@@ -83,8 +121,6 @@ class Worker:
         return {**jobs.facts(job), "epochs": self.planned.epochs(job)}
 
     def _figures(self, job: AnyJob, mask: masks.Mask) -> dict[str, Any]:
-        if not mask:
-            return {"density": WHOLE, "collapsed": [], "disconnected": False}
         found = densities.figures(mask, self.shapes, self.run.recipe, densities.topology_of(self.run.replicate(job.replicate)))
         if collapse := densities.warning(found):
             self.reporter.say(f"warning: {job}: {collapse}")
@@ -97,29 +133,41 @@ class Worker:
         if isinstance(job, Round):
             whole = cuts.cut(self.run, job.chain, job.level, self.planned.total_steps)
         else:
-            whole = masks.load(self.run.replicate(job.replicate).mask(job.quantile))
+            whole = masks.load(self._mask_file(job))
         mask = masks.trainable_part(whole, self.shapes.weights)
-        return masks.shuffle(mask, self._seed(job, "mask")) if job.variant in ("shuffle", "random") else mask
+        if job.variant not in ("shuffle", "random"):
+            return mask
+        topology = densities.topology_of(self.run.replicate(job.replicate))
+        return masks.shuffle(mask, self._seed(job, "mask"), connectivity.met(topology) if topology else None)
 
-    def _start(self, job: AnyJob) -> store.State:
-        """Where `job` begins: from fresh weights, from the snapshot of its rewind point, or from where the round before ended,
-        which counts as that point of the schedule."""
-        if job.variant in FROM_SCRATCH:
-            return self.trainer.drawn(self._seed(job, "initialisation"))
-        state = self._source(job)
-        slots = state.slots if self.run.recipe.retrain.slots == "restore" else {}
-        return dataclasses.replace(state, step=job.step, slots=slots)
+    def _mask_file(self, job: AnyJob) -> Path:
+        replicate = self.run.replicate(job.replicate)
+        return replicate.level(job.chain, job.level).mask if isinstance(job, Round) else replicate.mask(job.quantile)
 
-    def _source(self, job: AnyJob) -> store.State:
+    def _sources(self, job: AnyJob) -> list[Path]:
+        """The files that `job` is made from: its mask, and the state it begins with."""
+        mask = [] if job.variant == "extended" else [self._mask_file(job)]
+        return mask if job.variant in FROM_SCRATCH else [*mask, self._start_file(job)]
+
+    def _start_file(self, job: AnyJob) -> Path:
+        """The snapshot of the rewind point, or where the round before ended."""
         replicate = self.run.replicate(job.replicate)
         if not isinstance(job, Round) or job.chain.method not in GOING_ON:
-            return store.load_state(replicate.snapshot(job.step))
+            return replicate.snapshot(job.step)
         before = Round(job.chain, job.level - 1, "extended" if job.variant == "extended" else "ticket")
         if before.level == 0 or job.variant == "shuffle":  # which needs weights where the rounds before have none
-            return store.load_state(replicate.snapshot(self.planned.total_steps))
-        network = replicate.network(before)
-        with store.promised_by(network.result):
-            return store.load_state(network.final)
+            return replicate.snapshot(self.planned.total_steps)
+        return replicate.network(before).final
+
+    def _start(self, job: AnyJob, sources: Sequence[Path]) -> store.State:
+        """Where `job` begins: with fresh weights, or with those of the last of `sources`, which count as that point of the
+        schedule."""
+        if job.variant in FROM_SCRATCH:
+            return self.trainer.drawn(self._seed(job, "initialisation"))
+        with store.promised_by(self.run.replicate(job.replicate).table_of(sources[-1])):
+            state = store.load_state(sources[-1])
+        slots = state.slots if self.run.recipe.retrain.slots == "restore" else {}
+        return dataclasses.replace(state, step=job.step, slots=slots)
 
     def _order(self, job: AnyJob) -> str:
         """What the order of its images is drawn for; a ticket and its controls share it, whatever `retrain.order`."""

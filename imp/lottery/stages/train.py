@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep import files
 from data_prep.errors import Failed
-from lottery import identity, patterns, plan, seeds
+from lottery import environment, identity, locks, patterns, plan, seeds
 from lottery.progress import Reporter, duration
 from lottery.run import Replicate, Run
 from lottery.start import start_tensorflow
@@ -26,22 +26,26 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[dic
     same steps give the same bits. Raises Failed when a dense network diverged, since nothing can be built on it.
     """
     planned = run.plan()
-    run.check_records(run.manifest())
+    run.check_origins({"records": run.manifest().digest})
     steps = planned.snapshot_steps()
     unfinished = [number for number in run.numbers() if not _is_complete(run.replicate(number), steps)]
-    if unfinished:
-        _train(run, planned, unfinished, reporter, profile)
-    elif profile:
-        reporter.say("no trace: there is nothing left to train")
-    run.adopt()
-    return [_checked(replicate, reporter) for replicate in run.replicates()]
+    with locks.staying(run.folder):
+        if unfinished:
+            _train(run, planned, unfinished, reporter, profile)
+        elif profile:
+            reporter.say("no trace: there is nothing left to train")
+        run.adopt()
+        return [_checked(replicate, reporter) for replicate in run.replicates()]
 
 
 def _is_complete(replicate: Replicate, steps: list[int]) -> bool:
-    """Whether there is nothing left to do: all snapshots are there, or never will be."""
-    result = replicate.dense.read_result()
-    diverged = result is not None and result["status"] == "diverged"
-    return diverged or (replicate.dense.is_finished and all(replicate.snapshot(step).exists() for step in steps))
+    """Whether there is nothing left to do: all files are there, snapshots listed; or never will be."""
+    dense, result = replicate.dense, replicate.dense.read_result()
+    if result is None or result["status"] != "done":
+        return dense.is_finished
+    listed, snapshots = {replicate.folder / name for name in result["outputs"]}, set(map(replicate.snapshot, steps))
+    wanted = snapshots | (listed & {replicate.topology}) | {dense.folder / identity.FILE}
+    return snapshots <= listed and all(path.exists() for path in wanted)
 
 
 def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter, profile: Path | None) -> None:
@@ -53,33 +57,49 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
         profiling.check(profile)
     trainer = assembly.make_trainer(run, reporter)
     patterns.check(run, lambda: [variable.path for variable in trainer.model.variables])
+    run.check_origins(trainer.origins)
     found = topology(trainer.model)
     for number in numbers:
         dense = run.replicate(number).dense
-        task = _task(run, planned, number, trainer, profile if number == numbers[0] else None)
-        with identity.claimed(dense.folder, run.recipe, "train", run.manifest().digest):
+        with identity.claimed(dense.folder, run.recipe, "train", trainer.origins):
             run.adopt()
             if found and not run.replicate(number).topology.exists():
                 files.write_json(run.replicate(number).topology, found.to_json())
+            makers = identity.signed(dense.folder, trainer.maker)
+            if len(makers) > 1:
+                reporter.say(f"warning: {dense.folder} was begun with {environment.named(makers)}")
+            task = _task(run, planned, number, trainer, makers, profile if number == numbers[0] else None)
             result = dense.read_result()
             if not dense.is_finished:
                 tracker = partial(track, run.recipe, run.folder, dense.folder)
                 result = training.train(trainer, task, dense, reporter, tracker)
             if result and result["status"] == "done":
-                training.fill_in(trainer, task, result, reporter)
+                training.fill_in(trainer, task, dense, result, reporter)
 
 
-def _task(run: Run, planned: plan.Plan, number: int, trainer: "Trainer", profile: Path | None) -> "training.Task":
+def _task(
+    run: Run, planned: plan.Plan, number: int, trainer: "Trainer", makers: list[dict[str, str]], profile: Path | None
+) -> "training.Task":
     from lottery.engine import training
 
-    seed = partial(seeds.derive, run.recipe.seed, number)
+    replicate, seed = run.replicate(number), partial(seeds.derive, run.recipe.seed, number)
     return training.Task(
         title=f"replicate-{number} dense",
         start=lambda: trainer.drawn(seed("initialisation")),
         last_step=planned.total_steps,
         order_seed=seed("order"),
-        snapshots={step: run.replicate(number).snapshot(step) for step in planned.snapshot_steps()},
-        record={"replicate": number, "first_step": 0, "epochs": planned.total_steps / planned.steps_per_epoch},
+        snapshots={step: replicate.snapshot(step) for step in planned.snapshot_steps()},
+        record={
+            "replicate": number,
+            "first_step": 0,
+            "epochs": planned.total_steps / planned.steps_per_epoch,
+            "steps_per_epoch": planned.steps_per_epoch,
+            "validation_images": trainer.feed.counts["validation"],
+            "made_from": trainer.origins,
+            "made_by": makers,
+        },
+        root=replicate.folder,
+        beside=[replicate.topology],
         profile=profile,
     )
 

@@ -1,20 +1,18 @@
 """Every file of a record directory or a run directory checked: what it holds, and that what should be there is."""
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from data_prep import files, records
 from data_prep.errors import InputError, one_line
-from lottery import recipe, store
+from lottery import identity, journal, lineage, recipe, store
+from lottery.lineage import WAY_OUT, Lineage
 from lottery.progress import Reporter
-from lottery.run import Network, Replicate
+from lottery.run import ENVIRONMENT, RECIPE, Network, Replicate
 
 _OF_A_RUN = re.compile(r"replicate-\d+|train|snapshots|masks|retrain|rounds")  # what people put elsewhere for room
 
@@ -35,16 +33,16 @@ def verify(path: Path, reporter: Reporter) -> list[Checked]:
         raise InputError(f"{path} is not a folder: name a folder of records or a run directory")
     if (path / records.MANIFEST).exists() or any(path.glob("*.tfrecord")):
         checks = list(_records(path))
-    elif (path / "recipe.toml").exists() or any(path.glob("replicate-*")):
+    elif (path / RECIPE).exists() or any(path.glob("replicate-*")):
         checks = list(_run(path))
     else:
         raise InputError(f"{path} holds neither records (manifest.json) nor a run (recipe.toml): name another folder")
-    with reporter.counting(f"verifying {path}", len(checks), "files") as progress:
-        found = []
+    with reporter.counting(f"verifying {path}", len(checks), "checks") as progress:
+        found: dict[str, str | None] = {}
         for file, check in checks:
-            found.append(Checked(str(file), _problem(file, check)))
+            found[str(file)] = found.get(str(file)) or _problem(file, check)
             progress(1)
-    return found
+    return [Checked(path, problem) for path, problem in found.items()]
 
 
 def _problem(file: Path, check: Callable[[], object]) -> str | None:
@@ -71,81 +69,83 @@ def _records(folder: Path) -> Iterator[Check]:
 
 
 def _run(folder: Path) -> Iterator[Check]:
-    if not (folder / "recipe.toml").exists():
-        yield folder / "recipe.toml", partial(recipe.load, folder / "recipe.toml")
-    for path in sorted(_files(folder)):
-        if path.suffix in _READERS and path.is_file() and not path.name.startswith("."):
-            yield path, partial(_read, path)
+    for path in (folder / RECIPE, folder / ENVIRONMENT, *sorted(_entries(folder))):
+        yield path, partial(_read, path)
     for replicate in map(Replicate, sorted(folder.glob("replicate-*"))):
-        for source, promised in _promises(replicate):
-            try:
-                missing = [path for path in promised() if not path.exists()]
-            except (KeyError, TypeError, ValueError, AttributeError):
-                yield source, partial(_refuse, f"{source} does not say what it should: remove it and run its stage again")
-                continue
-            for path in missing:
-                yield path, partial(_refuse, f"{path} is missing, though {source} is there: remove that and run its stage")
+        held = Lineage(replicate)
+        for table in replicate.tables():
+            yield table, partial(_check_lineage, held, table)
+            for path, seal in _promised(replicate, table).items():
+                yield path, partial(_check_promise, replicate, path, seal, table)
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The files below `folder`, and in links that stand for folders of a run; one that leads back is not entered again."""
-    entered = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        entered.add(os.path.realpath(place))
-        paths = {name: os.path.join(place, name) for name in folders}
-        ours = [name for name, path in paths.items() if not os.path.islink(path) or _OF_A_RUN.fullmatch(name)]
-        folders[:] = [name for name in ours if os.path.realpath(paths[name]) not in entered]
-        yield from (Path(place, name) for name in names)
+def _entries(folder: Path) -> Iterator[Path]:
+    """What lies in the replicates and the sweep under the name of a file of ours, whatever it is, and links that stand for
+    nothing of a run. Links that do are entered, but none that leads back."""
+    entered = {os.path.realpath(folder)}
+    for top in (*folder.glob("replicate-*"), folder / "sweep"):
+        if os.path.realpath(top) in entered:
+            continue
+        for place, folders, names in os.walk(top, followlinks=True):
+            here = Path(place)
+            entered.add(os.path.realpath(here))
+            strange = [name for name in folders if _is_strange(here / name)]
+            folders[:] = [name for name in folders if name not in strange and os.path.realpath(here / name) not in entered]
+            ours = [name for name in names if Path(name).suffix in _READERS and not name.startswith(".")]
+            yield from (here / name for name in (*strange, *ours))
+
+
+def _is_strange(folder: Path) -> bool:
+    """Whether a folder is called like a file, or is a link that no folder of a run would be."""
+    return folder.suffix in _READERS or (folder.is_symlink() and not _OF_A_RUN.fullmatch(folder.name))
 
 
 def _read(path: Path) -> None:
-    """What was there when the list was made may be gone: a training that ended removes its checkpoint."""
-    if path.exists():
+    """Raise what is wrong with a file. What was there when the list was made may be gone: a training that ended removes its
+    checkpoint."""
+    if path.is_symlink():
+        raise InputError(f"{path} is a link, not what its stage wrote: put that in its place")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not the file that its stage wrote: remove it and run its stage again")
+    if path.name == RECIPE:
+        recipe.resolve(recipe.load_sealed(path), origin=str(path))
+    elif path.exists() or path.name == ENVIRONMENT:
         _READERS[path.suffix](path)
 
 
-def _promises(replicate: Replicate) -> Iterator[tuple[Path, Callable[[], list[Path]]]]:
-    """Files that are written after others and say that these are there, each with what gives those."""
-    yield replicate.thresholds, partial(_masks, replicate)
-    yield replicate.dense.result, partial(_dense, replicate)
-    for level in replicate.levels():
-        yield level.table, partial(list, [level.mask])
-    for network in replicate.networks():
-        yield network.result, partial(_trained, network, [network.metrics, network.final])
-
-
-def _masks(replicate: Replicate) -> list[Path]:
-    return [replicate.mask(Fraction(str(row["quantile"]))) for row in _content(replicate.thresholds).get("quantiles", ())]
-
-
-def _dense(replicate: Replicate) -> list[Path]:
-    dense = replicate.dense
-    step = _content(dense.result)["step"] if _content(dense.result).get("status") == "done" else 0
-    return _trained(dense, [dense.metrics, replicate.snapshot(int(step))])
-
-
-def _trained(network: Network, files_of_it: list[Path]) -> list[Path]:
-    return files_of_it if _content(network.result).get("status") == "done" else []
-
-
-def _content(path: Path) -> dict[str, Any]:
-    """What a JSON file says; nothing where it is missing or damaged, which is found elsewhere."""
+def _check_lineage(held: Lineage, table: Path) -> None:
+    """A damaged table is told by itself, and not again by what was made from what it stands for."""
     try:
-        return dict(files.read_json(path))
-    except (OSError, InputError, TypeError, ValueError):
+        problem = held.problem(table)
+    except InputError as error:
+        if str(error).startswith(str(table)):
+            raise
+        return
+    if problem:
+        raise InputError(f"{table} {problem}: {WAY_OUT}")
+
+
+def _promised(replicate: Replicate, table: Path) -> dict[Path, str | None]:
+    """The files that a table says are there, each with the seal that it knows of it."""
+    try:
+        outputs = files.read_json(table).get("outputs", {})
+    except (InputError, OSError):  # which is found elsewhere
         return {}
+    network, promised = Network(table.parent), {replicate.folder / name: seal for name, seal in outputs.items()}
+    others = [(replicate.masks if table == replicate.thresholds else table.parent) / identity.FILE]
+    others += [network.metrics] if table == network.result and outputs else []
+    return promised | dict.fromkeys(others)
 
 
-def _read_lines(path: Path) -> None:
-    """A line that a kill has cut short is no damage as long as the training has not ended: going on, it is written again."""
-    lines = path.read_text().splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n") and not Network(path.parent).result.exists():
-        lines.pop()
-    for number, line in enumerate(lines, 1):
-        try:
-            json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path} is damaged in line {number} ({error}): remove {path.parent} and run its stage") from None
+def _check_promise(replicate: Replicate, path: Path, seal: str | None, table: Path) -> None:
+    if not path.exists():
+        raise InputError(f"{path} is missing, though {table} is there: remove that and run its stage")
+    if seal and [*lineage.seals(replicate.folder, [path]).values()] != [seal]:
+        raise InputError(f"{path} is another file than {table} was written for: remove both and run its stage")
+    if path.name == identity.FILE:
+        identity.read_own(path)
+    if path.suffix == ".jsonl":
+        lineage.rows(Network(path.parent))
 
 
 def _refuse(problem: str) -> None:
@@ -155,6 +155,5 @@ def _refuse(problem: str) -> None:
 _READERS: dict[str, Callable[[Path], object]] = {
     ".h5": store.load,
     ".json": files.read_json,
-    ".jsonl": _read_lines,
-    ".toml": lambda path: recipe.resolve(recipe.load(path), origin=str(path)),
+    ".jsonl": journal.read,
 }

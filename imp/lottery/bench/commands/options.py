@@ -69,11 +69,12 @@ def measured(file: Path | None, overrides: list[str] | None, standard: dict[str,
 def conclude(sheet: "Sheet", as_json: bool, out: Path | None, failed: Sequence[str] = ()) -> None:
     """Print what was found, and write it where that was asked for. Exits with 1 where some rows `failed`."""
     from lottery.bench.sheet import write
+    from lottery.commands.options import print_json
     from lottery.progress import Reporter
     from lottery.tables import print_table
 
     if as_json:
-        print(sheet.json())
+        print_json(sheet.content())
     elif sheet.rows:
         print_table(sheet.title, sheet.headings, sheet.cells)
         for remark in sheet.remarks:

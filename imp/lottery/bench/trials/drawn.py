@@ -9,10 +9,11 @@ import keras
 import numpy as np
 
 from data_prep import files
-from lottery import store
+from lottery import identity, store
 from lottery.bench.parts.noise import make_noise
 from lottery.engine import models
 from lottery.engine.models.topology import topology
+from lottery.lineage import seals
 from lottery.recipe import resolve
 from lottery.run import Run
 
@@ -32,4 +33,6 @@ def draw(recipe: dict[str, Any], folder: str, classes: int) -> None:
     store.save_state(replicate.snapshot(last), store.State(last, weights, statistics, slots))
     if found := topology(network):
         files.write_json(replicate.topology, found.to_json())
-    files.write_json(replicate.dense.result, {"status": "done", "step": last})
+    result = {"folder": identity.place(replicate.dense.folder), "status": "done", "step": last}
+    result |= {"steps_per_epoch": run.plan().steps_per_epoch, "made_from": {}}
+    files.write_json(replicate.dense.result, {**result, "outputs": seals(replicate.folder, [replicate.snapshot(last)])})

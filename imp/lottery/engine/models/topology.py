@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple
 import keras
 
 from lottery import masks
-from lottery.connectivity import Kind, Node, Topology
+from lottery.connectivity import Kind, Met, Node, Topology
+from lottery.engine.models.positions import Positions, convolved, everywhere, followed
 
 _LINEAR = {
     *("Dense", "PointwiseConv2D", "GroupedConv2D"),
@@ -45,9 +46,11 @@ _ACTIVATIONS = _NOT_ZERO_AT_ZERO | {
 
 
 class _Source(NamedTuple):
-    """Where a tensor comes from: the name of its node, and whether it differs from zero even where no input reaches it."""
+    """Where a tensor comes from: the name of its node, its positions that can depend on the input (None where its sizes are not
+    known), and whether it differs from zero even where no input reaches it."""
 
     name: str
+    positions: Positions | None
     constant: bool = False
 
 
@@ -60,7 +63,7 @@ def topology(network: keras.Model) -> Topology | None:
     if functional is None:
         return None
     reader = _Reader()
-    inputs = [_Source(reader.node(tensor.name, "input", _width(tensor))) for tensor in functional.inputs]
+    inputs = [_Source(reader.node(tensor.name, "input", _width(tensor)), everywhere(tensor)) for tensor in functional.inputs]
     outputs = reader.read(functional, inputs, "")
     return Topology(tuple(reader.nodes), tuple(dict.fromkeys(output.name for output in outputs)))
 
@@ -101,35 +104,45 @@ class _Reader:
         inner = _functional(operation)
         if inner is not None and len(inner.inputs) == len(inputs):
             return self.read(inner, inputs, f"{name}/")
-        kind, widths = _kind(call), [_width(tensor) for tensor in call.output_tensors]
+        kind, output = _kind(call), call.output_tensors[0]
         if kind == "linear":
-            return [_Source(*self._linear(operation, name, inputs[0].name, _width(call.input_tensors[0])))]
+            return [self._linear(call, name, inputs[0])]
         if kind == "mix":
-            return self._mixed(operation, name, inputs, widths)
+            return self._mixed(call, name, inputs)
         constant = _constant(operation, kind, [source.constant for source in inputs])
+        reshaped = kind == "reshape"
+        positions = everywhere(output) if reshaped else followed(operation, [source.positions for source in inputs], output)
         if kind == "pass":
-            return [_Source(inputs[0].name, constant)]
+            return [_Source(inputs[0].name, positions, constant)]
         options: dict[str, Any] = {"gamma": operation.gamma.path} if kind == "scale" else {}
         if kind == "multiply":
             options = {"gates": tuple(place for place, source in enumerate(inputs) if source.constant)}
-        return [_Source(self.node(name, kind, widths[0], _names(inputs), **options), constant)]
+        return [_Source(self.node(name, kind, _width(output), _names(inputs), **options), positions, constant)]
 
-    def _linear(self, operation: Any, name: str, source: str, width: int) -> tuple[str, bool]:
+    def _linear(self, call: Any, name: str, source: _Source) -> _Source:
         """The node of a kernel (a separable convolution has two), and of an activation over all channels behind it."""
+        operation, output, width = call.operation, call.output_tensors[0], _width(call.input_tensors[0])
+        node, positions = source.name, source.positions
         transposed = "Transpose" in type(operation).__name__
         for path, shape in _kernels(operation).items():
             depthwise = type(operation).__name__.startswith("Depthwise") or path.endswith("depthwise_kernel")
             groups = width if depthwise else getattr(operation, "groups", 1)
             width = width * shape[-1] if depthwise else shape[-2 if transposed else -1]
-            source = self.node(name, "linear", width, (source,), kernels={path: shape}, groups=groups, transposed=transposed)
+            met: Met = ()
+            if len(shape) > 2 and not path.endswith("pointwise_kernel"):
+                met, positions = convolved(operation, shape[:-2], positions, output)
+            options = {"groups": groups, "transposed": transposed, "met": met}
+            node = self.node(name, "linear", width, (node,), kernels={path: shape}, **options)
         activation = _plain(getattr(operation, "activation", keras.activations.linear))
         if activation not in _ACTIVATIONS:
-            source = self.node(f"{name}/{activation}", "mix", width, (source,))
-        return source, activation in _NOT_ZERO_AT_ZERO
+            node, positions = self.node(f"{name}/{activation}", "mix", width, (node,)), everywhere(output)
+        return _Source(node, positions, activation in _NOT_ZERO_AT_ZERO)
 
-    def _mixed(self, operation: Any, name: str, inputs: list[_Source], widths: list[int]) -> list[_Source]:
-        mixed = self.node(name, "mix", widths[0], _names(inputs), kernels=_kernels(operation))
-        return [_Source(mixed), *(_Source(self.node(name, "mix", width, (mixed,))) for width in widths[1:])]
+    def _mixed(self, call: Any, name: str, inputs: list[_Source]) -> list[_Source]:
+        first, *others = call.output_tensors
+        mixed = self.node(name, "mix", _width(first), _names(inputs), kernels=_kernels(call.operation))
+        parts = [(self.node(name, "mix", _width(tensor), (mixed,)), tensor) for tensor in others]
+        return [_Source(node, everywhere(tensor)) for node, tensor in [(mixed, first), *parts]]
 
 
 def _kind(call: Any) -> Kind | Literal["pass"]:

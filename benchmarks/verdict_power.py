@@ -1,0 +1,92 @@
+"""How often verdicts are right: power and error of `lottery.verdicts`, simulated, as the Markdown tables of docs/verdicts.md.
+
+    python benchmarks/verdict_power.py
+
+Differences of a ticket from the dense network are drawn normal, with a standard deviation in points over replicates, and judged
+by the rules that reports go by, with a delta of 0.2 points. Seeded: the same figures every time, in seconds.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+
+from lottery import verdicts
+
+DELTA = 0.2  # points, as all figures here
+SPREADS = (0.1, 0.2, 0.3, 0.5)
+REPLICATES = (3, 5, 7, 10, 20)
+COUNTS = [f"{count} replicates" for count in REPLICATES]
+MOST = (5, 7, 10, 20)  # replicates of --until-decided
+SHARED = 0.5  # of the variance of a difference: the dense network's, which all tickets of a replicate are compared with
+SPREAD = 0.2  # of headlines, whose error hardly depends on it
+SERIES = {
+    "each 0.2 points below the one before": tuple(-0.2 * step for step in range(20)),
+    "each 0.05 points below the one before": tuple(-0.05 * step for step in range(20)),
+    "ten, all exactly 0.2 points below dense": (-DELTA,) * 10,
+}
+
+
+def share(verdict: str, true: float, spread: float, replicates: int, trials: int, rng: np.random.Generator) -> float:
+    """How often a ticket that is truly `true` points above dense gets `verdict`."""
+    samples = rng.normal(true, spread, (trials, replicates))
+    return float(np.mean(verdicts.judged(samples, DELTA) == verdict))
+
+
+def headlines(found: np.ndarray) -> np.ndarray:
+    """The place of the headline in each series of verdicts ([trials, densities], from dense to sparse); -1 where there is none:
+    the last that matches before the first that does not match."""
+    standing = np.cumsum(found == "not matching", axis=1) == 0
+    places = np.arange(found.shape[1])
+    return np.where(standing & (found == "matching"), places, -1).max(axis=1)
+
+
+def headline_error(true: Sequence[float], spread: float, replicates: int, trials: int, rng: np.random.Generator) -> float:
+    """How often the headline of a series is a ticket that is delta or more worse than dense."""
+    own = rng.standard_normal((trials, len(true), replicates))
+    dense = rng.standard_normal((trials, 1, replicates))
+    noise = spread * (np.sqrt(1 - SHARED) * own - np.sqrt(SHARED) * dense)
+    place = headlines(verdicts.judged(np.array(true)[:, None] + noise, DELTA))
+    return float(np.mean((place >= 0) & (np.array(true)[place] <= -DELTA + verdicts.ALIKE)))
+
+
+def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    print(f"{title}\n")
+    for cells in (headings, ["---"] * len(headings), *rows):
+        print(f"| {' | '.join(cells)} |")
+    print()
+
+
+def by_spread(title: str, verdict: str, true: float, trials: int, rng: np.random.Generator, needed: bool = False) -> None:
+    """A table of how often a ticket gets `verdict`, by spread and replicates; with how many are `needed` for 80 %."""
+    rows = [
+        [
+            f"{spread:g}",
+            *(f"{share(verdict, true, spread, count, trials, rng):.1%}" for count in REPLICATES),
+            *([str(verdicts.replicates_needed(spread, DELTA))] if needed else []),
+        ]
+        for spread in SPREADS
+    ]
+    table(title, ["standard deviation", *COUNTS, *(["for 80 %"] if needed else [])], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    trials, rng = options.trials, np.random.default_rng(options.seed)
+    by_spread("Exactly as good as dense, called *matching*:", "matching", 0.0, trials, rng, needed=True)
+    by_spread("Exactly 0.2 points worse, called *matching*:", "matching", -DELTA, trials, rng)
+    by_spread("Exactly as good as dense, called *not matching*:", "not matching", 0.0, trials, rng)
+    rows = [[str(most), f"{verdicts.error_until_decided(most, trials, options.seed):.1%}"] for most in MOST]
+    table("`--until-decided N`, exactly 0.2 points worse, called *matching*:", ["N", "wrong"], rows)
+    rows = [
+        [name, *(f"{headline_error(true, SPREAD, count, trials // 10, rng):.1%}" for count in REPLICATES)]
+        for name, true in SERIES.items()
+    ]
+    table("The headline names a ticket that is 0.2 points worse or more:", ["tickets from dense to sparse", *COUNTS], rows)
+
+
+if __name__ == "__main__":
+    main()

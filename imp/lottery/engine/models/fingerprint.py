@@ -1,0 +1,60 @@
+"""What tells a network from another one that has variables of the same names and shapes."""
+
+import hashlib
+import json
+from collections import Counter
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from data_prep.records import Shape
+
+# What says in which dtype a network is computed, by whom it was built, or what it draws, but not what it computes.
+_LEFT_OUT = {"dtype", "build_config", "build_input_shape", "registered_name", "seed"}
+
+
+def fingerprint(network: keras.Model, shape: Shape) -> str:
+    """The version of Keras, which another may describe the same network otherwise than, and a sha256 of the layers of `network`
+    for images of `shape`, their settings and connections. Neither the dtype policy, nor seeds, nor automatic names count.
+
+    Of a network that Keras cannot describe (a subclassed one, one with such a layer, or with a lambda, of which Keras keeps the
+    place in its file too) it is of the shapes of the variables and of how often each operation of TensorFlow occurs in a call.
+    """
+    described = _described(network) or _counted(network, shape)
+    return f"keras-{keras.__version__} {hashlib.sha256(described.encode()).hexdigest()}"
+
+
+def _described(network: keras.Model) -> str | None:
+    try:
+        config = network.get_config()
+        text = json.dumps(_plain(config, {}), sort_keys=True)
+    except (NotImplementedError, TypeError, ValueError):  # of a layer of the user's own
+        return None
+    return text if "layers" in config and '"__lambda__"' not in text else None
+
+
+def _plain(config: Any, names: dict[str, str]) -> Any:
+    """`config` without what is left out, each name in it the number of its first appearance."""
+    match config:
+        case dict():
+            if isinstance(config.get("name"), str):
+                names.setdefault(config["name"], f"#{len(names)}")
+            return {str(key): _plain(value, names) for key, value in config.items() if key not in _LEFT_OUT}
+        case list() | tuple():
+            return [_plain(value, names) for value in config]
+        case str():
+            return names.get(config, config)
+    return config
+
+
+def _counted(network: keras.Model, shape: Shape) -> str:
+    @tf.function
+    def called(images: tf.Tensor) -> tf.Tensor:
+        with tf.name_scope("called"):  # within which a name may begin with an underscore
+            return network(images)
+
+    graph = called.get_concrete_function(tf.TensorSpec((None, *shape))).graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    counts = Counter(node.op for node in nodes if node.op != "Cast")
+    return json.dumps([[list(variable.shape) for variable in network.variables], counts], sort_keys=True)

@@ -1,0 +1,112 @@
+"""What tells networks of the same variables from each other."""
+
+import keras
+import pytest
+from helpers import lenet
+from tiny import local, subclassed
+
+from lottery.engine import models, precision
+from lottery.engine.models.fingerprint import fingerprint
+from lottery.recipe import Model
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+SHAPE = (8, 8, 3)
+
+
+def dense(activation="relu", bias=True):
+    images = keras.Input(SHAPE)
+    x = keras.layers.Flatten()(images)
+    x = keras.layers.Dense(4, activation=activation, use_bias=bias)(x)
+    return keras.Model(images, keras.layers.Dense(3)(x))
+
+
+class Own(keras.Model):
+    """A network that Keras cannot describe."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.flatten, self.dense, self.last = keras.layers.Flatten(), keras.layers.Dense(4), keras.layers.Dense(3)
+        self.activation = activation
+
+    def call(self, images):
+        return self.last(self.activation(self.dense(self.flatten(images))))
+
+
+def own(activation):
+    network = Own(activation)
+    network(keras.Input(SHAPE))
+    return network
+
+
+def test_another_network_has_another_fingerprint():
+    others = [dense("tanh"), dense(bias=False), local(8, 3)]
+
+    assert fingerprint(dense(), SHAPE) not in [fingerprint(other, SHAPE) for other in others]
+
+
+def test_automatic_names_do_not_count():
+    assert fingerprint(dense(), SHAPE) == fingerprint(dense(), SHAPE)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "lenet_300_100", "resnet20", "EfficientNetV2B0"])
+def test_a_network_built_again_has_the_same_one_whatever_it_computes_in(name):
+    found = []
+    for dtype in ("float32", "mixed_bfloat16"):
+        with precision.policy(dtype):
+            found.append(fingerprint(models.build(Model(name=name), 32, 10), (32, 32, 3)))
+
+    assert found[0] == found[1]
+
+
+def test_settings_of_the_recipe_count():
+    narrow, wide = (models.build(Model(alpha=alpha), 32, 10) for alpha in (0.35, 0.5))
+    slow = models.build(Model(batchnorm_momentum=0.99), 32, 10)
+
+    assert len({fingerprint(network, (32, 32, 3)) for network in (narrow, wide, slow)}) == 3
+
+
+def test_a_network_that_keras_cannot_describe_is_told_by_its_operations():
+    assert fingerprint(own(keras.activations.relu), SHAPE) == fingerprint(own(keras.activations.relu), SHAPE)
+    assert fingerprint(own(keras.activations.relu), SHAPE) != fingerprint(own(keras.activations.tanh), SHAPE)
+    assert fingerprint(own(keras.activations.relu), SHAPE) != fingerprint(built(subclassed(8, 3)), SHAPE)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "float64"])
+def test_in_what_such_a_network_computes_does_not_count(dtype):
+    with precision.policy(dtype):
+        other = fingerprint(own(keras.activations.relu), SHAPE)
+
+    assert other == fingerprint(own(keras.activations.relu), SHAPE)
+
+
+class Odd(keras.layers.Flatten):
+    def get_config(self):
+        return super().get_config() | {"odd": object()}
+
+
+LAYERS = {
+    "odd": Odd,
+    "lambda": lambda: keras.layers.Lambda(lambda images: images),
+    "drawn": lambda: keras.layers.RandomCrop(4, 4),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_that_describes_itself_otherwise_each_time_does_no_harm(layer):
+    def network(activation):
+        images = keras.Input(SHAPE)
+        x = keras.layers.Flatten()(LAYERS[layer]()(images))
+        return keras.Model(images, keras.layers.Dense(3, activation=activation)(x))
+
+    assert fingerprint(network("relu"), SHAPE) == fingerprint(network("relu"), SHAPE)
+    assert fingerprint(network("relu"), SHAPE) != fingerprint(network("tanh"), SHAPE)
+
+
+def built(network):
+    network(keras.Input(SHAPE))
+    return network
+
+
+def test_it_begins_with_the_version_of_keras():
+    assert fingerprint(models.build(lenet(), 8, 3), SHAPE).startswith(f"keras-{keras.__version__} ")

@@ -1,0 +1,243 @@
+"""What outputs were made from, by content: nothing of another dense network, mask, network or set of images is taken for one's
+own, whoever put it there."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from helpers import changed, imp, refused
+
+from data_prep import files, records
+from data_prep.errors import InputError
+from lottery import lineage, masks, store
+from lottery.lineage import Lineage
+from lottery.results import listing
+from lottery.results.reader import open_results
+from lottery.run import open_run
+
+PLACE = "runs/digits/replicate-1"
+TICKET = f"{PLACE}/retrain/q90-step-000017/ticket"
+OWN = [
+    *("--set", "model.name=mynets:build", "--set", "data.size=8", "--set", "data.crop=0", "--set", "train.epochs=1"),
+    *("--set", "train.snapshots=0", "--set", "retrain.rewind=0", "--set", "thresholds.quantiles=50"),
+    *("--set", "retrain.controls=[]", "--set", "train.warmup=0"),
+]
+MYNETS = """
+import keras
+
+
+def build(size, classes):
+    images = keras.Input((size, size, 3))
+    x = keras.layers.Dense(8, activation="relu")(keras.layers.Flatten()(images))
+    return keras.Model(images, keras.layers.Dense(classes)(x))
+"""
+
+
+@pytest.fixture
+def done(retrained, tmp_path, monkeypatch):
+    """A copy of `retrained`, which is the current folder."""
+    shutil.copytree(retrained, tmp_path / "work", symlinks=True)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.delenv("IMP_RUN", raising=False)
+    monkeypatch.delenv("IMP_DATA", raising=False)
+    return tmp_path / "work"
+
+
+def with_other_labels(folder):
+    """Make the set in `folder` anew: the same images, each of the next class."""
+    manifest = records.read_manifest(folder)
+    shards = []
+    for split in records.SPLITS:
+        images, labels = records.read_split(folder, manifest, split)
+        shards += records.write_split(folder, split, images, (labels + 1) % len(manifest.classes))
+    records.write_manifest(folder, dataclasses.replace(manifest, shards=shards))
+
+
+def stale(folder):
+    """The status and reason of each network under a mask, as the report has them."""
+    rows = listing.rows(open_run(folder / "runs/digits"))
+    return {row["folder"]: row["reason"] for row in rows if row["status"] == "stale"}
+
+
+def trained_again(folder, **values):
+    """A dense network in place of the run's, with `values` in its result and another end."""
+    replicate = open_run(folder / "runs/digits").replicate(1)
+    state = store.load_state(replicate.snapshot(51))
+    turned = {path: -array for path, array in state.weights.items()}
+    store.save_state(replicate.snapshot(51), dataclasses.replace(state, weights=turned))
+    outputs = files.read_json(replicate.dense.result)["outputs"]
+    outputs |= lineage.seals(replicate.folder, [replicate.snapshot(51)])
+    changed(replicate.dense.result, outputs=outputs, **values)
+
+
+def test_every_table_of_a_run_holds(done):
+    replicate = open_run(done / "runs/digits").replicate(1)
+
+    assert len(replicate.tables()) == 9
+    assert [Lineage(replicate).problem(table) for table in replicate.tables()] == [None] * 9
+
+
+@pytest.mark.parametrize("lost", ["", "train"])
+def test_nothing_is_trained_on_other_images_beside_what_was_trained_before(done, lost):
+    with_other_labels(done / "data/digits-8")
+    if lost:
+        shutil.rmtree(done / PLACE / lost)
+
+    for command in (["run"], ["train"], ["retrain"]):
+        told = imp(*command, cwd=done, check=False)
+
+        assert told.returncode == 2
+        assert (
+            "made from other images than those that are prepared now" in told.stderr.splitlines()[-1]
+            or not (done / PLACE / "train/result.json").exists()
+        )
+    assert (done / PLACE / "train").exists() == (not lost)
+
+
+def test_networks_of_another_dense_network_are_told_and_left_out_of_every_table(done):
+    trained_again(done)
+
+    told = stale(done)
+    assert len(told) == 6 + 1
+    assert all("was made from" in reason and "step-000051.h5" in reason for reason in told.values())
+    results = open_results()
+    assert [one.variant for one in results.networks()] == ["dense"]
+    assert "7 networks are not of the dense network that is there" in imp("report", cwd=done).stdout
+    for command in (
+        ["thresholds"],
+        ["retrain"],
+        ["export", "--ticket", "q90-step-000017", "--to", "npz"],
+    ):
+        refused(imp(*command, cwd=done, check=False), "was made from another train/snapshots/step-000051.h5")
+    told = imp("verify", "runs/digits", cwd=done, check=False)
+    assert told.returncode == 1
+    assert told.stdout.count("was made from") >= 7 + 1
+
+
+def test_networks_of_other_images_are_told(done):
+    network = files.read_json(done / TICKET / "result.json")["made_from"]["network"]
+    trained_again(done, made_from={"records": "others", "network": network})
+
+    reason = stale(done)[TICKET.removeprefix("runs/digits/")]
+    assert reason.endswith("was made on other images than the dense network of replicate-1")
+
+
+def test_a_mask_in_the_place_of_another_is_not_used(done):
+    shutil.copy(done / PLACE / "masks/q50.h5", done / PLACE / "masks/q90.h5")
+    shutil.rmtree(done / TICKET)
+
+    told = imp("retrain", cwd=done, check=False)
+
+    assert told.returncode == 1
+    assert "thresholds.json was written for another q90.h5 than the one that is there" in told.stderr
+    assert not (done / TICKET / "final.h5").exists()
+
+
+def test_a_folder_copied_over_another_is_told(done):
+    shutil.rmtree(done / TICKET)
+    shutil.copytree(done / PLACE / "retrain/q50-step-000017/ticket", done / TICKET)
+
+    with pytest.raises(InputError, match=r"result\.json is the copy of another folder's \(q50-step-000017/ticket\): remove"):
+        stale(done)
+
+
+def test_a_result_copied_over_another_is_told(done):
+    shutil.copy(done / PLACE / "retrain/q50-step-000017/ticket/result.json", done / TICKET)
+
+    with pytest.raises(InputError, match=r"result\.json is the copy of another folder's \(q50-step-000017/ticket\): remove"):
+        stale(done)
+
+
+def test_a_table_holds_where_a_file_that_it_was_made_from_was_removed_to_save_room(done):
+    (done / PLACE / "masks/q90.h5").unlink()
+    (done / PLACE / "train/snapshots/step-000017.h5").unlink()
+
+    assert stale(done) == {}
+
+
+def test_a_snapshot_made_again_that_is_another_is_refused(done):
+    replicate = open_run(done / "runs/digits").replicate(1)
+    outputs = files.read_json(replicate.dense.result)["outputs"]
+    changed(replicate.dense.result, outputs=outputs | {"train/snapshots/step-000017.h5": "0" * 64})
+    replicate.snapshot(17).unlink()
+
+    told = imp("train", cwd=done, check=False)
+
+    assert told.returncode == 2
+    assert "step-000017.h5, made again, differs from before" in told.stderr
+
+
+def test_networks_of_other_versions_and_devices_are_told_with_a_warning_and_a_column(done):
+    maker = {"imp": "0.0.9", "tensorflow": "2.20.0", "keras": "3.15.0", "device": "NVIDIA H100"}
+    result = done / PLACE / "train/result.json"
+    here = files.read_json(result)["made_by"]
+    changed(result, made_by=[maker])
+    shutil.rmtree(done / TICKET)
+
+    told = imp("retrain", cwd=done)
+
+    assert "was trained with imp 0.0.9, tensorflow 2.20.0, keras 3.15.0 on NVIDIA H100, this is imp" in told.stderr
+    dense, *others = [row["made_by"] for row in listing.rows(open_run(done / "runs/digits"))]
+    assert dense == "imp 0.0.9, tensorflow 2.20.0, keras 3.15.0 on NVIDIA H100"
+    versions = f"tensorflow {here[0]['tensorflow']}, keras {here[0]['keras']}"
+    assert others == [f"imp {here[0]['imp']}, {versions} on CPU"] * 7
+    assert "7 networks were trained by other versions" in imp("report", cwd=done).stdout
+
+
+def test_a_network_that_was_changed_in_its_own_file_is_not_mixed_with_the_one_before(tmp_path):
+    (tmp_path / "mynets.py").write_text(MYNETS)
+    imp("run", *OWN, "--ranks", "1", cwd=tmp_path)
+    (tmp_path / "mynets.py").write_text(MYNETS.replace("relu", "tanh"))
+    imp("thresholds", "--quantiles", "90", cwd=tmp_path)
+
+    for command in (["retrain"], ["train", "--replicate", "2"], ["export", "--ticket", "dense", "--to", "keras"]):
+        told = imp(*command, cwd=tmp_path, check=False)
+
+        assert told.returncode == 2, told.stderr
+        assert "another network" in told.stderr.splitlines()[-1]
+    assert not list((tmp_path / "runs").rglob("q90-step-*"))
+    assert not (tmp_path / "runs/digits/replicate-2").exists()
+
+
+def test_a_journal_that_lost_its_last_rows_is_not_drawn(done):
+    path = done / TICKET / "metrics.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+
+    with pytest.raises(InputError, match=r"metrics\.jsonl lacks rows"):
+        open_results().metrics()
+
+
+def test_what_needs_no_images_needs_no_records(done, tmp_path):
+    shutil.move(done / "data", tmp_path / "elsewhere")
+    run = str(done / "runs/digits")
+    changed(done / "runs/digits/environment.json", records=str(done / "data/digits-8"))
+
+    imp("thresholds", "--run", run, "--quantiles", "70", cwd=tmp_path)
+    imp("report", "--run", run, cwd=tmp_path)
+    told = json.loads(imp("status", "--json", "--run", run, cwd=tmp_path).stdout)
+
+    assert [(line["stage"], line["done"], line["missing"]) for line in told] == [
+        ("records", 0, 1),
+        ("train", 1, 0),
+        ("thresholds", 3, 0),
+        ("retrain", 7, 2),
+    ]
+
+
+def test_a_run_knows_where_its_records_were(done, tmp_path):
+    shutil.rmtree(done / TICKET)
+    (tmp_path / "other").mkdir()
+
+    imp("retrain", "--run", str(done / "runs/digits"), cwd=tmp_path / "other")
+
+    assert (done / TICKET / "result.json").exists()
+
+
+def test_the_mask_that_a_network_is_made_from_is_the_one_of_its_table(done):
+    replicate = open_run(done / "runs/digits").replicate(1)
+    mask = replicate.masks / "q90.h5"
+    masks.save(mask, {path: ~kept for path, kept in masks.load(mask).items()}, {})
+
+    with pytest.raises(InputError, match=r"thresholds\.json was written for another q90\.h5 than the one that is there"):
+        Lineage(replicate).check(mask)

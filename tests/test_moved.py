@@ -1,0 +1,128 @@
+"""A run that is moved or begun anew while a command writes it: the command ends, and what is there now is left alone."""
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import LENET, SLOWLY, clean_environment, contents, imp
+
+from data_prep import files
+from data_prep.errors import Moved
+from lottery import journal, locks
+
+RUN = "runs/digits"
+MOMENTS = {"train": "train/metrics.jsonl", "retrain": "retrain/q50-step-000000/ticket/metrics.jsonl"}
+
+
+@pytest.fixture(params=["train", "retrain"])
+def under_way(request):
+    """The stage, its folder, and a command that is at work on it, slowly."""
+    stage = request.param
+    folder = request.getfixturevalue("prepared" if stage == "train" else "work")
+    line = [sys.executable, "-c", SLOWLY, stage, *(LENET if stage == "train" else [])]
+    process = subprocess.Popen(line, cwd=folder, env=clean_environment(), stderr=subprocess.PIPE, text=True)
+    written = folder / RUN / "replicate-1" / MOMENTS[stage]
+    while not (written.exists() and written.stat().st_size):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    yield stage, folder, process
+    process.kill()
+
+
+def everything(folder):
+    """Every file in a folder with its bytes, and every folder."""
+    return {path.relative_to(folder): path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+def ended(process):
+    """That it has ended within seconds, with a line."""
+    _, said = process.communicate(timeout=15)
+    assert process.returncode == 2, said
+    assert said.splitlines()[-1].startswith(f"imp: {RUN}"), said
+    assert "moved, removed or begun anew" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert said.count("imp: ") == 1
+
+
+def test_a_run_that_is_moved_away_is_not_made_again(under_way, trained, retrained):
+    stage, folder, process = under_way
+
+    (folder / RUN).rename(folder / "runs/moved")
+
+    ended(process)
+    assert not (folder / RUN).exists()
+    imp(stage, "--run", "runs/moved", cwd=folder)
+    whole = {"train": trained / RUN / "replicate-1/train", "retrain": retrained / RUN / "replicate-1/retrain"}[stage]
+    assert contents(folder / "runs/moved/replicate-1" / stage) == contents(whole)
+
+
+def test_a_run_that_is_begun_in_its_place_is_left_alone(under_way, retrained):
+    _, folder, process = under_way
+    shutil.copytree(retrained / RUN, folder / "runs/other")
+    for result in (folder / "runs/other").glob("replicate-1/retrain/q50*/*/result.json"):
+        result.unlink()
+    before = everything(folder / "runs/other")
+
+    (folder / RUN).rename(folder / "runs/moved")
+    (folder / "runs/other").rename(folder / RUN)
+
+    ended(process)
+    assert everything(folder / RUN) == before
+
+
+def in_another(folder, *writes):
+    """Do `writes` where `folder`, of which the lock is held, is moved away and made anew; each must raise Moved."""
+    with locks.writing(folder):
+        folder.parent.rename(folder.parent.with_name("moved"))
+        folder.mkdir(parents=True)
+        (folder / ".lock").write_text("another")
+        for write in writes:
+            with pytest.raises(Moved, match=f"{folder} was moved, removed or begun anew"):
+                write()
+        files.check_held()
+
+
+def test_nothing_is_written_once_a_folder_is_another_and_its_lock_stays(tmp_path):
+    folder = tmp_path / "run" / "train"
+    with pytest.raises(Moved):
+        in_another(
+            folder,
+            lambda: files.write_text(folder / "final.h5", ""),
+            lambda: journal.append(folder / "metrics.jsonl", {"step": 1}, ""),
+            lambda: locks.note(folder, "step 1 of 2"),
+            lambda: locks.writing(folder.with_name("masks")).__enter__(),
+        )
+
+    assert everything(tmp_path / "run") == {Path("train"): False, Path("train/.lock"): b"another"}
+
+
+def test_between_the_folders_that_a_command_writes_its_run_is_held(tmp_path):
+    run = tmp_path / "run"
+
+    with locks.staying(run):
+        with locks.writing(run / "q50"):
+            files.write_text(run / "q50/result.json", "{}")
+        run.rename(tmp_path / "moved")
+        run.mkdir()
+        with pytest.raises(Moved, match=f"{run} was moved, removed or begun anew"), locks.writing(run / "q90"):
+            pass
+        assert list(run.iterdir()) == []
+
+
+def test_what_stays_where_it_is_may_be_written_by_several_contexts(tmp_path):
+    with locks.staying(tmp_path / "run"):
+        with locks.staying(tmp_path / "run"), locks.writing(tmp_path / "run"):
+            files.write_text(tmp_path / "run/one", "1")
+        (tmp_path / "run").rename(tmp_path / "moved")
+        with pytest.raises(Moved):
+            files.check_held()
+
+
+def test_a_folder_that_was_to_stay_and_holds_nothing_goes_again(tmp_path):
+    with locks.staying(tmp_path / "runs" / "run"):
+        assert (tmp_path / "runs" / "run").is_dir()
+
+    assert list(tmp_path.iterdir()) == []

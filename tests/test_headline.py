@@ -152,7 +152,7 @@ def test_the_spread_found_says_how_often_three_replicates_find_a_match_and_how_m
     # sqrt((0.2 ** 2 + 0.28 ** 2) / 2) = 0.2433
     assert told(run)[1].endswith(
         " With the spread found (a standard deviation of 0.24 points), 3 replicates call a ticket exactly as good as dense "
-        "matching in 25% of cases; 80% takes 11."
+        "matching in 25% of cases; 80% takes 11 replicates."
     )
 
 

@@ -128,7 +128,7 @@ def _power(tickets: Sequence[Group], delta: float) -> list[str]:
         return []
     spread = math.sqrt(statistics.fmean(group.deviation**2 for group in found if group.deviation))
     count, needed = max(group.count for group in found), verdicts.replicates_needed(spread, delta)
-    enough = "" if needed and needed <= count else f"; 80% takes {needed or 'more than a million'}"
+    enough = "" if needed and needed <= count else f"; 80% takes {needed or 'more than a million'} replicates"
     return [
         f"With the spread found (a standard deviation of {spread * 100:.2f} points), {count} replicates call a ticket exactly "
         f"as good as {found[0].against} matching in {verdicts.power(count, spread, delta):.0%} of cases{enough}."

@@ -173,7 +173,8 @@ def readers() -> dict[str, Callable[[], Any]]:
     def program() -> Any:
         results = open_results("runs/run")
         weights = [(one.name, float(sum(array.sum() for array in one.weights().values()))) for one in results.networks()]
-        return weights, results.metrics().to_csv(), results.thresholds().to_csv(), results.mask(90)["fc1/kernel"].sum()
+        status = results.frame()["status"].tolist()
+        return status, weights, results.metrics().to_csv(), results.thresholds().to_csv(), results.mask(90)["fc1/kernel"].sum()
 
     def before_training() -> Any:
         jobs = checked_jobs(run())

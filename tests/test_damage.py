@@ -7,7 +7,7 @@ from helpers import ROOT, clean_environment
 
 
 def test_no_damage_is_used_in_silence_or_ends_in_a_traceback(tmp_path):
-    """Some of what the script tries; with nothing left out it takes half an hour."""
+    """Some of what the script tries; with nothing left out it takes five minutes."""
     command = [sys.executable, ROOT / "benchmarks/damage.py", "--every", "67"]
 
     told = subprocess.run(command, cwd=tmp_path, env=clean_environment(TMPDIR=str(tmp_path)), capture_output=True, text=True)

@@ -83,6 +83,19 @@ def names(run, number=1):
     return sorted(path.name for path in run.replicate(number).masks.glob("*.h5"))
 
 
+def test_a_mask_that_is_gone_is_cut_again_to_the_same_bytes():
+    run = made()
+    take(run)
+    lost = run.replicate(1).mask(Fraction(90))
+    whole = lost.read_bytes()
+    lost.unlink()
+
+    take(run, "50")
+
+    assert lost.read_bytes() == whole
+    assert listed(run) == [50, 90]
+
+
 def test_masks_that_no_table_lists_are_cut_again():
     run = made()
     take(run)

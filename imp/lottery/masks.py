@@ -88,7 +88,7 @@ class Density:
 def density(mask: Mask, state: store.State) -> Density:
     """Densities of the network `state` under `mask`, which may rank statistics too (scope `all`) but prunes none."""
     applied = trainable_part(mask, state.weights)
-    pruned = sum(kept.size - np.count_nonzero(kept) for kept in applied.values())
+    pruned = sum(kept.size - int(np.count_nonzero(kept)) for kept in applied.values())
     trainable = sum(array.size for array in state.weights.values())
     total = trainable + sum(array.size for array in state.statistics.values())
     return Density(*(1 - pruned / max(count, 1) for count in (sum(kept.size for kept in applied.values()), trainable, total)))

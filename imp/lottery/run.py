@@ -118,12 +118,15 @@ class Replicate:
     def mask(self, quantile: Fraction) -> Path:
         return self.masks / f"q{quantile_name(quantile)}.h5"
 
-    def quantiles(self) -> list[Fraction]:
-        """The quantiles whose masks there are, ascending; none before thresholds were taken."""
+    def listed_quantiles(self) -> list[Fraction]:
+        """The quantiles at which thresholds were taken, ascending."""
         if not self.thresholds.exists():
             return []
-        listed = [Fraction(str(row["quantile"])) for row in files.read_json(self.thresholds)["quantiles"]]
-        return [quantile for quantile in listed if self.mask(quantile).exists()]
+        return [Fraction(str(row["quantile"])) for row in files.read_json(self.thresholds)["quantiles"]]
+
+    def quantiles(self) -> list[Fraction]:
+        """Those of them whose masks are there: whoever wants others removes the masks."""
+        return [quantile for quantile in self.listed_quantiles() if self.mask(quantile).exists()]
 
     def origins(self) -> dict[str, str]:
         """What the dense network was made from, by content: `records` and `network`; nothing before it is trained."""

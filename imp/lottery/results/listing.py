@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from lottery import densities, environment, grids, jobs
-from lottery.jobs import GOING_ON, AnyJob
+from lottery.jobs import GOING_ON, AnyJob, Variant
 from lottery.lineage import Lineage
 from lottery.plan import Plan
 from lottery.run import Network, Run
 
 Row = dict[str, Any]
+ORDER = ("dense", *get_args(Variant))
 
 COLUMNS = (
     "replicate",
@@ -70,7 +71,9 @@ def rows(run: Run, more: Sequence[AnyJob] = ()) -> list[Row]:
         dense_row, *others = [_row(names, result) | {"folder": folders[folder]} for folder, result in results.items()]
         dense_row["density_effective"] = densities.effective_of_dense(replicate, run.recipe)
         listed += _compared([dense_row, *others])
-    return sorted(listed, key=lambda row: (row["variant"] != "dense", row["replicate"], *place(row)))
+    return sorted(
+        listed, key=lambda row: (row["variant"] != "dense", row["replicate"], *place(row), ORDER.index(row["variant"]))
+    )
 
 
 def _held(result: dict[str, Any], problem: Callable[[Path], str | None], network: Network) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def sources(run: Run) -> list[Source]:
 
 
 def _one_shot(number: int, replicate: Replicate) -> list[Source]:
-    made = replicate.quantiles()
+    made = replicate.listed_quantiles()
     rows = files.read_json(replicate.thresholds)["quantiles"] if made else []
     cut = {Fraction(str(row["quantile"])) for row in rows if row.get("disconnected")}
     return [Source(replicate.mask(quantile), number, "", 0, quantile, quantile in cut) for quantile in made]

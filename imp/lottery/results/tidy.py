@@ -88,7 +88,7 @@ def layers(run: Run, least: float) -> list[Row]:
 def _masks(run: Run, number: int) -> Iterator[tuple[str, str, masks.Mask]]:
     """Every mask of a replicate, as networks are trained under it: `oneshot` or its chain of rounds, its name, and itself."""
     replicate = run.replicate(number)
-    found = [("oneshot", f"q{quantile_name(quantile)}", replicate.mask(quantile)) for quantile in replicate.quantiles()]
+    found = [("oneshot", f"q{quantile_name(quantile)}", replicate.mask(quantile)) for quantile in replicate.listed_quantiles()]
     found += [(level.folder.parent.name, f"round {int(level.folder.name)}", level.mask) for level in replicate.levels()]
     if not found:
         return

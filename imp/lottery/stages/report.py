@@ -18,7 +18,7 @@ from lottery.results.headline import headline
 from lottery.results.listing import Row
 from lottery.results.measurements import Measurement
 from lottery.run import Run
-from lottery.tables import csv_text
+from lottery.tables import count_of, csv_text
 
 if TYPE_CHECKING:
     from lottery.results.charts import Chart
@@ -123,12 +123,14 @@ def _strangers(rows: Sequence[Row]) -> list[str]:
     dense = {row["replicate"]: row["made_by"] for row in rows if row["variant"] == "dense"}
     others = [row for row in rows if row["status"] == "done" and row["made_by"] != dense[row["replicate"]]]
     sentences = (
-        [f"{stale} networks are not of the dense network that is there, and left out: see `imp verify`."] if stale else []
+        [f"Left out, as not of the dense network that is there: {count_of(stale, 'network')} (see `imp verify`)."]
+        if stale
+        else []
     )
     if others:
         sentences.append(
-            f"{len(others)} networks were trained by other versions, or on another kind of device, than their dense network "
-            f"({others[0]['made_by']}; the column made_by of summary.csv): differences may be of that."
+            f"Trained by other versions or another kind of device than the dense network: {count_of(len(others), 'network')} "
+            f"({others[0]['made_by']}; the column made_by of summary.csv). Differences may be of that."
         )
     return sentences
 

@@ -41,9 +41,10 @@ def _replicate(run: Run, number: int, asked: Sequence[Fraction], last: int, repo
     final = replicate.snapshot(last)
     lineage = Lineage(replicate)
     table = files.read_json(replicate.thresholds) if replicate.thresholds.exists() else {}
-    for quantile in replicate.quantiles():
+    cut = replicate.quantiles()
+    for quantile in cut:
         lineage.check(replicate.mask(quantile))
-    if replicate.quantiles() != _wanted(run, asked) or table.get("collapse") != run.recipe.thresholds.collapse:
+    if cut != _wanted(run, asked) or table.get("collapse") != run.recipe.thresholds.collapse:
         with store.promised_by(replicate.dense.result):
             lineage.check(final)
             state = store.load_state(final, slots=False)
@@ -73,8 +74,9 @@ def _lines(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _wanted(run: Run, asked: Sequence[Fraction]) -> list[Fraction]:
-    """The quantiles asked for, and those that any replicate has masks of: a grid is only ever widened, and for all."""
-    made = {quantile for replicate in run.replicates() for quantile in replicate.quantiles()}
+    """The quantiles asked for, and those at which any replicate was thresholded: a grid is only ever widened, and for all. One
+    of which all masks were removed begins anew."""
+    made = {quantile for replicate in run.replicates() if replicate.quantiles() for quantile in replicate.listed_quantiles()}
     return sorted(made | set(asked))
 
 
@@ -90,11 +92,11 @@ def _write(
 ) -> dict[str, Any]:
     settings = run.recipe.thresholds
     rankings = [ranking.rank(part) for part in ranking.parted(weights, settings.layerwise)]
-    topology, listed = densities.topology_of(replicate), replicate.quantiles()  # those listed were found to hold
+    topology, cut = densities.topology_of(replicate), replicate.quantiles()  # these were found to hold
     rows = []
     for quantile in quantiles:
         mask = _mask(rankings, quantile)
-        if quantile not in listed:
+        if quantile not in cut:
             masks.save(replicate.mask(quantile), mask, {"quantile": grids.quantile_name(quantile), "step": state.step})
         rows.append(
             {**_row(quantile, rankings, mask, settings.layerwise), **densities.figures(mask, state, run.recipe, topology)}

@@ -30,26 +30,24 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError, one_line
+from lottery.fanout.tasks import WHOLE
 from lottery.progress import Reporter
-from lottery.results import curves, grouping, listing, tidy
-from lottery.results.contrasts import contrasts
+from lottery.results import contrasts, following, grouping, tidy
+from lottery.results.compare import compare
+from lottery.results.explore import course
 from lottery.results.headline import headline
 from lottery.results.reader import open_results
-from lottery.run import open_run
-from lottery.stages.compare import compare
-from lottery.stages.dispatch import _Campaign
-from lottery.stages.explore import course
-from lottery.stages.retrain import checked_jobs
-from lottery.stages.status import status
+from lottery.results.status import status
+from lottery.results.verify import verify
+from lottery.rundir.run import EVERYTHING, open_run
+from lottery.stages.retrain import _HandOut
 from lottery.stages.thresholds import thresholds
-from lottery.stages.verify import verify
 
 SECONDS = 60
 FAULTS = ("silent", "traceback", "hang")
 QUIET = Reporter(quiet=True)
 RECIPE = """
 name = "run"
-pruning = ["oneshot", "rounds"]
 [data]
 size = 8
 crop = 0
@@ -58,13 +56,13 @@ name = "lenet_300_100"
 [train]
 epochs = 3
 snapshots = "0,10it,1ep"
-[thresholds]
+[families.oneshot]
 quantiles = "36,90"
-[retrain]
 rewind = "0,1ep"
-control_quantiles = "90"
-[rounds]
-levels = 2
+controls = ["reinit", "shuffle"]
+controls_at = "90"
+[families.rounds]
+rounds = 2
 controls = []
 """
 
@@ -82,16 +80,17 @@ def make_run(folder: Path) -> None:
 def kinds(folder: Path) -> list[Path]:
     """A file of each kind, and a second one of those that there are several of, by name inside `folder`."""
     run, one = Path("runs/run"), Path("runs/run/replicate-1")
-    dense, ticket, control = one / "train", one / "retrain/q90-step-000017/ticket", one / "retrain/q90-step-000017/shuffle"
-    chain = one / "rounds/weights-step-000000"
-    networks = [dense, ticket, control, chain / "01/ticket", chain / "02/ticket"]
+    dense, shot, chain = one / "train", one / "oneshot", one / "rounds"
+    networks = [dense, *(shot / f"q90-step-000017/{variant}" for variant in ("ticket", "shuffle"))]
+    networks += [chain / f"round-{number:02d}-step-000000/ticket" for number in (1, 2)]
     found = [Path("data/digits-8/manifest.json"), Path("data/digits-8/train-00000.tfrecord")]
-    found += [run / "recipe.toml", run / "environment.json", one / "thresholds.json", dense / "topology.json"]
+    found += [run / "recipe.toml", run / "environment.json", dense / "topology.json", networks[2] / "mask.h5"]
     found += [network / name for network in networks for name in ("result.json", "metrics.jsonl", "made_with.json")]
     found += [network / "final.h5" for network in networks[1:]]
     found += [dense / f"snapshots/step-{step:06d}.h5" for step in (0, 17, 51)]
-    found += [one / "masks" / name for name in ("q36.h5", "q90.h5", "made_with.json")]
-    found += [chain / level / name for level in ("01", "02") for name in ("mask.h5", "round.json", "made_with.json")]
+    masks = [shot / "masks/q36", shot / "masks/q90", *(chain / f"masks/round-{number:02d}-step-000000" for number in (1, 2))]
+    found += [mask.with_suffix(suffix) for mask in masks for suffix in (".h5", ".json")]
+    found += [family / "masks/made_with.json" for family in (shot, chain)]
     assert all((folder / name).is_file() for name in found), [name for name in found if not (folder / name).is_file()]
     return found
 
@@ -165,10 +164,12 @@ def readers() -> dict[str, Callable[[], Any]]:
         return open_run(Path("runs/run"), must_exist=True)
 
     def report() -> Any:
-        rows = listing.rows(run())
-        groups = grouping.groups(rows, run().recipe.delta)
-        charts = curves.read(run()), tidy.courses(run(), rows), tidy.layers(run(), 0.001), tidy.magnitudes(run())
-        return rows, groups, contrasts(rows), headline(groups, run(), rows), run().environment(), charts
+        rows = following.rows(run())
+        groups = grouping.groups(run(), rows)
+        drawn = tidy.Findings(run(), rows, groups)
+        charts = drawn.accuracies, drawn.layers, drawn.magnitudes, drawn.thresholds, drawn.courses, drawn.training
+        tables = [table.to_csv() for table in (rows, groups, contrasts.contrasts(run(), rows))]
+        return tables, headline(groups, run(), rows), run().environment(), charts
 
     def program() -> Any:
         results = open_results("runs/run")
@@ -177,8 +178,7 @@ def readers() -> dict[str, Callable[[], Any]]:
         return status, weights, results.metrics().to_csv(), results.thresholds().to_csv(), results.mask(90)["fc1/kernel"].sum()
 
     def before_training() -> Any:
-        jobs = checked_jobs(run())
-        return _Campaign(run(), run().plan(), QUIET).begin(jobs), thresholds(run(), QUIET)
+        return _HandOut(run(), run().plan(), QUIET, EVERYTHING, WHOLE).begin(), thresholds(run(), QUIET, EVERYTHING)
 
     return {
         "report": report,
@@ -226,7 +226,7 @@ def outcome(folder: Path, whole: dict[str, tuple[str, str]]) -> tuple[str, str]:
 
 def _left_out(said: str) -> int:
     """How many networks an answer says that it goes without."""
-    return len(re.findall("'missing'|'stale'", said)) + sum(map(int, re.findall(r"missing=(\d+)", said)))
+    return len(re.findall("[,'](?:missing|stale)[,']", said)) + sum(map(int, re.findall(r"missing=(\d+)", said)))
 
 
 def _verified(place: Path) -> list[Any]:

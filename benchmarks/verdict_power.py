@@ -1,4 +1,5 @@
-"""How often verdicts are right: power and error of `lottery.verdicts`, simulated, as the Markdown tables of docs/verdicts.md.
+"""How often verdicts are right: power and error of `lottery.results.verdicts`, simulated, as the Markdown tables of
+docs/verdicts.md.
 
     python benchmarks/verdict_power.py
 
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lottery import verdicts
+from lottery.results import verdicts
 
 DELTA = 0.2  # points, as all figures here
 SPREADS = (0.1, 0.2, 0.3, 0.5)

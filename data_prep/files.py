@@ -106,18 +106,21 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """What `write_json` wrote. Raises InputError with the file's name when a byte of it has changed since."""
+    return _sealed(path)[0]
+
+
+def json_seal(path: Path) -> str:
+    """The sha256 in a JSON file that `write_json` wrote. Raises InputError as `read_json` does."""
+    return _sealed(path)[1]
+
+
+def _sealed(path: Path) -> tuple[dict[str, Any], str]:
     content = path.read_bytes()
     seal = _SEALED.match(content)
     if not seal or sha256(path.name.encode() + content.replace(seal[1], _BLANK.encode(), 1)) != seal[1].decode():
         problem = "its sha256 differs" if seal else "it has no sha256, as earlier versions wrote none"
         raise InputError(f"{path} is damaged or was changed by hand ({problem}): remove it and run its stage again")
-    return {key: value for key, value in json.loads(content).items() if key != "sha256"}
-
-
-def json_seal(path: Path) -> str:
-    """The sha256 in a JSON file that `write_json` wrote. Raises InputError as `read_json` does."""
-    read_json(path)
-    return str(json.loads(path.read_bytes())["sha256"])
+    return {key: value for key, value in json.loads(content).items() if key != "sha256"}, seal[1].decode()
 
 
 def remove_stale(folder: Path) -> None:

@@ -4,12 +4,14 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from queue import SimpleQueue
+from types import ModuleType
 from typing import Any
 
 from data_prep.errors import InputError
@@ -49,7 +51,8 @@ def _made(pool: ProcessPoolExecutor, tasks: Sequence[Task], at_once: int) -> Ite
     waiting = 0
     for task in tasks:
         loaded = task.loaded()
-        with _signals_held():  # so that the pool's locks are never left held; its workers inherit that until they are ready
+        # Signals, so that the pool's locks are never left held; its workers inherit that until they are ready.
+        with _signals_held(), _script_hidden():
             pool.submit(make, loaded).add_done_callback(ended.put)
         waiting += 1
         if waiting == at_once:
@@ -80,6 +83,16 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for one in came:
             signal.raise_signal(one)
+
+
+@contextlib.contextmanager
+def _script_hidden() -> Iterator[None]:
+    """Within, processes are spawned that do not run this one's script from its top, which would have the set prepared again."""
+    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _start() -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -50,11 +49,6 @@ class Settings:
     @property
     def shape(self) -> records.Shape:
         return self.size, self.size, self.channels
-
-    def recorded(self) -> dict[str, Any]:
-        """As a manifest has them: three channels go unsaid there, as they did before there were others."""
-        values = dataclasses.asdict(self)
-        return {key: value for key, value in values.items() if (key, value) != ("channels", 3)}
 
     def folder(self, root: Path) -> Path:
         """Where the set lies under `root`: `digits-32`, `tfds-mnist-28-grey`, `folder-photos-64-first10`."""
@@ -174,7 +168,7 @@ def plan(settings: Settings, source: Source, folder: Path) -> Planned:
             shard = records.shard_name(name, number)
             tasks.append(Task(folder, shard, name, settings.shape, split.part(part), split.labels[part]))
     fingerprints = [split.fingerprint for split in (source.train, source.test) if split]
-    begun = {"made_with": settings.recorded(), "made_by": _versions(), "source": fingerprints}
+    begun = {"made_with": dataclasses.asdict(settings), "made_by": _versions(), "source": fingerprints}
     return Planned(tasks, classes, begun)
 
 
@@ -226,9 +220,8 @@ def _begin(folder: Path, begun: dict[str, Any]) -> None:
     note = folder / _BEGUN
     if note.exists():
         before = files.read_json(note)
-        if before.get("made_with"):
-            _check_settings(folder, before["made_with"], Settings(**begun["made_with"]))
-        if before == json.loads(json.dumps(begun)):
+        _check_settings(folder, before["made_with"], Settings(**begun["made_with"]))
+        if before == begun:
             return
     shards.forget(folder)
     files.write_json(note, begun)
@@ -281,7 +274,13 @@ def _manifest(settings: Settings, planned: Planned, made: Sequence[Made]) -> rec
         if not any(shard.split == split for shard in kept):
             raise InputError(f"no image of the {split} split of {settings.source} can be decoded")
     return records.Manifest(
-        settings.shape, planned.classes, kept, settings.recorded(), planned.begun["made_by"], bad, planned.begun["source"]
+        settings.shape,
+        planned.classes,
+        kept,
+        dataclasses.asdict(settings),
+        planned.begun["made_by"],
+        bad,
+        planned.begun["source"],
     )
 
 

@@ -13,11 +13,12 @@ because feeding is then limited by memory and not by parsing (framing and checks
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,6 @@ class Manifest:
     source: list[str] = dataclasses.field(default_factory=list)
 
     def shards_of(self, split: str) -> list[Shard]:
-        """Raises InputError for a split that there is not."""
-        if split not in SPLITS:
-            raise InputError(f"there is no split {split!r}: there are {', '.join(SPLITS)}")
         return [shard for shard in self.shards if shard.split == split]
 
     @property
@@ -119,24 +117,15 @@ def image_bytes(shape: Shape) -> int:
 def write_shard(path: Path, split: str, examples: Iterable[Example]) -> Shard:
     """Write images (uint8, [height, width, channels]) and their labels as one shard, whole or not at all."""
     count, size, digest = 0, 0, hashlib.sha256()
+    remaining = iter(examples)
     with files.replacing(path) as temporary, open(temporary, "wb") as file:
-        for block in _batched(examples, BLOCK):
+        while block := list(itertools.islice(remaining, BLOCK)):
             labels = np.array([label for _, label in block], LABEL)
             record = _frame(labels.tobytes() + np.stack([image for image, _ in block]).tobytes())
             file.write(record)
             digest.update(record)
             count, size = count + len(block), size + len(record)
     return Shard(path.name, split, count, size, digest.hexdigest())
-
-
-def write_split(folder: Path, split: str, images: np.ndarray, labels: np.ndarray) -> list[Shard]:
-    """Write `images` (uint8, [n, height, width, channels]) and `labels` (integers, [n]) as the shards of one split."""
-    step = images_per_shard(images.shape[1:])
-    examples = list(zip(images, labels, strict=True))
-    return [
-        write_shard(folder / shard_name(split, number), split, examples[start : start + step])
-        for number, start in enumerate(range(0, len(examples), step))
-    ]
 
 
 def shard_name(split: str, number: int) -> str:
@@ -165,25 +154,13 @@ def read_block(block: Block, images: np.ndarray, labels: np.ndarray) -> None:
     """
     crc = bytearray(_CRC.size)
     try:
-        descriptor = os.open(block.path, os.O_RDONLY)
+        with open(block.path, "rb") as file:
+            file.seek(block.offset)
+            read = sum(file.readinto(part) for part in (labels.data, images.data, crc))
     except FileNotFoundError:
         raise InputError(f"{block.path} is missing: {remedy(block.path.parent, 'run')}") from None
-    try:
-        got = 0
-        for part in (labels.data, images.data, crc):
-            got += _fill(descriptor, part, block.offset + got)
-    finally:
-        os.close(descriptor)
-    if got != labels.nbytes + images.nbytes + _CRC.size or crc != _masked(crc32c.extend(crc32c.value(labels), images)):
+    if read != labels.nbytes + images.nbytes + _CRC.size or crc != _masked(crc32c.extend(crc32c.value(labels), images)):
         raise InputError(f"{block.path} is damaged (a checksum differs): {remedy(block.path.parent)}")
-
-
-def _fill(descriptor: int, part: memoryview | bytearray, offset: int) -> int:
-    """Read into `part` what a file holds from `offset` on; how many bytes that were. One system call reads 2 GB at most."""
-    view, got = memoryview(part).cast("B"), 0
-    while got < len(view) and (more := os.preadv(descriptor, [view[got:]], offset + got)):
-        got += more
-    return got
 
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
@@ -228,18 +205,8 @@ def read_split(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    content = {
-        "format": FORMAT,
-        "shape": manifest.shape,
-        "block": BLOCK,
-        "classes": manifest.classes,
-        "splits": {split: manifest.count(split) for split in SPLITS},
-        "made_with": manifest.made_with,
-        "made_by": manifest.made_by,
-        "source": manifest.source,
-        "bad": [dataclasses.asdict(bad) for bad in manifest.bad],
-        "shards": [dataclasses.asdict(shard) for shard in manifest.shards],
-    }
+    splits = {split: manifest.count(split) for split in SPLITS}
+    content = {"format": FORMAT, "block": BLOCK, "splits": splits, **dataclasses.asdict(manifest)}
     files.write_json(folder / MANIFEST, content)
 
 
@@ -271,17 +238,6 @@ def read_manifest(folder: Path) -> Manifest:
 
 def remedy(folder: Path, how: str = "remove it and run") -> str:
     return f"{how} `imp prepare --records {folder}`"
-
-
-def _batched(examples: Iterable[Example], count: int) -> Iterator[Sequence[Example]]:
-    block: list[Example] = []
-    for example in examples:
-        block.append(example)
-        if len(block) == count:
-            yield block
-            block = []
-    if block:
-        yield block
 
 
 def _frame(payload: bytes) -> bytes:

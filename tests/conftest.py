@@ -3,7 +3,7 @@ import shutil
 import signal
 
 import pytest
-from helpers import LENET, ROOT, imp, tiny_set
+from helpers import LENET, ROOT, imp, imp_here, set_up_devices, tiny_set
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C, and so would all it starts
@@ -12,10 +12,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 @pytest.fixture(scope="session")
 def tensorflow():
     """TensorFlow with four logical CPU devices and everything deterministic, as the engine sets it up."""
-    from lottery.engine.devices import set_up_tensorflow
-    from lottery.recipe import Train
-
-    set_up_tensorflow(Train(devices=4))
+    set_up_devices()
     import tensorflow
 
     return tensorflow
@@ -40,9 +37,9 @@ def smoke(tmp_path_factory):
 def trained(tmp_path_factory):
     """A folder with a run of lenet as far as its masks."""
     folder = tmp_path_factory.mktemp("trained")
-    imp("prepare", *LENET, cwd=folder)
-    imp("train", cwd=folder)
-    imp("thresholds", cwd=folder)
+    imp_here("prepare", *LENET, cwd=folder)
+    imp_here("train", cwd=folder)
+    imp_here("thresholds", cwd=folder)
     return folder
 
 
@@ -51,7 +48,7 @@ def retrained(trained, tmp_path_factory):
     """The same, every pair trained by one process."""
     folder = tmp_path_factory.mktemp("retrained") / "work"
     shutil.copytree(trained, folder, symlinks=True)
-    imp("retrain", cwd=folder)
+    imp_here("retrain", cwd=folder)
     return folder
 
 
@@ -83,3 +80,21 @@ def uneven(tmp_path_factory):
     """1,311 training images in shards of 600: blocks of 250, 250, 100, 250, 250, 100, 111."""
     folder = tmp_path_factory.mktemp("records")
     return folder, tiny_set(folder, train=1311, others=411, per_shard=600)
+
+
+@pytest.fixture
+def in_process(tensorflow, monkeypatch):
+    """Measurements measure in this process, instead of in others, in which TensorFlow would take seconds to start; runs are
+    short."""
+    from lottery.bench import timing
+    from lottery.bench.process import Process
+    from lottery.engine import assembly, devices
+
+    def names(train, cores=None):
+        return [f"CPU:{index}" for index in range(train.devices or 1)]
+
+    for module in (devices, assembly):
+        monkeypatch.setattr(module, "set_up_tensorflow", names)
+    monkeypatch.setattr(Process, "call", lambda self, function, **arguments: function(**arguments))
+    monkeypatch.setattr(timing, "RUN_SECONDS", 1e-3)
+    monkeypatch.setattr(timing, "COPY_BYTES", 1 << 22)

@@ -1,81 +1,125 @@
-"""Hand-made runs, for tests of what is read off results: a recipe, and tables (result.json, ...) as the stages write them."""
+"""Hand-made runs, for tests of what reads results: a recipe, and records (result.json, ...) as the stages write them."""
 
 from fractions import Fraction
 
-from helpers import changed
+import numpy as np
 
-from data_prep import files
-from lottery import recipe
-from lottery.grids import parse_quantiles
-from lottery.identity import place
-from lottery.jobs import Chain, Job, Round
-from lottery.lineage import seals
-from lottery.run import Run
+from lottery.experiment import reading
+from lottery.experiment.graph import Mask, Snapshot, Ticket
+from lottery.experiment.grids import parse_quantiles, quantile_label, round_label
+from lottery.pruning.densities import Density, Kept, Layer
+from lottery.rundir import records, store
+from lottery.rundir.lineage import seals
+from lottery.rundir.records import Figures, MaskRecord, Result, Scores, Timing
+from lottery.rundir.run import Run
 
 STEPS = 900  # 20 epochs of 45 steps
 ORIGINS = {"records": "0" * 64, "network": "f" * 64}
 MAKER = {"imp": "0.1.0", "tensorflow": "2.21.0", "keras": "3.15.1", "device": "CPU"}
 
 
-def planned(quantiles="60", rewind="1ep", replicates=3, controls=(), control_quantiles="90", rounds=None):
-    """A recipe whose grid of tickets is `quantiles` x `rewind`; `rounds` is its table of that
-    name, and without it there is no pruning in rounds; with `quantiles` empty there is no other."""
-    return recipe.resolve(
+def planned(quantiles="60", rewind="1ep", replicates=3, controls=(), controls_at="90", rounds=None, **more):
+    """A recipe of the family `oneshot`, whose grid of tickets is `quantiles` x `rewind` (none where that is empty), of a family
+    for each method of `rounds`, called like it, with that table, and of the families `more`."""
+    one_shot = {"quantiles": quantiles, "rewind": rewind, "controls": list(controls), "controls_at": controls_at}
+    families = {"oneshot": one_shot} if quantiles else {}
+    table = {"controls": [], **(rounds or {})}
+    for method in table.pop("methods", ["weights"]) if rounds else ():
+        families[method] = {"rounds": 1, "rewind": "1ep", "method": method, **table}
+    return reading.resolve(
         {
             "replicates": replicates,
             "delta": 0.002,
-            "pruning": ["oneshot"] * bool(quantiles) + ["rounds"] * bool(rounds),
             "train": {"epochs": 20, "snapshots": "0,10it,1ep,2ep"},
-            "thresholds": {"quantiles": quantiles or "60"},
-            "retrain": {"rewind": rewind, "controls": list(controls), "control_quantiles": control_quantiles},
-            "rounds": {"controls": [], **(rounds or {})},
+            "families": {**families, **more},
         }
     )
 
 
-def write(network, accuracy=None, status="done", first_step=0, early=None, **more):
-    """A result.json as the engine writes it; test accuracy is validation accuracy less a point. `early`: the step of least
-    validation loss and the test accuracy there."""
-    figures = {}
-    if accuracy is not None:
-        figures = {
-            "validation_accuracy": accuracy,
-            "validation_loss": 0.5,
-            "test_accuracy": accuracy - 0.01,
-            "test_loss": 0.6,
-            "train_loss": 0.1,
-        }
-    epochs = (STEPS - first_step) / 45
-    origin = {"folder": place(network.folder), "outputs": {}, "made_from": ORIGINS, "made_by": [MAKER]}
-    result = {"status": status, "first_step": first_step, "epochs": epochs, "timing": {"seconds": 12.0}, **origin, **more}
-    if status == "done":
-        step, reached = early or (450, figures["test_accuracy"])
-        least = {"step": step, **figures, "test_accuracy": reached}
-        result |= {"step": STEPS, "final": figures, "least_validation_loss": least}
-    if network.folder.name == "train":
-        result = {"steps_per_epoch": 45, **result}
-    files.write_json(network.result, result)
+def figures(accuracy, step=STEPS):
+    """Test accuracy is validation accuracy less a point."""
+    losses = {"train_loss": 0.1, "validation_loss": 0.5, "test_loss": 0.6}
+    return Figures(step=step, validation_accuracy=accuracy, test_accuracy=accuracy - 0.01, **losses)
 
 
-def write_table(replicate, path, outputs=(), made_from=(), origins=ORIGINS, **content):
-    """A table of `replicate` that stands for the files `outputs`, made from the files `made_from`, as the stages write it."""
-    chain = {"outputs": seals(replicate.folder, outputs), "made_from": origins | seals(replicate.folder, made_from)}
-    own = {} if path == replicate.thresholds else {"folder": place(path.parent)}
-    files.write_json(path, {**own, **content, **chain})
+def kept(share, effective=None, collapsed=(), disconnected=False):
+    """What a mask keeps that keeps this share of the weights, and nothing of the variables `collapsed`."""
+    layers = {path: Layer(1000, 0 if path in collapsed else 500) for path in ("fc1/kernel", "fc2/kernel")}
+    return Kept(Density(share, share + 0.01, share + 0.02, effective), layers, disconnected)
+
+
+def write(network, accuracy=None, status="done", first_step=0, early=None, origins=ORIGINS, **more):
+    """A result.json as the engine writes it. `early`: the step of least validation loss and the test accuracy there."""
+    more = {"replicate": 1, "epochs": (STEPS - first_step) / 45, "made_by": [MAKER], "timing": Timing(seconds=12.0), **more}
+    result = Result(status=status, first_step=first_step, steps_per_epoch=45, made_from=origins, **more)
+    if status == "done" and accuracy is not None:
+        final = figures(accuracy)
+        step, reached = early or (450, final.test_accuracy)
+        least = final.model_copy(update={"step": step, "test_accuracy": reached})
+        result = result.model_copy(update={"step": STEPS, "final": final, "least_validation_loss": least})
+    records.write(network.result, result)
+
+
+def write_result(replicate, network, outputs=(), made_from=(), origins=ORIGINS, **more):
+    """A result of `replicate` that stands for the files `outputs`, made from the files `made_from`."""
+    chained = {"outputs": seals(replicate.folder, outputs), "made_from": origins | seals(replicate.folder, made_from)}
+    known = {"status": "done", "replicate": _number(replicate), "steps_per_epoch": 45, "epochs": 20.0, "made_by": [MAKER]}
+    records.write(network.result, Result(**{**known, **chained, **more}))
+
+
+def write_mask(replicate, family, label, mask, rewind_step=None, rate=None, made_from=(), origins=(), **more):
+    """A mask as a stage cuts it, with its record; `label` is `q90` or `round-03`."""
+    number = float(label.removeprefix("q").removeprefix("round-"))
+    rounds = label.startswith("round")
+    graph_mask = Mask(_number(replicate), family, label, rewind_step, 0, Fraction(0), Snapshot(_number(replicate), 0), None)
+    files = replicate.mask(graph_mask)
+    store.save_mask(files.mask, mask, {})
+    size, left = sum(bits.size for bits in mask.values()), sum(int(np.count_nonzero(bits)) for bits in mask.values())
+    layers = {path: Layer(bits.size, int(np.count_nonzero(bits))) for path, bits in mask.items()}
+    share = left / max(size, 1)
+    found = {
+        "outputs": seals(replicate.folder, [files.mask]),
+        "made_from": dict(origins) | seals(replicate.folder, made_from),
+        "replicate": _number(replicate),
+        "family": family,
+        "mask": label,
+        "round": int(number) if rounds else 1,
+        "rewind_step": rewind_step,
+        "rate": rate if rate is not None else 20.0 if rounds else number,
+        "step": STEPS,
+        "scores": Scores(count=size, min=0.0, max=1.0, mean=0.5),
+        "threshold": 0.01,
+        "pruned": size - left,
+        "remaining": left,
+        "layers": {},
+        "kept": Kept(Density(share, share, share, None), layers, more.pop("disconnected", None)),
+    }
+    records.write(files.table, MaskRecord(**{**found, **more}))
+    return files
+
+
+def _number(replicate):
+    return int(replicate.folder.name.removeprefix("replicate-"))
 
 
 def finished(replicate, step, **more):
     """The result of a dense network that was trained for `step` steps of 45 an epoch; it stands for the snapshots that there
     are, and for the topology."""
     there = [*map(replicate.snapshot, replicate.snapshot_steps()), *replicate.dense.folder.glob("topology.json")]
-    found = {"status": "done", "step": step, "steps_per_epoch": 45, "made_by": [MAKER], "timing": {}, **more}
-    write_table(replicate, replicate.dense.result, there, **found)
+    write_result(replicate, replicate.dense, there, **{"step": step, "final": figures(0.9, step), **more})
 
 
 def relist(replicate, path):
-    """Let the table that stands for the file at `path` be about the one that is there now."""
-    listed = replicate.table_of(path)
-    changed(listed, outputs=files.read_json(listed)["outputs"] | seals(replicate.folder, [path]))
+    """Let the record that stands for the file at `path` be about the one that is there now."""
+    table = replicate.table_of(path)
+    kind = MaskRecord if table.parent.name == "masks" else Result
+    amend(table, outputs=records.read(table, kind).outputs | seals(replicate.folder, [path]))
+
+
+def amend(table, **values):
+    """Put other values into a record."""
+    kind = MaskRecord if table.parent.name == "masks" else Result
+    records.write(table, kind.model_validate({**dict(records.read(table, kind)), **values}))
 
 
 def dense(run, *accuracies, **more):
@@ -92,30 +136,66 @@ def three_replicates(tmp_path):
 
 def one_chain(tmp_path):
     """A run of one replicate, two rounds of `lr` from 1ep, and nothing one-shot."""
-    run = Run(tmp_path / "one", planned("", replicates=1, rounds={"levels": 2, "rewind": "1ep", "methods": ["lr"]}))
+    run = Run(tmp_path / "one", planned("", replicates=1, rounds={"rounds": 2, "rewind": "1ep", "methods": ["lr"]}))
     dense(run, 0.90)
     return run
 
 
-def ticket(run, replicate, quantile, accuracy=None, step=45, variant="ticket", status="done", **more):
-    """A one-shot network of `run`, without an effective density, as results were before there was one."""
-    job = Job(replicate, parse_quantiles(quantile)[0], step, variant)
-    kept = 1 - float(quantile) / 100
+def place_of(run, replicate, family, label, rewind, variant, chain=None):
+    """The files of a network."""
+    mask = Mask(replicate, family, label, chain, 0, Fraction(0), Snapshot(replicate, STEPS), None)
+    return run.network(Ticket(mask, rewind, variant, 0, None))
+
+
+def ticket(run, replicate, quantile, accuracy=None, step=45, variant="ticket", status="done", family="oneshot", **more):
+    """A network of one shot in a run."""
+    label = quantile_label(parse_quantiles(quantile)[0])
+    share = 1.0 if variant == "extended" else 1 - float(quantile) / 100
+    _write(run, replicate, family, label, 1, accuracy, step, variant, status, share, None, **more)
+
+
+def in_round(run, replicate, family, number, accuracy=None, step=45, variant="ticket", status="done", **more):
+    """A network of a round; every round keeps half of what the one before left."""
+    share = 1.0 if variant == "extended" else 0.5**number
+    _write(run, replicate, family, round_label(number), number, accuracy, step, variant, status, share, share * 0.9, **more)
+
+
+def _write(
+    run,
+    replicate,
+    family,
+    label,
+    round_,
+    accuracy,
+    step,
+    variant,
+    status,
+    share,
+    effective,
+    collapsed=(),
+    disconnected=False,
+    **more,
+):
+    chain = step if label.startswith("round") else None
+    table = run.recipe.families[family]
     if status == "done":
-        more = {"density": {"prunable": kept, "trainable": kept + 0.01, "total": kept + 0.02}, **more}
-    write(run.network(job), accuracy, status, step, quantile=float(quantile), variant=variant, replicate=replicate, **more)
+        more = {"kept": kept(share, effective, collapsed, disconnected), **more}
+    fresh = variant in table.fresh_controls
+    known = {"family": family, "method": table.method, "mask": label, "round": round_, "rewind_step": step}
+    network = place_of(run, replicate, family, label, step, variant, chain)
+    write(network, accuracy, status, 0 if fresh else step, replicate=replicate, variant=variant, **known, **more)
 
 
-def all_replicates(run, quantile, difference, step=45, variant="ticket"):
+def all_replicates(run, quantile, difference, step=45, variant="ticket", family="oneshot"):
     """One-shot networks of a run whose dense networks reach 90, 91 and 92 %: `difference` above their own, on the average."""
     for number, accuracy in enumerate(accuracies(difference, variant), 1):
-        ticket(run, number, quantile, accuracy, step, variant)
+        ticket(run, number, quantile, accuracy, step, variant, family=family)
 
 
-def in_rounds(run, method, level, difference, variant="ticket", step=45):
+def in_rounds(run, family, number, difference, variant="ticket", step=45):
     """The same in a round."""
-    for number, accuracy in enumerate(accuracies(difference, variant), 1):
-        in_round(run, number, method, level, accuracy, step, variant)
+    for replicate, accuracy in enumerate(accuracies(difference, variant), 1):
+        in_round(run, replicate, family, number, accuracy, step, variant)
 
 
 def accuracies(difference, variant):
@@ -123,14 +203,3 @@ def accuracies(difference, variant):
     one side for a ticket and to the other for what is compared with it."""
     spread = 3e-9 if variant == "ticket" else -3e-9
     return [0.90 + difference - spread, 0.91 + difference, 0.92 + difference + spread]
-
-
-def in_round(run, replicate, method, level, accuracy=None, step=45, variant="ticket", status="done", **more):
-    """A network of a round; every round keeps half of what the one before left."""
-    job = Round(Chain(replicate, method, step), level, variant)
-    kept = 1.0 if variant == "extended" else float(Fraction(1, 2**level))
-    if status == "done":
-        density = dict.fromkeys(("prunable", "trainable", "total"), kept)
-        more = {"density": {**density, "effective": kept * 0.9}, "collapsed": [], "disconnected": False, **more}
-    place = {"quantile": None, "method": method, "level": level, "rewind_step": step}
-    write(run.network(job), accuracy, status, job.step, variant=variant, replicate=replicate, **place, **more)

@@ -1,5 +1,7 @@
 """What several test files need: small networks, and the command line as a user types it."""
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -8,12 +10,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from data_prep import files, records
-from lottery import journal
-from lottery.recipe import Model
+from lottery import cli
+from lottery.experiment.recipe import Model, Train
+from lottery.fanout import launcher
+from lottery.rundir import identity, journal
 
 ROOT = Path(__file__).parents[1]
 IMP = Path(sys.executable).with_name("imp")
@@ -21,18 +26,22 @@ IMP = Path(sys.executable).with_name("imp")
 # What launchers of MPI ranks say: a test that plays one starts without.
 LAUNCHER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
+# Commands that start TensorFlow.
+TRAINING = ("train", "retrain", "rounds", "run")
+
 # A network of which a whole training takes a second, most of it TensorFlow's start.
 LENET = [
     *("--set", "model.name=lenet_300_100", "--set", "data.size=8", "--set", "data.crop=0", "--set", "train.epochs=3"),
-    *("--set", "train.snapshots=0,10it,1ep", "--set", "retrain.rewind=0,1ep", "--set", "thresholds.quantiles=50,90"),
-    *("--set", "retrain.control_quantiles=90", "--set", "train.checkpoint_seconds=0"),
-    *("--set", "train.checkpoint_share=1"),
+    *("--set", "train.snapshots=0,10it,1ep", "--set", "families.oneshot.rewind=0,1ep"),
+    *("--set", "families.oneshot.quantiles=50,90", "--set", "families.oneshot.controls_at=90"),
+    *("--set", "train.checkpoint_seconds=0", "--set", "train.checkpoint_share=1"),
 ]
 
 # The command line with every training one step a call, each as long as a signal needs to come in between.
 SLOWLY = """
 import time
-from lottery import cli, start
+from lottery import cli
+from lottery.engine import start
 start.start_tensorflow()
 from lottery.engine import loop
 loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.03)
@@ -61,12 +70,27 @@ def tiny_set(
         images = rng.integers(0, 60, (count, size, size, channels)).astype(np.uint8)
         for index, label in enumerate(labels):
             images[index, 2 * label : 2 * label + 2] += 150
-        for number, start in enumerate(range(0, count, per_shard or count)):
-            examples = zip(*(values[start : start + (per_shard or count)] for values in (images, labels)), strict=True)
-            shards.append(records.write_shard(folder / records.shard_name(split, number), split, examples))
+        shards += write_split(folder, split, images, labels, per_shard or count)
     manifest = records.Manifest((size, size, channels), [str(label) for label in range(classes)], shards, {})
     records.write_manifest(folder, manifest)
     return manifest
+
+
+def write_split(
+    folder: Path, split: str, images: np.ndarray, labels: np.ndarray, per_shard: int | None = None
+) -> list[records.Shard]:
+    """The shards of one split: images (uint8, [n, height, width, channels]) and labels (integers, [n])."""
+    step = per_shard or records.images_per_shard(images.shape[1:])
+    examples = list(zip(images, labels, strict=True))
+    return [
+        records.write_shard(folder / records.shard_name(split, number), split, examples[start : start + step])
+        for number, start in enumerate(range(0, len(examples), step))
+    ]
+
+
+def settings(*values: str) -> list[str]:
+    """`--set` before each of them."""
+    return [part for value in values for part in ("--set", value)]
 
 
 def imp(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -75,6 +99,40 @@ def imp(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> s
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def imp_here(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which takes no seconds to start: for what needs no process to end. What trains has the
+    TensorFlow of the fixture `tensorflow`."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.ExitStack() as stack:
+        if arguments[0] in TRAINING:
+            stack.enter_context(mock.patch("lottery.engine.assembly.set_up_tensorflow", _set_up_before))
+        stack.enter_context(contextlib.chdir(cwd))
+        stack.enter_context(mock.patch.dict(os.environ, clean_environment(**environment), clear=True))
+        stack.enter_context(mock.patch.object(sys, "argv", [str(IMP), *arguments]))
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+    done = subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def set_up_devices() -> None:
+    """TensorFlow with four logical CPU devices and everything deterministic, as the engine sets it up."""
+    from lottery.engine.devices import set_up_tensorflow
+
+    set_up_tensorflow(Train(devices=4))
+
+
+def _set_up_before(train: Train, cores: int | None = None) -> list[str]:
+    set_up_devices()
+    return [f"CPU:{index}" for index in range(train.devices or 1)]
 
 
 def kill_when(command: list[str], folder: Path, ready: Callable[[], Any]) -> None:
@@ -89,7 +147,7 @@ def kill_when(command: list[str], folder: Path, ready: Callable[[], Any]) -> Non
 
 def mpirun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """`mpirun -n RANKS imp ...`, with what a small machine and root need."""
-    line = [Path(sys.executable).with_name("mpirun"), "--oversubscribe", "-n", str(ranks), IMP, *arguments]
+    line = [launcher.mpirun(), "--oversubscribe", "-n", str(ranks), IMP, *arguments]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.run(line, cwd=cwd, env=clean_environment(**root), capture_output=True, text=True)
 
@@ -116,7 +174,9 @@ def contents(folder: Path) -> dict[str, Any]:
         name = str(path.relative_to(folder))
         if path.suffix == ".h5":
             found[name] = path.read_bytes()
-        elif path.name in ("result.json", "thresholds.json", "round.json"):
+        elif path.name == "result.json" or (
+            path.parent.name == "masks" and path.suffix == ".json" and path.name != identity.FILE
+        ):
             found[name] = _timeless(files.read_json(path))
         elif path.name == "metrics.jsonl":
             found[name] = [_timeless(row) for row in journal.read(path)]

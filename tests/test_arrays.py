@@ -214,75 +214,44 @@ def test_arrays_of_other_names_are_refused_with_those_there_are(tmp_path, keys):
     assert "it needs `images` and `labels` or `x_train`" in line
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.int64, bool, "S1"])
-def test_images_of_other_types_are_refused(tmp_path, dtype):
-    line = refused(archive(tmp_path, images=IMAGES.astype(dtype), labels=LABELS))
-
-    assert str(np.dtype(dtype)) in line
-    assert "uint8" in line
-
-
-@pytest.mark.parametrize("shape", [(6,), (6, 20), (6, 4, 5, 2), (6, 4, 5, 3, 1), ()])
-def test_images_of_another_shape_are_refused(tmp_path, shape):
-    assert f"images has shape {shape}" in refused(archive(tmp_path, images=np.zeros(shape, np.uint8), labels=LABELS))
-
-
-@pytest.mark.parametrize("shape", [(6, 0, 5), (6, 4, 0, 3)])
-def test_images_without_pixels_are_refused(tmp_path, shape):
-    refused(archive(tmp_path, images=np.zeros(shape, np.uint8), labels=LABELS))
+ONE_EACH = "one integer for each of the 6 images"
+NO_GAPS = "number the classes without gaps"
 
 
 @pytest.mark.parametrize(
-    "labels", [LABELS[:5], LABELS.astype(float), np.array(list("abcabc")), np.eye(6, 3, dtype=int), np.array(1)]
+    ("arrays", "words"),
+    [
+        *(
+            ({"images": IMAGES.astype(dtype)}, f"images is {np.dtype(dtype)}: give uint8")
+            for dtype in ("f4", "f8", "i1", "i8", "?", "S1")
+        ),
+        *(
+            ({"images": np.zeros(shape, np.uint8)}, f"images has shape {shape}")
+            for shape in [(6,), (6, 20), (6, 4, 5, 2), (6, 4, 5, 3, 1), (), (6, 0, 5), (6, 4, 0, 3)]
+        ),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "there is no image in it"),
+        ({"images": IMAGES[:0, ..., 0], "labels": LABELS[:0].reshape(0, 1)}, "there is no image in it"),
+        *(
+            ({"labels": labels}, f"{labels.shape}: give {ONE_EACH}")
+            for labels in (LABELS[:5], LABELS.astype(float), np.array(list("abcabc")), np.eye(6, 3, dtype=int), np.array(1))
+        ),
+        ({"labels": [-1, 1, 2, 0, 1, 2]}, "labels goes from -1 to 2: number the classes from 0"),
+        ({"labels": [1 << 32, 1, 2, 0, 1, 2]}, "labels goes from 0 to 4294967296"),
+        ({"labels": [0, 0, 0, 2, 2, 2]}, NO_GAPS),
+        ({"labels": [1, 2, 1, 2, 1, 2]}, NO_GAPS),
+        ({"classes": np.array(["cat", "dog"])}, "the labels go to 2, but `classes` names 2"),
+        ({"classes": np.array(["cat", "dog", "fox", "owl"])}, "the class owl has no training image"),
+        (
+            {"test_images": IMAGES[:2], "test_labels": [0, 3]},
+            "test_labels has classes that labels has not: there are 3",
+        ),
+    ],
 )
-def test_labels_that_are_not_one_integer_an_image_are_refused(tmp_path, labels):
-    line = refused(archive(tmp_path, images=IMAGES, labels=labels))
-
-    assert str(labels.shape) in line
-    assert "one integer for each of the 6 images" in line
-
-
-def test_labels_below_0_are_refused(tmp_path):
-    assert "labels goes from -1 to 2: number the classes from 0" in refused(
-        archive(tmp_path, images=IMAGES, labels=[-1, 1, 2, 0, 1, 2])
-    )
-
-
-@pytest.mark.parametrize("labels", [[0, 0, 0, 2, 2, 2], [1, 2, 1, 2, 1, 2]])
-def test_labels_with_a_gap_are_refused(tmp_path, labels):
-    assert "number the classes without gaps" in refused(archive(tmp_path, images=IMAGES, labels=labels))
-
-
-def test_labels_beyond_int32_are_refused(tmp_path):
-    refused(archive(tmp_path, images=IMAGES, labels=[1 << 32, 1, 2, 0, 1, 2]))
+def test_arrays_that_are_not_labelled_images_are_refused(tmp_path, arrays, words):
+    assert words in refused(archive(tmp_path, **{"images": IMAGES, "labels": LABELS, **arrays}))
 
 
 def test_a_label_that_is_far_too_large_is_refused_without_much_memory(tmp_path):
     file = archive(tmp_path, images=IMAGES, labels=[0, 1, 2, 0, 1, 500_000])
 
     assert peak_memory(lambda: refused(file)) < 5_000_000
-
-
-def test_a_label_without_a_name_is_refused(tmp_path):
-    classes = np.array(["cat", "dog"])
-
-    assert "the labels go to 2, but `classes` names 2" in refused(
-        archive(tmp_path, images=IMAGES, labels=LABELS, classes=classes)
-    )
-
-
-def test_a_name_without_an_image_is_refused(tmp_path):
-    classes = np.array(["cat", "dog", "fox", "owl"])
-
-    assert "the class owl has no training image" in refused(archive(tmp_path, images=IMAGES, labels=LABELS, classes=classes))
-
-
-def test_a_label_to_test_on_that_is_not_trained_on_is_refused(tmp_path):
-    file = archive(tmp_path, x_train=IMAGES, y_train=LABELS, x_test=IMAGES[:2], y_test=[0, 3])
-
-    assert "y_test has classes that y_train has not: there are 3" in refused(file)
-
-
-@pytest.mark.parametrize(("images", "labels"), [(IMAGES[:0], LABELS[:0]), (IMAGES[:0, ..., 0], LABELS[:0].reshape(0, 1))])
-def test_an_archive_without_images_is_refused(tmp_path, images, labels):
-    refused(archive(tmp_path, images=images, labels=labels))

@@ -4,12 +4,13 @@ import pytest
 import tensorflow as tf
 
 from data_prep.errors import InputError
-from lottery.engine import capacity
+from lottery.engine import assembly
 from lottery.engine.assembly import make_feed
 from lottery.engine.memory import MemoryFeed
 from lottery.engine.stream import StreamFeed
-from lottery.fanout.share import Seat
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
+from lottery.fanout.allocation import Allocation
+from lottery.machine import capacity
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -39,12 +40,13 @@ def test_what_fits_half_of_the_free_memory_is_held_and_what_does_not_is_streamed
 def test_ranks_that_train_on_one_host_have_their_part_of_its_memory_and_of_a_gpu_that_they_share(uneven, free, monkeypatch):
     size = uneven[1].bytes
     free(6 * size - 6)
-    assert isinstance(chosen(uneven, seat=Seat((), 1, on_host=2), shuffle=250), MemoryFeed)
-    assert isinstance(chosen(uneven, seat=Seat((), 1, on_host=3), shuffle=250), StreamFeed)
+    assert isinstance(chosen(uneven, seat=Allocation((), 1, on_host=2), shuffle=250), MemoryFeed)
+    assert isinstance(chosen(uneven, seat=Allocation((), 1, on_host=3), shuffle=250), StreamFeed)
 
     asked = []
-    monkeypatch.setattr(capacity, "device_budget", lambda gib, devices, ranks: asked.append(ranks) or 0)
-    chosen(uneven, ["GPU:0"], Seat(("0",), 1, on_host=2, on_gpu=2))
+    monkeypatch.setattr(capacity, "device_budget", lambda gib, memory, ranks: asked.append(ranks) or 0)
+    monkeypatch.setattr(assembly, "memory_of", lambda devices: 0)
+    chosen(uneven, ["GPU:0"], Allocation(("0",), 1, on_host=2, on_gpu=2))
 
     assert asked == [2]
 
@@ -64,7 +66,8 @@ def test_the_kind_of_feed_can_be_asked_for(uneven, free):
 
 
 def test_images_that_fit_no_gpu_are_held_by_the_host_or_streamed(uneven, free, monkeypatch):
-    monkeypatch.setattr(capacity, "device_budget", lambda gib, devices, ranks: 1000)
+    monkeypatch.setattr(capacity, "device_budget", lambda gib, memory, ranks: 1000)
+    monkeypatch.setattr(assembly, "memory_of", lambda devices: 0)
 
     free(1e9)
     assert isinstance(chosen(uneven, devices=["GPU:0"]), MemoryFeed)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from lottery.engine import order
 from lottery.engine.augment import augment, cut_out, normalise
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 

@@ -7,7 +7,7 @@ import pytest
 from tiny import CPUS, STEPS, initial, same
 
 from data_prep.errors import InputError
-from lottery.recipe import Model
+from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -22,7 +22,7 @@ def test_an_average_begins_at_the_weights_and_follows_them(make_trainer, devices
     for step in range(STEPS):
         found = trainer.state(step)
         for path, average in expected.items():
-            np.testing.assert_allclose(found.slots[f"ema/{path}"], average, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(found.optimizer[f"ema/{path}"], average, rtol=1e-12, atol=1e-12)
         trainer.advance(step, step + 1, order_seed=0)
         weights = trainer.state(step + 1).weights
         kept = min(0.3, (2 + step) / (11 + step))  # faster at first, so that the weights begun with are soon forgotten
@@ -44,7 +44,7 @@ def test_the_statistics_of_batchnorm_are_averaged_as_the_weights_are(make_traine
         kept = min(0.3, (2 + step) / (11 + step))
         expected = {path: kept * average + (1 - kept) * found.statistics[path] for path, average in expected.items()}
         for path, average in expected.items():
-            np.testing.assert_allclose(found.slots[f"ema/{path}"], average, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(found.optimizer[f"ema/{path}"], average, rtol=1e-12, atol=1e-12)
 
 
 def test_averages_are_evaluated_with_the_statistics_that_are_theirs(make_trainer):
@@ -54,15 +54,15 @@ def test_averages_are_evaluated_with_the_statistics_that_are_theirs(make_trainer
     trainer.advance(0, STEPS, order_seed=0)
     before = trainer.state(STEPS)
     averages = {
-        group: {path: before.slots[f"ema/{path}"] for path in getattr(before, group)} for group in ("weights", "statistics")
+        group: {path: before.optimizer[f"ema/{path}"] for path in getattr(before, group)} for group in ("weights", "statistics")
     }
 
     found = trainer.evaluate("validation")
 
     assert same(trainer.state(STEPS), before)
-    plain.load(dataclasses.replace(before, **averages, slots={}))
+    plain.load(dataclasses.replace(before, **averages, optimizer={}))
     assert found.loss == pytest.approx(plain.evaluate("validation").loss, rel=1e-6)
-    plain.load(dataclasses.replace(before, weights=averages["weights"], slots={}))
+    plain.load(dataclasses.replace(before, weights=averages["weights"], optimizer={}))
     assert abs(plain.evaluate("validation").loss - found.loss) > 1e-3
 
 
@@ -72,7 +72,8 @@ def test_an_average_is_not_begun_where_something_is_missing(make_trainer, path):
     trainer.load(initial())
     state = trainer.state(0)
     without = {
-        group: {name: array for name, array in getattr(state, group).items() if name != path} for group in ("weights", "slots")
+        group: {name: array for name, array in getattr(state, group).items() if name != path}
+        for group in ("weights", "optimizer")
     }
 
     with pytest.raises(InputError, match="the saved network is not this one"):
@@ -85,15 +86,15 @@ def test_accuracies_are_those_of_the_averages_and_what_is_saved_is_raw(make_trai
     trainer.load(initial())
     trainer.advance(0, STEPS, order_seed=0)
     before = trainer.state(STEPS)
-    averages = {path: before.slots[f"ema/{path}"] for path in before.weights}
+    averages = {path: before.optimizer[f"ema/{path}"] for path in before.weights}
 
     found = trainer.evaluate("validation")
 
     assert same(trainer.state(STEPS), before)
-    plain.load(dataclasses.replace(before, weights=averages, slots={}))
+    plain.load(dataclasses.replace(before, weights=averages, optimizer={}))
     expected = plain.evaluate("validation")
     assert (found.loss, found.accuracy) == pytest.approx((expected.loss, expected.accuracy), rel=1e-6)
-    plain.load(dataclasses.replace(before, slots={}))
+    plain.load(dataclasses.replace(before, optimizer={}))
     assert abs(plain.evaluate("validation").loss - found.loss) > 1e-3
 
 

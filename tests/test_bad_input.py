@@ -5,7 +5,7 @@ import shutil
 import sys
 
 import pytest
-from helpers import LENET, contents, imp, mpirun, refused
+from helpers import LENET, contents, imp, imp_here, mpirun, refused, settings
 
 from data_prep import files, records
 from lottery import cli
@@ -19,14 +19,14 @@ from lottery import cli
         ("train.epochs=0", ["train.epochs", "0"]),
         ("train.nesterov=1", ["train.nesterov"]),
         ("train.learning_rate=nan", ["train.learning_rate"]),
-        ("thresholds.quantiles=101", ["0..100"]),
-        ("thresholds.quantiles=", ["quantiles ''"]),
-        ("thresholds.quantiles=99..60", ["ascend"]),
-        ("thresholds.quantiles=90,80", ["80 comes after 90"]),
+        ("families.oneshot.quantiles=101", ["0..100"]),
+        ("families.oneshot.quantiles=", ["families.oneshot", "give either quantiles (one shot) or rounds"]),
+        ("families.oneshot.quantiles=99..60", ["ascend"]),
+        ("families.oneshot.quantiles=90,80", ["80 comes after 90"]),
         ("train.snapshots=0,99ep", ["99ep", "20 epochs"]),
         ("name=latest", ["name", "'latest' cannot name a run"]),
-        ("retrain.rewind=20ep", ["20ep", "nothing to train"]),
-        ("retrain.rewind=soon", ["'soon' is not a point of training"]),
+        ("families.oneshot.rewind=20ep", ["20ep", "nothing to train"]),
+        ("families.oneshot.rewind=soon", ["'soon' is not a point of training"]),
         ("data.source=mnist", ["data.source", "'mnist'", "folder:DIR"]),
         ("data.source=tfds:", ["data.source", "'tfds:'"]),
         ("data.feed=disk", ["data.feed", "'disk'"]),
@@ -35,9 +35,15 @@ from lottery import cli
         ("data.resized_crop=0.5", ["crop and resized_crop exclude each other", "set one to 0"]),
         ("model.name=resnet", ["model.name", "resnet"]),
         ("replicates=99999999999", ["replicates", "1000"]),
-        ("thresholds.quantiles=0..100:0.0000001", ["0..100:0.0000001", "more than 1,000"]),
-        ("retrain.control_quantiles=50..51:0.00000000001", ["more than 1,000"]),
-        ("rounds.control_levels=1..2:0.0000000001", ["names no rounds"]),
+        ("families.oneshot.quantiles=0..100:0.0000001", ["0..100:0.0000001", "more than 1,000"]),
+        ("families.oneshot.controls_at=50..51:0.00000000001", ["more than 1,000"]),
+        ("families.oneshot.criterion=magnitud", ["families.oneshot.criterion", "did you mean 'magnitude'?"]),
+        ("families.oneshot.controls=['reinti']", ["families.oneshot.controls", "did you mean 'reinit'?"]),
+        ("families.oneshot.controls=['nets:']", ["families.oneshot.controls", "write package.module:function"]),
+        ("families.oneshot.controls=['my:reinit']", ["families.oneshot.controls", "give the function my:reinit another name"]),
+        ("families.oneshot.rewnd=0", ["unknown key 'families.oneshot.rewnd'", "did you mean 'families.oneshot.rewind'?"]),
+        ("families.train.quantiles=90", ["'train' cannot name a family"]),
+        ("families.second.rewind=0", ["families.second", "give either quantiles (one shot) or rounds"]),
         ("train.epochs=1000000000000000", ["train.epochs", "1000000000"]),
         ("train.threads=100000", ["train.threads", "1024"]),
         ("model.alpha=1e300", ["model.alpha", "10"]),
@@ -45,47 +51,51 @@ from lottery import cli
     ],
 )
 def test_a_bad_value_is_refused_before_anything_is_written(tmp_path, setting, words):
-    refused(imp("run", "--set", setting, cwd=tmp_path, check=False), *words)
+    refused(imp_here("run", "--set", setting, cwd=tmp_path, check=False), *words)
     assert not list(tmp_path.iterdir())
 
 
 def test_grids_without_end_are_refused_by_every_command(work):
     for command in ("thresholds", "retrain", "explore"):
-        refused(imp(command, "--quantiles", "0..100:0.0000001", cwd=work, check=False), "more than 1,000")
-    refused(imp("run", "--dry-run", "--set", "replicates=99999999999", cwd=work, check=False), "replicates", "1000")
-    refused(imp("train", "--replicate", "99999999999", cwd=work, check=False), "--replicate", "1000")
-    refused(imp("slurm", "retrain", "--array", "9999999", cwd=work, check=False), "--array", "999999")
-    refused(imp("explore", "--at", "9" * 5000 + "it", cwd=work, check=False), "not a point of training")
+        refused(imp_here(command, "--quantiles", "0..100:0.0000001", cwd=work, check=False), "more than 1,000")
+    refused(imp_here("run", "--dry-run", "--set", "replicates=99999999999", cwd=work, check=False), "replicates", "1000")
+    refused(imp_here("train", "--replicate", "99999999999", cwd=work, check=False), "--replicate", "1000")
+    refused(imp_here("slurm", "retrain", "--array", "9999999", cwd=work, check=False), "--array", "999999")
+    refused(imp_here("explore", "--at", "9" * 5000 + "it", cwd=work, check=False), "not a point of training")
+
+
+def test_a_bad_value_is_one_line_of_the_process_too(tmp_path):
+    refused(imp("run", *settings("train.epoch=5"), cwd=tmp_path, check=False), "did you mean 'train.epochs'")
 
 
 def test_bad_recipes_are_refused_by_name(tmp_path):
     (tmp_path / "broken.toml").write_text("[train\n")
     (tmp_path / "misspelt.toml").write_text("[train]\nbatchs = 3\n")
 
-    refused(imp("run", "none.toml", cwd=tmp_path, check=False), "there is no recipe none.toml")
-    refused(imp("run", "broken.toml", cwd=tmp_path, check=False), "broken.toml is not TOML")
-    refused(imp("run", "misspelt.toml", cwd=tmp_path, check=False), "misspelt.toml", "'train.batchs'", "'train.batch'")
+    refused(imp_here("run", "none.toml", cwd=tmp_path, check=False), "there is no recipe none.toml")
+    refused(imp_here("run", "broken.toml", cwd=tmp_path, check=False), "broken.toml is not TOML")
+    refused(imp_here("run", "misspelt.toml", cwd=tmp_path, check=False), "misspelt.toml", "'train.batchs'", "'train.batch'")
     assert not (tmp_path / "runs").exists()
 
 
 def test_stages_out_of_order_say_which_comes_first(tmp_path):
-    refused(imp("status", cwd=tmp_path, check=False), "no run in runs/digits")
-    refused(imp("train", cwd=tmp_path, check=False), "no records in data/digits-32", "imp prepare")
+    refused(imp_here("status", cwd=tmp_path, check=False), "no run in runs/digits")
+    refused(imp_here("train", cwd=tmp_path, check=False), "no records in data/digits-32", "imp prepare")
     assert not list(tmp_path.iterdir())
-    imp("prepare", *LENET, cwd=tmp_path)
-    refused(imp("thresholds", cwd=tmp_path, check=False), "run `imp train` first")
-    refused(imp("retrain", cwd=tmp_path, check=False), "run `imp train` first")
-    refused(imp("report", cwd=tmp_path, check=False), "run `imp train` first")
+    imp_here("prepare", *LENET, cwd=tmp_path)
+    refused(imp_here("thresholds", cwd=tmp_path, check=False), "run `imp train` first")
+    refused(imp_here("retrain", cwd=tmp_path, check=False), "run `imp train` first")
+    refused(imp_here("report", cwd=tmp_path, check=False), "run `imp train` first")
 
 
 def test_with_ranks_bad_input_is_one_line(work):
-    shutil.rmtree(work / "runs/digits/replicate-1/masks")
+    shutil.rmtree(work / "runs/digits/replicate-1/oneshot/masks")
 
-    refused(imp("retrain", "--ranks", "3", cwd=work, check=False), "run `imp thresholds` first")
+    refused(imp_here("retrain", "--ranks", "3", cwd=work, check=False), "run `imp thresholds` first")
 
 
 def test_under_mpirun_bad_input_is_told_once(work):
-    shutil.rmtree(work / "runs/digits/replicate-1/masks")
+    shutil.rmtree(work / "runs/digits/replicate-1/oneshot/masks")
 
     done = mpirun(3, "retrain", cwd=work)
 
@@ -94,12 +104,12 @@ def test_under_mpirun_bad_input_is_told_once(work):
 
 
 def test_points_past_the_end_of_training_are_refused(work):
-    refused(imp("train", "--set", "train.snapshots=0,1ep,52it", cwd=work, check=False), "52it", "3 epochs")
-    refused(imp("retrain", "--rewind", "2ep", cwd=work, check=False), "2ep is not among the snapshots")
-    refused(imp("retrain", "--rewind", "3ep", cwd=work, check=False), "3ep leaves nothing to train")
-    refused(imp("retrain", "--rewind", "2.99ep", cwd=work, check=False), "2.99ep leaves nothing to train")
-    refused(imp("retrain", "--quantiles", "75", cwd=work, check=False), "no mask of 75", "imp thresholds --quantiles 75")
-    refused(imp("train", "--set", "train.batch=5000", "--run", "other", *LENET, cwd=work, check=False), "5000", "1151")
+    refused(imp_here("train", "--set", "train.snapshots=0,1ep,52it", cwd=work, check=False), "52it", "3 epochs")
+    refused(imp_here("retrain", "--rewind", "2ep", cwd=work, check=False), "2ep is not among the snapshots")
+    refused(imp_here("retrain", "--rewind", "3ep", cwd=work, check=False), "3ep leaves nothing to train")
+    refused(imp_here("retrain", "--rewind", "2.99ep", cwd=work, check=False), "2.99ep leaves nothing to train")
+    refused(imp_here("retrain", "--quantiles", "75", cwd=work, check=False), "no mask of 75", "imp thresholds --quantiles 75")
+    refused(imp_here("train", "--set", "train.batch=5000", "--run", "other", *LENET, cwd=work, check=False), "5000", "1151")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +124,7 @@ def test_a_run_is_gone_on_with_on_its_own_images_alone(work, command):
     files.write_json(path, content)
     before = contents(work)
 
-    refused(imp(*command, cwd=work, check=False), "was made from other images than those that are prepared now")
+    refused(imp_here(*command, cwd=work, check=False), "was made from other images than those that are prepared now")
     assert contents(work) == before
 
 
@@ -122,11 +132,10 @@ def test_outputs_of_another_recipe_stop_the_stage_and_show_the_difference(work):
     before = contents(work)
 
     for command in ("train", "thresholds", "retrain", "run"):
-        done = imp(command, "--set", "train.batch=32", cwd=work, check=False)
-        refused(done, "replicate-1/masks was made with another recipe", "train.batch was 64, is 32")
-    refused(
-        imp("thresholds", "--set", "thresholds.scope=all", cwd=work, check=False), "thresholds.scope was 'kernels', is 'all'"
-    )
+        done = imp_here(command, "--set", "train.batch=32", cwd=work, check=False)
+        refused(done, "replicate-1/train was made with another recipe", "train.batch was 64, is 32")
+    done = imp_here("thresholds", *settings("pruning.scope=all"), cwd=work, check=False)
+    refused(done, "pruning.scope was 'kernels', is 'all'")
 
     assert contents(work) == before
     assert "batch = 64" in (work / "runs/digits/recipe.toml").read_text()
@@ -145,22 +154,22 @@ def altered(content: bytes) -> bytes:
 def test_a_damaged_snapshot_is_named_and_never_used(work, damage):
     snapshot = work / "runs/digits/replicate-1/train/snapshots/step-000051.h5"
     snapshot.write_bytes(damage(snapshot.read_bytes()))
-    shutil.rmtree(work / "runs/digits/replicate-1/masks")
+    shutil.rmtree(work / "runs/digits/replicate-1/oneshot/masks")
 
-    refused(imp("thresholds", cwd=work, check=False), "step-000051.h5 is damaged")
+    refused(imp_here("thresholds", cwd=work, check=False), "step-000051.h5 is damaged")
 
 
 def test_damaged_records_are_named_and_never_used(work):
     shard = work / "data/digits-8/train-00000.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])
 
-    done = imp("train", "--set", "replicates=2", cwd=work, check=False)
+    done = imp_here("train", "--set", "replicates=2", cwd=work, check=False)
 
     refused(done, "train-00000.tfrecord is damaged", "imp prepare")
 
 
 def test_records_of_other_settings_are_refused(work):
-    done = imp("prepare", "--run", "runs/other", *LENET, "--set", "data.validation=0.3", cwd=work, check=False)
+    done = imp_here("prepare", "--run", "runs/other", *LENET, "--set", "data.validation=0.3", cwd=work, check=False)
 
     refused(done, "data.validation 0.2 there, 0.3 wanted")
     assert not (work / "runs/other").exists()
@@ -170,8 +179,8 @@ def test_records_of_other_settings_are_refused(work):
 def test_values_that_the_records_do_not_have_are_refused(trained, tmp_path, command):
     records = ["--records", str(trained / "data/digits-8")]
 
-    refused(imp(command, *records, "--set", "data.size=16", cwd=tmp_path, check=False), "data.size 8 there, 16 wanted")
-    refused(imp(command, "--records", "nowhere", cwd=tmp_path, check=False), "no records in nowhere")
+    refused(imp_here(command, *records, "--set", "data.size=16", cwd=tmp_path, check=False), "data.size 8 there, 16 wanted")
+    refused(imp_here(command, "--records", "nowhere", cwd=tmp_path, check=False), "no records in nowhere")
     assert not list(tmp_path.iterdir())
 
 
@@ -179,7 +188,7 @@ def test_a_damaged_shard_stops_a_stream_in_the_middle_and_is_named(work):
     shard = work / "data/digits-8/train-00000.tfrecord"
     shard.write_bytes(altered(shard.read_bytes()))
 
-    done = imp("train", "--set", "replicates=2", "--set", "data.feed=stream", cwd=work, check=False)
+    done = imp_here("train", "--set", "replicates=2", "--set", "data.feed=stream", cwd=work, check=False)
 
     refused(done, "train-00000.tfrecord is damaged", "imp prepare", said=1)
 
@@ -188,7 +197,7 @@ def test_a_damaged_shard_stops_a_stream_in_the_middle_and_is_named(work):
 def test_a_read_only_folder_is_one_line(tmp_path):
     tmp_path.chmod(0o500)
 
-    refused(imp("prepare", cwd=tmp_path, check=False), "Permission denied")
+    refused(imp_here("prepare", cwd=tmp_path, check=False), "Permission denied")
 
 
 def test_without_mpi_ranks_are_refused_with_the_way_out(work, monkeypatch, capsys):
@@ -209,12 +218,14 @@ def test_without_mpi_ranks_are_refused_with_the_way_out(work, monkeypatch, capsy
 
 @pytest.mark.parametrize("command", ["run", "prepare", "train", "thresholds", "report"])
 def test_only_retraining_runs_on_many_ranks(tmp_path, command):
-    refused(imp(command, cwd=tmp_path, check=False, PMI_RANK="0", PMI_SIZE="2"), "only `imp retrain` runs on many ranks")
+    refused(imp_here(command, cwd=tmp_path, check=False, PMI_RANK="0", PMI_SIZE="2"), "only `imp retrain` runs on many ranks")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("arguments", [["retrain", "--ranks", "0"], ["frobnicate"], ["status", "--jsn"]])
 def test_a_command_line_that_makes_no_sense_is_one_line(tmp_path, arguments):
     refused(
-        imp(*arguments, cwd=tmp_path, check=False), arguments[-1].lstrip("-") if len(arguments) < 3 else "--ranks", "--help"
+        imp_here(*arguments, cwd=tmp_path, check=False),
+        arguments[-1].lstrip("-") if len(arguments) < 3 else "--ranks",
+        "--help",
     )

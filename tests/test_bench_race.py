@@ -1,19 +1,19 @@
-"""Races: what counts as reached, what is changed one at a time, and both commands run small. No test looks at a time."""
+"""Races: what counts as reached, what is changed one at a time, and both run small. No test looks at a time."""
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import pytest
-from helpers import imp, refused
 
-from lottery import recipe
-from lottery.bench import ablation, race
-from lottery.bench.commands.trainings import RACE
-from lottery.recipe import resolve
+from lottery import cli
+from lottery.bench import ablation, learning, race
+from lottery.experiment.reading import load, resolve
 
 PIPELINES = Path(__file__).parents[1] / "pipelines"
-LENET = ["--set", "model.name=lenet_300_100", "--set", "train.learning_rate=0.05"]
+LENET = ["--set=model.name=lenet_300_100", "--set=train.learning_rate=0.05"]
+RACE = resolve({}, race.RESNET9[1])
 
 
 def training(*accuracies, seconds=2.0):
@@ -21,9 +21,9 @@ def training(*accuracies, seconds=2.0):
 
 
 def test_a_target_is_reached_at_the_end_of_the_first_epoch_that_has_it():
-    assert race.reached(training(50, 94, 93), 94) == (2, 4.0)
-    assert race.reached(training(50, 93.99), 94) is None
-    assert race.reached([], 94) is None
+    assert learning.reached(training(50, 94, 93), 94) == (2, 4.0)
+    assert learning.reached(training(50, 93.99), 94) is None
+    assert learning.reached([], 94) is None
 
 
 @pytest.mark.parametrize(
@@ -36,18 +36,17 @@ def test_a_target_is_reached_at_the_end_of_the_first_epoch_that_has_it():
     ],
 )
 def test_the_outcome_is_told(trainings, said):
-    assert said in race._outcome(resolve({"train": {"epochs": 10}}), trainings, 94)
+    assert said in race._outcome(10, trainings, 94)
 
 
 def test_each_technique_is_left_out_and_others_tried_where_the_network_knows_them():
-    wanted = set(ablation.ablations(resolve(RACE)))
+    changes = set(ablation.ablations(RACE))
 
-    assert {"data.crop=0", "data.flip=false", "model.whitening=false", "train.ema=0.0", "train.label_smoothing=0.0"} < set(
-        wanted
-    )
-    assert {"train.batch=256", "train.batch=1024", "model.activation=relu", "train.schedule=cosine"} < wanted
-    assert not {"data.cutout=0", "model.activation=gelu", "train.schedule=linear"} & wanted
-    assert all(ablation._changed(resolve(RACE), change) != resolve(RACE) for change in wanted)
+    left_out = {"data.crop=0", "data.flip=false", "model.whitening=false", "train.ema=0.0", "train.label_smoothing=0.0"}
+    assert left_out < changes
+    assert {"train.batch=256", "train.batch=1024", "model.activation=relu", "train.schedule=cosine"} < changes
+    assert not {"data.cutout=0", "model.activation=gelu", "train.schedule=linear"} & changes
+    assert all(ablation._changed(RACE, change) != RACE for change in changes)
     assert not any(change.startswith("model.") for change in ablation.ablations(resolve({"model": {"name": "lenet_300_100"}})))
 
 
@@ -71,29 +70,39 @@ def test_differences_are_against_nothing_changed():
 
 
 def test_the_race_without_a_recipe_is_the_one_in_pipelines():
-    assert resolve(RACE) == resolve(recipe.load(PIPELINES / "race-cifar10.toml"))
+    assert resolve(load(PIPELINES / "race-cifar10.toml")) == RACE
 
 
-def test_a_race_ends_at_its_target_or_with_its_epochs(tmp_path):
-    reached = json.loads(imp("bench", "race", "--quick", "--json", *LENET, "--target", "20", cwd=tmp_path).stdout)
-    missed = imp("bench", "race", "--quick", *LENET, "--target", "100", "--seeds", "2", "--out", "o", cwd=tmp_path)
+def raced(capsys, *arguments):
+    """What a race in this process prints, and what it says."""
+    assert not cli.app(["bench", "race", "--quick", "--json", *LENET, *arguments], standalone_mode=False)
+    out, said = capsys.readouterr()
+    return json.loads(out), said
 
-    assert len(reached["rows"]) == 1
-    assert reached["rows"][0]["accuracy"] >= 20
-    assert reached["rows"][0]["averaged_accuracy"] == reached["rows"][0]["accuracy"]
-    assert "100 % was not reached within 2 epochs: the best came to" in missed.stdout
-    rows = json.loads((tmp_path / "o/race.json").read_text())["rows"]
+
+def test_a_race_ends_at_its_target(in_process, here, capsys):
+    (row,) = raced(capsys, "--target", "20")[0]["rows"]
+
+    assert row["accuracy"] >= 20
+    assert row["averaged_accuracy"] == row["accuracy"]
+
+
+def test_a_race_ends_with_its_epochs(in_process, here, monkeypatch, capsys):
+    measured, _ = raced(capsys, "--target", "100", "--seeds", "2", "--out", "o")
+
+    rows = json.loads((here / "o/race.json").read_text())["rows"]
+    assert "100 % was not reached within 2 epochs: the best came to" in measured["notes"][0]
     assert [(row["seed"], row["epoch"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert rows[1]["total_s"] == rows[0]["seconds"] + rows[1]["seconds"]
-    assert "seed 2: epoch 2: test" in missed.stderr
 
 
-def test_changes_are_raced_one_at_a_time(tmp_path):
+def test_changes_are_raced_one_at_a_time(in_process, here, capsys):
     changes = ["--vary", "train.ema=0.0", "--vary", "train.learning_rate=1e30"]
-    done = imp("bench", "race", "--quick", "--json", *LENET, "--target", "20", *changes, cwd=tmp_path)
+    measured, _ = raced(capsys, "--target", "20", *changes)
 
-    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    rows = {row["name"]: row for row in measured["rows"]}
     assert list(rows) == ["nothing", "train.ema=0.0", "train.learning_rate=1e30"]
+    assert measured["name"] == "ablation"
     assert rows["nothing"]["difference"] == 0
     assert (rows["train.learning_rate=1e30"]["accuracy"], rows["train.learning_rate=1e30"]["diverged"]) == (None, 1)
 
@@ -111,12 +120,17 @@ def test_changes_are_raced_one_at_a_time(tmp_path):
         ([], "no records in data/tfds-cifar10-32"),
     ],
 )
-def test_what_cannot_be_raced_is_refused(tmp_path, arguments, words):
-    refused(imp("bench", "race", *arguments, cwd=tmp_path, check=False), words)
+def test_what_cannot_be_raced_is_refused(here, monkeypatch, capsys, arguments, words):
+    monkeypatch.setattr(sys, "argv", ["imp", "bench", "race", *arguments])
+
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+
+    assert words in capsys.readouterr().err
 
 
 def test_every_race_in_pipelines_is_of_the_same_network():
-    races = [resolve(recipe.load(path)) for path in PIPELINES.glob("race-*.toml")]
+    races = [resolve(load(path)) for path in PIPELINES.glob("race-*.toml")]
 
     assert {one.name for one in races} == {"race-cifar10", "race-cifar100", "race-imagenette"}
     assert {dataclasses.astuple(one.records())[0] for one in races} == {

@@ -24,7 +24,7 @@ COLUMNS = [Column("name", ""), Column("rate", "images/s"), Column("share", "shar
 FIGURES = [
     Bars("name", "rate", "images a second", "low", "high"),
     Bars("name", "share", "share"),
-    Lines("x", "rate", "seed", ("x", "y"), target=3.0),
+    Lines("x", "rate", "seed", ("x", "y"), "seed", target=3.0),
     Heat("x", "low", "rate", ("x", "y", "rate")),
 ]
 
@@ -63,7 +63,7 @@ def test_it_is_written_as_files_that_need_no_network(tmp_path, figure):
         *("index.html", "speed.html", "speed.json", "speed.md", "speed.png")
     ]
     with Image.open(tmp_path / "out/speed.png") as picture:
-        assert picture.width == 1200
+        assert picture.width >= 1000
     page = (tmp_path / "out/speed.html").read_text()
     assert "<td>slow &lt;a&gt;</td>" in page
     assert "http" not in page

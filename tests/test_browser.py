@@ -5,10 +5,6 @@ import shutil
 import subprocess
 
 import pytest
-from helpers import ROOT
-
-from lottery import recipe, spaces
-from lottery.search.page import Attempt, Outcome, html
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium")
@@ -42,25 +38,6 @@ def test_every_chart_of_the_report_is_drawn_and_the_console_stays_empty(smoke, t
 
     assert console == []
     assert_drawn(document, 7)
-
-
-def test_every_chart_of_a_sweep_is_drawn_and_the_console_stays_empty(tmp_path):
-    made = recipe.resolve(recipe.load(ROOT / "pipelines/digits.toml"))
-    lows, highs = ({found.key: found.ends[end] for found in spaces.parse(made.sweep.space)} for end in (0, -1))
-    trials = [
-        Attempt(1, "complete", 0.5, 2.0, 3.0, "", lows),
-        Attempt(2, "complete", 0.75, 2.0, 3.0, "", highs),
-        Attempt(3, "pruned", 0.25, 1.0, 1.5, "", lows),
-        Attempt(4, "failed", None, None, None, "the loss is not finite", highs),
-    ]
-    shares = {key: 1 / len(lows) for key in lows}
-    written = tmp_path / "index.html"
-    written.write_text(html(Outcome(trials, trials[1], shares, list(lows), planned=4), made))
-
-    document, console = browse(written, tmp_path, "--dump-dom")
-
-    assert console == []
-    assert_drawn(document, 3)
 
 
 def test_the_report_fits_on_printed_pages(smoke, tmp_path):

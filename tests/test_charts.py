@@ -4,12 +4,13 @@ import csv
 import io
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from handmade import all_replicates, dense, in_rounds, planned, ticket
 
-from lottery.results import charts, grouping, listing, tidy
-from lottery.run import Run
+from lottery.results import charts, frame, grouping, tidy
+from lottery.rundir.run import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -26,15 +27,18 @@ LAYERS = [
         "collapsed": kept == 0,
     }
     for replicate in (1, 2)
-    for source, mask, density in (("oneshot", "q50", 0.5), ("oneshot", "q90", 0.1), ("lr-step-000000", "round 1", 0.8))
+    for source, mask, density in (("oneshot", "q50", 0.5), ("oneshot", "q90", 0.1), ("lr from 0", "round-01", 0.8))
     for layer, kept in (("Conv1", 30), ("block_2/depthwise", 0))
 ]
 BARS = [{"replicate": 1, "log10_from": float(low), "log10_to": low + 1.0, "weights": 10 * low + 50} for low in range(-4, 0)]
-CUTS = [{"replicate": 1, "mask": f"q{quantile}", "threshold": 0.01, "log10": -2.0} for quantile in range(60, 90)]
+CUTS = [
+    {"replicate": 1, "family": "oneshot", "mask": f"q{quantile}", "threshold": 0.01, "log10": -2.0}
+    for quantile in range(60, 90)
+]
 COURSE = [
     {
         "network": network,
-        "method": "oneshot",
+        "family": "oneshot",
         "mask": "q90",
         "density": density,
         "rewind": "0",
@@ -52,13 +56,22 @@ COURSE = [
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run(tmp_path / "run", planned("60,90", rounds={"levels": 2, "rewind": "1ep", "methods": ["lr"]}))
+    made = Run(tmp_path / "run", planned("60,90", rounds={"rounds": 2, "rewind": "1ep", "methods": ["lr"]}))
     dense(made, 0.90, 0.91, 0.92)
     return made
 
 
-def rows_of(run):
-    return tidy.accuracies(grouping.groups(listing.rows(run), 0.002))
+NOTHING = dict.fromkeys(("accuracies", "layers", "magnitudes", "thresholds", "courses", "training"), ())
+
+
+def found(**tables):
+    """What was found, by hand: these tables, and nothing else."""
+    return SimpleNamespace(**{**NOTHING, **tables})
+
+
+def findings(run):
+    rows = frame.rows(run)
+    return tidy.Findings(run, rows, grouping.groups(run, rows))
 
 
 def marks(specification):
@@ -69,11 +82,13 @@ def marks(specification):
 @pytest.mark.parametrize(
     "chart",
     [
-        charts.layers(LAYERS),
-        charts.magnitudes(BARS, CUTS),
-        charts.magnitudes(BARS, []),
-        charts.courses(COURSE),
-        charts.training([{"replicate": "replicate-1", "epoch": 1.0, "step": 9, "split": "test", "accuracy": 0.5}]),
+        charts.layers(found(layers=LAYERS)),
+        charts.magnitudes(found(magnitudes=BARS, thresholds=CUTS)),
+        charts.magnitudes(found(magnitudes=BARS)),
+        charts.courses(found(courses=COURSE)),
+        charts.training(
+            found(training=[{"replicate": "replicate-1", "epoch": 1.0, "step": 9, "split": "test", "accuracy": 0.5}])
+        ),
     ],
     ids=lambda chart: chart.name,
 )
@@ -84,9 +99,18 @@ def test_a_chart_is_a_png_an_svg_and_a_table(chart):
     assert len(list(csv.DictReader(io.StringIO(chart.tables()[chart.name])))) == len(chart.rows)
 
 
+def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_like_its_function(run):
+    assert [chart(found()) for chart in charts.CHARTS] == [None] * 7
+
+    all_replicates(run, "60", 0.0)
+    tables = {"accuracies": findings(run).accuracies, "layers": LAYERS, "magnitudes": BARS, "courses": COURSE}
+    drawn = [chart(found(**tables)) for chart in charts.CHARTS[:-1]]
+    assert [chart.name for chart in drawn] == [chart.__name__ for chart in charts.CHARTS[:-1]]
+
+
 def test_thresholds_are_a_table_beside_the_histogram():
-    assert charts.magnitudes(BARS, CUTS).tables().keys() == {"magnitudes", "thresholds"}
-    assert charts.magnitudes(BARS, []).tables().keys() == {"magnitudes"}
+    assert charts.magnitudes(found(magnitudes=BARS, thresholds=CUTS)).tables().keys() == {"magnitudes", "thresholds"}
+    assert charts.magnitudes(found(magnitudes=BARS)).tables().keys() == {"magnitudes"}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +119,7 @@ def test_thresholds_are_a_table_beside_the_histogram():
 def test_what_a_mark_shows_is_told_when_the_pointer_is_on_it(run, draw, figures):
     all_replicates(run, "60", -0.01)
 
-    specification = json.dumps(draw(rows_of(run)).specification())
+    specification = json.dumps(draw(findings(run)).specification())
 
     tips = re.findall(r'"tooltip": \[(.*?)\]', specification)
     assert len(tips) >= 2
@@ -109,15 +133,15 @@ def test_one_ticket_can_be_drawn_also_one_that_keeps_nothing(run, draw, quantile
     ticket(run, 1, "60", 0.9)
     ticket(run, 2, quantile, 0.9)
 
-    assert draw(rows_of(run)).png().startswith(PNG)
-    assert "NaN" not in draw(rows_of(run)).svg()
+    assert draw(findings(run)).png().startswith(PNG)
+    assert "NaN" not in draw(findings(run)).svg()
 
 
 def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_together(run):
     all_replicates(run, "60", -0.01)
-    near = charts.accuracy(rows_of(run))
+    near = charts.accuracy(findings(run))
     all_replicates(run, "90", -0.8)
-    far = charts.accuracy(rows_of(run))
+    far = charts.accuracy(findings(run))
 
     def least(chart):
         return min(row["validation_shown"] for rows in marks(chart.specification()) for row in rows)
@@ -127,16 +151,16 @@ def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_togeth
     assert least(far) == pytest.approx(0.90 - charts.SHOWN)
     assert "Marks at 80.0% (1) lie below that" in far.explained
     assert {round(row["validation"], 2) for row in far.rows} == {0.91, 0.9, 0.11}
-    assert "Marks at 80.0% (1) lie below that" in charts.early_stop(rows_of(run)).explained
+    assert "Marks at 80.0% (1) lie below that" in charts.early_stop(findings(run)).explained
 
 
 def test_the_same_rows_give_the_same_picture(run):
     all_replicates(run, "60", 0.0)
 
-    assert charts.accuracy(rows_of(run)).png() == charts.accuracy(rows_of(run)).png()
+    assert charts.accuracy(findings(run)).png() == charts.accuracy(findings(run)).png()
 
 
-def test_a_line_per_method_and_rewind_point_and_marks_for_controls(run):
+def test_a_line_per_family_and_rewind_point_and_marks_for_controls(run):
     all_replicates(run, "60", 0.01)
     all_replicates(run, "90", -0.01)
     all_replicates(run, "90", -0.01, step=0)
@@ -144,13 +168,13 @@ def test_a_line_per_method_and_rewind_point_and_marks_for_controls(run):
     in_rounds(run, "lr", 1, 0.0)
     in_rounds(run, "lr", 1, 0.0, "extended")
 
-    specification = charts.accuracy(rows_of(run)).specification()
+    specification = charts.accuracy(findings(run)).specification()
 
     shown = [row for rows in marks(specification) for row in rows]
     assert {row["series"] for row in shown} == {
-        *("dense", "rewound to 0", "rewound to 1ep", "from scratch", "lr, rewound to 1ep")
+        *("dense", "oneshot, rewound to 0", "oneshot, rewound to 1ep", "oneshot, from scratch", "lr, rewound to 1ep")
     }
-    line = [row for row in shown if (row["series"], row["network"]) == ("rewound to 1ep", "ticket")]
+    line = [row for row in shown if (row["series"], row["network"]) == ("oneshot, rewound to 1ep", "ticket")]
     assert [row["density"] for row in line] == pytest.approx([0.4, 0.1])
     assert [row["validation"] for row in line] == pytest.approx([0.92, 0.90])
     assert [row["sd_high"] - row["sd_low"] for row in line] == pytest.approx([0.02, 0.02])
@@ -161,25 +185,55 @@ def test_the_heat_map_has_a_cell_for_each_ticket_with_its_verdict(run):
     all_replicates(run, "90", -0.05)
     all_replicates(run, "90", -0.05, step=0, variant="reinit")
 
-    (cells,) = marks(charts.differences(rows_of(run)).specification())
+    (cells,) = marks(charts.differences(findings(run)).specification())
 
     assert [(row["mask"], row["verdict"]) for row in cells] == [("q60", "matching"), ("q90", "not matching")]
     assert [row["points"] for row in cells] == pytest.approx([1, -5])
 
 
+def test_the_heat_map_has_its_rows_family_by_family_and_says_what_tickets_are_held_against(run):
+    for step in (0, 45):
+        in_rounds(run, "lr", 1, 0.03, step=step)
+        in_rounds(run, "lr", 1, 0.01, "extended", step=step)
+    all_replicates(run, "60", 0.01)
+    all_replicates(run, "90", 0.01, step=0)
+
+    chart = charts.differences(findings(run))
+
+    (y,) = {tuple(layer["encoding"]["y"]["sort"]) for layer in chart.specification()["layer"]}
+    assert y == ("oneshot, rewound to 0", "oneshot, rewound to 1ep", "lr, rewound to 0", "lr, rewound to 1ep")
+    assert "against that of dense or extended, in points" in chart.explained
+
+
+def test_every_line_has_a_colour_of_its_own_also_with_many_families(tmp_path):
+    made = Run(tmp_path / "many", planned("60", **{f"f{n}": {"quantiles": "60", "rewind": "1ep"} for n in range(12)}))
+    dense(made, 0.90, 0.91, 0.92)
+    for family in made.recipe.families:
+        all_replicates(made, "60", 0.01, family=family)
+
+    scale = next(
+        layer["encoding"]["color"]["scale"]
+        for layer in charts.accuracy(findings(made)).specification()["layer"]
+        if "color" in layer["encoding"]
+    )
+
+    assert len(scale["domain"]) == 13
+    assert len(set(scale["range"])) >= 13
+
+
 def test_courses_of_a_network_that_keeps_nothing_are_drawn():
     rows = [{**row, "density": 0.0 if row["network"] == "random" else row["density"]} for row in COURSE]
 
-    assert "NaN" not in charts.courses(rows).svg()
+    assert "NaN" not in charts.courses(found(courses=rows)).svg()
 
 
 def test_without_one_threshold_for_all_layers_none_is_spoken_of():
-    assert "threshold" in charts.magnitudes(BARS, CUTS).explained
-    assert "threshold" not in charts.magnitudes(BARS, []).explained
+    assert "threshold" in charts.magnitudes(found(magnitudes=BARS, thresholds=CUTS)).explained
+    assert "threshold" not in charts.magnitudes(found(magnitudes=BARS)).explained
 
 
 def test_layers_and_magnitudes_are_drawn_of_the_first_replicate():
-    shown = [row for rows in marks(charts.layers(LAYERS).specification()) for row in rows]
+    shown = [row for rows in marks(charts.layers(found(layers=LAYERS)).specification()) for row in rows]
 
     assert {row["replicate"] for row in shown} == {1}
     assert len(shown) == len(LAYERS) / 2

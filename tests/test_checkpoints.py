@@ -7,10 +7,11 @@ import pytest
 from helpers import empty, flip
 
 from data_prep.errors import InputError
-from lottery import store
 from lottery.engine import checkpoints
-from lottery.engine.checkpoints import Checkpoint, Clock
-from lottery.recipe import Train
+from lottery.engine.checkpoints import Checkpoint
+from lottery.engine.events import Clock, Progress
+from lottery.experiment.recipe import Train
+from lottery.rundir import store
 
 
 @dataclasses.dataclass
@@ -127,7 +128,7 @@ def drawn(steps):
         {"bn/moving_mean": rng.normal(size=3)},
         {"momentum/fc/kernel": np.zeros((2, 3), np.float32), "steps": np.int64(7), "loss_scale": np.float32(32768)},
     )
-    return Checkpoint(state, rng.normal(size=(steps, 3)), 12.5, replicas=2, xla=True, journal="ab")
+    return Checkpoint(Progress(state, rng.normal(size=(steps, 3)), 12.5), replicas=2, xla=True, journal="ab")
 
 
 @pytest.mark.parametrize("steps", [0, 5])
@@ -135,12 +136,15 @@ def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path, steps):
     saved = drawn(steps)
     checkpoints.save(tmp_path / "checkpoint.h5", saved)
 
-    found = checkpoints.load(tmp_path / "checkpoint.h5")
+    found, replicas, xla, journal = checkpoints.load(tmp_path / "checkpoint.h5")
 
-    assert (found.state.step, found.seconds, found.replicas, found.xla, found.journal) == (7, 12.5, 2, True, "ab")
+    assert (found.state.step, found.seconds, replicas, xla, journal) == (7, 12.5, 2, True, "ab")
     for one, other in (
-        *((getattr(found.state, group), getattr(saved.state, group)) for group in ("weights", "statistics", "slots")),
-        ({"found": found.found}, {"found": saved.found}),
+        *(
+            (getattr(found.state, group), getattr(saved.progress.state, group))
+            for group in ("weights", "statistics", "optimizer")
+        ),
+        ({"figures": found.figures}, {"figures": saved.progress.figures}),
     ):
         assert one.keys() == other.keys()
         for name, array in one.items():
@@ -165,7 +169,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path, damage):
 
 
 def test_a_snapshot_in_the_place_of_a_checkpoint_is_refused_by_name(tmp_path):
-    store.save_state(tmp_path / "checkpoint.h5", drawn(3).state)
+    store.save_state(tmp_path / "checkpoint.h5", drawn(3).progress.state)
 
     with pytest.raises(InputError, match=r"checkpoint\.h5 is no checkpoint"):
         checkpoints.load(tmp_path / "checkpoint.h5")

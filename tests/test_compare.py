@@ -5,21 +5,20 @@ import json
 import subprocess
 import sys
 import tracemalloc
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from handmade import finished, write_table
-from helpers import changed, imp, kept, refused
+from handmade import finished, write_mask
+from helpers import imp_here, kept, refused
 
 from data_prep import files
-from lottery import masks, recipe, store
-from lottery.connectivity import Node, Topology
-from lottery.jobs import Chain
+from lottery.experiment import reading
 from lottery.progress import Reporter
-from lottery.results import pairing
-from lottery.run import Level, Run
-from lottery.stages import compare
+from lottery.pruning.connectivity import Node, Topology
+from lottery.pruning.state import State
+from lottery.results import compare, pairing
+from lottery.rundir import store
+from lottery.rundir.run import Run
 
 QUIET = Reporter(quiet=True)
 TWO_LAYERS = Topology(
@@ -32,34 +31,34 @@ TWO_LAYERS = Topology(
 )
 
 
+FAMILIES = {
+    "oneshot": {"quantiles": "50", "rewind": "0"},
+    "weights": {"rounds": 2, "rewind": "0,10it"},
+    "lr": {"rounds": 2, "rewind": "0,10it", "method": "lr"},
+    "scratch": {"rounds": 2, "rewind": "0"},
+}
+
+
 @pytest.fixture
 def make_run(tmp_path):
     """A function that makes a run of so many replicates in `runs/NAME`."""
 
-    def make(replicates=1, name="made"):
-        folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        made = Run(folder, recipe.resolve({"name": name, "replicates": replicates}))
-        (folder / "recipe.toml").write_text(recipe.sealed(made.recipe))
-        return made
+    def make(replicates=1, name="made", **pruning):
+        recipe = reading.resolve({"name": name, "replicates": replicates, "families": FAMILIES, "pruning": pruning})
+        files.write_text(tmp_path / "runs" / name / "recipe.toml", reading.sealed(recipe))
+        return Run(tmp_path / "runs" / name, recipe)
 
     return make
 
 
-def one_shot(run, number, by_quantile, topology=None):
+def one_shot(run, number, by_quantile, topology=None, **more):
     """Masks of a replicate: of the variable `a`, or by path; its network has a `topology` or is a subclassed model's."""
     replicate = run.replicate(number)
     for quantile, mask in by_quantile.items():
         mask = mask if isinstance(mask, dict) else {"a": np.array(mask, bool)}
-        masks.save(replicate.mask(Fraction(quantile)), mask, {})
-    listed(replicate, [{"quantile": quantile} for quantile in sorted(by_quantile)])
+        write_mask(replicate, "oneshot", f"q{quantile}", mask, **more)
     if topology:
         files.write_json(replicate.topology, topology.to_json())
-
-
-def listed(replicate, quantiles):
-    """Let the table of a replicate's thresholds have these rows, and stand for all its masks."""
-    write_table(replicate, replicate.thresholds, replicate.masks.glob("*.h5"), origins={}, quantiles=quantiles)
 
 
 def random_mask(seed, density=0.4):
@@ -73,15 +72,11 @@ def random_mask(seed, density=0.4):
     return {path: score > cut for path, score in scores.items()}
 
 
-def chain(run, number, name, *rounds):
+def chain(run, number, family, step, *rounds, **more):
     """Rounds of a replicate, of the variable `a`."""
-    replicate = run.replicate(number)
-    method, _, step = name.partition("-step-")
-    for level, mask in enumerate(rounds, 1):
-        there = Level(replicate.folder / "rounds" / name / f"{level:02d}")
-        masks.save(there.mask, {"a": np.array(mask, bool)}, {})
-        place = {"method": method, "rewind_step": int(step or 0), "level": level}
-        write_table(replicate, there.table, [there.mask], origins={}, disconnected=False, **place)
+    for count, mask in enumerate(rounds, 1):
+        mask = {"a": np.array(mask, bool)}
+        write_mask(run.replicate(number), family, f"round-{count:02d}", mask, rewind_step=step, **more)
 
 
 def names(groups, kind):
@@ -92,11 +87,13 @@ def test_replicates_are_compared_mask_by_mask(make_run):
     run = make_run(3)
     for number in (1, 2, 3):
         one_shot(run, number, {50: kept(10, *range(5)), 90: kept(10, number)})
-        chain(run, number, "weights-step-000010", kept(10, *range(5)))
+        chain(run, number, "weights", 10, kept(10, *range(5)))
 
     groups = compare.compare(run, QUIET)
 
-    assert names(groups, "replicates") == [(name, name) for name in ("q50", "q90", "weights-step-000010/01")]
+    assert names(groups, "replicates") == [
+        (name, name) for name in ("oneshot/q50", "oneshot/q90", "weights-step-000010/round-01")
+    ]
     assert [len(group.members) for group in groups if group.pair.kind == "replicates"] == [3, 3, 3]
     replicates = [(member.pair.first.replicate, member.pair.second.replicate) for member in groups[0].members]
     assert replicates == [(1, 2), (1, 3), (2, 3)]
@@ -150,35 +147,48 @@ def test_what_is_not_known_of_a_network_is_left_out_with_one_warning(make_run, c
     assert "subclassed model" in warnings[0]
 
 
-def test_chains_are_compared_level_by_level(make_run):
+def test_chains_are_compared_round_by_round(make_run):
     run = make_run()
     full, half = np.ones(10, bool), kept(10, 0, 1, 2, 3, 4)
-    for name in ("weights-step-000000", "weights-step-000010", "lr-step-000010", "init-step-000000"):
-        chain(run, 1, name, full, half)
+    for family, step in (("weights", 0), ("weights", 10), ("lr", 10), ("scratch", 0)):
+        chain(run, 1, family, step, full, half)
 
     groups = compare.compare(run, QUIET)
 
     assert names(groups, "rewinds") == [
-        (f"weights-step-000000/{level}", f"weights-step-000010/{level}") for level in ("01", "02")
+        (f"weights-step-000000/{label}", f"weights-step-000010/{label}") for label in ("round-01", "round-02")
     ]
-    assert set(names(groups, "methods")) == {
-        (f"{one}/{level}", f"{other}/{level}")
-        for level in ("01", "02")
+    assert set(names(groups, "families")) == {
+        (f"{one}/{label}", f"{other}/{label}")
+        for label in ("round-01", "round-02")
         for one, other in (
-            ("init-step-000000", "lr-step-000010"),
-            ("init-step-000000", "weights-step-000000"),
-            ("init-step-000000", "weights-step-000010"),
-            ("lr-step-000010", "weights-step-000010"),
+            ("weights-step-000000", "lr-step-000010"),
+            ("weights-step-000000", "scratch-step-000000"),
+            ("weights-step-000010", "lr-step-000010"),
+            ("weights-step-000010", "scratch-step-000000"),
+            ("lr-step-000010", "scratch-step-000000"),
         )
     }
+
+
+def test_families_of_one_shot_are_compared_quantile_by_quantile(tmp_path):
+    shots = {"quantiles": "50", "rewind": "0"}
+    run = Run(tmp_path, reading.resolve({"replicates": 1, "families": {"wide": shots, "layers": shots}}))
+    for family, quantile in (("wide", 50), ("layers", 50), ("layers", 90)):
+        write_mask(run.replicate(1), family, f"q{quantile}", {"a": kept(10, *range(quantile // 10))})
+
+    (group,) = compare.compare(run, QUIET)
+
+    assert names([group], "families") == [("wide/q50", "layers/q50")]
+    assert group.spread("overlap").mean == 1
 
 
 def test_chance_draws_from_the_first_round_where_both_masks_were_cut_from_it(make_run):
     run = make_run(2)
     first = kept(10, *range(8))
     for number in (1, 2):
-        chain(run, number, "weights-step-000000", first, kept(10, 0, 1, 2, 3))
-        chain(run, number, "weights-step-000010", first, kept(10, 0, 1, 4, 5))
+        chain(run, number, "weights", 0, first, kept(10, 0, 1, 2, 3))
+        chain(run, number, "weights", 10, first, kept(10, 0, 1, 4, 5))
     one_shot(run, 1, {60: kept(10, 0, 1, 2, 4)})
     one_shot(run, 2, {60: kept(10, 0, 1, 2, 9)})  # cut from other weights: chance draws from all
 
@@ -189,21 +199,21 @@ def test_chance_draws_from_the_first_round_where_both_masks_were_cut_from_it(mak
             (member.whole.pool, member.whole.overlap_by_chance) for member in group.members
         ]
         for group in groups
-        if group.pair.kind in ("rewinds", "one-shot")
+        if group.pair.kind in ("rewinds", "densities")
     }
     names = ("weights-step-000000", "weights-step-000010")
-    assert chance[("rewinds", *(f"{name}/01" for name in names))] == [(8, 1.0)] * 2
-    assert chance[("rewinds", *(f"{name}/02" for name in names))] == [(8, 0.5)] * 2
-    assert chance[("one-shot", "q60", f"{names[0]}/02")] == [(8, 0.5), (10, 0.4)]
+    assert chance[("rewinds", *(f"{name}/round-01" for name in names))] == [(8, 1.0)] * 2
+    assert chance[("rewinds", *(f"{name}/round-02" for name in names))] == [(8, 0.5)] * 2
+    assert chance[("densities", "oneshot/q60", f"{names[0]}/round-02")] == [(8, 0.5), (10, 0.4)]
 
 
 def test_independent_choices_within_a_common_round_overlap_as_by_chance(make_run):
     run, rng = make_run(), np.random.default_rng(0)
     first = rng.random(200_000) < 0.8
     for step in (0, 10):
-        chain(run, 1, f"weights-step-{step:06d}", first, first & (rng.random(200_000) < 0.25))
+        chain(run, 1, "weights", step, first, first & (rng.random(200_000) < 0.25))
 
-    later = next(group for group in compare.compare(run, QUIET) if group.pair.first.number == 2)
+    later = next(group for group in compare.compare(run, QUIET) if group.pair.first.record.round == 2)
 
     assert abs(later.spread("excess_sd").mean) < 3
 
@@ -212,9 +222,7 @@ def test_a_collapsed_layer_is_marked(make_run):
     run = make_run(2)
     for number, last in ((1, True), (2, False)):
         for quantile, kernel in ((50, [True, True]), (90, [True, False]), (95, [last, False])):
-            mask = {"a/kernel": np.array(kernel), "a/bias": np.zeros(3, bool)}
-            masks.save(run.replicate(number).mask(Fraction(quantile)), mask, {})
-        listed(run.replicate(number), [{"quantile": quantile} for quantile in (50, 90, 95)])
+            one_shot(run, number, {quantile: {"a/kernel": np.array(kernel), "a/bias": np.zeros(3, bool)}})
 
     (table,) = compare.tables(compare.compare(run, QUIET), 0.6)
 
@@ -224,25 +232,25 @@ def test_a_collapsed_layer_is_marked(make_run):
 def test_a_mask_that_leaves_no_path_is_marked_though_every_layer_keeps_enough(make_run):
     run = make_run(2)
     for number in (1, 2):
-        one_shot(run, number, {50: kept(10, *range(5))})
-        rows = [{"quantile": 50, "disconnected": number == 2}]
-        listed(run.replicate(number), rows)
-        chain(run, number, "weights-step-000000", kept(10, *range(5)))
-        changed(run.replicate(number).level(Chain(number, "weights", 0), 1).table, disconnected=number == 1)
+        one_shot(run, number, {50: kept(10, *range(5))}, disconnected=number == 2)
+        chain(run, number, "weights", 0, kept(10, *range(5)), disconnected=number == 1)
 
     table = next(compare.tables(compare.compare(run, QUIET), 0.1))
 
-    assert [cells[:2] for cells in table.lines] == [("q50", "50.00\n50.00 !"), ("weights-step-000000/01", "50.00 !\n50.00")]
+    assert [cells[:2] for cells in table.lines] == [
+        ("oneshot/q50", "50.00\n50.00 !"),
+        ("weights-step-000000/round-01", "50.00 !\n50.00"),
+    ]
 
 
 def test_rounds_are_nested_or_said_not_to_be(make_run):
     run = make_run()
-    chain(run, 1, "weights-step-000000", kept(10, *range(8)), kept(10, *range(5)), kept(10, *range(2)))
-    chain(run, 1, "weights-step-000010", kept(10, *range(8)), kept(10, 0, 1), kept(10, 2, 0))
+    chain(run, 1, "weights", 0, kept(10, *range(8)), kept(10, *range(5)), kept(10, *range(2)))
+    chain(run, 1, "weights", 10, kept(10, *range(8)), kept(10, 0, 1), kept(10, 2, 0))
 
     groups = compare.compare(run, QUIET)
 
-    first = [pair for pair in names(groups, "levels") if pair[0].startswith("weights-step-000000")]
+    first = [pair for pair in names(groups, "rounds") if pair[0].startswith("weights-step-000000")]
     assert [(one[-2:], other[-2:]) for one, other in first] == [("01", "02"), ("02", "03"), ("01", "03")]
     assert compare.nesting(groups) == [
         "weights-step-000000: rounds 1 to 3 are nested; of the 2 weights of the last, 2 are in the first",
@@ -253,34 +261,34 @@ def test_rounds_are_nested_or_said_not_to_be(make_run):
 def test_a_one_shot_mask_is_compared_with_the_round_nearest_in_density(make_run):
     run = make_run()
     one_shot(run, 1, {50: kept(100, *range(50)), 80: kept(100, *range(20)), 97: kept(100, 0, 1, 2)})
-    chain(run, 1, "lr-step-000000", *(kept(100, *range(count)) for count in (80, 53, 45, 30, 21, 4)))
-    chain(run, 1, "weights-step-000000", kept(100, *range(53)))
+    chain(run, 1, "lr", 0, *(kept(100, *range(count)) for count in (80, 53, 45, 30, 21, 4)))
+    chain(run, 1, "weights", 0, kept(100, *range(53)))
 
     groups = compare.compare(run, QUIET)
 
-    assert names(groups, "one-shot") == [
-        ("q50", "lr-step-000000/02"),
-        ("q80", "lr-step-000000/05"),
-        ("q50", "weights-step-000000/01"),
+    assert names(groups, "densities") == [
+        ("oneshot/q50", "weights-step-000000/round-01"),
+        ("oneshot/q50", "lr-step-000000/round-02"),
+        ("oneshot/q80", "lr-step-000000/round-05"),
     ]
 
 
-def test_a_folder_that_is_no_chain_is_left_alone(make_run):
+def test_masks_of_a_family_that_the_recipe_has_not_and_other_folders_are_left_alone(make_run):
     run = make_run(2)
     for number in (1, 2):
-        chain(run, number, "lr-step-000000", kept(4, 0))
-        chain(run, number, "of my own", kept(4, 0))
-        (run.replicate(number).folder / "rounds/weights-step-000000/01").mkdir(parents=True)
+        chain(run, number, "lr", 0, kept(4, 0))
+        chain(run, number, "gone", 0, kept(4, 0))
+        files.write_text(run.replicate(number).mask_folder("lr") / "notes.json", "{}")
+        (run.replicate(number).folder / "weights/round-01-step-000000").mkdir(parents=True)
 
-    assert {source.name for source in pairing.sources(run)} == {"lr-step-000000/01"}
+    assert {source.name for source in pairing.sources(run)} == {"lr-step-000000/round-01"}
 
 
 def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_run, capsys):
     run = make_run(3)
     for number, paths in enumerate([("a", "b"), ("a",), ("a", "c")], 1):
         mask = {path: kept(10, 0, number) for path in paths}
-        masks.save(run.replicate(number).mask(Fraction(90)), mask, {})
-        listed(run.replicate(number), [{"quantile": 90}])
+        one_shot(run, number, {90: mask})
 
     (group,) = compare.compare(run, Reporter())
 
@@ -291,30 +299,28 @@ def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_r
     assert "(b, c, ...)" in warnings[0]
 
 
-def test_statistics_that_no_training_prunes_do_not_count(tmp_path):
-    run = Run(tmp_path, recipe.resolve({"replicates": 2, "thresholds": {"scope": "all"}}))
+def test_statistics_that_no_training_prunes_do_not_count(make_run):
+    run = make_run(2, scope="all")
     for number in (1, 2):
-        state = store.State(9, {"a": np.zeros(10)}, {"moving_mean": np.zeros(90)}, {})
+        state = State(9, {"a": np.zeros(10)}, {"moving_mean": np.zeros(90)}, {})
         store.save_state(run.replicate(number).snapshot(9), state)
         finished(run.replicate(number), 9)
         mask = {"a": kept(10, number), "moving_mean": np.ones(90, bool)}
-        masks.save(run.replicate(number).mask(Fraction(90)), mask, {})
-        listed(run.replicate(number), [{"quantile": 90}])
+        one_shot(run, number, {90: mask})
 
     (group,) = compare.compare(run, QUIET)
 
     assert [(member.whole.size, list(member.layers)) for member in group.members] == [(10, ["a"])]
 
 
-def test_masks_are_compared_in_less_than_four_bytes_a_weight(make_run, monkeypatch):
-    shape, weights = (2000, 4000), 8_000_000
+def test_masks_are_compared_in_less_than_four_bytes_a_weight(make_run):
+    shape, weights = (1500, 2000), 3_000_000
     run = make_run(2)
-    layers = (Node("images", "input", 2000), Node("a", "linear", 4000, ("images",), {"a": shape}))
+    layers = (Node("images", "input", 1500), Node("a", "linear", 2000, ("images",), {"a": shape}))
     for number in (1, 2):
         one_shot(run, number, {90: np.random.default_rng(number).random(shape, np.float32) < 0.1}, Topology(layers, ()))
-    for step in (0, 1, 2):
-        chain(run, 1, f"weights-step-{step:06d}", np.random.default_rng(step).random(shape, np.float32) < 0.1)
-    monkeypatch.setattr(compare, "HELD_BYTES", compare.HELD_BYTES * weights // 100_000_000)
+    for step in range(compare.HELD + 2):
+        chain(run, 1, "weights", step, np.random.default_rng(step).random(shape, np.float32) < 0.1)
 
     tracemalloc.start()
     compare.compare(run, QUIET)
@@ -330,14 +336,14 @@ def two(make_run):
     run = make_run(2)
     one_shot(run, 1, {50: kept(10, 0, 1, 2, 3, 4), 90: kept(10, 0)})
     one_shot(run, 2, {50: kept(10, 3, 4, 5, 6), 90: kept(10, 1)})
-    chain(run, 1, "weights-step-000010", kept(10, *range(8)), kept(10, *range(1, 6)))
+    chain(run, 1, "weights", 10, kept(10, *range(8)), kept(10, *range(1, 6)))
     return run
 
 
 def test_the_command_prints_tables_and_writes_every_layer(two, tmp_path):
-    done = imp("compare", "--run", "runs/made", cwd=tmp_path)
+    done = imp_here("compare", "--run", "runs/made", cwd=tmp_path)
 
-    for words in ("different replicates", "like density", "weights-step-000010/02", "rounds 1 to 2 are nested"):
+    for words in ("different replicates", "like density", "weights-step-000010/round-02", "rounds 1 to 2 are nested"):
         assert words in done.stdout
     with open(two.report / "compare.csv") as file:
         rows = list(csv.DictReader(file))
@@ -345,32 +351,32 @@ def test_the_command_prints_tables_and_writes_every_layer(two, tmp_path):
     assert [(row["kind"], row["layer"]) for row in rows[:2]] == [("replicates", ""), ("replicates", "a")]
     assert (rows[0]["kept_first"], rows[0]["kept_second"], rows[0]["overlap"]) == ("5", "4", "")
     assert float(rows[0]["layers_alike"]) == pytest.approx(8 / 9)
-    by_position = next(row for row in rows if row["kind"] == "one-shot")
+    by_position = next(row for row in rows if row["kind"] == "densities")
     assert (float(by_position["overlap"]), float(by_position["overlap_by_chance"])) == (0.8, 5 / 8)
     assert by_position["layers_alike"] == ""
-    assert {row["kind"] for row in rows} == {"replicates", "levels", "one-shot"}
+    assert {row["kind"] for row in rows} == {"replicates", "rounds", "densities"}
 
 
 def test_the_command_prints_json(two, tmp_path):
-    groups = json.loads(imp("compare", "--json", "--run", "runs/made", cwd=tmp_path).stdout)
+    groups = json.loads(imp_here("compare", "--json", "--run", "runs/made", cwd=tmp_path).stdout)
 
     first = groups[0]
-    assert (first["kind"], first["first"], first["second"]) == ("replicates", "q50", "q50")
+    assert (first["kind"], first["first"], first["second"]) == ("replicates", "oneshot/q50", "oneshot/q50")
     assert first["spread"]["layers_alike"] == dict.fromkeys(("mean", "least", "most"), pytest.approx(8 / 9))
     assert first["spread"]["input_correlation"] == {"mean": None, "least": None, "most": None}
     assert first["pairs"][0]["layers"]["a"]["kept_second"] == 4
-    nested = next(group for group in groups if group["kind"] == "levels")
+    nested = next(group for group in groups if group["kind"] == "rounds")
     assert nested["spread"]["jaccard"] == {"mean": 5 / 8, "least": 5 / 8, "most": 5 / 8}
     assert nested["pairs"][0]["layers"]["a"]["shared"] == 5
 
 
 def test_with_nothing_to_compare_the_command_says_what_to_do(make_run, tmp_path):
     run = make_run()
-    refused(imp("compare", "--run", "runs/made", cwd=tmp_path, check=False), "has no masks yet", "imp thresholds")
+    refused(imp_here("compare", "--run", "runs/made", cwd=tmp_path, check=False), "has no masks yet", "imp thresholds")
     one_shot(run, 1, {50: [True, False], 90: [True, False]})
-    refused(imp("compare", "--run", "runs/made", cwd=tmp_path, check=False), "nothing to compare", "--set replicates=3")
-    chain(make_run(name="rounds"), 1, "lr-step-000000", [True, True], [True, False])
-    refused(imp("compare", "--run", "runs/rounds", cwd=tmp_path, check=False), "nothing to compare")
+    refused(imp_here("compare", "--run", "runs/made", cwd=tmp_path, check=False), "nothing to compare", "--set replicates=3")
+    chain(make_run(name="rounds"), 1, "lr", 0, [True, True], [True, False])
+    refused(imp_here("compare", "--run", "runs/rounds", cwd=tmp_path, check=False), "nothing to compare")
     assert not run.report.exists()
 
 
@@ -379,9 +385,9 @@ def test_masks_of_two_networks_are_one_line(make_run, tmp_path):
     one_shot(run, 1, {90: [True, False]})
     one_shot(run, 2, {90: [True, False, True]})
 
-    done = imp("compare", "--run", "runs/made", cwd=tmp_path, check=False)
+    done = imp_here("compare", "--run", "runs/made", cwd=tmp_path, check=False)
 
-    refused(done, "replicate-1/masks/q90.h5 and", "a is 2 and 3 in the two masks")
+    refused(done, "replicate-1/oneshot/masks/q90.h5 and", "a is 2 and 3 in the two masks")
 
 
 def test_comparing_needs_no_tensorflow(two, tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.errors import InputError
-from lottery.connectivity import Node, Topology, effective, met
+from lottery.pruning.connectivity import Node, Topology, effective, met
 
 IMAGES = Node("images", "input", 2)
 

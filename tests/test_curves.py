@@ -1,7 +1,8 @@
 """The course of a dense training, as a table and as a picture."""
 
-from lottery.recipe import Recipe
+from lottery.experiment.recipe import Recipe
 from lottery.results import curves
+from lottery.rundir.run import Run
 
 ROWS = [
     {
@@ -18,8 +19,11 @@ ROWS = [
 MACHINE = {"processor": "abacus", "cores": 3, "gpus": [], "packages": {"tensorflow": "2.0"}}
 
 
-def test_the_table_has_a_line_an_epoch_and_a_sentence_with_the_machine():
-    lines = curves.markdown(Recipe(), {"replicate-1": ROWS, "replicate-2": []}, MACHINE).splitlines()
+def test_the_table_has_a_line_an_epoch_and_a_sentence_with_the_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(curves, "read", lambda run: {"replicate-1": ROWS, "replicate-2": []})
+    monkeypatch.setattr(Run, "environment", lambda run: MACHINE)
+
+    lines = curves.markdown(Run(tmp_path, Recipe())).splitlines()
 
     assert lines[2] == (
         "replicate-1: 25.00% of the test and 50.00% of the validation images after 2 epochs (1 min 00 s, evaluation included; "

@@ -3,7 +3,7 @@
 import pytest
 
 from data_prep.errors import InputError
-from lottery.recipe import Model, Recipe, Train
+from lottery.experiment.recipe import Model, Recipe, Train
 
 devices = pytest.importorskip("lottery.engine.devices")
 models = pytest.importorskip("lottery.engine.models")

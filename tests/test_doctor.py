@@ -6,13 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import imp
+from helpers import imp, imp_here
 
-from lottery.stages import doctor
-
-
-def by_topic(findings):
-    return {finding.topic: finding for finding in findings}
+from lottery.commands import findings as doctor
 
 
 def test_on_this_machine_nothing_is_broken(tmp_path):
@@ -28,19 +24,24 @@ def test_on_this_machine_nothing_is_broken(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_table_marks_what_is_not_good(tmp_path):
-    done = imp("doctor", cwd=tmp_path, WANDB_MODE="offline")
+def test_the_table_marks_what_is_not_good_and_what_is_broken_ends_with_1(tmp_path, monkeypatch):
+    findings = [doctor.Finding("W&B", "good", "wandb 1"), doctor.Finding("MPI", "limited", "no mpirun", "load it")]
+    monkeypatch.setattr(doctor, "doctor", lambda runs: findings)
+    assert imp_here("doctor", cwd=tmp_path).stdout == "ok W&B: wandb 1\n!  MPI: no mpirun\n     load it\n"
 
-    assert "ok TensorFlow: " in done.stdout
-    assert "ok W&B: wandb " in done.stdout
-
-
-def test_a_place_without_locks_is_broken_and_ends_with_1(tmp_path):
-    done = imp("doctor", "--runs", "/proc/runs", cwd=tmp_path, check=False)
+    findings.append(doctor.Finding("locks", "broken", str(tmp_path), "name a folder"))
+    done = imp_here("doctor", cwd=tmp_path, check=False)
 
     assert done.returncode == 1
-    assert "X  locks: /proc: " in done.stdout
-    assert "name a folder of your own with --run" in done.stdout
+    assert f"X  locks: {tmp_path}\n     name a folder\n" in done.stdout
+
+
+def test_a_place_without_locks_is_broken():
+    finding = doctor._locking(Path("/proc"))
+
+    assert finding.state == "broken"
+    assert finding.text.startswith("/proc: ")
+    assert "name a folder of your own with --run" in finding.remedy
 
 
 @pytest.fixture
@@ -60,12 +61,11 @@ def probes(monkeypatch):
         (({"right": True, "gpus": ["A100"]}, ""), "good", "CUDA 12.5, cuDNN 9; A100"),
     ],
 )
-def test_tensorflow_as_it_may_be_found(probes, monkeypatch, answer, state, words):
-    monkeypatch.setattr(doctor, "_driver", lambda: "580.1: A100 (39 GiB free)")
+def test_tensorflow_as_it_may_be_found(probes, answer, state, words):
     found, said = answer
     probes.append((found and {"version": "2.21", "keras": "3", "cuda": "12.5", "cudnn": "9", **found}, said))
 
-    (finding,) = doctor._tensorflow()
+    finding = doctor._tensorflow("580.1: A100 (39 GiB free)")
 
     assert finding.state == state
     assert words in finding.text
@@ -83,7 +83,7 @@ def test_tensorflow_as_it_may_be_found(probes, monkeypatch, answer, state, words
 def test_mpi_as_it_may_be_found(probes, answers, words):
     probes += answers
 
-    (finding,) = doctor._mpi()
+    finding = doctor._mpi()
 
     assert finding.state == "limited"
     assert words in finding.text
@@ -95,7 +95,7 @@ def test_without_mpirun_its_wheel_is_recommended(probes, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    (finding,) = doctor._mpi()
+    finding = doctor._mpi()
 
     assert "no mpirun" in finding.text
     assert "[local]" in finding.remedy
@@ -111,7 +111,7 @@ def test_wandb_as_it_may_be_found(monkeypatch, setting, state):
     for name, value in setting.items():
         monkeypatch.setenv(name, value)
 
-    (finding,) = doctor._wandb()
+    finding = doctor._wandb()
 
     assert finding.state == state
 
@@ -122,7 +122,7 @@ def test_a_key_in_netrc_is_one(monkeypatch, tmp_path):
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
-    assert doctor._wandb()[0].state == "good"
+    assert doctor._wandb().state == "good"
 
 
 def stub(folder: Path, name: str, text: str) -> None:
@@ -133,20 +133,20 @@ def stub(folder: Path, name: str, text: str) -> None:
 
 def test_slurm_as_it_may_be_found(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor._slurm()[0].text == "none here"
+    assert doctor._slurm().text == "none here"
     stub(tmp_path, "sbatch", "exit 0")
     stub(tmp_path, "sinfo", "echo 'gpu* 4'; echo 'cpu 10'")
-    assert doctor._slurm()[0].text == "partitions: gpu* (4 nodes), cpu (10 nodes)"
+    assert doctor._slurm().text == "partitions: gpu* (4 nodes), cpu (10 nodes)"
     stub(tmp_path, "sinfo", "echo 'slurm_load: no controller' >&2; exit 1")
-    assert "sinfo says: slurm_load: no controller" in doctor._slurm()[0].text
+    assert "sinfo says: slurm_load: no controller" in doctor._slurm().text
 
 
 def test_little_room_on_the_disk_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1e9}))
 
-    room, locking = doctor._disk(tmp_path / "runs")
+    room = doctor._disk(tmp_path / "runs", tmp_path)
 
-    assert (room.state, locking.state) == ("limited", "good")
+    assert room.state == "limited"
     assert "1 GB free" in room.text
 
 

@@ -1,5 +1,6 @@
 """Trainings as a user's cluster treats them: told to stop, looked into, diverging. Each command is a process of its own."""
 
+import dataclasses
 import gzip
 import json
 import signal
@@ -8,10 +9,14 @@ import sys
 import time
 
 import numpy as np
-from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp, refused
+import pytest
+from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp, imp_here
 
-from lottery import store
+from data_prep.errors import InputError
 from lottery.engine import checkpoints
+from lottery.progress import Reporter
+from lottery.rundir.run import open_run
+from lottery.stages.train import train
 
 DENSE = "runs/digits/replicate-1/train"
 NEVER_SAVED = ["--set", "train.checkpoint_share=0"]  # unless the signal says so
@@ -40,31 +45,28 @@ def is_written(path):
 
 
 def step_of(checkpoint):
-    return checkpoints.load(checkpoint).state.step
+    return checkpoints.load(checkpoint).progress.state.step
 
 
 def test_a_training_that_is_told_to_stop_says_so_and_ends_later_with_the_same_bytes(trained, prepared):
     dense = prepared / DENSE
-    train = slowly("train", *LENET, *NEVER_SAVED)
+    slow = slowly("train", *LENET, *NEVER_SAVED)
 
-    for number, moment, least in (
-        (signal.SIGTERM, "snapshots/step-000000.h5", 1),
-        (signal.SIGUSR1, "snapshots/step-000010.h5", 10),
-    ):
-        code, said = stop(train, prepared, is_written(dense / moment), number)
-        assert (code, len(said)) == (75, 2), said
-        assert said[1] == f"stopped by {number.name}; the same command goes on from here"
-        assert least <= step_of(dense / "checkpoint.h5") < least + 7
-        assert not (dense / "result.json").exists()
-        assert (dense / "topology.json").exists()  # so that none is without, whenever it was stopped
-    imp("train", cwd=prepared)
+    code, said = stop(slow, prepared, is_written(dense / "snapshots/step-000010.h5"), signal.SIGUSR1)
+
+    assert (code, len(said)) == (75, 2), said
+    assert said[1] == "stopped by SIGUSR1; the same command goes on from here"
+    assert 10 <= step_of(dense / "checkpoint.h5") < 17
+    assert not (dense / "result.json").exists()
+    assert (dense / "topology.json").exists()  # so that none is without, whenever it was stopped
+    imp_here("train", cwd=prepared)
 
     assert contents(dense) == contents(trained / DENSE)
     assert not list(prepared.rglob("*.tmp"))
 
 
 def test_a_retraining_that_is_told_to_stop_ends_later_with_the_same_bytes(retrained, work):
-    ticket = work / "runs/digits/replicate-1/retrain/q50-step-000000/ticket"
+    ticket = work / "runs/digits/replicate-1/oneshot/q50-step-000000/ticket"
     retrain = slowly("retrain", *NEVER_SAVED)
 
     code, said = stop(retrain, work, is_written(ticket / "metrics.jsonl"), signal.SIGTERM)
@@ -72,13 +74,13 @@ def test_a_retraining_that_is_told_to_stop_ends_later_with_the_same_bytes(retrai
     assert (code, said[-1]) == (75, "stopped by SIGTERM; the same command goes on from here")
     assert "Traceback" not in "".join(said)
     assert 17 <= step_of(ticket / "checkpoint.h5") < 34
-    assert not list(work.rglob("retrain/*/*/result.json"))
-    imp("retrain", cwd=work)
+    assert not list(work.rglob("oneshot/*/*/result.json"))
+    imp_here("retrain", cwd=work)
     assert contents(work / "runs") == contents(retrained / "runs")
 
 
 def test_ranks_that_are_told_to_stop_save_what_they_have_and_end_later_with_the_same_bytes(retrained, work):
-    folder = work / "runs/digits/replicate-1/retrain"
+    folder = work / "runs/digits/replicate-1/oneshot"
     retrain = [IMP, "retrain", "--ranks", "3", *NEVER_SAVED]
 
     code, said = stop(retrain, work, lambda: any(folder.glob("*/*/metrics.jsonl")), signal.SIGTERM)
@@ -89,7 +91,7 @@ def test_ranks_that_are_told_to_stop_save_what_they_have_and_end_later_with_the_
     assert under_way
     for pair in under_way:
         assert 0 < step_of(pair / "checkpoint.h5") < 51
-    imp("retrain", cwd=work)
+    imp_here("retrain", cwd=work)
     assert contents(work / "runs") == contents(retrained / "runs")
 
 
@@ -103,24 +105,26 @@ def test_a_traced_training_has_the_same_bytes_and_leaves_a_trace(trained, prepar
     assert done.stderr.count("tensorboard --logdir trace") == 1
 
 
-def test_a_folder_that_can_take_no_trace_is_refused_before_training(prepared):
-    (prepared / "file").write_text("mine")
+def test_a_folder_that_can_take_no_trace_is_refused_before_training(tensorflow, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(trained)
+    (tmp_path / "file").write_text("mine")
+    run = dataclasses.replace(open_run(trained / "runs/digits"), folder=tmp_path / "run")
 
-    done = imp("train", *LENET, "--profile", "file", cwd=prepared, check=False)
+    with pytest.raises(InputError, match=r"file cannot take a trace .*--profile"):
+        train(run, Reporter(quiet=True), tmp_path / "file")
 
-    refused(done, "file cannot take a trace", "--profile")
-    assert not (prepared / "runs").exists()
+    assert not list(tmp_path.rglob("snapshots"))
 
 
-def test_without_anything_to_train_there_is_no_trace(work):
-    done = imp("train", "--profile", "trace", cwd=work)
+def test_without_anything_to_train_there_is_no_trace(work, capsys):
+    train(open_run(work / "runs/digits"), Reporter(), work / "trace")
 
-    assert done.stderr.splitlines()[0] == "no trace: there is nothing left to train"
+    assert capsys.readouterr().err.splitlines()[0] == "no trace: there is nothing left to train"
     assert not (work / "trace").exists()
 
 
 def test_a_dense_training_that_diverges_is_one_line_and_keeps_its_checkpoint(prepared):
-    done = imp("train", *LENET, "--set", "train.learning_rate=1e6", cwd=prepared, check=False)
+    done = imp_here("train", *LENET, "--set", "train.learning_rate=1e6", cwd=prepared, check=False)
 
     assert done.returncode == 1
     assert (done.stdout, done.stderr.count("\n")) == ("", 2), done.stderr  # one says what trains, and where
@@ -129,6 +133,6 @@ def test_a_dense_training_that_diverges_is_one_line_and_keeps_its_checkpoint(pre
     for way in ("train.learning_rate", "train.warmup", "train.clip_norm", "remove that folder"):
         assert way in line
     result = json.loads((prepared / DENSE / "result.json").read_text())
-    saved = checkpoints.load(prepared / DENSE / "checkpoint.h5").state
+    saved = checkpoints.load(prepared / DENSE / "checkpoint.h5").progress.state
     assert 0 < saved.step <= result["step"] == int(line.split("at step ")[1].split(":")[0])
-    assert all(np.isfinite(array).all() for arrays in store.groups(saved).values() for array in arrays.values())
+    assert all(np.isfinite(array).all() for array in saved.arrays())

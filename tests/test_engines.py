@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import clean_environment, imp
+from helpers import clean_environment, imp_here
 from PIL import Image
 
 from data_prep import local, prepare, shards, spark
@@ -317,8 +317,8 @@ def test_a_standalone_cluster_gives_the_bytes_of_one_process(cluster, images, tm
     shutil.copytree(images, tmp_path / "images/dog")
     line = ["prepare", "folder:images", "--size", "16", "--max-bad", "0.1", "--out"]
 
-    imp(*line, "cluster", "--engine", "spark", "--master", cluster, cwd=tmp_path)
-    imp(*line, "one", "--workers", "1", cwd=tmp_path)
+    imp_here(*line, "cluster", "--engine", "spark", "--master", cluster, cwd=tmp_path)
+    imp_here(*line, "one", "--workers", "1", cwd=tmp_path)
 
     contents = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("cluster", "one")]
     assert contents[0] == contents[1]

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from helpers import imp
+from helpers import imp_here
 
-from lottery import store
-from lottery.run import open_run
-from lottery.stages import explore
+from lottery.results import explore
+from lottery.rundir import store
+from lottery.rundir.run import open_run
 
 
 @pytest.fixture
@@ -17,21 +17,22 @@ def run(retrained):
 
 
 def rows(folder, *arguments):
-    return json.loads(imp("explore", "--json", *arguments, cwd=folder).stdout)
+    return json.loads(imp_here("explore", "--json", *arguments, cwd=folder).stdout)
 
 
 def test_all_together_is_what_thresholds_found(retrained):
-    table = json.loads((retrained / "runs/digits/replicate-1/thresholds.json").read_text())
+    folder = retrained / "runs/digits/replicate-1/oneshot/masks"
+    half, most = (json.loads((folder / f"{name}.json").read_text()) for name in ("q50", "q90"))
     (row,) = rows(retrained, "--in-all", "--quantiles", "50,90")
 
     assert row["path"] == "in all"
-    assert {key: row[key] for key in ("count", "min", "max")} == {key: table[key] for key in ("count", "min", "max")}
-    assert row["mean"] == pytest.approx(table["mean"])
-    assert row["quantiles"] == {str(one["quantile"]): one["threshold"] for one in table["quantiles"]}
+    assert {key: row[key] for key in ("count", "min", "max")} == {key: half["scores"][key] for key in ("count", "min", "max")}
+    assert row["mean"] == pytest.approx(half["scores"]["mean"])
+    assert row["quantiles"] == {"50": half["threshold"], "90": most["threshold"]}
 
 
 def test_a_table_with_a_row_and_bars_for_each_variable(retrained):
-    printed = imp("explore", cwd=retrained).stdout
+    printed = imp_here("explore", cwd=retrained).stdout
 
     assert "replicate-1, dense, step 51" in printed
     for word in ("fc1/kernel", "in all", "q99", "█"):
@@ -58,7 +59,7 @@ def test_a_point_of_the_dense_training(run, at, step):
 
 def test_a_ticket_has_zeros_where_it_is_pruned(retrained):
     name = "q90-step-000017"
-    result = json.loads((retrained / f"runs/digits/replicate-1/retrain/{name}/ticket/result.json").read_text())
+    result = json.loads((retrained / f"runs/digits/replicate-1/oneshot/{name}/ticket/result.json").read_text())
     (row,) = rows(retrained, "--ticket", name, "--in-all")
 
     assert row["zeros"] == result["exact_zeros"]
@@ -66,7 +67,7 @@ def test_a_ticket_has_zeros_where_it_is_pruned(retrained):
 
 def test_how_norms_move_from_snapshot_to_snapshot(retrained, run):
     course = explore.course(run)
-    printed = imp("explore", "--snapshots", cwd=retrained).stdout
+    printed = imp_here("explore", "--snapshots", cwd=retrained).stdout
 
     assert [rows[-1].step for rows in course.movements] == [0, 10, 17, 51]
     moved = [rows[-1].moved for rows in course.movements]
@@ -80,7 +81,7 @@ def test_variables_that_begin_at_zero_have_moved_from_there(retrained):
     found = rows(retrained, "--snapshots", "--scope", "all")
 
     assert any(row["moved"] is None for row in found if row["path"].endswith("bias"))
-    assert "from 0" in imp("explore", "--snapshots", "--scope", "all", cwd=retrained).stdout
+    assert "from 0" in imp_here("explore", "--snapshots", "--scope", "all", cwd=retrained).stdout
 
 
 @pytest.mark.parametrize(
@@ -90,9 +91,9 @@ def test_variables_that_begin_at_zero_have_moved_from_there(retrained):
         (("--at", "soon"), "not a point of training"),
         (("--ticket", "q91"), "there is no 'q91'"),
         (("--ticket", "q90-step-000017", "--at", "1ep"), "leave --ticket out"),
-        (("--snapshots", "--at", "1ep"), "leave the others out"),
-        (("--snapshots", "--quantiles", "50"), "leave the others out"),
-        (("--variant", "reinit"), "of which ticket? Name it with --ticket"),
+        (("--snapshots", "--at", "1ep"), "leave out --at"),
+        (("--snapshots", "--quantiles", "50"), "leave out --at"),
+        (("--variant", "reinit"), "needs a ticket: name it with --ticket"),
         (("--scope", "bias"), "--scope bias: write kernels, pointwise, all"),
         (("--scope", "pointwise"), "nothing to prune"),
         (("--replicate", "7"), "--replicate 7"),
@@ -101,7 +102,7 @@ def test_variables_that_begin_at_zero_have_moved_from_there(retrained):
     ],
 )
 def test_bad_input_is_one_line(retrained, arguments, words):
-    done = imp("explore", *arguments, cwd=retrained, check=False)
+    done = imp_here("explore", *arguments, cwd=retrained, check=False)
 
     assert done.returncode == 2
     assert words in done.stderr
@@ -109,7 +110,7 @@ def test_bad_input_is_one_line(retrained, arguments, words):
 
 
 def test_before_anything_is_trained(prepared):
-    done = imp("explore", cwd=prepared, check=False)
+    done = imp_here("explore", cwd=prepared, check=False)
 
     assert done.returncode == 2
     assert "there is no run" in done.stderr

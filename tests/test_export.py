@@ -8,19 +8,20 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from handmade import finished, relist, write_table
+from handmade import figures, finished, place_of, relist, write_mask, write_result
 from helpers import clean_environment, lenet, tiny_set
 from tiny import initial
 
 from data_prep import files
 from data_prep.errors import Failed, InputError
-from lottery import store
 from lottery.engine import formats, models
 from lottery.engine.layers import BatchNorm
 from lottery.engine.models.stock import not_stock, rebuild
+from lottery.experiment.recipe import Data, Model, Recipe, Train
 from lottery.progress import Reporter
-from lottery.recipe import Data, Model, Recipe, Train
-from lottery.run import Network, Run, open_run
+from lottery.rundir import records, store
+from lottery.rundir.records import Result
+from lottery.rundir.run import Run, open_run
 from lottery.stages.export import default_path, export
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -89,26 +90,26 @@ def run(retrained, monkeypatch):
 
 @pytest.fixture
 def tiny_run(tmp_path):
-    """A function that makes up a run of lenet, of averaged weights or not, with two finished networks and whatever else."""
+    """A function that makes up a run of lenet, of averaged weights or not, with two finished networks, and a ticket q50 from
+    step 0 as told."""
 
-    def make(ema: float = 0.0, **results: dict) -> Run:
+    def make(ema: float = 0.0, **half: object) -> Run:
         tiny_set(tmp_path / "data")
         recipe = Recipe(data=Data(size=8, path=str(tmp_path / "data")), model=lenet(), train=Train(ema=ema))
         run = Run(tmp_path / "run", recipe)
         state = initial()
-        state.slots.update({f"ema/{path}": array / 2 for path, array in state.weights.items()})
+        state.optimizer.update({f"ema/{path}": array / 2 for path, array in state.weights.items()})
         place = run.replicate(1)
-        done = {"status": "done", "step": 7, "final": {"test_accuracy": 0.5}}
         store.save_state(place.snapshot(7), state)
-        finished(place, **done)
-        for name, result in {
-            "retrain/q90-step-000000/ticket": done,
-            "rounds/lr-step-000000/03/ticket": done,
-            **results,
-        }.items():
-            network = Network(place.folder / name)
+        finished(place, 7)
+        shots = [("oneshot", "q90", {}), *([("oneshot", "q50", half)] if half else []), ("lr", "round-03", {})]
+        for family, label, more in shots:
+            network = place_of(run, 1, family, label, 0, "ticket", chain=0 if label.startswith("round") else None)
             store.save_state(network.final, state)
-            write_table(place, network.result, [network.final], **result)
+            mask = {"fc1/kernel": state.weights["fc1/kernel"] > 0}
+            cut = write_mask(place, family, label, mask, rewind_step=0 if label.startswith("round") else None)
+            known = {"variant": "ticket", "family": family, "mask": label, "step": 7, "final": figures(0.51, 7)}
+            write_result(place, network, [network.final], [cut.mask], **{**known, **more})
         return run
 
     return make
@@ -131,7 +132,7 @@ def random_state(name, shape, classes=10):
 
 def outputs_of(name, state, images, classes=10):
     network = models.build(Model(name=name), images.shape[1], classes)
-    formats._assign(network, state)
+    models.assign({variable.path: variable for variable in network.variables}, state.weights | state.statistics)
     return np.asarray(network(images, training=False))
 
 
@@ -211,7 +212,7 @@ def test_a_network_that_keras_cannot_write_is_one_line():
 
 
 def test_another_network_than_was_trained_is_one_line():
-    with pytest.raises(InputError, match=r"^fc1/kernel of the trained network is not as in the one that model.name builds now"):
+    with pytest.raises(InputError, match=r"^the saved fc1/kernel has shape \(192, 300\), not \(768, 300\)"):
         formats.make("keras", lenet(), (16, 16, 3), 3, initial())
 
 
@@ -258,16 +259,16 @@ def kernels(to, path):
 @pytest.mark.parametrize("to", ["keras", "tflite", "npz"])
 def test_a_ticket_is_exported_with_its_zeros(to, run, tmp_path):
     path = tmp_path / "new" / f"ticket.{to}"
-    network = run.replicate(1).folder / "retrain/q90-step-000000/ticket"
-    state, result = store.load_state(network / "final.h5"), files.read_json(network / "result.json")
+    network = run.replicate(1).folder / "oneshot/q90-step-000000/ticket"
+    state, result = store.load_state(network / "final.h5"), records.read(network / "result.json", Result)
 
     found = export(run, QUIET, "q90-step-000000", to, path)
 
     zeros = {array.size: np.count_nonzero(array == 0) for array in state.weights.values() if array.ndim == 2}
     assert {array.size: np.count_nonzero(array == 0) for array in kernels(to, path)} == zeros
-    assert (found.zeros, found.weights) == (result["exact_zeros"], result["trainable_weights"])
-    assert found.density == result["density"]["prunable"]
-    assert found.test_accuracy == result["final"]["test_accuracy"]
+    assert (found.zeros, found.weights) == (result.exact_zeros, result.trainable_weights)
+    assert found.density == result.kept.density.prunable
+    assert found.test_accuracy == result.final.test_accuracy
     assert found.path == str(path)
     assert found.bytes == path.stat().st_size
     assert found.gzip_share == found.gzip_bytes / found.dense_gzip_bytes < 0.4
@@ -290,7 +291,7 @@ def test_the_same_network_gives_the_same_bytes(to, run, tmp_path):
 def test_an_npz_holds_weights_statistics_and_the_mask(run, tmp_path):
     export(run, QUIET, "q90-step-000000", "npz", tmp_path / "x.npz", variant="shuffle")
 
-    state = store.load_state(run.replicate(1).folder / "retrain/q90-step-000000/shuffle/final.h5")
+    state = store.load_state(run.replicate(1).folder / "oneshot/q90-step-000000/shuffle/final.h5")
     with np.load(tmp_path / "x.npz", allow_pickle=False) as arrays:
         found = dict(arrays)
     assert {name: array.tobytes() for name, array in found.items() if not name.startswith("mask/")} == {
@@ -303,25 +304,26 @@ def test_an_npz_holds_weights_statistics_and_the_mask(run, tmp_path):
     )
 
 
-def test_a_kept_weight_that_has_become_zero_is_told(tiny_run, tmp_path, capsys):
-    half = {"status": "done", "step": 7, "final": {"test_accuracy": 0.5}, "density": {"prunable": 1.0}}
-    run = tiny_run(**{"retrain/q50-step-000000/ticket": half})
+def test_a_kept_weight_that_has_become_zero_is_still_kept_by_the_mask(tiny_run, tmp_path):
+    run = tiny_run()
     state = initial()
-    state.weights["fc1/kernel"][0, :3] = 0
-    final = run.replicate(1).folder / "retrain/q50-step-000000/ticket/final.h5"
+    state.weights["fc1/kernel"][...] = 0
+    final = run.replicate(1).folder / "oneshot/q90-step-000000/ticket/final.h5"
     store.save_state(final, state)
     relist(run.replicate(1), final)
 
-    export(run, Reporter(), "q50-step-000000", "npz", tmp_path / "x.npz")
+    export(run, QUIET, "q90-step-000000", "npz", tmp_path / "x.npz")
 
-    assert capsys.readouterr().err.startswith("3 weights that the mask keeps have become exactly 0.0")
+    with np.load(tmp_path / "x.npz") as arrays:
+        np.testing.assert_array_equal(arrays["mask/fc1/kernel"], initial().weights["fc1/kernel"] > 0)
+        assert not arrays["weights/fc1/kernel"].any()
 
 
 def test_averaged_weights_are_the_ones_exported(tiny_run, tmp_path, capsys):
-    found = export(tiny_run(ema=0.9), Reporter(), "rounds/lr-step-000000/03", "npz", tmp_path / "x.npz")
+    found = export(tiny_run(ema=0.9), Reporter(), "lr/round-03-step-000000", "npz", tmp_path / "x.npz")
 
     assert found.averaged
-    assert "averages" in capsys.readouterr().err
+    assert "exporting averaged weights" in capsys.readouterr().err
     with np.load(tmp_path / "x.npz") as arrays:
         np.testing.assert_array_equal(arrays["weights/fc1/kernel"], initial().weights["fc1/kernel"] / 2)
 
@@ -329,11 +331,11 @@ def test_averaged_weights_are_the_ones_exported(tiny_run, tmp_path, capsys):
 def test_files_lie_in_the_run_unless_told_otherwise(tiny_run):
     run = tiny_run()
 
-    export(run, QUIET, "rounds/lr-step-000000/03", "npz")
+    export(run, QUIET, "lr/round-03-step-000000", "npz")
     export(run, QUIET, "dense", "npz")
 
     written = run.folder / "export" / "replicate-1"
-    assert sorted(path.name for path in written.iterdir()) == ["dense.npz", "rounds-lr-step-000000-03-ticket.npz"]
+    assert sorted(path.name for path in written.iterdir()) == ["dense.npz", "lr-round-03-step-000000-ticket.npz"]
     assert default_path(run, "q90-step-000000", "keras", 2, "reinit") == (
         run.folder / "export/replicate-2/q90-step-000000-reinit.keras"
     )
@@ -342,16 +344,24 @@ def test_files_lie_in_the_run_unless_told_otherwise(tiny_run):
 @pytest.mark.parametrize(
     ("ticket", "variant", "words"),
     [
-        ("q90", "ticket", r"did you mean 'q90-step-000000'"),
-        ("q90-step-00000", "ticket", r"did you mean 'q90-step-000000'\?; finished are: dense, q90-step-000000, rounds/"),
-        ("q90-step-000000", "reinit", r"no 'q90-step-000000 reinit' in .*replicate-1; did you mean 'q90-step-000000'"),
+        ("q90", "ticket", r"did you mean 'oneshot/q90-step-000000'"),
+        (
+            "q90-step-00000",
+            "ticket",
+            r"did you mean 'q90-step-000000'\?; finished are: dense, lr/round-03-step-000000, oneshot/",
+        ),
+        (
+            "q90-step-000000",
+            "reinit",
+            r"no 'q90-step-000000 reinit' in .*replicate-1; did you mean '(oneshot/)?q90-step-000000'",
+        ),
         (
             "nonsense",
             "ticket",
-            r"no 'nonsense' in .*replicate-1; finished are: dense, q90-step-000000, rounds/lr-step-000000/03$",
+            r"no 'nonsense' in .*replicate-1; finished are: dense, lr/round-03-step-000000, oneshot/q90-step-000000$",
         ),
         ("dense", "shuffle", r"no 'dense shuffle'"),
-        ("../replicate-1/retrain/q90-step-000000", "ticket", "finished are: dense"),
+        ("../replicate-1/oneshot/q90-step-000000", "ticket", "finished are: dense"),
     ],
 )
 def test_a_network_that_is_not_there_is_one_line(ticket, variant, words, tiny_run, tmp_path):
@@ -367,13 +377,13 @@ def test_a_network_that_is_not_there_is_one_line(ticket, variant, words, tiny_ru
     [
         ({"status": "diverged", "reason": "step 9: loss nan"}, r"step-000000/ticket is diverged \(step 9: loss nan\)"),
         ({"status": "failed", "reason": "Traceback:\n  line\nOops: no"}, r"is failed \(Oops: no\)"),
-        (None, r"is not finished \(see `imp status`\)"),
+        ({}, r"is not finished \(see `imp status`\)"),
     ],
 )
 def test_an_unfinished_network_says_so(result, words, tiny_run):
-    run = tiny_run(**{"retrain/q50-step-000000/ticket": result or {}})
-    if result is None:
-        (run.replicate(1).folder / "retrain/q50-step-000000/ticket/result.json").unlink()
+    run = tiny_run(**(result or {"status": "done"}))
+    if not result:
+        (run.replicate(1).folder / "oneshot/q50-step-000000/ticket/result.json").unlink()
 
     with pytest.raises(InputError, match=words):
         export(run, QUIET, "q50-step-000000", "npz")
@@ -382,7 +392,7 @@ def test_an_unfinished_network_says_so(result, words, tiny_run):
 
 
 def test_a_replicate_that_the_run_has_not_is_one_line(tiny_run):
-    with pytest.raises(InputError, match=r"--replicate 2: .* has 1"):
+    with pytest.raises(InputError, match=r"--replicate 2: .* has only 1$"):
         export(tiny_run(), QUIET, "dense", "npz", replicate=2)
 
 
@@ -391,8 +401,8 @@ def test_a_file_that_cannot_be_written_is_one_line(tiny_run, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "folder.npz").mkdir()
     for out, words in (
-        (tmp_path / "x.keras", r"call it \.npz"),
-        (tmp_path / "x", r"call it \.npz"),
+        (tmp_path / "x.keras", r"its name must end in \.npz"),
+        (tmp_path / "x", r"its name must end in \.npz"),
         (tmp_path / "folder.npz", "cannot be written"),
         (tmp_path / "file" / "x.npz", "cannot be written"),
     ):
@@ -408,8 +418,8 @@ import os, signal, sys
 from pathlib import Path
 from lottery.stages.export import export
 from lottery.progress import Reporter
-from lottery.recipe import Recipe
-from lottery.run import Run
+from lottery.experiment.recipe import Recipe
+from lottery.rundir.run import Run
 def replace(*given):
     assert "tensorflow" not in sys.modules
     os.kill(os.getpid(), signal.SIGKILL)

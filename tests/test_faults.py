@@ -1,9 +1,8 @@
-"""Ranks that are killed in the middle of their work: nothing is lost, nothing is done twice, and the bytes are the same."""
+"""Ranks that are killed in the middle of their work: nothing is lost, nothing is done twice. Over MPI, at tasks that take a
+second, and once at a training."""
 
-import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,31 +10,105 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import SLOWLY, clean_environment, contents, imp
+from helpers import SLOWLY, clean_environment, contents
 
 from lottery.fanout import launcher
 
-PAIRS = 5
 MPIRUN = Path(sys.executable).with_name("mpirun")
 tolerant = pytest.mark.skipif(not launcher.tolerates_faults(str(MPIRUN)), reason="this Open MPI is built without ULFM")
+EACH_MPI = pytest.mark.parametrize("options", [[], pytest.param(["--with-ft", "ulfm"], marks=tolerant)])
+TASKS = [f"run/{name}" for name in "abcde"]
+
+# The command line of a rank on a host of two cores, whose tasks are folders of `run` in which it counts. Its arguments name a
+# trouble, and the rank that has it.
+COUNTING = """
+import errno, os, sys, time
+from pathlib import Path
+from data_prep import files
+from lottery import cli, preemption
+from lottery.fanout import allocation, mpi, ranks
+from lottery.fanout.executors import InProcess
+from lottery.fanout.tasks import Workload
+from lottery.rundir import locks
+
+trouble = sys.argv[1] if sys.argv[2:] == [os.environ["OMPI_COMM_WORLD_RANK"]] else None
+ranks.HEARTBEAT_SECONDS = 0.1
+mpi.LOOK_SECONDS = 0.01
+neighbour_is_lost = mpi._neighbour_is_lost
+
+def sign():
+    Path("rank " + os.environ["OMPI_COMM_WORLD_RANK"]).write_text(str(os.getpid()))
+
+def look():
+    sign()
+    return neighbour_is_lost()
+
+mpi._neighbour_is_lost = look
+allocation.resources_here = ranks.resources_here = lambda: allocation.Resources("host", frozenset({0, 1}), ())
+
+def list_tasks():
+    return [f"run/{name}" for name in "abcde" if not Path(f"run/{name}/result").exists()]
+
+def make_worker(allocation, heartbeat):
+    def work(task):
+        try:
+            with locks.writing(Path(task)):
+                return count(Path(task))
+        except locks.Busy:
+            return {"status": "busy"}
+
+    def count(folder):
+        if trouble == "full disk":
+            raise OSError(errno.EFBIG, "File too large", str(folder))
+        if (folder / "result").exists():
+            return {"status": "done"}
+        began = int((folder / "count").read_text()) if (folder / "count").exists() else 0
+        for number in range(began, 30):
+            files.write_text(folder / "count", str(number + 1))
+            time.sleep(0.03)
+            heartbeat()
+            preemption.check()
+        files.write_text(folder / "result", f"from {began}")
+        return {"status": "done"}
+
+    return work
+
+def say(line):
+    print(line, file=sys.stderr, flush=True)
+
+def main(standalone_mode):
+    if trouble == "late":
+        sign()
+        time.sleep(60)
+    with locks.staying(Path("run")):
+        InProcess().map(Workload(list_tasks, make_worker, lambda task, result: [], say))
+
+cli.app = main
+cli.main()
+"""
 
 
-def start(work, ranks, *options, arguments=(), script=SLOWLY):
-    """mpirun, with its ranks at the pairs of `work`, slowly."""
+def start(work, ranks, *options, script=COUNTING, arguments=()):
     line = [MPIRUN, "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *options]
-    line += [sys.executable, "-c", script, "retrain", *arguments]
+    line += [sys.executable, "-c", script, *map(str, arguments)]
     environment = clean_environment() | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.Popen(line, cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def under_way(work):
-    """The processes at work on a pair that has come to its first evaluation, by the folder of the pair."""
+def under_way(work, pattern="run/*", begun="count", ended="result"):
+    """The processes at work on a task, by its folder."""
     found = {}
-    for lock in work.glob("runs/digits/replicate-1/retrain/*/*/.lock"):
-        signed = re.match(r"process (\d+)", lock.read_text())
-        if signed and (lock.parent / "metrics.jsonl").exists() and not (lock.parent / "result.json").exists():
-            found[lock.parent] = int(signed[1])
+    for folder in work.glob(pattern):
+        lock = folder / ".lock"
+        signed = re.match(r"process (\d+)", lock.read_text()) if lock.exists() else None
+        if signed and (folder / begun).exists() and not (folder / ended).exists():
+            found[folder] = int(signed[1])
     return found
+
+
+def ranks_of(work):
+    """The processes of the ranks that wait for others to begin, or have waited, by their number."""
+    return [int(path.read_text()) for path in sorted(work.glob("rank *")) if path.read_text()]
 
 
 def wait_for(ready, process, seconds=60):
@@ -48,148 +121,122 @@ def wait_for(ready, process, seconds=60):
 
 
 def results(work):
-    return sorted(work.glob("runs/digits/replicate-1/retrain/*/*/result.json"))
+    return {path: (path.read_text(), path.stat().st_mtime_ns) for path in work.glob("run/*/result")}
+
+
+def finish(work):
+    """The same command again: what is done stays as it is, and the rest is done."""
+    before = results(work)
+    process = start(work, 3)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    after = results(work)
+    assert {path: after[path] for path in before} == before
+    assert sorted(str(path.parent.relative_to(work)) for path in after) == TASKS
 
 
 @tolerant
-def test_when_a_rank_is_killed_another_goes_on_with_its_pair(retrained, work):
-    process = start(work, 3, "--with-ft", "ulfm")
-    (pair, victim), *_ = wait_for(lambda: under_way(work), process).items()
+def test_when_a_rank_is_killed_another_goes_on_with_its_training(retrained, work):
+    pairs, files = "runs/digits/replicate-1/oneshot/*/*", ("metrics.jsonl", "result.json")
+    process = start(work, 3, "--with-ft", "ulfm", script=SLOWLY, arguments=["retrain"])
+    (pair, victim), *_ = wait_for(lambda: under_way(work, pairs, *files), process).items()
 
     os.kill(victim, signal.SIGKILL)
     _, said = process.communicate(timeout=120)
 
     assert process.returncode == 0, said
-    assert re.search(rf"rank [12] is lost, at work on replicate-1 {pair.parent.name} ticket: another one goes on", said)
+    assert re.search(rf"rank [12] is lost, at work on replicate-1 oneshot {pair.parent.name} ticket: another one goes on", said)
     assert contents(work / "runs") == contents(retrained / "runs")
     assert not list(work.rglob("attempt.json"))
 
 
 @tolerant
-def test_when_rank_0_is_killed_the_others_save_what_they_have_and_the_next_command_goes_on(retrained, work):
-    process = start(work, 3, "--with-ft", "ulfm")
-    wait_for(lambda: len(under_way(work)) == 2, process)
-    coordinator = next(number for number in ranks_of(process) if number not in under_way(work).values())
-    pairs = under_way(work)
-
-    os.kill(coordinator, signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
-
-    assert process.returncode == 75, said
-    assert said.count("rank 0 is lost; the same command goes on from here") == 2
-    assert all((pair / "checkpoint.h5").exists() or (pair / "result.json").exists() for pair in pairs)
-    imp("retrain", cwd=work)
-    assert contents(work / "runs") == contents(retrained / "runs")
-
-
-@tolerant
-@pytest.mark.parametrize("number", [0, 2])
-def test_when_a_rank_is_killed_before_all_have_begun_the_others_do_not_wait_for_ever(retrained, work, number):
-    process = start(work, 3, "--with-ft", "ulfm")
-    victim = sorted(wait_for(lambda: len(ranks_of(process)) == 3 and ranks_of(process), process))[number]
+def test_when_a_rank_is_killed_another_goes_on_with_its_task_where_it_was(tmp_path):
+    process = start(tmp_path, 3, "--with-ft", "ulfm")
+    (task, victim), *_ = wait_for(lambda: under_way(tmp_path), process).items()
 
     os.kill(victim, signal.SIGKILL)
     _, said = process.communicate(timeout=60)
 
+    assert process.returncode == 0, said
+    assert re.search(rf"rank [12] is lost, at work on run/{task.name}: another one goes on", said)
+    assert len(results(tmp_path)) == len(TASKS)
+    assert (task / "result").read_text() != "from 0"
+
+
+@tolerant
+def test_when_rank_0_is_killed_the_others_save_what_they_have_and_the_next_command_goes_on(tmp_path):
+    process = start(tmp_path, 3, "--with-ft", "ulfm")
+    tasks = wait_for(lambda: len(found := under_way(tmp_path)) == 2 and found, process)
+
+    os.kill(ranks_of(tmp_path)[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 75, said
+    assert said.count("rank 0 is lost; the same command goes on from here") == 2
+    finish(tmp_path)
+    assert not any((task / "result").read_text() == "from 1" for task in tasks)
+
+
+@tolerant
+@pytest.mark.parametrize("number", [0, 2])
+def test_when_a_rank_is_killed_before_all_have_begun_the_others_do_not_wait_for_ever(tmp_path, number):
+    process = start(tmp_path, 3, "--with-ft", "ulfm", arguments=["late", number])
+    wait_for(lambda: len(ranks_of(tmp_path)) == 3, process)
+
+    os.kill(ranks_of(tmp_path)[number], signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+
     assert process.returncode == 75, said
     assert said.count("another rank was lost before all had begun; the same command goes on from here") == 2
-    imp("retrain", "--ranks", "2", cwd=work)
-    assert contents(work / "runs") == contents(retrained / "runs")
+    finish(tmp_path)
 
 
-def ranks_of(process):
-    """The processes that this mpirun started."""
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
-    return [int(number) for number in listed.stdout.split()]
-
-
-def test_without_fault_tolerance_the_job_ends_and_the_next_command_goes_on(retrained, work):
-    process = start(work, 3)
-    _, victim = next(iter(wait_for(lambda: under_way(work), process).items()))
+def test_without_fault_tolerance_the_job_ends_and_the_next_command_goes_on(tmp_path):
+    process = start(tmp_path, 3)
+    _, victim = next(iter(wait_for(lambda: under_way(tmp_path), process).items()))
 
     os.kill(victim, signal.SIGKILL)
     process.communicate(timeout=60)
 
     assert process.returncode != 0
-    done = {path: path.read_bytes() for path in results(work)}
-    assert len(done) < PAIRS
-    imp("retrain", "--ranks", "2", cwd=work)
-    assert {path: path.read_bytes() for path in done} == done
-    assert contents(work / "runs") == contents(retrained / "runs")
+    assert len(results(tmp_path)) < len(TASKS)
+    finish(tmp_path)
 
 
-def deaths(pair):
-    """How many attempts at a pair had died when the one that is under way was begun."""
-    return json.loads((pair / "attempt.json").read_text())["deaths"]
-
-
-@tolerant
-def test_a_pair_that_kills_its_rank_twice_is_set_aside_and_tried_again_by_the_next_command(retrained, work):
-    process = start(
-        work, 4, "--with-ft", "ulfm", arguments=["--set", "train.checkpoint_share=0"]
-    )  # so that it comes no further
-    (pair, first), *_ = wait_for(lambda: under_way(work), process).items()
-    os.kill(first, signal.SIGKILL)
-    second = wait_for(lambda: deaths(pair) == 1 and under_way(work).get(pair), process)
-    os.kill(second, signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-
-    assert process.returncode == 1, said
-    assert "set aside: twice in a row" in said
-    imp("retrain", cwd=work)
-    assert contents(work / "runs") == contents(retrained / "runs")
-
-
-# The command line of a rank for which the disk is full once it trains.
-DISK_FULL = """
-import resource
-from lottery import cli, start
-start.start_tensorflow()
-from lottery.engine import loop
-fill = lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-loop.Trainer._adapt = fill
-cli.main()
-"""
-
-
-@pytest.mark.parametrize("options", [[], pytest.param(["--with-ft", "ulfm"], marks=tolerant)])
-def test_a_full_disk_ends_all_ranks_and_the_next_command_goes_on(retrained, work, options):
-    process = start(work, 3, *options, script=DISK_FULL)
+@EACH_MPI
+def test_a_full_disk_ends_all_ranks_and_the_next_command_goes_on(tmp_path, options):
+    process = start(tmp_path, 3, *options, arguments=["full disk", 1])
     _, said = process.communicate(timeout=60)
 
     assert process.returncode == 2, said
-    assert re.search(r"imp: rank [12]: runs/digits/.*: File too large; mend that and run the command again", said)
+    assert re.search(r"imp: rank 1: run/.: File too large; mend that and run the command again", said)
     assert "Traceback" not in said
-    done = {path: path.read_bytes() for path in results(work)}
-    assert len(done) < PAIRS
-    imp("retrain", "--ranks", "2", cwd=work)
-    assert {path: path.read_bytes() for path in done} == done
-    assert contents(work / "runs") == contents(retrained / "runs")
+    assert len(results(tmp_path)) < len(TASKS)
+    finish(tmp_path)
 
 
-@pytest.mark.parametrize("options", [[], pytest.param(["--with-ft", "ulfm"], marks=tolerant)])
-def test_a_run_that_is_moved_away_ends_all_ranks_and_what_is_in_its_place_is_left_alone(retrained, work, options):
-    run, other = work / "runs/digits", work / "runs/other"
-    shutil.copytree(run, other)
-    process = start(work, 3, *options)
-    wait_for(lambda: len(under_way(work)) == 2, process)
+@EACH_MPI
+def test_a_run_that_is_moved_away_ends_all_ranks_and_what_is_in_its_place_is_left_alone(tmp_path, options):
+    process = start(tmp_path, 3, *options)
+    wait_for(lambda: len(under_way(tmp_path)) == 2, process)
 
-    run.rename(work / "runs/moved")
-    other.rename(run)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    (tmp_path / "run/a").mkdir(parents=True)
+    (tmp_path / "run/a/count").write_text("another's")
     _, said = process.communicate(timeout=30)
 
     assert process.returncode == 2, said
-    assert re.findall("imp: .* was moved, removed or begun anew", said) == ["imp: runs/digits was moved, removed or begun anew"]
+    assert re.findall("imp: .* was moved, removed or begun anew", said) == ["imp: run was moved, removed or begun anew"]
     assert "Traceback" not in said
-    assert not (run / "replicate-1/retrain").exists()
-    imp("retrain", "--run", "runs/moved", cwd=work)
-    assert contents(work / "runs/moved") == contents(retrained / "runs/digits")
+    assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "run").rglob("*")] == ["run/a", "run/a/count"]
+    assert (tmp_path / "run/a/count").read_text() == "another's"
 
 
-def test_two_commands_on_one_run_share_its_pairs(retrained, work):
-    first, second = (start(work, 2) for _ in range(2))
-    codes = [(process.communicate(timeout=120), process.returncode)[1] for process in (first, second)]
+def test_two_commands_share_the_tasks(tmp_path):
+    first, second = (start(tmp_path, 2) for _ in range(2))
+    said = [process.communicate(timeout=60)[1] for process in (first, second)]
 
-    assert set(codes) <= {0, 2}  # 2: some are being trained by the other one
-    assert 0 in codes
-    assert contents(work / "runs") == contents(retrained / "runs")
+    assert [process.returncode for process in (first, second)] == [0, 0], said
+    assert all(text == "from 0" for text, _ in results(tmp_path).values())
+    assert len(results(tmp_path)) + len(under_way(tmp_path)) == len(TASKS)

@@ -23,7 +23,7 @@ from lottery.engine.assembly import make_feed
 from lottery.engine.augment import augment, cut_out, normalise
 from lottery.engine.memory import MemoryFeed
 from lottery.engine.stream import StreamFeed
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -308,7 +308,7 @@ import sys
 from pathlib import Path
 from data_prep import records
 from lottery.engine import stream
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
 stream.CHUNK_BYTES = 20_000
 folder = Path(sys.argv[1])
 feed = stream.StreamFeed(folder, records.read_manifest(folder), Data(size=8, shuffle=300), ["CPU:0"])
@@ -334,7 +334,7 @@ from pathlib import Path
 import tensorflow as tf
 from data_prep import records
 from lottery.engine.memory import MemoryFeed
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
 
 def memory(kind):
     return int(re.search(rf"{kind}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

@@ -7,7 +7,7 @@ from tiny import local, subclassed
 
 from lottery.engine import models, precision
 from lottery.engine.models.fingerprint import fingerprint
-from lottery.recipe import Model
+from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -70,6 +70,13 @@ def test_a_network_that_keras_cannot_describe_is_told_by_its_operations():
     assert fingerprint(own(keras.activations.relu), SHAPE) == fingerprint(own(keras.activations.relu), SHAPE)
     assert fingerprint(own(keras.activations.relu), SHAPE) != fingerprint(own(keras.activations.tanh), SHAPE)
     assert fingerprint(own(keras.activations.relu), SHAPE) != fingerprint(built(subclassed(8, 3)), SHAPE)
+
+
+def test_a_number_that_such_a_network_multiplies_by_counts():
+    half, third, again = (fingerprint(own(lambda x, by=by: x * by), SHAPE) for by in (1 / 2, 1 / 3, 1 / 2))
+
+    assert half == again
+    assert half != third
 
 
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "float64"])

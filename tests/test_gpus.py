@@ -1,4 +1,4 @@
-"""Figures of GPUs: those of this process, since the last read, and silence whenever NVML has none."""
+"""Which GPUs there are, which this process may use, and their figures since the last read; silence whenever NVML has none."""
 
 import sys
 import threading
@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from lottery.engine import gpus
+from lottery.machine import gpus
 
 UUIDS = ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-bbcc-3", "GPU-dddd-4"]
 
@@ -33,15 +33,50 @@ def nvml(monkeypatch):
         setattr(module, name, call)
 
     function("nvmlInit", lambda: None)
-    function("nvmlShutdown", lambda: None)
     function("nvmlDeviceGetCount", lambda: len(UUIDS))
     function("nvmlDeviceGetHandleByIndex", lambda index: index)
     function("nvmlDeviceGetUUID", lambda handle: UUIDS[handle])
+    function("nvmlDeviceGetName", lambda handle: f"NVIDIA H{handle}00")
     function("nvmlDeviceGetUtilizationRates", lambda handle: types.SimpleNamespace(gpu=module.busy[handle]))
     function("nvmlDeviceGetMemoryInfo", lambda handle: types.SimpleNamespace(used=module.used[handle]))
     monkeypatch.setitem(sys.modules, "pynvml", module)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return module
+    gpus._nvml.cache_clear()
+    yield module
+    gpus._nvml.cache_clear()
+
+
+def test_gpus_are_listed_by_uuid_with_their_products(nvml):
+    assert gpus.listed() == dict(zip(UUIDS, ["NVIDIA H000", "NVIDIA H100", "NVIDIA H200", "NVIDIA H300"], strict=True))
+
+
+@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
+def test_without_a_driver_or_permission_none_are_listed(nvml, call):
+    nvml.fails.add(call)
+
+    assert gpus.listed() == {}
+
+
+@pytest.mark.parametrize(
+    ("shown", "listed", "found"),
+    [
+        (None, [], ()),
+        (None, ["GPU-a", "GPU-b"], ("GPU-a", "GPU-b")),
+        ("", ["GPU-a", "GPU-b"], ()),
+        ("1,0", ["GPU-a", "GPU-b"], ("GPU-b", "GPU-a")),
+        ("5,GPU-7", ["GPU-a"], ("5", "GPU-7")),
+        ("0,1", [], ("0", "1")),
+    ],
+)
+def test_the_gpus_at_hand_are_those_that_a_scheduler_or_a_user_shows_by_names_that_are_theirs_alone(
+    monkeypatch, shown, listed, found
+):
+    monkeypatch.setattr(gpus, "listed", lambda: dict.fromkeys(listed, "NVIDIA H100"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+
+    assert gpus.visible() == found
 
 
 @pytest.fixture
@@ -121,12 +156,6 @@ def test_without_a_driver_or_permission_there_are_no_figures_and_no_thread(nvml,
     assert capfd.readouterr() == ("", "")
 
 
-def test_without_the_module_there_are_no_figures(monkeypatch, watch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-
-    assert watch(1).read() == {}
-
-
 @pytest.mark.parametrize("call", ["nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo"])
 def test_a_gpu_that_fails_midway_ends_the_figures_in_silence(nvml, watch, capfd, call):
     gauges = watch(2)
@@ -145,12 +174,11 @@ def test_no_gpus_load_nothing(nvml, watch):
     assert watchers() == []
 
 
-def test_closing_ends_the_thread_and_nvml_and_may_be_done_twice(nvml, watch):
+def test_closing_ends_the_thread_and_may_be_done_twice(nvml, watch):
     gauges = watch(1)
     (thread,) = watchers()
     gauges.close()
     gauges.close()
 
     assert not thread.is_alive()
-    assert nvml.called.count("nvmlShutdown") == 1
     assert gauges.read() == {}

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.errors import InputError
-from lottery import grids
-from lottery.grids import Point
+from lottery.experiment import grids
+from lottery.experiment.grids import Point
 
 relaxed = settings(deadline=None)
 PERCENT = st.decimals(0, 100, allow_nan=False, places=4)
@@ -60,8 +60,8 @@ def test_a_quantile_named_twice_is_told():
 def test_a_grid_of_more_than_a_thousand_quantiles_is_refused_before_it_is_built(text):
     with pytest.raises(InputError, match="1,000"):
         grids.parse_quantiles(text)
-    with pytest.raises(InputError, match="names no rounds"):
-        grids.parse_levels(text)
+    with pytest.raises(InputError, match="is not a list of rounds"):
+        grids.parse_rounds(text)
 
 
 def test_a_thousand_quantiles_are_a_grid():
@@ -152,10 +152,8 @@ def test_points_in_epochs():
 
 
 @pytest.mark.parametrize(
-    ("text", "levels"),
+    ("text", "rounds"),
     [
-        ("", []),
-        ("  ", []),
         ("9", [9]),
         ("1..4", [1, 2, 3, 4]),
         ("3,7,9..18:3", [3, 7, 9, 12, 15, 18]),
@@ -164,19 +162,19 @@ def test_points_in_epochs():
         ("3.0", [3]),
     ],
 )
-def test_rounds_are_whole_numbers_ascending(text, levels):
-    found = grids.parse_levels(text)
+def test_rounds_are_whole_numbers_ascending(text, rounds):
+    found = grids.parse_rounds(text)
 
-    assert found == levels
-    assert all(type(level) is int for level in found)
+    assert found == rounds
+    assert all(type(number) is int for number in found)
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "0..3", "1.5", "1..3:0.5", "-1", "3,1", "3,3", "1,", "101", "1..", "one", "1-3", "1..3:0", "1 2"]
+    "text", ["", "  ", "0", "0..3", "1.5", "1..3:0.5", "-1", "3,1", "3,3", "1,", "101", "1..", "one", "1-3", "1..3:0", "1 2"]
 )
 def test_malformed_rounds_are_refused_and_quoted(text):
     with pytest.raises(InputError) as refusal:
-        grids.parse_levels(text)
+        grids.parse_rounds(text)
 
     assert repr(text) in str(refusal.value)
     assert "\n" not in str(refusal.value)
@@ -235,3 +233,9 @@ def test_patterns_of_rates_heed_case_and_match_whole_paths():
     others = grids.parse_rates(["conv1/*=5", "kernel=1"])
 
     assert grids.rate_of("Conv1/kernel", Fraction(20), others) == 20
+
+
+@pytest.mark.parametrize(("label", "number"), [("q90", 90), ("q97.5", 97.5), ("round-03", 3), ("round-100", 100), ("", 0)])
+def test_a_label_says_its_quantile_or_round(label, number):
+    assert grids.label_number(label) == number
+    assert label in ("", grids.quantile_label(Fraction(str(number))), grids.round_label(int(number)))

@@ -3,12 +3,10 @@
 import math
 
 import pytest
-from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
+from handmade import all_replicates, dense, in_round, in_rounds, kept, planned, ticket, write
 
-from lottery.grids import parse_quantiles
-from lottery.jobs import Job
-from lottery.results import grouping, listing
-from lottery.run import Run
+from lottery.results import frame, grouping
+from lottery.rundir.run import Run
 
 
 @pytest.fixture
@@ -27,23 +25,19 @@ def four(tmp_path):
     return made
 
 
-def group_of(run, variant, quantile):
-    return next(
-        group
-        for group in grouping.groups(listing.rows(run), run.recipe.delta)
-        if (group.variant, group.quantile) == (variant, quantile)
-    )
+def groups_of(run):
+    return frame.each(grouping.groups(run, frame.rows(run)))
 
 
-def done(run):
-    return [row for row in listing.rows(run) if row["status"] == "done"]
+def group_of(run, variant, mask):
+    return next(group for group in groups_of(run) if (group.variant, group.mask) == (variant, mask))
 
 
 def test_a_ticket_that_keeps_up_in_every_replicate_matches(run):
     for number, accuracy in enumerate((0.902, 0.911, 0.922), 1):
         ticket(run, number, "80", accuracy)
 
-    group = group_of(run, "ticket", 80)
+    group = group_of(run, "ticket", "q80")
 
     margin = 2.919986 * (0.001 / math.sqrt(3)) / math.sqrt(3)  # differences 0.2, 0.1, 0.2 points
     assert group.verdict == "matching"
@@ -62,7 +56,7 @@ def test_a_ticket_that_falls_behind_does_not_match(run):
     for number, accuracy in enumerate((0.890, 0.899, 0.908), 1):
         ticket(run, number, "90", accuracy)
 
-    group = group_of(run, "ticket", 90)
+    group = group_of(run, "ticket", "q90")
 
     assert group.verdict == "not matching"
     assert group.difference == pytest.approx(-0.011)
@@ -73,14 +67,14 @@ def test_a_ticket_that_wavers_is_undecided(run):
     for number, accuracy in enumerate((0.90, 0.90, 0.93), 1):
         ticket(run, number, "95", accuracy)
 
-    assert group_of(run, "ticket", 95).verdict == "undecided"
+    assert group_of(run, "ticket", "q95").verdict == "undecided"
 
 
 def test_the_spread_of_the_differences_says_how_many_replicates_would_be_enough(run):
     for number, accuracy in enumerate((0.899, 0.912, 0.921), 1):  # differences -0.1, +0.2, +0.1 points
         ticket(run, number, "80", accuracy)
 
-    group = group_of(run, "ticket", 80)
+    group = group_of(run, "ticket", "q80")
 
     assert (group.deviation, group.needed) == (pytest.approx(math.sqrt(7 / 3) * 0.001), 6)
 
@@ -89,9 +83,9 @@ def test_a_group_without_a_spread_is_undecided_however_good_it_is(run):
     for number, baseline in enumerate((0.90, 0.91, 0.92), 1):
         ticket(run, number, "80", baseline + 0.01)
 
-    group = group_of(run, "ticket", 80)
+    group = group_of(run, "ticket", "q80")
 
-    assert (group.verdict, group.deviation, group.needed, group.low) == ("undecided", None, None, -math.inf)
+    assert (group.verdict, group.deviation, group.needed, group.low) == ("undecided", None, None, None)
     assert group.difference == pytest.approx(0.01)
 
 
@@ -99,7 +93,7 @@ def test_two_replicates_do_not_decide(run):
     for number in (1, 2):
         ticket(run, number, "80", 0.99)
 
-    group = group_of(run, "ticket", 80)
+    group = group_of(run, "ticket", "q80")
 
     assert (group.count, group.planned, group.verdict) == (2, 2, "undecided")
 
@@ -121,9 +115,9 @@ def test_a_member_that_is_not_done_leaves_the_group_undecided_whatever_the_other
             ticket(four, number, "60", accuracy + 0.001 * number)
     unfinished(four, 2, "60", status)
 
-    group = group_of(four, "ticket", 60)
+    group = group_of(four, "ticket", "q60")
 
-    assert group_of(four, "ticket", 80).verdict == ("matching" if accuracy > 0.9 else "not matching")
+    assert group_of(four, "ticket", "q80").verdict == ("matching" if accuracy > 0.9 else "not matching")
     assert (group.count, group.planned, group.verdict) == (3, 4, "undecided")
     assert group.validation_accuracy == pytest.approx(accuracy + 0.008 / 3)
     assert group.difference == pytest.approx(accuracy + 0.008 / 3 - 0.9)
@@ -135,31 +129,28 @@ def test_a_group_of_which_nothing_is_done_has_no_figures(run, status):
     for number in (1, 2, 3):
         unfinished(run, number, "60", status)
 
-    group = group_of(run, "ticket", 60)
+    group = group_of(run, "ticket", "q60")
 
     assert (group.count, group.planned, group.verdict, group.spread) == (0, 3, "undecided", None)
     assert (group.rewind, group.rewind_step) == ("1ep", 45)
-    assert (group.low, group.high) == (-math.inf, math.inf)
+    assert (group.low, group.high, group.against) == (None, None, "dense")
     for figure in (group.validation_accuracy, group.test_accuracy, group.difference, group.density):
-        assert math.isnan(figure)
+        assert figure is None
 
 
 def test_a_diverged_network_says_how_dense_it_is(run):
-    density = {"density": {"prunable": 0.4, "trainable": 0.41, "total": 0.42}}
     for number in (1, 2, 3):
-        job = Job(number, parse_quantiles("60")[0], 45, "ticket")
-        more = {"quantile": 60.0, "variant": "ticket", "replicate": number, **density}
-        write(run.network(job), None, "diverged", 45, step=50, **more)
+        ticket(run, number, "60", status="diverged", step=45, kept=kept(0.4))
 
-    assert listing.rows(run)[-1]["density"] == 0.4
-    assert group_of(run, "ticket", 60).density == pytest.approx(0.4)
+    assert frame.dicts(frame.rows(run))[-1]["density"] == 0.4
+    assert group_of(run, "ticket", "q60").density == pytest.approx(0.4)
 
 
 def test_dense_networks_that_are_missing_are_planned(tmp_path):
     run = Run(tmp_path, planned(replicates=3))
     dense(run, 0.90)
 
-    group = grouping.groups(listing.rows(run), 0.002)[0]
+    group = groups_of(run)[0]
 
     assert (group.variant, group.count, group.planned, group.verdict) == ("dense", 1, 3, None)
     assert (group.validation_accuracy, group.density) == (0.90, 1.0)
@@ -169,14 +160,14 @@ def test_differences_are_paired_by_replicate(run):
     for number, accuracy in ((3, 0.90), (1, 0.92), (2, 0.91)):
         ticket(run, number, "80", accuracy)
 
-    group = group_of(run, "ticket", 80)
+    group = group_of(run, "ticket", "q80")
 
     assert group.difference == pytest.approx(0)
     assert group.high == pytest.approx(2.919986 * 0.02 / math.sqrt(3), rel=1e-5)
 
 
 def test_dense_networks_are_a_group_without_a_verdict(run):
-    group = grouping.groups(listing.rows(run), 0.002)[0]
+    group = groups_of(run)[0]
 
     assert (group.variant, group.count, group.verdict, group.density) == ("dense", 3, None, 1.0)
     assert group.validation_accuracy == pytest.approx(0.91)
@@ -187,16 +178,14 @@ def test_dense_networks_are_a_group_without_a_verdict(run):
 def test_one_network_has_no_spread(run):
     ticket(run, 1, "80", 0.9)
 
-    assert group_of(run, "ticket", 80).spread is None
+    assert group_of(run, "ticket", "q80").spread is None
 
 
 def test_quantiles_are_sorted_as_numbers(run):
     for quantile in ("97.5", "9", "100", "90"):
         ticket(run, 1, quantile, 0.9)
 
-    found = [group.quantile for group in grouping.groups(listing.rows(run), 0.002)]
-
-    assert found == [None, 9, 60, 90, 97.5, 100]
+    assert [group.mask for group in groups_of(run)] == ["", "q9", "q60", "q90", "q97.5", "q100"]
 
 
 def test_groups_go_from_dense_to_sparse_with_tickets_before_their_controls(run):
@@ -206,34 +195,31 @@ def test_groups_go_from_dense_to_sparse_with_tickets_before_their_controls(run):
     ticket(run, 1, "80", 0.9, step=45)
     ticket(run, 1, "80", 0.9, step=0)
 
-    found = [(group.variant, group.quantile, group.rewind) for group in grouping.groups(listing.rows(run), 0.002)]
+    found = [(group.variant, group.mask, group.rewind) for group in groups_of(run)]
 
     assert found == [
-        ("dense", None, "0"),
-        ("ticket", 60, "1ep"),
-        ("ticket", 80, "0"),
-        ("ticket", 80, "1ep"),
-        ("ticket", 90, "0"),
-        ("reinit", 90, "0"),
-        ("ticket", 95, "0"),
+        ("dense", "", "0"),
+        ("ticket", "q60", "1ep"),
+        ("ticket", "q80", "0"),
+        ("ticket", "q80", "1ep"),
+        ("ticket", "q90", "0"),
+        ("reinit", "q90", "0"),
+        ("ticket", "q95", "0"),
     ]
 
 
 def sparsest(run):
-    """The quantile or round of the headline of each series: by rewind point, of rounds by method too."""
-    found = grouping.series(grouping.groups(listing.rows(run), run.recipe.delta))
+    """The mask of the headline of each series, by family and rewind point."""
+    found = grouping.tickets(grouping.groups(run, frame.rows(run)))
     best = {key: grouping.sparsest_matching(tickets) for key, tickets in found.items()}
-    return {
-        rewind if method == "oneshot" else (method, rewind): group and (group.quantile or group.level)
-        for (method, rewind), group in best.items()
-    }
+    return {" ".join(key): group and group.mask for key, group in best.items()}
 
 
 def test_the_headline_is_the_sparsest_density_at_which_it_and_all_denser_ones_match(run):
     for quantile, difference in (("60", 0.01), ("80", 0.0), ("90", -0.05), ("95", 0.01)):
         all_replicates(run, quantile, difference)
 
-    assert sparsest(run) == {"1ep": 80}
+    assert sparsest(run) == {"oneshot 1ep": "q80"}
 
 
 def test_an_undecided_density_does_not_end_the_headline(run):
@@ -241,7 +227,7 @@ def test_an_undecided_density_does_not_end_the_headline(run):
     ticket(run, 1, "80", 0.99)
     all_replicates(run, "90", 0.01)
 
-    assert sparsest(run) == {"1ep": 90}
+    assert sparsest(run) == {"oneshot 1ep": "q90"}
 
 
 @pytest.mark.parametrize("status", UNFINISHED)
@@ -252,7 +238,7 @@ def test_nor_does_one_whose_networks_are_not_done(tmp_path, status):
         unfinished(run, number, "50", status)
     all_replicates(run, "80", 0.01)
 
-    assert sparsest(run) == {"1ep": 80}
+    assert sparsest(run) == {"oneshot 1ep": "q80"}
 
 
 @pytest.mark.parametrize("status", UNFINISHED)
@@ -263,13 +249,13 @@ def test_a_density_of_which_one_network_is_not_done_is_not_the_headline(four, st
             ticket(four, number, "80", 0.95 + 0.001 * number)
     unfinished(four, 3, "80", status)
 
-    assert sparsest(four) == {"1ep": 60}
+    assert sparsest(four) == {"oneshot 1ep": "q60"}
 
 
 def test_without_a_density_that_matches_there_is_no_headline(run):
     ticket(run, 1, "60", 0.99)
 
-    assert sparsest(run) == {"1ep": None}
+    assert sparsest(run) == {"oneshot 1ep": None}
 
 
 def test_a_series_goes_from_dense_to_sparse_and_has_no_controls(run):
@@ -277,10 +263,10 @@ def test_a_series_goes_from_dense_to_sparse_and_has_no_controls(run):
         all_replicates(run, quantile, difference)
     all_replicates(run, "80", 0.01, variant="shuffle")
 
-    (tickets,) = grouping.series(grouping.groups(listing.rows(run), 0.002)).values()
+    (tickets,) = grouping.tickets(grouping.groups(run, frame.rows(run))).values()
 
-    assert [(group.variant, group.quantile) for group in tickets] == [("ticket", 60), ("ticket", 80), ("ticket", 90)]
-    assert grouping.sparsest_matching(tickets).quantile == 60
+    assert [(group.variant, group.mask) for group in tickets] == [("ticket", "q60"), ("ticket", "q80"), ("ticket", "q90")]
+    assert grouping.sparsest_matching(tickets).mask == "q60"
     assert grouping.sparsest_matching([]) is None
 
 
@@ -289,14 +275,14 @@ def test_a_rewind_point_of_which_nothing_is_trained_has_an_empty_headline(tmp_pa
     dense(run, 0.90, 0.91, 0.92)
     all_replicates(run, "60", 0.01)
 
-    assert sparsest(run) == {"0": None, "1ep": 60}
+    assert sparsest(run) == {"oneshot 0": None, "oneshot 1ep": "q60"}
 
 
 def test_the_headline_is_empty_where_the_densest_ticket_does_not_match(run):
     all_replicates(run, "60", -0.05)
     all_replicates(run, "80", 0.01)
 
-    assert sparsest(run) == {"1ep": None}
+    assert sparsest(run) == {"oneshot 1ep": None}
 
 
 def test_each_rewind_point_has_its_own_headline_and_controls_have_none(run):
@@ -306,10 +292,10 @@ def test_each_rewind_point_has_its_own_headline_and_controls_have_none(run):
     all_replicates(run, "60", -0.05, step=0, variant="reinit")
     all_replicates(run, "60", -0.05, step=90, variant="shuffle")
 
-    assert sparsest(run) == {"0": 60, "1ep": 80}
+    assert sparsest(run) == {"oneshot 0": "q60", "oneshot 1ep": "q80"}
 
 
-CHAINS = {"rewind": "1ep", "levels": 2, "methods": ["weights", "lr"]}
+CHAINS = {"rewind": "1ep", "rounds": 2, "methods": ["weights", "lr"]}
 
 
 @pytest.fixture
@@ -325,7 +311,7 @@ def test_tickets_that_train_on_have_no_verdict_without_the_network_trained_as_lo
     in_rounds(pruned, "lr", 1, 0.005)
     in_round(pruned, 1, "lr", 1, 0.903, variant="extended")  # of the other replicates there is none yet
 
-    group = next(group for group in groups_of(pruned) if (group.variant, group.method, group.level) == ("ticket", "lr", 1))
+    group = next(group for group in groups_of(pruned) if (group.variant, group.family, group.round) == ("ticket", "lr", 1))
 
     assert (group.against, group.verdict, group.count, group.deviation) == ("extended", "undecided", 3, None)
     assert group.difference == pytest.approx(0.002, abs=1e-8)  # of the one pair that there is
@@ -339,52 +325,40 @@ def test_each_chain_has_its_own_headline(pruned):
         in_rounds(pruned, "lr", level, 0.01)
         in_rounds(pruned, "lr", level, above, "extended")
 
-    assert sparsest(pruned) == {("lr", "1ep"): 1, ("weights", "1ep"): 2}
+    assert sparsest(pruned) == {"weights 1ep": "round-02", "lr 1ep": "round-01"}
 
 
-def test_groups_are_one_shot_ones_and_then_rounds_each_from_dense_to_sparse(pruned):
-    ticket(pruned, 1, "90", 0.9)
-    ticket(pruned, 1, "5", 0.9)
+def test_groups_go_family_by_family_each_from_dense_to_sparse(tmp_path):
+    pruned = Run(tmp_path, planned("5,90", rounds=CHAINS))
+    dense(pruned, 0.90, 0.91, 0.92)
     in_rounds(pruned, "lr", 2, 0.0, "extended")
     in_rounds(pruned, "weights", 1, 0.0, "reinit")
     in_rounds(pruned, "weights", 10, 0.0)
 
-    found = [(group.variant, group.method, group.quantile or group.level) for group in groups_of(pruned)]
+    found = [(group.variant, group.family, group.mask) for group in groups_of(pruned)]
 
     assert found == [
-        ("dense", "oneshot", None),
-        ("ticket", "oneshot", 5),
-        ("ticket", "oneshot", 90),
-        ("ticket", "lr", 1),
-        ("extended", "lr", 1),
-        ("ticket", "lr", 2),
-        ("extended", "lr", 2),
-        ("ticket", "weights", 1),
-        ("reinit", "weights", 1),
-        ("ticket", "weights", 2),
-        ("ticket", "weights", 10),
+        ("dense", "", ""),
+        ("ticket", "oneshot", "q5"),
+        ("ticket", "oneshot", "q90"),
+        ("ticket", "weights", "round-01"),
+        ("reinit", "weights", "round-01"),
+        ("ticket", "weights", "round-02"),
+        ("ticket", "weights", "round-10"),
+        ("ticket", "lr", "round-01"),
+        ("extended", "lr", "round-01"),
+        ("ticket", "lr", "round-02"),
+        ("extended", "lr", "round-02"),
     ]
-
-
-def groups_of(run):
-    return grouping.groups(listing.rows(run), run.recipe.delta)
-
-
-def test_a_group_has_a_title_for_sentences(pruned):
-    ticket(pruned, 1, "97.5", 0.9)
-
-    titles = [group.title for group in groups_of(pruned)]
-
-    assert titles[:3] == ["dense", "ticket, quantile 97.5, rewound to 1ep", "ticket, lr, round 1, rewound to 1ep"]
 
 
 def test_the_group_of_a_round_has_the_mean_step_of_least_loss_and_the_test_accuracy_there(pruned):
     for number, (step, reached) in enumerate(((45, 0.80), (90, 0.82), (180, 0.84)), 1):
         in_round(pruned, number, "weights", 1, 0.9, early=(step, reached))
 
-    group = next(group for group in groups_of(pruned) if (group.method, group.level) == ("weights", 1))
+    group = next(group for group in groups_of(pruned) if (group.family, group.round) == ("weights", 1))
 
-    assert (group.early_step, group.early_test_accuracy) == (pytest.approx(105), pytest.approx(0.82))
+    assert (group.least_validation_loss_step, group.test_accuracy_there) == (pytest.approx(105), pytest.approx(0.82))
     assert (group.density, group.collapse, group.against) == (0.5, None, "dense")
 
 
@@ -392,7 +366,7 @@ def test_one_member_that_has_collapsed_marks_the_group(pruned):
     in_round(pruned, 1, "weights", 1, 0.9)
     in_round(pruned, 2, "weights", 1, 0.1, disconnected=True)
 
-    group = next(group for group in groups_of(pruned) if (group.method, group.level) == ("weights", 1))
+    group = next(group for group in groups_of(pruned) if (group.family, group.round) == ("weights", 1))
 
     assert group.collapse == "no path from input to output is left (layer collapse)"
 
@@ -404,37 +378,7 @@ def test_a_replicate_that_was_added_counts_only_with_what_it_has(run):
     write(run.replicate(4).dense, 0.9, replicate=4)
     ticket(run, 4, "80", 0.9)
 
-    found = {group.quantile: (group.count, group.planned) for group in groups_of(run)}
+    found = {group.mask: (group.count, group.planned) for group in groups_of(run)}
 
-    assert found == {None: (4, 4), 60: (3, 3), 80: (4, 4)}
-    assert [row["replicate"] for row in listing.rows(run) if row["variant"] == "dense"] == [1, 2, 3, 4]
-
-
-def undecided(run):
-    return [(group.method, group.quantile, group.rewind) for group in grouping.undecided(groups_of(run))]
-
-
-def test_undecided_are_one_shot_tickets_that_more_replicates_could_decide(tmp_path):
-    run = Run(tmp_path, planned("50,60,80,90", rounds={"levels": 1}))
-    dense(run, 0.90, 0.91, 0.92)
-    all_replicates(run, "50", 0.01)  # matches
-    for variant in ("ticket", "shuffle"):
-        for number, accuracy in enumerate((0.90, 0.90, 0.93), 1):
-            ticket(run, number, "60", accuracy, variant=variant)
-    for number in (1, 2):  # one is missing
-        ticket(run, number, "80", 0.9)
-    for number, status in ((1, "done"), (2, "done"), (3, "diverged")):
-        ticket(run, number, "90", 0.9 if status == "done" else None, status=status)
-    for number, accuracy in enumerate((0.90, 0.90, 0.93), 1):
-        in_round(run, number, "weights", 1, accuracy)
-
-    assert undecided(run) == [("oneshot", 60, "1ep")]
-
-
-def test_under_three_replicates_every_finished_ticket_is_undecided(tmp_path):
-    run = Run(tmp_path, planned("50,60", "0,1ep", replicates=1))
-    dense(run, 0.9)
-    ticket(run, 1, "50", 0.2, step=0)
-    ticket(run, 1, "60", 0.95)
-
-    assert undecided(run) == [("oneshot", 50, "0"), ("oneshot", 60, "1ep")]
+    assert found == {"": (4, 4), "q60": (3, 3), "q80": (4, 4)}
+    assert [row.replicate for row in frame.each(frame.rows(run)) if row.variant == "dense"] == [1, 2, 3, 4]

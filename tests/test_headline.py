@@ -3,14 +3,14 @@
 import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, one_chain, planned, three_replicates, ticket, write
 
-from lottery.results import grouping, listing
+from lottery.results import frame, grouping
 from lottery.results.headline import headline
-from lottery.run import Run
+from lottery.rundir.run import Run
 
 
 def told(run):
-    rows = listing.rows(run)
-    return headline(grouping.groups(rows, run.recipe.delta), run, rows)
+    rows = frame.rows(run)
+    return headline(grouping.groups(run, rows), run, rows)
 
 
 run, one = pytest.fixture(three_replicates), pytest.fixture(one_chain)
@@ -62,8 +62,8 @@ def test_only_a_ticket_that_does_not_match_ends_the_series_and_undecided_ones_ar
     sentence = told(run)[1]
 
     assert sentence.startswith("Rewound to 1ep, the sparsest matching ticket keeps 20.00% of the prunable weights")
-    assert " Denser ones that are undecided: q50, 25.00%. " in sentence
-    assert " Not counted is what matches beyond 10.00%, which does not: 5.00%. " in sentence
+    assert " Denser ones that are undecided: oneshot q50, 25.00%. " in sentence
+    assert " Not counted, as 10.00% does not match: the sparser 5.00%. " in sentence
 
 
 def test_where_the_densest_ticket_does_not_match_none_counts(begin):
@@ -73,7 +73,7 @@ def test_where_the_densest_ticket_does_not_match_none_counts(begin):
 
     assert told(run)[1] == (
         "Rewound to 1ep, not even the densest ticket, of 40.00%, matches. "
-        "Not counted is what matches beyond 40.00%, which does not: 25.00%."
+        "Not counted, as 40.00% does not match: the sparser 25.00%."
     )
 
 
@@ -113,11 +113,12 @@ def test_an_undecided_control_leaves_it_open(begin):
 @pytest.mark.parametrize(
     ("more", "settings"),
     [
-        ({"controls": ["reinit"], "control_quantiles": "60"}, ""),
-        ({"controls": ["reinit"]}, " --set retrain.control_quantiles=60,90"),
+        ({"controls": ["reinit"], "controls_at": "60"}, ""),
+        ({"controls": ["reinit"], "controls_at": ""}, ""),
+        ({"controls": ["reinit"]}, " --set families.oneshot.controls_at=60,90"),
         (
             {"controls": ["shuffle"]},
-            """ --set retrain.control_quantiles=60,90 --set 'retrain.controls=["shuffle", "reinit"]'""",
+            """ --set families.oneshot.controls_at=60,90 --set 'families.oneshot.controls=["shuffle", "reinit"]'""",
         ),
     ],
 )
@@ -127,18 +128,18 @@ def test_a_control_that_is_not_trained_is_named_with_the_command_that_trains_it(
     all_replicates(run, "60", 0.5, step=0, variant="shuffle")
 
     assert control_of(run) == (
-        f"Whether it wins is open: its control `reinit` (its mask, fresh weights) is not trained, which `imp retrain --run "
-        f"{run.folder}{settings}` does."
+        f"Whether it wins is open: its control `reinit` (its mask, fresh weights) is not trained; `imp retrain --run "
+        f"{run.folder}{settings}` trains it."
     )
 
 
-@pytest.mark.parametrize(("levels", "setting"), [("", ""), ("1", ""), ("2,4..5", " --set rounds.control_levels=1,2,4,5")])
-def test_in_rounds_the_control_of_the_headline_is_trained_by_rounds(begin, levels, setting):
-    run = begin("", rounds={"levels": 2, "rewind": "0,1ep", "controls": ["reinit"], "control_levels": levels})
+@pytest.mark.parametrize(("at", "setting"), [("", ""), ("1", ""), ("2,4..5", " --set families.weights.controls_at=1,2,4,5")])
+def test_in_rounds_the_control_of_the_headline_is_trained_by_rounds(begin, at, setting):
+    run = begin("", rounds={"rounds": 2, "rewind": "0,1ep", "controls": ["reinit"], "controls_at": at})
     in_rounds(run, "weights", 1, 0.001)
     in_rounds(run, "weights", 1, -0.03, "reinit", step=0)  # another chain's
 
-    assert f"is not trained, which `imp rounds --run {run.folder}{setting}` does." in told(run)[2]
+    assert f"is not trained; `imp rounds --run {run.folder}{setting}` trains it." in told(run)[2]
     in_rounds(run, "weights", 1, -0.02, "reinit")
     assert " It wins: its control `reinit` (its mask, fresh weights) does not match (-2.00 points). " in told(run)[2]
 
@@ -176,13 +177,13 @@ def test_a_collapsed_ticket_does_not_count_in_the_spread(begin):
 def test_a_delta_of_less_than_one_validation_image_is_told(tmp_path, images, said):
     run = Run(tmp_path, planned("60"))
     for number in (1, 2, 3):
-        write(run.replicate(number).dense, 0.9, replicate=number, steps_per_epoch=45, validation_images=images)
+        write(run.replicate(number).dense, 0.9, replicate=number, validation_images=images)
 
     found = [sentence for sentence in told(run) if "`delta`" in sentence]
 
     sentence = (
-        "0.2 points, which a ticket may be below dense, are 0.57 of one of the 287 validation images: verdicts take many "
-        "replicates here, more images, or a larger `delta`."
+        "0.2 points, the most that a matching ticket may lose, are 0.57 of one of the 287 validation images: verdicts need "
+        "many replicates here, more images, or a larger `delta`."
     )
     assert found == [sentence] * said
 
@@ -206,3 +207,20 @@ def test_an_undecided_series_below_the_dense_network_says_so(one):
     in_round(one, 1, "lr", 1, 0.92, variant="extended")
 
     assert told(one)[1].startswith("In rounds of lr from 1ep, undecided; no ticket's mean is at or above that of extended")
+
+
+def test_of_several_families_each_series_is_told_by_the_name_of_its_family(begin):
+    run = begin("60", wide={"quantiles": "60", "rewind": "1ep"}, rounds={"rounds": 1})
+    all_replicates(run, "60", 0.01, family="wide")
+
+    assert [sentence.split(",")[0] for sentence in told(run)[1:4]] == ["Of oneshot", "In rounds of weights from 1ep", "Of wide"]
+    assert told(run)[1] == "Of oneshot, rewound to 1ep, undecided; no ticket's mean is at or above that of dense so far."
+
+
+def test_in_one_shot_that_trains_on_the_fresh_control_is_held_against_what_the_ticket_is(begin):
+    run = begin("", tuned={"quantiles": "60", "method": "lr", "rewind": "1ep", "controls_at": "60"})
+    all_replicates(run, "60", 0.01, family="tuned")
+    all_replicates(run, "60", 0.0, variant="extended", family="tuned")
+    all_replicates(run, "60", -0.05, step=0, variant="reinit", family="tuned")
+
+    assert "its control `reinit` (its mask, fresh weights) is undecided (-5.00 points)." in told(run)[1]

@@ -1,24 +1,30 @@
 """What outputs are made with: said before anything else is written, and never gone on with otherwise."""
 
 import os
+import re
 
 import pytest
 from helpers import changed
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import identity, locks, recipe
-from lottery.recipe import Recipe
+from lottery.experiment import reading
+from lottery.experiment.recipe import decisive
+from lottery.rundir import identity, locks
+from lottery.rundir.identity import MadeWith
+from lottery.rundir.run import Run
 
+FAMILIES = {"own": {"rounds": 3, "controls": []}, "tuned": {"rounds": 3, "method": "finetune", "controls": []}}
 RECIPES = [
     {},
     {"train": {"optimizer": "adam", "schedule": "step", "milestones": "2ep,5ep", "learning_rate": 1e-3}},
-    {"model": {"name": "lenet_300_100"}, "thresholds": {"exclude": ["a/*", "ä/*"], "layerwise": True}},
-    {"retrain": {"slots": "restore", "order": "same"}, "model": {"alpha": 1 / 3}},
-    {"train": {"steps": 500, "evaluate": "7it"}, "rounds": {"rate": 0.1, "rates": ["é/*=0.1"], "finetune_rate": 1 / 3}},
+    {"model": {"name": "lenet_300_100"}, "pruning": {"exclude": ["a/*", "ä/*"]}},
+    {"retrain": {"optimizer_state": "restore", "order": "same"}, "model": {"alpha": 1 / 3}},
+    {"train": {"steps": 500, "evaluate": "7it"}},
 ]
-STAGES = ["train", "thresholds", "retrain", "rounds", "finetune"]
+OUTPUTS = [("dense", ""), ("mask", "own"), ("ticket", "own"), ("ticket", "tuned")]
 ORIGINS = {"records": "a", "network": "b"}
+MADE_WITH = MadeWith(output="mask", family="own", values={}, made_from=ORIGINS)
 
 
 def contents(folder):
@@ -33,38 +39,46 @@ def folder(tmp_path):
     return tmp_path / "run" / "replicate-1" / "train"
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("table", RECIPES)
-def test_the_first_to_claim_a_folder_writes_what_its_outputs_depend_on(folder, stage, table):
-    wanted = recipe.resolve(table)
+def check(folder, recipe):
+    Run(folder, recipe).check_outputs()
 
-    with identity.claimed(folder, wanted, stage, ORIGINS):
+
+def resolved(**tables):
+    return reading.resolve({"families": FAMILIES, **tables})
+
+
+@pytest.mark.parametrize(("output", "family"), OUTPUTS)
+@pytest.mark.parametrize("table", RECIPES)
+def test_the_first_to_claim_a_folder_writes_what_its_outputs_depend_on(folder, output, family, table):
+    wanted = resolved(**table)
+
+    with identity.claimed(folder, wanted, output, ORIGINS, family):
         content = files.read_json(folder / "made_with.json")
 
-    made_with = {"folder": "replicate-1/train", "stage": stage, "values": recipe.depends(wanted, stage)}
-    assert content == made_with | {"made_from": ORIGINS, "made_by": []}
+    made_with = {"output": output, "family": family, "values": decisive(wanted, output, family)}
+    assert content == {"format": 2, "folder": "replicate-1/train", **made_with, "made_from": ORIGINS, "made_by": []}
 
 
 @pytest.mark.parametrize(
     ("origin", "words"),
     [
-        ("records", "train was made from other images than those that are prepared now: name its own"),
+        ("records", "train was made from other images than those that are prepared now: name its images"),
         ("network", "train was made from another network than model.name builds now: build that one again"),
     ],
 )
 def test_what_was_begun_on_other_images_or_another_network_is_not_gone_on_with(folder, origin, words):
     for _ in range(2):
-        with identity.claimed(folder, Recipe(), "train", ORIGINS):
+        with identity.claimed(folder, resolved(), "dense", ORIGINS):
             content = files.read_json(folder / "made_with.json")
 
     assert content["made_from"] == ORIGINS
-    with pytest.raises(InputError, match=words), identity.claimed(folder, Recipe(), "train", ORIGINS | {origin: "c"}):
+    with pytest.raises(InputError, match=words), identity.claimed(folder, resolved(), "dense", ORIGINS | {origin: "c"}):
         raise AssertionError("claimed")
     assert files.read_json(folder / "made_with.json") == content
 
 
 def test_nothing_comes_before_the_identity_and_the_lock_is_held_meanwhile(folder):
-    with identity.claimed(folder, Recipe(), "train", ORIGINS):
+    with identity.claimed(folder, resolved(), "dense", ORIGINS):
         assert sorted(path.name for path in folder.iterdir()) == [".lock", "made_with.json"]
         assert f"process {os.getpid()} " in locks.holder(folder).who
 
@@ -72,49 +86,40 @@ def test_nothing_comes_before_the_identity_and_the_lock_is_held_meanwhile(folder
     assert [path.name for path in folder.iterdir()] == ["made_with.json"]
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("output", "family"), OUTPUTS)
 @pytest.mark.parametrize("table", RECIPES)
-def test_the_same_values_claim_a_folder_again(folder, stage, table):
-    with identity.claimed(folder, recipe.resolve(table), stage, ORIGINS):
-        (folder / "checkpoint.h5").write_bytes(b"half way")
+def test_the_same_values_claim_a_folder_again(folder, output, family, table):
+    for _ in range(2):
+        with identity.claimed(folder, resolved(**table), output, ORIGINS, family):
+            (folder / "checkpoint.h5").touch()
     before = contents(folder)
 
-    with identity.claimed(folder, recipe.resolve(table), stage, ORIGINS):
+    with identity.claimed(folder, resolved(**table), output, ORIGINS, family):
         pass
 
     assert contents(folder) == before
 
 
-def test_a_wider_grid_claims_a_folder_again(folder):
-    with identity.claimed(folder, Recipe(), "thresholds", ORIGINS):
-        pass
-
-    with identity.claimed(
-        folder, recipe.resolve({"thresholds": {"quantiles": "60..99"}, "replicates": 5}), "thresholds", ORIGINS
-    ):
-        pass
-
-
 def test_other_values_are_refused_and_leave_the_folder_as_it_was(folder):
-    with identity.claimed(folder, Recipe(), "train", ORIGINS):
+    with identity.claimed(folder, resolved(), "dense", ORIGINS):
         (folder / "checkpoint.h5").write_bytes(b"half way")
     before = contents(folder)
 
-    other = recipe.resolve({"seed": 3, "train": {"batch": 32}})
-    with pytest.raises(InputError) as refusal, identity.claimed(folder, other, "train", ORIGINS):
+    other = resolved(seed=3, train={"batch": 32})
+    with pytest.raises(InputError) as refusal, identity.claimed(folder, other, "dense", ORIGINS):
         raise AssertionError("claimed")
 
     assert str(refusal.value) == (
         f"{folder} was made with another recipe (seed was 0, is 3; train.batch was 64, is 32): "
-        "use the same values, or, for an experiment of its own, another --run"
+        "use the same values, or start a new run with --run"
     )
     assert contents(folder) == before
     assert locks.holder(folder) is None
 
 
 def test_averages_of_weights_alone_are_not_mixed_with_those_of_statistics_too(folder):
-    averaged = recipe.resolve({"train": {"ema": 0.9}})
-    with identity.claimed(folder, averaged, "train", ORIGINS):
+    averaged = resolved(train={"ema": 0.9})
+    with identity.claimed(folder, averaged, "dense", ORIGINS):
         pass
     identity.check_folder(folder, averaged)
 
@@ -125,23 +130,23 @@ def test_averages_of_weights_alone_are_not_mixed_with_those_of_statistics_too(fo
 
 
 def test_a_key_that_one_of_the_recipes_has_no_use_for_is_told_too(folder):
-    with identity.claimed(folder, Recipe(), "train", ORIGINS):
+    with identity.claimed(folder, resolved(), "dense", ORIGINS):
         pass
 
     with pytest.raises(InputError, match=r"train\.momentum was 0\.9, is None; .*train\.optimizer was 'sgd', is 'adam'"):
-        identity.check(folder.parents[1], recipe.resolve({"train": {"optimizer": "adam"}}))
+        check(folder.parents[1], resolved(train={"optimizer": "adam"}))
 
 
 def test_a_folder_that_another_process_holds_is_busy_and_stays_as_it_is(folder):
     with locks.writing(folder):
         before = contents(folder)
-        with pytest.raises(locks.Busy, match=str(folder)), identity.claimed(folder, Recipe(), "train", ORIGINS):
+        with pytest.raises(locks.Busy, match=str(folder)), identity.claimed(folder, resolved(), "dense", ORIGINS):
             raise AssertionError("claimed")
         assert contents(folder) == before
 
 
 def test_a_process_that_fails_leaves_the_folder_claimed_and_free(folder):
-    with pytest.raises(ZeroDivisionError), identity.claimed(folder, Recipe(), "train", ORIGINS):
+    with pytest.raises(ZeroDivisionError), identity.claimed(folder, resolved(), "dense", ORIGINS):
         raise ZeroDivisionError
 
     assert [path.name for path in folder.iterdir()] == ["made_with.json"]
@@ -154,50 +159,62 @@ def test_an_identity_that_is_damaged_is_named(folder):
 
     with (
         pytest.raises(InputError, match=r"train/made_with\.json is damaged"),
-        identity.claimed(folder, Recipe(), "train", ORIGINS),
+        identity.claimed(folder, resolved(), "dense", ORIGINS),
     ):
         raise AssertionError("claimed")
 
 
 def test_a_run_that_is_not_there_or_holds_nothing_suits_every_recipe(tmp_path):
-    identity.check(tmp_path / "nowhere", Recipe())
-    identity.check(tmp_path, Recipe())
+    check(tmp_path / "nowhere", resolved())
+    check(tmp_path, resolved())
+
+
+def claim(folder, output, family="", **tables):
+    with identity.claimed(folder, resolved(**tables), output, ORIGINS, family):
+        pass
 
 
 @pytest.mark.parametrize(
-    ("name", "stage"),
+    ("name", "output", "family"),
     [
-        ("replicate-1/train", "train"),
-        ("replicate-2/masks", "thresholds"),
-        ("replicate-7/retrain/q97.5-step-000045/shuffle", "retrain"),
-        ("replicate-1/rounds/weights-step-000000/03", "rounds"),
-        ("replicate-1/rounds/finetune-step-000045/12/ticket", "finetune"),
+        ("replicate-1/train", "dense", ""),
+        ("replicate-2/own/masks", "mask", "own"),
+        ("replicate-7/own/q97.5-step-000045/shuffle", "ticket", "own"),
+        ("replicate-1/tuned/round-12-step-000045/ticket", "ticket", "tuned"),
     ],
 )
-def test_every_output_of_a_run_is_compared_wherever_it_lies(tmp_path, name, stage):
-    with identity.claimed(tmp_path / name, recipe.resolve({"seed": 1}), stage, ORIGINS):
-        pass
+def test_every_output_of_a_run_is_compared_wherever_it_lies(tmp_path, name, output, family):
+    claim(tmp_path / name, output, family, seed=1)
 
-    identity.check(tmp_path, recipe.resolve({"seed": 1}))
+    check(tmp_path, resolved(seed=1))
     with pytest.raises(InputError, match=f"^{tmp_path / name} was made with another recipe .seed was 1, is 2.:"):
-        identity.check(tmp_path, recipe.resolve({"seed": 2}))
+        check(tmp_path, resolved(seed=2))
 
 
-def test_each_output_is_compared_by_what_its_own_stage_depends_on(tmp_path):
-    with identity.claimed(tmp_path / "replicate-1" / "train", Recipe(), "train", ORIGINS):
-        pass
-    changed = recipe.resolve({"thresholds": {"layerwise": True}, "retrain": {"slots": "restore"}})
+def test_each_output_is_compared_by_what_it_depends_on_itself(tmp_path):
+    claim(tmp_path / "replicate-1/train", "dense")
+    changed = resolved(pruning={"scope": "all"}, retrain={"optimizer_state": "restore"})
 
-    identity.check(tmp_path, changed)
-    with identity.claimed(tmp_path / "replicate-1" / "masks", Recipe(), "thresholds", ORIGINS):
-        pass
-    with pytest.raises(InputError, match=r"masks .*\(thresholds\.layerwise was False, is True\)"):
-        identity.check(tmp_path, changed)
+    check(tmp_path, changed)
+    claim(tmp_path / "replicate-1/own/masks", "mask", "own")
+    with pytest.raises(InputError, match=r"own/masks .*\(pruning\.scope was 'kernels', is 'all'\)"):
+        check(tmp_path, changed)
 
 
-def claim(folder, stage, **tables):
-    with identity.claimed(folder, recipe.resolve(tables), stage, ORIGINS):
-        pass
+def test_outputs_of_a_family_are_compared_with_that_family_alone(tmp_path):
+    claim(tmp_path / "replicate-1/own/masks", "mask", "own")
+
+    check(tmp_path, resolved(families={**FAMILIES, "tuned": {"rounds": 3, "rate": 50.0}}))
+    with pytest.raises(InputError, match=r"\(families\.own\.rate was 20\.0, is 50\.0\)"):
+        check(tmp_path, resolved(families={**FAMILIES, "own": {"rounds": 3, "rate": 50.0}}))
+
+
+def test_a_family_that_the_recipe_no_longer_has_is_left_alone_and_known_again_when_it_comes_back(tmp_path):
+    claim(tmp_path / "replicate-1/own/masks", "mask", "own")
+
+    check(tmp_path, resolved(families={"tuned": FAMILIES["tuned"]}, pruning={"scope": "all"}))
+    with pytest.raises(InputError, match=r"pruning\.scope was"):
+        check(tmp_path, resolved(pruning={"scope": "all"}))
 
 
 def forget(folder, key):
@@ -209,61 +226,133 @@ def forget(folder, key):
 
 @pytest.mark.parametrize("key", ["data.channels", "data.crop", "train.evaluate", "train.momentum", "model.width"])
 def test_a_key_that_an_output_does_not_know_is_a_difference(folder, key):
-    claim(folder, "train", model={"name": "resnet9"})
+    claim(folder, "dense", model={"name": "resnet9"})
     forget(folder, key)
 
     with pytest.raises(InputError, match=f"{key} was None, is"):
-        identity.check(folder.parents[1], recipe.resolve({"model": {"name": "resnet9"}}))
+        check(folder.parents[1], resolved(model={"name": "resnet9"}))
+
+
+OTHER = [
+    ({"rate": 10.0}, "rate was 20.0, is 10.0"),
+    ({"rates": ["fc*=10"]}, "rates was [], is ['fc*=10']"),
+    ({"allocation": "layerwise"}, "allocation was 'global', is 'layerwise'"),
+    ({"criterion": "mine:score"}, "criterion was 'magnitude', is 'mine:score'"),
+    ({"rounds": 0, "quantiles": "90"}, "rate was 20.0, is None; families.own.rates was [], is None"),
+]
+OF_TICKETS = [
+    ({"method": "lr"}, "method was 'weights', is 'lr'"),
+    ({"method": "finetune"}, "finetune_rate was None, is 0.0; families.own.method was 'weights', is 'finetune'"),
+]
 
 
 @pytest.mark.parametrize(
-    ("rounds", "words"),
-    [
-        ({"rate": 10.0}, r"rounds\.rate was 20\.0, is 10\.0"),
-        ({"rates": ["fc*=10"]}, r"rounds\.rates was \[\], is \['fc\*=10'\]"),
-    ],
+    ("output", "family", "words"),
+    [(output, *case) for output in ("mask", "ticket") for case in OTHER] + [("ticket", *case) for case in OF_TICKETS],
 )
-@pytest.mark.parametrize("stage", ["rounds", "finetune"])
-def test_rounds_of_another_rate_are_refused(folder, stage, rounds, words):
-    claim(folder, stage)
+def test_what_decides_a_mask_or_a_ticket_is_a_difference(folder, output, family, words):
+    claim(folder, output, "own")
 
-    with pytest.raises(InputError, match=rf"\({words}\)"):
-        claim(folder, stage, rounds=rounds)
-
-
-@pytest.mark.parametrize("stage", ["train", "thresholds", "retrain"])
-def test_what_is_no_round_does_not_depend_on_rounds(folder, stage):
-    claim(folder, stage)
-
-    claim(folder, stage, rounds={"rate": 10.0, "rates": ["fc*=10"], "finetune_rate": 0.5})
+    with pytest.raises(InputError, match=re.escape(words)):
+        claim(folder, output, "own", families={"own": {**FAMILIES["own"], **family}})
 
 
-@pytest.mark.parametrize("stage", ["rounds", "finetune"])
-def test_more_rounds_other_methods_and_controls_claim_a_folder_again(folder, stage):
-    claim(folder, stage)
+@pytest.mark.parametrize("method", [case[0] for case in OF_TICKETS])
+def test_masks_do_not_depend_on_what_is_trained_under_them(folder, method):
+    claim(folder, "mask", "own")
 
-    wider = {"levels": 20, "methods": ["lr", "finetune", "init"], "rewind": "0,10it,1ep"}
-    claim(folder, stage, pruning=["rounds"], rounds={**wider, "controls": ["random", "shuffle"], "control_levels": "1..18:3"})
+    claim(folder, "mask", "own", families={"own": {**FAMILIES["own"], **method}}, retrain={"order": "same"})
 
 
-def test_the_rate_of_finetuning_is_what_finetuned_rounds_are_made_with_and_no_others(folder):
-    claim(folder / "rounds", "rounds")
-    claim(folder / "finetune", "finetune")
-    other = {"rounds": {"finetune_rate": 0.01}}
+@pytest.mark.parametrize("output", ["mask", "ticket"])
+def test_more_rounds_other_points_and_controls_claim_a_folder_again(folder, output):
+    claim(folder, output, "own")
 
-    claim(folder / "rounds", "rounds", **other)
-    with pytest.raises(InputError, match=r"\(rounds\.finetune_rate was 0\.0, is 0\.01\)"):
-        claim(folder / "finetune", "finetune", **other)
+    wider = {"rounds": 20, "rewind": "0,10it,1ep", "controls": ["random", "shuffle"], "controls_at": "1..18:3"}
+    claim(folder, output, "own", families={"own": wider}, replicates=5, delta=0.1)
+
+
+@pytest.mark.parametrize("wider", [{"quantiles": "60..99"}, {"rate": 10.0}, {"rates": ["fc*=10"]}, {"finetune_rate": 0.5}])
+def test_one_shot_does_not_depend_on_its_grid_nor_on_rounds(folder, wider):
+    shot = {"quantiles": "90", "controls": []}
+    claim(folder, "ticket", "own", families={"own": shot})
+
+    claim(folder, "ticket", "own", families={"own": {**shot, **wider}})
+    with pytest.raises(InputError, match=r"\(families\.own\.scored_at was 'end', is '1ep'\)"):
+        claim(folder, "ticket", "own", families={"own": {**shot, "scored_at": "1ep"}})
+
+
+def test_the_rate_of_finetuning_is_what_finetuned_tickets_are_made_with_and_no_others(folder):
+    other = {name: {**family, "finetune_rate": 0.01} for name, family in FAMILIES.items()}
+    claim(folder / "own", "ticket", "own")
+    claim(folder / "tuned", "ticket", "tuned")
+
+    claim(folder / "own", "ticket", "own", families=other)
+    with pytest.raises(InputError, match=r"\(families\.tuned\.finetune_rate was 0\.0, is 0\.01\)"):
+        claim(folder / "tuned", "ticket", "tuned", families=other)
 
 
 def test_so_many_steps_instead_of_epochs_are_a_difference(folder):
-    claim(folder, "train")
+    claim(folder, "dense")
 
     with pytest.raises(InputError, match=r"\(train\.epochs was 20, is None; train\.steps was None, is 900\)"):
-        claim(folder, "train", train={"steps": 900})
+        claim(folder, "dense", train={"steps": 900})
 
 
 def test_epochs_are_no_matter_where_there_are_so_many_steps(folder):
-    claim(folder, "train", train={"steps": 900, "epochs": 5})
+    claim(folder, "dense", train={"steps": 900, "epochs": 5})
 
-    claim(folder, "train", train={"steps": 900, "epochs": 7})
+    claim(folder, "dense", train={"steps": 900, "epochs": 7})
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("replicate-2/train/result.json", "replicate-2/train"),
+        ("replicate-12/own/masks/q97.5.json", "replicate-12/own/masks/q97.5"),
+        ("replicate-2/own/masks/round-03-step-000034.json", "replicate-2/own/masks/round-03-step-000034"),
+        ("replicate-2/own/masks/made_with.json", "replicate-2/own/masks"),
+        ("replicate-2/own/q90-step-000000/ticket/result.json", "replicate-2/own/q90-step-000000/ticket"),
+        ("sweep/trials/0001/result.json", "trials/0001"),
+    ],
+)
+def test_what_an_output_calls_its_place_does_not_change_when_the_run_moves(tmp_path, path, place):
+    for run in (tmp_path / "runs/own", tmp_path / "replicate-3/elsewhere"):
+        assert identity.own_place(run / path) == place
+        identity.write(run / path, MADE_WITH)
+        assert identity.read(run / path, MadeWith) == MADE_WITH.model_copy(update={"folder": place})
+
+
+def test_a_table_from_another_folder_is_refused(tmp_path):
+    path = tmp_path / "replicate-2/own/masks/q90.json"
+    files.write_json(path, MADE_WITH.model_copy(update={"folder": "replicate-1/own/masks/q90"}).model_dump())
+
+    with pytest.raises(InputError, match=r"q90\.json was copied from another folder \(replicate-1/own/masks/q90\): remove "):
+        identity.read(path, MadeWith)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, "has format 1, but this version of imp reads format 2"),  # as earlier versions wrote it
+        ({"format": 2, "folder": "replicate-1/train"}, "is not as it should be (output: Field required)"),
+    ],
+)
+def test_what_says_something_else_is_refused_in_one_line(folder, values, words):
+    files.write_json(folder / "made_with.json", {"values": {}, **values})
+
+    for use in (lambda: claim(folder, "dense"), lambda: check(folder.parents[1], resolved())):
+        with pytest.raises(InputError, match=re.escape(f"made_with.json {words}: remove it and run its stage again")):
+            use()
+
+
+def test_copies_that_somebody_keeps_beside_outputs_are_not_compared(tmp_path):
+    for name in (
+        "replicate-1.bak/train",
+        "replicate-1/train.bak",
+        "replicate-1/own/q90-step-000000.old/ticket",
+        "replicate-1/a b/masks",
+    ):
+        claim(tmp_path / name, "dense", seed=1)
+
+    check(tmp_path, resolved(seed=2))

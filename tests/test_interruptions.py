@@ -9,20 +9,23 @@ import sys
 
 import pytest
 from handmade import relist
-from helpers import IMP, LENET, clean_environment, contents, imp, kill_when, refused
+from helpers import IMP, LENET, clean_environment, contents, imp_here, kill_when, mpirun, refused, settings
 
-from lottery import cli, store
+from lottery import cli
 from lottery.fanout import launcher
-from lottery.run import Replicate
+from lottery.results import frame
+from lottery.rundir import store
+from lottery.rundir.names import Replicate
+from lottery.rundir.run import open_run
 
 
-@pytest.mark.parametrize("moment", ["snapshots/step-000000.h5", "snapshots/step-000010.h5", "checkpoint.h5", "metrics.jsonl"])
+@pytest.mark.parametrize("moment", ["snapshots/step-000010.h5", "checkpoint.h5"])
 def test_a_dense_training_killed_at_any_moment_ends_with_the_same_bytes(trained, prepared, moment):
     target = prepared / "runs/digits/replicate-1/train" / moment
 
     kill_when(["train", *LENET], prepared, lambda: target.exists() and target.stat().st_size)
     assert not (prepared / "runs/digits/replicate-1/train/result.json").exists()
-    imp("train", cwd=prepared)
+    imp_here("train", cwd=prepared)
 
     expected = trained / "runs/digits/replicate-1/train"
     assert contents(prepared / "runs/digits/replicate-1/train") == contents(expected)
@@ -36,47 +39,48 @@ WINDOWS = ["--set", "data.shuffle=300", "--set", "data.crop=1", "--set", "data.f
 def test_a_streamed_training_that_is_killed_goes_on_in_memory_with_the_same_bytes(trained, tmp_path):
     moved = shutil.copytree(trained / "data/digits-8", tmp_path / "moved")
     dense = "replicate-1/train"
-    imp("train", "--run", "whole", *LENET, *WINDOWS, cwd=tmp_path, IMP_DATA=str(trained / "data"))
+    imp_here("train", "--run", "whole", *LENET, *WINDOWS, cwd=tmp_path, IMP_DATA=str(trained / "data"))
     checkpoint = tmp_path / "killed" / dense / "checkpoint.h5"
 
     kill_when(["train", "--run", "killed", "--records", str(moved), *LENET, *WINDOWS, *STREAM], tmp_path, checkpoint.exists)
     refused(
-        imp("train", "--run", "killed", "--set", "data.shuffle=400", cwd=tmp_path, check=False),
+        imp_here("train", "--run", "killed", "--set", "data.shuffle=400", cwd=tmp_path, check=False),
         "data.shuffle was 300, is 400",
     )
     elsewhere = ["--set", "data.feed=memory", "--set", "data.budget=1", "--set", f"data.path={trained / 'data/digits-8'}"]
-    imp("train", "--run", "killed", *elsewhere, cwd=tmp_path)
+    imp_here("train", "--run", "killed", *elsewhere, cwd=tmp_path)
 
     assert contents(tmp_path / "killed" / dense) == contents(tmp_path / "whole" / dense)
 
 
-@pytest.mark.parametrize("moment", ["q50-step-000000/ticket/checkpoint.h5", "q90-step-000000/ticket/metrics.jsonl"])
-def test_a_retraining_killed_at_any_moment_ends_with_the_same_bytes(retrained, work, moment):
-    target = work / "runs/digits/replicate-1/retrain" / moment
+def test_a_retraining_that_is_killed_ends_with_the_same_bytes(retrained, work):
+    target = work / "runs/digits/replicate-1/oneshot/q90-step-000000/ticket/metrics.jsonl"
 
     kill_when(["retrain"], work, lambda: target.exists() and target.stat().st_size)
-    assert "missing" in imp("status", cwd=work).stdout
-    imp("retrain", cwd=work)
+    assert "missing" in imp_here("status", cwd=work).stdout
+    imp_here("retrain", cwd=work)
 
     assert contents(work / "runs") == contents(retrained / "runs")
 
 
-def test_a_training_that_was_begun_is_not_gone_on_with_under_another_recipe(prepared):
-    checkpoint = prepared / "runs/digits/replicate-1/train/checkpoint.h5"
-    kill_when(["train", *LENET], prepared, checkpoint.exists)
+def test_a_training_that_was_begun_is_not_gone_on_with_under_another_recipe(work):
+    replicate = work / "runs/digits/replicate-1"
+    shutil.rmtree(replicate / "oneshot")
+    (replicate / "train/result.json").unlink()
 
-    done = imp("train", "--set", "seed=7", cwd=prepared, check=False)
+    done = imp_here("train", *settings("seed=7"), cwd=work, check=False)
 
     refused(done, "replicate-1/train was made with another recipe", "seed was 0, is 7")
-    assert "seed = 0" in (prepared / "runs/digits/recipe.toml").read_text()
+    assert "seed = 0" in (work / "runs/digits/recipe.toml").read_text()
 
 
 def test_masks_left_by_a_killed_stage_are_not_taken_for_others(work):
-    (work / "runs/digits/replicate-1/thresholds.json").unlink()
+    for table in (work / "runs/digits/replicate-1/oneshot/masks").glob("q*.json"):
+        table.unlink()
 
-    done = imp("thresholds", "--set", "thresholds.scope=all", cwd=work, check=False)
+    done = imp_here("thresholds", *settings("pruning.scope=all"), cwd=work, check=False)
 
-    refused(done, "replicate-1/masks was made with another recipe", "thresholds.scope was 'kernels', is 'all'")
+    refused(done, "replicate-1/oneshot/masks was made with another recipe", "pruning.scope was 'kernels', is 'all'")
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, prepared):
@@ -88,70 +92,69 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, prepared):
     )
     refused(done, "step-000000.h5: File too large", said=1)
     assert not list(prepared.rglob("*.h5"))
-    imp("train", cwd=prepared)
+    imp_here("train", cwd=prepared)
 
     assert contents(prepared / "runs/digits/replicate-1/train") == contents(trained / "runs/digits/replicate-1/train")
 
 
-@pytest.mark.parametrize("ranks", ["1", "2"])
-def test_a_pair_that_diverges_is_a_record_and_the_others_go_on(work, ranks):
+def test_a_ticket_that_diverges_is_a_record_and_the_others_go_on(work):
     replicate = Replicate(work / "runs/digits/replicate-1")
     state = store.load_state(replicate.snapshot(0))
     state.weights["fc1/bias"][:] = 1e38
     store.save_state(replicate.snapshot(0), state)
     relist(replicate, replicate.snapshot(0))
 
-    options = ["--quantiles", "90", "--set", "retrain.controls=[]", "--ranks", ranks]
-    done = imp("retrain", *options, cwd=work, check=False)
+    options = ["--quantiles", "90", *settings("families.oneshot.controls=[]")]
+    done = imp_here("retrain", *options, cwd=work, check=False)
 
     assert done.returncode == 1
-    assert "not finished: replicate-1 q90-step-000000 ticket diverged" in done.stderr
-    retrain = work / "runs/digits/replicate-1/retrain"
-    assert json.loads((retrain / "q90-step-000000/ticket/result.json").read_text())["status"] == "diverged"
-    assert json.loads((retrain / "q90-step-000017/ticket/result.json").read_text())["status"] == "done"
-    assert "diverged" in imp("status", cwd=work).stdout
+    assert "not finished: replicate-1 oneshot q90-step-000000 ticket diverged" in done.stderr
+    family = work / "runs/digits/replicate-1/oneshot"
+    assert json.loads((family / "q90-step-000000/ticket/result.json").read_text())["status"] == "diverged"
+    assert json.loads((family / "q90-step-000017/ticket/result.json").read_text())["status"] == "done"
+    assert "diverged" in imp_here("status", cwd=work).stdout
 
 
-def test_a_pair_that_fails_is_a_record_and_is_tried_again(trained, work):
+def test_a_ticket_that_fails_is_a_record_and_is_tried_again(trained, work):
     lost = "runs/digits/replicate-1/train/snapshots/step-000017.h5"
     (work / lost).write_bytes((work / lost).read_bytes()[:1000])
 
-    done = imp("retrain", "--ranks", "2", "--quantiles", "90", cwd=work, check=False)
+    done = mpirun(2, "retrain", "--quantiles", "90", cwd=work)
     assert done.returncode == 1
     assert done.stderr.count("step-000017.h5 is damaged") >= 2
     shutil.copy(trained / lost, work / lost)
 
-    assert "5 networks under masks: 3 finished, 2 to train" in imp("retrain", "--quantiles", "90", cwd=work).stderr
-    assert "failed" not in json.dumps(json.loads(imp("report", "--json", cwd=work).stdout)["networks"])
+    assert "5 networks under masks: 3 finished, 2 to train" in imp_here("retrain", "--quantiles", "90", cwd=work).stderr
+    assert "failed" not in {*frame.rows(open_run(work / "runs/digits"))["status"]}
 
 
 def test_an_mpirun_that_says_all_went_well_is_not_believed_while_networks_are_missing(work, monkeypatch, capsys):
     monkeypatch.chdir(work)
     monkeypatch.setattr(launcher, "launch", lambda line, environment: 0)
     monkeypatch.setattr(sys, "argv", ["imp", "retrain", "--ranks", "2"])
-    (work / "runs/digits/replicate-1/retrain/q90-step-000000/ticket/result.json").unlink(missing_ok=True)
+    (work / "runs/digits/replicate-1/oneshot/q90-step-000000/ticket/result.json").unlink(missing_ok=True)
 
     with pytest.raises(SystemExit) as stopped:
         cli.main()
 
     assert stopped.value.code == 75
     said = capsys.readouterr().err
-    assert re.fullmatch(r"mpirun ended early, \d+ networks are missing: the same command goes on from here\n", said)
+    assert re.fullmatch(r"mpirun ended early, \d+ results are missing; the same command goes on from here\n", said)
 
 
-def test_two_commands_on_one_run_share_the_pairs(work, retrained):
+def test_two_commands_on_one_run_share_its_tickets(work, retrained):
     with subprocess.Popen([IMP, "retrain"], cwd=work, env=clean_environment(), stderr=subprocess.DEVNULL) as other:
-        codes = {other.wait() if turn else imp("retrain", cwd=work, check=False).returncode for turn in (0, 1)}
+        codes = {other.wait() if turn else imp_here("retrain", cwd=work, check=False).returncode for turn in (0, 1)}
 
     assert codes <= {0, 2}
-    imp("retrain", cwd=work)
+    imp_here("retrain", cwd=work)
     assert contents(work / "runs") == contents(retrained / "runs")
 
 
 @pytest.fixture
 def hold(work):
     """A function that holds the lock of a folder of `work` in another process, whose id it returns."""
-    code = "import sys, time; from pathlib import Path; from lottery import locks\n"
+    code = "import sys, time; from pathlib import Path; from lottery.rundir import locks\n"
     code += "with locks.writing(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     started = []
 
@@ -169,19 +172,19 @@ def hold(work):
 def test_a_second_writer_is_told_who_the_first_is(work, hold):
     holder = hold("runs/digits/replicate-2/train")
 
-    done = imp("train", "--set", "replicates=2", cwd=work, check=False)
+    done = imp_here("train", "--set", "replicates=2", cwd=work, check=False)
 
     refused(done, "runs/digits/replicate-2/train is being written by process", str(holder), said=1)
     assert "replicates = 1" in (work / "runs/digits/recipe.toml").read_text()
 
 
-def test_a_pair_under_way_elsewhere_is_left_to_its_process(work, hold):
-    holder = hold("runs/digits/replicate-1/retrain/q90-step-000017/ticket")
-    assert re.search(r"retrain *│ +0 │ +1 │ +0 │ +6 │", imp("status", cwd=work).stdout)
+def test_a_ticket_under_way_elsewhere_is_left_to_its_process(work, hold):
+    holder = hold("runs/digits/replicate-1/oneshot/q90-step-000017/ticket")
+    assert re.search(r"oneshot *│ +0 │ +1 │ +0 │ +6 │", imp_here("status", cwd=work).stdout)
 
-    done = imp("retrain", "--quantiles", "90", "--set", "retrain.controls=[]", cwd=work, check=False)
+    done = imp_here("retrain", "--quantiles", "90", *settings("families.oneshot.controls=[]"), cwd=work, check=False)
 
     assert done.returncode == 2
-    line = f"not finished: replicate-1 q90-step-000017 ticket busy: .* is being written by process {holder}"
+    line = f"not finished: replicate-1 oneshot q90-step-000017 ticket busy: .* is being written by process {holder}"
     assert re.search(line, done.stderr)
-    assert (work / "runs/digits/replicate-1/retrain/q90-step-000000/ticket/result.json").exists()
+    assert (work / "runs/digits/replicate-1/oneshot/q90-step-000000/ticket/result.json").exists()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from data_prep.errors import InputError
-from lottery import invariants, overlap
-from lottery.connectivity import Node, Topology
-from lottery.invariants import likenesses, profiles, whole
+from lottery.pruning import invariants, overlap
+from lottery.pruning.connectivity import Node, Topology
+from lottery.pruning.invariants import likenesses, profiles, whole
 
 # LeNet on 5x5 images of two channels.
 LENET = Topology(

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from data_prep.errors import InputError
-from lottery import journal
+from lottery.rundir import journal
 
 ROWS = [{"step": 45, "loss": 0.5}, {"step": 90, "loss": 0.25}, {"step": 135, "loss": 0.125}]
 
@@ -81,11 +81,11 @@ def test_no_byte_of_a_finished_line_can_change_unnoticed(metrics):
 
 def test_the_last_seal_tells_a_journal_from_one_that_lost_its_end(metrics):
     *others, last = seals(metrics)
-    assert journal.last_seal(metrics) == last
+    assert journal.read_sealed(metrics)[1] == last
 
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
 
-    assert journal.last_seal(metrics) == others[-1]
+    assert journal.read_sealed(metrics)[1] == others[-1]
 
 
 def test_a_bit_that_makes_it_no_text_is_refused_by_name(metrics):

@@ -4,24 +4,25 @@ own, whoever put it there."""
 import dataclasses
 import json
 import shutil
+import sys
 
 import pytest
-from helpers import changed, imp, refused
+from helpers import changed, imp_here, refused, write_split
 
 from data_prep import files, records
 from data_prep.errors import InputError
-from lottery import lineage, masks, store
-from lottery.lineage import Lineage
-from lottery.results import listing
+from lottery.results import frame
 from lottery.results.reader import open_results
-from lottery.run import open_run
+from lottery.rundir import lineage, store
+from lottery.rundir.lineage import Lineage
+from lottery.rundir.run import open_run
 
 PLACE = "runs/digits/replicate-1"
-TICKET = f"{PLACE}/retrain/q90-step-000017/ticket"
+TICKET = f"{PLACE}/oneshot/q90-step-000017/ticket"
 OWN = [
     *("--set", "model.name=mynets:build", "--set", "data.size=8", "--set", "data.crop=0", "--set", "train.epochs=1"),
-    *("--set", "train.snapshots=0", "--set", "retrain.rewind=0", "--set", "thresholds.quantiles=50"),
-    *("--set", "retrain.controls=[]", "--set", "train.warmup=0"),
+    *("--set", "train.snapshots=0", "--set", "families.oneshot.rewind=0", "--set", "families.oneshot.quantiles=50"),
+    *("--set", "families.oneshot.controls=[]", "--set", "train.warmup=0"),
 ]
 MYNETS = """
 import keras
@@ -50,14 +51,15 @@ def with_other_labels(folder):
     shards = []
     for split in records.SPLITS:
         images, labels = records.read_split(folder, manifest, split)
-        shards += records.write_split(folder, split, images, (labels + 1) % len(manifest.classes))
+        shards += write_split(folder, split, images, (labels + 1) % len(manifest.classes))
     records.write_manifest(folder, dataclasses.replace(manifest, shards=shards))
 
 
 def stale(folder):
     """The status and reason of each network under a mask, as the report has them."""
-    rows = listing.rows(open_run(folder / "runs/digits"))
-    return {row["folder"]: row["reason"] for row in rows if row["status"] == "stale"}
+    rows = frame.rows(open_run(folder / "runs/digits"))
+    stale = rows[rows["status"] == "stale"]
+    return dict(zip(stale["folder"], stale["reason"], strict=True))
 
 
 def trained_again(folder, **values):
@@ -74,8 +76,8 @@ def trained_again(folder, **values):
 def test_every_table_of_a_run_holds(done):
     replicate = open_run(done / "runs/digits").replicate(1)
 
-    assert len(replicate.tables()) == 9
-    assert [Lineage(replicate).problem(table) for table in replicate.tables()] == [None] * 9
+    assert len(replicate.tables()) == 1 + 2 + 7
+    assert [Lineage(replicate).problem(table) for table in replicate.tables()] == [None] * 10
 
 
 @pytest.mark.parametrize("lost", ["", "train"])
@@ -85,7 +87,7 @@ def test_nothing_is_trained_on_other_images_beside_what_was_trained_before(done,
         shutil.rmtree(done / PLACE / lost)
 
     for command in (["run"], ["train"], ["retrain"]):
-        told = imp(*command, cwd=done, check=False)
+        told = imp_here(*command, cwd=done, check=False)
 
         assert told.returncode == 2
         assert (
@@ -103,14 +105,14 @@ def test_networks_of_another_dense_network_are_told_and_left_out_of_every_table(
     assert all("was made from" in reason and "step-000051.h5" in reason for reason in told.values())
     results = open_results()
     assert [one.variant for one in results.networks()] == ["dense"]
-    assert "not of the dense network that is there: 7 networks" in imp("report", cwd=done).stdout
+    assert "do not belong to the dense network beside them: 7 networks" in imp_here("report", cwd=done).stdout
     for command in (
         ["thresholds"],
         ["retrain"],
         ["export", "--ticket", "q90-step-000017", "--to", "npz"],
     ):
-        refused(imp(*command, cwd=done, check=False), "was made from another train/snapshots/step-000051.h5")
-    told = imp("verify", "runs/digits", cwd=done, check=False)
+        refused(imp_here(*command, cwd=done, check=False), "was made from another train/snapshots/step-000051.h5")
+    told = imp_here("verify", "runs/digits", cwd=done, check=False)
     assert told.returncode == 1
     assert told.stdout.count("was made from") >= 7 + 1
 
@@ -124,33 +126,38 @@ def test_networks_of_other_images_are_told(done):
 
 
 def test_a_mask_in_the_place_of_another_is_not_used(done):
-    shutil.copy(done / PLACE / "masks/q50.h5", done / PLACE / "masks/q90.h5")
+    shutil.copy(done / PLACE / "oneshot/masks/q50.h5", done / PLACE / "oneshot/masks/q90.h5")
     shutil.rmtree(done / TICKET)
 
-    told = imp("retrain", cwd=done, check=False)
+    told = imp_here("retrain", cwd=done, check=False)
 
     assert told.returncode == 1
-    assert "thresholds.json was written for another q90.h5 than the one that is there" in told.stderr
+    assert "q90.json was written for another q90.h5 than the one that is there" in told.stderr
     assert not (done / TICKET / "final.h5").exists()
 
 
 def test_a_folder_copied_over_another_is_told(done):
     shutil.rmtree(done / TICKET)
-    shutil.copytree(done / PLACE / "retrain/q50-step-000017/ticket", done / TICKET)
+    shutil.copytree(done / PLACE / "oneshot/q50-step-000017/ticket", done / TICKET)
 
-    with pytest.raises(InputError, match=r"result\.json is the copy of another folder's \(q50-step-000017/ticket\): remove"):
+    with pytest.raises(
+        InputError,
+        match=r"made_with\.json was copied from another folder \(replicate-1/oneshot/q50-step-000017/ticket\): remove",
+    ):
         stale(done)
 
 
 def test_a_result_copied_over_another_is_told(done):
-    shutil.copy(done / PLACE / "retrain/q50-step-000017/ticket/result.json", done / TICKET)
+    shutil.copy(done / PLACE / "oneshot/q50-step-000017/ticket/result.json", done / TICKET)
 
-    with pytest.raises(InputError, match=r"result\.json is the copy of another folder's \(q50-step-000017/ticket\): remove"):
+    with pytest.raises(
+        InputError, match=r"result\.json was copied from another folder \(replicate-1/oneshot/q50-step-000017/ticket\): remove"
+    ):
         stale(done)
 
 
 def test_a_table_holds_where_a_file_that_it_was_made_from_was_removed_to_save_room(done):
-    (done / PLACE / "masks/q90.h5").unlink()
+    (done / PLACE / "oneshot/masks/q90.h5").unlink()
     (done / PLACE / "train/snapshots/step-000017.h5").unlink()
 
     assert stale(done) == {}
@@ -162,7 +169,7 @@ def test_a_snapshot_made_again_that_is_another_is_refused(done):
     changed(replicate.dense.result, outputs=outputs | {"train/snapshots/step-000017.h5": "0" * 64})
     replicate.snapshot(17).unlink()
 
-    told = imp("train", cwd=done, check=False)
+    told = imp_here("train", cwd=done, check=False)
 
     assert told.returncode == 2
     assert "step-000017.h5, made again, differs from before" in told.stderr
@@ -175,24 +182,25 @@ def test_networks_of_other_versions_and_devices_are_told_with_a_warning_and_a_co
     changed(result, made_by=[maker])
     shutil.rmtree(done / TICKET)
 
-    told = imp("retrain", cwd=done)
+    told = imp_here("retrain", cwd=done)
 
     assert "was trained with imp 0.0.9, tensorflow 2.20.0, keras 3.15.0 on NVIDIA H100, this is imp" in told.stderr
-    dense, *others = [row["made_by"] for row in listing.rows(open_run(done / "runs/digits"))]
+    dense, *others = frame.rows(open_run(done / "runs/digits"))["made_by"]
     assert dense == "imp 0.0.9, tensorflow 2.20.0, keras 3.15.0 on NVIDIA H100"
     versions = f"tensorflow {here[0]['tensorflow']}, keras {here[0]['keras']}"
     assert others == [f"imp {here[0]['imp']}, {versions} on CPU"] * 7
-    assert "or another kind of device than the dense network: 7 networks" in imp("report", cwd=done).stdout
+    assert "or another kind of device than the dense network: 7 networks" in imp_here("report", cwd=done).stdout
 
 
 def test_a_network_that_was_changed_in_its_own_file_is_not_mixed_with_the_one_before(tmp_path):
     (tmp_path / "mynets.py").write_text(MYNETS)
-    imp("run", *OWN, "--ranks", "1", cwd=tmp_path)
+    imp_here("run", *OWN, "--ranks", "1", cwd=tmp_path)
     (tmp_path / "mynets.py").write_text(MYNETS.replace("relu", "tanh"))
-    imp("thresholds", "--quantiles", "90", cwd=tmp_path)
+    del sys.modules["mynets"]  # as in another process
+    imp_here("thresholds", "--quantiles", "90", cwd=tmp_path)
 
     for command in (["retrain"], ["train", "--replicate", "2"], ["export", "--ticket", "dense", "--to", "keras"]):
-        told = imp(*command, cwd=tmp_path, check=False)
+        told = imp_here(*command, cwd=tmp_path, check=False)
 
         assert told.returncode == 2, told.stderr
         assert "another network" in told.stderr.splitlines()[-1]
@@ -213,15 +221,15 @@ def test_what_needs_no_images_needs_no_records(done, tmp_path):
     run = str(done / "runs/digits")
     changed(done / "runs/digits/environment.json", records=str(done / "data/digits-8"))
 
-    imp("thresholds", "--run", run, "--quantiles", "70", cwd=tmp_path)
-    imp("report", "--run", run, cwd=tmp_path)
-    told = json.loads(imp("status", "--json", "--run", run, cwd=tmp_path).stdout)
+    imp_here("thresholds", "--run", run, "--quantiles", "70", cwd=tmp_path)
+    imp_here("report", "--run", run, cwd=tmp_path)
+    told = json.loads(imp_here("status", "--json", "--run", run, cwd=tmp_path).stdout)
 
     assert [(line["stage"], line["done"], line["missing"]) for line in told] == [
         ("records", 0, 1),
         ("train", 1, 0),
         ("thresholds", 3, 0),
-        ("retrain", 7, 2),
+        ("oneshot", 7, 2),
     ]
 
 
@@ -229,15 +237,15 @@ def test_a_run_knows_where_its_records_were(done, tmp_path):
     shutil.rmtree(done / TICKET)
     (tmp_path / "other").mkdir()
 
-    imp("retrain", "--run", str(done / "runs/digits"), cwd=tmp_path / "other")
+    imp_here("retrain", "--run", str(done / "runs/digits"), cwd=tmp_path / "other")
 
     assert (done / TICKET / "result.json").exists()
 
 
 def test_the_mask_that_a_network_is_made_from_is_the_one_of_its_table(done):
     replicate = open_run(done / "runs/digits").replicate(1)
-    mask = replicate.masks / "q90.h5"
-    masks.save(mask, {path: ~kept for path, kept in masks.load(mask).items()}, {})
+    mask = replicate.mask_folder("oneshot") / "q90.h5"
+    store.save_mask(mask, {path: ~kept for path, kept in store.load_mask(mask).items()}, {})
 
-    with pytest.raises(InputError, match=r"thresholds\.json was written for another q90\.h5 than the one that is there"):
+    with pytest.raises(InputError, match=r"q90\.json was written for another q90\.h5 than the one that is there"):
         Lineage(replicate).check(mask)

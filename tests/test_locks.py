@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from lottery import locks
+from lottery.rundir import locks
 
 HOLD = """
 import sys
 from pathlib import Path
-from lottery import locks
+from lottery.rundir import locks
 
 with locks.writing(Path(sys.argv[1])):
     print("held", flush=True)
@@ -21,7 +21,7 @@ with locks.writing(Path(sys.argv[1])):
 WRITE = """
 import sys
 from pathlib import Path
-from lottery import locks
+from lottery.rundir import locks
 
 print("writing", flush=True)
 while True:
@@ -34,7 +34,7 @@ while True:
 LOOK = """
 import sys
 from pathlib import Path
-from lottery import locks
+from lottery.rundir import locks
 
 print("looking", flush=True)
 while True:
@@ -137,7 +137,7 @@ def test_a_patient_writer_waits_for_the_other(tmp_path):
     with contextlib.ExitStack() as held:
         held.enter_context(locks.writing(tmp_path))
         threading.Timer(0.3, held.pop_all().close).start()
-        with locks.patiently(tmp_path):
+        with locks.writing(tmp_path, patience=10):
             assert locks.holder(tmp_path) is not None
 
 
@@ -183,7 +183,7 @@ def test_looking_who_holds_a_lock_never_makes_a_writer_think_it_is_taken(tmp_pat
 FULL_DISK = """
 import resource
 from pathlib import Path
-from lottery import locks
+from lottery.rundir import locks
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try:

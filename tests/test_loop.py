@@ -9,13 +9,13 @@ from tiny import CPUS, KERNELS, STEPS, advance, half_masks, initial, same
 
 from data_prep import records
 from data_prep.errors import InputError
-from lottery import store
 from lottery.engine import optimizers, order, precision
 from lottery.engine.augment import augment, cut_out, normalise
 from lottery.engine.loop import Diverged
 from lottery.engine.memory import MemoryFeed
 from lottery.engine.stream import StreamFeed
-from lottery.recipe import Data, Model
+from lottery.experiment.recipe import Data, Model
+from lottery.rundir import store
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -50,13 +50,14 @@ ADAMW = {"optimizer": "adam", "learning_rate": 0.01, "decay": "decoupled", "weig
     ],
     ids=str,
 )
-def test_pruned_weights_and_their_slots_are_exactly_zero(make_trainer, monkeypatch, train):
+def test_pruned_weights_and_their_optimizer_state_are_exactly_zero(make_trainer, monkeypatch, train):
     monkeypatch.setattr(optimizers, "LARGE", 50_000)  # so that XLA has one of the kernels
     trainer = make_trainer(**train)
     state = initial()
     rng = np.random.default_rng(1)
-    state.slots = {
-        path: rng.random(slot.shape).astype(slot.dtype) if slot.ndim else slot for path, slot in trainer.state(0).slots.items()
+    state.optimizer = {
+        name: rng.random(array.shape).astype(array.dtype) if array.ndim else array
+        for name, array in trainer.state(0).optimizer.items()
     }
     mask = half_masks(state)
 
@@ -65,12 +66,12 @@ def test_pruned_weights_and_their_slots_are_exactly_zero(make_trainer, monkeypat
     found = trainer.state(2 * STEPS)
 
     for path, kept in mask.items():
-        slots = [slot for name, slot in found.slots.items() if name.endswith(path)]
-        for array in (found.weights[path], *slots):
+        states = [array for name, array in found.optimizer.items() if name.endswith(path)]
+        for array in (found.weights[path], *states):
             assert not array[~kept].any()
             assert not np.signbit(array[~kept]).any()
         assert (found.weights[path][kept] != state.weights[path][kept]).mean() > 0.5
-    assert len(found.slots) > 1 or not train.get("momentum", 1)
+    assert len(found.optimizer) > 1 or not train.get("momentum", 1)
 
 
 def test_an_all_ones_mask_changes_no_bit(make_trainer):
@@ -141,16 +142,16 @@ def test_a_saved_state_goes_on_bit_for_bit(make_trainer, tmp_path, monkeypatch, 
     assert same(trainer.state(STEPS), other.state(STEPS))
 
 
-def test_fresh_slots_start_the_optimizer_anew(make_trainer):
+def test_a_fresh_state_starts_the_optimizer_anew(make_trainer):
     trainer = make_trainer(optimizer="adam")
     trainer.load(initial())
     trainer.advance(0, STEPS, order_seed=0)
-    trainer.load(dataclasses.replace(trainer.state(STEPS), slots={}))
+    trainer.load(dataclasses.replace(trainer.state(STEPS), optimizer={}))
 
-    slots = trainer.state(STEPS).slots
+    fresh = trainer.state(STEPS).optimizer
 
-    assert slots["steps"] == 0
-    assert not any(slot.any() for slot in slots.values())
+    assert fresh["steps"] == 0
+    assert not any(array.any() for array in fresh.values())
 
 
 def test_replicas_average_their_batch_norm_statistics(make_trainer):
@@ -161,7 +162,7 @@ def test_replicas_average_their_batch_norm_statistics(make_trainer):
     trainer.advance(0, 2, order_seed=0)
     after = trainer.state(2)
 
-    assert same(initial(model=model), dataclasses.replace(before, slots={}))
+    assert same(initial(model=model), dataclasses.replace(before, optimizer={}))
     assert all((after.statistics[path] != before.statistics[path]).any() for path in after.statistics)
     trainer.load(after)
     assert same(after, trainer.state(2))
@@ -214,7 +215,7 @@ def test_a_rate_that_is_given_takes_the_place_of_the_schedules(make_trainer):
     for trainer in (falling, constant):
         trainer.load(initial())
 
-    found = np.concatenate(list(falling.steps(0, STEPS, 0, rate=0.01)))
+    found = np.concatenate(list(falling.steps(0, STEPS, 0, learning_rate=0.01)))
 
     np.testing.assert_array_equal(found, constant.advance(0, STEPS, order_seed=0))
     assert same(falling.state(STEPS), constant.state(STEPS))
@@ -227,9 +228,9 @@ def test_a_rate_of_0_lets_the_weights_stand_still(make_trainer):
     trainer = make_trainer(weight_decay=0.1)
     trainer.load(initial())
 
-    list(trainer.steps(0, STEPS, 0, rate=0.0))
+    list(trainer.steps(0, STEPS, 0, learning_rate=0.0))
 
-    assert same(dataclasses.replace(trainer.state(0), slots={}), dataclasses.replace(initial(), slots={}))
+    assert same(dataclasses.replace(trainer.state(0), optimizer={}), dataclasses.replace(initial(), optimizer={}))
 
 
 def figures(network, images, labels):
@@ -315,7 +316,7 @@ def test_a_state_of_another_network_is_refused(make_trainer, change):
         make_trainer().load(state)
 
 
-def test_slots_of_another_optimizer_are_refused(make_trainer):
+def test_the_state_of_another_optimizer_is_refused(make_trainer):
     state = make_trainer(optimizer="adam").state(0)
 
     with pytest.raises(InputError, match="mean/fc1/bias"):

@@ -1,7 +1,6 @@
-"""Masks: which weights are ranked, what a mask does to a network, how it is stored."""
+"""Masks: which weights are ranked, and what a mask does to a network."""
 
 import copy
-import json
 
 import numpy as np
 import pytest
@@ -10,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from data_prep.errors import InputError
-from lottery import masks, store
+from lottery.pruning import masks
+from lottery.pruning.state import State
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MASKS = st.dictionaries(
@@ -21,14 +21,14 @@ MASKS = st.dictionaries(
 
 
 def state(weights, statistics=None):
-    return store.State(0, weights, statistics or {}, {})
+    return State(0, weights, statistics or {}, {})
 
 
 def equal(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[path], other[path]) for path in one)
 
 
-NETWORK = store.State(
+NETWORK = State(
     0,
     {
         "Conv1/kernel": np.ones((3, 3, 3, 2), np.float32),
@@ -52,7 +52,7 @@ def test_scope_pointwise_ranks_1x1_convolutions_alone():
     assert list(masks.prunable(NETWORK, "pointwise")) == ["expand/kernel"]
 
 
-def test_scope_all_ranks_biases_and_statistics_but_no_slots():
+def test_scope_all_ranks_biases_and_statistics_but_no_optimizer_state():
     assert list(masks.prunable(NETWORK, "all")) == sorted([*NETWORK.weights, *NETWORK.statistics])
 
 
@@ -97,34 +97,6 @@ def test_choosing_what_to_prune_leaves_the_state_as_it_is():
     assert list(NETWORK.weights) == list(before.weights)
     assert equal(NETWORK.weights, before.weights)
     assert equal(NETWORK.statistics, before.statistics)
-
-
-@relaxed
-@given(mask=MASKS)
-def test_a_mask_of_any_shape_comes_back_as_it_was_packed(tmp_path, mask):
-    masks.save(tmp_path / "q90.h5", mask, {"quantile": "90", "step": 0})
-
-    loaded = masks.load(tmp_path / "q90.h5")
-
-    assert equal(loaded, mask)
-    assert all(kept.dtype == bool and kept.shape == mask[path].shape for path, kept in loaded.items())
-
-
-def test_masks_are_stored_one_bit_a_weight_first_weight_highest(tmp_path):
-    mask = {"a/kernel": np.array([[1, 0, 0, 0, 0], [0, 0, 1, 1, 1]], bool), "b/kernel": np.array([0, 1], bool)}
-
-    masks.save(tmp_path / "q90.h5", mask, {})
-
-    stored = store.load(tmp_path / "q90.h5")[0]["mask"]
-    assert stored["bits"].tolist() == [0b10000001, 0b11000000, 0b01000000]
-    assert json.loads(stored["layout"].item()) == {"a/kernel": [2, 5], "b/kernel": [2]}
-
-
-def test_a_file_that_holds_no_mask_is_refused_by_name(tmp_path):
-    store.save(tmp_path / "q90.h5", {"bits": {"a/kernel": np.zeros(1, np.uint8)}}, {})
-
-    with pytest.raises(InputError, match=r"q90.h5 holds no mask, or one of an older version: remove it"):
-        masks.load(tmp_path / "q90.h5")
 
 
 @relaxed
@@ -209,44 +181,12 @@ def test_kept_weights_keep_their_bits():
     assert applied["a/kernel"].tobytes() == arrays["a/kernel"].tobytes()
 
 
-def test_densities_are_over_prunable_trainable_and_all_weights():
-    network = state({"a/kernel": np.ones((2, 5)), "a/bias": np.ones(10)}, {"bn/moving_mean": np.ones(20)})
-    kept = np.ones((2, 5), bool)
-    kept[0] = False
-
-    density = masks.density({"a/kernel": kept}, network)
-
-    assert density == masks.Density(prunable=0.5, trainable=0.75, total=0.875)
-
-
 def test_a_mask_over_statistics_prunes_none_of_them():
     network = state({"a/kernel": np.ones(10)}, {"bn/moving_mean": np.ones(10)})
     mask = {"a/kernel": np.arange(10) < 4, "bn/moving_mean": np.zeros(10, bool)}
 
     assert list(masks.trainable_part(mask, network.weights)) == ["a/kernel"]
-    assert masks.density(mask, network) == masks.Density(prunable=0.4, trainable=0.4, total=0.7)
 
 
-def test_a_layer_of_which_nothing_is_left_is_named():
-    mask = {"a/kernel": np.zeros(3, bool), "b/kernel": np.array([False, True]), "c/kernel": np.zeros((0, 2), bool)}
-
-    assert masks.collapsed(mask) == ["a/kernel"]
-
-
-@pytest.mark.parametrize(
-    ("least", "named"),
-    [(0.0, "a"), (0.1, "a"), (0.11, "ab"), (0.5, "ab"), (0.51, "abc"), (1.0, "abc")],
-)
-def test_a_layer_that_keeps_less_than_a_share_is_named_too(least, named):
-    kept = {"a": np.zeros(4, bool), "b": np.arange(10) < 1, "c": np.arange(4) < 2, "d": np.ones(2, bool)}
-
-    found = masks.collapsed({f"{name}/kernel": mask for name, mask in kept.items()}, least)
-
-    assert found == [f"{name}/kernel" for name in named]
-
-
-def test_what_is_no_kernel_is_no_layer_that_could_collapse():
-    nothing = np.zeros(3, bool)
-    mask = {"a/bias": nothing, "bn/gamma": nothing, "bn/moving_mean": nothing, "dw/depthwise_kernel": nothing}
-
-    assert masks.collapsed(mask) == ["dw/depthwise_kernel"]
+def test_the_whole_mask_keeps_everything():
+    assert equal(masks.whole({"a/kernel": np.zeros((2, 3))}), {"a/kernel": np.ones((2, 3), bool)})

@@ -7,17 +7,17 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import LENET, SLOWLY, clean_environment, contents, imp
+from helpers import LENET, SLOWLY, clean_environment, contents, imp_here
 
 from data_prep import files
 from data_prep.errors import Moved
-from lottery import journal, locks
+from lottery.rundir import journal, locks
 
 RUN = "runs/digits"
-MOMENTS = {"train": "train/metrics.jsonl", "retrain": "retrain/q50-step-000000/ticket/metrics.jsonl"}
+MOMENTS = {"train": "train/metrics.jsonl", "retrain": "oneshot/q50-step-000000/ticket/metrics.jsonl"}
 
 
-@pytest.fixture(params=["train", "retrain"])
+@pytest.fixture
 def under_way(request):
     """The stage, its folder, and a command that is at work on it, slowly."""
     stage = request.param
@@ -47,22 +47,23 @@ def ended(process):
     assert said.count("imp: ") == 1
 
 
-def test_a_run_that_is_moved_away_is_not_made_again(under_way, trained, retrained):
+@pytest.mark.parametrize("under_way", ["train"], indirect=True)
+def test_a_run_that_is_moved_away_is_not_made_again(under_way, trained):
     stage, folder, process = under_way
 
     (folder / RUN).rename(folder / "runs/moved")
 
     ended(process)
     assert not (folder / RUN).exists()
-    imp(stage, "--run", "runs/moved", cwd=folder)
-    whole = {"train": trained / RUN / "replicate-1/train", "retrain": retrained / RUN / "replicate-1/retrain"}[stage]
-    assert contents(folder / "runs/moved/replicate-1" / stage) == contents(whole)
+    imp_here(stage, "--run", "runs/moved", cwd=folder)
+    assert contents(folder / "runs/moved/replicate-1/train") == contents(trained / RUN / "replicate-1/train")
 
 
+@pytest.mark.parametrize("under_way", ["retrain"], indirect=True)
 def test_a_run_that_is_begun_in_its_place_is_left_alone(under_way, retrained):
     _, folder, process = under_way
     shutil.copytree(retrained / RUN, folder / "runs/other")
-    for result in (folder / "runs/other").glob("replicate-1/retrain/q50*/*/result.json"):
+    for result in (folder / "runs/other").glob("replicate-1/oneshot/q50*/*/result.json"):
         result.unlink()
     before = everything(folder / "runs/other")
 
@@ -126,3 +127,14 @@ def test_a_folder_that_was_to_stay_and_holds_nothing_goes_again(tmp_path):
         assert (tmp_path / "runs" / "run").is_dir()
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_in_the_place_of_one_that_was_made_and_moved_stays(tmp_path):
+    for holding in (locks.staying, locks.writing):
+        run, moved = tmp_path / "run", tmp_path / holding.__name__
+        with holding(run):
+            run.rename(moved)
+            run.mkdir()
+
+        assert run.is_dir()
+        run.rmdir()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lottery import norms
+from lottery.pruning import norms
 
 WEIGHTS = {"a/kernel": np.array([[0.0, -3.0], [4.0, 0.0]], np.float32), "b/kernel": np.array([1.0, -0.1], np.float32)}
 

@@ -5,7 +5,7 @@ import shutil
 import nbclient
 import nbformat
 import pytest
-from helpers import ROOT, imp
+from helpers import ROOT, imp_here, settings
 
 SAID = {"weight_norms": "collapsed layers", "winning_tickets": "us an image"}
 SECONDS = 30
@@ -30,15 +30,14 @@ def test_notebook_runs_on_the_smoke_run(name, smoke, monkeypatch):
 
 @pytest.mark.parametrize("name", SAID)
 @pytest.mark.parametrize("kind", ["every variable", "rounds"])
+@pytest.mark.usefixtures("tensorflow")
 def test_notebook_runs_on_runs_of_other_kinds(name, kind, work, monkeypatch):
-    replicate = work / "runs/digits/replicate-1"
-    shutil.rmtree(replicate / "masks")
-    (replicate / "thresholds.json").unlink()
+    shutil.rmtree(work / "runs/digits/replicate-1/oneshot")
     if kind == "rounds":
-        imp("rounds", "--levels", "2", cwd=work)
+        imp_here("rounds", "--rounds", "2", cwd=work)
     else:
-        imp("thresholds", "--quantiles", "50", "--set", "thresholds.scope=all", cwd=work)
-        imp("retrain", "--rewind", "1ep", cwd=work)
+        imp_here("thresholds", "--quantiles", "50", *settings("pruning.scope=all"), cwd=work)
+        imp_here("retrain", "--rewind", "1ep", cwd=work)
     monkeypatch.setenv("IMP_RUN", str(work / "runs/digits"))
 
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lottery.recipe import Train
+from lottery.experiment.recipe import Train
 
 keras = pytest.importorskip("keras")
 
@@ -72,7 +72,7 @@ def test_an_optimizer_takes_the_steps_of_its_formula(tensorflow, monkeypatch, se
     masks = {name: tensorflow.Variable(mask) for name, mask in kept.items()} if share < 1 else {}
     optimizer = Optimizer(train, variables)
     for name, weight in weights.items() if train.ema else ():
-        optimizer.slots[f"ema/{name}"].assign(weight)
+        optimizer.state[f"ema/{name}"].assign(weight)
 
     apply = tensorflow.function(lambda gradients, rate: optimizer.apply(gradients, rate, masks))
     for step, rate in zip(gradients, RATES, strict=True):
@@ -81,8 +81,8 @@ def test_an_optimizer_takes_the_steps_of_its_formula(tensorflow, monkeypatch, se
     for name, variable in zip(SHAPES, variables, strict=True):
         decay = train.weight_decay if train.decays == "all" or "kernel" in name else 0
         expected = follow(train, weights[name], [np.where(kept[name], step[name], 0) for step in gradients], decay)
-        slots = {kind.partition("/")[0]: slot for kind, slot in optimizer.slots.items() if weight_of(kind) == name}
-        for kind, value in {"": variable, **slots}.items():
+        states = {kind.partition("/")[0]: array for kind, array in optimizer.state.items() if weight_of(kind) == name}
+        for kind, value in {"": variable, **states}.items():
             found = np.asarray(value)
             np.testing.assert_allclose(found, expected[kind], rtol=1e-12, atol=1e-12, err_msg=f"{kind} {name}")
             assert not found[~kept[name]].any()
@@ -103,9 +103,9 @@ def test_an_optimizer_takes_the_steps_of_its_formula(tensorflow, monkeypatch, se
 def test_there_is_a_slot_of_each_kind_that_is_used_for_every_weight(settings, kinds):
     variables = [keras.Variable(weight, dtype="float32", name=name) for name, weight in drawn(0).items()]
 
-    slots = Optimizer(Train(**settings), variables).slots
+    states = Optimizer(Train(**settings), variables).state
 
-    assert {name.partition("/")[0] for name in slots} == kinds
+    assert {name.partition("/")[0] for name in states} == kinds
     for kind in kinds - {"steps"}:
-        assert {weight_of(name) for name in slots if name.startswith(f"{kind}/")} == set(SHAPES)
-    assert {slot.dtype.name for name, slot in slots.items() if name != "steps"} <= {"float32"}
+        assert {weight_of(name) for name in states if name.startswith(f"{kind}/")} == set(SHAPES)
+    assert {variable.dtype.name for name, variable in states.items() if name != "steps"} <= {"float32"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from data_prep.records import BLOCK
 from lottery.engine import order
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
 
 BLOCK_SIZES = st.lists(st.integers(1, BLOCK), min_size=1, max_size=40).map(np.array)
 MIXED = st.integers(1, 12 * BLOCK)

@@ -8,7 +8,7 @@ import pytest
 from helpers import kept
 
 from data_prep.errors import InputError
-from lottery import masks, overlap
+from lottery.pruning import masks, overlap
 
 
 def overlaps(first, second):

@@ -2,7 +2,7 @@
 
 import jinja2
 
-from lottery import pages
+from lottery.results import pages
 
 
 def filled(monkeypatch, template, **values):

@@ -1,4 +1,4 @@
-"""Plans: a recipe in steps, once the number of training images is known."""
+"""Plans: a recipe in steps, once the number of training images is known, and what a command selects of it."""
 
 import re
 from fractions import Fraction
@@ -6,21 +6,29 @@ from fractions import Fraction
 import pytest
 
 from data_prep.errors import InputError
-from lottery import plan, recipe
-from lottery.jobs import Chain, Round
+from lottery.experiment import plan, reading
+from lottery.experiment.graph import Snapshot
+from lottery.experiment.plan import Selection
+from lottery.experiment.recipe import Recipe
 
 BASE = {"epochs": 20, "batch": 64, "snapshots": "0,10it,1ep,2ep", "warmup": "0"}
+ROUNDS = {"rounds": 3, "controls": []}
 
 
-def resolved(retrain=None, thresholds=None, rounds=None, replicates=1, pruning=("oneshot",), **train):
-    """A recipe of 20 epochs in batches of 64, saved at 0, 10it, 1ep and 2ep, unless `train` says otherwise."""
-    tables = {"train": {**BASE, **train}, "thresholds": thresholds or {}, "retrain": {"rewind": "0", **(retrain or {})}}
-    return recipe.resolve({"replicates": replicates, "pruning": list(pruning), **tables, "rounds": rounds or {}})
+def resolved(replicates=1, families=None, own=None, **train):
+    """A recipe of 20 epochs in batches of 64, saved at 0, 10it, 1ep and 2ep, unless `train` says otherwise; its family `own`
+    prunes 90 % in one shot, unless `own` says otherwise."""
+    own = {"quantiles": "90", "controls": [], **(own or {})}
+    return reading.resolve({"replicates": replicates, "families": families or {"own": own}, "train": {**BASE, **train}})
 
 
-def made(images=2900, **train):
+def made(images=2900, **tables):
     """The plan of that recipe; 2,900 images are 45 whole batches."""
-    return plan.make(resolved(**train), images)
+    return plan.make(resolved(**tables), images)
+
+
+def tickets(planned, replicates=(1,), **selection):
+    return planned.tickets(replicates, Selection(**selection).of(planned.recipe))
 
 
 def test_an_epoch_is_the_whole_batches_of_the_training_images():
@@ -35,11 +43,8 @@ def test_a_batch_larger_than_the_data_set_is_refused():
         made(63)
 
 
-def test_snapshots_are_the_points_of_the_grid_and_the_end():
-    assert made(snapshots="0,10it,1ep,2ep").snapshot_steps() == [0, 10, 45, 90, 900]
-
-
-def test_snapshots_written_in_any_order_or_twice_are_taken_once_in_order():
+def test_snapshots_are_the_points_of_the_grid_and_the_end_each_once_in_order():
+    assert made().snapshot_steps() == [0, 10, 45, 90, 900]
     assert made(snapshots="2ep,45it,1ep,0,20ep").snapshot_steps() == [0, 45, 90, 900]
 
 
@@ -48,49 +53,138 @@ def test_rewind_points_are_ascending_steps():
 
 
 def test_a_rewind_point_without_a_snapshot_is_refused_with_the_way_out():
-    with pytest.raises(InputError, match=r"rewind point 3ep .*--set train\.snapshots=0,10it,1ep,2ep,3ep"):
+    told = r"rewind point 3ep .*--set train\.snapshots=0,10it,1ep,2ep,3ep"
+
+    with pytest.raises(InputError, match=told):
         made().rewind_steps("0,3ep")
+    for grid in ({}, ROUNDS | {"quantiles": ""}):
+        planned = made(own={"rewind": "3ep", **grid})
+        with pytest.raises(InputError, match=told):
+            tickets(planned)
+
+
+def test_masks_of_one_shot_are_scored_at_the_end_or_at_another_snapshot():
+    families = {"end": {"quantiles": "80,90"}, "early": {"quantiles": "50", "scored_at": "10it"}, "chained": {"rounds": 2}}
+    planned = made(families=families)
+
+    masks = planned.masks([1, 2], planned.recipe.families)
+
+    assert [str(mask) for mask in masks[:3]] == ["replicate-1 end q80", "replicate-1 end q90", "replicate-1 early q50"]
+    assert [mask.scored_on for mask in masks] == [Snapshot(n, step) for n in (1, 2) for step in (900, 900, 10)]
+    assert {one.mask.scored_on for one in tickets(planned, families=("early",))} == {Snapshot(1, 10)}
+
+
+def test_what_is_scored_where_nothing_is_saved_is_refused_with_the_way_out():
+    planned = made(own={"scored_at": "5it"})
+
+    with pytest.raises(
+        InputError, match=r"^scored_at 5it is not among the snapshots .*--set train\.snapshots=0,10it,1ep,2ep,5it"
+    ):
+        tickets(planned)
+
+
+def test_what_is_scored_at_the_last_step_is_scored_at_the_end():
+    assert made(own={"scored_at": "20ep"}).steps(resolved(own={"scored_at": "20ep"}).families["own"]).scored == 900
 
 
 def test_more_networks_than_a_grid_may_have_are_refused_before_they_are_listed():
-    tenths = [Fraction(tenth, 10) for tenth in range(999)]
-    everything = {"levels": 100, "methods": ["weights", "lr"], "rewind": "0,10it,1ep,2ep"}
+    shots = {"quantiles": "0..99.8:0.1", "controls": ["reinit", "shuffle"]}
+    rounds = {"rounds": 100, "rewind": "0,10it,1ep,2ep", "controls": []}
 
-    with pytest.raises(InputError, match=r"^2,997,000 networks are too many for one grid"):
-        made().jobs(range(1, 1001), tenths, "0")
-    with pytest.raises(InputError, match=r"^1,600,000 networks are too many for one grid"):
-        plan.make(resolved(pruning=["rounds"], rounds=everything), 2900).rounds(range(1, 1001), 100)
-
-
-def test_jobs_follow_the_recipe():
-    planned = plan.make(resolved(replicates=2, retrain={"controls": ["reinit"], "control_quantiles": "90"}), 2900)
-
-    found = planned.jobs([1, 2], [Fraction(80), Fraction(90)], "0,1ep")
-
-    assert len(found) == 2 * (4 + 1)
-    assert {job.step for job in found} == {0, 45}
+    with pytest.raises(InputError, match=r"^2,997,000 networks are too many: make the grid coarser, 100,000 networks at most"):
+        tickets(made(own=shots), range(1, 1001))
+    with pytest.raises(InputError, match=r"^400,000 networks are too many"):
+        tickets(made(families={"chained": rounds}), range(1, 1001))
 
 
-def test_a_job_costs_the_epochs_that_are_left_from_its_rewind_point():
-    planned = made()
-    costs = {job.step: planned.epochs(job) for job in planned.jobs([1], [Fraction(90)], "0,10it,1ep")}
+def test_all_families_of_all_replicates_are_trained_round_by_round():
+    both = {"shot": {"quantiles": "80,90", "controls": ["reinit"], "controls_at": "90", "rewind": "0,1ep"}}
+    planned = made(families=both | {"chained": {**ROUNDS, "method": "lr", "rewind": "0,1ep"}})
 
-    assert costs == {0: 20, 10: pytest.approx(20 - 10 / 45), 45: 19}
+    found = tickets(planned, [1, 2])
+
+    assert len(set(found)) == len(found) == 2 * (4 + 1) + 2 * 2 * 3 * 2
+    assert [one.mask.round for one in found] == sorted(one.mask.round for one in found)
+    assert {(one.replicate, one.family) for one in found} == {(n, name) for n in (1, 2) for name in ("shot", "chained")}
 
 
-PAST_END = r"lies past the end of training \(2 epochs\): choose an earlier point, or raise train\.epochs"
-NOTHING_LEFT = r"leaves nothing to train: choose an earlier point, or raise train\.epochs"
+def test_a_network_costs_the_epochs_that_are_left_from_where_it_begins_in_the_schedule():
+    planned = made(own={"rewind": "0,10it,1ep", "controls": ["reinit"], "controls_at": "90"})
+    costs = {(one.variant, one.rewind): planned.epochs(one) for one in tickets(planned)}
+
+    left = {("ticket", 0): 20, ("ticket", 10): pytest.approx(20 - 10 / 45), ("ticket", 45): 19}
+    assert costs == left | {("reinit", 0): 20}
+
+
+FAMILIES = {
+    "shot": {"quantiles": "80,90", "rewind": "0", "controls": []},
+    "chained": {"rounds": 3, "rewind": "0", "controls": []},
+}
+
+
+@pytest.mark.parametrize(
+    ("selection", "labels"),
+    [
+        ({}, ["q80", "q90", "round-01", "round-02", "round-03"]),
+        ({"families": ("shot",)}, ["q80", "q90"]),
+        ({"quantiles": "50,85"}, ["q50", "q85"]),
+        ({"rounds": 1}, ["q80", "q90", "round-01"]),
+        ({"families": ("chained",), "rounds": 5}, [f"round-{number:02d}" for number in range(1, 6)]),
+    ],
+)
+def test_a_command_may_be_about_some_families_and_other_grids(selection, labels):
+    planned = made(families=FAMILIES)
+
+    found = tickets(planned, rewind="1ep", **selection)
+
+    assert sorted(one.mask.label for one in found) == labels
+    assert {one.rewind for one in found} == {45}
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        ({"families": ("shut",)}, "--family shut is not in the recipe, which has shot, chained"),
+        ({"families": ("chained",), "quantiles": "90"}, "--quantiles: no selected family prunes in one shot"),
+        ({"families": ("shot",), "rounds": 2}, "--rounds: no selected family prunes in rounds"),
+        ({"quantiles": "90,80"}, "they must ascend"),
+    ],
+)
+def test_a_selection_of_nothing_is_refused(selection, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        Selection(**selection).of(resolved(families=FAMILIES))
+
+
+def test_a_selection_is_typed_as_options():
+    assert Selection().typed() == []
+    assert Selection(("a", "b"), "90", "1ep", 3).typed() == [
+        *("--family", "a", "--family", "b", "--quantiles", "90", "--rewind", "1ep", "--rounds", "3")
+    ]
+
+
+def test_a_recipe_without_families_is_about_dense_networks_alone():
+    assert Selection().of(Recipe(families={})) == {}
+
+
+def ends(unit, length):
+    past = rf"lies past the end of training \({length} {unit}\): choose an earlier point, or raise train\.{unit}"
+    return past, f"leaves nothing to train: choose an earlier point, or raise train\\.{unit}"
+
+
+PAST_EPOCHS, NO_EPOCHS = ends("epochs", 2)
+PAST_STEPS, NO_STEPS = ends("steps", 100)
 
 
 @pytest.mark.parametrize(
     ("settings", "point", "problem"),
     [
-        ({"snapshots": "0,3ep"}, "train.snapshots: 3ep", PAST_END),
-        ({"snapshots": "2.5ep,1ep"}, "train.snapshots: 2.5ep", PAST_END),
-        ({"retrain": {"rewind": "0,3ep"}}, "retrain.rewind: 3ep", PAST_END),
-        ({"retrain": {"rewind": "2ep"}}, "retrain.rewind: 2ep", NOTHING_LEFT),
-        ({"warmup": "3ep"}, "train.warmup: 3ep", PAST_END),
-        ({"schedule": "step", "milestones": "1ep,3ep"}, "train.milestones: 3ep", PAST_END),
+        ({"snapshots": "0,3ep"}, "train.snapshots: 3ep", PAST_EPOCHS),
+        ({"snapshots": "2.5ep,1ep"}, "train.snapshots: 2.5ep", PAST_EPOCHS),
+        ({"own": {"rewind": "0,3ep"}}, "families.own.rewind: 3ep", PAST_EPOCHS),
+        ({"own": {"rewind": "2ep"}}, "families.own.rewind: 2ep", NO_EPOCHS),
+        ({"own": {"scored_at": "3ep"}}, "families.own.scored_at: 3ep", PAST_EPOCHS),
+        ({"warmup": "3ep"}, "train.warmup: 3ep", PAST_EPOCHS),
+        ({"schedule": "step", "milestones": "1ep,3ep"}, "train.milestones: 3ep", PAST_EPOCHS),
     ],
 )
 def test_a_point_past_the_end_of_training_is_refused_with_its_key(settings, point, problem):
@@ -122,20 +216,15 @@ def test_iterations_are_judged_once_the_length_of_an_epoch_is_known():
         plan.make(late, 2900)
 
 
-def test_a_rewind_to_the_last_step_is_refused_in_iterations_too():
-    with pytest.raises(InputError, match=f"^retrain.rewind: 900it {NOTHING_LEFT}"):
-        made(snapshots="0,900it", retrain={"rewind": "900it"})
-
-
 @pytest.mark.parametrize("point", ["3ep", "135it", "2.99ep"])
 def test_a_rewind_to_the_last_step_is_refused_also_when_it_only_rounds_to_it(point):
     planned = made(epochs=3, snapshots=f"0,134it,{point}")  # of 45 steps: 2.99 epochs are 134.55 steps
 
     assert planned.snapshot_steps() == [0, 134, 135]
-    with pytest.raises(InputError, match=f"^rewind point: {point} {NOTHING_LEFT}"):
+    with pytest.raises(InputError, match=f"^rewind point: {point} {NO_EPOCHS}"):
         planned.rewind_steps(f"0,{point}")
-    with pytest.raises(InputError, match=f"^retrain.rewind: {point} {NOTHING_LEFT}"):
-        made(epochs=3, snapshots=f"0,{point}", retrain={"rewind": point})
+    with pytest.raises(InputError, match=f"^families.own.rewind: {point} {NO_EPOCHS}"):
+        made(epochs=3, snapshots=f"0,{point}", own={"rewind": point})
 
 
 def test_a_rewind_to_the_last_but_one_step_is_taken():
@@ -149,45 +238,14 @@ def test_a_rewind_past_the_end_is_refused_before_a_snapshot_is_asked_for():
         made().rewind_steps("21ep")
 
 
-DRY = resolved(
-    replicates=2,
-    thresholds={"quantiles": "80,90"},
-    retrain={"rewind": "0,1ep", "controls": ["reinit"], "control_quantiles": "90"},
-)
-
-
-def test_a_dry_run_lists_the_dense_networks_then_those_under_masks():
-    costs = plan.dry_run(DRY, 2900)
-
-    assert [cost.title for cost in costs[:2]] == ["replicate-1 dense", "replicate-2 dense"]
-    assert [cost.rewound for cost in costs] == [False] * 2 + [True] * 10
-    assert sum(cost.epochs for cost in costs) == 2 * 20 + 2 * (2 * 20 + 2 * 19 + 20)
-    assert "replicate-2 q90 ticket, rewound to 1ep" in [cost.title for cost in costs]
-    assert "replicate-1 q90 reinit, rewound to 0" in [cost.title for cost in costs]
-
-
-def test_a_dry_run_costs_about_the_same_before_the_records_are_there():
-    known, unknown = (plan.dry_run(DRY, images) for images in (2900, None))
-
-    assert [(cost.title, cost.epochs) for cost in unknown] == [(cost.title, cost.epochs) for cost in known]
-
-
-def test_a_dry_run_refuses_what_a_run_would_refuse():
-    with pytest.raises(InputError, match="rewind point 4ep"):
-        plan.dry_run(resolved(retrain={"rewind": "4ep"}), None)
-
-
 def test_training_may_be_so_many_steps_instead_of_epochs():
-    planned = made(steps=100, snapshots="0,10it,1ep,100it", retrain={"rewind": "1ep"})
+    planned = made(steps=100, snapshots="0,10it,1ep,100it", own={"rewind": "0,1ep"})
 
     assert planned.total_steps == 100
     assert planned.snapshot_steps() == [0, 10, 45, 100]
     assert planned.rewind_steps("1ep,10it") == [10, 45]
-    costs = {job.step: planned.epochs(job) for job in planned.jobs([1], [Fraction(90)], "0,1ep")}
+    costs = {one.rewind: planned.epochs(one) for one in tickets(planned)}
     assert costs == {0: pytest.approx(100 / 45), 45: pytest.approx(55 / 45)}
-
-
-STEPS_END = r"lies past the end of training \(100 steps\): choose an earlier point, or raise train\.steps"
 
 
 @pytest.mark.parametrize(
@@ -197,182 +255,36 @@ STEPS_END = r"lies past the end of training \(100 steps\): choose an earlier poi
         ({"snapshots": "0,2.3ep"}, "train.snapshots: 2.3ep"),  # 103.5 steps
         ({"snapshots": "0", "warmup": "3ep"}, "train.warmup: 3ep"),
         ({"snapshots": "0", "schedule": "step", "milestones": "10it,200it"}, "train.milestones: 200it"),
-        ({"snapshots": "0", "retrain": {"rewind": "0,10ep"}}, "retrain.rewind: 10ep"),
+        ({"snapshots": "0", "own": {"rewind": "0,10ep"}}, "families.own.rewind: 10ep"),
     ],
 )
 def test_a_point_past_so_many_steps_is_refused_with_its_key(settings, point):
-    with pytest.raises(InputError, match=f"^{re.escape(point)} {STEPS_END}$"):
+    with pytest.raises(InputError, match=f"^{re.escape(point)} {PAST_STEPS}$"):
         made(steps=100, **settings)
 
 
 def test_with_so_many_steps_iterations_can_be_judged_before_the_length_of_an_epoch_is_known_and_epochs_cannot():
     plan.check_points(resolved(steps=100, snapshots="0,100it,2.3ep", warmup="9ep"))
-    with pytest.raises(InputError, match=f"^train.snapshots: 101it {STEPS_END}$"):
+    with pytest.raises(InputError, match=f"^train.snapshots: 101it {PAST_STEPS}$"):
         plan.check_points(resolved(steps=100, snapshots="0,101it"))
-    with pytest.raises(InputError, match=r"^retrain.rewind: 100it leaves nothing to train: .* raise train\.steps$"):
-        plan.check_points(resolved(steps=100, snapshots="0", retrain={"rewind": "100it"}))
+    with pytest.raises(InputError, match=f"^families.own.rewind: 100it {NO_STEPS}$"):
+        plan.check_points(resolved(steps=100, snapshots="0", own={"rewind": "100it"}))
 
 
-def test_a_dry_run_of_so_many_steps_costs_what_they_come_to():
-    by_steps = resolved(
-        steps=90, snapshots="0,1ep", thresholds={"quantiles": "90"}, retrain={"rewind": "0,1ep", "controls": []}
-    )
+def test_finetuning_is_at_the_last_rate_of_the_schedule_unless_the_family_has_one():
+    def rate(own=None, **train):
+        planned = made(own=own, **train)
+        return planned.finetune_rate(planned.recipe.families["own"])
 
-    assert [(cost.title, cost.epochs) for cost in plan.dry_run(by_steps, 2900)] == [
-        ("replicate-1 dense", 2),
-        ("replicate-1 q90 ticket, rewound to 0", 2),
-        ("replicate-1 q90 ticket, rewound to 1ep", 1),
-    ]
-
-
-def test_a_dry_run_of_so_many_steps_lists_the_same_networks_before_the_records_are_there():
-    by_steps = resolved(steps=90, snapshots="0,10it", thresholds={"quantiles": "90"}, retrain={"rewind": "0,10it"})
-
-    known, unknown = (plan.dry_run(by_steps, images) for images in (2900, None))
-
-    assert [cost.title for cost in unknown] == [cost.title for cost in known]
-
-
-ROUNDS = {
-    "levels": 3,
-    "methods": ["weights", "lr"],
-    "rewind": "0,1ep",
-    "controls": ["reinit"],
-    "control_levels": "2",
-}
-
-
-def test_the_chains_of_rounds_are_the_methods_at_the_rewind_points():
-    planned = plan.make(resolved(rounds={**ROUNDS, "methods": ["lr", "init"]}), 2900)
-
-    assert planned.chains([2]) == [Chain(2, "lr", 0), Chain(2, "lr", 45), Chain(2, "init", 0)]
-
-
-def test_a_rewind_point_of_rounds_without_a_snapshot_is_refused_with_the_way_out():
-    planned = plan.make(resolved(rounds={"rewind": "3ep"}), 2900)
-
-    with pytest.raises(InputError, match=r"rewind point 3ep .*--set train\.snapshots=0,10it,1ep,2ep,3ep"):
-        planned.chains([1])
-
-
-def test_the_networks_of_all_chains_come_round_by_round():
-    planned = plan.make(resolved(rounds=ROUNDS), 2900)
-
-    found = planned.rounds([1, 2], 3)
-
-    assert [job.level for job in found] == sorted(job.level for job in found)
-    assert len(set(found)) == len(found) == 8 * 3 + 8 + 4 * 3  # tickets of 8 chains, a reinit of each, extended of 4
-    assert Round(Chain(1, "lr", 45), 2, "extended") in found
-    assert {job.level for job in found if job.variant == "reinit"} == {2}
-
-
-def test_a_round_costs_the_epochs_that_are_left_from_its_rewind_point():
-    planned = made()
-
-    assert planned.epochs(Round(Chain(1, "lr", 45), 3, "ticket")) == 19
-    assert planned.epochs(Round(Chain(1, "finetune", 90), 3, "extended")) == 18
-    assert planned.epochs(Round(Chain(1, "weights", 45), 3, "reinit")) == 20
-
-
-PRUNED = resolved(
-    replicates=2, pruning=["oneshot", "rounds"], thresholds={"quantiles": "90"}, retrain={"controls": []}, rounds=ROUNDS
-)
-
-
-def test_a_dry_run_lists_rounds_where_the_recipe_prunes_so():
-    costs = plan.dry_run(PRUNED, 2900)
-
-    titles = [cost.title for cost in costs]
-    assert titles[:4] == [
-        *("replicate-1 dense", "replicate-2 dense"),
-        *("replicate-1 q90 ticket, rewound to 0", "replicate-2 q90 ticket, rewound to 0"),
-    ]
-    assert len(titles) == 4 + 44
-    assert "replicate-2 weights from 1ep, round 03 ticket" in titles
-    assert "replicate-1 lr from 0, round 02 extended" in titles
-    assert {cost.title: cost.epochs for cost in costs}["replicate-2 lr from 1ep, round 03 ticket"] == 19
-    assert [cost.rewound for cost in costs] == [False] * 2 + [True] * 46
-
-
-def test_a_dry_run_of_rounds_costs_about_the_same_before_the_records_are_there():
-    known, unknown = (plan.dry_run(PRUNED, images) for images in (2900, None))
-
-    assert [(cost.title, cost.epochs) for cost in unknown] == [(cost.title, cost.epochs) for cost in known]
-
-
-def test_a_dry_run_lists_only_what_the_recipe_prunes_by():
-    oneshot, rounds, neither = (
-        [cost.title for cost in plan.dry_run(PRUNED.model_copy(update={"pruning": pruning}), 2900) if cost.rewound]
-        for pruning in (["oneshot"], ["rounds"], [])
-    )
-
-    assert len(oneshot) == 2
-    assert len(rounds) == 44
-    assert not any("round" in title.split() for title in oneshot)
-    assert all("round" in title.split() for title in rounds)
-    assert neither == []
-
-
-def test_points_are_judged_of_what_the_recipe_prunes_by_alone():
-    late = {"retrain": {"rewind": "30ep"}, "rounds": {"rewind": "40ep"}}
-
-    plan.check_points(resolved(**late, pruning=[]))
-    with pytest.raises(InputError, match=r"^retrain\.rewind: 30ep"):
-        plan.check_points(resolved(**late, pruning=["oneshot"]))
-    with pytest.raises(InputError, match=r"^rounds\.rewind: 40ep"):
-        plan.check_points(resolved(**late, pruning=["rounds"]))
-    with pytest.raises(InputError, match=r"^rounds\.rewind: 20ep leaves nothing to train"):
-        plan.check_points(resolved(rounds={"rewind": "20ep"}, pruning=["rounds"]))
-
-
-def test_finetuning_is_at_the_last_rate_of_the_schedule_unless_the_recipe_has_one():
     step = {"learning_rate": 0.5, "schedule": "step", "milestones": "5ep,10ep", "gamma": 0.1}
-
-    assert made(**step).finetune_rate == pytest.approx(0.005)
-    assert made(**step, rounds={"finetune_rate": 0.02}).finetune_rate == 0.02
-    assert made(schedule="constant", learning_rate=0.25).finetune_rate == 0.25
-    assert made(**{**step, "milestones": "50it", "snapshots": "0"}, steps=51).finetune_rate == pytest.approx(0.05)
-    assert 0 < made(schedule="cosine", learning_rate=1.0).finetune_rate < 1e-5
-
-
-def test_a_dry_run_of_so_many_steps_wants_the_records_first():
-    by_steps = resolved(steps=500, thresholds={"quantiles": "90"}, retrain={"rewind": "0,2ep"})
-
-    with pytest.raises(InputError, match="imp prepare"):
-        plan.dry_run(by_steps, None)
+    assert rate(**step) == pytest.approx(0.005)
+    assert rate({"finetune_rate": 0.02}, **step) == 0.02
+    assert rate(schedule="constant", learning_rate=0.25) == 0.25
+    assert rate(**{**step, "milestones": "50it", "snapshots": "0"}, steps=51) == pytest.approx(0.05)
+    assert 0 < rate(schedule="cosine", learning_rate=1.0) < 1e-5
 
 
-def test_rounds_that_go_back_to_initialisation_ask_for_its_snapshot():
-    planned = plan.make(resolved(snapshots="1ep", rounds={"methods": ["init"], "rewind": "1ep"}), 2900)
+def test_quantiles_stay_exact():
+    [ticket] = tickets(made(own={"quantiles": "33.3"}))
 
-    with pytest.raises(InputError, match=r"rewind point 0 is not among the snapshots .*--set train\.snapshots=1ep,0"):
-        planned.chains([1])
-
-
-HEADLINES = resolved(
-    replicates=3, pruning=["rounds"], rounds={**ROUNDS, "controls": ["reinit", "shuffle"], "control_levels": ""}
-)
-
-
-def test_a_dry_run_ends_with_the_controls_that_headlines_may_get():
-    costs = plan.dry_run(HEADLINES, 2900)
-
-    certain, perhaps = ([cost for cost in costs if cost.certain is sure] for sure in (True, False))
-    assert costs == [*certain, *perhaps]
-    assert len(perhaps) == 3 * 4 * 2  # replicates, chains, controls
-    assert {cost.title: cost.epochs for cost in perhaps}["replicate-2 weights from 1ep, headline reinit"] == 20
-    assert {cost.title: cost.epochs for cost in perhaps}["replicate-2 weights from 1ep, headline shuffle"] == 19
-    assert not any("reinit" in cost.title for cost in certain)
-
-
-@pytest.mark.parametrize("change", [{"replicates": 2}, {"pruning": ["oneshot"]}])
-def test_without_three_replicates_or_rounds_no_controls_are_to_come(change):
-    assert all(cost.certain for cost in plan.dry_run(HEADLINES.model_copy(update=change), 2900))
-    assert all(cost.certain for cost in plan.dry_run(PRUNED, 2900))
-
-
-@pytest.mark.parametrize("recipe", [PRUNED, HEADLINES], ids=["levels", "headlines"])
-def test_no_two_networks_of_a_dry_run_have_the_same_name(recipe):
-    titles = [cost.title for cost in plan.dry_run(recipe, 2900)]
-
-    assert len(set(titles)) == len(titles)
+    assert ticket.mask.rate == Fraction(333, 10)

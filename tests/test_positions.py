@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from lottery.connectivity import met
 from lottery.engine.layers import GroupedConv2D, PointwiseConv2D
 from lottery.engine.models.topology import topology
+from lottery.pruning.connectivity import met
 
 keras = pytest.importorskip("keras")
 layers = keras.layers

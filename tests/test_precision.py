@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from tiny import CPUS, STEPS, advance, half_masks, initial
 
-from lottery import store
 from lottery.engine import precision
 from lottery.engine.loop import Diverged
 from lottery.engine.step import Step
-from lottery.recipe import Model
+from lottery.experiment.recipe import Model
+from lottery.rundir import store
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -28,7 +28,7 @@ def test_a_half_of_the_network_learns_and_is_saved_in_the_width_of_its_weights(m
     assert losses[-STEPS:].mean() < 0.7 * losses[:STEPS].mean()
     store.save_state(tmp_path / "snapshot.h5", trainer.state(4 * STEPS))
     saved = store.load_state(tmp_path / "snapshot.h5")
-    arrays = [*saved.weights.values(), *saved.statistics.values(), *(slot for slot in saved.slots.values() if slot.ndim)]
+    arrays = [*saved.weights.values(), *saved.statistics.values(), *(array for array in saved.optimizer.values() if array.ndim)]
     assert {array.dtype.name for array in arrays} == {"float64" if name == "float64" else "float32"}
     assert np.isfinite(trainer.evaluate("validation").loss)
 
@@ -49,7 +49,7 @@ def scaled(scale, finite):
     found = []
     for value in finite:
         said = float(scale.update(tf.constant(value)))
-        found.append((said, float(scale.slots["loss_scale"]), int(scale.slots["steps_since_overflow"])))
+        found.append((said, float(scale.state["loss_scale"]), int(scale.state["steps_since_overflow"])))
     return found
 
 
@@ -72,7 +72,7 @@ def test_the_loss_scale_halves_at_an_overflow_and_doubles_after_a_calm(monkeypat
 
 def test_no_loss_scale_is_smaller_than_1_and_an_overflow_there_is_hopeless():
     scale = precision.LossScale()
-    scale.slots["loss_scale"].assign(2.0)
+    scale.state["loss_scale"].assign(2.0)
 
     assert scaled(scale, [False, False]) == [(1, 1, 0), (math.inf, 1, 0)]
 
@@ -120,16 +120,24 @@ def overflow(monkeypatch):
 
 
 def copies(trainer):
-    """Weights and slots as each replica has them: by name, one array a replica."""
-    variables = {variable.path: variable.value for variable in trainer.model.trainable_variables} | trainer._slots
+    """Weights and optimizer state as each replica has them: by name, one array a replica."""
+    variables = {variable.path: variable.value for variable in trainer.model.trainable_variables} | trainer._optimizer
     return {
         name: [np.array(copy) for copy in trainer.strategy.experimental_local_results(variable)]
         for name, variable in variables.items()
     }
 
 
-@pytest.mark.parametrize("name", ["lenet_300_100", "tiny:local"])  # the second has BatchNorm, whose averages stand still too
-@pytest.mark.parametrize(("count", "replica", "xla"), [(2, 1, "off"), (1, 0, "off"), (2, 1, "on")])
+@pytest.mark.parametrize(
+    ("name", "count", "replica", "xla"),
+    [
+        ("lenet_300_100", 2, 1, "off"),
+        ("lenet_300_100", 1, 0, "off"),
+        ("tiny:local", 2, 1, "off"),  # with BatchNorm, whose averages stand still too
+        ("tiny:local", 1, 0, "off"),
+        ("tiny:local", 2, 1, "on"),
+    ],
+)
 def test_an_overflow_on_one_replica_lets_all_stand_still_and_training_goes_on(
     make_trainer, overflow, name, count, replica, xla
 ):
@@ -170,8 +178,8 @@ def test_the_loss_scale_grows_while_training(make_trainer, monkeypatch):
 
     trainer.advance(0, STEPS, order_seed=0)
 
-    slots = trainer.state(STEPS).slots
-    assert (slots["loss_scale"], slots["steps_since_overflow"]) == (2.0**16, 2)
+    optimizer = trainer.state(STEPS).optimizer
+    assert (optimizer["loss_scale"], optimizer["steps_since_overflow"]) == (2.0**16, 2)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -180,7 +188,7 @@ def test_an_overflow_that_no_scale_can_help_is_divergence(make_trainer, overflow
     trainer.load(initial())
     trainer.advance(0, 2, order_seed=0)
     state = trainer.state(2)
-    state.slots["loss_scale"] = np.float32(1)
+    state.optimizer["loss_scale"] = np.float32(1)
     trainer.load(state)
     overflow.assign(0)
 

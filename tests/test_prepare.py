@@ -46,18 +46,27 @@ def raw_digits():
     return np.floor(bunch.images * 255 / 16 + 0.5).astype(np.uint8), bunch.target
 
 
-def test_the_folder_of_a_set_says_what_and_how_large():
-    assert DIGITS.folder(Path("data")) == Path("data/digits-8")
-    assert dataclasses.replace(DIGITS, source="tfds:imagenet_resized/64x64", size=64).folder(Path("data")) == Path(
-        "data/tfds-imagenet_resized-64x64-64"
-    )
+@pytest.mark.parametrize(
+    ("settings", "folder"),
+    [
+        (DIGITS, "digits-8"),
+        (Settings("tfds:imagenet_resized/64x64", 64), "tfds-imagenet_resized-64x64-64"),
+        (Settings("tfds:mnist", 28, channels=1), "tfds-mnist-28-grey"),
+        (Settings("tfds:mnist", 28, channels=1, classes=2), "tfds-mnist-28-grey-first2"),
+        (Settings("folder:some/where/photos", 64), "folder-photos-64"),
+        (Settings("folder:photos.v1", 8), "folder-photos.v1-8"),
+        (Settings("arrays:some/where/photos.npz", 64, classes=10), "arrays-photos-64-first10"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_folder_of_a_set_says_what_and_how_large(settings, folder):
+    assert settings.folder(Path("data")) == Path("data", folder)
 
 
-def test_the_folder_of_a_grey_set_says_so():
-    grey = Settings("tfds:mnist", 28, channels=1)
+def test_the_current_folder_has_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
-    assert grey.folder(Path()) == Path("tfds-mnist-28-grey")
-    assert dataclasses.replace(grey, classes=2).folder(Path()) == Path("tfds-mnist-28-grey-first2")
+    assert Settings("folder:.", 8).folder(Path()) == Path(f"folder-{tmp_path.name}-8")
 
 
 @pytest.mark.parametrize("channels", [0, 2, 4])
@@ -116,14 +125,17 @@ def test_a_grey_set_has_one_channel_of_the_same_images_in_the_same_order(digits,
         np.testing.assert_array_equal(one[split][1], three[split][1])
 
 
-def test_a_manifest_from_before_there_were_grey_sets_is_of_three_channels(digits, grey):
+def test_a_set_of_other_channels_is_refused_and_a_manifest_that_says_none_is_of_three(digits, grey, tmp_path):
     folder, manifest = digits
+    made_with = {key: value for key, value in manifest.made_with.items() if key != "channels"}
+    earlier = dataclasses.replace(manifest, made_with=made_with)
+    records.write_manifest(tmp_path, earlier)
 
-    assert "channels" not in manifest.made_with  # so those of today are the same bytes
-    assert settings_of(manifest).channels == 3
-    assert preparing.existing(DIGITS, folder) == manifest
-    with pytest.raises(InputError, match=r"other settings \(data\.channels 3 there, 1 wanted\)"):
-        preparing.existing(GREY, folder)
+    assert settings_of(earlier) == DIGITS
+    assert preparing.existing(DIGITS, tmp_path) == earlier
+    for place in (folder, tmp_path):
+        with pytest.raises(InputError, match=r"other settings \(data\.channels 3 there, 1 wanted\)"):
+            preparing.existing(GREY, place)
     with pytest.raises(InputError, match=r"other settings \(data\.channels 1 there, 3 wanted\)"):
         preparing.existing(DIGITS, grey[0])
 
@@ -261,43 +273,26 @@ def test_as_many_classes_as_there_are_is_all_of_them(source, tmp_path):
     assert prepare(dataclasses.replace(NOISE, classes=2), tmp_path).shards == prepare(NOISE, tmp_path / "all").shards
 
 
-def test_more_classes_than_there_are_are_refused(source, tmp_path):
-    source(ALTERNATELY)
+@pytest.mark.parametrize(
+    ("train", "test", "kept", "words"),
+    [
+        (ALTERNATELY, None, 3, "noise has 2 classes, not 3: lower --classes"),
+        ([-1, *ALTERNATELY], [0, 1], 0, "the train split of noise has images without a class"),
+        ([], [0, 1], 0, "the train split of noise would be empty"),
+        (ALTERNATELY, [], 0, "the test split of noise would be empty"),
+        ([*ALTERNATELY, 2, 2], [2, 2], 2, "the test split of noise would be empty: change --val or --test"),
+        (ALTERNATELY, [0, 1], 1, "noise gives a single class, 0: a network needs two"),
+    ],
+)
+def test_a_source_that_gives_no_three_splits_of_classes_is_refused_before_anything_is_written(
+    source, tmp_path, train, test, kept, words
+):
+    source(train, test, classes=max(2, len(set(train) - {-1})))
 
-    with pytest.raises(InputError, match="noise has 2 classes, not 3: lower --classes"):
-        prepare(dataclasses.replace(NOISE, classes=3), tmp_path / "noise")
+    with pytest.raises(InputError, match=words):
+        prepare(dataclasses.replace(NOISE, classes=kept), tmp_path / "noise")
+
     assert not (tmp_path / "noise").exists()
-
-
-def test_training_images_without_a_class_are_refused_before_anything_is_written(source, tmp_path):
-    source([-1, *ALTERNATELY], [0, 1])
-
-    with pytest.raises(InputError, match="the train split of noise has images without a class"):
-        prepare(NOISE, tmp_path / "noise")
-
-    assert not (tmp_path / "noise").exists()
-
-
-@pytest.mark.parametrize(("train", "test", "empty"), [([], [0, 1], "train"), (ALTERNATELY, [], "test")])
-def test_a_split_that_the_source_has_no_images_of_is_refused(source, tmp_path, train, test, empty):
-    source(train, test)
-
-    with pytest.raises(InputError, match=f"the {empty} split of noise would be empty"):
-        prepare(NOISE, tmp_path / "noise")
-
-
-def test_classes_to_keep_that_have_no_test_images_leave_an_empty_split(source, tmp_path):
-    source([0, 1, 2] * 10, [2, 2])
-
-    with pytest.raises(InputError, match="the test split of noise would be empty: change --val or --test"):
-        prepare(dataclasses.replace(NOISE, classes=2), tmp_path / "noise")
-
-
-def test_a_single_class_is_refused(source, tmp_path):
-    source([0, 1] * 10, [0, 1])
-
-    with pytest.raises(InputError, match="noise gives a single class, 0: a network needs two"):
-        prepare(dataclasses.replace(NOISE, classes=1), tmp_path / "noise")
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path):
@@ -537,24 +532,6 @@ def test_a_shard_of_which_no_image_can_be_decoded_is_not_left_behind(source, tmp
     manifest = prepare(NOISE, tmp_path, max_bad=1.0)
 
     assert sorted(path.name for path in tmp_path.glob("*.tfrecord")) == sorted(shard.name for shard in manifest.shards)
-
-
-@pytest.mark.parametrize("kind", ["folder", "arrays"])
-def test_the_folder_of_a_set_of_files_is_called_after_them(kind, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    suffix = ".npz" if kind == "arrays" else ""
-
-    settings = Settings(f"{kind}:some/where/photos{suffix}", 64)
-
-    assert settings.folder(Path("data")) == Path(f"data/{kind}-photos-64")
-    assert dataclasses.replace(settings, classes=10).folder(Path("data")) == Path(f"data/{kind}-photos-64-first10")
-    assert Settings("folder:.", 8).folder(Path()) == Path(f"folder-{tmp_path.name}-8")
-
-
-def test_folders_whose_names_differ_after_a_dot_have_sets_of_their_own():
-    one, two = (Settings(f"folder:photos.{version}", 8).folder(Path()) for version in ("v1", "v2"))
-
-    assert one != two
 
 
 def test_a_manifest_that_does_not_say_its_settings_is_refused(digits, tmp_path):

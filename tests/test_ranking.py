@@ -1,4 +1,4 @@
-"""Ranking: exactly k weights go, the smallest ones, and nothing that is given is changed."""
+"""Ranking: exactly k weights go, those with the lowest scores, and nothing that is given is changed."""
 
 import math
 import tracemalloc
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lottery import ranking
+from lottery.pruning import ranking
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4)
@@ -21,7 +21,7 @@ WEIGHTS = st.lists(hnp.arrays(np.float32, SHAPES, elements=st.one_of(TIED, ANY))
     lambda arrays: {f"layer_{index}/kernel": array for index, array in enumerate(arrays)}
 )
 QUANTILES = st.fractions(0, 100, max_denominator=1000)
-DISTINCT = st.lists(st.integers(1, 2**20), min_size=1, max_size=60, unique=True)
+DISTINCT = st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=60, unique=True)
 ANY_SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 KINDS = st.sampled_from([(np.float16, 16, 2.0**15), (np.float32, 32, 2.0**100), (np.float64, 64, 2.0**1000)])
 
@@ -46,11 +46,11 @@ def pruned(mask):
 
 
 def naive_mask(weights, count, among=None):
-    """Of the survivors, sorted by (|w|, position), drop the first `count`."""
+    """Of the survivors, sorted by (score, position), drop the first `count`."""
     alive = np.concatenate([(among or {}).get(path, np.ones(array.shape, bool)).ravel() for path, array in weights.items()])
-    magnitudes = np.concatenate([np.abs(array.ravel().astype(np.float64)) for array in weights.values()])
+    scores = np.concatenate([array.ravel().astype(np.float64) for array in weights.values()])
     places = np.flatnonzero(alive)
-    alive[places[np.argsort(magnitudes[places], kind="stable")[:count]]] = False
+    alive[places[np.argsort(scores[places], kind="stable")[:count]]] = False
     parts = np.split(alive, np.cumsum([array.size for array in weights.values()])[:-1])
     return {path: part.reshape(array.shape) for (path, array), part in zip(weights.items(), parts, strict=True)}
 
@@ -60,7 +60,7 @@ def at(weights, quantile, layerwise=False):
     rankings = [ranking.rank(part) for part in ranking.parted(weights, layerwise)]
     mask = {}
     for ranked in rankings:
-        mask |= ranked.prune(ranking.pruned_count(quantile, ranked.magnitudes.size))
+        mask |= ranked.prune(ranking.pruned_count(quantile, ranked.ascending.size))
     return mask
 
 
@@ -106,7 +106,7 @@ def test_exactly_k_are_pruned_whatever_the_weights(weights, quantile):
 
 @settings(relaxed, max_examples=300)
 @given(case=cases())
-def test_exactly_the_smallest_survivors_go_whatever_their_dtypes_and_ties_go_by_position(case):
+def test_exactly_the_lowest_survivors_go_whatever_their_dtypes_and_ties_go_by_position(case):
     weights, among, count, block = case
 
     with mock.patch.object(ranking, "_BLOCK", block):
@@ -153,7 +153,7 @@ def test_only_what_survives_is_counted_and_what_went_stays_away():
 
     ranked = ranking.rank(weights, among)
 
-    assert ranked.magnitudes.tolist() == [1, 2, 3, 4, 8]
+    assert ranked.ascending.tolist() == [1, 2, 3, 4, 8]
     mask = ranked.prune(2)
     assert mask["a/kernel"].tolist() == [False, False, False, True]
     assert mask["b/kernel"].tolist() == [True, True]
@@ -162,7 +162,7 @@ def test_only_what_survives_is_counted_and_what_went_stays_away():
 
 
 def test_of_survivors_alike_the_earlier_go_and_places_that_went_before_do_not_count():
-    weights = {"a/kernel": np.zeros(4, np.float32), "b/kernel": -np.zeros(3, np.float32)}
+    weights = {"a/kernel": np.zeros(4, np.float32), "b/kernel": np.full(3, -0.0, np.float32)}
     among = {"a/kernel": np.array([False, True, False, True]), "b/kernel": np.array([True, False, True])}
 
     mask = ranking.rank(weights, among).prune(2)
@@ -181,9 +181,9 @@ def test_a_mask_of_variables_that_are_not_ranked_is_no_matter():
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("count", range(13))
-def test_equal_magnitudes_go_in_the_order_of_their_positions_over_blocks_and_variables(monkeypatch, block, count):
+def test_equal_scores_go_in_the_order_of_their_positions_over_blocks_and_variables(monkeypatch, block, count):
     monkeypatch.setattr(ranking, "_BLOCK", block)
-    weights = {"a/kernel": np.ones((2, 3), np.float16), "b/kernel": -np.ones(2), "c/kernel": np.ones((4, 1), np.float32)}
+    weights = {"a/kernel": np.ones((2, 3), np.float16), "b/kernel": np.ones(2), "c/kernel": np.ones((4, 1), np.float32)}
 
     mask = ranking.rank(weights).prune(count)
 
@@ -194,7 +194,7 @@ def test_equal_magnitudes_go_in_the_order_of_their_positions_over_blocks_and_var
 def test_where_there_are_no_weights_none_go(weights):
     ranked = ranking.rank(weights)
 
-    assert ranked.magnitudes.size == 0
+    assert ranked.ascending.size == 0
     assert {path: kept.shape for path, kept in ranked.prune(0).items()} == {
         path: array.shape for path, array in weights.items()
     }
@@ -205,7 +205,7 @@ def test_where_nothing_survived_nothing_more_goes():
 
     ranked = ranking.rank(weights, gone)
 
-    assert ranked.magnitudes.size == 0
+    assert ranked.ascending.size == 0
     assert equal(ranked.prune(0), gone)
 
 
@@ -230,7 +230,7 @@ def test_weights_that_are_not_contiguous_go_by_their_c_order():
 
 @relaxed
 @given(weights=WEIGHTS, quantile=QUANTILES)
-def test_layerwise_prunes_the_k_smallest_of_each_variable(weights, quantile):
+def test_layerwise_prunes_the_k_lowest_of_each_variable(weights, quantile):
     mask = at(weights, quantile, layerwise=True)
 
     for path, array in weights.items():
@@ -278,13 +278,12 @@ def test_round_after_round_masks_only_shrink_and_by_the_count_that_is_asked_for(
 
 
 @relaxed
-@given(magnitudes=DISTINCT, signs=st.integers(0, 2**60), quantile=QUANTILES)
-def test_without_ties_k_is_the_number_strictly_below_the_linear_quantile_of_numpy(magnitudes, signs, quantile):
-    weights = np.array([value * (-1) ** (signs >> place & 1) for place, value in enumerate(magnitudes)], np.float32)
-    exact = np.array([Fraction(value) for value in magnitudes], dtype=object)
+@given(scores=DISTINCT, quantile=QUANTILES)
+def test_without_ties_k_is_the_number_strictly_below_the_linear_quantile_of_numpy(scores, quantile):
+    exact = np.array([Fraction(value) for value in scores], dtype=object)
     below = sum(value < np.quantile(exact, quantile / 100) for value in exact)
 
-    assert pruned(at({"fc/kernel": weights}, quantile)) == below
+    assert pruned(at({"fc/kernel": np.array(scores, np.float32)}, quantile)) == below
 
 
 @relaxed
@@ -292,17 +291,17 @@ def test_without_ties_k_is_the_number_strictly_below_the_linear_quantile_of_nump
 def test_the_threshold_is_the_linear_quantile_of_numpy_over_the_survivors(case, quantile):
     weights, among, _, _ = case
     ranked = ranking.rank(weights, among)
-    assume(ranked.magnitudes.size)
+    assume(ranked.ascending.size)
     kept = naive_mask(weights, 0, among)
-    flat = np.abs(np.concatenate([array[kept[path]] for path, array in weights.items()]).astype(np.float64))
+    flat = np.concatenate([array[kept[path]] for path, array in weights.items()]).astype(np.float64)
 
     threshold = ranked.threshold(quantile)
 
-    assert threshold == pytest.approx(np.quantile(flat, float(quantile) / 100), rel=1e-9, abs=1e-9 * flat.max())
+    assert threshold == pytest.approx(np.quantile(flat, float(quantile) / 100), rel=1e-9, abs=1e-9 * np.abs(flat).max())
 
 
 def test_a_hand_made_network_is_pruned_over_all_layers_together():
-    weights = {"a/kernel": np.float32([[0.1, -0.4], [0.2, 0.9]]), "b/kernel": np.float32([-0.3, 0.2, 0.8])}
+    weights = {"a/kernel": np.float32([[0.1, 0.4], [0.2, 0.9]]), "b/kernel": np.float32([0.3, 0.2, 0.8])}
     ranked = ranking.rank(weights)  # 0.1 0.2 0.2 0.3 0.4 0.8 0.9
 
     half = at(weights, Fraction(50))  # k = ceil(0.5 * 6) = 3
@@ -317,7 +316,7 @@ def test_a_hand_made_network_is_pruned_over_all_layers_together():
 
 
 def test_a_hand_made_network_is_pruned_layer_by_layer():
-    weights = {"a/kernel": np.float32([[5, -4], [3, 2]]), "b/kernel": np.float32([1, 0.5, 0.25])}
+    weights = {"a/kernel": np.float32([[5, 4], [3, 2]]), "b/kernel": np.float32([1, 0.5, 0.25])}
 
     mask = at(weights, Fraction(50), layerwise=True)  # k = ceil(1.5) = 2, and ceil(1) = 1
 
@@ -340,15 +339,15 @@ def test_no_quantile_prunes_a_single_weight():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_magnitudes_are_in_order_and_of_the_weights_dtype(dtype):
-    ranked = ranking.rank({"a/kernel": np.array([-3, 1], dtype), "b/kernel": np.array([2], dtype)})
+def test_scores_are_in_order_and_of_their_dtype(dtype):
+    ranked = ranking.rank({"a/kernel": np.array([3, -1], dtype), "b/kernel": np.array([2], dtype)})
 
-    assert ranked.magnitudes.dtype == dtype
-    assert ranked.magnitudes.tolist() == [1, 2, 3]
+    assert ranked.ascending.dtype == dtype
+    assert ranked.ascending.tolist() == [-1, 2, 3]
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_ranking_takes_as_much_memory_as_the_weights_and_pruning_a_byte_each(monkeypatch, tied):
+def test_ranking_takes_as_much_memory_as_the_scores_and_pruning_a_byte_each(monkeypatch, tied):
     monkeypatch.setattr(ranking, "_BLOCK", 1 << 12)
     count = 1 << 20
     weights = {"a/kernel": np.zeros(count, np.float32) if tied else np.arange(count, dtype=np.float32)[::-1].copy()}

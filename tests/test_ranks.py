@@ -1,25 +1,25 @@
-"""Handing jobs out: alone, and among ranks played by threads, so that no MPI is needed."""
+"""Tasks done in process: alone, and among ranks played by threads, so that no MPI is needed."""
 
 import queue
 import threading
 import time
-from fractions import Fraction
 
 import pytest
 from helpers import LAUNCHER
 
 from data_prep.errors import InputError
 from lottery import preemption
-from lottery.fanout import coordinator, ranks, share
+from lottery.fanout import allocation, coordinator, mpi, ranks
+from lottery.fanout.allocation import Resources
 from lottery.fanout.coordinator import Lost
-from lottery.fanout.ranks import Card
-from lottery.fanout.share import Station
-from lottery.jobs import Job
+from lottery.fanout.executors import IN_PROCESS
+from lottery.fanout.ranks import Hello
+from lottery.fanout.tasks import Workload
 from lottery.preemption import Preempted
 
-STATION = Station("a", frozenset({0}), ())
-THERE = Station("b", frozenset({0}), ())
-JOBS = [Job(1, Fraction(quantile), 0, "ticket") for quantile in range(60, 68)]
+HERE = Resources("a", frozenset({0}), ())
+THERE = Resources("b", frozenset({0}), ())
+TASKS = list(range(8))
 
 
 @pytest.fixture(autouse=True)
@@ -27,153 +27,152 @@ def plain_environment(monkeypatch):
     """No MPI launcher, no GPUs."""
     for name in (*LAUNCHER, "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(share, "_gpus", tuple)
+    monkeypatch.setattr(allocation, "visible", tuple)
     monkeypatch.setattr(ranks, "POLL_SECONDS", 0.001)
     monkeypatch.setattr(coordinator, "POLL_SECONDS", 0.001)
 
 
-def work(job):
-    return {"status": "done", "quantile": int(job.quantile)}
+def work(task):
+    return {"status": "done", "number": task}
 
 
-def test_alone_a_process_does_every_job_in_order():
+def alone(tasks, make_worker, on_done):
+    return IN_PROCESS.map(Workload(lambda: list(tasks), make_worker, on_done, print))
+
+
+def test_alone_a_process_does_every_task_in_order():
     found, started = [], []
 
-    coordinated = ranks.fan_out(
-        lambda: list(JOBS), lambda *_: started.append(1) or work, lambda *pair: found.append(pair) or [], print
-    )
+    coordinated = alone(TASKS, lambda *_: started.append(1) or work, lambda *pair: found.append(pair) or [])
 
     assert coordinated
     assert started == [1]
-    assert found == [(job, work(job)) for job in JOBS]
+    assert found == [(task, work(task)) for task in TASKS]
 
 
 def test_alone_with_nothing_to_do_nothing_is_started():
     def refuse():
         raise AssertionError("started")
 
-    assert ranks.fan_out(list, refuse, refuse, print)
+    assert alone([], refuse, refuse)
 
 
-def test_alone_a_result_is_told_before_the_next_job_begins():
+def test_alone_a_result_is_told_before_the_next_task_begins():
     events = []
 
-    def make_work(seat, beat):
-        return lambda job: events.append(("work", int(job.quantile))) or {}
+    def make_worker(allocation, heartbeat):
+        return lambda task: events.append(("work", task)) or {}
 
-    ranks.fan_out(lambda: JOBS[:2], make_work, lambda job, _: events.append(("done", int(job.quantile))) or [], print)
+    alone(TASKS[:2], make_worker, lambda task, _: events.append(("done", task)) or [])
 
-    assert events == [("work", 60), ("done", 60), ("work", 61), ("done", 61)]
+    assert events == [("work", 0), ("done", 0), ("work", 1), ("done", 1)]
 
 
-def nothing_more(job, result):
+def nothing_more(task, result):
     return []
 
 
 def then(follow):
-    """A `done` of a grid in which some jobs can be done only after others: `follow` says which, by quantile."""
-    return lambda job, result: [JOBS[quantile - 60] for quantile in follow.get(int(job.quantile), [])]
+    """A `done` of a grid in which some tasks can be done only after others: `follow` says which."""
+    return lambda task, result: follow.get(task, [])
 
 
-def quantiles(jobs):
-    return [int(job.quantile) for job in jobs]
+def test_alone_what_a_task_has_made_possible_comes_before_what_waits():
+    done, found = then({0: [3, 4], 3: [5]}), []
 
+    alone(TASKS[:3], lambda *_: work, lambda task, result: found.append(task) or done(task, result))
 
-def test_alone_what_a_job_has_made_possible_comes_before_what_waits():
-    done, found = then({60: [63, 64], 63: [65]}), []
-
-    ranks.fan_out(lambda: JOBS[:3], lambda *_: work, lambda job, result: found.append(job) or done(job, result), print)
-
-    assert quantiles(found) == [60, 63, 65, 64, 61, 62]
+    assert found == [0, 3, 5, 4, 1, 2]
 
 
 def test_alone_a_chain_is_done_to_its_end():
-    done, found = then({quantile: [quantile + 1] for quantile in range(60, 67)}), []
+    done, found = then({task: [task + 1] for task in range(7)}), []
 
-    ranks.fan_out(lambda: JOBS[:1], lambda *_: work, lambda job, result: found.append(job) or done(job, result), print)
+    alone(TASKS[:1], lambda *_: work, lambda task, result: found.append(task) or done(task, result))
 
-    assert found == JOBS
-
-
-class Killed(BaseException):
-    """What `abort` does to the rank that calls it: it never returns."""
+    assert found == TASKS
 
 
-class World:
-    """What `fan_out` knows of the ranks, between threads: `boxes` from rank to rank."""
+class Channel:
+    """An end of the connection of rank `own` with rank `other`, between threads."""
 
-    def __init__(self, rank, size, boxes, aborted, over, dead, left):
-        self.rank, self.size, self.boxes = rank, size, boxes
-        self.aborted, self.over, self.dead = aborted, over, dead
-        self.left = left
+    def __init__(self, ranks, own, other):
+        self.ranks, self.own, self.other = ranks, own, other
+
+    def send(self, message):
+        self._check()
+        self.ranks.boxes[self.own, self.other].put(message)
+
+    def poll(self):
+        if self.ranks.over.is_set() or self.own in self.ranks.dead:
+            threading.Event().wait()  # this rank is no more; its thread, a daemon, ends with the tests
+        if not self.ranks.boxes[self.other, self.own].empty():
+            return True
+        self._check()
+        return False
+
+    def recv(self):
+        return self.ranks.boxes[self.other, self.own].get(timeout=10)
+
+    def _check(self):
+        if self.other in self.ranks.dead:
+            raise Lost
+
+
+class Communicator:
+    """The ranks that threads play, as one of them has them."""
+
+    def __init__(self, ranks, rank, size):
+        self.ranks, self.rank, self.size = ranks, rank, size
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.left.append(self.rank)
+        self.ranks.left.append(self.rank)
 
-    def send(self, value, rank):
-        self._check(rank)
-        self.boxes[self.rank, rank].put(value)
-
-    def has_spoken(self, rank):
-        if self.over.is_set() or self.rank in self.dead:
-            threading.Event().wait()  # this rank is no more; its thread, a daemon, ends with the tests
-        if not self.boxes[rank, self.rank].empty():
-            return True
-        self._check(rank)
-        return False
-
-    def receive(self, rank):
-        return self.boxes[rank, self.rank].get(timeout=10)
+    def channel(self, rank):
+        return Channel(self.ranks, self.rank, rank)
 
     def abort(self, code):
-        self.aborted.append((self.rank, code))
-        self.over.set()
-        raise Killed
-
-    def _check(self, other):
-        if other in self.dead:
-            raise Lost
+        self.ranks.aborted.append((self.rank, code))
+        self.ranks.over.set()
+        threading.Event().wait()
 
 
-HERE = threading.local()  # the `ranks` and the `world` of a thread that plays a rank
+OWN = threading.local()  # the `ranks` and the `rank` of a thread that plays one
 
 
 class Ranks:
-    """`fan_out` on `size` ranks; what each returned or raised, and what was done and said. Rank 0 trains where there are as
+    """A workload on `size` ranks; what each returned or raised, and what was done and said. Rank 0 trains where there are as
     many `cores` as ranks."""
 
-    def __init__(self, monkeypatch, size, jobs, work=work, make_jobs=None, make_work=None, done=None, cores=None, dead=()):
+    def __init__(self, monkeypatch, size, tasks, work=work, list_tasks=None, make_worker=None, done=None, cores=None, dead=()):
         self.boxes = {(one, other): queue.Queue() for one in range(size) for other in range(size)}
-        self.aborted, self.dead = [], set(dead)
+        self.aborted, self.dead, self.over = [], set(dead), threading.Event()
         self.done, self.said, self.started, self.worked = [], [], [], []
         self.returned, self.raised, self.left = {}, {}, []
-        over = threading.Event()
-        station = Station("a", frozenset(range(cores or size - 1)), ())
-        monkeypatch.setattr(ranks, "join", lambda: HERE.world)
-        monkeypatch.setattr(share, "here", lambda: station)
+        resources = Resources("a", frozenset(range(cores or size - 1)), ())
+        monkeypatch.setattr(mpi, "join", lambda: Communicator(self, OWN.rank, size))
+        monkeypatch.setattr(ranks, "resources_here", lambda: resources)
 
-        def started(seat, beat):
-            self.started.append(HERE.world.rank)
-            return lambda job: self.worked.append((HERE.world.rank, job)) or work(job)
+        def started(allocation, heartbeat):
+            self.started.append(OWN.rank)
+            return lambda task: self.worked.append((OWN.rank, task)) or work(task)
+
+        workload = Workload(
+            list_tasks or (lambda: list(tasks)),
+            make_worker or started,
+            lambda *pair: self.done.append(pair) or (done or nothing_more)(*pair),
+            self.said.append,
+        )
 
         def rank(number):
-            HERE.ranks = self
-            HERE.world = World(number, size, self.boxes, self.aborted, over, self.dead, self.left)
+            OWN.ranks, OWN.rank = self, number
             try:
-                self.returned[number] = ranks.fan_out(
-                    make_jobs or (lambda: list(jobs)),
-                    make_work or started,
-                    lambda *pair: self.done.append(pair) or (done or nothing_more)(*pair),
-                    self.said.append,
-                    ranks.Terms(),
-                )
+                self.returned[number] = IN_PROCESS.map(workload)
             except (Exception, Preempted) as error:
                 self.raised[number] = error
-            except Killed:
-                pass
 
         threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in range(size)]
         began = [thread for number, thread in enumerate(threads) if number not in dead]
@@ -184,139 +183,139 @@ class Ranks:
         def alive():
             return [number for number, thread in enumerate(threads) if thread.is_alive() and number not in self.dead]
 
-        while alive() and not over.is_set() and time.monotonic() < until:
+        while alive() and not self.over.is_set() and time.monotonic() < until:
             time.sleep(0.001)
-        self.hanging = [] if over.is_set() else alive()
+        self.hanging = [] if self.over.is_set() else alive()
 
     def die(self):
         """What SIGKILL does to the rank that calls this."""
-        self.dead.add(HERE.world.rank)
+        self.dead.add(OWN.rank)
         threading.Event().wait()
 
 
-def test_ranks_share_the_jobs_and_each_is_done_once(monkeypatch):
-    ranks = Ranks(monkeypatch, 4, JOBS)
+def test_ranks_share_the_tasks_and_each_is_done_once(monkeypatch):
+    ranks = Ranks(monkeypatch, 4, TASKS)
 
     assert ranks.hanging == []
-    assert sorted(ranks.done, key=lambda pair: pair[0].quantile) == [(job, work(job)) for job in JOBS]
+    assert sorted(ranks.done, key=lambda pair: pair[0]) == [(task, work(task)) for task in TASKS]
     assert ranks.returned == {0: True, 1: False, 2: False, 3: False}
     assert sorted(ranks.left) == [0, 1, 2, 3]
     assert all(box.empty() for box in ranks.boxes.values())
 
 
-def test_jobs_are_handed_out_in_their_order(monkeypatch):
-    ranks = Ranks(monkeypatch, 2, JOBS)
+def test_tasks_are_handed_out_in_their_order(monkeypatch):
+    ranks = Ranks(monkeypatch, 2, TASKS)
 
-    assert ranks.worked == [(1, job) for job in JOBS]
+    assert ranks.worked == [(1, task) for task in TASKS]
     assert ranks.started == [1]
 
 
-def test_a_slow_job_holds_up_nobody_else(monkeypatch):
+def test_a_slow_task_holds_up_nobody_else(monkeypatch):
     others_done = threading.Event()
     finished = []
 
-    def slow_first(job):
-        if job == JOBS[0]:
+    def slow_first(task):
+        if task == TASKS[0]:
             assert others_done.wait(10)
         else:
-            finished.append(job)
-            if len(finished) == len(JOBS) - 1:
+            finished.append(task)
+            if len(finished) == len(TASKS) - 1:
                 others_done.set()
-        return work(job)
+        return work(task)
 
-    ranks = Ranks(monkeypatch, 3, JOBS, slow_first)
+    ranks = Ranks(monkeypatch, 3, TASKS, slow_first)
 
     assert ranks.hanging == []
-    assert JOBS[0] in [job for job, _ in ranks.done][-2:]  # it may be told in the same moment as the last of the others
-    assert len(ranks.done) == len(JOBS)
+    assert TASKS[0] in [task for task, _ in ranks.done][-2:]  # it may be told in the same moment as the last of the others
+    assert len(ranks.done) == len(TASKS)
 
 
-def test_ranks_without_a_job_start_nothing_and_are_told_of(monkeypatch):
-    def unhurried(job):
+def test_ranks_without_a_task_start_nothing_and_are_told_of(monkeypatch):
+    def unhurried(task):
         time.sleep(0.05)
-        return work(job)
+        return work(task)
 
-    ranks = Ranks(monkeypatch, 5, JOBS[:2], unhurried)
+    ranks = Ranks(monkeypatch, 5, TASKS[:2], unhurried)
 
     assert ranks.hanging == []
     assert len(ranks.started) == 2
     assert len(ranks.done) == 2
-    assert ranks.said == ["4 ranks to train on, 2 networks to train now: 2 idle"]
+    assert ranks.said == ["4 ranks, 2 tasks to do now: 2 idle"]
 
 
-def test_on_ranks_what_a_job_has_made_possible_comes_before_what_waits(monkeypatch):
-    ranks = Ranks(monkeypatch, 2, JOBS[:3], done=then({60: [63, 64], 63: [65]}))
+def test_on_ranks_what_a_task_has_made_possible_comes_before_what_waits(monkeypatch):
+    ranks = Ranks(monkeypatch, 2, TASKS[:3], done=then({0: [3, 4], 3: [5]}))
 
     assert ranks.hanging == []
-    assert quantiles(job for _, job in ranks.worked) == [60, 63, 65, 64, 61, 62]
+    assert [task for _, task in ranks.worked] == [0, 3, 5, 4, 1, 2]
 
 
 def test_a_rank_that_found_nothing_to_do_gets_what_becomes_possible_later(monkeypatch):
-    """Three jobs follow on one, and each of the three waits until all are under way: all three ranks have to be at work."""
+    """Three tasks follow on one, and each of the three waits until all are under way: all three ranks have to be at work."""
     together = threading.Barrier(3, timeout=10)
 
-    def meet(job):
-        if job != JOBS[0]:
+    def meet(task):
+        if task != TASKS[0]:
             together.wait()
-        return work(job)
+        return work(task)
 
-    ranks = Ranks(monkeypatch, 4, JOBS[:1], meet, done=then({60: [61, 62, 63]}))
+    ranks = Ranks(monkeypatch, 4, TASKS[:1], meet, done=then({0: [1, 2, 3]}))
 
     assert ranks.hanging == []
-    assert len({rank for rank, job in ranks.worked if job != JOBS[0]}) == 3
-    assert sorted(quantiles(job for job, _ in ranks.done)) == [60, 61, 62, 63]
+    assert len({rank for rank, task in ranks.worked if task != TASKS[0]}) == 3
+    assert sorted(task for task, _ in ranks.done) == [0, 1, 2, 3]
     assert sorted(ranks.started) == [1, 2, 3]
-    assert ranks.said == ["3 ranks to train on, 1 networks to train now: 2 idle"]
+    assert ranks.said == ["3 ranks, 1 task to do now: 2 idle"]
 
 
 def test_ranks_that_idle_while_a_chain_is_done_by_another_end_with_it(monkeypatch):
-    ranks = Ranks(monkeypatch, 4, JOBS[:1], done=then({quantile: [quantile + 1] for quantile in range(60, 67)}))
+    ranks = Ranks(monkeypatch, 4, TASKS[:1], done=then({task: [task + 1] for task in range(7)}))
 
     assert ranks.hanging == []
-    assert [job for job, _ in ranks.done] == JOBS
+    assert [task for task, _ in ranks.done] == TASKS
     assert ranks.returned == {0: True, 1: False, 2: False, 3: False}
     assert all(box.empty() for box in ranks.boxes.values())
 
 
-def test_a_job_that_makes_nothing_possible_leaves_nobody_waiting_for_what_it_should_have(monkeypatch):
+def test_a_task_that_makes_nothing_possible_leaves_nobody_waiting_for_what_it_should_have(monkeypatch):
     """As when a round fails: what needs it is never handed out."""
-    ranks = Ranks(monkeypatch, 3, JOBS[:2], done=then({61: [62]}))
+    ranks = Ranks(monkeypatch, 3, TASKS[:2], done=then({1: [2]}))
 
     assert ranks.hanging == []
-    assert sorted(quantiles(job for job, _ in ranks.done)) == [60, 61, 62]
+    assert sorted(task for task, _ in ranks.done) == [0, 1, 2]
 
 
 def test_two_chains_on_more_ranks_than_chains_are_both_done(monkeypatch):
-    ranks = Ranks(monkeypatch, 5, [JOBS[0], JOBS[4]], done=then({60: [61], 61: [62], 62: [63], 64: [65], 65: [66], 66: [67]}))
+    ranks = Ranks(monkeypatch, 5, [TASKS[0], TASKS[4]], done=then({0: [1], 1: [2], 2: [3], 4: [5], 5: [6], 6: [7]}))
 
     assert ranks.hanging == []
-    found = quantiles(job for job, _ in ranks.done)
-    assert [quantile for quantile in found if quantile < 64] == [60, 61, 62, 63]
-    assert [quantile for quantile in found if quantile > 63] == [64, 65, 66, 67]
+    found = [task for task, _ in ranks.done]
+    assert [task for task in found if task < 4] == [0, 1, 2, 3]
+    assert [task for task in found if task > 3] == [4, 5, 6, 7]
 
 
-def test_after_a_job_that_was_told_to_stop_what_another_has_made_possible_waits_too(monkeypatch):
+def test_after_a_task_that_was_told_to_stop_what_another_has_made_possible_waits_too(monkeypatch):
     begun, stopped = threading.Event(), threading.Event()
 
-    def one_stops(job):
-        if job == JOBS[0]:
+    def one_stops(task):
+        if task == TASKS[0]:
             assert begun.wait(10)
             stopped.set()
             raise Preempted("stopped by SIGTERM")
         begun.set()
         assert stopped.wait(10)
         time.sleep(0.05)
-        return work(job)
+        return work(task)
 
-    ranks = Ranks(monkeypatch, 4, JOBS[:2], one_stops, done=then({61: [62, 63]}))
+    ranks = Ranks(monkeypatch, 4, TASKS[:2], one_stops, done=then({1: [2, 3]}))
 
     assert ranks.hanging == []
-    assert sorted(quantiles(job for job, _ in ranks.done)) == [60, 61]
+    assert sorted(task for task, _ in ranks.done) == [0, 1]
     assert isinstance(ranks.raised[0], Preempted)
     assert ranks.returned == {1: False, 2: False, 3: False}
 
 
-def test_without_jobs_every_rank_ends(monkeypatch):
+def test_without_tasks_every_rank_ends(monkeypatch):
     ranks = Ranks(monkeypatch, 3, [])
 
     assert ranks.hanging == []
@@ -325,11 +324,11 @@ def test_without_jobs_every_rank_ends(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [InputError("no masks"), OSError(28, "No space left on device"), KeyError("x")])
-def test_what_listing_the_jobs_raises_is_raised_by_the_coordinator_and_ends_the_others_quietly(monkeypatch, capsys, error):
-    def make_jobs():
+def test_what_listing_the_tasks_raises_is_raised_by_the_coordinator_and_ends_the_others_quietly(monkeypatch, capsys, error):
+    def list_tasks():
         raise error
 
-    ranks = Ranks(monkeypatch, 3, [], make_jobs=make_jobs)
+    ranks = Ranks(monkeypatch, 3, [], list_tasks=list_tasks)
 
     assert ranks.hanging == []
     assert ranks.raised == {0: error}
@@ -352,20 +351,20 @@ def failing(error):
 
 
 @pytest.mark.parametrize(("error", "line"), [(FULL, FULL_LINE), (InputError("no mask"), "no mask")])
-@pytest.mark.parametrize(("where", "rank"), [("work", 1), ("make_work", 1), ("done", 0)])
+@pytest.mark.parametrize(("where", "rank"), [("work", 1), ("make_worker", 1), ("done", 0)])
 def test_an_error_that_a_user_can_mend_ends_all_ranks_with_one_line_that_names_the_rank(
     monkeypatch, capsys, where, rank, error, line
 ):
-    ranks = Ranks(monkeypatch, 2, JOBS, **{where: failing(error)})
+    ranks = Ranks(monkeypatch, 2, TASKS, **{where: failing(error)})
 
     assert ranks.aborted == [(rank, 2)]
     assert (ranks.returned, ranks.raised) == ({}, {})
     assert capsys.readouterr().err == f"imp: rank {rank}: {line}\n"
 
 
-@pytest.mark.parametrize(("where", "rank"), [("work", 1), ("make_work", 1), ("done", 0)])
+@pytest.mark.parametrize(("where", "rank"), [("work", 1), ("make_worker", 1), ("done", 0)])
 def test_any_other_error_ends_all_ranks_and_shows_where_it_came_from(monkeypatch, capsys, where, rank):
-    ranks = Ranks(monkeypatch, 2, JOBS, **{where: failing(KeyError("odd"))})
+    ranks = Ranks(monkeypatch, 2, TASKS, **{where: failing(KeyError("odd"))})
 
     assert ranks.aborted == [(rank, 1)]
     told = capsys.readouterr().err
@@ -374,18 +373,18 @@ def test_any_other_error_ends_all_ranks_and_shows_where_it_came_from(monkeypatch
 
 
 def test_a_rank_that_breaks_ends_the_ranks_that_wait_too(monkeypatch, capsys):
-    ranks = Ranks(monkeypatch, 4, JOBS[:1], failing(FULL))
+    ranks = Ranks(monkeypatch, 4, TASKS[:1], failing(FULL))
 
     assert ranks.hanging == []
     assert [code for _, code in ranks.aborted] == [2]
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_after_a_job_that_was_told_to_stop_no_other_is_handed_out(monkeypatch):
-    def stop(job):
+def test_after_a_task_that_was_told_to_stop_no_other_is_handed_out(monkeypatch):
+    def stop(task):
         raise Preempted("stopped by SIGUSR1")
 
-    ranks = Ranks(monkeypatch, 3, JOBS, stop)
+    ranks = Ranks(monkeypatch, 3, TASKS, stop)
 
     assert ranks.hanging == []
     assert ranks.aborted == []
@@ -399,92 +398,92 @@ def test_a_coordinator_that_is_told_to_stop_waits_for_what_is_under_way_and_hand
     asked = threading.Event()
     monkeypatch.setattr(preemption, "asked", asked.is_set)
 
-    def wait(job):
+    def wait(task):
         asked.set()
         time.sleep(0.05)
-        return work(job)
+        return work(task)
 
-    ranks = Ranks(monkeypatch, 2, JOBS, wait)
+    ranks = Ranks(monkeypatch, 2, TASKS, wait)
 
     assert ranks.hanging == []
-    assert ranks.done == [(JOBS[0], work(JOBS[0]))]
+    assert ranks.done == [(TASKS[0], work(TASKS[0]))]
 
 
 def test_one_rank_under_a_launcher_works_itself(monkeypatch):
-    ranks = Ranks(monkeypatch, 1, JOBS)
+    ranks = Ranks(monkeypatch, 1, TASKS)
 
     assert ranks.returned == {0: True}
-    assert [job for job, _ in ranks.done] == JOBS
+    assert [task for task, _ in ranks.done] == TASKS
 
 
 def test_rank_0_trains_too_where_a_core_would_idle(monkeypatch):
     both = threading.Barrier(2, timeout=10)
 
-    def meet(job):
+    def meet(task):
         both.wait()
-        return work(job)
+        return work(task)
 
-    ranks = Ranks(monkeypatch, 2, JOBS[:6], meet, cores=2)
+    ranks = Ranks(monkeypatch, 2, TASKS[:6], meet, cores=2)
 
     assert ranks.hanging == []
     assert ranks.returned == {0: True, 1: False}
     assert sorted(ranks.started) == [0, 1]
-    assert sorted(job.quantile for _, job in ranks.worked) == [job.quantile for job in JOBS[:6]]
+    assert sorted(task for _, task in ranks.worked) == TASKS[:6]
 
 
 def test_rank_0_hands_out_while_it_trains(monkeypatch):
     others_done = threading.Event()
 
-    def slow_on_rank_0(job):
-        if HERE.world.rank == 0:
+    def slow_on_rank_0(task):
+        if OWN.rank == 0:
             assert others_done.wait(10)
-        elif len(HERE.ranks.worked) == len(JOBS):
+        elif len(OWN.ranks.worked) == len(TASKS):
             others_done.set()
-        return work(job)
+        return work(task)
 
-    ranks = Ranks(monkeypatch, 3, JOBS, slow_on_rank_0, cores=3)
+    ranks = Ranks(monkeypatch, 3, TASKS, slow_on_rank_0, cores=3)
 
     assert ranks.hanging == []
     assert [rank for rank, _ in ranks.worked].count(0) == 1
-    assert len(ranks.done) == len(JOBS)
+    assert len(ranks.done) == len(TASKS)
 
 
-@pytest.mark.parametrize("where", ["work", "make_work"])
+@pytest.mark.parametrize("where", ["work", "make_worker"])
 def test_an_error_of_rank_0_that_trains_ends_all_ranks(monkeypatch, capsys, where):
-    ranks = Ranks(monkeypatch, 2, JOBS[:1], **{where: failing(InputError("no mask"))}, cores=2)
+    ranks = Ranks(monkeypatch, 2, TASKS[:1], **{where: failing(InputError("no mask"))}, cores=2)
 
     assert ranks.hanging == []
     assert [code for _, code in ranks.aborted] == [2]
     assert capsys.readouterr().err.count("no mask") == 1
 
 
-def test_the_job_of_a_rank_that_dies_is_done_by_another(monkeypatch):
-    def dies_once(job):
-        if job == JOBS[1] and not HERE.ranks.dead:
-            HERE.ranks.die()
-        return work(job)
+def test_the_task_of_a_rank_that_dies_is_done_by_another(monkeypatch):
+    def dies_once(task):
+        if task == TASKS[1] and not OWN.ranks.dead:
+            OWN.ranks.die()
+        return work(task)
 
-    ranks = Ranks(monkeypatch, 3, JOBS, dies_once)
+    ranks = Ranks(monkeypatch, 3, TASKS, dies_once)
 
     assert ranks.hanging == []
-    assert sorted(ranks.done, key=lambda pair: pair[0].quantile) == [(job, work(job)) for job in JOBS]
+    assert sorted(ranks.done, key=lambda pair: pair[0]) == [(task, work(task)) for task in TASKS]
     (dead,) = ranks.dead
-    assert ranks.said == [f"rank {dead} is lost, at work on {JOBS[1]}: another one goes on with it"]
+    assert ranks.said == [f"rank {dead} is lost, at work on {TASKS[1]}: another one goes on with it"]
     assert ranks.returned == {0: True, 3 - dead: False}
 
 
 def test_when_every_rank_has_died_what_is_left_is_said_not_to_be_done(monkeypatch):
-    def dies(job):
-        if int(job.quantile) > 60:
-            HERE.ranks.die()
-        return work(job)
+    def dies(task):
+        if task > 0:
+            OWN.ranks.die()
+        return work(task)
 
-    ranks = Ranks(monkeypatch, 3, JOBS[:4], dies)
+    ranks = Ranks(monkeypatch, 3, TASKS[:4], dies)
 
     assert ranks.hanging == []
     assert ranks.returned == {0: True}
     assert [result["status"] for _, result in ranks.done] == ["done", "waiting", "waiting", "waiting"]
-    assert sorted(quantiles(job for job, _ in ranks.done)) == [60, 61, 62, 63]
+    assert sorted(task for task, _ in ranks.done) == [0, 1, 2, 3]
     assert "no rank is left" in ranks.said[-1]
 
 
@@ -492,17 +491,17 @@ def test_when_rank_0_dies_the_others_save_what_they_have_and_end(monkeypatch):
     asked = []
     monkeypatch.setattr(preemption, "ask", asked.append)
 
-    def make_work(seat, beat):
-        def long(job):
-            HERE.ranks.dead.add(0)
-            beat()
+    def make_worker(allocation, heartbeat):
+        def long(task):
+            OWN.ranks.dead.add(0)
+            heartbeat()
             assert asked == ["rank 0 is lost"]
             raise Preempted(asked[0])
 
         return long
 
-    monkeypatch.setattr("lottery.fanout.ranks.BEAT_SECONDS", 0)
-    ranks = Ranks(monkeypatch, 2, JOBS, make_work=make_work)
+    monkeypatch.setattr("lottery.fanout.ranks.HEARTBEAT_SECONDS", 0)
+    ranks = Ranks(monkeypatch, 2, TASKS, make_worker=make_worker)
 
     assert ranks.hanging == []
     assert isinstance(ranks.raised[1], Preempted)
@@ -510,16 +509,16 @@ def test_when_rank_0_dies_the_others_save_what_they_have_and_end(monkeypatch):
 
 
 def test_a_rank_that_was_lost_before_it_began_has_no_part_in_it(monkeypatch):
-    ranks = Ranks(monkeypatch, 4, JOBS, dead=[2])
+    ranks = Ranks(monkeypatch, 4, TASKS, dead=[2])
 
     assert ranks.hanging == []
-    assert sorted(ranks.done, key=lambda pair: pair[0].quantile) == [(job, work(job)) for job in JOBS]
+    assert sorted(ranks.done, key=lambda pair: pair[0]) == [(task, work(task)) for task in TASKS]
     assert ranks.said == ["rank 2 is lost, before there was anything to do"]
     assert ranks.returned == {0: True, 1: False, 3: False}
 
 
 def test_when_rank_0_is_lost_before_it_began_the_others_end(monkeypatch):
-    ranks = Ranks(monkeypatch, 3, JOBS, dead=[0])
+    ranks = Ranks(monkeypatch, 3, TASKS, dead=[0])
 
     assert ranks.hanging == []
     assert [str(ranks.raised[rank]) for rank in (1, 2)] == ["rank 0 is lost"] * 2
@@ -529,7 +528,7 @@ def test_when_rank_0_is_lost_before_it_began_the_others_end(monkeypatch):
 @pytest.mark.parametrize("what", ["recipes", "images", "versions of imp"])
 def test_ranks_of_another_recipe_or_version_or_with_other_images_are_refused(what):
     common = {"versions of imp": "1", "recipes": "x", "images": "a"}
-    cards = {0: Card(STATION, common), 1: Card(STATION, common), 3: Card(THERE, common | {what: "other"})}
+    hellos = {0: Hello(HERE, common), 1: Hello(HERE, common), 3: Hello(THERE, common | {what: "other"})}
 
     with pytest.raises(InputError, match=rf"^ranks 0 and 3 \(b\) have different {what}: start all with the same"):
-        ranks._seats(cards, ranks.Terms())
+        ranks._check_common(hellos)

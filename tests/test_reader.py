@@ -1,5 +1,6 @@
 """A run as Python reads it."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -7,12 +8,12 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import changed
+from handmade import amend
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import masks, store
 from lottery.results.reader import open_results
+from lottery.rundir import records, store
 
 
 @pytest.fixture
@@ -35,30 +36,30 @@ def test_the_frame_has_a_row_for_each_network(results):
 
 
 def test_networks_are_chosen_by_what_their_results_say(results):
-    tickets = results.networks(variant="ticket", quantile=90)
+    tickets = results.networks(variant="ticket", mask="q90")
 
-    assert [ticket.name for ticket in tickets] == ["q90-step-000000", "q90-step-000017"]
+    assert [ticket.name for ticket in tickets] == ["oneshot/q90-step-000000", "oneshot/q90-step-000017"]
     assert results.networks()[0].name == "dense"
     assert results.networks(variant="random") == []
-    assert results.networks(replicate=1, rewind_step=17, variant="shuffle")[0].name == "q90-step-000017 shuffle"
-    with pytest.raises(InputError, match="no network has quantil:"):
+    assert results.networks(replicate=1, rewind_step=17, variant="shuffle")[0].name == "oneshot/q90-step-000017 shuffle"
+    with pytest.raises(InputError, match="no network has quantil: known are variant, family, method, mask"):
         results.networks(quantil=90)
 
 
 def test_a_tickets_arrays_are_what_its_files_hold(results, folder):
     ticket = results.network("q90-step-000017")
     place = folder / "replicate-1"
-    stored = store.load_state(place / "retrain/q90-step-000017/ticket/final.h5")
+    stored = store.load_state(place / "oneshot/q90-step-000017/ticket/final.h5")
 
     for path, array in ticket.weights().items():
         np.testing.assert_array_equal(array, stored.weights[path])
     for path, kept in ticket.mask().items():
-        np.testing.assert_array_equal(kept, masks.load(place / "masks/q90.h5")[path])
+        np.testing.assert_array_equal(kept, store.load_mask(place / "oneshot/masks/q90.h5")[path])
         np.testing.assert_array_equal(kept, results.mask(90)[path])
     assert ticket.density == pytest.approx(0.1, abs=1e-3)
     assert (
         ticket.test_accuracy
-        == json.loads((place / "retrain/q90-step-000017/ticket/result.json").read_text())["final"]["test_accuracy"]
+        == json.loads((place / "oneshot/q90-step-000017/ticket/result.json").read_text())["final"]["test_accuracy"]
     )
 
 
@@ -74,7 +75,7 @@ def test_metrics_by_network_and_of_all(results):
     metrics = results.network("q50-step-000000").metrics()
 
     assert list(metrics.step) == [17, 34, 51]
-    assert set(metrics.name) == {"q50-step-000000"}
+    assert set(metrics.name) == {"oneshot/q50-step-000000"}
     assert (metrics.images_per_second > 0).all()
     together = results.metrics()
     assert set(together.name) == {network.name for network in results.networks()}
@@ -103,8 +104,9 @@ def test_thresholds_ascend(results):
 
 def test_a_mask_that_leaves_no_path_says_so_among_the_thresholds(retrained, tmp_path):
     run = shutil.copytree(retrained / "runs/digits", tmp_path / "run")
-    half, most = files.read_json(run / "replicate-1/thresholds.json")["quantiles"]
-    changed(run / "replicate-1/thresholds.json", quantiles=[half, {**most, "disconnected": True}])
+    table = run / "replicate-1/oneshot/masks/q90.json"
+    kept = records.read(table, records.MaskRecord).kept
+    amend(table, kept=dataclasses.replace(kept, disconnected=True))
 
     found = open_results(run).thresholds()
 
@@ -118,7 +120,7 @@ def test_a_mask_that_leaves_no_path_says_so_among_the_thresholds(retrained, tmp_
         (lambda results: results.network("q91"), "there is no 'q91'"),
         (lambda results: results.network("dense", replicate=3), "--replicate 3"),
         (lambda results: results.snapshot(5), "not saved at step 5"),
-        (lambda results: results.mask(33), "missing"),
+        (lambda results: results.mask(33), "replicate-1 has no mask of 33: it has 50, 90"),
     ],
 )
 def test_what_is_not_there_is_an_input_error(results, call, words):
@@ -153,7 +155,7 @@ def test_images_of_another_set_are_refused(retrained, tmp_path, monkeypatch):
 
 def test_a_damaged_ticket_says_what_to_remove(retrained, tmp_path):
     run = shutil.copytree(retrained / "runs/digits", tmp_path / "run")
-    ticket = run / "replicate-1/retrain/q90-step-000017/ticket"
+    ticket = run / "replicate-1/oneshot/q90-step-000017/ticket"
     (ticket / "final.h5").write_bytes(b"damaged")
 
     with pytest.raises(InputError, match=rf"final.h5 is damaged .*: remove {ticket}/result.json and run its stage again"):

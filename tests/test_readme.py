@@ -5,19 +5,23 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
-from helpers import IMP, LENET, ROOT, clean_environment, imp
+from helpers import LENET, ROOT, clean_environment, imp_here, settings
 from PIL import Image
 
 from lottery import cli
+from lottery.experiment import reading
+from lottery.rundir import store
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-SHORT = ["--set", "train.epochs=3", "--set", "model.name=lenet_300_100", "--set", "data.size=8", "--set", "data.crop=0"]
+FEW = settings("families.oneshot.quantiles=80")
+SHORT = [*FEW, *settings("train.epochs=3", "model.name=lenet_300_100", "data.size=8", "data.crop=0")]
 
 # On a run of LeNet, trained as the README's first commands do it; in this order.
 DAILY = [
@@ -36,7 +40,7 @@ DAILY = [
 ]
 # On another, with two masks.
 MORE = [
-    "imp rounds --levels 5 --ranks 3",
+    "imp rounds --rounds 5 --ranks 3",
     "imp train --replicate 4",
     "imp retrain --until-decided 7",
     "imp compare",
@@ -46,11 +50,26 @@ ALONE = {
     "imp doctor": [],
     "imp bench limits --out bench": ["--quick"],
     "imp prepare folder:photos --size 64": [],
-    "imp run --records data/folder-photos-64": ["--ranks", "1", "--set", "train.epochs=8", "--set", "model.name=lenet_300_100"],
+    "imp run --records data/folder-photos-64": ["--ranks", "1", *FEW, *settings("train.epochs=8", "model.name=lenet_300_100")],
     "imp sweep pipelines/digits.toml": [*SHORT, "--set", "sweep.trials=1"],
     "imp run pipelines/digits.toml": SHORT,
     "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": ["--ranks", "1", *SHORT],
 }
+# A recipe for the README's Python.
+SMALL = """
+name = "small"
+[data]
+size = 8
+crop = 0
+[model]
+name = "lenet_300_100"
+[train]
+epochs = 3
+[families.oneshot]
+quantiles = "90"
+rewind = "0"
+controls = []
+"""
 # Installation, which .ci/run and people type.
 INSTALLED = [
     "pip install -c constraints.txt -e '.[local]' && imp run pipelines/digits.toml",
@@ -59,8 +78,8 @@ INSTALLED = [
 
 
 def shown():
-    """The lines of command that the pages show, without what is remarked behind them."""
-    lines = [line for page in PAGES for line in page.read_text().splitlines()]
+    """The lines of command that the pages show, without what is remarked behind them; those of results take hours."""
+    lines = [line for page in PAGES if "results" not in page.parts for line in page.read_text().splitlines()]
     commands = [
         re.sub(r"\s{2,}#.*", "", line.strip()) for line in lines if re.match(r"    (imp|pip|mpirun|[A-Z_]+=\d) ?", line)
     ]
@@ -76,6 +95,11 @@ def typed(command, folder, check=True):
     if check:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done
+
+
+def here(command, folder):
+    """The same in this process, for what others have typed or starts ranks."""
+    return imp_here(*shlex.split(command)[1:], cwd=folder)
 
 
 def mentioned():
@@ -94,7 +118,8 @@ def test_every_command_that_is_mentioned_exists_with_its_options():
         path, command = words[words.index("imp") + 1 :], app
         while path and path[0] in getattr(command, "commands", {}):
             command = command.commands[path.pop(0)]
-        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        commands = [command, *getattr(command, "commands", {}).values()]  # of which a placeholder may be any
+        options = {option for one in commands for parameter in one.params for option in parameter.opts} | {"--help"}
         is_unknown = path and hasattr(command, "commands") and not re.fullmatch(r"[A-Z]+|\.\.\.", path[0])
         if is_unknown or not {word for word in path if word.startswith("--")} <= options:
             unknown.append(" ".join(words))
@@ -111,8 +136,8 @@ def test_every_command_of_the_pages_is_run_here():
 def lenet(tmp_path_factory):
     """A folder whose latest run is of LeNet, prepared and nothing else."""
     folder = tmp_path_factory.mktemp("readme")
-    settings = [*LENET, "--set", "train.snapshots=0,2ep", "--set", "retrain.rewind=0,2ep", "--set", "retrain.controls=[]"]
-    imp("prepare", *settings, cwd=folder)
+    short = settings("train.snapshots=0,2ep", "families.oneshot.rewind=2ep", "families.oneshot.controls=[]")
+    imp_here("prepare", *LENET, *short, cwd=folder)
     return folder
 
 
@@ -125,8 +150,8 @@ def test_the_commands_of_daily_use_one_after_another(lenet, tmp_path):
             assert (done.returncode, "no sbatch" in done.stderr) == (2, True)
 
     run = folder / "runs/latest"
-    assert len(list((run / "replicate-1/masks").iterdir())) >= 40
-    assert len(list((run / "replicate-1/retrain").glob("*/ticket/result.json"))) >= 80
+    assert len(list((run / "replicate-1/oneshot/masks").glob("*.h5"))) == 40
+    assert len(list((run / "replicate-1/oneshot").glob("*/ticket/result.json"))) == 40
     assert (run / "report/index.html").exists()
     assert (run / "export/replicate-1/q90-step-000034-ticket.keras").exists()
     assert (run / "slurm/retrain.sh").exists()
@@ -135,10 +160,10 @@ def test_the_commands_of_daily_use_one_after_another(lenet, tmp_path):
 def test_the_commands_for_more_than_one_shot(lenet, tmp_path):
     folder = shutil.copytree(lenet, tmp_path / "work", symlinks=True)
     for command in ("imp train", "imp thresholds", *MORE):
-        typed(command, folder)
+        here(command, folder)
 
     run = folder / "runs/latest"
-    assert (run / "replicate-1/rounds/weights-step-000000/05/ticket/result.json").exists()
+    assert (run / "replicate-1/rounds/round-05-step-000000/ticket/result.json").exists()
     assert (run / "replicate-4/train/result.json").exists()
 
 
@@ -148,9 +173,10 @@ def test_a_command_of_the_pages(command, tmp_path):
     if "photos" in command:
         photographs(tmp_path / "photos")
     if "--records" in command:
-        typed("imp prepare folder:photos --size 64", tmp_path)
+        here("imp prepare folder:photos --size 64", tmp_path)
 
-    typed(shlex.join([*shlex.split(command), *ALONE[command]]), tmp_path)
+    run = here if "--ranks" in ALONE[command] else typed
+    run(shlex.join([*shlex.split(command), *ALONE[command]]), tmp_path)
 
 
 def photographs(folder):
@@ -161,11 +187,16 @@ def photographs(folder):
             Image.fromarray(rng.integers(0, 256, (80, 90, 3), np.uint8)).save(folder / name / f"{index}.jpg")
 
 
-def test_the_python_of_the_readme_works(smoke):
+def python(word):
+    """The block of Python in the pages that has `word` in it."""
+    blocks = [block for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
+    (found,) = [block for block in blocks if word in block]
+    return found
+
+
+def test_the_python_of_the_readme_reads_a_run(smoke):
     folder, _ = smoke
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    reading = next(block for block in blocks if "open_results" in block)
-    code = reading.replace("runs/digits", "runs/smoke")
+    code = python("open_results").replace("runs/digits", "runs/smoke")
 
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=clean_environment(), capture_output=True, text=True)
 
@@ -173,20 +204,37 @@ def test_the_python_of_the_readme_works(smoke):
     assert "q90-step-" in done.stdout
 
 
-def test_the_network_of_the_readme_is_trained(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (tmp_path / "mynets.py").write_text(next(block for block in blocks if "mynets.py" in block))
-    (tmp_path / "my.toml").write_text('name = "my"\n[model]\nname = "mynets:build"\n[train]\nepochs = 3\n[data]\nsize = 8\n')
+def test_the_python_of_the_readme_makes_a_run(tmp_path):
+    (tmp_path / "small.toml").write_text(SMALL)
+    (tmp_path / "experiment.py").write_text(python("campaign(").replace("pipelines/digits.toml", "small.toml"))
 
     done = subprocess.run(
-        [IMP, "run", "my.toml", "--ranks", "1", "--set", "thresholds.quantiles=50", "--set", "retrain.controls=[]"],
-        cwd=tmp_path,
-        env=clean_environment(PYTHONPATH="."),
-        capture_output=True,
-        text=True,
+        [sys.executable, "experiment.py"], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True
     )
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "The dense network reaches" in done.stdout
+    assert re.search(r"ticket +q90 +0 ", done.stdout)
+    assert (tmp_path / "runs/small/report/index.html").exists()
+
+
+def test_the_families_of_the_readme_are_a_recipe():
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+    families = reading.resolve(tomllib.loads(block)).families
+
+    assert list(families) == ["oneshot", "iterative"]
+    assert (len(families["oneshot"].labels), families["iterative"].rounds) == (3, 10)
+
+
+def test_the_network_of_the_pages_is_trained(tmp_path):
+    (tmp_path / "mynets.py").write_text(python("mynets.py"))
+    (tmp_path / "my.toml").write_text('name = "my"\n[model]\nname = "mynets:build"\n[train]\nepochs = 3\n[data]\nsize = 8\n')
+
+    few = settings("families.oneshot.quantiles=50", "families.oneshot.rewind=0", "families.oneshot.controls=[]")
+    imp_here("run", "my.toml", "--ranks", "1", *few, cwd=tmp_path)
+
+    assert "conv2d/kernel" in store.load_mask(tmp_path / "runs/my/replicate-1/oneshot/masks/q50.h5")
 
 
 def test_every_link_and_picture_leads_to_a_file():
@@ -198,9 +246,6 @@ def test_every_link_and_picture_leads_to_a_file():
 
 def test_every_command_stands_in_the_table():
     readme = (ROOT / "README.md").read_text()
-    commands = re.findall(
-        r"app\.(?:command\(.*?\)\(\w+\.(\w+)\)|add_typer\(\w+, name=\"(\w+)\"\))", (ROOT / "imp/lottery/cli.py").read_text()
-    )
-    names = {name.replace("run_all", "run") for pair in commands for name in pair if name}
+    commands = typer.main.get_command(cli.app).commands
 
-    assert {name for name in names if f"| `imp {name}" not in readme} == set()
+    assert {name for name in commands if f"| `imp {name}" not in readme} == set()

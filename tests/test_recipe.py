@@ -1,22 +1,22 @@
-"""Recipes: read strictly, explained in one line, written out whole."""
+"""Recipes: read strictly, refused in one line, written out whole, explained key by key."""
 
 import dataclasses
-from fractions import Fraction
 from pathlib import Path
-from typing import get_args
 
 import pytest
+from helpers import imp_here, refused
 
 from data_prep.errors import InputError
-from lottery import plan, recipe
-from lottery.recipe import Recipe
+from lottery.experiment import plan, reading
+from lottery.experiment.dry_run import dry_run
+from lottery.experiment.recipe import Recipe, decisive
 
 PIPELINES = Path(__file__).parents[1] / "pipelines"
 
 
 def refusal(table=None, overrides=(), origin="some.toml"):
     with pytest.raises(InputError) as caught:
-        recipe.resolve(table or {}, overrides, origin)
+        reading.resolve(table or {}, overrides, origin)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -24,37 +24,40 @@ def refusal(table=None, overrides=(), origin="some.toml"):
 
 def value_of(override):
     key = override.split("=")[0].strip()
-    return recipe.flat(recipe.resolve({}, [override]).model_dump())[key]
+    return reading.flat(reading.resolve({}, [override]).model_dump())[key]
 
 
 def test_an_empty_recipe_is_the_default_one():
-    assert recipe.resolve({}) == Recipe()
+    assert reading.resolve({}) == Recipe()
 
 
 def test_the_defaults_survive_being_written_and_read(tmp_path):
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml(Recipe()))
+    (tmp_path / "recipe.toml").write_text(reading.to_toml(Recipe()))
 
-    assert recipe.resolve(recipe.load(tmp_path / "recipe.toml")) == Recipe()
+    assert reading.resolve(reading.load(tmp_path / "recipe.toml")) == Recipe()
 
 
 def test_every_value_is_written_out(tmp_path):
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml(Recipe()))
+    (tmp_path / "recipe.toml").write_text(reading.to_toml(Recipe()))
 
-    assert recipe.flat(recipe.load(tmp_path / "recipe.toml")) == recipe.flat(Recipe().model_dump())
+    assert reading.flat(reading.load(tmp_path / "recipe.toml")) == reading.flat(Recipe().model_dump())
 
 
 def test_a_changed_recipe_survives_being_written_and_read(tmp_path):
-    changed = recipe.resolve(
+    changed = reading.resolve(
         {
             "name": "other",
             "train": {"milestones": "5it,7.5ep", "learning_rate": 1},
-            "thresholds": {"exclude": ['a"b\\c/*', "é"]},
-            "rounds": {"rates": ['a"b\\c/*=10', "é=0"], "methods": [], "control_levels": "1..3"},
+            "pruning": {"exclude": ['a"b\\c/*', "é"]},
+            "families": {
+                "lr-1": {"rounds": 3, "rates": ['a"b\\c/*=10', "é=0"], "method": "lr", "controls_at": "1..3"},
+                "0": {"quantiles": "90"},
+            },
         }
     )
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml(changed))
+    (tmp_path / "recipe.toml").write_text(reading.to_toml(changed))
 
-    assert recipe.resolve(recipe.load(tmp_path / "recipe.toml")) == changed
+    assert reading.resolve(reading.load(tmp_path / "recipe.toml")) == changed
 
 
 @pytest.mark.parametrize(
@@ -126,34 +129,58 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
         ({"name": 5}, "name", "5"),
         ({"name": "../elsewhere"}, "name", "'../elsewhere'"),
         ({"name": ""}, "name", "''"),
-        ({"thresholds": {"quantiles": 90}}, "thresholds.quantiles", "90"),
-        ({"thresholds": {"quantiles": "90,80"}}, "thresholds.quantiles", "'90,80'"),
-        ({"thresholds": {"exclude": "predictions/*"}}, "thresholds.exclude", "'predictions/*'"),
-        ({"retrain": {"rewind": "1epoch"}}, "retrain.rewind", "'1epoch'"),
-        ({"retrain": {"controls": ["reinit", "none"]}}, "retrain.controls.1", "'none'"),
-        ({"seed": -1}, "seed", "-1"),
+        ({"families": {"a": {"quantiles": 90}}}, "families.a.quantiles", "90"),
+        ({"families": {"a": {"quantiles": "90,80"}}}, "families.a.quantiles", "'90,80'"),
+        ({"families": {"a": {}}}, "families.a", "give either quantiles (one shot) or rounds"),
+        ({"families": {"a": {"quantiles": "90", "rounds": 3}}}, "families.a", "give either quantiles (one shot) or rounds"),
+        ({"families": {"a": {"rounds": 3, "scored_at": "1ep"}}}, "families.a", "leave scored_at out"),
+        ({"families": {"a": {"quantiles": "90", "scored_at": "late"}}}, "families.a.scored_at", "'late'"),
+        ({"families": {"a": {"quantiles": "90", "allocation": "uniform"}}}, "families.a.allocation", "'uniform'"),
+        (
+            {"families": {"a": {"quantiles": "90", "criterion": "magnitud"}}},
+            "families.a.criterion",
+            "did you mean 'magnitude'?",
+        ),
+        ({"families": {"a": {"quantiles": "90", "criterion": "my:"}}}, "families.a.criterion", "package.module:function"),
+        ({"families": {"a": {"quantiles": "90", "method": "rewind"}}}, "families.a.method", "'rewind'"),
+        ({"families": {"a": {"quantiles": "90", "rewind": "1epoch"}}}, "families.a.rewind", "'1epoch'"),
+        ({"families": {"a": {"quantiles": "90", "finetune_rate": -0.1}}}, "families.a.finetune_rate", "-0.1"),
+        ({"families": {"a": {"quantiles": "90", "controls": ["reinit", "none"]}}}, "families.a.controls.1", "'none'"),
+        ({"families": {"a": {"quantiles": "90", "controls": ["renit"]}}}, "families.a.controls.0", "did you mean 'reinit'?"),
+        ({"families": {"a": {"quantiles": "90", "controls": ["extended"]}}}, "families.a.controls.0", "'extended'"),
+        ({"families": {"a": {"quantiles": "90", "controls": ["my:ticket"]}}}, "families.a.controls.0", "cannot be called"),
+        ({"families": {"a": {"quantiles": "90", "controls": ["my:reinit"]}}}, "families.a.controls.0", "cannot be called"),
+        (
+            {"families": {"a": {"quantiles": "90", "controls": ["a:one", "b:one"]}}},
+            "families.a.controls",
+            "a:one and b:one are called alike",
+        ),
+        ({"families": {"a": {"quantiles": "90", "controls_at": "0..101"}}}, "families.a", "'0..101'"),
+        ({"families": {"a": {"rounds": 101}}}, "families.a.rounds", "101"),
+        ({"families": {"a": {"rounds": 3, "rate": 0.0}}}, "families.a.rate", "0.0"),
+        ({"families": {"a": {"rounds": 3, "rate": 100.0}}}, "families.a.rate", "100.0"),
+        ({"families": {"a": {"rounds": 3, "rates": ["fc*=5", "predictions/*"]}}}, "families.a.rates", "'predictions/*'"),
+        ({"families": {"a": {"rounds": 3, "rates": "fc*=5"}}}, "families.a.rates", "'fc*=5'"),
+        ({"families": {"a": {"rounds": 3, "rates": [5]}}}, "families.a.rates.0", "5"),
+        ({"families": {"a": {"rounds": 3, "controls_at": "0..3"}}}, "families.a", "'0..3'"),
+        ({"families": {"a": {"rounds": 3, "controls_at": 3}}}, "families.a.controls_at", "3"),
+        ({"families": {"train": {"rounds": 3}}}, "families.train", "'train' cannot name a family"),
+        ({"families": {"replicate-2": {"rounds": 3}}}, "families.replicate-2", "'replicate-2' cannot name a family"),
+        ({"families": {"é": {"rounds": 3}}}, "families.é", "'é' cannot name a family"),
+        ({"families": {"a/b": {"rounds": 3}}}, "families.a/b", "'a/b' cannot name a family"),
+        ({"families": {"a": 3}}, "families.a", "3"),
+        ({"families": "a"}, "families", "'a'"),
         ({"pruning": "rounds"}, "pruning", "'rounds'"),
-        ({"pruning": ["iterative"]}, "pruning.0", "'iterative'"),
+        ({"pruning": {"exclude": "predictions/*"}}, "pruning.exclude", "'predictions/*'"),
+        ({"pruning": {"scope": "dense"}}, "pruning.scope", "'dense'"),
+        ({"pruning": {"collapse": 1.5}}, "pruning.collapse", "1.5"),
+        ({"retrain": {"order": "own"}}, "retrain.order", "'own'"),
+        ({"seed": -1}, "seed", "-1"),
         ({"train": {"steps": -1}}, "train.steps", "-1"),
         ({"train": {"steps": "1ep"}}, "train.steps", "'1ep'"),
         ({"train": {"evaluate": "1"}}, "train.evaluate", "'1'"),
         ({"train": {"evaluate": "1ep,2ep"}}, "train.evaluate", "'1ep,2ep'"),
         ({"train": {"evaluate": 5}}, "train.evaluate", "5"),
-        ({"thresholds": {"collapse": 1.5}}, "thresholds.collapse", "1.5"),
-        ({"rounds": {"levels": 0}}, "rounds.levels", "0"),
-        ({"rounds": {"levels": 101}}, "rounds.levels", "101"),
-        ({"rounds": {"rate": 0.0}}, "rounds.rate", "0.0"),
-        ({"rounds": {"rate": 100.0}}, "rounds.rate", "100.0"),
-        ({"rounds": {"rates": ["fc*=5", "predictions/*"]}}, "rounds.rates", "'predictions/*'"),
-        ({"rounds": {"rates": "fc*=5"}}, "rounds.rates", "'fc*=5'"),
-        ({"rounds": {"rates": [5]}}, "rounds.rates.0", "5"),
-        ({"rounds": {"methods": ["weights", "reinit"]}}, "rounds.methods.1", "'reinit'"),
-        ({"rounds": {"rewind": "1epoch"}}, "rounds.rewind", "'1epoch'"),
-        ({"rounds": {"finetune_rate": -0.1}}, "rounds.finetune_rate", "-0.1"),
-        ({"rounds": {"controls": ["random", "none"]}}, "rounds.controls.1", "'none'"),
-        ({"rounds": {"controls": ["extended"]}}, "rounds.controls.0", "'extended'"),
-        ({"rounds": {"control_levels": "0..3"}}, "rounds.control_levels", "'0..3'"),
-        ({"rounds": {"control_levels": 3}}, "rounds.control_levels", "3"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_with_its_key_and_itself(table, key, given):
@@ -179,9 +206,9 @@ def test_the_name_of_the_link_to_the_last_run_is_no_name_for_a_recipe():
         ("data.flip=false", False),
         ("train.optimizer=adam", "adam"),
         ('train.optimizer="adam"', "adam"),
-        ("thresholds.quantiles=60..80:5,90", "60..80:5,90"),
-        ("thresholds.quantiles=90", "90"),
-        ("retrain.rewind=0", "0"),
+        ("families.oneshot.quantiles=60..80:5,90", "60..80:5,90"),
+        ("families.oneshot.quantiles=90", "90"),
+        ("families.oneshot.rewind=0", "0"),
         ("data.source=tfds:cifar10", "tfds:cifar10"),
         ("data.source=folder:/a b/c=d", "folder:/a b/c=d"),
         ("data.source=arrays:x.npz", "arrays:x.npz"),
@@ -191,20 +218,18 @@ def test_the_name_of_the_link_to_the_last_run_is_no_name_for_a_recipe():
         ("data.shuffle=1000", 1000),
         ("train.milestones=10ep,15ep", "10ep,15ep"),
         ("train.milestones='500it'", "500it"),
-        ("retrain.controls=['reinit']", ["reinit"]),
-        ('thresholds.exclude=["predictions/*", "a=b"]', ["predictions/*", "a=b"]),
+        ("families.oneshot.controls=['reinit']", ["reinit"]),
+        ('pruning.exclude=["predictions/*", "a=b"]', ["predictions/*", "a=b"]),
         ("seed=3", 3),
         ("delta=0", 0.0),
-        ('pruning=["rounds"]', ["rounds"]),
         ("train.steps=500", 500),
         ("train.evaluate=7it", "7it"),
-        ("rounds.levels=18", 18),
-        ("rounds.rate=50", 50.0),
-        ("rounds.rates=['predictions/*=10', 'a = 2.5']", ["predictions/*=10", "a = 2.5"]),
-        ('rounds.methods=["lr", "finetune"]', ["lr", "finetune"]),
-        ("rounds.control_levels=3,7,9..18:3", "3,7,9..18:3"),
-        ("rounds.control_levels=", ""),
-        ("rounds.finetune_rate=0.01", 0.01),
+        ("families.imp.rounds=18", 18),
+        ("families.oneshot.rate=50", 50.0),
+        ("families.oneshot.rates=['predictions/*=10', 'a = 2.5']", ["predictions/*=10", "a = 2.5"]),
+        ("families.oneshot.method=lr", "lr"),
+        ("families.oneshot.controls_at=", ""),
+        ("families.oneshot.finetune_rate=0.01", 0.01),
     ],
 )
 def test_a_value_of_every_kind_can_be_set(override, expected):
@@ -235,7 +260,11 @@ def test_a_value_of_every_kind_can_be_set(override, expected):
         ("data.resized_crop=0.5", ["crop and resized_crop exclude each other", "set one to 0"]),
         ("train.milestones=0.5", ["train.milestones", "'0.5'"]),
         ("train.warmup=3", ["train.warmup", "'3'"]),
-        ("thresholds.quantiles=90,80", ["thresholds.quantiles", "'90,80'"]),
+        ("families.oneshot.quantiles=90,80", ["families.oneshot.quantiles", "'90,80'"]),
+        ("families.oneshot.quantile=90", ["'families.oneshot.quantiles'"]),
+        ("families.imp.rate=50", ["give either quantiles (one shot) or rounds"]),
+        ("families.train.rounds=3", ["cannot name a family"]),
+        ("families.é.rounds=3", ["unknown key"]),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_and_quoted(override, words):
@@ -251,8 +280,8 @@ def test_a_setting_that_cannot_be_is_refused_and_quoted(override, words):
         ("train.batch=big", "--set 'train.batch=big': 'big' is not a whole number"),
         ("data.flip=yes", "--set 'data.flip=yes': 'yes' is not true or false"),
         (
-            "retrain.controls=reinit",
-            """--set 'retrain.controls=reinit': 'reinit' is not a list: write it as in --set 'KEY=["one", "two"]'""",
+            "families.oneshot.controls=reinit",
+            """--set 'families.oneshot.controls=reinit': 'reinit' is not a list: write it as in --set 'KEY=["one", "two"]'""",
         ),
         ("train.batch=0", "--set: train.batch: Input should be greater than 0, not 0"),
         ("data.resized_crop=0.5", "--set: data: crop and resized_crop exclude each other: set one to 0"),
@@ -270,7 +299,7 @@ def test_a_file_is_blamed_that_was_wrong_before_anything_was_set(table, override
 
 
 def test_a_later_setting_wins_over_an_earlier_one_and_over_the_file():
-    resolved = recipe.resolve({"train": {"epochs": 7, "batch": 32}}, ["train.epochs=8", "train.epochs=9"])
+    resolved = reading.resolve({"train": {"epochs": 7, "batch": 32}}, ["train.epochs=8", "train.epochs=9"])
 
     assert (resolved.train.epochs, resolved.train.batch) == (9, 32)
 
@@ -278,7 +307,7 @@ def test_a_later_setting_wins_over_an_earlier_one_and_over_the_file():
 def test_setting_a_value_leaves_the_table_it_is_set_over_as_it_is():
     table = {"train": {"epochs": 7}}
 
-    recipe.resolve(table, ["train.epochs=8", "train.batch=5"])
+    reading.resolve(table, ["train.epochs=8", "train.batch=5"])
 
     assert table == {"train": {"epochs": 7}}
 
@@ -287,14 +316,14 @@ def test_malformed_toml_is_refused_with_its_file(tmp_path):
     (tmp_path / "bad.toml").write_text("[train\nepochs = 5\n")
 
     with pytest.raises(InputError, match=r"bad\.toml is not TOML"):
-        recipe.load(tmp_path / "bad.toml")
+        reading.load(tmp_path / "bad.toml")
 
 
 def test_a_binary_file_is_refused_as_a_recipe(tmp_path):
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe\x00")
 
     with pytest.raises(InputError, match=r"bad\.toml is not TOML"):
-        recipe.load(tmp_path / "bad.toml")
+        reading.load(tmp_path / "bad.toml")
 
 
 @pytest.mark.parametrize(
@@ -312,7 +341,7 @@ def test_what_is_nested_ever_deeper_or_too_large_a_number_is_refused_in_a_line(t
     (tmp_path / "bad.toml").write_text(content)
 
     with pytest.raises(InputError, match=r"bad\.toml is not a recipe: .*(nested too deep|64 bits|4300 digits)") as refusal:
-        recipe.load(tmp_path / "bad.toml")
+        reading.load(tmp_path / "bad.toml")
 
     assert "\n" not in str(refusal.value)
 
@@ -322,34 +351,39 @@ def test_what_is_nested_ever_deeper_or_too_large_a_number_is_refused_in_a_line(t
 )
 def test_a_setting_is_neither_nested_ever_deeper_nor_too_large_a_number(setting):
     with pytest.raises(InputError, match="is not a "):
-        recipe.resolve({}, [setting])
+        reading.resolve({}, [setting])
 
 
 def test_a_missing_recipe_is_named(tmp_path):
     with pytest.raises(InputError, match=r"no recipe .*nowhere\.toml"):
-        recipe.load(tmp_path / "nowhere.toml")
+        reading.load(tmp_path / "nowhere.toml")
 
 
 def test_a_folder_is_refused_as_a_recipe(tmp_path):
     with pytest.raises(InputError, match="is a folder"):
-        recipe.load(tmp_path)
+        reading.load(tmp_path)
 
 
-def test_no_output_depends_on_how_many_outputs_there_are():
-    grids = {"train.snapshots", "thresholds.quantiles", "retrain.rewind", "retrain.controls", "retrain.control_quantiles"}
-    grids |= {f"rounds.{key}" for key in ("levels", "methods", "rewind", "controls", "control_levels")}
-    others = {"replicates", "name", "delta", "pruning", "thresholds.collapse", "track.wandb", "track.project"}
-    others |= {f"train.checkpoint_{key}" for key in ("seconds", "steps", "share")}
-
-    for stage in get_args(recipe.Stage):
-        assert not (grids | others) & recipe.depends(Recipe(), stage).keys()
+OUTPUTS = ("dense", "mask", "ticket")
+FAMILIES = {"shot": {"quantiles": "90"}, "chained": {"rounds": 3}, "tuned": {"rounds": 3, "method": "finetune"}}
 
 
-def test_no_output_depends_on_where_the_records_lie_or_how_they_get_to_the_network():
-    for stage in get_args(recipe.Stage):
-        keys = recipe.depends(Recipe(), stage).keys()
-        assert not {"data.path", "data.feed", "data.budget"} & keys
-        assert {"data.shuffle", "data.crop", "data.resized_crop", "data.flip", "data.cutout", "data.classes"} <= keys
+def depends(output, family="shot", **tables):
+    return decisive(reading.resolve({"families": FAMILIES, **tables}), output, "" if output == "dense" else family)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_no_output_depends_on_how_many_outputs_there_are_nor_on_how_it_comes_about(output, family):
+    aside = {"train.snapshots", "replicates", "name", "delta", "pruning.collapse", "track.wandb", "track.project"}
+    aside |= {f"families.{family}.{key}" for key in ("quantiles", "rounds", "rewind", "controls", "controls_at")}
+    aside |= {f"train.checkpoint_{key}" for key in ("seconds", "steps", "share")} | {"data.path", "data.feed", "data.budget"}
+
+    keys = depends(output, family).keys()
+
+    assert not aside & keys
+    assert {"data.shuffle", "data.crop", "data.resized_crop", "data.flip", "data.cutout", "data.classes"} <= keys
+    assert not any(key.startswith(("sweep.", "track.")) for key in keys)
 
 
 @pytest.mark.parametrize(
@@ -364,29 +398,34 @@ def test_no_output_depends_on_where_the_records_lie_or_how_they_get_to_the_netwo
     ],
 )
 def test_no_output_depends_on_what_its_optimizer_and_schedule_do_not_use(train, without):
-    keys = recipe.depends(recipe.resolve({"train": train}), "train").keys()
+    used = {key.removeprefix("train.") for key in depends("dense", train=train) if key.startswith("train.")}
 
-    used = {key.removeprefix("train.") for key in keys if key.startswith("train.")}
     sometimes = {"milestones", "gamma", "momentum", "nesterov", "decay", "decays"}
     assert sometimes - used == without
 
 
 def test_images_are_cropped_one_way_or_the_other():
-    assert recipe.resolve({"data": {"crop": 0, "resized_crop": 0.5}}).data.resized_crop == 0.5
-    assert recipe.resolve({}, ["data.crop=0", "data.resized_crop=0.5"]).data.crop == 0
+    assert reading.resolve({"data": {"crop": 0, "resized_crop": 0.5}}).data.resized_crop == 0.5
+    assert reading.resolve({}, ["data.crop=0", "data.resized_crop=0.5"]).data.crop == 0
 
 
 @pytest.mark.parametrize(("steps", "named"), [(0, "train.epochs"), (500, "train.steps")])
 def test_the_length_of_a_training_is_its_steps_or_its_epochs(steps, named):
-    keys = recipe.depends(recipe.resolve({"train": {"steps": steps}}), "train").keys()
-
-    assert keys & {"train.epochs", "train.steps"} == {named}
+    assert depends("dense", train={"steps": steps}).keys() & {"train.epochs", "train.steps"} == {named}
 
 
-def test_each_stage_depends_on_what_comes_before_it_and_on_its_own_keys():
-    train, thresholds, retrain, rounds, finetune = (recipe.depends(Recipe(), stage) for stage in get_args(recipe.Stage))
+@pytest.mark.parametrize(
+    ("family", "of_masks", "of_tickets"),
+    [
+        ("shot", {"criterion", "scored_at", "allocation"}, {"method"}),
+        ("chained", {"criterion", "allocation", "rate", "rates"}, {"method"}),
+        ("tuned", {"criterion", "allocation", "rate", "rates"}, {"method", "finetune_rate"}),
+    ],
+)
+def test_each_output_depends_on_what_it_is_made_from_and_on_the_keys_of_its_own_family(family, of_masks, of_tickets):
+    dense, mask, ticket = (depends(output, family) for output in OUTPUTS)
 
-    assert train.items() < thresholds.items() < retrain.items() < rounds.items() < finetune.items()
+    assert dense.items() < mask.items() < ticket.items()
     assert {
         "seed",
         "data.source",
@@ -394,31 +433,91 @@ def test_each_stage_depends_on_what_comes_before_it_and_on_its_own_keys():
         "train.learning_rate",
         "train.threads",
         "train.evaluate",
-    } <= train.keys()
-    assert {key for key in thresholds if key not in train} == {"thresholds.scope", "thresholds.exclude", "thresholds.layerwise"}
-    assert {key for key in retrain if key not in thresholds} == {"retrain.slots", "retrain.order"}
-    assert {key for key in rounds if key not in retrain} == {"rounds.rate", "rounds.rates"}
-    assert {key for key in finetune if key not in rounds} == {"rounds.finetune_rate"}
+    } <= dense.keys()
+    own = {"pruning.scope", "pruning.exclude", *(f"families.{family}.{key}" for key in of_masks)}
+    assert mask.keys() - dense.keys() == own
+    own = {"retrain.optimizer_state", "retrain.order", *(f"families.{family}.{key}" for key in of_tickets)}
+    assert ticket.keys() - mask.keys() == own
 
 
 def test_a_recipe_says_how_its_records_are_made():
     data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3, "classes": 5, "channels": 1}
 
-    assert dataclasses.asdict(recipe.resolve({"data": data}).records()) == data
+    assert dataclasses.asdict(reading.resolve({"data": data}).records()) == data
 
 
-def test_quantiles_of_a_recipe_are_exact():
-    assert recipe.resolve({"thresholds": {"quantiles": "97.5,99"}}).quantiles() == [Fraction("97.5"), Fraction(99)]
+def test_a_family_is_added_beside_those_of_the_file_or_else_beside_the_default_one():
+    added = ["families.imp.rounds=5", "families.imp.rate=50"]
+
+    assert {name: one.labels[-1] for name, one in reading.resolve({}, added).families.items()} == {
+        "oneshot": "q95",
+        "imp": "round-05",
+    }
+    assert reading.resolve({"families": {"a": {"quantiles": "97.5"}}}, added).families.keys() == {"a", "imp"}
+    assert reading.resolve({"families": {"a": {"quantiles": "90"}}}, ["families.a.quantiles=97.5"]).families["a"].labels == [
+        "q97.5"
+    ]
 
 
-def test_the_recipe_of_the_digits_has_every_key():
-    written, known = (recipe.flat(table) for table in (recipe.load(PIPELINES / "digits.toml"), recipe.Recipe().model_dump()))
+def test_commands_about_one_way_to_prune_add_a_family_where_there_is_none():
+    shot, rounds = (reading.resolve({"families": {"a": grid}}) for grid in ({"quantiles": "90"}, {"rounds": 3}))
 
-    assert set(written) == set(known)
+    assert (shot.with_one_shot(), rounds.with_rounds()) == (shot, rounds)
+    assert [*shot.with_rounds().families] == ["a", "rounds"]
+    assert [*rounds.with_one_shot().families] == ["a", "oneshot"]
+
+
+def test_the_recipe_of_the_digits_is_its_head_and_then_every_key_explained_as_imp_recipe_prints_it():
+    head, _, content = (PIPELINES / "digits.toml").read_text().partition("\n\n")
+
+    assert all(line.startswith("#") for line in head.splitlines())
+    assert content == reading.explained(Recipe())
+
+
+@pytest.mark.parametrize("table", [{}, {"families": {"a-1": {"rounds": 3, "rates": ['"é" x=5']}, "b_2": {"quantiles": "90"}}}])
+def test_an_explained_recipe_is_the_recipe(tmp_path, table):
+    recipe = reading.resolve({"name": "tété", "pruning": {"exclude": ["x" * 60, "😀" + "y" * 60]}, **table})
+    (tmp_path / "own.toml").write_text(reading.explained(recipe))
+
+    assert reading.resolve(reading.load(tmp_path / "own.toml")) == recipe
+    assert all(len(line) <= 128 for line in reading.explained(recipe).splitlines() if not line.startswith("    "))
+
+
+def test_every_key_says_what_it_means():
+    keys = [line.strip() for line in reading.explained(Recipe()).splitlines() if " = " in line]
+
+    lists = [line for line in keys if line.endswith("[") or line == 'controls = ["reinit", "shuffle"]']
+    assert [line for line in keys if "# " not in line and line not in lists] == []
+
+
+def test_a_recipe_is_printed_with_what_each_key_means(tmp_path):
+    printed = imp_here("recipe", "--set", "train.epochs=7", cwd=tmp_path).stdout
+
+    assert printed == reading.explained(reading.resolve({}, ["train.epochs=7"]))
+    refused(imp_here("recipe", "--set", "train.epoch=7", cwd=tmp_path, check=False), "did you mean 'train.epochs'?")
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_recipe_in_pipelines_resolves_and_plans():
     for path in sorted(PIPELINES.glob("*.toml")):
-        resolved = recipe.resolve(recipe.load(path), origin=str(path))
+        resolved = reading.resolve(reading.load(path), origin=str(path))
         plan.check_points(resolved)
-        assert plan.dry_run(resolved, None)
+        assert dry_run(resolved, None)
+
+
+@pytest.mark.parametrize("change", [lambda text: text.replace("digits", "digit", 1), lambda text: text + "# mine\n"])
+def test_a_runs_own_recipe_is_sealed_and_of_one_format(tmp_path, change):
+    path = tmp_path / "recipe.toml"
+    path.write_text(reading.sealed(Recipe()))
+    reading.check_format(path)
+    assert reading.resolve(reading.load_sealed(path)) == Recipe()
+
+    path.write_text(change(path.read_text()))
+    with pytest.raises(InputError, match="is damaged or was changed by hand: change a run's values with --set"):
+        reading.load_sealed(path)
+
+    path.write_text(reading.sealed(Recipe()).replace("format 2", "format 1"))
+    with pytest.raises(
+        InputError, match=r"another version of imp \(this one reads format 2\): use that version, or begin another"
+    ):
+        reading.check_format(path)

@@ -12,7 +12,7 @@ from tiny import CPUS, STEPS, advance, assert_close, half_masks, initial
 from data_prep.errors import InputError
 from lottery.engine import models, rematerialise
 from lottery.engine.layers import BatchNorm
-from lottery.recipe import Model
+from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 

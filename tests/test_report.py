@@ -11,7 +11,6 @@ from handmade import (
     all_replicates,
     dense,
     in_round,
-    in_rounds,
     one_chain,
     planned,
     relist,
@@ -21,11 +20,11 @@ from handmade import (
 )
 
 from data_prep.errors import InputError
-from lottery import journal, store
 from lottery.bench.sheet import Bars, Column, Sheet
 from lottery.bench.sheet import write as write_sheet
-from lottery.run import Run, open_run
-from lottery.stages import report
+from lottery.results import report
+from lottery.rundir import journal, store
+from lottery.rundir.run import Run, open_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -84,9 +83,9 @@ def test_every_network_has_a_line_in_summary_csv(run):
     with open(run.report / "summary.csv") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(made.rows) == 3 + 2 * 3
-    assert [row["status"] for row in rows if row["quantile"] == "90.0"] == ["missing"] * 3
-    first = next(row for row in rows if row["quantile"] == "60.0")
-    assert first | {"method": "oneshot", "against": "dense", "collapse": "", "rewind": "1ep", "level": ""} == first
+    assert [row["status"] for row in rows if row["mask"] == "q90"] == ["missing"] * 3
+    first = next(row for row in rows if row["mask"] == "q60")
+    assert first | {"family": "oneshot", "against": "dense", "collapse": "", "rewind": "1ep", "round": "1"} == first
     assert float(first["difference"]) == pytest.approx(0.01)
 
 
@@ -102,7 +101,7 @@ def test_every_table_of_the_page_is_there_as_csv(run):
     made = report.report(run)
 
     assert len(rows_of(run, "groups")) == len(made.groups)
-    (group,) = (row for row in rows_of(run, "groups") if row["quantile"] == "60.0")
+    (group,) = (row for row in rows_of(run, "groups") if row["mask"] == "q60")
     # 0.2 ± 2.919986 x 0.1 / sqrt(3) points, one-sided
     assert [float(group[key]) for key in ("low", "high")] == pytest.approx([0.002 - 0.0016859, 0.002 + 0.0016859], abs=1e-6)
     assert (float(group["deviation"]), group["needed"]) == (pytest.approx(0.001), "4")
@@ -122,7 +121,7 @@ def test_a_failure_is_told_with_its_reason(run):
     report.report(run)
 
     page = " ".join(text(run, "index.html").split())
-    assert "replicate 2, ticket, quantile 60.0, rewound to 1ep: failed, OSError: no &lt;room&gt; left</li>" in page
+    assert "replicate 2, ticket, oneshot q60, rewound to 1ep: failed, OSError: no &lt;room&gt; left</li>" in page
     (row,) = (row for row in rows_of(run, "summary") if row["status"] == "failed")
     assert row["reason"] == "OSError: no <room> left"
 
@@ -130,7 +129,7 @@ def test_a_failure_is_told_with_its_reason(run):
 def test_pictures_of_an_earlier_report_that_this_one_has_not_are_gone(run):
     all_replicates(run, "60", 0.0)
     report.report(run)
-    for path in run.folder.glob("replicate-*/retrain"):
+    for path in run.folder.glob("replicate-*/oneshot"):
         shutil.rmtree(path)
     (run.report / "thresholds.csv").touch()
 
@@ -159,11 +158,11 @@ def test_the_line_of_a_group_of_tickets(run):
     report.report(run)
 
     # differences 0.2, 0.1, 0.3 points: 0.2 ± 2.919986 x 0.1 / sqrt(3) = 0.2 ± 0.17
-    assert cells(run, "ticket", "q60") == [
-        *("ticket", "q60", "40.00%", "1ep", "3", "91.20 ± 1.05", "90.20", "310", "85.00"),
+    assert cells(run, "ticket", "oneshot q60") == [
+        *("ticket", "oneshot q60", "40.00%", "1ep", "3", "91.20 ± 1.05", "90.20", "310", "85.00"),
         *("+0.20 (+0.03 .. +0.37)", "0.10", "4", "dense", "matching"),
     ]
-    assert cells(run, "ticket", "q90") == ["ticket", "q90", "", "1ep", "0 of 3", *[""] * 8, "undecided"]
+    assert cells(run, "ticket", "oneshot q90") == ["ticket", "oneshot q90", "", "1ep", "0 of 3", *[""] * 8, "undecided"]
     assert cells(run, "dense", "")[2:] == ["100.00%", "", "3", "91.00 ± 1.00", "90.00", "450", "90.00", *[""] * 5]
 
 
@@ -173,8 +172,10 @@ def test_one_ticket_has_neither_spread_nor_bounds(one):
 
     report.report(one)
 
-    assert cells(one, "ticket", "lr 1")[5:] == [*("91.00", "90.00", "450", "90.00", "-1.00", "", "", "extended", "undecided")]
-    assert cells(one, "extended", "lr 1")[2:] == [
+    assert cells(one, "ticket", "lr round-01")[5:] == [
+        *("91.00", "90.00", "450", "90.00", "-1.00", "", "", "extended", "undecided")
+    ]
+    assert cells(one, "extended", "lr round-01")[2:] == [
         *("100.00%", "1ep", "1", "92.00", "91.00", "450", "91.00"),
         *("+2.00", "", "", "dense", "undecided"),
     ]
@@ -182,38 +183,38 @@ def test_one_ticket_has_neither_spread_nor_bounds(one):
 
 def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):
     for number in (1, 2, 3):
-        ticket(run, number, "90", 0.9, collapsed=["fc1/kernel"], disconnected=False)
+        ticket(run, number, "90", 0.9, collapsed=["fc1/kernel"])
     all_replicates(run, "60", 0.0)
     ticket(run, 1, "60", 0.9, variant="shuffle", collapsed=["fc2/kernel"])
     ticket(run, 1, "60", 0.9, step=0, variant="reinit")
 
     made = report.report(run)
 
-    told = "ticket, quantile 90, rewound to 1ep: hardly anything is left of fc1/kernel (layer collapse)"
-    control = "shuffle, quantile 60, rewound to 1ep: hardly anything is left of fc2/kernel (layer collapse)"
+    told = "ticket, oneshot q90, rewound to 1ep: hardly anything is left of fc1/kernel (layer collapse)"
+    control = "shuffle, oneshot q60, rewound to 1ep: hardly anything is left of fc2/kernel (layer collapse)"
     assert made.warnings == [control, told]
-    assert cells(run, "ticket", "q90")[2] == "10.00% !"
-    assert cells(run, "ticket", "q60")[2] == "40.00%"
+    assert cells(run, "ticket", "oneshot q90")[2] == "10.00% !"
+    assert cells(run, "ticket", "oneshot q60")[2] == "40.00%"
     assert [(line[0], line[1], line[3]) for line in made.contrast_table] == [
-        *(("q60", "40.00%", against) for against in ("dense", "reinit", "shuffle !")),
-        ("q90", "10.00% !", "dense"),
+        *(("oneshot q60", "40.00%", against) for against in ("dense", "reinit", "shuffle !")),
+        ("oneshot q90", "10.00% !", "dense"),
     ]
     assert "| shuffle ! |" in text(run, "summary.md")
     assert "<td>shuffle !</td>" in text(run, "index.html")
-    marked = {(row["quantile"], row["against"]) for row in rows_of(run, "contrasts") if row["collapse_against"]}
-    assert marked == {("60.0", "shuffle")}
+    marked = {(row["mask"], row["against"]) for row in rows_of(run, "contrasts") if row["collapse_against"]}
+    assert marked == {("q60", "shuffle")}
     assert told in text(run, "summary.md")
     page = text(run, "index.html")
     assert "<h2>Layer collapse</h2>" in page
     assert f"<li>{told}</li>" in page
-    assert "0.001 now" in " ".join(page.split())
+    assert ", 0.001)" in " ".join(page.split())
 
 
 def test_a_network_without_a_path_is_told_of(one):
     in_round(one, 1, "lr", 2, 0.1, disconnected=True)
 
     assert report.report(one).warnings == [
-        "ticket, lr, round 2, rewound to 1ep: no path from input to output is left (layer collapse)"
+        "ticket, lr round-02, rewound to 1ep: no path from input to output is left (layer collapse)"
     ]
 
 
@@ -236,7 +237,7 @@ def test_differences_have_two_sided_intervals_and_a_star_where_they_are_clear_of
 
     # 4.302653 x 0.1 / sqrt(3) = 0.25 points, 4.302653 x 10 / sqrt(3) = 25 steps
     clear = "+1.20 (+0.95 .. +1.45) *"
-    assert made.contrast_table[0] == ("q60", "40.00%", "1ep", "dense", "3", clear, clear, *made.contrast_table[0][7:])
+    assert made.contrast_table[0] == ("oneshot q60", "40.00%", "1ep", "dense", "3", clear, clear, *made.contrast_table[0][7:])
     assert made.contrast_table[0][8] == "+10 (-15 .. +35)"
     assert made.contrast_table[1][3:6] == ("shuffle", "3", "+0.00 (-0.25 .. +0.25)")
     assert "## Differences, paired by replicate" in text(run, "summary.md")
@@ -275,15 +276,15 @@ def test_the_page_stands_alone_with_its_charts_in_it(run):
 
 
 def test_what_failed_is_listed_with_its_place(saved):
-    ticket(saved, 2, "90", status="diverged")
-    in_round(saved, 1, "weights", 4, status="failed", variant="reinit")
+    made = Run(saved.folder, planned("90", rounds={"rounds": 4}))
+    ticket(made, 2, "90", status="diverged", reason="not finite")
+    in_round(made, 1, "weights", 4, status="failed", variant="reinit", reason="no disk")
 
-    report.report(saved)
+    report.report(made)
 
-    listed = re.findall(r"<li>(.*)</li>", text(saved, "index.html"))
-    assert listed == [
-        "replicate 1, reinit, weights round 4, rewound to 1ep: failed",
-        "replicate 2, ticket, quantile 90.0, rewound to 1ep: diverged",
+    assert re.findall(r"<li>(.*)</li>", text(made, "index.html")) == [
+        "replicate 1, reinit, weights round-04, rewound to 1ep: failed, no disk",
+        "replicate 2, ticket, oneshot q90, rewound to 1ep: diverged, not finite",
     ]
 
 
@@ -295,17 +296,33 @@ def test_a_replicate_that_was_added_is_in_the_report(run):
     report.report(run)
 
     assert cells(run, "dense", "")[4] == "4"
-    assert cells(run, "ticket", "q60")[4] == "4"
-    assert cells(run, "ticket", "q90")[4] == "0 of 3"
+    assert cells(run, "ticket", "oneshot q60")[4] == "4"
+    assert cells(run, "ticket", "oneshot q90")[4] == "0 of 3"
 
 
-def test_all_rounds_are_reported_in_their_order(run):
-    for level in (10, 2):
-        in_rounds(run, "weights", level, 0.0)
+def test_families_of_one_mask_and_rewind_point_are_lines_of_their_own(tmp_path):
+    grid = {"quantiles": "60", "rewind": "1ep", "controls": []}
+    made = Run(tmp_path / "run", planned("60", wide=grid, dense=grid))
+    dense(made, 0.90, 0.91, 0.92)
+    for family in made.recipe.families:
+        all_replicates(made, "60", 0.01, family=family)
 
-    masks = [line[1] for line in report.report(run).table]
+    found = report.report(made)
 
-    assert masks == ["", "q60", "q90", "weights 2", "weights 10"]
+    assert [line[1] for line in found.table] == ["", "oneshot q60", "wide q60", "dense q60"]
+    assert [(line[0], line[3]) for line in found.contrast_table] == [
+        ("oneshot q60", "dense"),
+        ("oneshot q60", "wide q60"),
+        ("oneshot q60", "dense q60"),
+        ("wide q60", "dense"),
+        ("wide q60", "dense q60"),
+        ("dense q60", "dense"),
+    ]
+    assert [line[:2] for line in found.cost_table] == [
+        ("dense", "3"),
+        *((f"ticket, {family}", "3") for family in made.recipe.families),
+        ("in all", "12"),
+    ]
 
 
 def test_the_training_of_a_replicate_that_was_added_is_shown_too(run):
@@ -356,14 +373,14 @@ def test_without_measurements_there_is_no_section_of_them(saved):
     assert "Measurements" not in text(saved, "index.html")
 
 
-def test_a_damaged_mask_is_told_and_the_rest_reported(retrained, tmp_path):
+def test_a_mask_that_is_gone_is_told_and_the_rest_reported(retrained, tmp_path):
     folder = shutil.copytree(retrained / "runs/digits", tmp_path / "digits")
-    mask = folder / "replicate-1/masks/q50.h5"
-    mask.write_bytes(mask.read_bytes()[:-1])
+    mask = folder / "replicate-1/oneshot/masks/q50.h5"
+    mask.unlink()
 
     made = report.report(open_run(folder))
 
-    assert [line.partition(" is damaged")[0] for line in made.left_out] == [f"left out of the report: {mask}"]
+    assert [line.partition(" is missing")[0] for line in made.left_out] == [f"left out of the report: {mask}"]
     assert "layers" not in {chart.name for chart in made.charts}
     assert f"<li>{made.left_out[0]}</li>" in (folder / "report/index.html").read_text().replace("&#39;", "'")
     assert (folder / "report/index.html").exists()

@@ -2,7 +2,6 @@
 
 import json
 import os
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -10,45 +9,28 @@ import pytest
 
 from data_prep import files, records
 from data_prep.errors import InputError
-from lottery import locks, recipe
-from lottery.jobs import Job
-from lottery.recipe import Recipe
-from lottery.run import Run, open_run
+from lottery.experiment import reading
+from lottery.experiment.recipe import Recipe
+from lottery.rundir import locks
+from lottery.rundir.run import Run, open_run
 
 pytestmark = pytest.mark.usefixtures("here")
 
 
 def recipe_file(name="mine", **train):
     path = Path(f"{name}.toml")
-    path.write_text(recipe.to_toml(recipe.resolve({"name": name, "train": train})))
+    path.write_text(reading.to_toml(reading.resolve({"name": name, "train": train})))
     return path
 
 
-def test_every_file_has_a_readable_name():
-    run = Run(Path("runs/digits"), Recipe())
-    replicate = run.replicate(2)
-    network = run.network(Job(2, Fraction("97.5"), 45, "shuffle"))
-
-    assert str(replicate.dense.result) == "runs/digits/replicate-2/train/result.json"
-    assert str(replicate.dense.metrics) == "runs/digits/replicate-2/train/metrics.jsonl"
-    assert str(replicate.snapshot(45)) == "runs/digits/replicate-2/train/snapshots/step-000045.h5"
-    assert str(replicate.snapshot(1_234_567)) == "runs/digits/replicate-2/train/snapshots/step-1234567.h5"
-    assert str(replicate.thresholds) == "runs/digits/replicate-2/thresholds.json"
-    assert str(replicate.mask(Fraction("97.5"))) == "runs/digits/replicate-2/masks/q97.5.h5"
-    assert str(network.folder) == "runs/digits/replicate-2/retrain/q97.5-step-000045/shuffle"
-    assert str(network.final) == f"{network.folder}/final.h5"
-    assert str(network.checkpoint) == f"{network.folder}/checkpoint.h5"
-    assert str(run.report) == "runs/digits/report"
-
-
 def test_replicates_count_from_one():
-    run = Run(Path("run"), recipe.resolve({"replicates": 3}))
+    run = Run(Path("run"), reading.resolve({"replicates": 3}))
 
     assert [replicate.folder.name for replicate in run.replicates()] == ["replicate-1", "replicate-2", "replicate-3"]
 
 
 def test_records_lie_in_data_or_where_imp_data_says(monkeypatch):
-    run = Run(Path("run"), recipe.resolve({"data": {"source": "tfds:cifar10", "size": 16}}))
+    run = Run(Path("run"), reading.resolve({"data": {"source": "tfds:cifar10", "size": 16}}))
 
     assert str(run.records()) == "data/tfds-cifar10-16"
     monkeypatch.setenv("IMP_DATA", "/somewhere")
@@ -58,7 +40,7 @@ def test_records_lie_in_data_or_where_imp_data_says(monkeypatch):
 def test_records_lie_where_the_recipe_says_before_all(monkeypatch):
     monkeypatch.setenv("IMP_DATA", "/somewhere")
 
-    assert str(Run(Path("run"), recipe.resolve({"data": {"path": "/else/where"}})).records()) == "/else/where"
+    assert str(Run(Path("run"), reading.resolve({"data": {"path": "/else/where"}})).records()) == "/else/where"
 
 
 def test_without_records_there_is_no_plan_and_no_number_of_images():
@@ -173,12 +155,30 @@ def test_a_run_on_records_is_gone_on_with_from_anywhere(monkeypatch, here):
 
 def test_a_recipe_that_is_given_takes_the_place_of_a_damaged_one():
     open_run(recipe_file=recipe_file("mine", batch=32)).adopt()
-    Path("runs/mine/recipe.toml").write_bytes(b"name = \x80")
-    with pytest.raises(InputError, match="name its recipe with --recipe, which takes the place of this one"):
+    own = Path("runs/mine/recipe.toml")
+    own.write_bytes(own.read_bytes() + b"\x80")
+    with pytest.raises(InputError, match="name its recipe with --recipe, which replaces this one"):
         open_run()
 
     open_run(recipe_file=Path("mine.toml")).adopt()
 
+    assert open_run().recipe.train.batch == 32
+
+
+@pytest.mark.parametrize("first", [b"", b"name = 5", b"# written by imp, format 1; change it with --set. sha256 0"])
+def test_a_run_of_another_format_is_refused_in_one_line_whatever_recipe_is_given(first):
+    open_run(recipe_file=recipe_file("mine", batch=32)).adopt()
+    own = Path("runs/mine/recipe.toml")
+    own.write_bytes(first + b"\n" + own.read_bytes().partition(b"\n")[2])
+
+    for given in (None, Path("mine.toml")):
+        with pytest.raises(
+            InputError, match=r"this one reads format 2\): use that version, .* first line is damaged, remove it"
+        ):
+            open_run(recipe_file=given)
+
+    own.unlink()
+    open_run(recipe_file=Path("mine.toml")).adopt()
     assert open_run().recipe.train.batch == 32
 
 
@@ -246,7 +246,7 @@ def test_adopting_writes_the_recipe_the_environment_and_the_link():
 
     run.adopt()
 
-    assert recipe.resolve(recipe.load(Path("runs/digits/recipe.toml"))).train.epochs == 5
+    assert reading.resolve(reading.load(Path("runs/digits/recipe.toml"))).train.epochs == 5
     assert json.loads(Path("runs/digits/environment.json").read_text())["packages"]["numpy"] == np.__version__
     assert str(Path("runs/latest").readlink()) == "digits"
     assert sorted(path.name for path in Path("runs").iterdir()) == ["digits", "latest"]
@@ -289,7 +289,7 @@ def test_imp_run_may_name_the_link_and_leaves_it_as_it_is(monkeypatch):
     open_run(overrides=["train.epochs=7"]).adopt()
 
     assert str(Path("runs/latest").readlink()) == "mine"
-    assert recipe.load(Path("runs/mine/recipe.toml"))["train"]["epochs"] == 7
+    assert reading.load(Path("runs/mine/recipe.toml"))["train"]["epochs"] == 7
     assert sorted(path.name for path in Path("runs").iterdir()) == ["latest", "mine"]
 
 
@@ -304,7 +304,7 @@ def test_a_run_reached_through_a_link_elsewhere_is_linked_by_its_own_name(monkey
 
 
 def test_a_run_that_another_process_adopts_for_long_is_busy(monkeypatch):
-    monkeypatch.setattr("lottery.run.ADOPT_SECONDS", 0.2)
+    monkeypatch.setattr("lottery.rundir.run.ADOPT_SECONDS", 0.2)
     open_run().adopt()
     before = Path("runs/digits/recipe.toml").read_text()
 

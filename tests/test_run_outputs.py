@@ -1,66 +1,70 @@
-"""What lies in a run directory: outputs that must not be mixed, results, masks, and the jobs they come to."""
+"""What lies in a run directory: outputs that must not be mixed, masks, and the networks they come to."""
 
 import dataclasses
-import json
 import shutil
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
-from handmade import ORIGINS
 
-from data_prep import files, records
+from data_prep import records
 from data_prep.errors import InputError
-from lottery import environment, identity, plan, recipe, store
-from lottery.jobs import Job
-from lottery.run import Network, open_run
+from lottery.experiment import graph, reading
+from lottery.experiment.graph import Snapshot, Ticket
+from lottery.experiment.plan import Plan, Selection
+from lottery.machine import environment
+from lottery.pruning.state import State
+from lottery.rundir import identity, store
+from lottery.rundir.names import NetworkFiles
+from lottery.rundir.records import Result, write
+from lottery.rundir.run import open_run
 from lottery.stages import retrain
 
 pytestmark = pytest.mark.usefixtures("here")
 
+ORIGINS = {"records": "0" * 64, "network": "f" * 64}
 
-def end(network, **result):
-    files.write_json(network.result, {"folder": identity.place(network.folder), **result})
+
+def end(network, number=1, **result):
+    made = {"replicate": number, "steps_per_epoch": 45, "epochs": 20.0, **result}
+    write(network.result, Result.model_validate(made))
 
 
 def adopted(*overrides):
     """A run with its recipe in place; the values that the tests below change are written out."""
-    plain = ["train.learning_rate=0.03", "train.batch=64", "data.size=32", "thresholds.exclude=[]", "retrain.slots=fresh"]
+    plain = ["train.learning_rate=0.03", "train.batch=64", "data.size=32", "pruning.exclude=[]"]
     run = open_run(Path("run"), overrides=[*plain, *overrides])
     run.adopt()
     return run
 
 
-def made(run, stage, number=1):
-    """The folder of an output of `stage` in `run`, made with its recipe."""
+def made(run, output, number=1):
+    """The folder of an output of `run`, made with its recipe."""
     replicate = run.replicate(number)
+    mask = graph.one_shot("oneshot", Fraction(90), Snapshot(number, 900))
     folder = {
-        "train": replicate.dense.folder,
-        "thresholds": replicate.masks,
-        "retrain": run.network(Job(number, Fraction(90), 0, "ticket")).folder,
-    }[stage]
-    with identity.claimed(folder, run.recipe, stage, ORIGINS):
+        "dense": replicate.dense.folder,
+        "mask": replicate.mask_folder("oneshot"),
+        "ticket": run.network(Ticket(mask, 0, "ticket", 0, Snapshot(number, 0))).folder,
+    }[output]
+    with identity.claimed(folder, run.recipe, output, ORIGINS, "" if output == "dense" else "oneshot"):
         return folder
 
 
 @pytest.mark.parametrize(
-    ("stage", "override", "words"),
+    ("output", "override", "words"),
     [
-        ("train", "train.learning_rate=0.5", "train.learning_rate was 0.03, is 0.5"),
-        ("train", "seed=1", "seed was 0, is 1"),
-        ("train", "data.size=16", "data.size was 32, is 16"),
-        ("train", "data.shuffle=1000", "data.shuffle was 65536, is 1000"),
-        ("train", "data.cutout=4", "data.cutout was 0, is 4"),
-        ("retrain", "data.classes=4", "data.classes was 0, is 4"),
-        ("thresholds", "thresholds.layerwise=true", "thresholds.layerwise was False, is True"),
-        ("thresholds", "thresholds.exclude=['a/*']", r"thresholds.exclude was [], is ['a/*']"),
-        ("retrain", "retrain.slots=restore", "retrain.slots was 'fresh', is 'restore'"),
-        ("retrain", "train.batch=32", "train.batch was 64, is 32"),
+        ("dense", "train.learning_rate=0.5", "train.learning_rate was 0.03, is 0.5"),
+        ("dense", "data.shuffle=1000", "data.shuffle was 65536, is 1000"),
+        ("mask", "families.oneshot.allocation=layerwise", "families.oneshot.allocation was 'global', is 'layerwise'"),
+        ("mask", "pruning.exclude=['a/*']", r"pruning.exclude was [], is ['a/*']"),
+        ("ticket", "retrain.optimizer_state=restore", "retrain.optimizer_state was 'fresh', is 'restore'"),
+        ("ticket", "train.batch=32", "train.batch was 64, is 32"),
     ],
 )
-def test_an_output_made_with_another_recipe_is_refused_with_the_key_and_both_values(stage, override, words):
-    folder = made(adopted(), stage)
+def test_an_output_made_with_another_recipe_is_refused_with_the_key_and_both_values(output, override, words):
+    folder = made(adopted(), output)
 
     with pytest.raises(InputError) as refusal:
         open_run(Path("run"), overrides=[override])
@@ -70,51 +74,46 @@ def test_an_output_made_with_another_recipe_is_refused_with_the_key_and_both_val
 
 
 def test_every_key_that_differs_is_told():
-    made(adopted(), "train")
+    made(adopted(), "dense")
 
     with pytest.raises(InputError, match=r"seed was 0, is 1; train\.batch was 64, is 32"):
         open_run(Path("run"), overrides=["seed=1", "train.batch=32"])
 
 
 @pytest.mark.parametrize(
-    ("stage", "override"),
+    ("output", "override"),
     [
-        ("train", "train.snapshots=0,10it,1ep,2ep,3ep"),
-        ("train", "thresholds.scope=all"),
-        ("train", "replicates=3"),
-        ("train", "delta=0.01"),
-        ("train", "track.wandb=offline"),
-        ("train", "train.checkpoint_seconds=0"),
-        ("train", "data.path=/else/where"),
-        ("train", "data.feed=stream"),
-        ("retrain", "data.budget=0.5"),
-        ("thresholds", "thresholds.quantiles=60..99"),
-        ("thresholds", "retrain.slots=restore"),
-        ("retrain", "retrain.rewind=0,10it,1ep"),
-        ("retrain", "retrain.controls=['random']"),
-        ("retrain", "retrain.control_quantiles=60..99"),
-        ("retrain", "thresholds.quantiles=60..99"),
+        ("dense", "train.snapshots=0,10it,1ep,2ep,3ep"),
+        ("dense", "pruning.scope=all"),
+        ("dense", "replicates=3"),
+        ("dense", "train.checkpoint_seconds=0"),
+        ("dense", "data.path=/else/where"),
+        ("mask", "families.oneshot.quantiles=60..99"),
+        ("mask", "retrain.optimizer_state=restore"),
+        ("mask", "families.other.quantiles=60..99"),
+        ("ticket", "families.oneshot.rewind=0,10it,1ep"),
+        ("ticket", "families.oneshot.controls=['random']"),
+        ("ticket", "families.oneshot.controls_at=60..99"),
     ],
 )
-def test_a_wider_grid_and_what_an_output_does_not_depend_on_are_no_hindrance(stage, override):
-    made(adopted(), stage)
+def test_a_wider_grid_and_what_an_output_does_not_depend_on_are_no_hindrance(output, override):
+    made(adopted(), output)
 
     open_run(Path("run"), overrides=[override])
 
 
 @pytest.mark.parametrize("number", [2, 3, 12])
 def test_outputs_of_every_replicate_folder_are_compared_also_beyond_the_recipes(number):
-    made(adopted("replicates=2"), "train", number)
+    made(adopted("replicates=2"), "dense", number)
 
     with pytest.raises(InputError, match=rf"replicate-{number}/train .*seed was 0, is 1"):
         open_run(Path("run"), overrides=["seed=1"])
 
 
-@pytest.mark.parametrize("stage", ["train", "retrain"])
-def test_a_training_under_way_is_not_gone_on_with_under_another_recipe(stage):
-    run = adopted()
-    folder = made(run, stage)
-    store.save_state(Network(folder).checkpoint, store.State(45, {"fc/kernel": np.ones(3, np.float32)}, {}, {}))
+@pytest.mark.parametrize("output", ["dense", "ticket"])
+def test_a_training_under_way_is_not_gone_on_with_under_another_recipe(output):
+    folder = made(adopted(), output)
+    store.save_state(NetworkFiles(folder).checkpoint, State(45, {"fc/kernel": np.ones(3, np.float32)}, {}, {}))
 
     with pytest.raises(InputError, match=r"train\.learning_rate"):
         open_run(Path("run"), overrides=["train.learning_rate=0.5"])
@@ -122,54 +121,37 @@ def test_a_training_under_way_is_not_gone_on_with_under_another_recipe(stage):
 
 def test_every_output_is_compared_and_not_only_the_first():
     run = adopted("replicates=2")
-    made(run, "train")
-    changed = dataclasses.replace(run, recipe=recipe.resolve({"thresholds": {"layerwise": True}}))
-    made(changed, "thresholds", 2)
+    made(run, "dense")
+    layerwise = reading.resolve(run.recipe.model_dump(), ["families.oneshot.allocation=layerwise"])
+    made(dataclasses.replace(run, recipe=layerwise), "mask", 2)
 
-    with pytest.raises(InputError, match=r"replicate-2/masks .*thresholds\.layerwise was True, is False"):
+    with pytest.raises(InputError, match=r"replicate-2/oneshot/masks .*allocation was 'layerwise', is 'global'"):
         open_run(Path("run"))
 
 
 def test_an_output_that_was_removed_is_no_hindrance():
-    shutil.rmtree(made(adopted(), "train"))
+    shutil.rmtree(made(adopted(), "dense"))
 
     open_run(Path("run"), overrides=["seed=1"])
 
 
 def test_a_damaged_identity_is_named():
-    (made(adopted(), "train") / "made_with.json").write_text('{"stage": "tr')
+    (made(adopted(), "dense") / "made_with.json").write_text('{"output": "de')
 
     with pytest.raises(InputError, match=r"train/made_with\.json is damaged"):
         open_run(Path("run"))
 
 
-def test_a_damaged_result_is_named():
-    dense = adopted().replicate(1).dense
-    dense.folder.mkdir(parents=True)
-    dense.result.write_text('{"status": "do')
-
-    with pytest.raises(InputError, match=r"train/result\.json is damaged"):
-        dense.read_result()
-
-
-@pytest.mark.parametrize(("status", "finished"), [(None, False), ("failed", False), ("diverged", True), ("done", True)])
-def test_what_failed_or_never_ended_is_tried_again(status, finished):
-    dense = adopted().replicate(1).dense
-    if status:
-        end(dense, status=status)
-
-    assert dense.is_finished == finished
+def cut(replicate, *names, family="oneshot"):
+    """Let `replicate` have these masks, as far as their names go."""
+    replicate.mask_folder(family).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        for suffix in ("h5", "json"):
+            (replicate.mask_folder(family) / f"{name}.{suffix}").touch()
 
 
-def mask(replicate, *quantiles):
-    """Say of `replicate` that it has the masks of `quantiles`."""
-    replicate.masks.mkdir(parents=True, exist_ok=True)
-    for quantile in quantiles:
-        replicate.mask(Fraction(str(quantile))).touch()
-    files.write_json(replicate.thresholds, {"quantiles": [{"quantile": quantile} for quantile in quantiles]})
-
-
-GRID = ("thresholds.quantiles=50,90", "retrain.controls=[]", "train.snapshots=0,10it,1ep,2ep")
+GRID = ("families.oneshot.quantiles=50,90", "families.oneshot.controls=[]", "families.oneshot.rewind=0,2ep")
+CHAINED = ("families.chained.rounds=2", "families.chained.controls=[]")
 
 
 @pytest.fixture
@@ -177,101 +159,95 @@ def masked():
     """A run of two replicates with masks of quantiles 80 and 97.5."""
     run = adopted("replicates=2", *GRID)
     for replicate in run.replicates():
-        mask(replicate, 80, 97.5)
+        cut(replicate, "q80", "q97.5")
     return run
 
 
-def jobs(run, **grids):
-    """The quantiles and steps of each replicate's jobs."""
-    return sorted((job.replicate, job.quantile, job.step) for job in run.jobs(plan.Plan(run.recipe, 45), **grids))
+def tickets(run, **selection):
+    """The masks and steps of each replicate's networks."""
+    found = run.tickets(Plan(run.recipe, 45), Selection(**selection))
+    return sorted((one.replicate, one.mask.label, one.rewind) for one in found)
 
 
-def test_the_quantiles_of_a_replicate_are_those_of_its_masks(masked):
-    assert masked.replicate(1).quantiles() == [Fraction(80), Fraction("97.5")]
+def test_the_networks_of_a_run_are_its_masks_at_the_rewind_points_of_its_recipe(masked):
+    labels = ("q80", "q97.5")
+
+    assert tickets(masked) == [(number, label, step) for number in (1, 2) for label in labels for step in (0, 90)]
+    assert tickets(dataclasses.replace(masked, chosen=(2,)), rewind="0") == [(2, label, 0) for label in labels]
 
 
-def test_before_thresholds_are_taken_a_replicate_has_no_quantiles():
-    assert adopted().replicate(1).quantiles() == []
+def test_a_mask_that_any_replicate_has_is_a_ticket_of_all(masked):
+    cut(masked.replicate(2), "q85")
+
+    assert tickets(masked, rewind="0") == [(number, label, 0) for number in (1, 2) for label in ("q80", "q85", "q97.5")]
 
 
-def test_without_the_folder_of_the_masks_a_replicate_has_no_quantiles(masked):
-    shutil.rmtree(masked.replicate(1).masks)
+def test_before_there_are_masks_the_networks_are_those_of_the_recipe():
+    run = adopted("replicates=2", *GRID)
 
-    assert masked.replicate(1).quantiles() == []
-
-
-def test_masks_that_were_removed_do_not_come_back_when_their_folder_is_begun_anew(masked):
-    replicate = masked.replicate(1)
-    shutil.rmtree(replicate.masks)
-
-    with identity.claimed(replicate.masks, masked.recipe, "thresholds", ORIGINS):
-        assert replicate.quantiles() == []
+    assert tickets(run, rewind="0") == [(1, "q50", 0), (1, "q90", 0), (2, "q50", 0), (2, "q90", 0)]
 
 
-def test_masks_that_no_thresholds_list_are_none_yet(masked):
-    masked.replicate(1).thresholds.unlink()
+def test_masks_that_are_gone_ask_for_no_networks_and_those_that_lost_a_file_still_do(masked):
+    folders = [replicate.mask_folder("oneshot") for replicate in masked.replicates()]
+    (folders[0] / "q80.h5").unlink()
+    (folders[1] / "q80.json").unlink()
+    assert {label for _, label, _ in tickets(masked)} == {"q80", "q97.5"}
 
-    assert masked.replicate(1).quantiles() == []
-
-
-def test_the_jobs_of_a_run_are_its_masks_at_the_rewind_points_of_its_recipe(masked):
-    steps = plan.Plan(masked.recipe, 45).rewind_steps(masked.recipe.retrain.rewind)
-
-    assert steps == [0, 90]
-    assert jobs(masked) == [
-        (number, quantile, step) for number in (1, 2) for quantile in (80, Fraction("97.5")) for step in steps
-    ]
+    (folders[0] / "q80.json").unlink()
+    (folders[1] / "q80.h5").unlink()
+    assert {label for _, label, _ in tickets(masked)} == {"q97.5"}
 
 
-def test_a_mask_that_any_replicate_has_is_a_job_of_all(masked):
-    mask(masked.replicate(2), 80, 85)
+def test_families_have_masks_of_their_own(masked):
+    run = dataclasses.replace(masked, recipe=reading.resolve(masked.recipe.model_dump(), [*CHAINED, "families.b.quantiles=70"]))
+    cut(run.replicate(1), "round-01-step-000000", family="chained")
 
-    assert jobs(masked, rewind="0") == [(number, quantile, 0) for number in (1, 2) for quantile in (80, 85, Fraction("97.5"))]
-
-
-def test_before_there_are_masks_the_jobs_are_those_of_the_recipe():
-    assert jobs(adopted("replicates=2", *GRID), rewind="0") == [(1, 50, 0), (1, 90, 0), (2, 50, 0), (2, 90, 0)]
-
-
-def test_jobs_can_be_asked_for_by_quantile_and_rewind_point(masked):
-    found = masked.jobs(plan.Plan(masked.recipe, 45), quantiles="97.5", rewind="10it")
-
-    assert found == [Job(replicate, Fraction("97.5"), 10, "ticket") for replicate in (1, 2)]
+    assert {name: family.labels for name, family in run.families().items()} == {
+        "oneshot": ["q80", "q97.5"],
+        "chained": ["round-01", "round-02"],
+        "b": ["q70"],
+    }
 
 
-def test_jobs_can_be_asked_for_before_their_masks_are_there(masked):
-    assert jobs(masked, quantiles="80,85", rewind="0") == [(1, 80, 0), (1, 85, 0), (2, 80, 0), (2, 85, 0)]
+def test_networks_can_be_asked_for_by_quantile_and_rewind_point_before_their_masks_are_there(masked):
+    assert tickets(masked, quantiles="97.5", rewind="10it") == [(1, "q97.5", 10), (2, "q97.5", 10)]
+    assert tickets(masked, quantiles="85", rewind="0") == [(1, "q85", 0), (2, "q85", 0)]
 
 
 def test_retraining_asks_for_masks_that_are_not_there_by_quantile(masked):
     with pytest.raises(InputError, match=r"replicate-1 has no mask of 85,90: run `imp thresholds --quantiles 85,90` first"):
-        retrain._check_masks(masked, "80,85,90,97.5")
+        retrain._check_masks(masked, Selection(quantiles="80,85,90,97.5"))
 
 
 @pytest.mark.parametrize("quantiles", [None, "50"])
 def test_retraining_asks_for_masks_before_there_are_any(quantiles):
     with pytest.raises(InputError, match=r"replicate-1 has no masks: run `imp thresholds` first"):
-        retrain._check_masks(adopted(*GRID), quantiles)
+        retrain._check_masks(adopted(*GRID), Selection(quantiles=quantiles))
+
+
+def test_retraining_asks_for_no_masks_of_rounds_which_are_cut_on_the_way():
+    retrain._check_masks(adopted(*GRID, *CHAINED), Selection(("chained",)))
 
 
 def test_retraining_asks_for_the_masks_of_a_replicate_that_has_none(masked):
-    shutil.rmtree(masked.replicate(2).masks)
+    shutil.rmtree(masked.replicate(2).mask_folder("oneshot"))
 
     with pytest.raises(InputError, match=r"replicate-2 has no masks: run `imp thresholds` first"):
-        retrain._check_masks(masked, None)
+        retrain._check_masks(masked, Selection())
 
 
 @pytest.mark.parametrize("quantiles", [None, "80,97.5"])
 def test_retraining_asks_for_a_mask_that_one_replicate_lacks(masked, quantiles):
-    mask(masked.replicate(2), 80)
+    masked.replicate(2).mask_folder("oneshot").joinpath("q97.5.json").unlink()
 
     with pytest.raises(InputError, match=r"replicate-2 has no mask of 97\.5: run `imp thresholds --quantiles 97\.5` first"):
-        retrain._check_masks(masked, quantiles)
+        retrain._check_masks(masked, Selection(quantiles=quantiles))
 
 
 @pytest.mark.parametrize("quantiles", [None, "80", "97.5", "80,97.5"])
 def test_retraining_goes_on_when_every_replicate_has_the_masks(masked, quantiles):
-    retrain._check_masks(masked, quantiles)
+    retrain._check_masks(masked, Selection(quantiles=quantiles))
 
 
 def trained_on(sha256, number=1):
@@ -282,8 +258,8 @@ def trained_on(sha256, number=1):
     run.records().mkdir(parents=True, exist_ok=True)
     records.write_manifest(run.records(), manifest)
     dense = run.replicate(number).dense
-    with identity.claimed(dense.folder, run.recipe, "train", ORIGINS | {"records": manifest.digest}):
-        end(dense, status="done")
+    with identity.claimed(dense.folder, run.recipe, "dense", ORIGINS | {"records": manifest.digest}):
+        end(dense, number, status="done")
     return run
 
 
@@ -297,12 +273,30 @@ def test_what_was_trained_on_other_images_is_not_built_upon():
             dataclasses.replace(run, chosen=(chosen,)).check_trained()
 
 
-def test_what_does_not_say_what_it_was_trained_on_is_refused():
-    run = trained_on("aa")
-    path = run.replicate(1).dense.folder / identity.FILE
-    path.write_text(json.dumps({"stage": "train", "values": recipe.depends(run.recipe, "train")}))  # as of earlier versions
+def test_the_plan_is_the_one_that_the_dense_training_carried_out():
+    run = adopted()
+    assert run.trained_plan() is None
 
-    with pytest.raises(InputError, match=r"train/made_with\.json .* has no sha256, as earlier versions wrote none"):
+    end(run.replicate(1).dense, status="diverged")
+    assert run.trained_plan() is None
+    end(run.replicate(12).dense, 12, status="done", steps_per_epoch=7)
+    assert run.plan() == Plan(run.recipe, 7)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (None, r"replicate-1/train holds no finished training: run `imp train --replicate 1` first"),
+        ("failed", r"replicate-1/train holds no finished training"),
+        ("diverged", r"replicate-1/train diverged: loss is nan, and remove that folder"),
+    ],
+)
+def test_nothing_is_built_on_a_dense_network_that_is_not_there(status, words):
+    run = dataclasses.replace(adopted(), chosen=(1,))
+    if status:
+        end(run.replicate(1).dense, status=status, reason="loss is nan")
+
+    with pytest.raises(InputError, match=words):
         run.check_trained()
 
 
@@ -314,29 +308,30 @@ def test_a_run_has_its_environment_before_its_recipe(monkeypatch):
     assert not Path("run/recipe.toml").exists()  # so that the next command writes both
 
 
-def test_copies_that_somebody_keeps_beside_networks_are_none():
-    replicate = adopted().replicate(1)
-    names = ["retrain/q97.5-step-000034/ticket", "rounds/weights-step-000000/01/reinit"]
-    copies = [
-        "retrain/q97.5-step-000034.bak/ticket",
-        "retrain/q97.5-step-000034/ticket.old",
-        "rounds/weights-step-0.1/01/reinit",
-    ]
-    for name in [*names, *copies]:
-        (replicate.folder / name).mkdir(parents=True)
-        (replicate.folder / name).parent.joinpath("round.json").touch()
+def test_a_run_without_its_environment_says_what_writes_one():
+    run = adopted()
+    assert run.environment()["packages"]["numpy"] == np.__version__
+    Path("run/environment.json").unlink()
 
-    assert [network.folder for network in replicate.networks()] == [replicate.folder / name for name in names]
-    assert [level.folder for level in replicate.levels()] == [replicate.folder / "rounds/weights-step-000000/01"]
+    with pytest.raises(InputError, match=r"environment\.json is missing: `imp train` writes a new one"):
+        run.environment()
 
 
 def test_a_replicate_that_is_a_copy_of_another_is_refused():
     run = adopted()
-    end(run.replicate(1).dense, status="done", replicate=1)
+    end(run.replicate(1).dense, status="done")
     open_run(run.folder)
     shutil.copytree(run.replicate(1).folder, run.replicate(2).folder)
 
     with pytest.raises(
-        InputError, match=r"replicate-2/train/result\.json is the copy of another folder's \(replicate-1/train\): remove "
+        InputError, match=r"replicate-2/train/result\.json was copied from another folder \(replicate-1/train\): remove "
     ):
         open_run(run.folder)
+
+
+def test_what_earlier_versions_left_without_a_seal_is_refused():
+    folder = made(adopted(), "dense")
+    (folder / identity.FILE).write_text("{}")
+
+    with pytest.raises(InputError, match=r"train/made_with\.json .* has no sha256, as earlier versions wrote none"):
+        open_run(Path("run"))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lottery import schedules
-from lottery.recipe import Train
+from lottery.experiment import schedules
+from lottery.experiment.recipe import Train
 
 
 def rates(steps_per_epoch, **train):

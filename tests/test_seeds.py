@@ -5,7 +5,7 @@ import hashlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lottery import seeds
+from lottery.experiment import seeds
 
 
 def test_a_seed_is_the_top_31_bits_of_a_sha256():

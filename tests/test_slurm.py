@@ -9,11 +9,12 @@ import sys
 import time
 
 import pytest
-from helpers import IMP, SLOWLY, clean_environment, contents, imp, refused
+from helpers import IMP, SLOWLY, clean_environment, contents, imp_here, refused
 
 from data_prep.errors import Failed, InputError
+from lottery import cli
 from lottery.fanout import launcher, slurm
-from lottery.fanout.slurm import TASK, Batch
+from lottery.fanout.slurm import TASK
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CONFIGURATION = """
@@ -46,11 +47,11 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 @pytest.fixture
 def batch(tmp_path, monkeypatch):
-    """A function that makes a batch of `imp retrain`, with an mpirun that tolerates faults."""
+    """A function that makes a script of `imp retrain` on so many ranks, with an mpirun that tolerates faults."""
     monkeypatch.setattr(launcher, "mpirun", lambda: "/opt/mpi/bin/mpirun")
     monkeypatch.setattr(launcher, "tolerates_faults", lambda mpirun: True)
     monkeypatch.chdir(tmp_path)
-    return lambda **asked: Batch("digits-retrain", ["retrain", "--run", "my run"], tmp_path / "logs", **asked)
+    return lambda ranks=1, more=(), **asked: slurm.script(["retrain", "--run", "my run"], tmp_path / "logs", asked, more, ranks)
 
 
 def options(text):
@@ -58,13 +59,10 @@ def options(text):
 
 
 def test_the_script_asks_for_what_was_said_and_leaves_the_rest_to_the_cluster(batch, tmp_path):
-    found = options(slurm.script(batch(nodes=2, tasks_per_node=4, gpus_per_node=4, time="4:00:00", more=["--constraint=h100"])))
+    text = batch(nodes=2, account=None, time="4:00:00", more=["--constraint=h100"])
 
-    assert found == [
-        "--job-name=digits-retrain",
+    assert options(text) == [
         "--nodes=2",
-        "--ntasks-per-node=4",
-        "--gpus-per-node=4",
         "--time=4:00:00",
         f"--chdir={tmp_path}",
         f"--output={tmp_path}/logs/%j.log",
@@ -76,7 +74,7 @@ def test_the_script_asks_for_what_was_said_and_leaves_the_rest_to_the_cluster(ba
 
 
 def test_several_ranks_are_started_by_mpirun_with_a_log_each(batch, tmp_path):
-    lines = slurm.script(batch(nodes=2, tasks_per_node=4)).splitlines()
+    lines = batch(ranks=8).splitlines()
 
     (line,) = (line for line in lines if line.endswith(" &"))
     assert line.startswith(f"/opt/mpi/bin/mpirun -n 8 --bind-to none --with-ft ulfm --output file={tmp_path}/logs/rank ")
@@ -84,20 +82,20 @@ def test_several_ranks_are_started_by_mpirun_with_a_log_each(batch, tmp_path):
 
 
 def test_one_rank_needs_no_mpirun(batch):
-    assert f"\n{IMP} retrain --run 'my run' &\n" in slurm.script(batch())
+    assert f"\n{IMP} retrain --run 'my run' &\n" in batch()
 
 
 def test_nothing_that_is_given_is_taken_for_a_command_of_the_shell(batch, tmp_path):
     run = f"my runs/{TASK}; touch mine"
-    text = slurm.script(Batch("my name", ["retrain", "--run", run], tmp_path / "my logs", array="1-2"))
+    text = slurm.script(["retrain", "--run", run], tmp_path / "my logs", {"job-name": "my name", "array": "1-2"})
 
     assert f"\n{IMP} retrain --run 'my runs/'{TASK}'; touch mine' &\n" in text
     assert "--job-name='my name'" in options(text)
     assert f"--output='{tmp_path}/my logs/%A_%a.log'" in options(text)
 
 
-def test_an_array_has_a_task_for_each_part_and_requeues_its_own_task(batch):
-    text = slurm.script(Batch("d", ["retrain", "--part", f"{TASK}/20"], batch().logs, array="1-20", time="1:00:00"))
+def test_an_array_has_a_task_for_each_part_and_requeues_its_own_task(tmp_path):
+    text = slurm.script(["retrain", "--part", f"{TASK}/20"], tmp_path / "logs", {"array": "1-20"})
 
     assert "--array=1-20" in options(text)
     assert f"\n{IMP} retrain --part $SLURM_ARRAY_TASK_ID/20 &\n" in text
@@ -108,7 +106,7 @@ def test_an_array_has_a_task_for_each_part_and_requeues_its_own_task(batch):
 @pytest.mark.parametrize(("code", "requeued"), [(75, True), (0, False), (1, False)])
 def test_a_signal_is_passed_on_and_who_ends_with_75_is_queued_again(batch, tmp_path, code, requeued):
     """The script as a shell runs it, with an imp and a scontrol that are played."""
-    text = slurm.script(batch())
+    text = batch()
     played = f'#!/bin/sh\ntrap "sleep 0.2; touch saved; exit {code}" USR1\ntouch ready\nwhile :; do sleep 0.05; done\n'
     for name, content in (("imp", played), ("scontrol", "#!/bin/sh\necho $* > requeued\n"), ("job.sh", None)):
         (tmp_path / name).write_text(content or text.replace(str(IMP), str(tmp_path / "imp")))
@@ -143,48 +141,89 @@ def test_what_sbatch_has_against_a_script_is_told(tmp_path, monkeypatch):
 
 
 def test_a_script_is_written_only_for_what_can_be_done(trained, work, tmp_path):
-    refused(imp("slurm", "retrain", "--quantiles", "42", cwd=work, check=False), "has no mask of 42")
-    refused(imp("slurm", "train", cwd=tmp_path, check=False), "imp prepare")
+    refused(imp_here("slurm", "retrain", "--quantiles", "42", cwd=work, check=False), "has no mask of 42")
+    refused(imp_here("slurm", "train", cwd=tmp_path, check=False), "imp prepare")
     assert not list(work.glob("runs/digits/slurm"))
 
-    told = imp("slurm", "train", "--set", "replicates=3", "--time", "1:00:00", cwd=work, check=False)
+    told = imp_here("slurm", "train", "--set", "replicates=3", "--time", "1:00:00", cwd=work, check=False)
     assert told.returncode == 2  # the recipe is the run's
-    told = imp("slurm", "train", "--time", "1:00:00", cwd=work).stdout
-    assert told.startswith("runs/digits/slurm/train.sh: hand it to sbatch")
+    told = imp_here("slurm", "train", "--time", "1:00:00", cwd=work).stdout
+    assert told.startswith("runs/digits/slurm/train.sh: submit it with sbatch")
     assert "imp train --run runs/digits &" in (work / "runs/digits/slurm/train.sh").read_text()
 
 
+@pytest.fixture
+def typed(work, monkeypatch, capsys):
+    """A function that types `imp slurm` in `work`, in this process; the line it was refused with, or None."""
+    monkeypatch.chdir(work)
+    for name in ("IMP_RUN", "IMP_DATA"):
+        monkeypatch.delenv(name, raising=False)
+
+    def type_in(*arguments):
+        monkeypatch.setattr(sys, "argv", ["imp", "slurm", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr().err
+        assert (ended.value.code, said.count("\n")) in ((None, 0), (2, 1)), said
+        return said or None
+
+    return type_in
+
+
 @pytest.mark.parametrize("option", ["--partition", "--account", "--time", "--sbatch", "--run"])
-def test_what_would_be_a_line_of_its_own_in_a_script_is_refused_and_nothing_is_written(work, option):
+def test_what_would_be_a_line_of_its_own_in_a_script_is_refused_and_nothing_is_written(work, typed, option):
     shutil.copytree(work / "runs/digits", work / "runs/two\nlines", symlinks=True)
     value = "runs/two\nlines" if option == "--run" else "gpu\ntouch mine"
 
-    refused(imp("slurm", "retrain", option, value, cwd=work, check=False), "cannot be a line of a batch script", "\\n")
+    assert "cannot be a line of a batch script" in (refusal := typed("retrain", option, value))
 
+    assert "\\n" in refusal
     assert not list(work.glob("runs/*/slurm"))
 
 
-def test_replicates_are_the_tasks_of_an_array(work):
-    imp("slurm", "train", "--replicate", "2", "--replicate", "5", cwd=work)
+def test_what_is_asked_of_slurm_is_in_the_script(work, typed):
+    shape = ["--nodes", "2", "--gpus-per-node", "4", "--per-gpu", "2", "--cpus-per-task", "3"]
+    assert typed("retrain", *shape, "--partition", "gpu", "--account", "me", "--sbatch=--constraint=h100") is None
+
+    text = (work / "runs/digits/slurm/retrain.sh").read_text()
+    assert [option for option in options(text) if not option.startswith(("--chdir", "--output"))] == [
+        "--job-name=digits-retrain",
+        "--nodes=2",
+        "--ntasks-per-node=8",
+        "--gpus-per-node=4",
+        "--cpus-per-task=3",
+        "--partition=gpu",
+        "--account=me",
+        "--open-mode=append",
+        "--signal=B:USR1@120",
+        "--requeue",
+        "--constraint=h100",
+    ]
+    assert "mpirun -n 16 " in text
+    assert "imp retrain --run runs/digits --per-gpu 2 &" in text
+
+
+def test_replicates_are_the_tasks_of_an_array(work, typed):
+    assert typed("train", "--replicate", "2", "--replicate", "5") is None
 
     text = (work / "runs/digits/slurm/train.sh").read_text()
     assert "--array=2,5" in options(text)
     assert "imp train --run runs/digits --replicate $SLURM_ARRAY_TASK_ID &" in text
 
 
-def test_rounds_are_shared_like_pairs(work):
-    imp("slurm", "rounds", "--levels", "3", "--array", "4", cwd=work)
+def test_rounds_are_shared_like_pairs(work, typed):
+    assert typed("rounds", "--levels", "3", "--array", "4") is None
 
     text = (work / "runs/digits/slurm/rounds.sh").read_text()
     assert "--array=1-4" in options(text)
-    assert "imp rounds --run runs/digits --levels 3 --part $SLURM_ARRAY_TASK_ID/4 &" in text
+    assert "imp rounds --run runs/digits --rounds 3 --part $SLURM_ARRAY_TASK_ID/4 &" in text
 
 
 @pytest.mark.parametrize(
-    ("stage", "option"), [("train", "--nodes"), ("train", "--array"), ("retrain", "--levels"), ("rounds", "--quantiles")]
+    ("stage", "option"), [("train", "--nodes"), ("train", "--array"), ("retrain", "--rounds"), ("rounds", "--quantiles")]
 )
-def test_an_option_of_another_stage_is_refused(work, stage, option):
-    refused(imp("slurm", stage, option, "2", cwd=work, check=False), f"{option} does not go with {stage}", "imp slurm --help")
+def test_an_option_of_another_stage_is_refused(work, typed, stage, option):
+    assert f"{option} cannot be used with {stage} (see `" in typed(stage, option, "2")
     assert not list(work.glob("runs/digits/slurm"))
 
 
@@ -265,17 +304,17 @@ def test_slurm_trains_the_grid_with_the_bytes_of_one_process(cluster, retrained,
 
 
 def test_a_job_that_is_told_to_stop_saves_what_it_has_is_queued_again_and_ends_with_the_same_bytes(cluster, retrained, work):
-    imp("slurm", "retrain", "--time", "0:10:00", cwd=work)
+    imp_here("slurm", "retrain", "--time", "0:10:00", cwd=work)
     (work / "slow_imp").write_text(f"#!{sys.executable}{SLOWLY}")
     (work / "slow_imp").chmod(0o755)
     script = work / "runs/digits/slurm/retrain.sh"
     script.write_text(script.read_text().replace(str(IMP), str(work / "slow_imp")))
     job = slurms("sbatch", "--parsable", str(script), environment=cluster).strip()
-    wait_for(lambda: any(work.glob("runs/digits/replicate-1/retrain/*/*/metrics.jsonl")))
+    wait_for(lambda: any(work.glob("runs/digits/replicate-1/oneshot/*/*/metrics.jsonl")))
 
     slurms("scancel", "--batch", "--signal=USR1", job, environment=cluster)
 
     wait_for(lambda: "PENDING" in slurms("squeue", "-h", "-o", "%T", "-j", job, environment=cluster), 30)
-    assert any(work.glob("runs/digits/replicate-1/retrain/*/*/checkpoint.h5"))
+    assert any(work.glob("runs/digits/replicate-1/oneshot/*/*/checkpoint.h5"))
     wait_for(lambda: not slurms("squeue", "-h", environment=cluster))
     assert contents(work / "runs") == contents(retrained / "runs")

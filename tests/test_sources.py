@@ -347,28 +347,20 @@ def test_a_real_set_is_read_with_its_counts_and_class_names(name):
 
 
 @pytest.mark.usefixtures("tfds_folder")
-@pytest.mark.parametrize(("name", "nearest"), [("cifar1", "cifar10"), ("tiny_pet", "tiny_pets"), ("mnits", "mnist")])
-def test_an_unknown_set_of_tfds_is_refused_with_the_nearest_names(name, nearest):
-    with pytest.raises(InputError) as refusal:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cifar1", r"did you mean .*\bcifar10\b"),
+        ("tiny_pet", r"did you mean .*\btiny_pets\b"),
+        ("mnits", r"did you mean .*\bmnist\b"),
+        ("qqqqqqqq", "see `tfds.list_builders"),
+        *((name, "") for name in ("not a name!", "mnist/nothing", "mnist:9.9.9", "tiny_pets:2.0.0")),
+    ],
+)
+def test_a_set_that_tfds_does_not_have_is_refused_in_one_line_with_the_nearest_names(name, words):
+    with pytest.raises(InputError, match=rf"TensorFlow Datasets has no (set )?{name!r}: .*{words}") as refusal:
         sources.open_source(f"tfds:{name}")
 
-    assert repr(name) in str(refusal.value)
-    assert nearest in str(refusal.value).split("did you mean")[1].replace(",", " ").replace("?", " ").split()
-
-
-@pytest.mark.usefixtures("tfds_folder")
-def test_an_unknown_set_that_is_near_to_none_is_refused_all_the_same():
-    with pytest.raises(InputError, match="no set 'qqqqqqqq'"):
-        sources.open_source("tfds:qqqqqqqq")
-
-
-@pytest.mark.usefixtures("tfds_folder")
-@pytest.mark.parametrize("name", ["not a name!", "mnist/nothing", "mnist:9.9.9", "tiny_pets:2.0.0"])
-def test_a_name_that_tfds_cannot_make_sense_of_is_refused_in_one_line(name):
-    with pytest.raises(InputError) as refusal:
-        sources.open_source(f"tfds:{name}")
-
-    assert repr(name) in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 

@@ -1,26 +1,19 @@
 """Status: what of a run is done, under way, failed or missing, and how long the rest takes."""
 
 import dataclasses
-from fractions import Fraction
 
 import handmade
 import pytest
+from handmade import place_of, planned, write_mask
+from helpers import kept
 
-from data_prep import files, records
-from lottery import locks, recipe
-from lottery.identity import place
-from lottery.jobs import Chain, Job, Round
-from lottery.run import Run
-from lottery.stages.status import status
+from data_prep import records
+from lottery.results.status import status
+from lottery.rundir import locks
+from lottery.rundir.records import Timing
+from lottery.rundir.run import Run
 
-RECIPE = recipe.resolve(
-    {
-        "replicates": 2,
-        "train": {"epochs": 20, "snapshots": "0,10it,1ep"},
-        "thresholds": {"quantiles": "80,90"},
-        "retrain": {"rewind": "0,1ep", "controls": []},
-    }
-)
+RECIPE = planned("80,90", "0,1ep", replicates=2)
 
 
 @pytest.fixture
@@ -36,24 +29,20 @@ def run(tmp_path, monkeypatch):
 
 
 def ticket(run, replicate, quantile, step=0):
-    return run.network(Job(replicate, Fraction(quantile), step, "ticket"))
+    return place_of(run, replicate, "oneshot", f"q{quantile}", step, "ticket")
 
 
 def write(network, status, epochs=20, seconds=40.0, **more):
-    result = {"folder": place(network.folder), "status": status, "epochs": epochs, "timing": {"seconds": seconds}, **more}
-    files.write_json(network.result, result)
+    handmade.write(network, 0.9, status, epochs=epochs, timing=Timing(seconds=seconds), **more)
 
 
 def trained(run, replicate, **more):
-    write(run.replicate(replicate).dense, "done", steps_per_epoch=45, **more)
+    write(run.replicate(replicate).dense, "done", **more)
 
 
 def mask(run, replicate, *quantiles):
-    made = run.replicate(replicate)
-    made.masks.mkdir(parents=True)
     for quantile in quantiles:
-        made.mask(Fraction(quantile)).touch()
-    files.write_json(made.thresholds, {"quantiles": [{"quantile": quantile} for quantile in quantiles]})
+        write_mask(run.replicate(replicate), "oneshot", f"q{quantile}", {"a": kept(10, 1)})
 
 
 def counts(run):
@@ -82,7 +71,7 @@ def test_records_that_lie_elsewhere_are_found_by_the_recipe(run, monkeypatch, tm
 
 
 def test_before_anything_is_made_all_of_the_recipe_is_missing(run):
-    assert counts(run) == {"records": (1, 0, 0, 0), "train": (0, 0, 0, 2), "thresholds": (0, 0, 0, 4), "retrain": (0, 0, 0, 8)}
+    assert counts(run) == {"records": (1, 0, 0, 0), "train": (0, 0, 0, 2), "thresholds": (0, 0, 0, 4), "oneshot": (0, 0, 0, 8)}
     assert [line.seconds_left for line in status(run)] == [None] * 4
 
 
@@ -92,7 +81,7 @@ def test_what_is_done_is_counted(run):
     write(ticket(run, 1, 80), "done")
     write(ticket(run, 1, 80, 45), "done", epochs=19)
 
-    assert counts(run) == {"records": (1, 0, 0, 0), "train": (1, 0, 0, 1), "thresholds": (2, 0, 0, 2), "retrain": (2, 0, 0, 6)}
+    assert counts(run) == {"records": (1, 0, 0, 0), "train": (1, 0, 0, 1), "thresholds": (2, 0, 0, 2), "oneshot": (2, 0, 0, 6)}
 
 
 def test_masks_beyond_the_recipe_are_wanted_of_every_replicate(run):
@@ -101,13 +90,13 @@ def test_masks_beyond_the_recipe_are_wanted_of_every_replicate(run):
 
     assert counts(run)["thresholds"] == (4, 0, 0, 2)
     (line,) = [line for line in status(run) if line.stage == "thresholds"]
-    assert line.details == ["replicate-2 has no mask q90, q95 yet"]
-    assert sum(counts(run)["retrain"]) == 2 * 3 * 2
+    assert line.details == ["replicate-2 has no mask oneshot q90, oneshot q95 yet"]
+    assert sum(counts(run)["oneshot"]) == 2 * 3 * 2
 
 
 def test_a_mask_that_was_removed_is_missing(run):
     mask(run, 1, 80, 90)
-    run.replicate(1).mask(Fraction(80)).unlink()
+    (run.replicate(1).mask_folder("oneshot") / "q80.h5").unlink()
 
     assert counts(run)["thresholds"] == (1, 0, 0, 3)
 
@@ -116,12 +105,12 @@ def test_what_failed_or_diverged_is_named_with_its_reason(run):
     write(ticket(run, 1, 80), "failed", reason="Traceback ...\nKeyError: 'fc'")
     write(ticket(run, 2, 90, 45), "diverged", reason="the loss is not finite at step 50")
 
-    found = line(run, "retrain")
+    found = line(run, "oneshot")
 
     assert (found.failed, found.missing) == (2, 6)
     assert sorted(found.details) == [
-        "replicate-1 q80-step-000000 ticket: failed, KeyError: 'fc'",
-        "replicate-2 q90-step-000045 ticket: diverged, the loss is not finite at step 50",
+        "replicate-1 oneshot q80-step-000000 ticket: failed, KeyError: 'fc'",
+        "replicate-2 oneshot q90-step-000045 ticket: diverged, the loss is not finite at step 50",
     ]
 
 
@@ -143,7 +132,7 @@ def test_the_time_left_follows_from_the_speed_of_what_is_done(run):
     write(ticket(run, 2, 80), "diverged", epochs=20, seconds=0.1, reason="not finite")  # never again
 
     assert line(run, "train").seconds_left == pytest.approx(20 * 3)
-    assert line(run, "retrain").seconds_left == pytest.approx((2 * 20 + 4 * 19) * 3)
+    assert line(run, "oneshot").seconds_left == pytest.approx((2 * 20 + 4 * 19) * 3)
 
 
 def test_when_all_is_done_no_time_is_left(run):
@@ -153,45 +142,41 @@ def test_when_all_is_done_no_time_is_left(run):
     assert line(run, "train").seconds_left is None
 
 
-def with_rounds(run, pruning=("rounds",), **table):
+def with_rounds(run, quantiles="", **table):
     """The same run with rounds in its recipe: two of `weights` from 0 in each of two replicates, unless told otherwise."""
-    settings = {"levels": 2, "controls": [], **table}
-    return Run(run.folder, recipe.resolve({**RECIPE.model_dump(), "pruning": list(pruning), "rounds": settings}))
+    return Run(run.folder, planned(quantiles, "0,1ep", replicates=2, rounds={"rounds": 2, "rewind": "0", **table}))
 
 
-def in_round(run, replicate, level, variant="ticket"):
-    return run.network(Round(Chain(replicate, "weights", 0), level, variant))
+def in_round(run, replicate, number, variant="ticket"):
+    return place_of(run, replicate, "weights", f"round-{number:02d}", 0, variant, chain=0)
 
 
-def test_where_the_recipe_prunes_in_rounds_their_networks_are_counted_and_one_shot_ones_only_where_there_are_masks(run):
-    rounds = with_rounds(run, controls=["reinit"], control_levels="2")
+def test_where_the_recipe_prunes_in_rounds_their_networks_are_counted_and_no_masks(run):
+    rounds = with_rounds(run, controls=["reinit"], controls_at="2")
     write(in_round(rounds, 1, 1), "done")
     write(in_round(rounds, 1, 2), "diverged", reason="the loss is not finite at step 50")
 
-    assert counts(rounds) == {"records": (1, 0, 0, 0), "train": (0, 0, 0, 2), "rounds": (1, 0, 1, 4)}
-    found = line(rounds, "rounds")
-    assert found.details == ["replicate-1 weights-step-000000 round 02 ticket: diverged, the loss is not finite at step 50"]
+    assert counts(rounds) == {"records": (1, 0, 0, 0), "train": (0, 0, 0, 2), "weights": (1, 0, 1, 4)}
+    found = line(rounds, "weights")
+    assert found.details == ["replicate-1 weights round-02-step-000000 ticket: diverged, the loss is not finite at step 50"]
     assert found.seconds_left == pytest.approx(4 * 20 * 2)
 
-    mask(rounds, 1, 80)
-    assert counts(rounds)["thresholds"] == (1, 0, 0, 3)
-    assert sum(counts(rounds)["retrain"]) == 2 * 1 * 2
+
+def test_a_recipe_of_several_families_has_a_line_for_each(run):
+    both = with_rounds(run, "80")
+
+    assert [line.stage for line in status(both)] == ["records", "train", "thresholds", "oneshot", "weights"]
+    assert counts(both)["weights"] == (0, 0, 0, 4)
 
 
-def test_a_recipe_of_both_has_a_line_for_each(run):
-    both = with_rounds(run, ("oneshot", "rounds"))
+def test_rounds_beyond_those_of_the_recipe_are_counted_as_far_as_they_were_begun(run):
+    rounds = with_rounds(run, rounds=1)
+    write(in_round(rounds, 1, 1), "done")
+    write(in_round(rounds, 1, 2), "failed", reason="no disk")
+    in_round(rounds, 1, 2, "reinit").folder.mkdir()
 
-    assert [line.stage for line in status(both)] == ["records", "train", "thresholds", "retrain", "rounds"]
-    assert counts(both)["rounds"] == (0, 0, 0, 4)
-
-
-def test_rounds_that_the_recipe_does_not_have_are_counted_as_far_as_they_were_begun(run):
-    write(in_round(run, 1, 1), "done")
-    write(in_round(run, 1, 2), "failed", reason="no disk")
-    in_round(run, 1, 2, "reinit").folder.mkdir()
-
-    assert counts(run)["rounds"] == (1, 0, 1, 1)
-    assert line(run, "rounds").details == ["replicate-1/rounds/weights-step-000000/02/ticket: failed, no disk"]
+    assert counts(rounds)["weights"] == (1, 0, 1, 2)
+    assert line(rounds, "weights").details == ["replicate-1/weights/round-02-step-000000/ticket: failed, no disk"]
 
 
 def test_a_round_under_way_is_named_with_its_step(run):
@@ -199,9 +184,9 @@ def test_a_round_under_way_is_named_with_its_step(run):
     network = in_round(rounds, 2, 1)
     with locks.writing(network.folder):
         locks.note(network.folder, "step 45 of 900")
-        (told,) = line(rounds, "rounds").details
+        (told,) = line(rounds, "weights").details
 
-    assert told.startswith("replicate-2 weights-step-000000 round 01 ticket: step 45 of 900, process ")
+    assert told.startswith("replicate-2 weights round-01-step-000000 ticket: step 45 of 900, process ")
 
 
 def test_a_replicate_that_was_added_is_counted_with_what_it_has(run):
@@ -211,40 +196,33 @@ def test_a_replicate_that_was_added_is_counted_with_what_it_has(run):
     write(ticket(run, 3, 80), "done")
     write(ticket(run, 3, 80, 45), "failed", reason="no disk")
 
-    assert counts(run) == {"records": (1, 0, 0, 0), "train": (1, 0, 0, 2), "thresholds": (3, 0, 0, 2), "retrain": (1, 0, 1, 8)}
-    assert line(run, "retrain").details == ["replicate-3/retrain/q80-step-000045/ticket: failed, no disk"]
+    assert counts(run) == {"records": (1, 0, 0, 0), "train": (1, 0, 0, 2), "thresholds": (3, 0, 0, 2), "oneshot": (1, 0, 1, 8)}
+    assert line(run, "oneshot").details == ["replicate-3/oneshot/q80-step-000045/ticket: failed, no disk"]
 
 
 def test_a_pair_beyond_the_grids_is_counted_once_it_is_begun(run):
     write(ticket(run, 1, 80, 10), "done", epochs=19.8)
 
-    assert counts(run)["retrain"] == (1, 0, 0, 8)
+    assert counts(run)["oneshot"] == (1, 0, 0, 8)
 
 
 def test_the_time_left_of_a_recipe_in_steps_is_that_of_its_steps(run):
-    steps = Run(
-        run.folder,
-        recipe.resolve(
-            {
-                **RECIPE.model_dump(),
-                "train": {"steps": 90, "snapshots": "0", "warmup": "0"},
-                "retrain": {"rewind": "0", "controls": []},
-            }
-        ),
-    )
+    train = RECIPE.train.model_copy(update={"epochs": 1, "steps": 90, "snapshots": "0", "warmup": "0"})
+    recipe = planned("80", "0").model_copy(update={"train": train})
+    steps = Run(run.folder, recipe.model_copy(update={"replicates": 2}))
     trained(steps, 1, epochs=2, seconds=8.0)
 
     assert line(steps, "train").seconds_left == pytest.approx(8)
 
 
 def test_once_a_headline_is_known_its_controls_are_waited_for(run):
-    made = Run(run.folder, handmade.planned("", rounds={"levels": 2, "rewind": "1ep", "controls": ["reinit"]}))
+    made = Run(run.folder, planned("", rounds={"rounds": 2, "rewind": "1ep", "controls": ["reinit"]}))
     handmade.dense(made, 0.90, 0.91, 0.92)
     handmade.in_rounds(made, "weights", 1, 0.01)
-    assert counts(made)["rounds"] == (3, 0, 0, 3)
+    assert counts(made)["weights"] == (3, 0, 0, 3)
 
     handmade.in_rounds(made, "weights", 2, -0.05)
-    assert counts(made)["rounds"] == (6, 0, 0, 3)
+    assert counts(made)["weights"] == (6, 0, 0, 3)
 
     handmade.in_rounds(made, "weights", 1, -0.05, "reinit")
-    assert counts(made)["rounds"] == (9, 0, 0, 0)
+    assert counts(made)["weights"] == (9, 0, 0, 0)

@@ -1,5 +1,6 @@
 """HDF5 files: what goes in comes out, and a file that was altered or cut is refused by name."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from data_prep.errors import InputError
-from lottery import store
+from lottery.rundir import store
 
 DTYPES = st.sampled_from(["<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1"])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3)
@@ -19,17 +20,23 @@ ARRAYS = st.dictionaries(
     st.sampled_from(["fc/kernel", "fc/bias", "bn/gamma", "sgd/fc/kernel_momentum", "iterations"]), hnp.arrays(DTYPES, SHAPES)
 )
 
+MASKS = st.dictionaries(
+    st.sampled_from(["a/kernel", "b/kernel", "c/d/kernel"]),
+    hnp.arrays(bool, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)),
+    min_size=1,
+)
+
 # A state with every kind of content, built from nothing but constants so that another process can build it too.
 BUILD = """
 import numpy as np
-from lottery import store
+from lottery.rundir import store
 
 ramp = np.arange(72, dtype=np.float32).reshape(3, 3, 2, 4)
 STATE = store.State(
     step=7,
     weights={"conv/kernel": np.sin(ramp), "fc/bias": np.array([0.0, -0.0, 1.5], np.float32)},
     statistics={"bn/moving_mean": np.linspace(0, 1, 5)},
-    slots={"iterations": np.array(7, np.int64), "flags": np.array([True, False]), "m/conv/kernel": ramp.astype(np.float16)},
+    optimizer={"iterations": np.array(7, np.int64), "flags": np.array([True, False]), "m/conv/kernel": ramp.astype(np.float16)},
 )
 """
 _built: dict = {}
@@ -49,14 +56,14 @@ def identical(one, other):
 
 def same_state(one, other):
     return one.step == other.step and all(
-        identical(getattr(one, group), getattr(other, group)) for group in ("weights", "statistics", "slots")
+        identical(getattr(one, group), getattr(other, group)) for group in ("weights", "statistics", "optimizer")
     )
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(step=st.integers(0, 2**40), weights=ARRAYS, statistics=ARRAYS, slots=ARRAYS)
-def test_a_state_of_any_shapes_and_dtypes_comes_back_as_it_was_saved(tmp_path, step, weights, statistics, slots):
-    state = store.State(step, weights, statistics, slots)
+@given(step=st.integers(0, 2**40), weights=ARRAYS, statistics=ARRAYS, optimizer=ARRAYS)
+def test_a_state_of_any_shapes_and_dtypes_comes_back_as_it_was_saved(tmp_path, step, weights, statistics, optimizer):
+    state = store.State(step, weights, statistics, optimizer)
 
     store.save_state(tmp_path / "state.h5", state)
 
@@ -74,9 +81,9 @@ def test_attributes_come_back_as_plain_python_values(tmp_path):
 
 
 def test_a_scalar_comes_back_as_an_array_of_no_dimensions(tmp_path):
-    store.save(tmp_path / "file.h5", {"slots": {"iterations": np.array(7, np.int64)}}, {})
+    store.save(tmp_path / "file.h5", {"optimizer": {"iterations": np.array(7, np.int64)}}, {})
 
-    loaded = store.load(tmp_path / "file.h5")[0]["slots"]["iterations"]
+    loaded = store.load(tmp_path / "file.h5")[0]["optimizer"]["iterations"]
 
     assert isinstance(loaded, np.ndarray)
     assert loaded.shape == ()
@@ -94,39 +101,39 @@ def test_only_the_groups_that_are_asked_for_are_read(tmp_path):
     store.save_state(tmp_path / "state.h5", STATE)
     whole, attributes = store.load(tmp_path / "state.h5")
 
-    for only in (["weights"], ("slots", "statistics"), [], ["nothing"]):
+    for only in (["weights"], ("optimizer", "statistics"), [], ["nothing"]):
         found, also = store.load(tmp_path / "state.h5", only)
         assert list(found) == [name for name in whole if name in only]
         assert all(identical(found[name], whole[name]) for name in found)
         assert also == attributes
 
 
-def test_a_state_can_be_read_without_its_slots(tmp_path):
+def test_a_state_can_be_read_without_its_optimizer_state(tmp_path):
     store.save_state(tmp_path / "state.h5", STATE)
 
-    found = store.load_state(tmp_path / "state.h5", slots=False)
+    found = store.load_state(tmp_path / "state.h5", optimizer=False)
 
-    assert found.slots == {}
-    assert same_state(store.State(found.step, found.weights, found.statistics, STATE.slots), STATE)
+    assert found.optimizer == {}
+    assert same_state(store.State(found.step, found.weights, found.statistics, STATE.optimizer), STATE)
 
 
-def test_a_state_without_statistics_or_slots_has_none(tmp_path):
+def test_a_state_without_statistics_or_optimizer_state_has_none(tmp_path):
     store.save_state(tmp_path / "state.h5", store.State(3, {"a": np.ones(2)}, {}, {}))
 
-    for slots in (True, False):
-        found = store.load_state(tmp_path / "state.h5", slots)
-        assert (found.step, list(found.weights), found.statistics, found.slots) == (3, ["a"], {}, {})
+    for optimizer in (True, False):
+        found = store.load_state(tmp_path / "state.h5", optimizer)
+        assert (found.step, list(found.weights), found.statistics, found.optimizer) == (3, ["a"], {}, {})
 
 
 def test_damage_to_what_is_not_asked_for_is_refused_all_the_same(tmp_path):
     path = tmp_path / "state.h5"
     store.save_state(path, STATE)
     content = bytearray(path.read_bytes())
-    content[content.index(STATE.slots["m/conv/kernel"].tobytes()) + 5] ^= 1
+    content[content.index(STATE.optimizer["m/conv/kernel"].tobytes()) + 5] ^= 1
     path.write_bytes(content)
 
     with pytest.raises(InputError, match=r"state\.h5 is damaged"):
-        store.load_state(path, slots=False)
+        store.load_state(path, optimizer=False)
 
 
 @pytest.mark.parametrize("only", [None, ["weights"]])
@@ -320,3 +327,31 @@ def test_an_interrupted_write_leaves_no_temporary_file_behind(tmp_path):
 def run_python(source, folder, expected=""):
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(source)], cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(mask=st.one_of(st.just({}), MASKS))
+def test_a_mask_of_any_shape_comes_back_as_it_was_packed(tmp_path, mask):
+    store.save_mask(tmp_path / "q90.h5", mask, {"quantile": "90", "step": 0})
+
+    loaded = store.load_mask(tmp_path / "q90.h5")
+
+    assert identical(loaded, mask)
+    assert all(kept.dtype == bool and kept.shape == mask[path].shape for path, kept in loaded.items())
+
+
+def test_masks_are_stored_one_bit_a_weight_first_weight_highest(tmp_path):
+    mask = {"a/kernel": np.array([[1, 0, 0, 0, 0], [0, 0, 1, 1, 1]], bool), "b/kernel": np.array([0, 1], bool)}
+
+    store.save_mask(tmp_path / "q90.h5", mask, {})
+
+    stored = store.load(tmp_path / "q90.h5")[0]["mask"]
+    assert stored["bits"].tolist() == [0b10000001, 0b11000000, 0b01000000]
+    assert json.loads(stored["layout"].item()) == {"a/kernel": [2, 5], "b/kernel": [2]}
+
+
+def test_a_file_that_holds_no_mask_is_refused_by_name(tmp_path):
+    store.save(tmp_path / "q90.h5", {"bits": {"a/kernel": np.zeros(1, np.uint8)}}, {})
+
+    with pytest.raises(InputError, match=r"q90.h5 holds no mask: remove it"):
+        store.load_mask(tmp_path / "q90.h5")

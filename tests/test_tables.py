@@ -2,7 +2,7 @@
 
 import pytest
 
-from lottery.tables import print_table
+from lottery.results.tables import print_table
 
 
 @pytest.mark.parametrize("columns", ["20", "80", "200"])

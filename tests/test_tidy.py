@@ -1,22 +1,21 @@
 """The rows behind the report's charts."""
 
-import math
 import shutil
 
 import numpy as np
 import pytest
-from handmade import all_replicates, dense, in_rounds, planned, relist, ticket
-from helpers import changed
+from handmade import all_replicates, amend, dense, in_rounds, planned, ticket, write_mask
+from helpers import kept
 
-from data_prep import files
-from lottery import journal, masks, recipe, store
-from lottery.results import grouping, listing, tidy
-from lottery.run import Run, open_run
+from lottery.pruning import masks
+from lottery.results import frame, grouping, tidy
+from lottery.rundir import journal, store
+from lottery.rundir.run import Run, open_run
 
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run(tmp_path / "run", planned("60,90", rounds={"levels": 2, "rewind": "1ep", "methods": ["lr"]}))
+    made = Run(tmp_path / "run", planned("60,90", rounds={"rounds": 2, "rewind": "1ep", "methods": ["lr"]}))
     dense(made, 0.90, 0.91, 0.92)
     return made
 
@@ -26,15 +25,20 @@ def real(retrained):
     return open_run(retrained / "runs" / "digits")
 
 
+def findings(run):
+    rows = frame.rows(run)
+    return tidy.Findings(run, rows, grouping.groups(run, rows))
+
+
 def test_accuracies_have_a_row_for_each_group_with_a_result(run):
     all_replicates(run, "60", 0.01)
     ticket(run, 1, "90", status="diverged")
 
-    dense_row, row = tidy.accuracies(grouping.groups(listing.rows(run), 0.002))
+    dense_row, row = findings(run).accuracies
 
     assert dense_row["network"] == "dense"
     assert dense_row["difference"] is None
-    assert (row["network"], row["mask"], row["rewind"], row["series"]) == ("ticket", "q60", "1ep", "rewound to 1ep")
+    assert (row["network"], row["mask"], row["rewind"], row["series"]) == ("ticket", "q60", "1ep", "oneshot, rewound to 1ep")
     assert (row["density"], row["runs"], row["verdict"]) == (pytest.approx(0.4), 3, "matching")
     assert [row[key] for key in ("sd_low", "validation", "sd_high", "difference")] == pytest.approx([0.91, 0.92, 0.93, 0.01])
 
@@ -44,62 +48,68 @@ def test_a_ticket_without_its_dense_network_has_no_difference(tmp_path):
     dense(made, 0.90)
     ticket(made, 2, "60", 0.9)
 
-    rows = tidy.accuracies(grouping.groups(listing.rows(made), 0.002))
+    rows = findings(made).accuracies
 
     assert [row["difference"] for row in rows] == [None, None]
-    assert not any(isinstance(value, float) and math.isnan(value) for row in rows for value in row.values())
+    assert not any(value != value for row in rows for value in row.values())  # no NaN
 
 
 def test_layers_count_what_each_mask_keeps(real):
-    rows = tidy.layers(real, 0.001)
+    rows = findings(real).layers
 
     replicate = real.replicate(1)
     assert {(row["masks"], row["mask"]) for row in rows} == {("oneshot", "q50"), ("oneshot", "q90")}
     for row in rows:
-        kept = masks.load(replicate.mask(int(row["mask"][1:])))[f"{row['layer']}/kernel"]
-        assert (row["weights"], row["kept"]) == (kept.size, np.count_nonzero(kept))
-        assert row["share"] == pytest.approx(kept.mean())
+        mask = store.load_mask(replicate.mask_folder("oneshot") / f"{row['mask']}.h5")[f"{row['layer']}/kernel"]
+        assert (row["weights"], row["kept"]) == (mask.size, np.count_nonzero(mask))
+        assert row["share"] == pytest.approx(mask.mean())
         assert not row["collapsed"]
-    assert all(row["collapsed"] for row in tidy.layers(real, 1.0))
+    strict = real.recipe.model_copy(update={"pruning": real.recipe.pruning.model_copy(update={"collapse": 1.0})})
+    assert all(row["collapsed"] for row in findings(Run(real.folder, strict)).layers)
 
 
-def test_of_a_mask_of_all_variables_only_what_is_pruned_is_shown(real, tmp_path):
-    run = Run(shutil.copytree(real.folder, tmp_path / "run"), recipe.resolve({"thresholds": {"scope": "all"}}))
-    replicate = run.replicate(1)
-    mask = masks.load(replicate.mask(50)) | {"bn/moving_mean": np.zeros(4, bool)}
-    replicate.mask(50).unlink()
-    masks.save(replicate.mask(50), mask, {})
-    relist(replicate, replicate.mask(50))
+def test_masks_of_rounds_are_told_apart_by_their_rewind_points(tmp_path):
+    made = Run(tmp_path / "run", planned("60", replicates=1, rounds={"rounds": 1, "rewind": "0,1ep"}))
+    dense(made, 0.9)
+    write_mask(made.replicate(1), "oneshot", "q60", {"fc1/kernel": kept(10, 1, 2, 3, 4)})
+    for step in (0, 45):
+        write_mask(made.replicate(1), "weights", "round-01", {"fc1/kernel": kept(10, *range(8))}, rewind_step=step)
 
-    rows = tidy.layers(run, 0.001)
+    rows = findings(made).layers
 
-    assert "bn/moving_mean" not in {row["layer"] for row in rows}
+    assert [(row["masks"], row["mask"], row["share"]) for row in rows] == [
+        ("oneshot", "q60", 0.4),
+        ("weights from 0", "round-01", 0.8),
+        ("weights from 1ep", "round-01", 0.8),
+    ]
 
 
-def test_layerwise_thresholds_are_no_lines_of_a_common_histogram(real, tmp_path):
+def test_layerwise_thresholds_and_those_of_an_earlier_point_are_no_lines_of_a_common_histogram(real, tmp_path):
     run = Run(shutil.copytree(real.folder, tmp_path / "run"), real.recipe)
-    path = run.replicate(1).thresholds
-    changed(path, quantiles=[{**row, "threshold": None} for row in files.read_json(path)["quantiles"]])
+    folder = run.replicate(1).mask_folder("oneshot")
+    amend(folder / "q50.json", threshold=None)
+    amend(folder / "q90.json", step=17)
 
-    bars, cuts = tidy.magnitudes(run)
+    found = findings(run)
 
-    assert cuts == []
-    assert bars
+    assert found.thresholds == []
+    assert found.magnitudes
 
 
 def test_a_run_without_one_shot_masks_has_its_histogram_too(real, tmp_path):
     run = Run(shutil.copytree(real.folder, tmp_path / "run"), real.recipe)
-    run.replicate(1).thresholds.unlink()
+    shutil.rmtree(run.replicate(1).mask_folder("oneshot"))
 
-    assert tidy.magnitudes(run) == (tidy.magnitudes(real)[0], [])
+    assert findings(run).magnitudes == findings(real).magnitudes
+    assert findings(run).thresholds == []
 
 
 def test_magnitudes_count_every_weight_that_is_not_zero(real):
-    bars, cuts = tidy.magnitudes(real)
+    bars, cuts = findings(real).magnitudes, findings(real).thresholds
 
     replicate = real.replicate(1)
     state = store.load_state(replicate.snapshot(51))
-    prunable = masks.prunable(state, real.recipe.thresholds.scope, real.recipe.thresholds.exclude)
+    prunable = masks.prunable(state, real.recipe.pruning.scope, real.recipe.pruning.exclude)
     assert sum(row["weights"] for row in bars) == sum(np.count_nonzero(array) for array in prunable.values())
     assert [row["log10_to"] for row in bars[:-1]] == [row["log10_from"] for row in bars[1:]]
     assert [row["mask"] for row in cuts] == ["q50", "q90"]
@@ -107,24 +117,24 @@ def test_magnitudes_count_every_weight_that_is_not_zero(real):
 
 
 def test_courses_follow_each_network_from_its_rewind_point(real):
-    rows = tidy.courses(real, listing.rows(real))
+    rows = findings(real).courses
 
     ticket = [row for row in rows if (row["network"], row["mask"], row["rewind"]) == ("ticket", "q90", "1ep")]
     assert [row["step"] for row in ticket] == [34, 51]
-    written = journal.read(real.replicate(1).folder / "retrain/q90-step-000017/ticket/metrics.jsonl")
+    written = journal.read(real.replicate(1).folder / "oneshot/q90-step-000017/ticket/metrics.jsonl")
     assert [row["test_accuracy"] for row in ticket] == [row["test_accuracy"] for row in written]
 
 
 def test_courses_are_means_over_replicates_where_all_were_looked_at(run):
     all_replicates(run, "60", 0.0)
     for number in (1, 2, 3):
-        path = run.replicate(number).folder / "retrain/q60-step-000045/ticket/metrics.jsonl"
+        path = run.replicate(number).folder / "oneshot/q60-step-000045/ticket/metrics.jsonl"
         seal = ""
         for step in range(1, 1000, number):
             accuracy = dict.fromkeys(("train_accuracy", "validation_accuracy", "test_accuracy"), number / 10)
             seal = journal.append(path, {"step": step, "epoch": step / 45, **accuracy}, seal)
 
-    rows = [row for row in tidy.courses(run, listing.rows(run)) if row["network"] == "ticket"]
+    rows = [row for row in findings(run).courses if row["network"] == "ticket"]
 
     assert len(rows) == tidy.POINTS
     assert {row["step"] % 6 for row in rows} == {1}
@@ -135,15 +145,14 @@ def test_courses_are_means_over_replicates_where_all_were_looked_at(run):
 def test_costs_are_summed_by_kind(run):
     all_replicates(run, "60", 0.0)
     in_rounds(run, "lr", 1, 0.0)
-    for row in (rows := listing.rows(run)):
-        row["devices"] = 2
+    rows = frame.rows(run).assign(devices=2)
 
-    costs = tidy.costs(rows)
+    costs = frame.dicts(tidy.costs(rows))
 
-    assert [(row["network"], row["method"], row["networks"]) for row in costs] == [
+    assert [(row["network"], row["family"], row["networks"]) for row in costs] == [
         ("dense", "", 3),
-        ("ticket", "lr", 3),
         ("ticket", "oneshot", 3),
+        ("ticket", "lr", 3),
     ]
     assert costs[0]["device_hours"] == pytest.approx(3 * 12 * 2 / 3600)
     assert costs[0]["epochs"] == pytest.approx(60)

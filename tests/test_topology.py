@@ -6,11 +6,12 @@ from math import prod
 import numpy as np
 import pytest
 
-from lottery import invariants, masks, networks
-from lottery.connectivity import Topology, effective, met
 from lottery.engine import models
 from lottery.engine.models.topology import topology
-from lottery.recipe import Model
+from lottery.experiment import networks
+from lottery.experiment.recipe import Model
+from lottery.pruning import invariants, masks
+from lottery.pruning.connectivity import Topology, effective, met
 
 keras = pytest.importorskip("keras")
 pytestmark = pytest.mark.usefixtures("tensorflow")  # set up before a test here starts it

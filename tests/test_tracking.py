@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from lottery import recipe, tracking
+from lottery import tracking
+from lottery.experiment import reading
+from lottery.experiment.recipe import Recipe
+from lottery.rundir.records import Figures, Result, Timing
 
 ROW = {"step": 45, "epoch": 1.0, "train_loss": 0.5, "timing": {"seconds": 3.0}}
-RESULT = {"status": "done", "final": {"validation_accuracy": 0.9}}
+FIGURES = {"train_loss": 0.1, "validation_loss": 0.3, "validation_accuracy": 0.9, "test_loss": 0.4, "test_accuracy": 0.8}
+RESULT = Result(
+    status="done", replicate=1, steps_per_epoch=45, epochs=2, final=Figures(step=90, **FIGURES), timing=Timing(seconds=1)
+)
 
 
 class FakeRun:
@@ -76,7 +82,7 @@ def place(monkeypatch, tmp_path):
 
 
 def tracker(mode="offline", folder=Path("runs/digits"), rows=()):
-    resolved = recipe.resolve({"track": {"wandb": mode, "project": "mine"}})
+    resolved = reading.resolve({"track": {"wandb": mode, "project": "mine"}})
     return tracking.track(resolved, folder, folder / "replicate-1" / "train", {"variant": "dense", "replicate": 1}, rows)
 
 
@@ -96,7 +102,7 @@ def test_off_does_nothing_and_does_not_even_load_wandb(monkeypatch, capfd):
 
 
 def test_off_is_the_default(fake):
-    mirror(tracking.track(recipe.Recipe(), Path("run"), Path("run/replicate-1/train"), {}))
+    mirror(tracking.track(Recipe(), Path("run"), Path("run/replicate-1/train"), {}))
 
     assert fake.asked == []
 
@@ -110,7 +116,7 @@ def test_figures_go_to_a_run_named_after_the_network(fake):
     assert options["config"]["track"] == {"wandb": "offline", "project": "mine"}
     assert options["config"]["network"] == {"variant": "dense", "replicate": 1}
     assert fake.run.logged == [(45, {"epoch": 1.0, "train_loss": 0.5}), (90, {"epoch": 1.0, "train_loss": 0.5})]
-    assert fake.run.summary == {"status": "done", "validation_accuracy": 0.9}
+    assert fake.run.summary == {"status": "done", **FIGURES}
     assert fake.run.finished == [0]
 
 
@@ -157,7 +163,7 @@ def test_networks_have_runs_of_their_own_and_an_agent_has_named_its_run(fake, mo
     other = Path("runs/digits/replicate-2/train")
     other.mkdir(parents=True)
     mirror(tracker("online"))
-    resolved = recipe.resolve({}, ["track.wandb=online"])
+    resolved = reading.resolve({}, ["track.wandb=online"])
     mirror(tracking.track(resolved, Path("runs/digits"), other, {}))
     monkeypatch.setenv("WANDB_RUN_ID", "abc")
     mirror(tracker("online"))
@@ -167,7 +173,7 @@ def test_networks_have_runs_of_their_own_and_an_agent_has_named_its_run(fake, mo
 
 
 def test_a_network_that_diverged_ends_its_run_as_failed(fake):
-    tracker("online").finish({"status": "diverged", "step": 12})
+    tracker("online").finish(RESULT.model_copy(update={"status": "diverged", "final": None}))
     tracking.wait()
 
     assert fake.asked[0]["mode"] == "online"
@@ -288,7 +294,7 @@ def test_the_report_is_an_artifact_in_the_group_of_the_run(fake, kept, tmp_path)
     (folder / "report" / "index.html").touch()
 
     for _ in range(2):
-        tracking.publish(recipe.resolve({}, ["track.wandb=online"]), folder, folder / "report")
+        tracking.publish(reading.resolve({}, ["track.wandb=online"]), folder, folder / "report")
         tracking.wait()
 
     artifact, again = kept
@@ -300,7 +306,7 @@ def test_the_report_is_an_artifact_in_the_group_of_the_run(fake, kept, tmp_path)
 
 
 def test_without_mirroring_no_report_is_published(fake, kept):
-    tracking.publish(recipe.Recipe(), Path("runs/digits"), Path("runs/digits/report"))
+    tracking.publish(Recipe(), Path("runs/digits"), Path("runs/digits/report"))
 
     assert fake.asked == kept == []
 
@@ -309,7 +315,7 @@ def test_a_report_that_cannot_be_published_is_told_and_not_fatal(fake, capfd):
     fake.run = ConnectionError("no route to host")
 
     Path("runs/digits/report").mkdir()
-    tracking.publish(recipe.resolve({}, ["track.wandb=online"]), Path("runs/digits"), Path("runs/digits/report"))
+    tracking.publish(reading.resolve({}, ["track.wandb=online"]), Path("runs/digits"), Path("runs/digits/report"))
     tracking.wait()
 
     assert capfd.readouterr().err == "wandb mirrors nothing (no route to host); metrics.jsonl has everything\n"
@@ -338,16 +344,19 @@ def listener():
 def test_offline_mode_of_the_real_wandb_writes_to_the_run_directory_and_calls_nobody(tmp_path):
     source = f"""
 from pathlib import Path
-from lottery import recipe, tracking
+from lottery import tracking
+from lottery.experiment import reading
+from lottery.experiment.recipe import Recipe
+from lottery.rundir.records import Figures, Result, Timing
 
 folder = Path("run")
-offline = recipe.resolve({{}}, ["track.wandb=offline"])
+offline = reading.resolve({{}}, ["track.wandb=offline"])
 for rows in ([], [{ROW!r}]):
     tracked = tracking.track(offline, folder, folder / "replicate-1" / "train", {{"density": 0.125}}, rows)
     tracked.log({{**{ROW!r}, "step": 90, "train_loss": 0.25}})
     tracked.finish({RESULT!r})
     tracking.wait()
-tracking.publish(recipe.resolve({{}}, ["track.wandb=offline"]), folder, folder / "report")
+tracking.publish(reading.resolve({{}}, ["track.wandb=offline"]), folder, folder / "report")
 tracking.wait()
 """
     (tmp_path / "run" / "report").mkdir(parents=True)
@@ -381,11 +390,14 @@ def test_a_dead_server_does_not_keep_a_process_from_ending(tmp_path):
     source = f"""
 import time
 from pathlib import Path
-from lottery import recipe, tracking
+from lottery import tracking
+from lottery.experiment import reading
+from lottery.experiment.recipe import Recipe
+from lottery.rundir.records import Figures, Result, Timing
 
 tracking.INIT_SECONDS = 3
 began = time.monotonic()
-tracked = tracking.track(recipe.resolve({{}}, ["track.wandb=online"]), Path("run"), Path("run/replicate-1/train"), {{}})
+tracked = tracking.track(reading.resolve({{}}, ["track.wandb=online"]), Path("run"), Path("run/replicate-1/train"), {{}})
 tracked.log({ROW!r})
 tracked.finish({RESULT!r})
 print(time.monotonic() - began < 1)

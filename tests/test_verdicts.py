@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lottery import verdicts
+from lottery.results import verdicts
 
 DELTA = 0.002
 

@@ -5,63 +5,91 @@ import shutil
 
 import numpy as np
 import pytest
-from handmade import ORIGINS, write_table
-from helpers import empty, flip, imp, tiny_set
+from helpers import empty, flip, imp, imp_here, tiny_set
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import identity, journal, masks, recipe, store
-from lottery.jobs import Chain, Job, Round
+from lottery.experiment import graph, reading
+from lottery.experiment.graph import Mask, Steps, Ticket, masks_of
 from lottery.progress import Reporter
-from lottery.run import Run
-from lottery.stages import verify as verifying
-from lottery.stages.verify import verify
+from lottery.pruning.densities import Density, Kept
+from lottery.pruning.state import State
+from lottery.results import verify as verifying
+from lottery.results.verify import verify
+from lottery.rundir import identity, journal, records, store
+from lottery.rundir.lineage import seals
+from lottery.rundir.records import MaskRecord, Result, Scores
+from lottery.rundir.run import Run
 
 LAST = 12
 WEIGHTS = {"fc1/kernel": np.arange(30, dtype=np.float32)}
+ORIGINS = {"records": "0" * 64, "network": "f" * 64}
+RECIPE = {
+    "shot": {"quantiles": "50,97.5", "controls": ["reinit"], "controls_at": "97.5"},
+    "chained": {"rounds": 3, "controls": []},
+}
 
 
 @pytest.fixture
 def run(tmp_path):
     """A finished run of made-up networks: two masks, a ticket of each and a control of the second."""
-    made = Run(tmp_path / "run", recipe.resolve({"replicates": 1}))
+    made = Run(tmp_path / "run", reading.resolve({"families": RECIPE}))
     made.adopt()
     replicate = made.replicate(1)
     snapshots = [replicate.snapshot(step) for step in (0, 6, LAST)]
     for path in snapshots:
-        store.save_state(path, store.State(LAST, WEIGHTS, {}, {}))
-    finish(made, replicate.dense, snapshots, [])
-    kept = [replicate.mask(made_of(quantile)) for quantile in (50, 97.5)]
-    for level, path in enumerate(kept):
-        masks.save(path, {"fc1/kernel": WEIGHTS["fc1/kernel"] > level}, {})
-    claim(made, replicate.masks, "thresholds")
-    write_table(replicate, replicate.thresholds, kept, snapshots[-1:], quantiles=[{"quantile": 50}, {"quantile": 97.5}])
-    for mask, quantile, variant in ((kept[0], 50, "ticket"), (kept[1], 97.5, "ticket"), (kept[1], 97.5, "reinit")):
-        end(made, made.network(Job(1, made_of(quantile), 6, variant)), [mask, snapshots[1]])
+        store.save_state(path, State(LAST, WEIGHTS, {}, {}))
+    finish(made, replicate.dense, snapshots, ORIGINS)
+    found = tickets(made, "shot")
+    for mask in masks_of(found):
+        cut(made, mask, snapshots[-1:])
+    for one in found:
+        end(made, one, [made.mask(one.mask).mask, snapshots[1]])
     return made
 
 
-def made_of(quantile):
-    return recipe.resolve({"thresholds": {"quantiles": str(quantile)}}).quantiles()[0]
+def tickets(run, family):
+    return graph.tickets(1, family, run.recipe.families[family], Steps(LAST, (6,), LAST))
 
 
-def claim(run, folder, stage):
-    with identity.claimed(folder, run.recipe, stage, ORIGINS):
+def claim(run, folder, output, family):
+    with identity.claimed(folder, run.recipe, output, ORIGINS, family):
         pass
 
 
-def finish(run, network, outputs, made_from, stage="train"):
+def cut(run, mask: Mask, made_from, table=True):
+    """A mask, and what it prunes."""
+    made = run.mask(mask)
+    claim(run, made.folder, "mask", mask.family)
+    store.save_mask(made.mask, {"fc1/kernel": WEIGHTS["fc1/kernel"] >= mask.rate / 10 + mask.round}, {})
+    if table:
+        chain = {"outputs": seals(run.replicate(1).folder, [made.mask]), "made_from": seals(run.replicate(1).folder, made_from)}
+        place = {"replicate": 1, "family": mask.family, "mask": mask.label, "round": mask.round, "rewind_step": mask.rewind}
+        kept = Kept(Density(0.5, 0.5, 0.5, None), {}, None)
+        scores = Scores(count=30, min=0, max=29, mean=14.5)
+        others = {"step": LAST, "scores": scores, "threshold": None, "pruned": 0, "remaining": 30, "layers": {}, "kept": kept}
+        records.write(made.table, MaskRecord(**chain, **place, rate=float(mask.rate), **others))
+
+
+def finish(run, network, outputs, made_from, status="done", **more):
     """Write what a training leaves beside the weights that are there already."""
-    claim(run, network.folder, stage)
+    claim(run, network.folder, "ticket" if more else "dense", more.get("family", ""))
+    network.metrics.unlink(missing_ok=True)
     seal = ""
     for step in (6, LAST):
         seal = journal.append(network.metrics, {"step": step}, seal)
-    write_table(run.replicate(1), network.result, outputs, made_from, status="done", step=LAST, timing={"journal": seal})
+    made = {"status": status, "replicate": 1, "steps_per_epoch": 6, "epochs": 2.0, "step": LAST, **more}
+    chain = {"outputs": seals(run.replicate(1).folder, outputs), "made_from": made_from}
+    records.write(network.result, Result.model_validate({**made, **chain, "timing": {"journal": seal}}))
 
 
-def end(run, network, made_from, stage="retrain"):
-    store.save_state(network.final, store.State(LAST, WEIGHTS, {}, {}))
-    finish(run, network, [network.final], made_from, stage)
+def end(run, ticket: Ticket, made_from, status="done"):
+    network = run.network(ticket)
+    if status == "done":
+        store.save_state(network.final, State(LAST, WEIGHTS, {}, {}))
+    outputs = [network.final] if status == "done" else []
+    facts = {"family": ticket.family, "variant": ticket.variant, "mask": ticket.mask.label}
+    finish(run, network, outputs, ORIGINS | seals(run.replicate(1).folder, made_from), status, **facts)
 
 
 def problems(run):
@@ -78,12 +106,15 @@ def everything(folder):
     return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in [folder, *folder.rglob("*")]}
 
 
-def cut(path):
+def cut_off(path):
     path.write_bytes(path.read_bytes()[:-3])
 
 
 def binary(path):
     path.write_bytes(b"\xff\x00\xfe")
+
+
+COUNT = 25
 
 
 def test_a_good_run_has_every_file_checked_and_no_problem(run):
@@ -92,13 +123,13 @@ def test_a_good_run_has_every_file_checked_and_no_problem(run):
     assert not problems(run)
     checked = {check.path for check in found}
     assert checked == {str(path) for path in run.folder.rglob("*") if path.is_file() and path.suffix != ".txt"}
-    assert len(found) == 2 + 3 + 3 + 3 + 1 + 3 * 4
+    assert len(found) == COUNT == 2 + (3 + 3) + (1 + 2 * 2) + 3 * 4
 
 
-TICKET = "replicate-1/retrain/q50-step-000006/ticket"
+SHOT, ROUND = "replicate-1/shot", "replicate-1/chained/masks/round-01-step-000006"
+TICKET, CHAINED = f"{SHOT}/q50-step-000006/ticket", "replicate-1/chained/round-01-step-000006/ticket"
 RESULTS = [
-    f"replicate-1/retrain/{name}/result.json"
-    for name in ("q50-step-000006/ticket", "q97.5-step-000006/reinit", "q97.5-step-000006/ticket")
+    f"{SHOT}/{name}/result.json" for name in ("q50-step-000006/ticket", "q97.5-step-000000/reinit", "q97.5-step-000006/ticket")
 ]
 
 
@@ -106,17 +137,17 @@ RESULTS = [
     ("name", "damage", "words"),
     [
         ("replicate-1/train/snapshots/step-000006.h5", flip, "is damaged"),
-        ("replicate-1/train/snapshots/step-000012.h5", cut, "is damaged"),
-        ("replicate-1/masks/q97.5.h5", flip, "is damaged"),
-        ("replicate-1/masks/q50.h5", empty, "is damaged"),
+        ("replicate-1/train/snapshots/step-000012.h5", cut_off, "is damaged"),
+        (f"{SHOT}/masks/q97.5.h5", flip, "is damaged"),
+        (f"{SHOT}/masks/q50.h5", empty, "is damaged"),
         (f"{TICKET}/final.h5", flip, "is damaged"),
-        (f"{TICKET}/metrics.jsonl", cut, "lacks rows"),
+        (f"{TICKET}/metrics.jsonl", cut_off, "lacks rows"),
         (f"{TICKET}/metrics.jsonl", binary, "metrics.jsonl"),
-        (f"{TICKET}/result.json", cut, "is damaged"),
+        (f"{TICKET}/result.json", cut_off, "is damaged"),
         ("replicate-1/train/result.json", empty, "is damaged"),
-        ("replicate-1/thresholds.json", cut, "is damaged"),
-        ("replicate-1/thresholds.json", binary, "is damaged"),
-        ("environment.json", cut, "is damaged"),
+        (f"{SHOT}/masks/q50.json", cut_off, "is damaged"),
+        (f"{SHOT}/masks/q50.json", binary, "is damaged"),
+        ("environment.json", cut_off, "is damaged"),
         ("recipe.toml", binary, "is damaged"),
     ],
 )
@@ -140,11 +171,11 @@ def test_a_recipe_that_says_what_cannot_be_is_named(run):
 @pytest.mark.parametrize(
     ("name", "promised_by"),
     [
-        ("replicate-1/masks/q97.5.h5", "thresholds.json"),
+        (f"{SHOT}/masks/q97.5.h5", "masks/q97.5.json"),
         ("replicate-1/train/snapshots/step-000012.h5", "train/result.json"),
         (f"{TICKET}/final.h5", "ticket/result.json"),
         (f"{TICKET}/metrics.jsonl", "ticket/result.json"),
-        ("replicate-1/retrain/q97.5-step-000006/reinit/final.h5", "reinit/result.json"),
+        (f"{SHOT}/q97.5-step-000000/reinit/final.h5", "reinit/result.json"),
     ],
 )
 def test_a_missing_file_is_named_with_the_one_that_promised_it(run, name, promised_by):
@@ -157,43 +188,33 @@ def test_a_missing_file_is_named_with_the_one_that_promised_it(run, name, promis
     assert promised_by in found[name]
 
 
-ROUND = "replicate-1/rounds/weights-step-000006/01"
-
-
 @pytest.fixture
 def pruned(run):
     """The same run with a round of pruning and its ticket, a second round that is only cut, and a third that is begun."""
-    replicate, chain = run.replicate(1), Chain(1, "weights", 6)
-    made_from = [replicate.snapshot(LAST)]
-    for level in (1, 2, 3):
-        there = replicate.level(chain, level)
-        claim(run, there.folder, "rounds")
-        masks.save(there.mask, {"fc1/kernel": np.arange(30) >= level}, {})
-        if level < 3:
-            write_table(replicate, there.table, [there.mask], made_from, level=level)
-        if level == 1:
-            ticket = replicate.network(Round(chain, 1, "ticket"))
-            end(run, ticket, [there.mask, replicate.snapshot(6)], "rounds")
-            made_from = [ticket.final, there.mask]
+    replicate = run.replicate(1)
+    first, second, third = tickets(run, "chained")
+    cut(run, first.mask, [replicate.snapshot(LAST)])
+    end(run, first, [run.mask(first.mask).mask, replicate.snapshot(6)])
+    cut(run, second.mask, [run.network(first).final, run.mask(first.mask).mask])
+    cut(run, third.mask, [], table=False)
     return run
 
 
 def test_rounds_are_checked_file_by_file(pruned):
-    before = 24
-
     found = verify(pruned.folder, Reporter(quiet=True))
 
     assert not problems(pruned)
-    assert len(found) == before + 3 + 4 + 3 + 2
+    assert len(found) == COUNT + (1 + 2 + 2 + 1) + 4
 
 
 @pytest.mark.parametrize(
     ("name", "promised_by"),
     [
-        (f"{ROUND}/mask.h5", f"{ROUND}/round.json"),
-        (f"{ROUND}/ticket/final.h5", "ticket/result.json"),
-        (f"{ROUND}/ticket/metrics.jsonl", "ticket/result.json"),
-        ("replicate-1/rounds/weights-step-000006/02/mask.h5", "02/round.json"),
+        (f"{ROUND}.h5", f"{ROUND}.json"),
+        (f"{CHAINED}/final.h5", "ticket/result.json"),
+        (f"{CHAINED}/metrics.jsonl", "ticket/result.json"),
+        ("replicate-1/chained/masks/round-02-step-000006.h5", "round-02-step-000006.json"),
+        ("replicate-1/chained/masks/made_with.json", "round-01-step-000006.json"),
     ],
 )
 def test_a_missing_file_of_a_round_is_named_with_the_one_that_promised_it(pruned, name, promised_by):
@@ -206,50 +227,53 @@ def test_a_missing_file_of_a_round_is_named_with_the_one_that_promised_it(pruned
     assert promised_by in found[name]
 
 
-@pytest.mark.parametrize("name", ["mask.h5", "round.json", "ticket/final.h5"])
+@pytest.mark.parametrize("name", [f"{ROUND}.h5", f"{ROUND}.json", f"{CHAINED}/final.h5"])
 def test_a_damaged_file_of_a_round_is_named(pruned, name):
-    cut(pruned.folder / ROUND / name)
+    cut_off(pruned.folder / name)
 
-    assert list(problems(pruned)) == [f"{ROUND}/{name}"]
+    assert list(problems(pruned)) == [name]
 
 
 def test_a_round_that_is_being_cut_lacks_nothing(pruned):
-    (pruned.folder / "replicate-1/rounds/weights-step-000006/03/mask.h5").unlink()
+    (pruned.folder / "replicate-1/chained/masks/round-03-step-000006.h5").unlink()
 
     assert not problems(pruned)
 
 
 def test_every_problem_is_told_and_not_only_the_first(run):
-    names = ["replicate-1/masks/q50.h5", f"{TICKET}/final.h5", f"{TICKET}/result.json"]
+    names = [f"{SHOT}/masks/q50.h5", f"{TICKET}/final.h5", f"{TICKET}/result.json"]
     for name in names:
-        cut(run.folder / name)
-    (run.folder / "replicate-1/masks/q97.5.h5").unlink()
+        cut_off(run.folder / name)
+    (run.folder / f"{SHOT}/masks/q97.5.h5").unlink()
 
-    assert sorted(problems(run)) == sorted([*names, "replicate-1/masks/q97.5.h5"])
+    assert sorted(problems(run)) == sorted([*names, f"{SHOT}/masks/q97.5.h5"])
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", '"text"', "3", "{}", "null"])
-@pytest.mark.parametrize("name", ["replicate-1/thresholds.json", "replicate-1/train/result.json", f"{TICKET}/result.json"])
+@pytest.mark.parametrize("name", [f"{SHOT}/masks/q50.json", "replicate-1/train/result.json", f"{TICKET}/result.json"])
 def test_json_that_says_something_else_breaks_nothing(run, name, content):
     (run.folder / name).write_text(content)
 
     verify(run.folder, Reporter(quiet=True))
 
 
-@pytest.mark.parametrize("content", [{}, {"quantiles": 5}, {"status": "done"}], ids=str)
+@pytest.mark.parametrize("content", [{}, {"mask": 5}, {"format": 2, "status": "done"}], ids=str)
 @pytest.mark.parametrize(
     ("name", "made_from_it"),
     [
-        ("replicate-1/train/result.json", ["replicate-1/thresholds.json", *RESULTS]),
-        ("replicate-1/thresholds.json", RESULTS),
+        ("replicate-1/train/result.json", [f"{SHOT}/masks/q50.json", f"{SHOT}/masks/q97.5.json", *RESULTS]),
+        (f"{SHOT}/masks/q50.json", RESULTS[:1]),
         (f"{TICKET}/result.json", []),
     ],
 )
 def test_json_that_does_not_say_what_it_should_is_named_and_the_others_are_checked(run, name, made_from_it, content):
-    files.write_json(run.folder / name, content)
-    cut(run.folder / f"{TICKET}/final.h5")
+    place = identity.own_place(run.folder / name)
+    files.write_json(run.folder / name, {"folder": place, **content})
+    cut_off(run.folder / f"{TICKET}/final.h5")
 
-    assert sorted(problems(run)) == sorted([name, *made_from_it, f"{TICKET}/final.h5"])
+    assert sorted(problems(run)) == sorted([name, f"{TICKET}/final.h5"])
+    files.write_json(run.folder / name, content)
+    assert name in problems(run)
 
 
 def test_folders_that_are_links_are_checked_and_none_that_leads_back_or_elsewhere(run, tmp_path):
@@ -259,9 +283,9 @@ def test_folders_that_are_links_are_checked_and_none_that_leads_back_or_elsewher
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets/broken.json").write_text("{")
     (run.folder / "data").symlink_to(tmp_path / "datasets")
-    cut(tmp_path / "scratch/masks/q50.h5")
+    cut_off(tmp_path / "scratch/shot/masks/q50.h5")
 
-    assert list(problems(run)) == ["replicate-1/masks/q50.h5"]
+    assert list(problems(run)) == [f"{SHOT}/masks/q50.h5"]
 
 
 def test_a_file_that_goes_while_others_are_checked_is_no_damage(run):
@@ -276,25 +300,25 @@ def test_a_file_that_goes_while_others_are_checked_is_no_damage(run):
 
 
 def test_a_run_that_is_under_way_lacks_nothing(run):
-    for name in ("replicate-1/train/result.json", "replicate-1/train/snapshots/step-000012.h5", "replicate-1/thresholds.json"):
+    for name in ("replicate-1/train/result.json", "replicate-1/train/snapshots/step-000012.h5", f"{SHOT}/masks/q50.json"):
         (run.folder / name).unlink()
-    shutil.rmtree(run.folder / "replicate-1/retrain")
+    shutil.rmtree(run.folder / SHOT)
     (run.folder / "replicate-1/train/.checkpoint.h5.123.tmp").write_bytes(b"half")
 
     assert not problems(run)
 
 
 def test_what_diverged_has_no_weights_to_miss(run):
-    network = run.network(Job(1, made_of(50), 6, "ticket"))
-    network.final.unlink()
-    made_from = [run.replicate(1).mask(made_of(50)), run.replicate(1).snapshot(6)]
-    write_table(run.replicate(1), network.result, [], made_from, status="diverged", step=7)
+    ticket = tickets(run, "shot")[1]
+    assert str(ticket) == "replicate-1 shot q50-step-000006 ticket"
+    run.network(ticket).final.unlink()
+    end(run, ticket, [run.mask(ticket.mask).mask, run.replicate(1).snapshot(6)], "diverged")
 
     assert not problems(run)
 
 
 def test_nothing_is_written(run):
-    cut(run.folder / "replicate-1/masks/q50.h5")
+    cut_off(run.folder / f"{SHOT}/masks/q50.h5")
     before = everything(run.folder)
 
     problems(run)
@@ -302,29 +326,28 @@ def test_nothing_is_written(run):
     assert everything(run.folder) == before
 
 
-def test_verifying_the_smoke_run_finds_nothing_wrong(smoke):
-    folder, _ = smoke
-    before = everything(folder)
+def test_verifying_a_run_that_was_trained_finds_nothing_wrong(retrained):
+    before = everything(retrained)
 
-    for path in ("runs/latest", "runs/smoke", "data/digits-32"):
-        assert imp("verify", path, cwd=folder).stdout.endswith("files checked, 0 damaged\n")
+    for path in ("runs/latest", "runs/digits", "data/digits-8"):
+        assert imp_here("verify", path, cwd=retrained).stdout.endswith("files checked, 0 damaged\n")
 
-    assert everything(folder) == before
+    assert everything(retrained) == before
 
 
 def test_the_command_ends_with_1_when_something_is_damaged_and_names_it(run):
-    cut(run.folder / "replicate-1/masks/q50.h5")
+    cut_off(run.folder / f"{SHOT}/masks/q50.h5")
     before = everything(run.folder)
 
     done = imp("verify", str(run.folder), cwd=run.folder, check=False)
-    told = imp("verify", "--json", str(run.folder), cwd=run.folder, check=False)
+    told = imp_here("verify", "--json", str(run.folder), cwd=run.folder, check=False)
 
     assert done.returncode == told.returncode == 1
-    assert done.stdout.splitlines()[0].startswith(f"{run.folder}/replicate-1/masks/q50.h5 is damaged")
-    assert done.stdout.splitlines()[1:] == [f"{run.folder}: 24 files checked, 1 damaged"]
+    assert done.stdout.splitlines()[0].startswith(f"{run.folder}/{SHOT}/masks/q50.h5 is damaged")
+    assert done.stdout.splitlines()[1:] == [f"{run.folder}: {COUNT} files checked, 1 damaged"]
     rows = json.loads(told.stdout)
-    assert len(rows) == 24
-    assert [row["path"] for row in rows if row["problem"]] == [f"{run.folder}/replicate-1/masks/q50.h5"]
+    assert len(rows) == COUNT
+    assert [row["path"] for row in rows if row["problem"]] == [f"{run.folder}/{SHOT}/masks/q50.h5"]
     assert everything(run.folder) == before
 
 
@@ -337,7 +360,7 @@ def test_what_is_neither_records_nor_a_run_is_refused(tmp_path):
     for path in (tmp_path / "nowhere", tmp_path / "notes/a.h5"):
         with pytest.raises(InputError, match="is not a folder"):
             verify(path, Reporter(quiet=True))
-    assert imp("verify", "nowhere", cwd=tmp_path, check=False).returncode == 2
+    assert imp_here("verify", "nowhere", cwd=tmp_path, check=False).returncode == 2
 
 
 def test_records_are_checked_shard_by_shard(tmp_path):

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers import changed, empty, file_bytes, flip, imp, refused
+from helpers import changed, empty, file_bytes, flip, imp, imp_here, refused
 
 from data_prep import files
 
@@ -14,7 +14,7 @@ from data_prep import files
 def prepared(tmp_path_factory):
     """A folder with the digits in `set`."""
     folder = tmp_path_factory.mktemp("prepared")
-    imp("prepare", "digits", "--size", "8", "--out", "set", cwd=folder)
+    imp_here("prepare", "digits", "--size", "8", "--out", "set", cwd=folder)
     return folder
 
 
@@ -30,7 +30,7 @@ def test_good_records_are_verified(prepared):
     done = imp("verify", "set", cwd=prepared)
 
     assert (done.stdout, done.stderr) == ("set: 4 files checked, 0 damaged\n", "")
-    checks = json.loads(imp("verify", "set", "--json", cwd=prepared).stdout)
+    checks = json.loads(imp_here("verify", "set", "--json", cwd=prepared).stdout)
     assert [check["path"] for check in checks] == [
         f"set/{name}" for name in ("manifest.json", "train-00000.tfrecord", "validation-00000.tfrecord", "test-00000.tfrecord")
     ]
@@ -76,13 +76,13 @@ def misname(path):
 def test_each_damage_is_named(work, name, damage, words):
     damage(work / "set" / name)
 
-    done = imp("verify", "set", cwd=work, check=False)
+    done = imp_here("verify", "set", cwd=work, check=False)
 
     assert done.returncode == 1
     assert words in done.stdout
     assert done.stdout.count("\n") == 2
     assert done.stdout.endswith("checked, 1 damaged\n")
-    checks = json.loads(imp("verify", "set", "--json", cwd=work, check=False).stdout)
+    checks = json.loads(imp_here("verify", "set", "--json", cwd=work, check=False).stdout)
     assert [words in check["problem"] for check in checks if check["problem"]] == [True]
 
 
@@ -90,7 +90,7 @@ def test_every_damaged_file_is_named(work):
     for path in (work / "set").glob("*.tfrecord"):
         flip(path)
 
-    done = imp("verify", "set", cwd=work, check=False)
+    done = imp_here("verify", "set", cwd=work, check=False)
 
     assert done.returncode == 1
     assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == [
@@ -102,19 +102,19 @@ def test_every_damaged_file_is_named(work):
 def test_hashes_that_differ_are_told_of_every_shard(work):
     misname(work / "set/manifest.json")
 
-    assert imp("verify", "set", cwd=work, check=False).stdout.endswith("set: 4 files checked, 3 damaged\n")
+    assert imp_here("verify", "set", cwd=work, check=False).stdout.endswith("set: 4 files checked, 3 damaged\n")
 
 
 def test_the_remedy_for_a_damaged_shard_works(work, prepared):
     flip(work / "set/train-00000.tfrecord")
-    said = imp("verify", "set", cwd=work, check=False).stdout
+    said = imp_here("verify", "set", cwd=work, check=False).stdout
     assert "remove it and run `imp prepare --records set`" in said
 
     (work / "set/train-00000.tfrecord").unlink()
-    imp("prepare", "--records", "set", cwd=work)
+    imp_here("prepare", "--records", "set", cwd=work)
 
     assert file_bytes(work / "set") == file_bytes(prepared / "set")
-    imp("verify", "set", cwd=work)
+    imp_here("verify", "set", cwd=work)
 
 
 @pytest.mark.parametrize("path", ["nowhere", "file", "folder"])
@@ -122,4 +122,4 @@ def test_what_is_neither_records_nor_a_run_is_refused(tmp_path, path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
 
-    refused(imp("verify", path, cwd=tmp_path, check=False), path, "name")
+    refused(imp_here("verify", path, cwd=tmp_path, check=False), path, "name")

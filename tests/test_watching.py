@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lottery.commands import watching
-from lottery.plan import Plan
-from lottery.run import Run
-from lottery.stages.status import Standing
+from lottery.experiment.plan import Plan
+from lottery.results.status import Standing
+from lottery.rundir.run import Run
 
 
 def text(parts):
@@ -82,4 +82,4 @@ def test_it_goes_on_until_all_is_done(tmp_path, monkeypatch, capsys):
     watching.watch(run, 2.0)
 
     assert slept == [2.0] * 3
-    assert "retrain: 3 done" in capsys.readouterr().out
+    assert "oneshot: 3 done" in capsys.readouterr().out

@@ -6,11 +6,11 @@ import tensorflow as tf
 from tiny import CPUS, advance
 
 from lottery.engine import whitening
-from lottery.recipe import Model
+from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
-WHITENED = Model(name="resnet9", whitening=True)
+WHITENED = Model(name="resnet9", whitening=True, width=4)
 
 
 def correlated(count=40, size=16):
@@ -47,7 +47,7 @@ def test_a_drawn_network_whitens_the_images_it_is_fed(make_trainer):
 
     assert kernels[0].any()
     assert kernels[0].tobytes() == kernels[1].tobytes() == kernels[2].tobytes()
-    assert first.weights["prep_conv/kernel"].shape == (1, 1, 27, 64)
+    assert first.weights["prep_conv/kernel"].shape == (1, 1, 27, 4)
     assert first.weights["prep_conv/kernel"].tobytes() != other.weights["prep_conv/kernel"].tobytes()
     assert whitening.PATH not in first.weights
 

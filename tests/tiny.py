@@ -8,12 +8,13 @@ import keras
 import numpy as np
 from helpers import lenet, tiny_set
 
-from lottery import masks, store
 from lottery.engine import models
 from lottery.engine.layers import BatchNorm, SynchronisedBatchNorm
 from lottery.engine.loop import Trainer
 from lottery.engine.memory import MemoryFeed
-from lottery.recipe import Data, Model, Recipe, Train
+from lottery.experiment.recipe import Data, Model, Recipe, Train
+from lottery.pruning import masks
+from lottery.rundir import store
 
 CPUS = ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
 STEPS = 6  # an epoch of the tiny set

@@ -5,12 +5,13 @@ import lzma
 import weakref
 import zipfile
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.errors import InputError, first_line
-from data_prep.sources.source import Pictures, Source
+from data_prep.sources.source import Pictures, Source, Split
 
 # Each pair names the arrays of one split: ours, those of Keras's mnist.npz, and those of MedMNIST (Yang et al. 2023).
 TRAIN = (("images", "labels"), ("x_train", "y_train"), ("train_images", "train_labels"))
@@ -32,25 +33,6 @@ class Rows:
 
     def load(self) -> Pictures:
         return Pictures([f"{self.key}[{index}]" for index in self.indices], _array(self.file, self.key)[self.indices])
-
-
-@dataclasses.dataclass(frozen=True)
-class ArraySplit:
-    """One array of images and its labels."""
-
-    file: Path
-    key: str
-    images: np.ndarray
-    labels: np.ndarray
-    mixed = False
-
-    @property
-    def fingerprint(self) -> str:
-        stat = self.file.stat()
-        return f"{self.key} {stat.st_size} {stat.st_mtime_ns}"
-
-    def part(self, indices: np.ndarray) -> Rows:
-        return Rows(self.file, self.key, indices)
 
 
 def arrays_source(file: Path) -> Source:
@@ -101,7 +83,7 @@ def _array(file: Path, key: str) -> np.ndarray:
     return array
 
 
-def _split(file: Path, images_key: str, labels_key: str) -> ArraySplit:
+def _split(file: Path, images_key: str, labels_key: str) -> Split:
     images, labels = _array(file, images_key), _array(file, labels_key)
     if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3, 4)):
         raise InputError(
@@ -117,7 +99,10 @@ def _split(file: Path, images_key: str, labels_key: str) -> ArraySplit:
         )
     if labels.min() < 0 or labels.max() > np.iinfo(np.int32).max:
         raise InputError(f"{file}: {labels_key} goes from {labels.min()} to {labels.max()}: number the classes from 0")
-    return ArraySplit(file.resolve(), images_key, images, labels.reshape(-1).astype(np.int32))
+    stat = file.stat()
+    fingerprint = f"{images_key} {stat.st_size} {stat.st_mtime_ns}"
+    part = partial(Rows, file.resolve(), images_key)
+    return Split(labels.reshape(-1).astype(np.int32), fingerprint, part, mixed=False, held=images)
 
 
 def _classes(file: Path, keys: set[str], labels: np.ndarray) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.errors import InputError
-from data_prep.sources.source import Pictures, Source
+from data_prep.sources.source import Pictures, Source, Split
 
 TRAIN, HELD_OUT = "train", ("test", "val", "validation")
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
@@ -24,23 +24,6 @@ class Files:
 
     def load(self) -> Pictures:
         return Pictures(self.names, [self.root / name for name in self.names])
-
-
-@dataclasses.dataclass(frozen=True)
-class FolderSplit:
-    """The files of one split, sorted by class, then by name; `names` are relative to `root`."""
-
-    root: Path
-    names: Sequence[str]
-    labels: np.ndarray
-    mixed = False
-
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256("\n".join(self.names).encode("utf-8", "surrogateescape")).hexdigest()
-
-    def part(self, indices: np.ndarray) -> Files:
-        return Files(self.root, [self.names[index] for index in indices])
 
 
 def folder_source(root: Path) -> Source:
@@ -75,7 +58,8 @@ def _class_folders(folder: Path) -> list[str]:
     return found
 
 
-def _split(root: Path, folder: Path, present: Sequence[str], classes: Sequence[str]) -> FolderSplit:
+def _split(root: Path, folder: Path, present: Sequence[str], classes: Sequence[str]) -> Split:
+    """The files of one split, sorted by class, then by name relative to `root`."""
     names: list[str] = []
     labels: list[int] = []
     for name in present:
@@ -84,7 +68,14 @@ def _split(root: Path, folder: Path, present: Sequence[str], classes: Sequence[s
             raise InputError(f"the class {folder / name} has no image: add some, or remove that folder")
         names += [os.path.relpath(image, root) for image in images]
         labels += [classes.index(name)] * len(images)
-    return FolderSplit(root.resolve(), names, np.array(labels, np.int32))
+    fingerprint = hashlib.sha256("\n".join(names).encode("utf-8", "surrogateescape")).hexdigest()
+    place = root.resolve()
+    return Split(
+        np.array(labels, np.int32),
+        fingerprint,
+        lambda indices: Files(place, [names[index] for index in indices]),
+        mixed=False,
+    )
 
 
 def _images(folder: Path) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What a source is: labelled images of one or two splits, found but not yet read."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -28,23 +28,19 @@ class Part(Protocol):
     def load(self) -> Pictures: ...
 
 
-class Split(Protocol):
-    """One split: `labels` (int32, [n], -1 where there is none) and, by index, the images.
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split: `labels` (int32, [n], -1 where there is none) and `part`, which gives some images by their indices.
 
     `mixed` says that neighbours are unrelated already (they are not in a folder sorted by class). `fingerprint` changes
-    when images come or go.
+    when images come or go. `held` is in memory for as long as the split is in use.
     """
 
-    @property
-    def labels(self) -> np.ndarray: ...
-
-    @property
-    def mixed(self) -> bool: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def part(self, indices: np.ndarray) -> Part: ...
+    labels: np.ndarray
+    fingerprint: str
+    part: Callable[[np.ndarray], Part]
+    mixed: bool
+    held: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,13 +7,14 @@ import hashlib
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_prep.errors import InputError, first_line
-from data_prep.sources.source import Pictures, Source
+from data_prep.sources.source import Pictures, Source, Split
 
 HELD_OUT = ("test", "validation")
 BATCH = 256  # examples a read, because each read costs as much as many examples
@@ -41,25 +42,6 @@ class Examples:
         return Pictures([f"{self.split}[{index}]" for index in self.indices], encoded)
 
 
-@dataclasses.dataclass(frozen=True)
-class TfdsSplit:
-    """A split that TFDS has shuffled when it prepared the set."""
-
-    set: str
-    data_dir: Path | None
-    name: str
-    labels: np.ndarray
-    version: str
-    mixed = True
-
-    @property
-    def fingerprint(self) -> str:
-        return f"{self.version} {self.name} {hashlib.sha256(self.labels.tobytes()).hexdigest()}"
-
-    def part(self, indices: np.ndarray) -> Examples:
-        return Examples(self.set, self.data_dir, self.name, indices)
-
-
 def tfds_source(name: str, data_dir: Path | None = None) -> Source:
     """A set of TensorFlow Datasets with one image and one class label per example, read from `data_dir` (else TFDS's own
     folder, `TFDS_DATA_DIR`) and downloaded there when missing. Its test split, or else its validation split, is kept for
@@ -83,12 +65,13 @@ def tfds_source(name: str, data_dir: Path | None = None) -> Source:
     if "train" not in available:
         raise InputError(f"{name} of TensorFlow Datasets has no split `train`, only {', '.join(available)}: choose another set")
 
-    def split(part: str) -> TfdsSplit:
-        labels = np.fromiter(_read(builder, part, label), np.int32)
-        return TfdsSplit(name, data_dir, part, labels, builder.info.full_name)
+    def split(own: str) -> Split:
+        labels = np.fromiter(_read(builder, own, label), np.int32)
+        fingerprint = f"{builder.info.full_name} {own} {hashlib.sha256(labels.tobytes()).hexdigest()}"
+        return Split(labels, fingerprint, partial(Examples, name, data_dir, own), mixed=True)  # TFDS has shuffled it
 
-    held_out = (split(part) for part in HELD_OUT if part in available)
-    test = next((part for part in held_out if len(part.labels) and part.labels.min() >= 0), None)
+    held_out = (split(own) for own in HELD_OUT if own in available)
+    test = next((one for one in held_out if len(one.labels) and one.labels.min() >= 0), None)
     return Source(list(builder.info.features[label].names), split("train"), test)
 
 

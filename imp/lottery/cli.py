@@ -1,25 +1,53 @@
-"""The entry point of the command line: the commands in the order of `imp --help`, and what their endings mean."""
+"""The entry point of the command line: the commands in the order of `imp --help`, and their exit codes."""
 
 import signal
 import sys
 import traceback
+from typing import Any
 
 import typer
+import typer.core
 
-from lottery.bench.commands import app as bench
 from lottery.commands import cluster, examining, exploring, preparing, reading, stages, sweeping
 
 INTERRUPTED = 128 + signal.SIGINT
+WIDEST = 128  # columns of help
+
+
+class Commands(typer.core.TyperGroup):
+    """A group whose help has the whole sentence of each command, which Click would cut short."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.commands[name].help or "") for name in self.list_commands(ctx)])
+
+
+class Measurements(Commands):
+    """`imp bench`, whose commands load when they are asked for."""
+
+    @property  # type: ignore[override]
+    def commands(self) -> dict[str, Any]:
+        from lottery.bench import commands
+
+        return commands.by_name()
+
+    @commands.setter
+    def commands(self, known: dict[str, Any]) -> None:
+        """Typer sets those that it knows from the beginning: none."""
+
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Find lottery tickets: train, prune by magnitude, rewind, retrain, compare.",
+    rich_markup_mode=None,  # Rich takes longer to load than all the rest of --help
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
+    help="Find lottery tickets: train, prune, rewind, retrain, compare.",
 )
 app.command()(preparing.prepare)
 app.command()(preparing.verify)
+app.command()(reading.recipe)
 app.command()(stages.train)
 app.command()(stages.thresholds)
 app.command()(stages.retrain)
@@ -33,11 +61,11 @@ app.command(name="run")(stages.run_all)
 app.command()(examining.doctor)
 app.command()(sweeping.sweep)
 app.command()(cluster.slurm)
-app.add_typer(bench, name="bench")
+app.add_typer(typer.Typer(cls=Measurements, no_args_is_help=True, help="Measure this machine."), name="bench")
 
 
 def main() -> None:
-    """Run the command line: exit code 2 and one line for what the user can mend, 1 for what failed, 130 for Ctrl-C, 75 for
+    """Run the command line. Exit codes: 2, with one line, for what the user can fix; 1 for what failed; 130 for Ctrl-C; 75 for
     SIGTERM and SIGUSR1."""
     from data_prep.errors import Failed, Moved, one_line
     from lottery import preemption, tracking
@@ -70,7 +98,9 @@ def _usage(error: BaseException) -> str | None:
     context = getattr(error, "ctx", None)
     if not hasattr(error, "format_message"):
         return None
-    message = error.format_message().replace("\n", " ")
-    if not message:  # no command at all: the help has been printed
+    message = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":  # no command at all: the message is the help
+        print(message)
         sys.exit(2)
+    message = message.replace("\n", " ")
     return f"{message} (see `{context.command_path if context else 'imp'} --help`)"

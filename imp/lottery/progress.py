@@ -86,3 +86,8 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def count_of(count: int, noun: str) -> str:
+    """Such as `1 thread`, `2 threads`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -17,7 +17,8 @@ from data_prep import files
 from data_prep.errors import Moved
 
 if TYPE_CHECKING:
-    from lottery.recipe import Recipe
+    from lottery.experiment.recipe import Recipe
+    from lottery.rundir.records import Result
 
 ID = ".wandb-id"  # the file in a network's folder that says which W&B run is its own
 INIT_SECONDS = 20
@@ -28,47 +29,40 @@ _told: set[str] = set()
 
 
 class Tracker:
-    """Passes rows on to the W&B run that `start` begins, or nowhere. The first failure is told once and ends the mirroring of
-    this network."""
+    """Passes rows on to the W&B run that `start` begins, or nowhere: first those `known` from an earlier process that have not
+    arrived. The first failure is told once and ends the mirroring of this network."""
 
-    def __init__(self, start: Callable[[], Any] | None = None):
+    def __init__(self, start: Callable[[], Any] | None = None, known: Sequence[Mapping[str, Any]] = ()):
         self._calls: queue.SimpleQueue[Callable[[Any], None] | None] = queue.SimpleQueue()
         self._mirrors = start is not None
         if start:
-            _send(lambda: self._mirror(start))
+            rows = list(known)
+            _send(lambda: self._mirror(start, rows))
 
     def log(self, row: Mapping[str, Any]) -> None:
         self._later(lambda run: _log(run, row))
 
-    def repeat(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Log what an earlier process logged, as far as it did not arrive."""
-        known = list(rows)
-
-        def send_missing(run: Any) -> None:
-            for row in known:
-                if row["step"] >= run.step:
-                    _log(run, row)
-
-        self._later(send_missing)
-
-    def finish(self, result: dict[str, Any]) -> None:
-        self._later(lambda run: run.summary.update({"status": result["status"], **result.get("final", {})}))
-        self._later(lambda run: run.finish(exit_code=0 if result["status"] == "done" else 1))
+    def finish(self, result: "Result | None") -> None:
+        """The training has ended, or without a result was stopped."""
+        status = result.status if result else "stopped"
+        final = result.final.model_dump(exclude={"step"}, exclude_none=True) if result and result.final else {}
+        self._later(lambda run: run.summary.update({"status": status, **final}))
+        self._later(lambda run: run.finish(exit_code=0 if status == "done" else 1))
         self._later(None)
 
     def _later(self, call: Callable[[Any], None] | None) -> None:
         if self._mirrors:
             self._calls.put(call)
 
-    def _mirror(self, start: Callable[[], Any]) -> None:
+    def _mirror(self, start: Callable[[], Any], known: Sequence[Mapping[str, Any]]) -> None:
         try:
             run = start()
+            for row in known:
+                if row["step"] >= run.step:
+                    _log(run, row)
             while call := self._calls.get():
                 call(run)
-        except (
-            Exception,
-            Moved,
-        ) as error:  # no account, no network, no disk: no mirror ends a training, whatever breaks
+        except (Exception, Moved) as error:  # no account, no network, no disk: a mirror ends no training, whatever breaks
             self._mirrors = False
             _complain(error)
 
@@ -84,9 +78,7 @@ def track(
     network is (variant, density, ...), `rows` what is known of its training from before this process."""
     if recipe.track.wandb == "off":
         return Tracker()
-    tracker = Tracker(lambda: _start(recipe, folder, network, record))
-    tracker.repeat(rows)
-    return tracker
+    return Tracker(lambda: _start(recipe, folder, network, record), rows)
 
 
 def publish(recipe: "Recipe", folder: Path, report: Path) -> None:

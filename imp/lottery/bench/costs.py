@@ -1,130 +1,218 @@
-"""`imp bench precision` and `imp bench remat`: what a step costs in numbers of half the width, and with activations computed
-twice, each row in a process of its own."""
+"""`imp bench ladder`, `precision` and `remat`: what a training step takes of time and memory, in one way and another."""
 
 import statistics
-from typing import Any
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from data_prep.errors import Failed
-from lottery.bench import apart, measure
-from lottery.bench.apart import TooLarge
-from lottery.bench.sheet import Bars, Column, Sheet
-from lottery.engine import capacity
-from lottery.progress import Reporter
-from lottery.recipe import Recipe
+import typer
 
+from data_prep.errors import InputError
+from lottery.bench import timing
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, machine, measurement, with_training
+from lottery.bench.process import TooLarge
+from lottery.bench.sheet import Bars, Column, Rows, Sheet, duration, rate
+
+if TYPE_CHECKING:
+    from lottery.engine.loop import Trainer
+
+BASE = "baseline: float32, small batch, a call a step"
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 EPOCH_IMAGES = 50_000
-RUN_SECONDS, SMALL_RUN_SECONDS = 2.0, 0.1
+UPDATES = 20  # in a call, so that its start is little beside them
+LADDER_COLUMNS = (
+    Column("name", ""),
+    Column("batch", "batch"),
+    Column("memory_gb", "memory, GB", ".2f"),
+    Column("ms_per_step", "ms/step", ",.2f"),
+    *rate("images_per_s", "images/s"),
+    Column("share", "of the baseline", ".0%"),
+    Column("kept", "kept"),
+)
 COLUMNS = (
     Column("name", ""),
     Column("batch", "batch"),
-    Column("step_ms", "ms/step", ",.1f"),
-    Column("low", "fastest", ",.1f"),
-    Column("high", "slowest", ",.1f"),
+    *duration("step_ms", "ms/step", ",.1f"),
     Column("update_ms", "optimizer, ms", ",.2f"),
     Column("images_per_s", "images/s"),
     Column("epoch_s", "epoch, s", ",.1f"),
     Column("memory_gb", "memory, GB", ".2f"),
 )
-NOTES = (
-    f"epoch: {EPOCH_IMAGES:,} images; optimizer: its update alone, which is part of the step; memory: that of the process's "
-    "growth on CPUs, of the device's allocator on GPUs",
-)
+MEMORY = "memory: that of the process's growth on CPUs, of the device's allocator on GPUs"
 
 
-def bench_precision(recipe: Recipe, repeats: int, quick: bool, reporter: Reporter) -> tuple[Sheet, list[str]]:
-    """A row for each of `PRECISIONS`, and the names of those that could not be measured."""
-    bench = _Bench(repeats, quick, reporter)
-    with apart.calling(together=quick) as call:
-        for name in PRECISIONS:
-            bench.add(name, _with(recipe, precision=name), call)
-    return bench.sheet("precision", "Precision", recipe), bench.failed
+@measurement(repeats=7, network=MOBILENET)
+def ladder(
+    bench: Bench,
+    batch: Annotated[int, typer.Option(min=1, help="The batch before it is made larger.")] = 32,
+) -> Sheet:
+    """A plain training, made faster by one thing after another, in the order that pays."""
+    recipe = bench.recipe()
+    larger = recipe.train.batch
+    if batch > larger:
+        raise InputError(f"--batch {batch} is to be the smaller one, but the recipe has train.batch {larger}")
+    plain = recipe.model_copy(update={"data": recipe.data.model_copy(update={"crop": 0, "flip": False})})
+    images = max(bench.pick(None, 12_800, 1_280), 2 * larger)
+    rows: Rows = []
+    below: dict[str, Any] = {}
+    for name, change in rungs(batch, larger, "mixed_float16" if machine()["gpus"] else "mixed_bfloat16").items():
+        rung = {**below, **change}
+        below = below or rung
+        with bench.row(name):
+            train = {key: value for key, value in rung.items() if key != "feed"}
+            walls, _, memory = _measured(bench, with_training(plain, **STILL, **train), images, feed=rung["feed"])
+            rates = timing.spread("images_per_s", [rung["batch"] / wall for wall in walls])
+            kept = all(rates["images_per_s"] > row["images_per_s"] for row in rows if row["kept"])
+            step = {"memory_gb": memory, "ms_per_step": 1000 * statistics.median(walls)}
+            rows.append({"name": name, **rung, **step, **rates, "kept": kept})
+            below = rung if kept else below
+    baseline = next((row["images_per_s"] for row in rows if row["name"] == BASE), None)
+    for row in rows:
+        row["share"] = baseline and row["images_per_s"] / baseline
+    return bench.sheet(
+        f"From a plain training to ours: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}",
+        LADDER_COLUMNS,
+        rows,
+        Bars("name", "images_per_s", "images a second", "low", "high"),
+        "each row has all that the rows above it have that were kept, which are those that made it faster; no augmentation; "
+        + MEMORY,
+        f"{bench.apart}; {recipe.train.threads} intra-op threads",
+    )
 
 
-def bench_remat(
-    recipe: Recipe, largest: int, memory_gb: float, repeats: int, quick: bool, reporter: Reporter
-) -> tuple[Sheet, list[str]]:
-    """Rows without and with rematerialisation, at the recipe's batch and at the largest that fits, which is sought by halving
-    from `largest`; on CPUs what fits is what takes `memory_gb` at most (0: half of what is free)."""
-    bench = _Bench(repeats, quick, reporter, int(memory_gb * 1e9) or capacity.host_budget(0))
-    with apart.calling(together=quick) as call:
-        for remat, name in ((False, "activations held"), (True, "computed twice")):
-            own = _with(recipe, remat=remat)
-            bench.add(name, own, call)
-            bench.add_largest(f"{name}, largest batch", own, largest)
-    return bench.sheet("remat", "Rematerialisation", recipe), bench.failed
-
-
-class _Bench:
-    """Rows in the making: medians of `repeats` runs, on CPUs in `limit` bytes of memory; `failed` names what has none."""
-
-    def __init__(self, repeats: int, quick: bool, reporter: Reporter, limit: int = 1 << 62):
-        self.repeats, self.quick, self.reporter, self.limit = repeats, quick, reporter, limit
-        self.seconds = SMALL_RUN_SECONDS if quick else RUN_SECONDS
-        self.rows: list[dict[str, Any]] = []
-        self.failed: list[str] = []
-
-    def add(self, name: str, recipe: Recipe, call: apart.Call) -> None:
-        """Measure `recipe`."""
-        try:
-            self._measure(name, recipe, call)
-        except Failed as error:
-            self._say_failed(name, error)
-
-    def add_largest(self, name: str, recipe: Recipe, batch: int) -> None:
-        """Measure `recipe` with the first of `batch` and its halves that fits, as long as it is more than the recipe's own;
-        each in a process of its own, because one that takes too much is ended."""
-        while batch > recipe.train.batch:
-            try:
-                self._measure(name, _with(recipe, batch=batch), apart.call)
-                return
-            except TooLarge as error:
-                self.reporter.say(f"{name}: batch {batch} does not fit ({error}), trying half of it")
-                batch //= 2
-            except Failed as error:
-                self._say_failed(name, error)
-                return
-
-    def sheet(self, command: str, what: str, recipe: Recipe) -> Sheet:
-        title = f"{what}: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}"
-        notes = [
-            *NOTES,
-            f"medians of {self.repeats} runs, {apart.note(self.quick)}; {recipe.train.threads} intra-op threads",
-        ]
-        figure = Bars("name", "images_per_s", "images a second")
-        return Sheet(command, title, measure.machine(), COLUMNS, self.rows, figure, notes)
-
-    def _measure(self, name: str, recipe: Recipe, call: apart.Call) -> None:
-        self.reporter.say(f"measuring {name}, batch {recipe.train.batch}")
-        found = call(
-            "lottery.bench.trials.cost:measure_cost",
-            recipe=_with(recipe, devices=1, learning_rate=1e-3, warmup="0").model_dump(),
-            seconds=self.seconds,
-            repeats=self.repeats,
-            limit_bytes=self.limit,
-        )
-        self.rows.append(_row(name, recipe, found))
-
-    def _say_failed(self, name: str, error: Failed) -> None:
-        self.reporter.say(f"failed: {name}: {error}")
-        self.failed.append(name)
-
-
-def _with(recipe: Recipe, **train: Any) -> Recipe:
-    return recipe.model_copy(update={"train": recipe.train.model_copy(update=train)})
-
-
-def _row(name: str, recipe: Recipe, found: dict[str, Any]) -> dict[str, Any]:
-    median = statistics.median(found["step_ms"])
-    rate = 1000 * recipe.train.batch / median
+def rungs(batch: int, larger: int, half: str) -> dict[str, dict[str, Any]]:
+    """The first rung, and what each other one changes of the one that it stands on, by name: its `feed`, as in `time_steps`,
+    and values of the recipe's `train` table; `half` is the narrower precision."""
     return {
-        "name": name,
-        "batch": recipe.train.batch,
-        "step_ms": median,
-        "low": min(found["step_ms"]),
-        "high": max(found["step_ms"]),
-        "update_ms": statistics.median(found["update_ms"]),
-        "images_per_s": rate,
-        "epoch_s": EPOCH_IMAGES / rate,
-        "memory_gb": found["peak_bytes"] / 1e9,
+        BASE: {"precision": "float32", "batch": batch, "feed": "scaled", "xla": "off"},
+        "+ mixed precision": {"precision": half},
+        "+ larger batch": {"batch": larger},
+        "+ uint8 to the device, scaled there": {"feed": "bytes"},
+        "+ parsed by batches, in parallel, ahead": {"feed": "together"},
+        "+ images resident, our loop": {"feed": "single"},
+        "+ many steps a call": {"feed": "many"},
+        "+ XLA": {"feed": "many", "xla": "on"},
     }
+
+
+@measurement(repeats=7, network=MOBILENET)
+def precision(bench: Bench) -> Sheet:
+    """A step in float32, mixed bfloat16 and mixed float16: time, the optimizer's part, memory."""
+    recipe = bench.recipe()
+    rows = []
+    for name in PRECISIONS:
+        with bench.row(name):
+            rows.append(_row(bench, name, with_training(recipe, precision=name)))
+    return _sheet(bench, "Precision", recipe, rows)
+
+
+@measurement(repeats=7, network=MOBILENET)
+def remat(
+    bench: Bench,
+    largest: Annotated[
+        int | None, typer.Option(min=1, help="The batch to begin with in search of the largest.", show_default="4096")
+    ] = None,
+    memory: Annotated[float, typer.Option(min=0, help="GB that a training may take on CPUs; 0: half of what is free.")] = 0,
+) -> Sheet:
+    """A step with activations held and with them computed twice, in the same batch and each in its own largest."""
+    from lottery.machine import capacity
+
+    recipe = bench.recipe()
+    limit = int(memory * 1e9) or capacity.host_budget(0)
+    rows = []
+    for twice, name in ((False, "activations held"), (True, "computed twice")):
+        own = with_training(recipe, remat=twice)
+        with bench.row(name):
+            rows.append(_row(bench, name, own, limit_bytes=limit))
+        batch = bench.pick(largest, 4096, 2 * recipe.train.batch)
+        with bench.row(f"{name}, largest batch"):
+            rows += _largest(bench, f"{name}, largest batch", own, batch, limit)
+    return _sheet(bench, "Rematerialisation", recipe, rows)
+
+
+def _largest(bench: Bench, name: str, recipe: Recipe, batch: int, limit: int) -> Rows:
+    """The row of the first of `batch` and its halves that fits, as long as it is more than the recipe's own; on CPUs what fits
+    is what takes `limit` bytes at most. Each in a process of its own, because one that takes too much is ended."""
+    while batch > recipe.train.batch:
+        try:
+            return [_row(bench, name, with_training(recipe, batch=batch), limit_bytes=limit, alone=True)]
+        except TooLarge as error:
+            bench.reporter.say(f"{name}: batch {batch} does not fit ({error}), trying half of it")
+            batch //= 2
+    return []
+
+
+def _row(bench: Bench, name: str, recipe: Recipe, **how: Any) -> dict[str, Any]:
+    batch = recipe.train.batch
+    walls, updates, memory = _measured(bench, with_training(recipe, **STILL), 2 * batch, **how)
+    row: dict[str, Any] = {"name": name, "batch": batch, **timing.spread("step_ms", [1000 * wall for wall in walls])}
+    row |= {"update_ms": 1000 * statistics.median(updates), "images_per_s": 1000 * batch / row["step_ms"]}
+    return row | {"epoch_s": EPOCH_IMAGES / row["images_per_s"], "memory_gb": memory}
+
+
+def _sheet(bench: Bench, what: str, recipe: Recipe, rows: Rows) -> Sheet:
+    return bench.sheet(
+        f"{what}: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}",
+        COLUMNS,
+        rows,
+        Bars("name", "images_per_s", "images a second"),
+        f"epoch: {EPOCH_IMAGES:,} images; optimizer: its update alone, which is part of the step; {MEMORY}",
+        f"{bench.apart}; {recipe.train.threads} intra-op threads",
+    )
+
+
+def _measured(bench: Bench, recipe: Recipe, images: int, **how: Any) -> tuple[list[float], list[float], float]:
+    return bench.call(time_steps, recipe=recipe, images=images, seconds=bench.seconds, repeats=bench.repeats, **how)
+
+
+def time_steps(
+    recipe: Recipe, images: int, seconds: float, repeats: int, feed: str = "many", limit_bytes: int | None = None
+) -> tuple[list[float], list[float], float]:
+    """Train the recipe's network on so many images of noise. Returns seconds of a step, in each run of so many `seconds`;
+    seconds of the optimizer's part of it, of ours; and the most GB of memory that it took.
+
+    `feed` is what the host does for each batch. `scaled`: parse image by image, to float32; `bytes`: the same, to uint8;
+    `together`: parse a batch at a time, in parallel, ahead; `single`: nothing, the images are resident, but a step is a call;
+    `many`: nothing, as we train. On CPUs the process may grow by `limit_bytes`; what needs more fails.
+    """
+    import resource
+
+    from lottery.bench import others, ours
+    from lottery.engine import devices
+
+    names = devices.set_up_tensorflow(recipe.train)
+    if limit_bytes is not None and devices.on_cpu(names):
+        resource.setrlimit(resource.RLIMIT_DATA, (timing.memory("VmData") + limit_bytes, resource.RLIM_INFINITY))
+    with tempfile.TemporaryDirectory() as place, ours.peak_memory(names[0]) as peak:
+        if feed in ("single", "many"):
+            trainer = ours.OnNoise(recipe, names, images).trainer()
+            if feed == "single":
+                trainer._adapt = lambda count, seconds: None  # type: ignore[method-assign]
+            take = ours.stepping(trainer)
+        else:
+            take = others.stepping(recipe, feed, images, Path(place, "examples.tfrecord"))
+        steps = timing.lasting(take, seconds)
+        walls = [timing.seconds_of(lambda: take(steps)) / steps for _ in range(repeats)]
+        peak_gb = peak() / 1e9
+    updates = timing.runs(_updates(trainer), repeats) if feed == "many" else []
+    return walls, [wall / UPDATES for wall in updates], peak_gb
+
+
+def _updates(trainer: "Trainer") -> timing.Work:
+    """A function in which an optimizer like the trainer's takes `UPDATES` steps."""
+    import tensorflow as tf
+
+    from lottery.engine.optimizers import Optimizer
+    from lottery.engine.step import moving_statistics
+
+    variables = trainer.model.trainable_variables
+    optimizer = Optimizer(trainer.train, variables, moving_statistics(trainer.model))
+    gradients = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+
+    @tf.function
+    def updates() -> tf.Tensor:
+        for _ in tf.range(UPDATES):
+            optimizer.apply(gradients, tf.constant(1e-3), {})
+        return variables[0].value[..., 0]
+
+    return lambda: updates().numpy()

@@ -1,94 +1,102 @@
-"""`imp bench inference`: exported tickets beside the dense network, in TensorFlow Lite, each in a process of its own."""
+"""`imp bench inference`: exported tickets beside the dense network, in TensorFlow Lite."""
 
-import statistics
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from data_prep.errors import Failed
-from lottery.bench import apart, measure
-from lottery.bench.sheet import Bars, Column, Sheet
-from lottery.progress import Reporter
-from lottery.results import lookup
-from lottery.run import Run
-from lottery.stages import export
-from lottery.tables import count_of
+import typer
+
+from lottery.bench import timing
+from lottery.bench.harness import Bench, measurement
+from lottery.bench.process import Process
+from lottery.bench.sheet import Bars, Column, Sheet, duration
+from lottery.commands.options import RunOption, opened
+from lottery.progress import count_of
+
+if TYPE_CHECKING:
+    from lottery.rundir.run import Run
 
 KINDS = {"tflite": "float32", "tflite_dynamic": "8-bit kernels"}
-RUN_SECONDS, SMALL_RUN_SECONDS = 1.0, 0.02
 COLUMNS = (
     Column("name", ""),
-    Column("us", "µs an image", ",.1f"),
-    Column("low", "fastest", ",.1f"),
-    Column("high", "slowest", ",.1f"),
+    *duration("us", "µs an image", ",.1f"),
     Column("memory_mb", "memory, MB", ",.1f"),
     Column("file_kb", "file, kB", ",.1f"),
     Column("gzip_kb", "after gzip, kB", ",.1f"),
 )
 
 
-def bench_inference(
-    run: Run,
-    tickets: Sequence[str],
-    replicate: int,
-    threads: Sequence[int],
-    repeats: int,
-    quick: bool,
-    reporter: Reporter,
-) -> tuple[Sheet, list[str]]:
-    """Rows for the dense network and each of `tickets`, in float32 and with kernels quantised to 8 bits (dynamic range), by so
-    many `threads`, and the names of those files that could not be made. Raises InputError when there is no such ticket."""
-    names = [lookup.DENSE, *(ticket for ticket in tickets if ticket != lookup.DENSE)]
+@measurement(repeats=7)
+def inference(
+    bench: Bench,
+    run: RunOption = None,
+    ticket: Annotated[
+        list[str] | None, typer.Option(help="Such as q90-step-000034; repeatable.", show_default="the first and the last")
+    ] = None,
+    replicate: Annotated[int, typer.Option(min=1, help="Of which replicate.")] = 1,
+    threads: Annotated[list[int] | None, typer.Option(min=1, help="Repeatable.", show_default="1, 2, 4")] = None,
+) -> Sheet:
+    """Exported tickets beside the dense network: microseconds, memory, size."""
+    from lottery.results import lookup
+    from lottery.stages import export
+
+    target = opened(run, must_exist=True)
+    if not ticket:
+        trained = [name for name in lookup.finished(target.replicate(replicate)) if " " not in name and name != lookup.DENSE]
+        ticket = [*trained[:1], *trained[-1:]]
+    names = list(dict.fromkeys([lookup.DENSE, *ticket]))
     for name in names:
-        lookup.trained(run, run.replicate(replicate), name)
+        lookup.trained(target, target.replicate(replicate), name)
     rows: list[dict[str, Any]] = []
-    failed = []
-    with tempfile.TemporaryDirectory() as place, apart.calling(together=True) as make, apart.calling(together=quick) as call:
-        for name in names:
-            for to, kind in KINDS.items():
-                title = f"{name}, {kind}"
-                reporter.say(f"measuring {title}")
+    with tempfile.TemporaryDirectory() as place, Process() as exporting:
+        for title, name, to in [(f"{name}, {kind}", name, to) for name in names for to, kind in KINDS.items()]:
+            with bench.row(title):
                 path = Path(place, f"{len(rows)}.tflite")
-                try:
-                    given = {
-                        "run": str(run.folder.resolve()),
-                        "ticket": name,
-                        "replicate": replicate,
-                        "to": to,
-                        "path": str(path),
-                    }
-                    make("lottery.bench.trials.inference:make_file", **given)
-                    rows += [_row(call, title, path, count, repeats, quick) for count in threads]
-                except Failed as error:
-                    reporter.say(f"failed: {title}: {error}")
-                    failed.append(title)
-    manifest = run.manifest()
-    title = (
-        f"Inference by TensorFlow Lite: {run.recipe.model.name}, {manifest.shape[0]}x{manifest.shape[1]}, an image at a time"
-    )
-    notes = [
+                exporting.call(make_file, run=target, ticket=name, replicate=replicate, to=to, path=path)
+                content = path.read_bytes()
+                sizes = {"file_kb": len(content) / 1e3, "gzip_kb": export.gzipped(content) / 1e3}
+                for count in threads or ([1] if bench.quick else [1, 2, 4]):
+                    row = bench.call(measure_file, path=path, threads=count, repeats=bench.repeats)
+                    rows.append({"name": f"{title}, {count_of(count, 'thread')}", "threads": count, **row, **sizes})
+    model, (height, width, _) = target.recipe.model.name, target.manifest().shape
+    return bench.sheet(
+        f"Inference by TensorFlow Lite: {model}, {height}x{width}, an image at a time",
+        COLUMNS,
+        rows,
+        Bars("name", "us", "µs an image", "low", "high"),
         "zeros are computed with like any other weight: a ticket is smaller after gzip, not faster",
-        f"medians of {repeats} runs, {apart.note(together=quick)}; memory: by how much it grew",
-    ]
-    return Sheet(
-        "inference", title, measure.machine(), COLUMNS, rows, Bars("name", "us", "µs an image", "low", "high"), notes
-    ), failed
-
-
-def _row(call: apart.Call, title: str, path: Path, threads: int, repeats: int, quick: bool) -> dict[str, Any]:
-    seconds = SMALL_RUN_SECONDS if quick else RUN_SECONDS
-    found = call(
-        "lottery.bench.trials.inference:measure_file", path=str(path), threads=threads, seconds=seconds, repeats=repeats
+        f"{bench.apart}; memory: by how much it grew",
     )
-    content = path.read_bytes()
-    return {
-        "name": f"{title}, {count_of(threads, 'thread')}",
-        "threads": threads,
-        "us": statistics.median(found["us"]),
-        "low": min(found["us"]),
-        "high": max(found["us"]),
-        "memory_mb": found["peak_bytes"] / 1e6,
-        "file_kb": len(content) / 1e3,
-        "gzip_kb": export.gzipped(content) / 1e3,
-    }
+
+
+def make_file(run: "Run", ticket: str, replicate: int, to: str, path: Path) -> None:
+    """Write the network `ticket` of a run to `path`, in a format of `formats`."""
+    from lottery.engine import formats
+    from lottery.results import lookup
+
+    manifest = run.manifest()
+    _, state = lookup.trained(run, run.replicate(replicate), ticket)
+    path.write_bytes(formats.make(to, run.recipe.model, manifest.shape, len(manifest.classes), state).content)
+
+
+def measure_file(path: Path, threads: int, repeats: int) -> dict[str, float]:
+    """Microseconds an image, one at a time, and by how many MB the process grew at most."""
+    import warnings
+
+    import numpy as np
+    import tensorflow as tf
+
+    with timing.peak_memory() as peak:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is to move to a package of its own
+            interpreter = tf.lite.Interpreter(model_path=str(path), num_threads=threads)
+        interpreter.allocate_tensors()
+        inputs = interpreter.get_input_details()[0]
+        image = np.random.default_rng(0).uniform(-1, 1, inputs["shape"]).astype(np.float32)
+
+        def answer() -> None:
+            interpreter.set_tensor(inputs["index"], image)
+            interpreter.invoke()
+
+        walls = timing.runs(answer, repeats)
+        return {**timing.spread("us", [1e6 * wall for wall in walls]), "memory_mb": peak() / 1e6}

@@ -1,66 +1,59 @@
-"""`imp bench limits`: how fast this machine copies memory and multiplies matrices, which nothing else can be faster than."""
+"""`imp bench limits`: copying memory and multiplying matrices."""
 
-import statistics
-from typing import Any
-
-from data_prep.errors import Failed
-from lottery.bench import apart, measure
-from lottery.bench.sheet import Bars, Column, Sheet
-from lottery.progress import Reporter
-from lottery.tables import count_of
+from lottery.bench import timing
+from lottery.bench.harness import Bench, machine, measurement
+from lottery.bench.sheet import Bars, Column, Sheet, rate
+from lottery.progress import Reporter, count_of
 
 DTYPES = ("float32", "bfloat16", "float16")
-COLUMNS = (
-    Column("name", ""),
-    Column("value", "median", ",.1f"),
-    Column("low", "slowest", ",.1f"),
-    Column("high", "fastest", ",.1f"),
-    Column("unit", "unit"),
-)
+COLUMNS = (Column("name", ""), *rate("value", "median", ",.1f"), Column("unit", "unit"))
 
 
-def bench_limits(repeats: int, quick: bool, reporter: Reporter) -> Sheet:
-    """Rows of copying by one thread and by one for each core (GB/s), and of matrix products of float32, bfloat16 and float16
-    (GFLOP/s), by one thread, by one for each core, and on the first GPU where there is one."""
-    counts = list(dict.fromkeys([1, measure.cores()]))
+@measurement(repeats=7, few=2)
+def limits(bench: Bench) -> Sheet:
+    """How fast this machine copies and multiplies, which everything else is measured against."""
     rows = []
+    counts = list(dict.fromkeys([1, timing.cores()]))
     for threads in counts:
-        reporter.say(f"copying with {count_of(threads, 'thread')}")
-        rates = measure.copies(threads, repeats, measure.COPY_BYTES >> 4 if quick else measure.COPY_BYTES)
-        rows.append(_row(f"copy, {count_of(threads, 'thread')}", "GB/s", rates))
-    for threads in counts:
-        reporter.say(f"multiplying with {count_of(threads, 'thread')}")
-        rows += _products(f"{count_of(threads, 'thread')}", device="CPU:0", threads=threads, repeats=repeats, quick=quick)
-    if measure.machine()["gpus"]:
-        reporter.say("multiplying on GPU:0")
-        rows += _products("GPU:0", device="GPU:0", threads=1, repeats=repeats, quick=quick)
-    notes = [
-        f"{measure.medians(repeats)}; copy: bytes that are read and written again, counted once",
+        name = f"copy, {count_of(threads, 'thread')}"
+        with bench.row(name):
+            rates = timing.copies(threads, bench.repeats, bench.pick(None, timing.COPY_BYTES, timing.COPY_BYTES >> 4))
+            rows.append({"name": name, **timing.spread("value", rates), "unit": "GB/s"})
+    places = [(count_of(threads, "thread"), "CPU:0", threads) for threads in counts]
+    for name, device, threads in [*places, *([("GPU:0", "GPU:0", 1)] if machine()["gpus"] else [])]:
+        with bench.row(f"products, {name}"):
+            side = 256 if bench.quick else None
+            by_dtype = bench.call(products, alone=True, device=device, threads=threads, side=side, repeats=bench.repeats)
+            for dtype, rates in by_dtype.items():
+                rows.append({"name": f"{dtype} product, {name}", **timing.spread("value", rates), "unit": "GFLOP/s"})
+    return bench.sheet(
+        "What this machine can do",
+        COLUMNS,
+        rows,
+        Bars("name", "value", "GB/s and GFLOP/s", "low", "high"),
+        f"{bench.medians}; copy: bytes that are read and written again, counted once",
         "product: of two square matrices, two operations for each multiplication with its addition",
-    ]
-    figure = Bars("name", "value", "GB/s and GFLOP/s", "low", "high")
-    return Sheet("limits", "What this machine can do", measure.machine(), COLUMNS, rows, figure, notes)
+    )
 
 
-def products(device: str, threads: int, repeats: int, quick: bool) -> dict[str, list[float]]:
-    """GFLOP/s of each run, by dtype; in a process of its own, because threads are settled when TensorFlow starts."""
-    from lottery.bench.parts.arithmetic import matmul
+def products(device: str, threads: int, side: int | None, repeats: int) -> dict[str, list[float]]:
+    """GFLOP/s of each run, by dtype."""
     from lottery.engine.devices import set_up_tensorflow
-    from lottery.recipe import Train
+    from lottery.experiment.recipe import Train
 
     set_up_tensorflow(Train(threads=threads))
-    made = {dtype: matmul(device, dtype, 256 if quick else None) for dtype in DTYPES}
-    runs = measure.in_turn({dtype: work for dtype, (work, _) in made.items()}, repeats, Reporter(quiet=True))
-    return {dtype: [made[dtype][1] / wall / 1e9 for wall, _ in timings] for dtype, timings in runs.items()}
+    contenders = {dtype: matmul(device, dtype, side) for dtype in DTYPES}
+    timings = timing.in_turn({dtype: work for dtype, (work, _) in contenders.items()}, repeats, Reporter(quiet=True))
+    return {dtype: [contenders[dtype][1] / wall / 1e9 for wall, _ in pairs] for dtype, pairs in timings.items()}
 
 
-def _products(name: str, **how: Any) -> list[dict[str, Any]]:
-    try:
-        found = apart.call("lottery.bench.limits:products", **how)
-    except Failed as error:
-        raise Failed(f"multiplying with {name}: {error}") from None
-    return [_row(f"{dtype} product, {name}", "GFLOP/s", rates) for dtype, rates in found.items()]
+def matmul(device: str, dtype: str = "float32", side: int | None = None) -> tuple[timing.Work, int]:
+    """A function that multiplies two square matrices on `device`, large ones unless `side` says so, and how many floating point
+    operations that is."""
+    import tensorflow as tf
 
-
-def _row(name: str, unit: str, rates: list[float]) -> dict[str, Any]:
-    return {"name": name, "unit": unit, "value": statistics.median(rates), "low": min(rates), "high": max(rates)}
+    side = side or (2048 if device.startswith("CPU") else 8192)
+    with tf.device(device):
+        factor = tf.cast(tf.random.stateless_uniform([side, side], seed=(0, 0)), dtype)
+    product = tf.function(lambda: tf.matmul(factor, factor)[0, 0])
+    return lambda: product().numpy(), 2 * side**3

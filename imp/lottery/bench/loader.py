@@ -1,71 +1,88 @@
-"""`imp bench loader`: an epoch with images loaded by so many workers, streamed, and resident, each in a process of its own."""
+"""`imp bench loader`: how long an epoch waits for its images, by who loads them."""
 
 import statistics
-from collections.abc import Sequence
-from typing import Any
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
 
-from data_prep.errors import Failed, InputError
-from lottery.bench import apart, measure
-from lottery.bench.sheet import Bars, Column, Sheet
-from lottery.progress import Reporter
-from lottery.recipe import Recipe
-from lottery.tables import count_of
+import typer
 
-OURS = ("stream", "memory")
+from data_prep.errors import InputError
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, with_training
+from lottery.bench.sheet import Bars, Column, Sheet, duration
+from lottery.bench.timing import spread
+from lottery.progress import count_of
+
 COLUMNS = (
     Column("name", ""),
     Column("load_s", "load, s", ".2f"),
     Column("step_s", "steps, s", ".2f"),
-    Column("epoch_s", "epoch, s", ".2f"),
-    Column("low", "fastest", ".2f"),
-    Column("high", "slowest", ".2f"),
+    *duration("epoch_s", "epoch, s", ".2f"),
     Column("load_share", "waiting", ".1%"),
 )
 
 
-def bench_loader(recipe: Recipe, images: int, workers: Sequence[int], repeats: int, quick: bool, reporter: Reporter) -> Sheet:
-    """Rows for tf.data with so many `workers`, one image at a time, and for our two ways; `load_s` is how long an epoch's steps
-    waited for images, `step_s` how long they took. Raises Failed where one cannot be measured."""
-    if images < recipe.train.batch:
-        raise InputError(f"train.batch {recipe.train.batch:,} is more than the {images:,} images of an epoch: raise --images")
+@measurement(repeats=5, network=MOBILENET)
+def loader(
+    bench: Bench,
+    images: Annotated[int | None, typer.Option(min=1, help="Images of an epoch.", show_default="12800")] = None,
+) -> Sheet:
+    """An epoch with images loaded by 0, 1, 2, 4, 8 workers, streamed, and from memory: where it waits."""
+    recipe, count = bench.recipe(), bench.pick(images, 12_800, 1_280)
+    size, data, batch = recipe.data.size, recipe.data, recipe.train.batch
+    if count < batch:
+        raise InputError(f"train.batch {batch:,} is more than the {count:,} images of an epoch: raise --images")
     rows = []
-    ways: list[int | str] = [*workers, *OURS]
-    with apart.calling(together=quick) as call:
-        for how in ways:
-            name = how if isinstance(how, str) else f"tf.data, {count_of(how, 'worker')}"
-            reporter.say(f"measuring {name}")
-            try:
-                found = call(
-                    "lottery.bench.trials.loader:measure_loading",
-                    recipe=recipe.model_dump(),
-                    how=how,
-                    images=images,
-                    repeats=repeats,
-                )
-            except Failed as error:
-                raise Failed(f"{name}: {error}") from None
-            rows.append(_row(name, found))
-    size, data = recipe.data.size, recipe.data
+    for how in [*((0, 2) if bench.quick else (0, 1, 2, 4, 8)), "stream", "memory"]:
+        name = how if isinstance(how, str) else f"tf.data, {count_of(how, 'worker')}"
+        with bench.row(name):
+            still = with_training(recipe, **STILL)
+            epochs = bench.call(time_epochs, recipe=still, how=how, images=count, repeats=1 + bench.repeats)[1:]
+            load = statistics.median(waited for waited, _ in epochs)
+            step = statistics.median(whole - waited for waited, whole in epochs)
+            whole = spread("epoch_s", [whole for _, whole in epochs])
+            rows.append({"name": name, "load_s": load, "step_s": step, **whole, "load_share": load / whole["epoch_s"]})
     varied = ", ".join(["cropped"] * bool(data.crop) + ["mirrored"] * data.flip) or "as they are"
-    title = f"An epoch of {images} images of {size}x{size}, {varied}: {recipe.model.name}, batch {recipe.train.batch}"
-    notes = [
+    return bench.sheet(
+        f"An epoch of {count} images of {size}x{size}, {varied}: {recipe.model.name}, batch {batch}",
+        COLUMNS,
+        rows,
+        Bars("name", "epoch_s", "seconds an epoch", "low", "high"),
         "0 workers: images are read when they are asked for; memory and stream vary them inside the compiled step",
-        f"medians of {repeats} epochs after one to warm up; {recipe.train.threads} intra-op threads",
-    ]
-    return Sheet(
-        "loader", title, measure.machine(), COLUMNS, rows, Bars("name", "epoch_s", "seconds an epoch", "low", "high"), notes
+        f"medians of {bench.repeats} epochs after one to warm up; {recipe.train.threads} intra-op threads",
     )
 
 
-def _row(name: str, found: list[list[float]]) -> dict[str, Any]:
-    loads, epochs = zip(*found, strict=True)
-    load, epoch = statistics.median(loads), statistics.median(epochs)
-    return {
-        "name": name,
-        "load_s": load,
-        "step_s": statistics.median(epoch - load for load, epoch in found),
-        "epoch_s": epoch,
-        "low": min(epochs),
-        "high": max(epochs),
-        "load_share": load / epoch,
-    }
+def time_epochs(recipe: Recipe, how: int | str, images: int, repeats: int) -> list[tuple[float, float]]:
+    """Seconds that the steps of each epoch waited for images, and seconds of the whole; `how` is a number of workers of
+    tf.data, `stream` or `memory`."""
+    from lottery.bench import noise, others, ours
+    from lottery.bench.learning import train_epoch
+    from lottery.engine import devices
+    from lottery.engine.loop import Trainer
+    from lottery.engine.stream import StreamFeed
+
+    names = devices.set_up_tensorflow(recipe.train)
+    epochs = []
+    with tempfile.TemporaryDirectory() as place:
+        if isinstance(how, int):
+            path = Path(place, "examples.tfrecord")
+            others.write_examples(path, images, recipe.data.size)
+            plain = others.PlainStep(recipe)
+            batches = others.one_by_one(path, recipe.data, recipe.train.batch, how)
+        elif how == "stream":
+            manifest = noise.make_noise(Path(place), images, recipe.data.size)
+            trainer = Trainer(recipe, names, lambda strategy: StreamFeed(Path(place), manifest, recipe.data, names))
+        else:
+            trainer = ours.OnNoise(recipe, names, images).trainer()
+        for epoch in range(repeats):
+            began = time.perf_counter()
+            if isinstance(how, int):
+                waited = plain.epoch(batches)
+            else:
+                before = trainer.waited
+                train_epoch(trainer, epoch, 0)
+                waited = trainer.waited - before
+            epochs.append((waited, time.perf_counter() - began))
+    return epochs

@@ -1,23 +1,21 @@
-"""`imp bench profile`: where a training step's time goes, from TensorFlow's own trace of it, in a process of its own."""
+"""`imp bench profile`: where a training step's time goes, from TensorFlow's own trace of it."""
 
 import contextlib
 import importlib.util
 import statistics
 import tempfile
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from data_prep.errors import InputError
-from lottery.bench import apart, measure
+from lottery.bench import timing
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, with_training
 from lottery.bench.sheet import Bars, Column, Sheet
-from lottery.progress import Reporter
-from lottery.recipe import Recipe
-from lottery.tables import count_of
+from lottery.progress import count_of
 
-IMAGES, SMALL = 6_400, 640
-GO_SECONDS, SMALL_GO_SECONDS = 1.0, 0.1
-REPEATS, FEW = 4, 1
 COLUMNS = (
     Column("name", ""),
     Column("ms_per_step", "ms/step", ",.3f"),
@@ -33,61 +31,103 @@ NOTES = (
 UNSEEN = "the trace has no operations of the GPU (has another profiler taken it?): these are the host's, which only start them"
 
 
-def bench_profile(
-    recipe: Recipe, quick: bool, out: Path | None, cprofile: bool, nvtx: bool, reporter: Reporter
-) -> tuple[Sheet, list[str]]:
-    """A row for each part of the step, and lines that say how to look at what was written: the trace below `out`/profile-trace
-    and, with `cprofile`, what Python did in `out`/profile.prof. `nvtx`: with ranges for NVIDIA's tools. Raises InputError."""
-    if cprofile and not out:
+@measurement(network=MOBILENET)
+def profile(
+    bench: Bench,
+    cprofile: Annotated[bool, typer.Option("--cprofile", help="Also DIR/profile.prof of the host, for snakeviz.")] = False,
+    nvtx: Annotated[bool, typer.Option("--nvtx", help="Ranges that NVIDIA's Nsight shows; needs the package nvtx.")] = False,
+) -> Sheet:
+    """Where a step's time goes: input, forward, backward, update, mask, host; and with --out the trace that says so."""
+    if cprofile and not bench.out:
         raise InputError("--cprofile writes a file: say where with --out DIR")
     if nvtx and not importlib.util.find_spec("nvtx"):
         raise InputError("--nvtx needs a package that is not installed: pip install nvtx")
-    host_profile = out / "profile.prof" if out and cprofile else None
-    train = recipe.train.model_copy(update={"devices": 1, "learning_rate": 1e-3, "warmup": "0"})
-    with _folder(out) as folder:
-        reporter.say(f"tracing {recipe.model.name}")
-        try:
-            found = apart.call(
-                "lottery.bench.trials.profile:measure_parts",
-                recipe=recipe.model_copy(update={"train": train}).model_dump(),
-                images=SMALL if quick else IMAGES,
-                seconds=SMALL_GO_SECONDS if quick else GO_SECONDS,
-                repeats=FEW if quick else REPEATS,
-                folder=str(folder),
-                host_profile=host_profile and str(host_profile),
-                nvtx=nvtx,
-            )
-        except apart.Refused as error:
-            raise InputError(str(error)) from None
-    lines = [f"the trace: {found['shown']}"] if out else []
-    lines += [f"the host's part: `snakeviz {host_profile}` shows it (snakeviz installed)"] if host_profile else []
-    return _sheet(recipe, found), lines
-
-
-@contextlib.contextmanager
-def _folder(out: Path | None) -> Iterator[Path]:
-    """Where the trace goes: to stay, if there is an `out`."""
-    if out:
-        folder = out / "profile-trace"
+    recipe = bench.recipe()
+    with contextlib.ExitStack() as stack:
+        folder = bench.out / "profile-trace" if bench.out else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-    else:
-        with tempfile.TemporaryDirectory() as place:
-            yield Path(place)
+        host_profile = bench.out / "profile.prof" if bench.out and cprofile else None
+        bench.reporter.say(f"tracing {recipe.model.name}")
+        traced = bench.call(
+            trace_steps,
+            recipe=with_training(recipe, **STILL),
+            images=max(bench.pick(None, 6_400, 640), 2 * recipe.train.batch),
+            seconds=bench.seconds,
+            repeats=bench.pick(None, 4, 1),
+            folder=folder,
+            host_profile=host_profile,
+            nvtx=nvtx,
+        )
+    if bench.out:
+        bench.closing.append(f"the trace: {traced['shown']}")
+    if host_profile:
+        bench.closing.append(f"the host's part: `snakeviz {host_profile}` shows it (snakeviz installed)")
+    return _sheet(bench, recipe, traced)
 
 
-def _sheet(recipe: Recipe, found: dict[str, Any]) -> Sheet:
-    size, train, steps, traced = recipe.data.size, recipe.train, found["steps"], found["traced_ms"]
+def _sheet(bench: Bench, recipe: Recipe, traced: dict[str, Any]) -> Sheet:
+    size, train, steps, traced_ms = recipe.data.size, recipe.train, traced["steps"], traced["traced_ms"]
     rows = [
-        {"name": part, "ms_per_step": share * traced, "share": share, "operations": found["operations"][part] / steps}
-        for part, share in found["shares"].items()
+        {"name": part, "ms_per_step": share * traced_ms, "share": share, "operations": traced["operations"][part] / steps}
+        for part, share in traced["shares"].items()
     ]
-    step_ms = statistics.median(found["step_ms"])
+    step_ms = statistics.median(traced["step_ms"])
     whole = (
-        f"{count_of(steps, 'step')} traced: {traced:,.2f} ms each, {step_ms:,.2f} without the trace (median of "
-        f"{count_of(len(found['step_ms']), 'run')}), which costs {traced / step_ms - 1:+.1%}"
+        f"{count_of(steps, 'step')} traced: {traced_ms:,.2f} ms each, {step_ms:,.2f} without the trace (median of "
+        f"{count_of(len(traced['step_ms']), 'run')}), which costs {traced_ms / step_ms - 1:+.1%}"
     )
-    notes = [whole, *NOTES, *([UNSEEN] if found["on_gpu"] and not found["seen_on_gpu"] else [])]
+    notes = [whole, *NOTES, *([UNSEEN] if traced["on_gpu"] and not traced["seen_on_gpu"] else [])]
     title = f"Where a step's time goes: {recipe.model.name}, {size}x{size}, batch {train.batch}, {train.precision}"
-    extras = {"step_ms": step_ms, "traced_step_ms": traced}
-    return Sheet("profile", title, measure.machine(), COLUMNS, rows, Bars("name", "ms_per_step", "ms a step"), notes, extras)
+    figure = Bars("name", "ms_per_step", "ms a step")
+    return bench.sheet(title, COLUMNS, rows, figure, *notes, step_ms=step_ms, traced_step_ms=traced_ms)
+
+
+def trace_steps(
+    recipe: Recipe, images: int, seconds: float, repeats: int, folder: Path, host_profile: Path | None, nvtx: bool
+) -> dict[str, Any]:
+    """Train for `seconds`, or an epoch of so many made-up `images`: `repeats` times as ever, then under a trace, then as often
+    as ever again, all the same `steps`; with a `host_profile`, once more under cProfile, which is written there; `nvtx`: with
+    ranges that NVIDIA's tools see.
+
+    Returns for each of `traces.ROWS` its share of the traced time and the operations in it (`shares`, `operations`);
+    milliseconds a step with the trace (`traced_ms`) and of each run without (`step_ms`); whether the operations are those of
+    GPUs, and whether they should be (`seen_on_gpu`, `on_gpu`); and how to look at the trace below `folder` (`shown`).
+    """
+    import cProfile
+
+    import tensorflow as tf
+
+    from lottery.bench import ours, traces
+    from lottery.engine import devices, profiling
+
+    names = devices.set_up_tensorflow(recipe.train)
+    trainer = ours.OnNoise(recipe, names, images).masked()
+    if nvtx:
+        annotate = importlib.import_module("nvtx").annotate
+        trainer.marking = lambda name: annotate(name, domain="imp")
+    take_steps = ours.stepping(trainer)
+    steps = timing.lasting(take_steps, seconds, trainer.steps_per_epoch)
+    take = partial(take_steps, steps)
+    walls = [timing.seconds_of(take) for _ in range(repeats)]
+    with tf.profiler.experimental.Profile(str(folder)), tf.profiler.experimental.Trace(traces.MARK):
+        take()
+    walls += [timing.seconds_of(take) for _ in range(repeats)]
+    if host_profile:
+        with cProfile.Profile() as profile:
+            take()
+        profile.dump_stats(host_profile)
+    if nvtx:
+        trainer.evaluate("validation")
+    source, shown = profiling.convert_newest(folder)
+    trace = traces.read(source)
+    whole, operations = trace.last - trace.first, trace.counts()
+    return {
+        "steps": steps,
+        "shares": {part: spent / whole for part, spent in traces.divide(*trace[:3]).items()},
+        "operations": {part: operations[part] for part in traces.ROWS},
+        "traced_ms": whole / 1e9 / steps,
+        "step_ms": [1000 * wall / steps for wall in walls],
+        "on_gpu": not devices.on_cpu(names),
+        "seen_on_gpu": trace.on_gpu,
+        "shown": shown,
+    }

@@ -1,20 +1,28 @@
-"""`imp bench race`: how long a training takes to a test accuracy."""
+"""`imp bench race`: how long a training takes to a test accuracy; with --ablate, what each part of it is worth."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated
 
-from data_prep.errors import Failed, InputError
-from lottery.bench import apart, measure
-from lottery.bench.parts import images
+import typer
+
+from data_prep.errors import InputError
+from lottery.bench import ablation, learning
+from lottery.bench.harness import Bench, Network, RecordsOption, measurement, with_training
 from lottery.bench.sheet import Column, Lines, Sheet
-from lottery.progress import Reporter, duration
-from lottery.recipe import Recipe
-from lottery.tables import count_of
+from lottery.progress import count_of, duration
 
-Training = Sequence[Mapping[str, Any]]  # a row an epoch, as `trials.race` says
-
+RESNET9: Network = (
+    "ResNet-9 on CIFAR-10",
+    (
+        *("name=race-cifar10", "data.source=tfds:cifar10", "data.size=32", "data.validation=0.02", "data.crop=4"),
+        *("data.flip=true", "data.mean=[0.4914,0.4822,0.4465]", "data.deviation=[0.247,0.2435,0.2616]"),
+        *("model.name=resnet9", "model.whitening=true", "model.activation=gelu", "model.initializer=he_normal"),
+        *("train.epochs=10", "train.batch=512", "train.learning_rate=0.4", "train.schedule=linear", "train.warmup=2ep"),
+        *("train.label_smoothing=0.2", "train.ema=0.99", "train.precision=mixed_bfloat16", "train.threads=2"),
+    ),
+)
+SHORT = ("data.source=digits", "data.size=8", "data.crop=1", "data.validation=0.2", "train.epochs=2", "train.batch=64")
 COLUMNS = (
     Column("seed", "seed"),
     Column("epoch", "epoch"),
@@ -26,79 +34,51 @@ COLUMNS = (
     Column("seconds", "s", ",.1f"),
     Column("total_s", "s in all", ",.1f"),
 )
-CLOCK = "seconds are those of training: neither of compiling nor of looking at the test images"
 
 
-def bench_race(
-    recipe: Recipe, records: Path | None, target: float, seeds: int, quiet: bool, reporter: Reporter
-) -> tuple[Sheet, list[str]]:
-    """A row for each epoch of each of `seeds` trainings, which end when their test accuracy (per cent) is `target` or when
-    their epochs are over; and, where they could not be measured, a name for that."""
-    check_target(target)
-    images.check_epochs(recipe)
-    with images.at_hand(recipe, records) as (settled, folder):
-        images.check_batch(settled.train.batch, folder)
-        reporter.say(f"racing for {target:g} % on {subject(settled)}")
-        try:
-            trainings, failed = run("race", settled, folder, target, seeds, quiet), []
-        except Failed as error:
-            reporter.say(f"failed: {error}")
-            trainings, failed = [], ["race"]
+@measurement(network=RESNET9)
+def race(
+    bench: Bench,
+    records: RecordsOption = None,
+    target: Annotated[float, typer.Option(help="Test accuracy to come to, in per cent.")] = 94,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings.")] = 1,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Then again to the end, each technique left out and other values tried in turn.")
+    ] = False,
+    vary: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="As --ablate, with this change to the recipe; repeatable.")
+    ] = None,
+) -> Sheet:
+    """How long a training takes to a test accuracy, and what its parts are worth."""
+    short = SHORT if not bench.recipe_file else ("train.epochs=2", "train.warmup=0")
+    recipe = bench.recipe(*(short if bench.quick else ()))
+    if not 0 < target <= 100:
+        raise InputError(f"--target {target:g} is no accuracy: write per cent, such as 94")
+    with learning.at_hand(recipe, records) as (settled, folder):
+        if ablate or vary:
+            changes = vary or ablation.ablations(recipe)[: 2 if bench.quick else None]
+            return ablation.sheet(bench, settled, folder, target, changes, seeds)
+        learning.check_batch(settled.train.batch, folder)
+        trainings: list[learning.Training] = []
+        with bench.row(f"{learning.subject(settled)}, to {target:g} %"):
+            trainings = learning.run(bench, "race", with_training(settled, devices=1), folder, seeds=seeds, target=target)
     rows = []
     for seed, training in enumerate(trainings, 1):
         total = 0.0
         for row in training:
             total += row["seconds"]
             rows.append({"seed": seed, **row, "total_s": total})
-    figure = Lines("total_s", "accuracy", "seed", ("seconds of training", "test accuracy, %"), target)
-    notes = [_outcome(settled, trainings, target), CLOCK]
-    return Sheet("race", f"Race: {subject(settled)}", measure.machine(), COLUMNS, rows, figure, notes), failed
+    figure = Lines("total_s", "accuracy", "seed", ("seconds of training", "test accuracy, %"), "seed", target)
+    outcome = _outcome(settled.train.epochs, trainings, target)
+    return bench.sheet(f"Race: {learning.subject(settled)}", COLUMNS, rows, figure, outcome, learning.CLOCK)
 
 
-def check_target(target: float) -> None:
-    """Raises InputError unless `target` is an accuracy in per cent."""
-    if not 0 < target <= 100:
-        raise InputError(f"--target {target:g} is no accuracy: write per cent, such as 94")
-
-
-def subject(recipe: Recipe) -> str:
-    """What is trained, and on what."""
-    return f"{recipe.model.name}, {recipe.data.source} at {recipe.data.size}x{recipe.data.size}"
-
-
-def run(
-    name: str, recipe: Recipe, folder: Path, target: float | None, seeds: int, quiet: bool, call: apart.Call = apart.call
-) -> list[Training]:
-    """Trainings of `recipe` in the process that `call` asks, to their end where `target` is None. Raises Failed."""
-    train = recipe.train.model_copy(update={"devices": 1})
-    found = call(
-        "lottery.bench.trials.race:measure_race",
-        recipe=recipe.model_copy(update={"train": train}).model_dump(),
-        records=str(folder.resolve()),
-        name=name,
-        target=target,
-        seeds=seeds,
-        quiet=quiet,
-    )
-    return list(found)
-
-
-def reached(training: Training, target: float) -> tuple[int, float] | None:
-    """The first epoch at whose end the accuracy was `target`, and the seconds until then; None where it never was."""
-    seconds = 0.0
-    for row in training:
-        seconds += row["seconds"]
-        if row["accuracy"] >= target:
-            return row["epoch"], seconds
-    return None
-
-
-def _outcome(recipe: Recipe, trainings: Sequence[Training], target: float) -> str:
-    there = [found for found in (reached(training, target) for training in trainings) if found]
-    if not there:
+def _outcome(epochs: int, trainings: Sequence[learning.Training], target: float) -> str:
+    winners = [winner for training in trainings if (winner := learning.reached(training, target))]
+    if not winners:
         best = max((row["accuracy"] for training in trainings for row in training), default=None)
         came = "every training diverged" if best is None else f"the best came to {best:.2f} %"
-        return f"{target:g} % was not reached within {count_of(recipe.train.epochs, 'epoch')}: {came}"
-    epochs, seconds = (statistics.median(values) for values in zip(*there, strict=True))
-    of = f" (medians of {len(there)} trainings, of {len(trainings)})" if len(trainings) > 1 else ""
-    return f"{target:g} % reached in epoch {epochs:g}, after {duration(seconds)} of training{of}"
+        return f"{target:g} % was not reached within {count_of(epochs, 'epoch')}: {came}"
+    epoch, seconds = (statistics.median(values) for values in zip(*winners, strict=True))
+    of = f" (medians of {len(winners)} trainings, of {len(trainings)})" if len(trainings) > 1 else ""
+    return f"{target:g} % reached in epoch {epoch:g}, after {duration(seconds)} of training{of}"

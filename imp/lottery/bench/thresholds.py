@@ -1,120 +1,129 @@
-"""`imp bench thresholds`: seconds and memory that the masks of a campaign take, beside sorting its magnitudes, without which
-they cannot be had."""
+"""`imp bench thresholds`: what the masks of a campaign take, beside sorting its magnitudes, without which there are none."""
 
 import shutil
 import statistics
 import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
+import typer
 
-from lottery import masks, store
-from lottery.bench import apart, measure
-from lottery.bench.sheet import Bars, Column, Sheet
-from lottery.grids import parse_quantiles
+from lottery.bench import timing
+from lottery.bench.harness import MOBILENET, Bench, Recipe, measurement
+from lottery.bench.sheet import Bars, Column, Sheet, duration
 from lottery.progress import Reporter
-from lottery.recipe import Recipe
-from lottery.run import Run
-from lottery.stages.thresholds import thresholds
 
-DRAW = "lottery.bench.trials.drawn:draw"
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lottery.rundir.run import Run
+
+WIDTHS = ("1", "6.55")  # of MobileNetV2: 3.5 and 100 million weights, all ranked
 CLASSES = 1000
 COLUMNS = (
     Column("name", ""),
     Column("weights", "weights"),
     Column("masks", "masks"),
-    Column("seconds", "s", ",.2f"),
-    Column("low", "fastest", ",.2f"),
-    Column("high", "slowest", ",.2f"),
+    *duration("seconds", "s", ",.2f"),
     Column("sort_seconds", "sorting alone, s", ",.2f"),
     Column("bytes_per_weight", "bytes a weight", ",.1f"),
     Column("written_mb", "MB written", ",.1f"),
 )
+# Of the run whose masks are made: a single step of training, on a single batch.
+SHORT: dict[str, Any] = {
+    "replicates": 1,
+    "train.steps": 1,
+    "train.batch": 8,
+    "train.schedule": "constant",
+    "train.warmup": "0",
+    "train.snapshots": "0",
+    "families.oneshot.rewind": "0",
+}
 
 
-def bench_thresholds(recipes: Sequence[Recipe], quantiles: str, repeats: int, reporter: Reporter) -> Sheet:
-    """A row for the freshly drawn network of each of `recipes`: from its snapshot on disk to the masks of `quantiles` and
-    their table on disk, what Python and NumPy take to start not counted.
+@measurement(repeats=7, network=MOBILENET)
+def thresholds(
+    bench: Bench,
+    quantiles: Annotated[str, typer.Option(metavar="GRID", help="A mask for each.")] = "60..99",
+) -> Sheet:
+    """Seconds and memory of the masks of a whole campaign, from 3.5 and from 100 million weights."""
+    from lottery.experiment.grids import parse_quantiles
 
-    `bytes_per_weight` is by how much the process grew at most, over the weights that are ranked. Raises InputError for
-    quantiles that are none.
-    """
-    count = len(parse_quantiles(quantiles))
+    masks = len(parse_quantiles(quantiles))
+    own = bench.quick or bench.recipe_file or bench.overrides
     rows = []
-    for recipe in recipes:
-        with tempfile.TemporaryDirectory() as place:
-            run = Run(Path(place, "run"), _untrained(recipe, f"{place}/records"))
-            reporter.say(f"drawing {_name(recipe)}")
-            apart.call(DRAW, recipe=run.recipe.model_dump(), folder=str(run.folder), classes=CLASSES)
-            reporter.say(f"measuring {_name(recipe)}")
-            rows.append(_row(run, quantiles, count, repeats))
-    notes = [
+    for changes in [()] if own else [(f"model.alpha={alpha}", "pruning.exclude=[]") for alpha in WIDTHS]:
+        recipe = bench.recipe(*changes)
+        name = (
+            f"{recipe.model.name}, alpha {recipe.model.alpha:g}" if recipe.model.name == "mobilenet_v2" else recipe.model.name
+        )
+        with tempfile.TemporaryDirectory() as place, bench.row(name):
+            run = bench.call(_trained, recipe=recipe, folder=Path(place))
+            rows.append({"name": name, "masks": masks, **_measured(run, quantiles, bench.repeats)})
+    return bench.sheet(
+        f"The masks of quantiles {quantiles}",
+        COLUMNS,
+        rows,
+        Bars("name", "seconds", "seconds", "low", "high"),
         "from the snapshot on disk to masks and table on disk; bytes a weight: the process's growth, of the weights ranked",
-        f"medians of {repeats} runs",
-    ]
-    figure = Bars("name", "seconds", "seconds", "low", "high")
-    return Sheet("thresholds", f"The masks of quantiles {quantiles}", measure.machine(), COLUMNS, rows, figure, notes)
-
-
-def _untrained(recipe: Recipe, records: str) -> Recipe:
-    """The recipe of a run of one replicate that does not come to training, so that no point of it can lie past the end."""
-    return recipe.model_copy(
-        update={
-            "replicates": 1,
-            "pruning": ["oneshot"],
-            "data": recipe.data.model_copy(update={"path": records}),
-            "train": recipe.train.model_copy(update={"steps": 1, "schedule": "constant", "warmup": "0", "snapshots": "0"}),
-            "retrain": recipe.retrain.model_copy(update={"rewind": "0"}),
-        }
+        f"medians of {bench.repeats} runs",
     )
 
 
-def _name(recipe: Recipe) -> str:
-    model = recipe.model
-    return f"{model.name}, alpha {model.alpha:g}" if model.name == "mobilenet_v2" else model.name
+def _trained(recipe: Recipe, folder: Path) -> "Run":
+    """A run whose dense network has been trained for a step, on noise. In a process of its own: the one that measures has no
+    TensorFlow, as the stage that it measures has none."""
+    from lottery.bench.noise import make_noise, settings
+    from lottery.experiment.reading import resolve
+    from lottery.rundir.run import Run
+    from lottery.stages.train import train
+
+    values, records = recipe.model_dump(), folder / "records"
+    make_noise(records, SHORT["train.batch"], recipe.data.size, CLASSES)
+    data = {**values["data"], **settings(recipe.data.size), "path": str(records)}
+    short = resolve({**values, "data": data}, [f"{key}={value}" for key, value in SHORT.items()])
+    run = Run(folder / "run", short.with_one_shot())
+    train(run, Reporter(quiet=True))
+    return run
 
 
-def _row(run: Run, quantiles: str, count: int, repeats: int) -> dict[str, Any]:
-    _masks(run, quantiles)
-    found = [_masks(run, quantiles) for _ in range(repeats)]
-    walls, peaks = zip(*found, strict=True)
-    written = sum(path.stat().st_size for path in run.replicate(1).masks.iterdir())
+def _measured(run: "Run", quantiles: str, repeats: int) -> dict[str, Any]:
+    """From the snapshot on disk to the masks of `quantiles` and their table on disk; what Python and NumPy take to start is not
+    counted. `bytes_per_weight` is by how much the process grew at most, over the weights that are ranked."""
+    walls, peaks = zip(*[_cut(run, quantiles) for _ in range(1 + repeats)], strict=True)
+    written = sum(path.stat().st_size for folder in _folders(run) for path in folder.iterdir())
     magnitudes = _magnitudes(run)
+    copies = (magnitudes.copy() for _ in range(repeats))
     return {
-        "name": _name(run.recipe),
         "weights": magnitudes.size,
-        "masks": count,
-        "seconds": statistics.median(walls),
-        "low": min(walls),
-        "high": max(walls),
-        "sort_seconds": statistics.median(_sorting(magnitudes) for _ in range(repeats)),
-        "bytes_per_weight": statistics.median(peaks) / magnitudes.size,
+        **timing.spread("seconds", walls[1:]),
+        "sort_seconds": statistics.median(timing.seconds_of(copy.sort) for copy in copies),
+        "bytes_per_weight": statistics.median(peaks[1:]) / magnitudes.size,
         "written_mb": written / 1e6,
     }
 
 
-def _masks(run: Run, quantiles: str) -> tuple[float, int]:
+def _cut(run: "Run", quantiles: str) -> tuple[float, int]:
     """Seconds and bytes of making all masks of `run` anew."""
-    replicate = run.replicate(1)
-    shutil.rmtree(replicate.masks, ignore_errors=True)
-    replicate.thresholds.unlink(missing_ok=True)
-    with measure.peak_memory() as peak:
-        began = time.perf_counter()
-        thresholds(run, Reporter(quiet=True), quantiles)
-        return time.perf_counter() - began, peak()
+    from lottery.experiment.plan import Selection
+    from lottery.stages.thresholds import thresholds as cut
+
+    for folder in _folders(run):
+        shutil.rmtree(folder, ignore_errors=True)
+    with timing.peak_memory() as peak:
+        return timing.seconds_of(lambda: cut(run, Reporter(quiet=True), Selection(quantiles=quantiles))), peak()
 
 
-def _magnitudes(run: Run) -> np.ndarray:
-    settings = run.recipe.thresholds
-    state = store.load_state(run.replicate(1).snapshot(run.plan().total_steps), slots=False)
-    return np.concatenate([np.abs(array).ravel() for array in masks.prunable(state, settings.scope, settings.exclude).values()])
+def _folders(run: "Run") -> list[Path]:
+    return [run.replicate(1).mask_folder(name) for name, family in run.recipe.families.items() if family.quantiles]
 
 
-def _sorting(magnitudes: np.ndarray) -> float:
-    own = magnitudes.copy()
-    began = time.perf_counter()
-    own.sort()
-    return time.perf_counter() - began
+def _magnitudes(run: "Run") -> "np.ndarray":
+    import numpy as np
+
+    from lottery.pruning import masks
+    from lottery.rundir import store
+
+    scope, exclude = run.recipe.pruning.scope, run.recipe.pruning.exclude
+    state = store.load_state(run.replicate(1).snapshot(run.plan().total_steps), optimizer=False)
+    return np.concatenate([np.abs(array).ravel() for array in masks.prunable(state, scope, exclude).values()])

@@ -1,1 +1,1 @@
-"""The commands by subject. Each imports its stage when it is called, so that `imp --help` answers at once."""
+"""The commands by subject. A command imports its stage only when it is called, so that `imp --help` is fast."""

@@ -1,5 +1,6 @@
 """`imp slurm`: batch scripts for a cluster."""
 
+import dataclasses
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,16 +12,18 @@ from lottery.commands.options import (
     RecipeOption,
     ReplicateOption,
     RewindOption,
+    RoundsOption,
     RunOption,
+    family_names,
     opened,
 )
 
 if TYPE_CHECKING:
-    from lottery.run import Run
+    from lottery.rundir.run import Run
 
 
 class Stage(StrEnum):
-    """What a batch script can be about, and the options that only it has."""
+    """What a batch script runs. `own` are the options that not every stage has."""
 
     train = "train"
     retrain = "retrain"
@@ -33,7 +36,7 @@ class Stage(StrEnum):
         return {
             "train": ("--replicate",),
             "retrain": ("--replicate", "--quantiles", "--rewind", *shared),
-            "rounds": ("--replicate", "--levels", *shared),
+            "rounds": ("--replicate", "--rounds", *shared),
             "sweep": ("--nodes", "--tasks-per-node", "--array"),
         }[self]
 
@@ -45,31 +48,31 @@ def slurm(
     replicate: ReplicateOption = None,
     quantiles: QuantilesOption = None,
     rewind: RewindOption = None,
-    levels: Annotated[int | None, typer.Option(min=1, max=100, help="Rounds of pruning; else the recipe's.")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the job, else one.")] = None,
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each node; 0 trains on CPUs.")] = 0,
+    rounds: RoundsOption = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes; default: one.")] = None,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs on each node; 0: train on CPUs.")] = 0,
     tasks_per_node: Annotated[
-        int | None, typer.Option(min=1, help="Ranks on each node; else one for each GPU, or --per-gpu.")
+        int | None, typer.Option(min=1, help="Ranks on each node; default: one per GPU, or --per-gpu.")
     ] = None,
     per_gpu: PerGpuOption = None,
     array: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=999_999, help="An array of N tasks in place of an MPI job; they share the grid."),
+        typer.Option(metavar="N", min=1, max=999_999, help="An array of N tasks that share the work, instead of an MPI job."),
     ] = None,
-    cpus_per_task: Annotated[int | None, typer.Option(min=1, help="Cores for each rank; else left to Slurm.")] = None,
+    cpus_per_task: Annotated[int | None, typer.Option(min=1, help="Cores for each rank; default: what Slurm gives.")] = None,
     time: Annotated[str | None, typer.Option(metavar="LIMIT", help="Time limit, such as 4:00:00.")] = None,
     partition: Annotated[str | None, typer.Option(help="Partition of the cluster.")] = None,
     account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
     sbatch: Annotated[list[str] | None, typer.Option(metavar="OPTION", help="Any other option of sbatch; repeatable.")] = None,
-    submits: Annotated[bool, typer.Option("--submit", help="Hand the script to sbatch as well.")] = False,
+    submits: Annotated[bool, typer.Option("--submit", help="Submit the script with sbatch, too.")] = False,
 ) -> None:
-    """Write a batch script for Slurm: the dense trainings (an array where there are replicates), or the networks under masks
-    or a sweep, as one MPI job or an array that needs no MPI."""
+    """Write a batch script for Slurm: an array with a task for each dense training; for networks under masks and for a sweep
+    one MPI job, or an array that needs no MPI."""
     from data_prep import files
-    from lottery.fanout.slurm import TASK, Batch, script, submit
+    from lottery.fanout.slurm import TASK, script, submit
 
     target = opened(run, recipe, chosen=replicate, must_exist=stage is Stage.sweep and recipe is None)
-    given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--levels": levels, "--per-gpu": per_gpu}
+    given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--rounds": rounds, "--per-gpu": per_gpu}
     _check(
         stage,
         target,
@@ -83,42 +86,43 @@ def slurm(
         given["--part"] = f"{TASK}/{array}"
     options = [part for number in replicates for part in ("--replicate", number)]
     options += [part for option, value in given.items() if value is not None for part in (option, str(value))]
-    ranks = tasks_per_node or max(1, gpus_per_node) * (per_gpu or 1)
-    batch = Batch(
-        f"{target.recipe.name}-{stage}",
-        [stage, "--run", str(target.folder), *options],
-        target.slurm,
-        nodes or 1,
-        1 if tasks or stage is Stage.train else ranks,
-        gpus_per_node,
-        cpus_per_task,
-        time,
-        partition,
-        account,
-        tasks,
-        sbatch or [],
-    )
-    content, path = script(batch), target.slurm / f"{stage}.sh"
+    is_mpi = not tasks and stage is not Stage.train
+    per_node = (tasks_per_node or max(1, gpus_per_node) * (per_gpu or 1)) if is_mpi else 1
+    asked = {
+        "job-name": f"{target.recipe.name}-{stage}",
+        "array": tasks,
+        "nodes": nodes or 1,
+        "ntasks-per-node": per_node,
+        "gpus-per-node": gpus_per_node or None,
+        "cpus-per-task": cpus_per_task,
+        "time": time,
+        "partition": partition,
+        "account": account,
+    }
+    arguments = [stage, "--run", str(target.folder), *options]
+    content = script(arguments, target.slurm, asked, sbatch or [], (nodes or 1) * per_node)
+    path = target.slurm / f"{stage}.sh"
     target.adopt()
     files.write_text(path, content)
-    print(submit(path) if submits else f"{path}: hand it to sbatch, or type this again with --submit")
+    print(submit(path) if submits else f"{path}: submit it with sbatch, or type this command again with --submit")
 
 
 def _check(stage: Stage, target: "Run", given: dict[str, Any]) -> None:
-    """Raise what the job would end with, or BadParameter for an option of another stage."""
-    from lottery.stages.retrain import checked_jobs
-    from lottery.stages.rounds import checked_rounds
+    """Raise the error that the job would end with, or BadParameter for an option of another stage."""
+    from lottery.experiment.plan import Selection
+    from lottery.stages.retrain import checked_tickets
 
     for option, value in given.items():
         if value is not None and option not in stage.own:
-            raise typer.BadParameter(f"{option} does not go with {stage}")
+            raise typer.BadParameter(f"{option} cannot be used with {stage}")
     if stage is Stage.sweep:
         from lottery.search.values import searched
 
         searched(target.recipe)
-        return
-    planned = target.plan()
-    if stage is Stage.retrain:
-        checked_jobs(target, given["--quantiles"], given["--rewind"])
-    elif stage is Stage.rounds:
-        checked_rounds(target, planned, given["--levels"])
+    elif stage is Stage.train:
+        target.plan()
+    else:
+        rounds = stage is Stage.rounds
+        target = dataclasses.replace(target, recipe=target.recipe.with_rounds() if rounds else target.recipe)
+        names = family_names(target, rounds)
+        checked_tickets(target, Selection(tuple(names), given["--quantiles"], given["--rewind"], given["--rounds"]))

@@ -12,11 +12,11 @@ MARKS = {"good": "ok", "limited": "!", "broken": "X"}
 
 
 def doctor(
-    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where run directories would lie.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of the run directories.")] = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
-    """Look for devices, drivers, TensorFlow, MPI, Slurm, W&B, disk and locks, and say what to do about what is missing."""
-    from lottery.stages.doctor import doctor
+    """Check devices, drivers, TensorFlow, MPI, Slurm, W&B, disk and locks, and say what to fix."""
+    from lottery.commands.findings import doctor
 
     alone()
     findings = doctor(runs)

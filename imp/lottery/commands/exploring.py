@@ -1,4 +1,4 @@
-"""The command that looks at weights: explore."""
+"""The command that shows how large weights are: explore."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Annotated
@@ -6,34 +6,36 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lottery.commands.options import JsonOption, RunOption, alone, opened, print_json
-from lottery.tables import print_table
+from lottery.results.tables import print_table
 
 if TYPE_CHECKING:
-    from lottery.stages.explore import Course
+    from lottery.results.explore import Course
 
 
 def explore(
     run: RunOption = None,
     at: Annotated[str, typer.Option(metavar="POINT", help="The dense network at a snapshot: 0, 34it, 1ep or end.")] = "end",
-    ticket: Annotated[str | None, typer.Option(metavar="NAME", help="A trained one instead, such as q90-step-000034.")] = None,
-    variant: Annotated[
-        str | None, typer.Option(help="ticket, reinit, shuffle, random or extended.", show_default="ticket")
+    ticket: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A ticket instead of the dense network, such as q90-step-000034.")
     ] = None,
-    replicate: Annotated[int, typer.Option(min=1, help="Which replicate's.")] = 1,
+    variant: Annotated[
+        str | None, typer.Option(help="ticket, or a control: reinit, shuffle, random, extended.", show_default="ticket")
+    ] = None,
+    replicate: Annotated[int, typer.Option(min=1, help="Which replicate.")] = 1,
     scope: Annotated[
-        str | None, typer.Option(help="kernels, pointwise or all, nothing excluded; else what the recipe prunes.")
+        str | None, typer.Option(help="kernels, pointwise or all, without exclusions; default: what the recipe prunes.")
     ] = None,
     quantiles: Annotated[
-        str | None, typer.Option(metavar="GRID", help="Of |w|, in per cent.", show_default="50,75,90,99")
+        str | None, typer.Option(metavar="GRID", help="Quantiles of |w| to show, in per cent.", show_default="50,75,90,99")
     ] = None,
-    in_all: Annotated[bool, typer.Option("--in-all", help="All variables together, none by itself.")] = False,
-    snapshots: Annotated[bool, typer.Option("--snapshots", help="How the norms move over the dense training.")] = False,
+    in_all: Annotated[bool, typer.Option("--in-all", help="Only the figures of all variables together.")] = False,
+    snapshots: Annotated[bool, typer.Option("--snapshots", help="How the norms change during the dense training.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Where the weights sit: count, least, largest, mean and quantiles of |w|, variable by variable."""
+    """Show how large the weights are: count, min, max, mean, norm and quantiles of |w|, by variable."""
     from data_prep.errors import InputError
-    from lottery.masks import SCOPES
-    from lottery.stages import explore
+    from lottery.pruning.masks import SCOPES
+    from lottery.results import explore
 
     alone()
     if scope is not None and scope not in SCOPES:
@@ -42,11 +44,13 @@ def explore(
     source = opened(run, must_exist=True)
     if snapshots:
         if ticket or variant or quantiles or at != "end":
-            raise InputError("--snapshots is about the norms of the dense network at all its snapshots: leave the others out")
+            raise InputError(
+                "--snapshots shows the dense network at all its snapshots: leave out --at, --ticket, --variant and --quantiles"
+            )
         _show_course(explore.course(source, replicate, chosen), in_all, as_json)
         return
     if variant and not ticket:
-        raise InputError(f"--variant {variant}: of which ticket? Name it with --ticket")
+        raise InputError(f"--variant {variant} needs a ticket: name it with --ticket")
     given = {"variant": variant, "quantiles": quantiles}
     wanted = {name: value for name, value in given.items() if value is not None}
     found = explore.explore(source, at, ticket, replicate=replicate, scope=chosen, **wanted)

@@ -1,4 +1,4 @@
-"""What several commands share: their options, and what those stand for."""
+"""Options that several commands share, and what they stand for."""
 
 import dataclasses
 import json
@@ -8,40 +8,53 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lottery.grids import MOST
+from lottery.experiment.grids import MOST
 
 if TYPE_CHECKING:
     from lottery.progress import Reporter
-    from lottery.run import Run
+    from lottery.rundir.run import Run
 
 STALL_SECONDS = 600.0
 
 RunOption = Annotated[
     Path | None,
-    typer.Option("--run", metavar="DIR", help="Run directory; else $IMP_RUN, runs/NAME of a given recipe, runs/latest."),
+    typer.Option(
+        "--run", metavar="DIR", help="Run directory; default: $IMP_RUN, else runs/NAME of the recipe given, else runs/latest."
+    ),
 ]
-RecipeOption = Annotated[Path | None, typer.Option("--recipe", metavar="TOML", help="Recipe; else the run's own, else digits.")]
+RecipeOption = Annotated[
+    Path | None, typer.Option("--recipe", metavar="TOML", help="Recipe; default: the run's own, else digits.")
+]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe value; repeatable.")]
 RecordsOption = Annotated[
-    Path | None, typer.Option("--records", metavar="DIR", help="Prepared set to train on; else the one the recipe names.")
+    Path | None,
+    typer.Option("--records", metavar="DIR", help="Prepared set to train on; default: the one that the recipe names."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables and sentences.")]
 QuantilesOption = Annotated[
-    str | None, typer.Option("--quantiles", metavar="GRID", help="Such as 90, 60..99 or 60..80:5,85..99.")
+    str | None, typer.Option("--quantiles", metavar="GRID", help="Quantiles, such as 90, 60..99 or 60..80:5,85..99.")
 ]
-RewindOption = Annotated[str | None, typer.Option(metavar="POINTS", help="Such as 0,10it,1ep; else the recipe's.")]
+RewindOption = Annotated[
+    str | None, typer.Option(metavar="POINTS", help="Rewind points, such as 0,10it,1ep; default: the recipe's.")
+]
 ReplicateOption = Annotated[
     list[int] | None,
     typer.Option("--replicate", metavar="N", min=1, max=MOST, help="Only this replicate; repeatable. A new N adds one."),
 ]
+FamilyOption = Annotated[
+    list[str] | None, typer.Option("--family", metavar="NAME", help="Only this family of the recipe; repeatable.")
+]
+RoundsOption = Annotated[
+    int | None, typer.Option("--rounds", "--levels", min=1, max=100, help="Number of rounds; default: the recipe's.")
+]
 PerGpuOption = Annotated[
-    int | None, typer.Option("--per-gpu", metavar="K", min=1, help="Let K ranks share each GPU; else each rank has its own.")
+    int | None, typer.Option("--per-gpu", metavar="K", min=1, help="Let K ranks share each GPU; default: each has its own.")
 ]
 PartOption = Annotated[
-    str, typer.Option("--part", metavar="I/N", help="Only the I-th of N parts of the grid, as for a task of a job array.")
+    str, typer.Option("--part", metavar="I/N", help="Train only part I of N, as a task of a job array does.")
 ]
 StallOption = Annotated[
-    float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a rank that has come no further for so long.")
+    float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a rank that has made no progress for this long.")
 ]
 RanksOption = Annotated[int, typer.Option("--ranks", min=1, max=MOST, help="Start this many MPI ranks on this host.")]
 
@@ -54,15 +67,26 @@ def opened(
     records: Path | None = None,
     chosen: Sequence[int] | None = None,
 ) -> "Run":
-    """The run that the options name, as `open_run` finds it; of its replicates, those `chosen`."""
-    from lottery.run import open_run
+    """The run that the options name, as `open_run` finds it, restricted to the replicates `chosen`."""
+    from lottery.rundir.run import open_run
 
     found = open_run(run, recipe, overrides or (), must_exist, records)
     return dataclasses.replace(found, chosen=tuple(chosen or ()))
 
 
+def family_names(run: "Run", rounds: bool) -> list[str]:
+    """The families that prune in rounds, or those that prune in one shot. Raises InputError where there is none: a command
+    about rounds has added one."""
+    from data_prep.errors import InputError
+
+    names = [name for name, family in run.recipe.families.items() if bool(family.rounds) == rounds]
+    if not names:
+        raise InputError("no family prunes in one shot: `imp thresholds` adds one")
+    return names
+
+
 def reporter() -> "Reporter":
-    """Where progress is said; under mpirun every line begins with the rank."""
+    """Shows progress; under mpirun every line starts with the rank."""
     from lottery.fanout.launcher import launched_rank
     from lottery.progress import Reporter
 
@@ -71,7 +95,7 @@ def reporter() -> "Reporter":
 
 
 def alone() -> None:
-    """Raise InputError in one of several MPI ranks."""
+    """Raise InputError if this process is one of several MPI ranks."""
     from lottery.fanout.launcher import refuse_ranks
 
     refuse_ranks()

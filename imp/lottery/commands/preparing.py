@@ -1,4 +1,4 @@
-"""Commands around images and files: prepare, verify."""
+"""Commands for images and files: prepare, verify."""
 
 import dataclasses
 import shlex
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 SourceArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="SOURCE", help="digits, tfds:NAME, folder:DIR or arrays:FILE.npz; without it, what the recipe names."
-    ),
+    typer.Argument(metavar="SOURCE", help="digits, tfds:NAME, folder:DIR or arrays:FILE.npz; default: what the recipe names."),
 ]
 SizeOption = Annotated[int | None, typer.Option(help="Height and width of the images, in pixels.")]
-OutOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to; else in $IMP_DATA, else in data/.")]
-ClassesOption = Annotated[int | None, typer.Option(help="Only the first so many classes.")]
-ChannelsOption = Annotated[int | None, typer.Option(metavar="3|1", help="1 for grey images; 3 unless given.")]
-ValOption = Annotated[float | None, typer.Option(metavar="FRACTION", help="Of the training images, held out.")]
-TestOption = Annotated[
-    float | None, typer.Option(metavar="FRACTION", help="Of all images, where the source has none to test on.")
+OutOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder for the records; default: one in $IMP_DATA, else in data/.")
 ]
-SplitSeedOption = Annotated[int | None, typer.Option(help="Which of them; 0 unless given.")]
-WorkersOption = Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")]
-EngineOption = Annotated[str, typer.Option(help="local or spark.")]
-MasterOption = Annotated[str, typer.Option(metavar="URL", help="Spark master; else local[*].")]
+ClassesOption = Annotated[int | None, typer.Option(help="Keep only this many classes, the first ones.")]
+ChannelsOption = Annotated[int | None, typer.Option(metavar="3|1", help="1: grey images; default: 3.")]
+ValOption = Annotated[
+    float | None, typer.Option(metavar="FRACTION", help="Share of the training images to hold out for validation.")
+]
+TestOption = Annotated[
+    float | None, typer.Option(metavar="FRACTION", help="Share of all images to test on, if the source has no test images.")
+]
+SplitSeedOption = Annotated[int | None, typer.Option(help="Seed that chooses the images held out; default: 0.")]
+WorkersOption = Annotated[int, typer.Option(min=0, help="Number of processes; 0: one per core.")]
+EngineOption = Annotated[str, typer.Option(help="Engine: local or spark.")]
+MasterOption = Annotated[str, typer.Option(metavar="URL", help="Spark master.")]
 MaxBadOption = Annotated[
-    float, typer.Option(min=0, max=1, metavar="FRACTION", help="Of the images, so many may be undecodable.")
+    float, typer.Option(min=0, max=1, metavar="FRACTION", help="Share of the images that may be undecodable.")
 ]
 DataDirOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where TensorFlow Datasets keeps its sets; else $TFDS_DATA_DIR.")
+    Path | None, typer.Option(metavar="DIR", help="Where TensorFlow Datasets keeps its files; default: $TFDS_DATA_DIR.")
 ]
-AgainOption = Annotated[
-    Path | None, typer.Option("--records", metavar="DIR", help="Make again what this prepared set has lost.")
-]
+AgainOption = Annotated[Path | None, typer.Option("--records", metavar="DIR", help="Restore what this prepared set has lost.")]
 
 
 def prepare(
@@ -60,9 +60,11 @@ def prepare(
     recipe: RecipeOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Images to TFRecord shards, once per data set and size."""
+    """Turn images into TFRecord shards, once per data set and size."""
     from data_prep.errors import InputError
-    from data_prep.prepare import Means
+    from data_prep.prepare import Means, settings_of
+    from data_prep.records import read_manifest
+    from lottery.stages import prepare as stage
 
     alone()
     if engine not in ("local", "spark"):
@@ -74,35 +76,22 @@ def prepare(
     names_a_run = bool(run or recipe or set_)
     if records:
         if values or names_a_run:
-            raise InputError("--records is made again as its manifest says: leave out what else says how")
-        _again(records, means)
+            raise InputError("--records restores a set as its manifest says: leave out the other options")
+        stage.prepare_set(settings_of(read_manifest(records)), records, reporter(), means)
     elif source is None:
-        _for_a_run(run, recipe, [*(f"data.{key}={value}" for key, value in values.items()), *(set_ or [])], means)
+        overrides = [*(f"data.{key}={value}" for key, value in values.items()), *(set_ or [])]
+        stage.prepare(opened(run, recipe, overrides), reporter(), means)
     elif names_a_run:
-        raise InputError("SOURCE is prepared on its own: leave it out to prepare what --run, --recipe and --set say")
+        raise InputError("SOURCE cannot be combined with --run, --recipe and --set: leave it out to prepare what they name")
     else:
         _from_source(source, out, values, means)
-
-
-def _again(records: Path, means: "Means") -> None:
-    from data_prep.prepare import settings_of
-    from data_prep.records import read_manifest
-    from lottery.stages.prepare import prepare_set
-
-    prepare_set(settings_of(read_manifest(records)), records, reporter(), means)
-
-
-def _for_a_run(run: Path | None, recipe: Path | None, overrides: list[str], means: "Means") -> None:
-    from lottery.stages.prepare import prepare
-
-    prepare(opened(run, recipe, overrides), reporter(), means)
 
 
 def _from_source(source: str, out: Path | None, values: dict[str, Any], means: "Means") -> None:
     from data_prep.errors import InputError
     from data_prep.sources import check_name
-    from lottery.recipe import resolve
-    from lottery.run import default_records
+    from lottery.experiment.reading import resolve
+    from lottery.rundir.run import default_records
     from lottery.stages.prepare import prepare_set
 
     check_name(source)
@@ -118,7 +107,7 @@ def verify(
     path: Annotated[Path, typer.Argument(help="A folder of records, or a run directory.")], as_json: JsonOption = False
 ) -> None:
     """Check every file of a record directory or a run directory, and name each damaged one."""
-    from lottery.stages.verify import verify
+    from lottery.results.verify import verify
 
     checks = verify(path, reporter())
     damaged = [check for check in checks if check.problem]

@@ -1,56 +1,69 @@
 """Commands that read a run: report, status, compare, export."""
 
 import dataclasses
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lottery.commands.options import JsonOption, RunOption, alone, opened, print_json, reporter
-from lottery.tables import percent, print_table
+from lottery.commands.options import JsonOption, RunOption, SetOption, alone, opened, print_json, reporter
+from lottery.results.tables import percent, print_table
 
 if TYPE_CHECKING:
-    from lottery.results.grouping import Group
+    from lottery.results.report import Report
+    from lottery.rundir.run import Run
 
 WATCH_SECONDS = 2.0
 
 
+def recipe(
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe; default: the run's own, else digits.")] = None,
+    run: RunOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Print a recipe in full, with the meaning of each key."""
+    from lottery.experiment.reading import explained
+
+    print(explained(opened(run, recipe, set_).recipe), end="")
+
+
 def report(run: RunOption = None, as_json: JsonOption = False) -> None:
-    """Accuracy against density, with controls and verdicts: a page with charts, and each as PNG, SVG and CSV."""
-    from lottery.stages.report import DIFFERENCE_EXPLAINED, HEADINGS, report
+    """Write the report: accuracy against density, controls and verdicts on a page; charts as PNG, SVG and CSV, too."""
+    from lottery.results.report import report
     from lottery.tracking import publish
 
     alone()
     source = opened(run, must_exist=True)
     made = report(source)
     publish(source.recipe, source.folder, source.report)
+    show_report(source, made, as_json)
+
+
+def show_report(run: "Run", made: "Report", as_json: bool) -> None:
+    """Print the headline and the table of the report, and where its page is."""
+    from lottery.results.frame import dicts
+    from lottery.results.report import DIFFERENCE_EXPLAINED, HEADINGS
+
     for line in made.left_out:
         reporter().say(line)
     if as_json:
-        print_json({"headline": made.headline, "networks": made.rows, "groups": [_finite(group) for group in made.groups]})
+        print_json({"headline": made.headline, "networks": dicts(made.rows), "groups": dicts(made.groups)})
         return
-    print_table(source.recipe.name, HEADINGS, made.table)
+    print_table(run.recipe.name, HEADINGS, made.table)
     print(DIFFERENCE_EXPLAINED)
     for sentence in made.headline:
         print(sentence)
-    print(f"Open {source.report / 'index.html'}")
-
-
-def _finite(group: "Group") -> dict[str, Any]:
-    """A group for JSON, which has neither infinities nor NaN."""
-    fields = dataclasses.asdict(group)
-    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in fields.items()}
+    print(f"Open {run.report / 'index.html'}")
 
 
 def status(
     run: RunOption = None,
     as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show every network and go on showing, until all are done.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show every network, again and again, until all are done.")] = False,
 ) -> None:
-    """What is done, under way, failed and missing, and the time left."""
+    """Show what is done, under way, failed and missing, and the time left."""
     from lottery.progress import duration
-    from lottery.stages.status import status
+    from lottery.results.status import status
 
     source = opened(run, must_exist=True)
     if watch:
@@ -82,8 +95,8 @@ def status(
 
 
 def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
-    """How alike masks are across replicates, rewind points, methods and rounds, compared with chance."""
-    from lottery.stages.compare import compare, nesting, tables
+    """Show how alike masks are across replicates, rewind points, families and rounds, compared with chance."""
+    from lottery.results.compare import compare, nesting, tables
 
     alone()
     source = opened(run, must_exist=True)
@@ -91,7 +104,7 @@ def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json([group.as_json() for group in groups])
         return
-    for table in tables(groups, source.recipe.thresholds.collapse):
+    for table in tables(groups, source.recipe.pruning.collapse):
         print_table(table.title, table.headings, table.lines)
         if table.explained:
             print(table.explained)
@@ -101,15 +114,19 @@ def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
 
 
 def export(
-    ticket: Annotated[str, typer.Option(metavar="NAME", help="Such as q90-step-000034, rounds/lr-step-000000/03 or dense.")],
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="keras, tflite or npz.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else in the run's export folder.")] = None,
-    variant: Annotated[str, typer.Option(help="ticket, reinit, shuffle, random or extended.")] = "ticket",
-    replicate: Annotated[int, typer.Option(min=1, help="Which replicate's.")] = 1,
+    ticket: Annotated[
+        str, typer.Option(metavar="NAME", help="Network, such as q90-step-000034, lr/round-03-step-000000, dense.")
+    ],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="Format: keras, tflite or npz.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write; default: one in the run's export folder.")
+    ] = None,
+    variant: Annotated[str, typer.Option(help="ticket, or a control: reinit, shuffle, random, extended.")] = "ticket",
+    replicate: Annotated[int, typer.Option(min=1, help="Which replicate.")] = 1,
     run: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A trained network as a file that others load, and how small it compresses."""
+    """Write a trained network to a file that other programs load, and show how small it compresses."""
     from data_prep.errors import InputError
     from lottery.stages.export import FORMATS, export
 
@@ -138,4 +155,4 @@ def export(
     )
     if to != "npz":
         mean, deviation = target.recipe.data.mean, target.recipe.data.deviation
-        print(f"It takes images of float32, (pixel / 255 - {mean}) / {deviation}, and gives logits.")
+        print(f"It takes float32 images, (pixel / 255 - {mean}) / {deviation}, and returns logits.")

@@ -1,17 +1,15 @@
-"""Commands that train: train, thresholds, retrain, rounds, and all stages in a row."""
+"""Commands that train and prune: train, thresholds, retrain, rounds, and run, which is all stages in a row."""
 
 import dataclasses
-import json
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lottery.commands.options import (
     STALL_SECONDS,
+    FamilyOption,
     JsonOption,
     PartOption,
     PerGpuOption,
@@ -21,29 +19,29 @@ from lottery.commands.options import (
     RecordsOption,
     ReplicateOption,
     RewindOption,
+    RoundsOption,
     RunOption,
     SetOption,
     StallOption,
     alone,
+    family_names,
     opened,
     print_json,
     reporter,
 )
-from lottery.commands.reading import report
-from lottery.grids import MOST
-from lottery.preemption import EXIT_CODE
-from lottery.tables import percent, print_table
+from lottery.experiment.grids import MOST
+from lottery.results.tables import percent, print_table
 
 if TYPE_CHECKING:
-    from lottery.fanout.ranks import Terms
-    from lottery.jobs import AnyJob
-    from lottery.run import Run
-    from lottery.stages.dispatch import Summary
+    from lottery.campaign import Campaign
+    from lottery.rundir.run import Run
+    from lottery.stages.thresholds import Thresholds
 
 
 def train(
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="As with --set: so the agents of a W&B sweep give them.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Same as --set; agents of a W&B sweep write values like this."),
     ] = None,
     run: RunOption = None,
     recipe: RecipeOption = None,
@@ -51,74 +49,77 @@ def train(
     records: RecordsOption = None,
     replicate: ReplicateOption = None,
     profile: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write a trace of some steps there, for TensorBoard and Perfetto.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for a trace of some steps, for TensorBoard and Perfetto.")
     ] = None,
 ) -> None:
-    """Train the dense network, saving it at every rewind point."""
+    """Train the dense network, and save it at every rewind point."""
     from lottery.stages.train import train
     from lottery.tracking import agents_run
 
     alone()
     for value in values or ():
         if "=" not in value:
-            raise typer.BadParameter(f"{value!r} is not KEY=VALUE; a recipe is given with --recipe {value}")
+            raise typer.BadParameter(f"{value!r} is not KEY=VALUE; to name a recipe, write --recipe {value}")
     overrides = [*(set_ or []), *(values or [])]
     train(opened(run or agents_run(), recipe, overrides, records=records, chosen=replicate), reporter(), profile)
 
 
 def thresholds(
     quantiles: QuantilesOption = None,
+    family: FamilyOption = None,
     run: RunOption = None,
     recipe: RecipeOption = None,
     set_: SetOption = None,
     replicate: ReplicateOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn quantiles of the dense network's magnitudes into masks."""
+    """Cut the masks of one-shot families, one for each quantile."""
+    from lottery.experiment.plan import Selection
     from lottery.stages.thresholds import thresholds
 
     alone()
-    tables = thresholds(opened(run, recipe, set_, chosen=replicate), reporter(), quantiles)
+    target = opened(run, recipe, set_, chosen=replicate)
+    target = dataclasses.replace(target, recipe=target.recipe.with_one_shot())
+    tables = thresholds(target, reporter(), Selection(tuple(family or ()), quantiles))
     if as_json:
-        for table in tables:
-            print(json.dumps(table))
+        print_json([table.as_json() for table in tables])
         return
     for table in tables:
-        _print_thresholds(table)
+        _print_thresholds(table, target.recipe.pruning.scope)
 
 
-def _print_thresholds(table: dict[str, Any]) -> None:
-    from lottery.densities import warning
-
+def _print_thresholds(table: "Thresholds", scope: str) -> None:
+    scores = table.masks[0].scores
     title = (
-        f"replicate-{table['replicate']}: |w| of {table['count']} weights ({table['scope']}): "
-        f"min {table['min']:.3g}, mean {table['mean']:.4g}, max {table['max']:.4g}"
+        f"replicate-{table.replicate} {table.family}: scores of {scores.count} weights ({scope}): "
+        f"min {scores.min:.3g}, mean {scores.mean:.4g}, max {scores.max:.4g}"
     )
     print_table(
         title,
         ("quantile", "threshold", "pruned", "remaining", "density", "effective", "of trainable", "of total"),
         [
             (
-                f"{row['quantile']:g}{' !' if warning(row) else ''}",
-                "per layer" if row["threshold"] is None else f"{row['threshold']:.4g}",
-                str(row["pruned"]),
-                str(row["remaining"]),
-                *(percent(row["density"].get(scope)) for scope in ("prunable", "effective", "trainable", "total")),
+                f"{mask.rate:g}{' !' if mask.kept.warning(table.collapse) else ''}",
+                "per layer" if mask.threshold is None else f"{mask.threshold:.4g}",
+                str(mask.pruned),
+                str(mask.remaining),
+                *(percent(getattr(mask.kept.density, of)) for of in ("prunable", "effective", "trainable", "total")),
             )
-            for row in table["quantiles"]
+            for mask in table.masks
         ],
     )
-    for row in table["quantiles"]:
-        if found := warning(row):
-            print(f"! quantile {row['quantile']:g}: {found}")
+    for warning in table.warnings:
+        print(f"! {warning}")
 
 
 def retrain(
     run: RunOption = None,
     recipe: RecipeOption = None,
     set_: SetOption = None,
+    family: FamilyOption = None,
     quantiles: QuantilesOption = None,
     rewind: RewindOption = None,
+    rounds: RoundsOption = None,
     replicate: ReplicateOption = None,
     until_decided: Annotated[
         int | None,
@@ -126,8 +127,8 @@ def retrain(
             metavar="N",
             min=1,
             max=MOST,
-            help="Add replicates to undecided pairs, until each has N. As it looks after each, a ticket that is delta worse is "
-            "called matching in 9 % of cases for N = 5, 12 % for 7, 15 % for 10, 19 % for 20.",
+            help="Add replicates until no ticket is undecided, or each has N. It looks at the results after each replicate, so "
+            "a ticket that is delta worse is called matching in 9 % of cases for N = 5, 12 % for 7, 15 % for 10, 19 % for 20.",
         ),
     ] = None,
     ranks: RanksOption = 1,
@@ -135,182 +136,86 @@ def retrain(
     per_gpu: PerGpuOption = None,
     stall: StallOption = STALL_SECONDS,
 ) -> None:
-    """Train every (mask, rewind point) pair and its controls; fans out under mpirun."""
-    from lottery.fanout.ranks import Terms
-    from lottery.jobs import Part
-    from lottery.stages.retrain import checked_jobs, retrain
+    """Train the tickets and controls of one-shot families; under mpirun, on all its ranks."""
+    from lottery.campaign import Execution, Selection, train_tickets, train_until_decided
+    from lottery.fanout.tasks import Part
 
     target = opened(run, recipe, set_, chosen=replicate)
-    terms = Terms(per_gpu=per_gpu, stall=stall, part=Part.parse(part))
-
-    def on_grids(target: "Run", quantiles: str | None, rewind: str | None) -> None:
-        options = {"--quantiles": quantiles, "--rewind": rewind}
-        _fan_out(
-            *("retrain", target, options, ranks, terms),
-            partial(checked_jobs, target, quantiles, rewind),
-            partial(retrain, target, reporter(), quantiles, rewind, terms),
-        )
-
+    selection = Selection(tuple(family or family_names(target, rounds=False)), quantiles, rewind, rounds)
+    execution = Execution(ranks, per_gpu, stall, Part.parse(part))
     if until_decided is None:
-        on_grids(target, quantiles, rewind)
+        _conclude(train_tickets(target, selection, execution, reporter()))
         return
-    from lottery import locks
-    from lottery.stages.decide import until_decided as decide
-
     alone()
     if replicate or part != "1/1":
         unwanted = "--replicate" if replicate else "--part"
-        raise typer.BadParameter(f"--until-decided chooses itself what is trained: leave out {unwanted}")
-    failed = False
-
-    def on_more(target: "Run", quantiles: str | None, rewind: str | None) -> None:
-        nonlocal failed
-        failed |= _fails(partial(on_grids, target, quantiles, rewind))
-
-    with locks.staying(target.folder):
-        on_more(target, quantiles, rewind)
-        decide(target, until_decided, reporter(), on_more, quantiles, rewind)
-    if failed:
-        raise typer.Exit(1)
+        raise typer.BadParameter(f"--until-decided chooses what to train: leave out {unwanted}")
+    made = train_until_decided(target, until_decided, selection, execution, reporter())
+    _conclude(dataclasses.replace(made, code=1 if made.code else 0))
 
 
 def rounds(
     run: RunOption = None,
     recipe: RecipeOption = None,
     set_: SetOption = None,
-    levels: Annotated[int | None, typer.Option(min=1, max=100, help="Rounds of pruning; else the recipe's.")] = None,
+    family: FamilyOption = None,
+    rounds: RoundsOption = None,
     replicate: ReplicateOption = None,
     ranks: RanksOption = 1,
     part: PartOption = "1/1",
     per_gpu: PerGpuOption = None,
     stall: StallOption = STALL_SECONDS,
 ) -> None:
-    """Iterative magnitude pruning: prune some of what is left, rewind, train, again; fans out under mpirun."""
-    from lottery.fanout.ranks import Terms
-    from lottery.jobs import Part
-    from lottery.stages.rounds import checked_rounds, headline_controls, rounds
+    """Train families that prune in rounds: prune, rewind, train, and again; under mpirun, on all its ranks."""
+    from lottery.campaign import Execution, Selection, train_tickets
+    from lottery.fanout.tasks import Part
 
     target = opened(run, recipe, set_, chosen=replicate)
-    terms = Terms(per_gpu=per_gpu, stall=stall, part=Part.parse(part))
-    planned = target.plan()
-    _fan_out(
-        *("rounds", target, {"--levels": levels}, ranks, terms),
-        partial(checked_rounds, target, planned, levels),
-        partial(rounds, target, reporter(), levels, terms),
-        partial(headline_controls, target, planned, levels),
-    )
+    target = dataclasses.replace(target, recipe=target.recipe.with_rounds())
+    selection = Selection(tuple(family or family_names(target, rounds=True)), rounds=rounds)
+    _conclude(train_tickets(target, selection, Execution(ranks, per_gpu, stall, Part.parse(part)), reporter()))
 
 
-def _conclude(summary: "Summary | None") -> None:
-    """Say what was not finished, and exit as that asks for."""
-    if summary and summary.unfinished:
-        for line in summary.lines():
-            print(f"not finished: {line}", file=sys.stderr)
-        raise typer.Exit(2 if summary.only_busy else 1)
-
-
-def _fan_out(
-    stage: str,
-    target: "Run",
-    options: "dict[str, Any]",
-    ranks: int | None,
-    terms: "Terms",
-    list_jobs: "Callable[[], Sequence[AnyJob]]",
-    in_process: "Callable[[], Summary | None]",
-    following: "Callable[[], Sequence[AnyJob]]" = list,
-) -> None:
-    """Do `stage` on so many MPI ranks of this host (None: as many as it feeds), or in this process. Its jobs are those of
-    `list_jobs`, and in the end those `following` on what they came to."""
-    from lottery.fanout.launcher import launched_rank
-    from lottery.fanout.share import fed
-    from lottery.jobs import side_by_side
-
-    if ranks != 1 and launched_rank() is None:
-        jobs = terms.part.of(list_jobs())  # here, so that bad input is one line without mpirun's own
-        missing = [job for job in jobs if not target.network(job).is_finished]
-        ranks = ranks or fed(side_by_side(missing), target.recipe.train.threads)
-        if ranks > 1:
-            part = f"{terms.part.index}/{terms.part.count}"
-            shared = {"--part": part, "--per-gpu": terms.per_gpu, "--stall": terms.stall}
-            _on_ranks(ranks, stage, target, options | shared, lambda: [*jobs, *terms.part.of(following())])
-            return
-    _conclude(in_process())
-
-
-def _on_ranks(
-    ranks: int, stage: str, target: "Run", options: "dict[str, Any]", list_jobs: "Callable[[], Sequence[AnyJob]]"
-) -> None:
-    """Run `stage`, whose jobs are in the end those of `list_jobs`, on MPI ranks of this host."""
-    from lottery.fanout.launcher import command, launch
-
-    target.adopt()
-    chosen = [part for number in target.chosen for part in ("--replicate", str(number))]
-    given = [part for option, value in options.items() if value is not None for part in (option, str(value))]
-    code = launch(*command(ranks, ["-m", "lottery", stage, "--run", str(target.folder), *chosen, *given]))
-    if code:
-        raise typer.Exit(code)
-    missing = sum(not target.network(job).is_finished for job in list_jobs())
-    if missing:  # mpirun has been seen to call the loss of rank 0 a success
-        print(f"mpirun ended early, {missing} networks are missing: the same command goes on from here", file=sys.stderr)
-        raise typer.Exit(EXIT_CODE)
+def _conclude(made: "Campaign") -> None:
+    """Print what was not finished, and exit with the code of `made`."""
+    for line in made.unfinished:
+        print(f"not finished: {line}", file=sys.stderr)
+    if made.code:
+        raise typer.Exit(made.code)
 
 
 def run_all(
-    recipe: Annotated[Path | None, typer.Argument(help="Recipe, such as pipelines/digits.toml; else the run's own.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Recipe, such as pipelines/digits.toml; default: the run's own.")
+    ] = None,
     run: RunOption = None,
     set_: SetOption = None,
     records: RecordsOption = None,
     ranks: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="MPI ranks on this host; else as many as its cores and memory feed.")
+        int | None, typer.Option(min=1, max=MOST, help="MPI ranks on this host; default: as many as it has room for.")
     ] = None,
     per_gpu: PerGpuOption = None,
     stall: StallOption = STALL_SECONDS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the networks to train and their cost in epochs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """All stages: prepare, train, thresholds, retrain (or rounds), report. What is done already is not done again."""
+    """Run all stages: prepare, train, thresholds, retrain, report. Finished work is kept."""
     target = opened(run, recipe, set_, records=records)
     if dry_run:
         _dry_run(target, as_json)
         return
     alone()
-    from lottery import locks
-    from lottery.stages.prepare import prepare as prepare_stage
-    from lottery.stages.thresholds import thresholds as thresholds_stage
-    from lottery.stages.train import train as train_stage
+    from lottery.campaign import Execution, campaign
+    from lottery.commands.reading import show_report
 
-    fanned: dict[str, Any] = {"run": target.folder, "ranks": ranks, "per_gpu": per_gpu, "stall": stall}
-    progress = reporter()
-    prepare_stage(target, progress)
-    failed = False
-    with locks.staying(target.folder):
-        train_stage(target, progress)
-        if "oneshot" in target.recipe.pruning:
-            thresholds_stage(target, progress)
-            failed |= _fails(partial(retrain, **fanned))
-        if "rounds" in target.recipe.pruning:
-            failed |= _fails(partial(rounds, **fanned))
-        report(run=target.folder, as_json=as_json)
-    if failed:
-        raise typer.Exit(1)
-
-
-def _fails(stage: Callable[[], None]) -> bool:
-    """Whether some network of `stage` was not finished: the others go on. A request to stop is one, and Moved is raised."""
-    from data_prep import files
-
-    try:
-        stage()
-    except typer.Exit as stopped:
-        files.check_held()
-        if stopped.exit_code == EXIT_CODE:
-            raise
-        return stopped.exit_code != 0
-    return False
+    made = campaign(target, Execution(ranks, per_gpu, stall), reporter())
+    if made.report:
+        show_report(target, made.report, as_json)
+    _conclude(dataclasses.replace(made, code=1 if made.code else 0))
 
 
 def _dry_run(target: "Run", as_json: bool) -> None:
-    from lottery.plan import dry_run
+    from lottery.experiment.dry_run import dry_run
 
     lines = dry_run(target.recipe, target.known_training_images())
     if as_json:
@@ -319,7 +224,7 @@ def _dry_run(target: "Run", as_json: bool) -> None:
     cells = [(line.title, "?" if line.epochs is None else f"{line.epochs:g}") for line in lines]
     print_table(target.recipe.name, ("network", "epochs"), cells)
     known = [line.epochs for line in lines if line.epochs is not None]
-    cost = f"{sum(known):g} epochs in all" if known else "epochs are known once the records are there"
+    cost = f"{sum(known):g} epochs in all" if known else "the cost in epochs is known once the records are prepared"
     perhaps = sum(not line.certain for line in lines)
-    only = f"; {perhaps} of them, controls, only where a ticket matches" if perhaps else ""
+    only = f"; {perhaps} of them are controls, trained only if a ticket matches" if perhaps else ""
     print(f"{sum(line.rewound for line in lines)} networks under masks, {cost}{only}")

@@ -1,5 +1,6 @@
 """The command that searches for hyperparameters: sweep."""
 
+import dataclasses
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lottery.commands.options import JsonOption, RecordsOption, RunOption, SetOption, opened, print_json, reporter
-from lottery.tables import print_table
+from lottery.results.tables import percent, print_table
 
 if TYPE_CHECKING:
-    from lottery.run import Run
-    from lottery.search.page import Outcome
+    from lottery.rundir.run import Run
+    from lottery.search.outcome import Outcome
 
-SHOWN = 10  # trials in the terminal; the page has them all
+SHOWN = 10  # trials in the terminal; trials.csv has them all
 
 
 def sweep(
@@ -30,7 +31,7 @@ def sweep(
 ) -> None:
     """Search for hyperparameters; any number of these commands share a search, also under mpirun."""
     from lottery.fanout.launcher import launched_rank
-    from lottery.stages import sweep as stage
+    from lottery.search import sweep as stage
 
     target = opened(run, recipe, set_, records=records)
     if wandb:
@@ -44,22 +45,34 @@ def sweep(
     if launched_rank():
         return
     if as_json:
-        print_json(outcome.as_json())
+        print_json(dataclasses.asdict(outcome))
     else:
         _show(outcome, target)
 
 
 def _show(outcome: "Outcome", target: "Run") -> None:
-    folder = target.sweep
-    ranked = outcome.ranked()
-    print_table(str(folder), outcome.headings, map(outcome.cells, ranked[:SHOWN]))
+    from lottery.progress import duration
+    from lottery.search.values import text
+
+    ranked = sorted(outcome.trials, key=lambda one: (one.status != "complete", -(one.accuracy or 0), one.number))
+    cells = [
+        (
+            str(one.number),
+            f"{one.status}{': ' + one.reason if one.reason else ''}",
+            percent(one.accuracy),
+            "" if one.epochs is None else f"{one.epochs:g}",
+            "" if one.seconds is None else duration(one.seconds),
+            *(text(one.values.get(key, "")) for key in outcome.keys),
+        )
+        for one in ranked[:SHOWN]
+    ]
+    print_table(str(target.sweep), ("trial", "status", "validation", "epochs", "time", *outcome.keys), cells)
     if len(ranked) > SHOWN:
-        print(f"and {len(ranked) - SHOWN} more")
+        print(f"and {len(ranked) - SHOWN} more in {target.sweep / 'trials.csv'}")
     for key, share in outcome.importances.items():
         print(f"{key} explains {share:.0%} of the differences")
     if outcome.best:
         print(f"To train the best values with another seed: {_again(target)}")
-    print(f"Open {folder / 'index.html'}")
 
 
 def _again(target: "Run") -> str:

@@ -1,4 +1,4 @@
-"""`imp status --watch`: the networks of a run as they come and go, in a terminal."""
+"""`imp status --watch`: the networks of a run in a terminal, updated while they train."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from rich.live import Live
 from rich.table import Table
 
 from lottery.progress import duration
-from lottery.stages.status import Standing, speed, standings
+from lottery.results.status import Standing, speed, standings
 
 if TYPE_CHECKING:
-    from lottery.run import Run
+    from lottery.rundir.run import Run
 
 WAITING_SHOWN = 10
 ORDER = ("running", "failed", "diverged", "waiting")
 
 
 def watch(run: "Run", seconds: float) -> None:
-    """Show where the networks of `run` stand, every `seconds`, until none is left to train."""
+    """Show the state of all networks of `run`, every `seconds`, until none is left to train."""
     planned = run.plan()
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         while True:

@@ -6,16 +6,16 @@ from pathlib import Path
 import tensorflow as tf
 
 from data_prep import records
-from lottery.engine import capacity
-from lottery.engine.devices import on_cpu, set_up_tensorflow
+from lottery.engine.devices import memory_of, on_cpu, set_up_tensorflow
 from lottery.engine.feed import Feed
 from lottery.engine.loop import Maskable, Trainer
 from lottery.engine.memory import MemoryFeed
 from lottery.engine.stream import StreamFeed
-from lottery.fanout.share import Seat
+from lottery.experiment.recipe import Data
+from lottery.machine import capacity
+from lottery.machine.capacity import Allocation
 from lottery.progress import Reporter
-from lottery.recipe import Data
-from lottery.run import Run
+from lottery.rundir.run import Run
 
 
 def make_feed(
@@ -24,14 +24,14 @@ def make_feed(
     data: Data,
     strategy: tf.distribute.Strategy,
     devices: Sequence[str],
-    seat: Seat | None = None,
+    allocation: Allocation | None = None,
 ) -> Feed:
     """The feed that `data.feed` names; `auto` is in memory where the images fit the budget: on the devices, or else on the
-    host, both shared with the ranks beside this `seat`. Raises InputError when a record is damaged, and when even
+    host, both shared with the ranks beside this `allocation`. Raises InputError when a record is damaged, and when even
     streaming needs more than there is."""
     records.check_lengths(folder, manifest)
-    on_host, on_gpu = (seat.on_host, seat.on_gpu) if seat else (1, 1)
-    on_device = not on_cpu(devices) and manifest.bytes <= capacity.device_budget(data.budget, devices, on_gpu)
+    on_host, on_gpu = (allocation.on_host, allocation.on_gpu) if allocation else (1, 1)
+    on_device = not on_cpu(devices) and manifest.bytes <= capacity.device_budget(data.budget, memory_of(devices), on_gpu)
     fits = on_device or manifest.bytes <= capacity.host_budget(data.budget, on_host)
     if data.feed == "memory" or (data.feed == "auto" and fits):
         return MemoryFeed(folder, manifest, data, strategy, on_host=not on_device)
@@ -42,14 +42,16 @@ def make_trainer(
     run: Run,
     reporter: Reporter,
     maskable: Maskable = lambda path, shape: False,
-    seat: Seat | None = None,
+    allocation: Allocation | None = None,
     devices: Sequence[str] | None = None,
 ) -> Trainer:
-    """The compiled network of `run`, with its data set at hand; `maskable` as for `Trainer`. It has the cores of `seat`, or all
-    that the process may use, and `devices`, where these name what `set_up_tensorflow` returned before."""
-    names = devices or set_up_tensorflow(run.recipe.train, seat.cores if seat else None)
+    """The compiled network of `run`, with its data set at hand; `maskable` as for `Trainer`. It has the cores of `allocation`,
+    or all that the process may use, and `devices`, where these name what `set_up_tensorflow` returned before."""
+    names = devices or set_up_tensorflow(run.recipe.train, allocation.cores if allocation else None)
     folder, manifest, data = run.records(), run.manifest(), run.recipe.data
-    trainer = Trainer(run.recipe, names, lambda strategy: make_feed(folder, manifest, data, strategy, names, seat), maskable)
+    trainer = Trainer(
+        run.recipe, names, lambda strategy: make_feed(folder, manifest, data, strategy, names, allocation), maskable
+    )
     kept = "in memory" if isinstance(trainer.feed, MemoryFeed) else "streamed"
     reporter.say(
         f"{run.recipe.model.name} on {', '.join(names)}: {run.recipe.train.precision}, XLA {'on' if trainer.xla else 'off'}, "

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from lottery.engine.scopes import part
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
 
 
 def augment(images: tf.Tensor, draws: Mapping[str, tf.Tensor], data: Data) -> tf.Tensor:

@@ -1,5 +1,6 @@
 """Where a network is trained: threads and devices, and the strategy that keeps its replicas alike."""
 
+import gc
 import os
 from collections.abc import Sequence
 
@@ -7,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from data_prep.errors import InputError
-from lottery.recipe import Recipe, Train
+from lottery.experiment.recipe import Recipe, Train
 
 
 def set_up_tensorflow(train: Train, cores: int | None = None) -> list[str]:
@@ -34,6 +35,20 @@ def set_up_tensorflow(train: Train, cores: int | None = None) -> list[str]:
     return [f"CPU:{index}" for index in range(count)]
 
 
+def memory_of(devices: Sequence[str]) -> int:
+    """The bytes of memory of the smallest of `devices` (`GPU:0`)."""
+    from tensorflow.python.client import device_lib  # the only place where TensorFlow says how much a device has
+
+    limits = {device.name.rsplit("device:", 1)[-1]: device.memory_limit for device in device_lib.list_local_devices()}
+    return int(min(limits[name] for name in devices))
+
+
+def forget() -> None:
+    """Let go of networks and their compiled steps, before others are made in this process."""
+    keras.backend.clear_session()
+    gc.collect()
+
+
 def on_cpu(devices: Sequence[str]) -> bool:
     return devices[0].startswith("CPU")
 
@@ -49,18 +64,14 @@ def kind(devices: Sequence[str]) -> str:
 def uses_xla(recipe: Recipe, devices: Sequence[str], network: keras.Model) -> bool:
     """Whether XLA compiles the step of `network`; on CPUs its convolutions take six times as long as oneDNN's. Raises
     InputError where it is wanted but cannot."""
-    obstacle = _obstacle(recipe, devices, network)
+    obstacle = None
+    if recipe.model.batchnorm == "synchronised" and len(devices) > 1:
+        obstacle = "what it compiles does not talk to other devices, and BatchNorm is synchronised"
+    elif any(isinstance(layer, keras.layers.MaxPooling2D) for layer in network._flatten_layers()):
+        obstacle = "its gradient of max-pooling is not deterministic"
     if recipe.train.xla == "on" and obstacle:
         raise InputError(f"XLA cannot compile {recipe.model.name} here: {obstacle}; set train.xla to auto or off")
     return recipe.train.xla == "on" or (recipe.train.xla == "auto" and not on_cpu(devices) and not obstacle)
-
-
-def _obstacle(recipe: Recipe, devices: Sequence[str], network: keras.Model) -> str | None:
-    if recipe.model.batchnorm == "synchronised" and len(devices) > 1:
-        return "what it compiles does not talk to other devices, and BatchNorm is synchronised"
-    if any(isinstance(layer, keras.layers.MaxPooling2D) for layer in network._flatten_layers()):
-        return "its gradient of max-pooling is not deterministic"
-    return None
 
 
 def strategy(devices: Sequence[str]) -> tf.distribute.Strategy:

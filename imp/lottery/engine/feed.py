@@ -6,9 +6,8 @@ part of the rows into uint8 images and labels by `Feed.images`.
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -16,40 +15,29 @@ import tensorflow as tf
 from data_prep import records
 from lottery.engine import order
 from lottery.engine.order import Draws, Order
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
 
 Rows = tuple[np.ndarray, ...]
-
-
-class Reader(Protocol):
-    """Hands out the rows of consecutive steps."""
-
-    def take(self, count: int) -> Rows:
-        """Rows ([steps, batch, ...]) of the next steps: `count`, or as many as are at hand, but one at least."""
-
-    def close(self) -> None:
-        """Nothing more will be taken."""
+Reader = Callable[[int, int], Rows]  # the rows [steps, batch, ...] of so many steps (or fewer, but one at least) from a step on
 
 
 class Pass:
-    """One way through a split, from step `position` on. `extras` ([steps, batch, ...]) go along with the rows."""
+    """One way through a split, from step `position` on. `extras` ([steps, batch, ...]) go along with the rows; `close` is to be
+    called when nothing more will be taken."""
 
-    def __init__(self, key: tuple[int, ...], reader: Reader, extras: Draws, position: int):
-        self.key, self.position = key, position
-        self._reader, self._extras = reader, extras
+    def __init__(self, key: tuple[int, ...], read: Reader, close: Callable[[], None], extras: Draws, position: int):
+        self.key, self.position, self.close = key, position, close
+        self._read, self._extras = read, extras
 
     def take(self, count: int) -> tuple[Rows, Draws]:
         """Rows and extras of the next steps: `count`, or as many as are at hand, but one at least."""
         try:
-            rows = self._reader.take(count)
+            rows = self._read(self.position, count)
         except Exception:
             self.key = ()  # nothing goes on from a failure: the next pass reads anew
             raise
         first, self.position = self.position, self.position + len(rows[0])
         return rows, {name: values[first : self.position] for name, values in self._extras.items()}
-
-    def close(self) -> None:
-        self._reader.close()
 
 
 class Feed(abc.ABC):
@@ -72,18 +60,16 @@ class Feed(abc.ABC):
         """Images (uint8, [n, height, width, channels]) and labels (int32, [n]) of a step's `rows` ([n, ...]), in the graph."""
 
     @abc.abstractmethod
-    def _reader(self, split: str, wanted: Order, batch: int, first: int) -> Reader:
-        """A reader of `wanted`, cut into batches, from step `first` on."""
+    def _reader(self, split: str, planned: Order, batch: int, first: int) -> tuple[Reader, Callable[[], None]]:
+        """What reads `planned`, cut into batches, step after step from `first` on, and what ends that."""
 
     def first_images(self, count: int) -> np.ndarray:
         """The first `count` training images, or all where there are fewer (uint8, [n, height, width, channels])."""
-        found: list[np.ndarray] = []
-        for block in self.blocks["train"]:
-            if sum(map(len, found)) >= count:
-                break
-            found.append(np.empty((block.count, *self.manifest.shape), np.uint8))
-            records.read_block(block, found[-1], np.empty(block.count, records.LABEL))
-        return np.concatenate(found)[:count]
+        images: list[np.ndarray] = []
+        for block in self.blocks["train"][: np.searchsorted(np.cumsum(self.sizes["train"]), count) + 1]:
+            images.append(np.empty((block.count, *self.manifest.shape), np.uint8))
+            records.read_block(block, images[-1], np.empty(block.count, records.LABEL))
+        return np.concatenate(images)[:count]
 
     def draws_spec(self, batch: int) -> dict[str, tf.TensorSpec]:
         """What the draws look like to the compiled function."""
@@ -101,10 +87,10 @@ class Feed(abc.ABC):
         if self._pass and (self._pass.key, self._pass.position) == (key, first):
             return self._pass
         steps = self.counts["train"] // batch
-        wanted = order.shuffled(self.sizes["train"], self.data.shuffle, seed, epoch).cut(steps * batch)
+        planned = order.shuffled(self.sizes["train"], self.data.shuffle, seed, epoch).cut(steps * batch)
         drawn = order.draws(self.data, self.counts["train"], seed, epoch)
-        extras = {name: values[wanted.indices] for name, values in drawn.items()}
-        return self._open(key, "train", wanted, extras, batch, first)
+        extras = {name: values[planned.indices] for name, values in drawn.items()}
+        return self._open(key, "train", planned, extras, batch, first)
 
     def sweep(self, split: str, batch: int) -> Pass:
         """A whole split, image after image, with `weights` (float32) that are 0 where a place of the last batch is padding.
@@ -113,13 +99,13 @@ class Feed(abc.ABC):
         """
         places = np.arange(-(-self.counts[split] // batch) * batch)
         weights = (places < self.counts[split]).astype(np.float32)
-        wanted = order.sequential(self.sizes[split], self.data.shuffle, len(places))
-        return self._open((), split, wanted, {"weights": weights}, batch, 0)
+        planned = order.sequential(self.sizes[split], self.data.shuffle, len(places))
+        return self._open((), split, planned, {"weights": weights}, batch, 0)
 
-    def _open(self, key: tuple[int, ...], split: str, wanted: Order, extras: Draws, batch: int, first: int) -> Pass:
+    def _open(self, key: tuple[int, ...], split: str, planned: Order, extras: Draws, batch: int, first: int) -> Pass:
         if self._pass:
             self._pass.close()
         self._pass = None  # what it held is free before the next one takes as much
         by_step = {name: values.reshape(-1, batch, *values.shape[1:]) for name, values in extras.items()}
-        self._pass = Pass(key, self._reader(split, wanted, batch, first), by_step, first)
+        self._pass = Pass(key, *self._reader(split, planned, batch, first), by_step, first)
         return self._pass

@@ -3,15 +3,15 @@
 import contextlib
 import dataclasses
 import io
-import json
 import logging
+import re
 import tempfile
 import warnings
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,12 +20,13 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from data_prep.errors import Failed, InputError
 from data_prep.records import Shape
-from lottery import recipe, store
 from lottery.engine import models
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.models.stock import not_stock, rebuild
 from lottery.engine.precision import policy
-from lottery.identity import is_same
+from lottery.experiment import recipe
+from lottery.rundir import store
+from lottery.rundir.identity import is_same
 
 IMAGES = 8  # on which a file's outputs are compared with those of the network it was made of
 TOLERANCE = {"keras": 1e-4, "tflite": 1e-3, "tflite_dynamic": 0.5}  # of the largest output
@@ -34,7 +35,7 @@ Outcome = tuple[bytes, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class Exported:
     """A file, and how far its outputs are from those of the network as it was trained, in shares of the largest of them.
 
     `needs` are the classes of a user's own without which it cannot be loaded.
@@ -45,7 +46,7 @@ class Made:
     needs: list[type]
 
 
-def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.State, trained: str = "") -> Made:
+def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.State, trained: str = "") -> Exported:
     """The network of `model` with the weights and statistics of `state` as a file in the format `to`: `keras`, `tflite`, or
     `tflite_dynamic`, TensorFlow Lite with its kernels quantised to 8 bits.
 
@@ -66,7 +67,7 @@ def make(to: str, model: recipe.Model, shape: Shape, classes: int, state: store.
             f"{model.name}: the outputs of the {to} file are {difference:.1e} of the largest off the network's, more than "
             f"{TOLERANCE[to]:g}: nothing was written, export to npz"
         )
-    return Made(content, difference, not_stock(plain) if to == "keras" else [])
+    return Exported(content, difference, not_stock(plain) if to == "keras" else [])
 
 
 def rebuilt(model: recipe.Model, shape: Shape, classes: int, state: store.State, trained: str = "") -> keras.Model:
@@ -76,7 +77,7 @@ def rebuilt(model: recipe.Model, shape: Shape, classes: int, state: store.State,
         network = models.build(model, shape[0], classes, shape[2])
     if trained and not is_same(trained, fingerprint(network, shape)):
         raise InputError(f"{model.name} builds another network now than the one that was trained: build that one again")
-    _assign(network, state)
+    models.assign({variable.path: variable for variable in network.variables}, state.weights | state.statistics)
     return network
 
 
@@ -96,21 +97,10 @@ def _quietly() -> Iterator[None]:
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logger.setLevel(before)
-
-
-def _assign(network: keras.Model, state: store.State) -> None:
-    arrays = state.weights | state.statistics
-    shapes = {variable.path: tuple(variable.shape) for variable in network.variables}
-    differs = sorted(shapes.items() ^ {(path, array.shape) for path, array in arrays.items()})
-    if differs:
-        raise InputError(f"{differs[0][0]} of the trained network is not as in the one that model.name builds now: mend that")
-    for variable in network.variables:
-        variable.assign(arrays[variable.path])
 
 
 def _keras(network: keras.Model, images: np.ndarray) -> Outcome:
@@ -119,7 +109,7 @@ def _keras(network: keras.Model, images: np.ndarray) -> Outcome:
         path = Path(folder) / "network.keras"
         try:
             network.save(path)
-            path.write_bytes(_timeless(path.read_bytes()))
+            path.write_bytes(_timeless(path))
             loaded = keras.models.load_model(path, custom_objects=own, compile=False)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise InputError(
@@ -133,30 +123,19 @@ def _sentence(error: Exception) -> str:
     return " ".join(str(error).split()).rpartition("Exception encountered: ")[2].split(". ")[0]
 
 
-def _timeless(content: bytes) -> bytes:
-    """A .keras file without what tells one writing of it from another: the hour, and places in memory."""
+def _timeless(path: Path) -> bytes:
+    """A .keras file without what tells one writing of it from another: the hour, and the numbers of shared objects, which are
+    addresses."""
     written = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as given, zipfile.ZipFile(written, "w") as made:
+    numbers: defaultdict[bytes, bytes] = defaultdict(lambda: str(len(numbers)).encode())
+    with zipfile.ZipFile(path) as given, zipfile.ZipFile(written, "w") as copy:
         for name in given.namelist():
             member = given.read(name)
-            if name == "metadata.json":
-                member = json.dumps(json.loads(member) | {"date_saved": "1980-01-01@00:00:00"}).encode()
-            elif name == "config.json":
-                member = json.dumps(_renumbered(json.loads(member), {})).encode()
-            made.writestr(zipfile.ZipInfo(name), member)
+            if name.endswith(".json"):
+                member = re.sub(rb'(?<="date_saved": ")[^"]*', b"1980-01-01@00:00:00", member)
+                member = re.sub(rb'(?<="shared_object_id": )\d+', lambda found: numbers[found[0]], member)
+            copy.writestr(zipfile.ZipInfo(name), member)
     return written.getvalue()
-
-
-def _renumbered(config: Any, numbers: dict[int, int]) -> Any:
-    """`config` with the identities of shared objects, which are addresses, counted from 0 as they appear."""
-    if isinstance(config, list):
-        return [_renumbered(item, numbers) for item in config]
-    if not isinstance(config, dict):
-        return config
-    return {
-        key: numbers.setdefault(item, len(numbers)) if key == "shared_object_id" else _renumbered(item, numbers)
-        for key, item in config.items()
-    }
 
 
 def _tflite(network: keras.Model, images: np.ndarray, dynamic: bool = False) -> Outcome:

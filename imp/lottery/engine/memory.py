@@ -3,16 +3,16 @@
 import contextlib
 import ctypes
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from data_prep import records
-from lottery.engine.feed import Feed, Reader, Rows
+from lottery.engine.feed import Feed, Reader
 from lottery.engine.order import Order
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
 
 
 class MemoryFeed(Feed):
@@ -49,9 +49,11 @@ class MemoryFeed(Feed):
         with self._device:
             return tf.gather(self._images, places), labels
 
-    def _reader(self, split: str, wanted: Order, batch: int, first: int) -> Reader:
-        places = wanted.indices + np.int32(self.firsts[split])
-        return _Places(places.reshape(-1, batch)[first:], self._labels[places].reshape(-1, batch)[first:])
+    def _reader(self, split: str, planned: Order, batch: int, first: int) -> tuple[Reader, Callable[[], None]]:
+        """The rows are places in the resident array, and labels (int32, [steps, batch])."""
+        places = (planned.indices + np.int32(self.firsts[split])).reshape(-1, batch)
+        labels = self._labels[places]
+        return lambda step, count: (places[step : step + count], labels[step : step + count]), lambda: None
 
     def _fill(self, strategy: tf.distribute.Strategy) -> np.ndarray:
         """Read the images block by block, in place (a whole array would be there twice, or three times, on the way), and
@@ -68,21 +70,6 @@ class MemoryFeed(Feed):
                 copy.scatter_update(tf.IndexedSlices(images[: block.count], tf.range(first, last)))
             first = last
         return labels.astype(np.int32)
-
-
-class _Places:
-    """Rows that are places in the resident array, and labels (int32, [steps, batch])."""
-
-    def __init__(self, places: np.ndarray, labels: np.ndarray):
-        self._places, self._labels = places, labels
-
-    def take(self, count: int) -> Rows:
-        taken = self._places[:count], self._labels[:count]
-        self._places, self._labels = self._places[count:], self._labels[count:]
-        return taken
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _use_huge_pages(variable: tf.Variable) -> None:

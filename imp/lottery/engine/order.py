@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from data_prep.records import BLOCK
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
 
 Draws = dict[str, np.ndarray]
 
@@ -73,16 +73,16 @@ def draws(data: Data, count: int, seed: int, epoch: int) -> Draws:
     1 for a mirrored image. `box` (float32, [count, 4]): top, left, bottom, right of the crop to resize, as fractions.
     `hole` (int32, [count, 2]): row and column of the centre of the square that is blanked out.
     """
-    found: Draws = {}
+    drawn: Draws = {}
     if data.crop:
-        found["corner"] = _generator(seed, epoch, 1).integers(0, 2 * data.crop + 1, (count, 2)).astype(np.int32)
+        drawn["corner"] = _generator(seed, epoch, 1).integers(0, 2 * data.crop + 1, (count, 2)).astype(np.int32)
     if data.flip:
-        found["mirrored"] = _generator(seed, epoch, 2).integers(0, 2, count).astype(np.int32)
+        drawn["mirrored"] = _generator(seed, epoch, 2).integers(0, 2, count).astype(np.int32)
     if data.resized_crop:
-        found["box"] = _boxes(_generator(seed, epoch, 3).uniform(size=(count, 4)), data.resized_crop)
+        drawn["box"] = _boxes(_generator(seed, epoch, 3).uniform(size=(count, 4)), data.resized_crop)
     if data.cutout:
-        found["hole"] = _generator(seed, epoch, 4).integers(0, data.size, (count, 2)).astype(np.int32)
-    return found
+        drawn["hole"] = _generator(seed, epoch, 4).integers(0, data.size, (count, 2)).astype(np.int32)
+    return drawn
 
 
 def _generator(seed: int, epoch: int, purpose: int) -> np.random.Generator:

@@ -34,7 +34,7 @@ class LossScale:
     def __init__(self) -> None:
         self._scale = tf.Variable(INITIAL_SCALE, trainable=False)
         self._calm = tf.Variable(0, dtype=tf.int64, trainable=False)  # int32 would not live on a GPU
-        self.slots = {"loss_scale": self._scale, "steps_since_overflow": self._calm}
+        self.state = {"loss_scale": self._scale, "steps_since_overflow": self._calm}
 
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
         return loss * self._scale

@@ -3,7 +3,6 @@
 `ProfilerOptions` would be the way to record less, but TensorFlow 2.21 reads none of them; so what bounds a trace is its time.
 """
 
-import contextlib
 import gzip
 import heapq
 import itertools
@@ -29,27 +28,6 @@ MOST_EVENTS = 1_000_000  # of a trace.json.gz; a browser can take no more
 PLAIN = ("int64_value", "uint64_value", "double_value", "str_value", "ref_value")  # kinds of stats that go into it
 
 
-@contextlib.contextmanager
-def traced(folder: Path, progress: Callable[[int], None], say: Callable[[str], None]) -> Iterator[Callable[[int], None]]:
-    """Yield `progress` made such that its calls, one after each compiled call of a training, also start and end a trace.
-
-    Below `folder`/plugins/profile/ come TensorFlow's `*.xplane.pb` and beside it `trace.json.gz`; `say` is told where, or
-    why there is none. Raises InputError, before any training, where `folder` cannot be written to; later failures are
-    told, not raised. The process may have one trace under way at a time.
-    """
-    check(folder)
-    profile = _Profile(folder, say)
-
-    def advance(count: int) -> None:
-        progress(count)
-        profile.advance()
-
-    try:
-        yield advance
-    finally:
-        profile.finish()
-
-
 def check(folder: Path) -> None:
     """Make `folder`; raises InputError where that, or a file in it, cannot be made."""
     try:
@@ -58,27 +36,37 @@ def check(folder: Path) -> None:
         raise InputError(f"{folder} cannot take a trace ({error.strerror}): name another folder with --profile") from None
 
 
-class _Profile:
-    """One trace: not begun, under way, or over."""
+class Trace:
+    """A trace of a training, which ends with this context at the latest; with no `folder`, nothing at all.
 
-    def __init__(self, folder: Path, say: Callable[[str], None]):
-        self._folder, self._say = folder, say
+    Below `folder`/plugins/profile/ come TensorFlow's `*.xplane.pb` and beside it `trace.json.gz`; `say` is told where, or
+    why there is none: a failure is told, not raised. The process may have one trace under way at a time.
+    """
+
+    def __init__(self, folder: Path | None, say: Callable[[str], None]):
+        self._folder, self._say = folder or Path(), say
         self._calls = 0
         self._began = self._seconds = 0.0
-        self._running = self._over = False
+        self._running, self._over = False, folder is None
         self._lock = threading.Lock()
         self._limit = threading.Timer(LONGEST_SECONDS, self._attempt, [self._stop])
         self._limit.daemon = True
 
     def advance(self) -> None:
-        """To be called after each compiled call."""
+        """To be called after each compiled call of the training."""
         self._calls += 1
-        if self._calls == WARM_UP_CALLS:
+        if self._calls == WARM_UP_CALLS and not self._over:
             self._attempt(self._start)
         elif self._calls >= WARM_UP_CALLS + CALLS and time.monotonic() - self._began >= SECONDS:
-            self.finish()
+            self._finish()
 
-    def finish(self) -> None:
+    def __enter__(self) -> "Trace":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
         """Stop and write what there is; does nothing the second time."""
         if self._over:
             return
@@ -179,10 +167,10 @@ def _events(plane: Any, line: Any, pid: int, tid: int) -> Iterator[dict[str, Any
         }
 
 
-def _details(found: Any, names: dict[int, str]) -> dict[str, int | float | str]:
+def _details(stats: Any, names: dict[int, str]) -> dict[str, int | float | str]:
     """The stats of an event that JSON can hold; those with a leading underscore are the profiler's own."""
     details: dict[str, int | float | str] = {}
-    for stat in found:
+    for stat in stats:
         name, kind = names[stat.metadata_id], stat.WhichOneof("value")
         if name.startswith("_") or kind not in PLAIN:
             continue

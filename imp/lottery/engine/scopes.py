@@ -26,5 +26,5 @@ def part_of(operation: str) -> str | None:
     """Which of `PARTS` the operation of this full name belongs to, if any."""
     if _GRADIENT in operation:
         return "backward"
-    found = _SCOPE.findall(operation)
-    return found[-1] if found else None
+    parts = _SCOPE.findall(operation)
+    return parts[-1] if parts else None

@@ -4,6 +4,7 @@ The plan of the steps (which images, how augmented, at which learning rate) come
 is therefore a function of the step, not of how steps are divided into calls.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,12 +17,13 @@ from lottery.engine.feed import Feed, Rows
 from lottery.engine.optimizers import Optimizer, assign, masked
 from lottery.engine.order import Draws
 from lottery.engine.scopes import part
-from lottery.recipe import Recipe
+from lottery.experiment.recipe import Recipe
 
 TOP = 5  # a right answer among the first so many
 EVALUATED = 256  # images at a time, or as many as a training batch has: small batches leave a processor half idle
 
 
+@dataclasses.dataclass(eq=False)
 class Step:
     """The network's training step and its evaluation, compiled; nothing of them runs in Python but the tracing.
 
@@ -29,47 +31,45 @@ class Step:
     `masks` (path -> bool variable) are what the step keeps of the gradients, `scale` is the loss scale of float16.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        strategy: tf.distribute.Strategy,
-        feed: Feed,
-        model: keras.Model,
-        optimizer: Optimizer,
-        masks: Mapping[str, tf.Variable],
-        scale: precision.LossScale | None,
-        xla: bool,
-    ):
-        self.train, self.data, self.strategy, self.feed = recipe.train, recipe.data, strategy, feed
-        self.model, self.optimizer, self.masks, self.scale = model, optimizer, masks, scale
-        self._blocks = rematerialise.blocks(model) if self.train.remat else None
-        if xla:  # sums over replicas stay outside, where TensorFlow has them
+    recipe: Recipe
+    strategy: tf.distribute.Strategy
+    feed: Feed
+    model: keras.Model
+    optimizer: Optimizer
+    masks: Mapping[str, tf.Variable]
+    scale: precision.LossScale | None
+    xla: bool
+
+    def __post_init__(self) -> None:
+        self.train, self.data = self.recipe.train, self.recipe.data
+        self._blocks = rematerialise.blocks(self.model) if self.train.remat else None
+        if self.xla:  # sums over replicas stay outside, where TensorFlow has them
             self._gradients = tf.function(self._gradients, jit_compile=True)  # type: ignore[method-assign]
             self._update = tf.function(self._update, jit_compile=True)  # type: ignore[method-assign]
         batch = self.train.batch
         self.evaluated = batch * max(1, EVALUATED // batch)
-        step = [feed.rows_spec(batch), feed.draws_spec(batch), tf.TensorSpec([None], tf.float32)]
+        step = [self.feed.rows_spec(batch), self.feed.draws_spec(batch), tf.TensorSpec([None], tf.float32)]
         self.steps = tf.function(self._steps, input_signature=step)
-        evaluation = [feed.rows_spec(self.evaluated), tf.TensorSpec([None, self.evaluated], tf.float32)]
+        evaluation = [self.feed.rows_spec(self.evaluated), tf.TensorSpec([None, self.evaluated], tf.float32)]
         self.evaluations = tf.function(self._evaluations, input_signature=evaluation)
 
-    def _steps(self, rows: Rows, draws: Draws, rates: tf.Tensor) -> tf.Tensor:
-        """One step for each of `rates`. Returns, by step ([steps, 3]): mean loss, right answers, and 1 where an overflow of
-        float16 let the weights stand still (infinity where it would at any scale)."""
+    def _steps(self, rows: Rows, draws: Draws, learning_rates: tf.Tensor) -> tf.Tensor:
+        """One step for each of `learning_rates`. Returns the figures of each ([steps, 3]): mean loss, right answers, and 1 for
+        an overflow of float16, at which the weights stood still (infinity where they would at any scale)."""
 
         def step(index: tf.Tensor) -> tf.Tensor:
             with part("input"):
-                own = _at(index, (rows, draws, rates))
+                own = _at(index, (rows, draws, learning_rates))
             return self.strategy.run(self._step, args=own)
 
-        return self._sums(step, tf.shape(rates)[0])
+        return self._sums(step, tf.shape(learning_rates)[0])
 
-    def _step(self, rows: Sequence[tf.Tensor], draws: dict[str, tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
+    def _step(self, rows: Sequence[tf.Tensor], draws: dict[str, tf.Tensor], learning_rate: tf.Tensor) -> tf.Tensor:
         images, labels = self._images(rows, draws)
         loss, right, gradients = self._gradients(images, labels)
         with part("update"):
             self._share_statistics()
-            overflow = self._update(tf.distribute.get_replica_context().all_reduce("SUM", gradients), rate)
+            overflow = self._update(tf.distribute.get_replica_context().all_reduce("SUM", gradients), learning_rate)
         return tf.stack([loss, right, overflow / self.strategy.num_replicas_in_sync])
 
     @part("input")
@@ -104,28 +104,28 @@ class Step:
                 assign(variable, value)
 
     @part("update")
-    def _update(self, gradients: list[tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
+    def _update(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor) -> tf.Tensor:
         """Apply what the masks leave of the summed gradients. Returns 0, or what `LossScale.update` makes of an overflow."""
         if self.scale is None and not self.train.clip_norm:
-            self.optimizer.apply(gradients, rate, self.masks)
+            self.optimizer.apply(gradients, learning_rate, self.masks)
             return tf.constant(0.0)
         pairs = zip(self.model.trainable_variables, gradients, strict=True)
         gradients = [
             masked(gradient, self.masks[weight.path]) if weight.path in self.masks else gradient for weight, gradient in pairs
         ]
         if self.scale is None:
-            self._apply(gradients, rate)
+            self._apply(gradients, learning_rate)
             return tf.constant(0.0)
         gradients = self.scale.unscaled(gradients)
         finite = precision.all_finite(gradients)
-        tf.cond(finite, lambda: self._apply(gradients, rate), lambda: None)
+        tf.cond(finite, lambda: self._apply(gradients, learning_rate), lambda: None)
         return self.scale.update(finite)
 
-    def _apply(self, gradients: list[tf.Tensor], rate: tf.Tensor) -> None:
+    def _apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor) -> None:
         """Apply `gradients`, shortened together to the norm that the recipe allows (Pascanu et al. 2013)."""
         if self.train.clip_norm:
             gradients, _ = tf.clip_by_global_norm(gradients, self.train.clip_norm)
-        self.optimizer.apply(gradients, rate, self.masks)
+        self.optimizer.apply(gradients, learning_rate, self.masks)
 
     def _forward(self, images: tf.Tensor) -> tf.Tensor:
         if self._blocks is None:
@@ -146,8 +146,8 @@ class Step:
         images, labels = self.feed.images(self._own(rows, self.evaluated))
         logits = tf.cast(self.model(normalise(images, self.data), training=False), tf.float32)
         loss = tf.cast(self._cross_entropy(labels, logits, 0.0), tf.float32)
-        found = (loss, _right(labels, logits), _right_in_top(labels, logits))
-        return tf.stack([tf.reduce_sum(values * self._own(weights, self.evaluated)) for values in found])
+        figures = (loss, _right(labels, logits), _right_in_top(labels, logits))
+        return tf.stack([tf.reduce_sum(values * self._own(weights, self.evaluated)) for values in figures])
 
     def _sums(self, run: Callable[[tf.Tensor], tf.Tensor], count: tf.Tensor) -> tf.Tensor:
         """What `run` finds at 0 .. `count` - 1, summed over the replicas ([count, 3])."""
@@ -168,8 +168,8 @@ class Step:
         if not smoothing:
             return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         rest = smoothing / self.feed.classes
-        wanted = tf.one_hot(labels, self.feed.classes, 1 - smoothing + rest, rest, dtype=logits.dtype)
-        return tf.nn.softmax_cross_entropy_with_logits(wanted, logits)
+        targets = tf.one_hot(labels, self.feed.classes, 1 - smoothing + rest, rest, dtype=logits.dtype)
+        return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
 
 
 def moving_statistics(model: keras.Model) -> list[keras.Variable]:

@@ -6,7 +6,7 @@ the next are put together. They travel as uint8.
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,10 +16,10 @@ import tensorflow as tf
 from data_prep import records
 from data_prep.errors import InputError
 from data_prep.records import Block
-from lottery.engine import capacity
 from lottery.engine.feed import Feed, Reader, Rows
 from lottery.engine.order import Order, Window
-from lottery.recipe import Data
+from lottery.experiment.recipe import Data
+from lottery.machine import capacity
 
 CHUNK_BYTES = 16 << 20
 READERS = 2
@@ -43,9 +43,10 @@ class StreamFeed(Feed):
         images, labels = rows
         return images, labels
 
-    def _reader(self, split: str, wanted: Order, batch: int, first: int) -> Reader:
-        reading = _Reading(self.blocks[split], self.sizes[split], self.manifest.shape, wanted, first * batch, self._readers)
-        return _Ahead(reading, batch, self._device, self._thread)
+    def _reader(self, split: str, planned: Order, batch: int, first: int) -> tuple[Reader, Callable[[], None]]:
+        reading = _Reading(self.blocks[split], self.manifest.shape, planned, first * batch, self._readers)
+        ahead = _Ahead(reading, batch, self._device, self._thread)
+        return ahead.take, ahead.close
 
     def _check_budget(self, budget: int) -> None:
         """Two windows are held: the one that is fed, and the next."""
@@ -61,22 +62,16 @@ class StreamFeed(Feed):
 
 
 class _Reading:
-    """The examples of `wanted` from a position on, copied out in order, while the window after is being read."""
+    """The examples of `planned` from a position on, copied out in order, while the window after is being read."""
 
     def __init__(
-        self,
-        blocks: Sequence[Block],
-        sizes: np.ndarray,
-        shape: records.Shape,
-        wanted: Order,
-        position: int,
-        readers: ThreadPoolExecutor,
+        self, blocks: Sequence[Block], shape: records.Shape, planned: Order, position: int, readers: ThreadPoolExecutor
     ):
-        self.shape, self.position, self._readers = shape, position, readers
-        self._wanted, self._blocks, self._sizes = wanted, blocks, sizes
-        self._block_ends = np.cumsum(sizes)
-        self._windows = iter([window for window in wanted.windows if window.end > position])
-        most = max(int(sizes[window.blocks].sum()) for window in wanted.windows)
+        self.shape, self.position, self._planned = shape, position, planned
+        self._blocks, self._sizes, self._readers = blocks, np.array([block.count for block in blocks]), readers
+        self._block_ends = np.cumsum(self._sizes)
+        self._windows = iter([window for window in planned.windows if window.end > position])
+        most = max(int(self._sizes[window.blocks].sum()) for window in planned.windows)
         self._current, self._ahead = (_Held(most, shape) for _ in range(2))
         self._turn()
         self._turn()
@@ -84,7 +79,7 @@ class _Reading:
     @property
     def left(self) -> int:
         """How many examples are still to come."""
-        return len(self._wanted.indices) - self.position
+        return len(self._planned.indices) - self.position
 
     def copy(self, images: np.ndarray, labels: np.ndarray) -> None:
         """The next examples into `images` and `labels`. Raises InputError for a damaged shard."""
@@ -93,7 +88,7 @@ class _Reading:
             if self.position == self._current.end:
                 self._turn()
             count = min(len(labels) - filled, self._current.end - self.position)
-            indices = self._wanted.indices[self.position : self.position + count]
+            indices = self._planned.indices[self.position : self.position + count]
             in_block = np.searchsorted(self._block_ends, indices, side="right")
             stretch = slice(filled, filled + count)
             self._current.copy(indices + self._current.shift[in_block], images[stretch], labels[stretch])
@@ -156,7 +151,7 @@ class _Ahead:
         self._next = self._thread.submit(self._make, 1)
         self._rest: Rows = ()
 
-    def take(self, count: int) -> Rows:
+    def take(self, step: int, count: int) -> Rows:
         rows = self._rest
         if not rows:
             rows = self._next.result()

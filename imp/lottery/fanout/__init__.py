@@ -1,1 +1,1 @@
-"""Jobs handed out to MPI ranks."""
+"""Executors: tasks done in this process, by MPI ranks, or by the tasks of a Slurm array."""

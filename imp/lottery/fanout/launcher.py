@@ -21,36 +21,37 @@ COUNTING = (  # for Python on each rank; rank 0 says how many there are
 _DIES_WITH_US = (
     "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM); os.execvp(sys.argv[1], sys.argv[1:])"
 )
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-_LOCAL_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-_LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
 def launched_rank() -> int | None:
     """This process's rank as its launcher set it, or None when no MPI launcher started it."""
-    return _said(_RANK_VARIABLES)
+    return _number("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 def launched_size() -> int | None:
     """How many ranks the launcher says it started, or None when it does not say."""
-    return _said(_SIZE_VARIABLES)
+    return _number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def local_size() -> int | None:
     """How many of the ranks run on this host, or None when the launcher does not say."""
-    return _said(_LOCAL_VARIABLES)
+    return _number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def local_rank() -> int | None:
     """This process's number among the ranks of its host, from 0, or None when the launcher does not say."""
-    return _said(_LOCAL_RANK_VARIABLES)
+    return _number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+
+
+def _number(*variables: str) -> int | None:
+    """The number in the first of these environment variables that holds one."""
+    return next((int(os.environ[name]) for name in variables if os.environ.get(name, "").isdigit()), None)
 
 
 def unused_tasks(ranks: int) -> str | None:
     """A line for where Slurm gave this job more tasks than there are `ranks`: most likely mpirun or srun was left out."""
-    tasks = os.environ.get("SLURM_NTASKS", "")
-    if not tasks.isdigit() or int(tasks) <= ranks:
+    tasks = _number("SLURM_NTASKS") or 0
+    if tasks <= ranks:
         return None
     return f"Slurm gave this job {tasks} tasks, of which {ranks} train: `imp slurm` writes a script that uses all"
 
@@ -61,34 +62,13 @@ def refuse_ranks() -> None:
         raise InputError("only `imp retrain` runs on many ranks: leave mpirun out (`imp run --ranks N` starts its own)")
 
 
-def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The command line and the environment that start this Python with `arguments` on `ranks` ranks of this host.
-
-    More ranks than cores are allowed, and so is root; ranks outlive each other where this MPI can have it so. Raises InputError
-    where there is no mpirun.
-    """
-    starter = mpirun()
-    line = [
-        starter,
-        "-n",
-        str(ranks),
-        "--oversubscribe",
-        "--bind-to",
-        "none",
-        *(["--with-ft", "ulfm"] if tolerates_faults(starter) else []),
-        sys.executable,
-        *arguments,
-    ]
-    return line, {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
 def mpirun() -> str:
     """The mpirun beside this Python, or else on the path. Raises InputError where there is none."""
     beside = Path(sys.executable).with_name("mpirun")
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
-    if not found:
+    path = str(beside) if beside.exists() else shutil.which("mpirun")
+    if not path:
         raise InputError("no mpirun found: `pip install 'imp-lottery[local]'` brings one, or load your cluster's MPI")
-    return found
+    return path
 
 
 def tolerates_faults(mpirun: str) -> bool:
@@ -98,6 +78,21 @@ def tolerates_faults(mpirun: str) -> bool:
     except (OSError, subprocess.CalledProcessError):
         return False
     return "FT MPI support: yes" in about
+
+
+def mpirun_line(ranks: int, *options: str) -> list[str]:
+    """The beginning of a command line for so many ranks, which are not bound to cores, and outlive each other where this MPI
+    can have it so. Raises InputError where there is no mpirun."""
+    starter = mpirun()
+    tolerant = ["--with-ft", "ulfm"] if tolerates_faults(starter) else []
+    return [starter, "-n", str(ranks), "--bind-to", "none", *tolerant, *options]
+
+
+def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command line and the environment that start this Python with `arguments` on `ranks` ranks of this host: root may do
+    that, and there may be more ranks than cores. Raises InputError where there is no mpirun."""
+    line = [*mpirun_line(ranks, "--oversubscribe"), sys.executable, *arguments]
+    return line, {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def finds_ranks() -> bool:
@@ -128,8 +123,3 @@ def launch(line: Sequence[str], environment: dict[str, str]) -> int:
             raise
     preemption.check()
     return process.returncode
-
-
-def _said(names: Sequence[str]) -> int | None:
-    """The number in the first of these environment variables that holds one."""
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)

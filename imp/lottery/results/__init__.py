@@ -1,1 +1,1 @@
-"""What a run has found: read from its directory, compared, drawn. Needs no TensorFlow."""
+"""The results of a run: read from its directory, compared and drawn. Needs no TensorFlow."""

@@ -1,32 +1,37 @@
-"""The report's charts: Vega-Lite, by Altair. The same definition is a chart with hover values in the page, a PNG and an SVG."""
+"""The report's charts: Vega-Lite, by Altair. The same definition is a chart with hover values in the page, a PNG and an SVG.
+
+A chart is a function from what was found to it, None where there is nothing to draw, and an entry in `CHARTS`.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import vl_convert
 
-from lottery.results.listing import Row
-from lottery.tables import csv_text
+from lottery.experiment import controls
+from lottery.experiment.graph import DENSE, TICKET
+from lottery.results.tables import csv_text
+from lottery.results.tidy import Findings, Row
 
 WIDTH, HEIGHT = 760, 320
-COLOURS = ("#3b7dd8", "#e0812b", "#2f9e5f", "#c94f9b", "#8a63d2", "#a0892c", "#d24b4b", "#4aa3a3")
+COLOURS = (
+    *("#3b7dd8", "#e0812b", "#2f9e5f", "#c94f9b", "#8a63d2", "#a0892c", "#d24b4b", "#4aa3a3"),
+    *("#1f4577", "#8a4a10", "#175c35", "#7c2a5e", "#4d3480", "#5c4e16", "#7d2323", "#245f5f"),
+)
 GREY = "#8a8a8a"
 LINE = "#8a8a8a55"
 FEW = 12  # masks, which can be told by name in the width of a page
 SHOWN = 0.1  # how far below the dense network an accuracy may lie to be shown where it is
-Tip = tuple[str, str, str]  # a column, its kind, its format
-NAMES = ("accuracy", "early_stop", "differences", "layers", "magnitudes", "courses", "training")
-TABLES = (*NAMES, "thresholds")
 ZOOMING = "Drag to move, turn the wheel with Shift held to zoom."
 RESOLUTION = 150  # pixels an inch of a PNG
 
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """What is drawn of `rows`, and what it is called: `name` in files, `title` in the page, `explained` below it there."""
+    """A drawing of `rows`: its `name` in files, its `title` in the page, and the text `explained` below it there."""
 
     name: str
     title: str
@@ -35,13 +40,15 @@ class Chart:
     drawing: alt.TopLevelMixin
     others: Mapping[str, Sequence[Row]] = dataclasses.field(default_factory=dict)
     """What else is drawn, by the name of its table."""
+    is_answer: bool = False
+    """Whether it stands before the tables of the page."""
 
     def specification(self) -> dict[str, Any]:
-        """Vega-Lite's, with the data inside."""
+        """The Vega-Lite specification, with the data inside."""
         return dict(_styled(self.drawing).to_dict())
 
     def tables(self) -> dict[str, str]:
-        """What is drawn, as CSV by name."""
+        """What is drawn, as CSV by name of its table."""
         tables = {self.name: self.rows, **self.others}
         return {name: csv_text(list(rows[0]), rows) for name, rows in tables.items() if rows}
 
@@ -61,16 +68,19 @@ def script() -> str:
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
-def accuracy(rows: Sequence[Row]) -> Chart:
-    """Accuracy against density from `tidy.accuracies`."""
+def accuracy(findings: Findings) -> Chart | None:
+    """Accuracy against density."""
+    rows = findings.accuracies
+    if not _but_dense(rows):
+        return None
     chosen = alt.selection_point(fields=["series"], bind="legend")
     opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
     least = _least(rows, "sd_low")
-    found = _raised(rows, ("validation", "sd_low", "sd_high"), least)
+    raised = _raised(rows, ("validation", "sd_low", "sd_high"), least)
     between = {"y": alt.Y("sd_low_shown:Q").scale(zero=False), "y2": "sd_high_shown:Q"}
-    band = alt.Chart(alt.InlineData(_dense(found))).mark_rect(color=GREY, opacity=0.2).encode(**between)
-    bars = _pruned(found).mark_rule().encode(**between, opacity=opacity)
-    line, tickets, marks = _against_density(found, "validation_shown", "validation accuracy", _TIPS)
+    band = alt.Chart(alt.InlineData(_dense(raised))).mark_rect(color=GREY, opacity=0.2).encode(**between)
+    bars = _pruned(raised).mark_rule().encode(**between, opacity=opacity)
+    line, tickets, marks = _against_density(raised, "validation_shown", "validation accuracy")
     drawn = alt.layer(
         band, bars, line, tickets.encode(opacity=opacity), marks.encode(opacity=opacity).add_params(chosen, _zoom())
     )
@@ -82,15 +92,18 @@ def accuracy(rows: Sequence[Row]) -> Chart:
         f"its values. {ZOOMING}",
         rows,
         drawn.properties(width=WIDTH, height=HEIGHT),
+        is_answer=True,
     )
 
 
-def early_stop(rows: Sequence[Row]) -> Chart:
+def early_stop(findings: Findings) -> Chart | None:
     """Where the validation loss was least, and the test accuracy there (Frankle & Carbin 2019, figure 4)."""
-    tips = (*_TIPS[:4], ("early_step", "Q", ",.0f"), ("early_test", "Q", ".2%"), *_TIPS[4:])
-    step = _against_density(rows, "early_step", "step of least validation loss", tips)
+    rows = findings.accuracies
+    if not _tickets(rows):
+        return None
     least = _least(rows, "early_test")
-    reached = _against_density(_raised(rows, ("early_test",), least), "early_test_shown", "test accuracy there", tips)
+    step = _against_density(rows, "early_step", "step of least validation loss")
+    reached = _against_density(_raised(rows, ("early_test",), least), "early_test_shown", "test accuracy there")
     panels = [alt.layer(*layers).properties(width=WIDTH // 2 - 40, height=HEIGHT) for layers in (step, reached)]
     return Chart(
         "early_stop",
@@ -102,12 +115,13 @@ def early_stop(rows: Sequence[Row]) -> Chart:
 
 
 def _least(rows: Sequence[Row], figure: str) -> float:
-    """The least accuracy that is shown where it is: one ticket that learnt nothing must not press the others together."""
+    """The lowest accuracy that is drawn at its own height, so that one ticket that learned nothing does not compress the
+    rest."""
     return float(max(min(row[figure] for row in rows), min(row[figure] for row in _dense(rows)) - SHOWN))
 
 
 def _raised(rows: Sequence[Row], figures: Sequence[str], least: float) -> list[Row]:
-    """The rows with where each of `figures` is shown."""
+    """The rows, with the height at which each of `figures` is drawn."""
     return [row | {f"{figure}_shown": max(row[figure], least) for figure in figures} for row in rows]
 
 
@@ -116,47 +130,61 @@ def _cut(rows: Sequence[Row], figure: str, least: float) -> str:
     return f" Marks at {least:.1%} ({below}) lie below that." if below else ""
 
 
-def _against_density(
-    rows: Sequence[Row], figure: str, title: str, tips: Sequence[Tip]
-) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
+def _against_density(rows: Sequence[Row], figure: str, title: str) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
     """`figure` of the dense network across, a line for each series of tickets, a mark for each network."""
     y = alt.Y(f"{figure}:Q", title=title).scale(zero=False)
     y = y if figure == "early_step" else y.axis(format=".1%")
-    networks = list(dict.fromkeys(row["network"] for row in rows if row["network"] != "dense"))
+    networks = list(dict.fromkeys(row["network"] for row in _but_dense(rows)))
     shape = alt.Shape("network:N", title=None).scale(domain=networks)
-    across = alt.Chart(alt.InlineData(_dense(rows))).mark_rule(color=GREY).encode(y=y, tooltip=_tooltips(tips))
-    tickets = _pruned(rows).transform_filter(alt.datum.network == "ticket").mark_line().encode(y=y, detail="series:N")
-    marks = _pruned(rows).mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=_tooltips(tips))
+    across = alt.Chart(alt.InlineData(_dense(rows))).mark_rule(color=GREY).encode(y=y, tooltip=_tips(*_ACCURACY))
+    tickets = _pruned(rows).transform_filter(alt.datum.network == TICKET).mark_line().encode(y=y, detail="series:N")
+    marks = _pruned(rows).mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=_tips(*_ACCURACY))
     return across, tickets, marks
 
 
 def _dense(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["network"] == "dense"]
+    return [row for row in rows if row["network"] == DENSE]
+
+
+def _but_dense(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["network"] != DENSE]
+
+
+def _tickets(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["network"] == TICKET]
 
 
 def _pruned(rows: Sequence[Row]) -> alt.Chart:
     """Tickets and controls by density, a colour for each series."""
-    found = [row for row in rows if row["network"] != "dense" and row["density"] > 0]  # where a logarithm ends
-    named = list(dict.fromkeys(row["series"] for row in found))
+    shown = [row for row in _but_dense(rows) if row["density"] > 0]  # where a logarithm ends
+    named = list(dict.fromkeys(row["series"] for row in shown))
     colour = alt.Color("series:N", title=None).scale(domain=named, range=list(COLOURS))
-    return alt.Chart(alt.InlineData(found)).encode(x=_density(found), color=colour)
+    return alt.Chart(alt.InlineData(shown)).encode(x=_density(shown), color=colour)
 
 
-def _tooltips(columns: Sequence[Tip]) -> list[alt.Tooltip]:
-    return [alt.Tooltip(f"{name}:{kind}", format=form) for name, kind, form in columns]
-
-
-_TIPS = (
-    ("network", "N", ""),
-    ("mask", "N", ""),
-    ("density", "Q", ".2%"),
-    ("rewind", "N", ""),
-    ("validation", "Q", ".2%"),
-    ("test", "Q", ".2%"),
-    ("difference", "Q", "+.2%"),
-    ("verdict", "N", ""),
-    ("runs", "Q", ""),
+_ACCURACY = (
+    *("network", "family", "mask", "density", "rewind", "validation", "test", "difference", "against", "verdict"),
+    *("early_step", "early_test", "runs"),
 )
+_COURSE = (
+    *("network", "family", "mask", "density", "rewind", "epoch", "step"),
+    *("train_accuracy", "validation_accuracy", "test_accuracy"),
+)
+_FORMATS = {
+    **dict.fromkeys(("density", "validation", "test", "early_test"), ".2%"),
+    **dict.fromkeys(("accuracy", "train_accuracy", "validation_accuracy", "test_accuracy"), ".2%"),
+    **dict.fromkeys(("weights", "kept", "early_step", "step"), ",.0f"),
+    "difference": "+.2%",
+    "share": ".3%",
+    "epoch": ".3~g",
+    "threshold": ".4~g",
+    "runs": "d",
+}
+
+
+def _tips(*columns: str) -> list[alt.Tooltip]:
+    """What is told of a mark when the pointer is on it: numbers in their format, all else as text."""
+    return [alt.Tooltip(f"{name}:{'Q' if name in _FORMATS else 'N'}", format=_FORMATS.get(name, "")) for name in columns]
 
 
 def _density(rows: Sequence[Row]) -> alt.X:
@@ -166,23 +194,25 @@ def _density(rows: Sequence[Row]) -> alt.X:
     return alt.X("density:Q", title="density: share of prunable weights kept", scale=scale, axis=axis)
 
 
-def differences(rows: Sequence[Row]) -> Chart:
-    """How far each ticket is from the dense network, by mask and rewind point, from `tidy.accuracies`."""
-    found = [row for row in rows if row["network"] == "ticket" and row["difference"] is not None]
-    tickets = [row | {"points": 100 * row["difference"]} for row in found]
-    masks = list(dict.fromkeys(row["mask"] for row in sorted(tickets, key=lambda row: -row["density"])))
-    series = list(dict.fromkeys(row["series"] for row in sorted(tickets, key=lambda row: row["rewind_step"])))
-    worst = max((abs(row["points"]) for row in tickets), default=1.0)
-    most = min(max(worst, 0.5), 10.0)
+def differences(findings: Findings) -> Chart | None:
+    """How far each ticket is from what it is held against, by mask and rewind point."""
+    tickets = [row for row in _tickets(findings.accuracies) if row["difference"] is not None]
+    if not tickets:
+        return None
+    tickets = [row | {"points": 100 * row["difference"]} for row in tickets]
+    count = len({row["mask"] for row in tickets})
+    families = list(dict.fromkeys(row["family"] for row in tickets))
+    series = sorted(tickets, key=lambda row: (families.index(row["family"]), row["rewind_step"]))
+    most = min(max(0.5, *(abs(row["points"]) for row in tickets)), 10.0)
     base = alt.Chart(alt.InlineData(tickets)).encode(
-        x=alt.X("mask:N", title=None).sort(masks).axis(labelAngle=0 if len(masks) <= FEW else -60),
-        y=alt.Y("series:N", title=None).sort(series),
-        tooltip=_tooltips(_TIPS),
+        x=_masks(tickets),
+        y=alt.Y("series:N", title=None).sort(list(dict.fromkeys(row["series"] for row in series))),
+        tooltip=_tips(*_ACCURACY),
     )
     cells = base.mark_rect().encode(
         color=alt.Color("points:Q", title="points").scale(scheme="redblue", domain=[-most, most], clamp=True)
     )
-    number = "format(datum.points, '+.2f') + ' ' + " if len(masks) <= FEW else ""
+    number = "format(datum.points, '+.2f') + ' ' + " if count <= FEW else ""
     signs = base.mark_text(fontSize=10).encode(
         text="sign:N",
         color=alt.when(f"abs(datum.points) > {0.6 * most}").then(alt.value("white")).otherwise(alt.value("#222")),
@@ -190,45 +220,59 @@ def differences(rows: Sequence[Row]) -> Chart:
     signs = signs.transform_calculate(
         sign=f"{number}(datum.verdict == 'matching' ? '✓' : datum.verdict == 'not matching' ? '✗' : '?')"
     )
+    against = " or ".join(dict.fromkeys(row["against"] for row in tickets))
     return Chart(
         "differences",
         "Masks and rewind points",
-        "Validation accuracy against the dense network, in points: ✓ matching, ✗ not matching, ? undecided.",
+        f"Validation accuracy against that of {against}, in points: ✓ matching, ✗ not matching, ? undecided.",
         tickets,
-        alt.layer(cells, signs).properties(width=_step(len(masks)), height=alt.Step(28)),
+        alt.layer(cells, signs).properties(width=_step(count), height=alt.Step(28)),
+        is_answer=True,
     )
 
 
-def layers(rows: Sequence[Row]) -> Chart:
-    """What each mask keeps of each layer, from `tidy.layers`: those of one replicate."""
-    shown = _of_one_replicate(rows)
+def layers(findings: Findings) -> Chart | None:
+    """What each mask keeps of each layer: those of one replicate."""
+    if not findings.layers:
+        return None
+    shown = _of_one_replicate(findings.layers)
     sources = list(dict.fromkeys(row["masks"] for row in shown))
-    found = [_layers_of([row for row in shown if row["masks"] == source], source) for source in sources]
+    titles = sources if len(sources) > 1 else [""]
+    panels = [
+        _layers_of([row for row in shown if row["masks"] == source], title)
+        for source, title in zip(sources, titles, strict=True)
+    ]
     return Chart(
         "layers",
         "What each mask keeps of each layer",
-        f"Of replicate {rows[0]['replicate']}, layers in the order of the network (or of their names, where it is unknown). "
+        f"Of replicate {shown[0]['replicate']}, layers in the order of the network (or of their names, where it is unknown). "
         "Red: collapsed, hardly anything or nothing is left of the layer.",
-        rows,
-        alt.vconcat(*found),
+        findings.layers,
+        alt.vconcat(*panels),
     )
 
 
 def _layers_of(rows: Sequence[Row], source: str) -> alt.Chart:
-    masks = list(dict.fromkeys(row["mask"] for row in sorted(rows, key=lambda row: -row["density"])))
     named = list(dict.fromkeys(row["layer"] for row in rows))
     share = alt.Color("share:Q", title="kept").scale(type="symlog", constant=0.01, domain=[0, 1], scheme="viridis")
+    legend = alt.Legend(format=".0%", values=[0, 0.01, 0.1, 1])
     return (
-        alt.Chart(alt.InlineData(rows), title="" if source == "oneshot" else source)
+        alt.Chart(alt.InlineData(rows), title=source)
         .mark_rect()
         .encode(
-            x=alt.X("mask:N", title=None).sort(masks).axis(labelAngle=0 if len(masks) <= FEW else -60),
+            x=_masks(rows),
             y=alt.Y("layer:N", title=None).sort(named),
-            color=alt.when(alt.datum.collapsed).then(alt.value("#e5484d")).otherwise(share.legend(format="%")),
-            tooltip=["layer:N", "mask:N", alt.Tooltip("share:Q", format=".3%"), "kept:Q", "weights:Q", "collapsed:N"],
+            color=alt.when(alt.datum.collapsed).then(alt.value("#e5484d")).otherwise(share.legend(legend)),
+            tooltip=_tips("layer", "mask", "share", "kept", "weights", "collapsed"),
         )
-        .properties(width=_step(len(masks)), height=alt.Step(14))
+        .properties(width=_step(len({row["mask"] for row in rows})), height=alt.Step(14))
     )
+
+
+def _masks(rows: Sequence[Row]) -> alt.X:
+    """Masks across, from dense to sparse."""
+    named = list(dict.fromkeys(row["mask"] for row in sorted(rows, key=lambda row: -row["density"])))
+    return alt.X("mask:N", title=None).sort(named).axis(labelAngle=0 if len(named) <= FEW else -60)
 
 
 def _of_one_replicate(rows: Sequence[Row]) -> list[Row]:
@@ -236,23 +280,25 @@ def _of_one_replicate(rows: Sequence[Row]) -> list[Row]:
 
 
 def _step(count: int) -> alt.Step:
-    """Cells as wide as lets `count` of them fit the page."""
+    """A cell width with which `count` cells fit the page."""
     return alt.Step(max(12, min(56, WIDTH // max(count, 1))))
 
 
-def magnitudes(rows: Sequence[Row], thresholds: Sequence[Row]) -> Chart:
-    """The histogram of log10 |w| with the thresholds on it, from `tidy.magnitudes`: those of one replicate."""
-    cuts = [row for row in thresholds if row["replicate"] == rows[0]["replicate"]]
-    named = [row["mask"] for row in cuts]
-    shown = alt.Legend() if len(named) <= FEW else None
+def magnitudes(findings: Findings) -> Chart | None:
+    """The histogram of log10 |w| with the thresholds on it: those of one replicate."""
+    if not findings.magnitudes:
+        return None
+    shown = _of_one_replicate(findings.magnitudes)
+    cuts = [row for row in findings.thresholds if row["replicate"] == shown[0]["replicate"]]
+    named = list(dict.fromkeys(row["mask"] for row in cuts))
     bars = (
-        alt.Chart(alt.InlineData(_of_one_replicate(rows)))
+        alt.Chart(alt.InlineData(shown))
         .mark_bar(color=GREY, opacity=0.7)
         .encode(
             x=alt.X("log10_from:Q", title="|w|").bin("binned").axis(labelExpr="format(pow(10, datum.value), '.1~e')"),
             x2="log10_to:Q",
             y=alt.Y("weights:Q", title="weights"),
-            tooltip=["from:N", "to:N", alt.Tooltip("weights:Q", format=",")],
+            tooltip=_tips("from", "to", "weights"),
         )
         .transform_calculate(**{end: f"format(pow(10, datum.log10_{end}), '.2~e')" for end in ("from", "to")})
     )
@@ -261,39 +307,45 @@ def magnitudes(rows: Sequence[Row], thresholds: Sequence[Row]) -> Chart:
         .mark_rule(strokeWidth=2)
         .encode(
             x="log10:Q",
-            color=alt.Color("mask:N", title="threshold").scale(scheme="plasma").sort(named).legend(shown),
-            tooltip=["mask:N", alt.Tooltip("threshold:Q", format=".4~g")],
+            color=alt.Color("mask:N", title="threshold")
+            .scale(scheme="plasma")
+            .sort(named)
+            .legend(alt.Legend() if len(named) <= FEW else None),
+            tooltip=_tips("family", "mask", "threshold"),
         )
     )
     told = "; each mask drops what lies left of its threshold" if cuts else ""
     return Chart(
         "magnitudes",
         "Where the weights sit",
-        f"The prunable weights of replicate {rows[0]['replicate']}'s dense network by magnitude{told}.",
-        rows,
+        f"The prunable weights of replicate {shown[0]['replicate']}'s dense network by magnitude{told}.",
+        findings.magnitudes,
         alt.layer(bars, lines).properties(width=WIDTH, height=HEIGHT * 2 // 3),
-        {"thresholds": thresholds},
+        {"thresholds": findings.thresholds},
     )
 
 
-def courses(rows: Sequence[Row]) -> Chart:
-    """Validation accuracy over training, a line for each network, from `tidy.courses`."""
+def courses(findings: Findings) -> Chart | None:
+    """Validation accuracy over training, a line for each network."""
+    rows = findings.courses
+    if not _tickets(rows):
+        return None
     there = list(dict.fromkeys(row["network"] for row in rows))
     x = alt.X("step:Q", title="step")
     y = alt.Y("validation_accuracy:Q", title="validation accuracy").scale(zero=False).axis(format=".0%")
     near = alt.selection_point(fields=["label"], on="pointerover", nearest=True, empty=False)
-    labelled = [row | {"label": " ".join(row[key] for key in ("network", "method", "mask", "rewind"))} for row in rows]
+    labelled = [row | {"label": " ".join(row[key] for key in ("network", "family", "mask", "rewind"))} for row in rows]
     lines = alt.Chart(alt.InlineData(labelled)).encode(x=x, y=y, detail="label:N")
     density = alt.Color("density:Q", title="density").scale(
         type="log", scheme="viridis", domain=[min(row["density"] for row in rows if row["density"] > 0), 1.0], clamp=True
     )
-    shown = alt.when(alt.datum.network == "dense").then(alt.value(GREY)).otherwise(density.legend(format=".3~p"))
+    shown = alt.when(alt.datum.network == DENSE).then(alt.value(GREY)).otherwise(density.legend(format=".3~p"))
     drawn = lines.mark_line().encode(
         color=shown,
-        strokeDash=alt.StrokeDash("network:N", title=None).scale(domain=there, range=[_DASHES[name] for name in there]),
+        strokeDash=alt.StrokeDash("network:N", title=None).scale(domain=there, range=[_dash(name) for name in there]),
         size=alt.when(near).then(alt.value(4)).otherwise(alt.value(1.5)),
     )
-    points = lines.mark_point(opacity=0).encode(tooltip=_tooltips(_COURSE))
+    points = lines.mark_point(opacity=0).encode(tooltip=_tips(*_COURSE))
     return Chart(
         "courses",
         "Training curves",
@@ -304,37 +356,22 @@ def courses(rows: Sequence[Row]) -> Chart:
     )
 
 
-_DASHES = {
-    "ticket": [1, 0],
-    "dense": [8, 0],
-    "reinit": [7, 3],
-    "shuffle": [2, 2],
-    "random": [7, 2, 2, 2],
-    "extended": [12, 4],
-}
+def _dash(network: str) -> list[int]:
+    """Tickets are solid lines, controls dashed as each says."""
+    known = {TICKET: (1, 0), DENSE: (8, 0), **{one.name: one.dash for one in controls.CONTROLS.values()}}
+    return list(known.get(network, controls.Control.dash))
 
 
 def _zoom() -> alt.Parameter:
-    """Moving and zooming, without taking the wheel from who scrolls the page."""
+    """Moving and zooming; the wheel alone still scrolls the page."""
     return alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
 
 
-_COURSE = (
-    ("network", "N", ""),
-    ("method", "N", ""),
-    ("mask", "N", ""),
-    ("density", "Q", ".2%"),
-    ("rewind", "N", ""),
-    ("epoch", "Q", ".3~g"),
-    ("step", "Q", ""),
-    ("train_accuracy", "Q", ".2%"),
-    ("validation_accuracy", "Q", ".2%"),
-    ("test_accuracy", "Q", ".2%"),
-)
-
-
-def training(rows: Sequence[Row]) -> Chart:
-    """Accuracies of the dense trainings by epoch; rows of `replicate`, `epoch`, `split`, `accuracy`."""
+def training(findings: Findings) -> Chart | None:
+    """Accuracies of the dense trainings by epoch."""
+    rows = findings.training
+    if not rows:
+        return None
     return Chart(
         "training",
         "The dense trainings",
@@ -347,14 +384,20 @@ def training(rows: Sequence[Row]) -> Chart:
             y=alt.Y("accuracy:Q").scale(zero=False).axis(format=".0%"),
             color=alt.Color("split:N", title=None).scale(domain=["train", "validation", "test"], range=[GREY, *COLOURS[:2]]),
             detail="replicate:N",
-            tooltip=["replicate:N", "split:N", "epoch:Q", alt.Tooltip("accuracy:Q", format=".2%")],
+            tooltip=_tips("replicate", "split", "epoch", "accuracy"),
         )
         .properties(width=WIDTH, height=HEIGHT),
     )
 
 
+CHARTS: tuple[Callable[[Findings], Chart | None], ...] = (
+    *(accuracy, differences, early_stop, layers, magnitudes, courses, training),
+)
+TABLES = (*(chart.__name__ for chart in CHARTS), "thresholds")
+
+
 def _styled(drawing: alt.TopLevelMixin) -> Any:
-    """On whatever lies below, in colours that can be seen on light and dark."""
+    """On a transparent background, in colours that are visible on light and dark."""
     return (
         drawing.configure(background="transparent", font="system-ui, sans-serif")
         .configure_view(stroke=LINE)

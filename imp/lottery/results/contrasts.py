@@ -1,128 +1,85 @@
-"""Networks held against each other, paired by replicate: a ticket and its controls, a rewind point and an earlier one, a
-method and another."""
+"""Two kinds of networks held against each other, paired by replicate: a ticket and the dense network, its controls, an earlier
+rewind point, another family."""
 
-import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lottery import verdicts
-from lottery.jobs import FROM_SCRATCH
-from lottery.results.listing import Row
+import pandas
 
-METHODS = ("init", "weights", "lr", "finetune")  # each is held against those after it
-FIGURES = ("validation_accuracy", "test_accuracy", "test_accuracy_there", "least_validation_loss_step")
+from lottery.experiment.graph import DENSE, TICKET
+from lottery.results import frame, verdicts
+from lottery.results.frame import EXTENDED, FIGURES, ROWS
+from lottery.rundir.run import Run
 
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """The mean of `count` differences, and its two-sided 95 % Student t interval: None under two of them, and where all are the
-    same, as those of steps between evaluations may be, which says nothing of their spread."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    count: int
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval lies on one side of zero."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+Kind = tuple[str, str, str, int]  # variant, family, mask, step of the rewind point
+Networks = dict[int, dict[str, Any]]  # rows by replicate
+CONTRASTS = {
+    **{name: ROWS[name] for name in ("family", "method", "mask", "round", "rewind", "rewind_step", "density", "collapse")},
+    "against": "string",  # what tickets are held against: dense, a control, an earlier rewind point, another family
+    "collapse_against": "string",
+    "figure": "string",  # one of FIGURES
+    "mean": "Float64",  # of the differences, with their two-sided 95 % Student t interval
+    "low": "Float64",
+    "high": "Float64",
+    "count": "Int64",
+    "clear": "boolean",  # whether the interval lies on one side of zero
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Contrast:
-    """What a group of tickets is above `against`, by figure: accuracies (0 .. 1) at the end of training on validation and test
-    images, on test images at the step of least validation loss, and that step. `collapse` is the tickets' warning, if any,
-    `collapse_against` that of the others."""
-
-    method: str
-    quantile: float | None
-    level: int | None
-    density: float
-    collapse: str | None
-    rewind: str
-    against: str
-    collapse_against: str | None
-    differences: dict[str, Difference]
-
-
-def flattened(found: Iterable[Contrast]) -> list[Row]:
-    """A row for each figure of each contrast."""
-    return [
-        {
-            **{field.name: getattr(one, field.name) for field in dataclasses.fields(one) if field.name != "differences"},
-            "figure": figure,
-            **dataclasses.asdict(difference),
-            "clear": difference.is_clear,
-        }
-        for one in found
-        for figure, difference in one.differences.items()
+def contrasts(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
+    """Every kind of ticket against the dense network, against what accompanies it, against the ticket of the same mask that was
+    rewound to the earliest point, and against those of families further down in the recipe with a mask of that name; a row for
+    each of `FIGURES`. Only replicates that have both count."""
+    kinds: dict[Kind, Networks] = {}
+    for row in sorted(frame.dicts(networks), key=frame.order(run)):
+        if row["status"] == "done":
+            kind = (row["variant"], row["family"], row["mask"], row["rewind_step"])
+            kinds.setdefault(kind, {})[row["replicate"]] = row
+    found = [
+        row
+        for kind, tickets in kinds.items()
+        if kind[0] == TICKET
+        for against, others in _others(run, kinds, kind)
+        for row in _contrast(tickets, against, others)
     ]
+    return frame.table(found, CONTRASTS)
 
 
-def contrasts(rows: Sequence[Row]) -> list[Contrast]:
-    """Every ticket against the dense network, against its controls, against the ticket of the same quantile or round that was
-    rewound to the earliest point, and against those that another method made in the same round from the same point; from dense
-    to sparse. Only replicates that have both count."""
-    done = [row for row in rows if row["status"] == "done"]
-    found = []
-    for place in sorted({_place(row) for row in done if row["variant"] == "ticket"}):
-        tickets = [row for row in done if row["variant"] == "ticket" and _place(row) == place]
-        for against, others in _others(done, tickets[0]):
-            pairs = [(ticket, others[ticket["replicate"]]) for ticket in tickets if ticket["replicate"] in others]
-            if pairs:
-                found.append(_contrast(tickets[0], against, pairs))
-    return found
+def _others(run: Run, kinds: Mapping[Kind, Networks], ticket: Kind) -> Iterator[tuple[str, Networks]]:
+    """What a kind of tickets is held against: a name, and the networks."""
+    _, name, mask, step = ticket
+    yield DENSE, kinds.get((DENSE, "", "", 0), {})
+    family = run.recipe.families[name]
+    fresh = family.fresh_controls if family.quantiles else set()
+    beside = dict.fromkeys(kind[0] for kind in kinds if kind[1:3] == (name, mask) and kind[0] != TICKET)
+    for variant in sorted(beside, key=lambda variant: variant != EXTENDED):
+        yield variant, kinds.get((variant, name, mask, 0 if variant in fresh else step), {})
+    earliest = min(kind[3] for kind in kinds if kind[:3] == (TICKET, name, mask))
+    if earliest < step:
+        others = kinds[TICKET, name, mask, earliest]
+        yield f"rewound to {next(iter(others.values()))['rewind']}", others
+    families = list(run.recipe.families)
+    for other in families[families.index(name) + 1 :]:
+        yield f"{other} {mask}", kinds.get((TICKET, other, mask, step), {})
 
 
-def _others(done: Sequence[Row], ticket: Row) -> Iterator[tuple[str, dict[int, Row]]]:
-    """What a ticket is held against: a name, and the networks by replicate."""
-    yield "dense", _by_replicate(row for row in done if row["variant"] == "dense")
-    beside = [row for row in done if row["variant"] != "dense" and _mask(row) == _mask(ticket)]
-    for variant in ("extended", "reinit", "shuffle", "random"):
-        one_for_all = ticket["method"] == "oneshot" and variant in FROM_SCRATCH
-        step = 0 if one_for_all else ticket["rewind_step"]
-        yield variant, _by_replicate(row for row in beside if (row["variant"], row["rewind_step"]) == (variant, step))
-    tickets = [row for row in beside if row["variant"] == "ticket"]
-    earliest = min(tickets, key=lambda row: row["rewind_step"])
-    if earliest["rewind_step"] < ticket["rewind_step"]:
-        others = _by_replicate(row for row in tickets if row["rewind_step"] == earliest["rewind_step"])
-        yield f"rewound to {earliest['rewind']}", others
-    if ticket["method"] in METHODS:
-        for method in METHODS[METHODS.index(ticket["method"]) + 1 :]:
-            place = {**ticket, "method": method}
-            yield method, _by_replicate(row for row in done if row["variant"] == "ticket" and _place(row) == _place(place))
-
-
-def _by_replicate(rows: Iterable[Row]) -> dict[int, Row]:
-    return {row["replicate"]: row for row in rows}
-
-
-def _mask(row: Row) -> tuple[Any, ...]:
-    return (row["method"], row["quantile"], row["level"])
-
-
-def _place(row: Row) -> tuple[Any, ...]:
-    return (row["method"] != "oneshot", row["method"], row["rewind_step"], row["quantile"] or 0, row["level"] or 0)
-
-
-def _contrast(ticket: Row, against: str, pairs: Sequence[tuple[Row, Row]]) -> Contrast:
-    return Contrast(
-        method=ticket["method"],
-        quantile=ticket["quantile"],
-        level=ticket["level"],
-        density=statistics.fmean(one["density"] for one, _ in pairs),
-        collapse=next((one["collapse"] for one, _ in pairs if one["collapse"]), None),
-        rewind=ticket["rewind"],
-        against=against,
-        collapse_against=next((other["collapse"] for _, other in pairs if other["collapse"]), None),
-        differences={name: _difference([one[name] - other[name] for one, other in pairs]) for name in FIGURES},
-    )
-
-
-def _difference(values: Sequence[float]) -> Difference:
-    low, high = map(float, verdicts.bounds(values, 0.975))
-    known = math.isfinite(low)
-    return Difference(statistics.fmean(values), low if known else None, high if known else None, len(values))
+def _contrast(tickets: Networks, against: str, others: Networks) -> Iterator[dict[str, Any]]:
+    pairs = [(row, others[number]) for number, row in tickets.items() if number in others]
+    if not pairs:
+        return
+    common = {name: pairs[0][0][name] for name in ("family", "method", "mask", "round", "rewind", "rewind_step")}
+    common |= {
+        "density": statistics.fmean(one["density"] for one, _ in pairs),
+        "collapse": next((one["collapse"] for one, _ in pairs if one["collapse"]), None),
+        "against": against,
+        "collapse_against": next((other["collapse"] for _, other in pairs if other["collapse"]), None),
+        "count": len(pairs),
+    }
+    for figure in FIGURES:
+        differences = [one[figure] - other[figure] for one, other in pairs]
+        low, high = map(float, verdicts.bounds(differences, 0.975))
+        known = {"low": low, "high": high} if math.isfinite(low) else {}
+        clear = bool(known) and (low > 0 or high < 0)
+        yield common | known | {"figure": figure, "mean": statistics.fmean(differences), "clear": clear}

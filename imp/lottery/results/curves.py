@@ -1,12 +1,12 @@
-"""How the dense trainings went: accuracies by epoch, as a table to read and as rows to draw."""
+"""The course of the dense trainings: accuracies by epoch, as a table to read and as rows to draw."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lottery import journal, lineage
+from lottery.experiment.recipe import Recipe
 from lottery.progress import duration
-from lottery.recipe import Recipe
-from lottery.run import Run
+from lottery.rundir import journal, lineage
+from lottery.rundir.run import Run
 
 COLUMNS = ("epoch", "step", "train loss", "train", "validation", "test", "images/s")
 
@@ -17,10 +17,11 @@ def read(run: Run) -> dict[str, list[journal.Row]]:
     return {replicate.folder.name: lineage.rows(replicate.dense) for replicate in replicates}
 
 
-def markdown(recipe: Recipe, curves: Mapping[str, Sequence[journal.Row]], machine: Mapping[str, Any]) -> str:
+def markdown(run: Run) -> str:
     """Per replicate a sentence and a table of its epochs; accuracies in per cent."""
+    recipe, machine = run.recipe, run.environment()
     lines = [f"# {recipe.name}: {recipe.model.name} trained densely", ""]
-    for name, rows in curves.items():
+    for name, rows in read(run).items():
         if rows:
             lines += [_sentence(name, recipe, rows, machine), "", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
             lines += [*map(_line, map(_cells, rows)), ""]

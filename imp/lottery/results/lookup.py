@@ -1,116 +1,127 @@
-"""The trained networks of a replicate by the names that users give them: `dense`, `q90-step-000045`,
-`rounds/lr-step-000000/03`."""
+"""Finding the trained networks of a replicate by the names that users write: `dense`, `q90-step-000045`, or, if several
+families have such a ticket, `lr/round-03-step-000000`."""
 
 import dataclasses
 import difflib
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
-from typing import Any
 
 from data_prep.errors import InputError
-from lottery import masks, store
-from lottery.lineage import Lineage
-from lottery.run import Network, Replicate, Run
+from lottery.experiment.graph import DENSE, TICKET
+from lottery.pruning import masks
+from lottery.pruning.state import State
+from lottery.rundir import store
+from lottery.rundir.lineage import Lineage
+from lottery.rundir.names import NetworkFiles, Replicate
+from lottery.rundir.records import Result
+from lottery.rundir.run import Run
 
-DENSE = "dense"
 LISTED = 12  # names of networks in a message
 
 
 def replicate(run: Run, number: int) -> Replicate:
-    """Raises InputError where the run has no replicate of this number."""
+    """Raises InputError if the run has no replicate of this number."""
     if number not in run.known_numbers():
         known = ", ".join(map(str, run.known_numbers()))
-        raise InputError(f"--replicate {number}: {run.folder} has {known}")
+        raise InputError(f"--replicate {number}: {run.folder} has only {known}")
     return run.replicate(number)
 
 
-def trained(run: Run, place: Replicate, ticket: str, variant: str = "ticket") -> tuple[dict[str, Any], store.State]:
-    """The result of a finished network, and its weights (averaged ones where the recipe has them) and statistics.
+def trained(run: Run, place: Replicate, ticket: str, variant: str = TICKET) -> tuple[Result, State]:
+    """The result of a finished network, its weights (averaged ones if the recipe has them) and its statistics.
 
-    Raises InputError where there is none of this name, it is not finished, or not of the dense network that is there.
+    Raises InputError if there is none of this name, it is not finished, or it does not belong to the current dense network.
     """
     network = find(place, ticket, variant)
-    result = network.read_result() or {"status": "not finished"}
-    if result["status"] != "done":
-        reason = str(result.get("reason", "see `imp status`")).strip().splitlines()[-1]
-        raise InputError(f"{network.folder} is {result['status']} ({reason}): take another, or train it again")
-    slots = bool(run.recipe.train.ema)
-    final = place.snapshot(result["step"]) if ticket == DENSE else network.final
+    result = network.read_result()
+    if result is None or result.status != "done":
+        status, reason = (result.status, result.last_reason) if result else ("not finished", "see `imp status`")
+        raise InputError(f"{network.folder} is {status} ({reason}): choose another, or train it again")
+    optimizer = bool(run.recipe.train.ema)
+    final = place.snapshot(result.step or 0) if ticket == DENSE else network.final
     with store.promised_by(network.result):
         Lineage(place).check(final)
-        state = store.load_state(final, slots)
+        state = store.load_state(final, optimizer)
     if run.recipe.train.ema:
-        weights = {path: state.slots[f"ema/{path}"] for path in state.weights}
-        statistics = {path: state.slots.get(f"ema/{path}", array) for path, array in state.statistics.items()}
+        weights = {path: state.optimizer[f"ema/{path}"] for path in state.weights}
+        statistics = {path: state.optimizer.get(f"ema/{path}", array) for path, array in state.statistics.items()}
         state = dataclasses.replace(state, weights=weights, statistics=statistics)
     return result, state
 
 
+def mask(run: Run, place: Replicate, result: Result, state: State) -> masks.Mask:
+    """The mask that a network was trained under, over trainable variables; of one without (dense, `extended`) all that is
+    prunable. Raises InputError where it is missing or not the one."""
+    file = place.mask_of(result)
+    if file is None:
+        settings = run.recipe.pruning
+        return masks.whole(masks.prunable(dataclasses.replace(state, statistics={}), settings.scope, settings.exclude))
+    Lineage(place).check(file)
+    return masks.trainable_part(store.load_mask(file), state.weights)
+
+
 def trained_part(run: Run, place: Replicate) -> Callable[[masks.Mask], masks.Mask]:
-    """What makes of a mask the one that networks are trained under: without the statistics that scope `all` ranks, too."""
-    if run.recipe.thresholds.scope != "all":
+    """A function from a mask to the mask that networks are trained under, without the statistics that scope `all` also
+    ranks."""
+    if run.recipe.pruning.scope != "all":
         return lambda mask: mask
-    weights = store.load_state(place.snapshot(end(place)), slots=False).weights
+    weights = store.load_state(place.snapshot(end(place)), optimizer=False).weights
     return lambda mask: masks.trainable_part(mask, weights)
 
 
 def end(place: Replicate) -> int:
-    """The last step of a dense training. Raises InputError while there is none."""
-    result = place.dense.read_result() or {}
-    if result.get("status") != "done":
+    """The last step of a dense training. Raises InputError if it is not finished."""
+    result = place.dense.read_result()
+    if result is None or result.step is None or result.status != "done":
         raise InputError(f"{place.dense.folder} is not finished: name the step of a snapshot, or run `imp train`")
-    return int(result["step"])
+    return result.step
 
 
 def snapshots(place: Replicate) -> list[int]:
-    """The steps at which the dense network was saved, ascending. Raises InputError where one that its result lists is gone."""
-    for name in (place.dense.read_result() or {}).get("outputs", {}):
+    """The steps at which the dense network was saved, ascending. Raises InputError if a snapshot that its result lists is
+    missing."""
+    result = place.dense.read_result()
+    for name in result.outputs if result else ():
         if not (place.folder / name).exists():
             raise InputError(f"{place.folder / name} is missing: `imp train` adds it")
     return place.snapshot_steps()
 
 
-def snapshot(place: Replicate, step: int, slots: bool = True) -> store.State:
-    """The dense network after `step` steps, its slots left out unless `slots`. Raises InputError where it was not saved then,
-    with the steps at which it was."""
+def snapshot(place: Replicate, step: int, optimizer: bool = True) -> State:
+    """The dense network after `step` steps, its optimizer state left out unless `optimizer`. Raises InputError where it was not
+    saved then, with the steps at which it was."""
     saved = place.snapshot_steps()
     if step not in saved:
         there = f"there are snapshots of steps {', '.join(map(str, saved))}" if saved else "run `imp train` first"
         raise InputError(f"{place.folder} was not saved at step {step}: {there}")
     if place.dense.is_finished:
         Lineage(place).check(place.snapshot(step))
-    return store.load_state(place.snapshot(step), slots)
+    return store.load_state(place.snapshot(step), optimizer)
 
 
-def find(place: Replicate, ticket: str, variant: str = "ticket") -> Network:
-    """The folder of `ticket` in a replicate, begun or finished. Raises InputError with what there is instead."""
-    if ticket == DENSE and variant == "ticket":
-        found = [place.dense.folder]
-    else:
-        inside = PurePosixPath(ticket)
-        below = [place.folder / "retrain" / inside / variant, place.folder / inside / variant]
-        found = [] if inside.is_absolute() or ".." in inside.parts else [folder for folder in below if folder.is_dir()]
+def find(place: Replicate, ticket: str, variant: str = TICKET) -> NetworkFiles:
+    """The folder of `ticket` in a replicate, begun or finished. Raises InputError if there is none, with the names that
+    exist, or if several families have one of that name."""
+    if ticket == DENSE and variant == TICKET:
+        return place.dense
+    called = ticket if variant == TICKET else f"{ticket} {variant}"
+    named = {place.ticket_name(network): network for network in place.networks()}
+    found = [name for name in named if called in (name, name.partition("/")[2])]
+    if len(found) > 1:
+        raise InputError(f"several families have {called!r}: write {', '.join(found)}")
     if found:
-        return Network(found[0])
-    wanted = ticket if variant == "ticket" else f"{ticket} {variant}"
+        return named[found[0]]
     there = finished(place)
-    begins = sorted((one for one in there if one.startswith(f"{wanted}-")), key=len)
-    near = begins or difflib.get_close_matches(wanted, there, n=1, cutoff=0.7)
+    begins = sorted((one for one in there if f"/{called}-" in f"/{one}"), key=len)
+    near = begins or difflib.get_close_matches(called, [*there, *(one.partition("/")[2] for one in there)], n=1, cutoff=0.7)
     shown = ", ".join(there[:LISTED]) + (f" and {len(there) - LISTED} more" if len(there) > LISTED else "")
     raise InputError(
-        f"there is no {wanted!r} in {place.folder}{f'; did you mean {near[0]!r}?' if near else ''}; finished are: "
+        f"there is no {called!r} in {place.folder}{f'; did you mean {near[0]!r}?' if near else ''}; finished are: "
         f"{shown or 'none: run `imp train` and `imp retrain` first'}"
     )
 
 
 def finished(place: Replicate) -> list[str]:
-    """The names of what a replicate has finished: `dense`, `q90-step-000045`, `q90-step-000045 reinit`."""
-    named = {DENSE: place.dense} | {name(place, network.folder): network for network in place.networks()}
-    return [name for name, network in named.items() if (network.read_result() or {}).get("status") == "done"]
-
-
-def name(place: Replicate, folder: Path) -> str:
-    """What the network in `folder` is called: its ticket, and behind that what it is where it is a control."""
-    *ticket, variant = folder.relative_to(place.folder).parts
-    called = "/".join(ticket).removeprefix("retrain/")
-    return called if variant == "ticket" else f"{called} {variant}"
+    """The names of all finished networks of a replicate: `dense`, `oneshot/q90-step-000045`, `oneshot/q90-step-000045
+    reinit`."""
+    named = {DENSE: place.dense} | {place.ticket_name(network): network for network in place.networks()}
+    return [name for name, network in named.items() if (result := network.read_result()) and result.status == "done"]

@@ -1,4 +1,4 @@
-"""Measurements as `imp bench NAME --out DIR` left them in a folder, for the pages that show them."""
+"""Reading measurements that `imp bench NAME --out DIR` wrote, for the pages that show them."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ class Measurement(pydantic.BaseModel, frozen=True):
 
 
 def read(folder: Path) -> tuple[list[Measurement], list[str]]:
-    """The measurements in `folder`, in `ORDER`, any others behind them by name; and a line for each JSON file that is none, or
-    is damaged, or whose picture is not there."""
+    """The measurements in `folder`, in `ORDER`, then any others by name; and a line for each JSON file that is not a
+    measurement, is damaged, or lacks its picture."""
     found, problems = [], []
     for path in sorted(folder.glob("*.json")):
         try:

@@ -1,101 +1,102 @@
-"""Which masks of a run are compared with which, and why."""
+"""Which masks of a run are compared with each other, and why."""
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from data_prep import files
-from lottery import grids
-from lottery.run import Replicate, Run
+from lottery.rundir.records import MaskRecord
+from lottery.rundir.run import Run
 
 Item = TypeVar("Item")
-Kind = Literal["replicates", "rewinds", "methods", "levels", "one-shot"]
+Kind = Literal["replicates", "rewinds", "families", "rounds", "densities"]
 
-LIKE_DENSITY = 0.1  # relative difference up to which a one-shot mask and a round are compared
+LIKE_DENSITY = 0.1  # relative difference up to which masks of unlike grids are compared
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A mask of a run: a one-shot one (`method` is empty, `number` the quantile) or the round `number` of a chain of a
-    `method` that rewinds to `step`. `disconnected`: it leaves no path from input to output."""
+    """A mask of a run: its file and its record."""
 
     path: Path
-    replicate: int
-    method: str
-    step: int
-    number: Fraction
-    disconnected: bool = False
+    record: MaskRecord = dataclasses.field(compare=False)
+
+    @property
+    def replicate(self) -> int:
+        return self.record.replicate
+
+    @property
+    def family(self) -> str:
+        return self.record.family
+
+    @property
+    def density(self) -> float:
+        return self.record.kept.density.prunable
+
+    @property
+    def is_round(self) -> bool:
+        return self.record.rewind_step is not None
 
     @property
     def chain(self) -> str:
-        return f"{self.method}-step-{self.step:06d}" if self.method else "one-shot"
+        return f"{self.family}-step-{self.record.rewind_step:06d}" if self.is_round else self.family
 
     @property
     def name(self) -> str:
-        """The same in every replicate: `q90`, `weights-step-000034/03`."""
-        return f"{self.chain}/{int(self.number):02d}" if self.method else f"q{grids.quantile_name(self.number)}"
+        """The same in every replicate: `oneshot/q90`, `lr-step-000034/round-03`."""
+        return f"{self.chain}/{self.record.mask}"
 
 
 def sources(run: Run) -> list[Source]:
-    """The masks that there are: replicate by replicate, one-shot ones first, then chain by chain."""
-    found = []
-    for number in run.known_numbers():
-        replicate = run.replicate(number)
-        found += [*_one_shot(number, replicate), *_rounds(number, replicate)]
-    return found
-
-
-def _one_shot(number: int, replicate: Replicate) -> list[Source]:
-    made = replicate.listed_quantiles()
-    rows = files.read_json(replicate.thresholds)["quantiles"] if made else []
-    cut = {Fraction(str(row["quantile"])) for row in rows if row.get("disconnected")}
-    return [Source(replicate.mask(quantile), number, "", 0, quantile, quantile in cut) for quantile in made]
-
-
-def _rounds(number: int, replicate: Replicate) -> list[Source]:
-    found = []
-    for level in replicate.levels():
-        table = files.read_json(level.table)
-        place = table["method"], table["rewind_step"], Fraction(table["level"])
-        found.append(Source(level.mask, number, *place, bool(table["disconnected"])))
-    return sorted(found, key=lambda source: (source.method, source.step, source.number))
+    """All masks of a run: replicate by replicate, family by family."""
+    return [
+        Source(files.mask, record)
+        for number in run.known_numbers()
+        for name in run.recipe.families
+        for files in run.replicate(number).masks(name)
+        if (record := files.read())
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two masks to compare, and why: they differ in `kind` alone. Of two rounds of one chain the denser is first."""
+    """Two masks to compare. `kind` says why: it is the only thing in which they differ. Of two rounds of one chain the
+    denser is first."""
 
     kind: Kind
     first: Source
     second: Source
 
 
-def pairs(found: Sequence[Source], density: Callable[[Source], float]) -> list[Pair]:
-    """What is compared, kind by kind; `density` says how dense a mask is.
+def pairs(found: Sequence[Source]) -> list[Pair]:
+    """What is compared, kind by kind.
 
-    Methods are compared where they rewind to the same point, `init` with each of theirs, as it knows only step 0. Round 1 is
-    cut from the dense network, so all chains of a replicate share it.
+    Families are compared where they have the same mask (a quantile, a round), and rewind to the same point, if that decides it.
+    The first round is cut from the dense network, so all chains of a family share it.
     """
-    rounds = [source for source in found if source.method]
     wanted = [
         Pair("replicates", *two)
         for alike in grouped(found, lambda source: source.name)
         for two in itertools.combinations(alike, 2)
     ]
     chains = [
-        Pair("rewinds" if one.method == other.method else "methods", one, other)
-        for alike in grouped(rounds, lambda source: (source.replicate, source.number))
+        Pair("rewinds" if one.family == other.family else "families", one, other)
+        for alike in grouped(found, lambda source: (source.replicate, source.record.mask))
         for one, other in itertools.combinations(alike, 2)
-        if one.method == other.method or one.step == other.step or "init" in (one.method, other.method)
+        if one.family == other.family or _is_alike(one, other)
     ]
-    wanted += sorted(chains, key=lambda pair: pair.kind == "methods")
-    for chain in grouped(rounds, lambda source: (source.replicate, source.chain)):
-        wanted += [Pair("levels", *two) for two in itertools.pairwise(chain)]
-        wanted += [Pair("levels", chain[0], later) for later in chain[2:]]
-    return wanted + _of_like_density(found, density)
+    wanted += sorted(chains, key=lambda pair: pair.kind == "families")
+    for chain in grouped((one for one in found if one.is_round), lambda source: (source.replicate, source.chain)):
+        wanted += [Pair("rounds", *two) for two in itertools.pairwise(chain)]
+        wanted += [Pair("rounds", chain[0], later) for later in chain[2:]]
+    return wanted + _of_like_density(found)
+
+
+def _is_alike(one: Source, other: Source) -> bool:
+    """Whether masks of two families rewind to the same point, or one of them to the start."""
+    steps = {one.record.rewind_step, other.record.rewind_step}
+    return len(steps) == 1 or 0 in steps
 
 
 def grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> Iterable[list[Item]]:
@@ -106,16 +107,12 @@ def grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> Iterable[
     return together.values()
 
 
-def _of_like_density(found: Sequence[Source], density: Callable[[Source], float]) -> list[Pair]:
-    """Each one-shot mask with the round of each chain of its replicate that is nearest in density, if near enough."""
-    if len({bool(source.method) for source in found}) < 2:
-        return []
-    densities = {source: density(source) for source in found}
+def _of_like_density(found: Sequence[Source]) -> list[Pair]:
+    """Each mask of one shot with the round of each chain of its replicate that is nearest in density, if near enough."""
     wanted = []
-    for chain in grouped((source for source in found if source.method), lambda source: (source.replicate, source.chain)):
-        for source in (source for source in found if not source.method and source.replicate == chain[0].replicate):
-            apart = {later: abs(densities[later] - densities[source]) for later in chain}
-            nearest = min(chain, key=apart.__getitem__)
-            if apart[nearest] <= LIKE_DENSITY * densities[source]:
-                wanted.append(Pair("one-shot", source, nearest))
+    for chain in grouped((source for source in found if source.is_round), lambda source: (source.replicate, source.chain)):
+        for source in (one for one in found if not one.is_round and one.replicate == chain[0].replicate):
+            nearest = min(chain, key=lambda later: abs(later.density - source.density))
+            if abs(nearest.density - source.density) <= LIKE_DENSITY * source.density:
+                wanted.append(Pair("densities", source, nearest))
     return wanted

@@ -1,154 +1,174 @@
-"""What the report's charts show, as tidy tables: one row a mark, one column a quantity. Accuracies and shares are 0 .. 1."""
+"""The tables behind the charts of the report: one row per mark, one column per quantity. Accuracies and shares are 0 .. 1."""
 
 import dataclasses
-import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas
 
-from data_prep import files
-from lottery import densities, lineage, masks, norms
-from lottery.grids import quantile_name
-from lottery.jobs import FROM_SCRATCH
-from lottery.lineage import Lineage
-from lottery.results import lookup
-from lottery.results.grouping import Group
-from lottery.results.listing import Row, place
-from lottery.run import Run
+from lottery.experiment.graph import DENSE
+from lottery.experiment.plan import Plan
+from lottery.pruning import masks, norms
+from lottery.results import curves, frame, lookup
+from lottery.rundir import lineage
+from lottery.rundir.lineage import Lineage
+from lottery.rundir.names import Replicate
+from lottery.rundir.records import MaskRecord
+from lottery.rundir.run import Run
+from lottery.rundir.topology import layers_of
 
+Row = dict[str, Any]
 POINTS = 60  # of a course, which a chart of hundreds of them can show
 BINS = 60
+_SHORT = {
+    "variant": "network",
+    "count": "runs",
+    "validation_accuracy": "validation",
+    "test_accuracy": "test",
+    "least_validation_loss_step": "early_step",
+    "test_accuracy_there": "early_test",
+}
+_ACCURACIES = [
+    *("network", "family", "mask", "density", "rewind", "rewind_step", "series", "runs", "validation", "sd_low", "sd_high"),
+    *("test", "difference", "against", "verdict", "early_step", "early_test"),
+]
 
 
-def accuracies(groups: Sequence[Group]) -> list[Row]:
-    """The groups that have a result: means over their runs; `sd_low` and `sd_high` are one standard deviation from them."""
-    return [
-        {
-            "network": group.variant,
-            "mask": _mask(dataclasses.asdict(group)),
-            "density": group.density,
-            "rewind": group.rewind,
-            "rewind_step": group.rewind_step,
-            "series": _series(group),
-            "runs": group.count,
-            "validation": group.validation_accuracy,
-            "sd_low": group.validation_accuracy - (group.spread or 0),
-            "sd_high": group.validation_accuracy + (group.spread or 0),
-            "test": group.test_accuracy,
-            "difference": group.difference if math.isfinite(group.difference) and group.variant != "dense" else None,
-            "against": group.against,
-            "verdict": group.verdict,
-            "early_step": group.early_step,
-            "early_test": group.early_test_accuracy,
-        }
-        for group in groups
-        if group.count
-    ]
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """What there is to draw of a run, of its networks and their groups as frames. A table is made when it is first asked for,
+    which raises InputError where a file that it needs is damaged."""
 
+    run: Run
+    networks: pandas.DataFrame
+    groups: pandas.DataFrame
 
-def _mask(row: Mapping[str, Any]) -> str:
-    """`q90`, or `round 3`, whose method the series names; nothing for a dense network."""
-    if row["quantile"] is not None:
-        return f"q{row['quantile']:g}"
-    return "" if row["level"] is None else f"round {row['level']}"
+    @cached_property
+    def accuracies(self) -> list[Row]:
+        """The groups that have a result: means over their runs; `sd_low` and `sd_high` are one standard deviation from them."""
+        found = self.groups[self.groups["count"] > 0]
+        accuracy, spread = found["validation_accuracy"], found["spread"].fillna(0)
+        series = [_series(self.run, group) for group in frame.each(found)]
+        found = found.assign(series=series, sd_low=accuracy - spread, sd_high=accuracy + spread)
+        return frame.dicts(found.rename(columns=_SHORT)[_ACCURACIES])
 
-
-def _series(group: Group) -> str:
-    if group.variant == "dense":
-        return "dense"
-    chain = "" if group.method == "oneshot" else f"{group.method}, "
-    return f"{chain}from scratch" if group.variant in FROM_SCRATCH else f"{chain}rewound to {group.rewind}"
-
-
-def layers(run: Run, least: float) -> list[Row]:
-    """What each mask of each replicate keeps of each layer; `collapsed` where that is a smaller share than `least`, or
-    nothing."""
-    return [
-        {
-            "replicate": number,
-            "masks": source,
-            "mask": name,
-            "density": sum(map(np.count_nonzero, mask.values())) / max(sum(kept.size for kept in mask.values()), 1),
-            "layer": path.removesuffix("/kernel"),
-            "weights": kept.size,
-            "kept": int(np.count_nonzero(kept)),
-            "share": float(np.count_nonzero(kept)) / max(kept.size, 1),
-            "collapsed": path in emptied,
-        }
-        for number in run.known_numbers()
-        for order in [densities.layers_of(run.replicate(number))]
-        for source, name, mask in _masks(run, number)
-        for emptied in [masks.collapsed(mask, least)]
-        for path, kept in ((path, mask[path]) for path in norms.in_order(mask, order))
-    ]
-
-
-def _masks(run: Run, number: int) -> Iterator[tuple[str, str, masks.Mask]]:
-    """Every mask of a replicate, as networks are trained under it: `oneshot` or its chain of rounds, its name, and itself."""
-    replicate = run.replicate(number)
-    found = [("oneshot", f"q{quantile_name(quantile)}", replicate.mask(quantile)) for quantile in replicate.listed_quantiles()]
-    found += [(level.folder.parent.name, f"round {int(level.folder.name)}", level.mask) for level in replicate.levels()]
-    if not found:
-        return
-    trained_part, held = lookup.trained_part(run, replicate), Lineage(replicate)
-    for source, name, path in found:
-        held.check(path)
-        yield source, name, trained_part(masks.load(path))
-
-
-def magnitudes(run: Run) -> tuple[list[Row], list[Row]]:
-    """The histogram of log10 |w| of each replicate's final prunable weights, and the thresholds of its masks, as log10 too."""
-    bars: list[Row] = []
-    thresholds: list[Row] = []
-    for number in run.known_numbers():
-        replicate = run.replicate(number)
-        trained = (replicate.dense.read_result() or {}).get("status") == "done"
-        if not trained:
-            continue
-        state = lookup.snapshot(replicate, lookup.end(replicate), slots=False)
-        settings = run.recipe.thresholds
-        together = norms.table(masks.prunable(state, settings.scope, settings.exclude), [], BINS)[-1]
-        edges = np.linspace(together.low, together.high, BINS + 1)
-        bars += [
-            {"replicate": number, "log10_from": low, "log10_to": high, "weights": count}
-            for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), together.histogram, strict=True)
-        ]
-        thresholds += [
+    @cached_property
+    def layers(self) -> list[Row]:
+        """What each mask of each replicate keeps of each layer; `collapsed` where that is nothing, or a smaller share than the
+        recipe's `pruning.collapse`."""
+        planned = self.run.trained_plan()
+        return [
             {
                 "replicate": number,
-                "mask": f"q{row['quantile']:g}",
-                "threshold": row["threshold"],
-                "log10": float(np.log10(row["threshold"])),
+                "masks": _source(planned, record),
+                "mask": record.mask,
+                "density": record.kept.density.prunable,
+                "layer": path.removesuffix("/kernel"),
+                "weights": layer.weights,
+                "kept": layer.kept,
+                "share": layer.kept / max(layer.weights, 1),
+                "collapsed": path in collapsed,
             }
-            for row in (files.read_json(replicate.thresholds)["quantiles"] if replicate.thresholds.exists() else [])
-            if row["threshold"]
+            for number in self.run.known_numbers()
+            for order in [layers_of(self.run.replicate(number))]
+            for record in _masks(self.run, self.run.replicate(number))
+            for collapsed in [record.kept.collapsed(self.run.recipe.pruning.collapse)]
+            for path, layer in ((path, record.kept.layers[path]) for path in norms.in_order(record.kept.layers, order))
         ]
-    return bars, thresholds
+
+    @cached_property
+    def magnitudes(self) -> list[Row]:
+        return [bar for number in self._trained for bar in _histogram(self.run, number)]
+
+    @cached_property
+    def thresholds(self) -> list[Row]:
+        return [threshold for number in self._trained for threshold in _thresholds(self.run, self.run.replicate(number))]
+
+    @cached_property
+    def courses(self) -> list[Row]:
+        """How each network's accuracy went up in its training: means over replicates, at no more than `POINTS` points of it."""
+        done = self.networks[self.networks["status"] == "done"]
+        kinds = (frame.each(alike) for _, alike in done.groupby(frame.KIND, sort=False))
+        return [point for alike in kinds for point in _course(self.run, alike)]
+
+    @cached_property
+    def training(self) -> list[Row]:
+        return curves.tidy(curves.read(self.run))
+
+    @property
+    def _trained(self) -> list[int]:
+        return [row.replicate for row in frame.each(self.networks) if (row.variant, row.status) == (DENSE, "done")]
 
 
-def courses(run: Run, rows: Sequence[Row]) -> list[Row]:
-    """How each network's accuracy went up in its training: means over replicates, at no more than `POINTS` points of it."""
-    members: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        if row["status"] == "done":
-            members.setdefault((*place(row), row["variant"]), []).append(row)
-    return [point for alike in members.values() for point in _course(run, alike)]
+def _series(run: Run, group: Any) -> str:
+    if group.variant == DENSE:
+        return DENSE
+    family = run.recipe.families[group.family]
+    chain = "" if len(run.recipe.families) == 1 and family.quantiles else f"{group.family}, "
+    return f"{chain}{'from scratch' if group.variant in family.fresh_controls else f'rewound to {group.rewind}'}"
 
 
-def _course(run: Run, alike: Sequence[Row]) -> Iterator[Row]:
-    read = [{row["step"]: row for row in lineage.rows(run.network_in(row["folder"]))} for row in alike]
+def _source(planned: Plan | None, record: MaskRecord) -> str:
+    """What masks of one chart have in common: the family, and of rounds the rewind point."""
+    if record.rewind_step is None:
+        return record.family
+    return f"{record.family} from {frame.rewind_name(planned, record.rewind_step)}"
+
+
+def _masks(run: Run, replicate: Replicate) -> Iterator[MaskRecord]:
+    held = Lineage(replicate)
+    for name in run.recipe.families:
+        for files in replicate.masks(name):
+            held.check(files.mask)
+            if record := files.read():
+                yield record
+
+
+def _histogram(run: Run, number: int) -> list[Row]:
+    """Of log10 |w| of a replicate's final prunable weights."""
+    replicate = run.replicate(number)
+    state = lookup.snapshot(replicate, lookup.end(replicate), optimizer=False)
+    settings = run.recipe.pruning
+    together = norms.table(masks.prunable(state, settings.scope, settings.exclude), [], BINS)[-1]
+    edges = np.linspace(together.low, together.high, BINS + 1)
+    return [
+        {"replicate": number, "log10_from": low, "log10_to": high, "weights": count}
+        for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), together.histogram, strict=True)
+    ]
+
+
+def _thresholds(run: Run, replicate: Replicate) -> list[Row]:
+    """Those of the masks that cut that histogram: magnitudes of final weights, all ranked together."""
+    records = [record for name in run.recipe.families for files in replicate.masks(name) if (record := files.read())]
+    return [
+        {
+            "replicate": record.replicate,
+            "family": record.family,
+            "mask": record.mask,
+            "threshold": record.threshold,
+            "log10": float(np.log10(record.threshold)),
+        }
+        for record in records
+        if record.threshold and record.round == 1 and record.step == lookup.end(replicate)
+        if run.recipe.families[record.family].criterion == "magnitude"
+    ]
+
+
+def _course(run: Run, alike: Sequence[Any]) -> Iterator[Row]:
+    read = [{row["step"]: row for row in lineage.rows(run.network_in(network.folder))} for network in alike]
     steps = [step for step in read[0] if all(step in course for course in read)]
     places = np.linspace(0, max(len(steps) - 1, 0), min(len(steps), POINTS)).astype(int)
     first = alike[0]
     for step in (steps[index] for index in places):
         yield {
-            "network": first["variant"],
-            "method": first["method"],
-            "mask": _mask(first),
-            "density": statistics.fmean(row["density"] for row in alike),
-            "rewind": first["rewind"],
+            "network": first.variant,
+            "family": first.family,
+            "mask": first.mask,
+            "density": statistics.fmean(network.density for network in alike),
+            "rewind": first.rewind,
             "runs": len(alike),
             "step": step,
             "epoch": read[0][step]["epoch"],
@@ -159,20 +179,11 @@ def _course(run: Run, alike: Sequence[Row]) -> Iterator[Row]:
         }
 
 
-def costs(rows: Sequence[Row]) -> list[Row]:
+def costs(networks: pandas.DataFrame) -> pandas.DataFrame:
     """What the finished networks of each kind took: how many there are, epochs, hours of a device, seconds each."""
-    members: dict[tuple[bool, str, str], list[Row]] = {}
-    for row in rows:
-        if row["status"] == "done" and row["seconds"] is not None:
-            members.setdefault((row["variant"] != "dense", row["method"], row["variant"]), []).append(row)
-    return [
-        {
-            "network": variant,
-            "method": "" if variant == "dense" else method,
-            "networks": len(alike),
-            "epochs": sum(row["epochs"] for row in alike),
-            "device_hours": sum(row["seconds"] * (row["devices"] or 1) for row in alike) / 3600,
-            "seconds_each": statistics.fmean(row["seconds"] for row in alike),
-        }
-        for (_, method, variant), alike in sorted(members.items())
-    ]
+    done = networks[networks["status"] == "done"]
+    done = done.assign(network=done["variant"], hours=done["seconds"] * done["devices"].fillna(1) / 3600)
+    kinds = done.groupby(["network", "family"], sort=False, as_index=False)
+    return kinds.agg(
+        networks=("seconds", "size"), epochs=("epochs", "sum"), device_hours=("hours", "sum"), seconds_each=("seconds", "mean")
+    )

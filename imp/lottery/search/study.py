@@ -2,18 +2,21 @@
 own whose lock says whether anyone is at work on it."""
 
 import contextlib
+import dataclasses
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from data_prep.errors import InputError, first_line
-from lottery import locks, seeds
-from lottery.spaces import Choice, Dimension
+from lottery.experiment import seeds
+from lottery.experiment.spaces import Dimension
+from lottery.rundir import locks
 
 NAME = "sweep"
 GRACE_SECONDS = 30  # after which a lock of the journal was left by a worker that was killed
@@ -21,15 +24,12 @@ STAGES = 100  # of an epoch: the stages at which trials are compared
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-
-
-class Pruned(Exception):
-    """A trial that is no longer worth its while."""
+warnings.filterwarnings("ignore", "The reported value is ignored")  # of a trial that goes on from its last checkpoint
 
 
 class Study:
     """The sweep in `folder`: up to `count` trials of `dimensions`, the first `startup` of them drawn at random; none is pruned
-    before `grace` epochs.
+    before `grace` epochs. The Optuna study itself is `memory`.
 
     Values after the first ones are proposed by the tree-structured Parzen estimator (Bergstra et al. 2011), from a seed that
     depends on how many trials there have been; a trial is pruned when its best accuracy so far is under the median of the
@@ -40,9 +40,9 @@ class Study:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.count, self.startup, self.seed = folder, count, startup, seed
         self.dimensions = dimensions
-        journal = folder.resolve() / "journal.log"  # whole, or Optuna waits for ever for a lock that was left
+        journal = folder.resolve() / "journal.log"  # an absolute path, or Optuna waits forever for a lock that was left
         try:
-            self.study = optuna.create_study(
+            self.memory = optuna.create_study(
                 storage=optuna.storages.JournalStorage(_opened(journal)),
                 study_name=NAME,
                 direction="maximize",
@@ -52,70 +52,52 @@ class Study:
         except ValueError as error:
             raise InputError(f"{journal} is damaged ({first_line(error)}): remove {folder} and begin the sweep again") from None
 
+    def trial_folder(self, number: int) -> Path:
+        return self.folder / "trials" / f"{number:04d}"
+
     @contextlib.contextmanager
     def trial(self) -> Iterator["Trial | None"]:
         """The next trial, its folder locked: one that a killed worker left, or else a new one; None when there are enough."""
-        with contextlib.ExitStack() as held:
-            with locks.patiently(self.folder / "choosing"):
-                chosen = self._left(held) or self._new(held)
-            yield chosen
+        with contextlib.ExitStack() as lock:
+            with locks.writing(self.folder / "choosing", patience=math.inf):
+                asked = self._left(lock) or self._new(lock)
+                trial = Trial(self._drawn(asked), self.trial_folder(asked.number)) if asked else None
+            yield trial
 
-    def _left(self, held: contextlib.ExitStack) -> "Trial | None":
+    def _left(self, lock: contextlib.ExitStack) -> optuna.Trial | None:
         """A trial under way on which nobody is at work. Its worker may have been killed in the midst of drawing its values."""
-        for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            place = self.place(frozen.number)
-            if locks.holder(place):
+        for frozen in self.memory.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            folder = self.trial_folder(frozen.number)
+            if locks.holder(folder):  # asked first, because trying to get the lock takes a moment, and there may be many
                 continue
             with contextlib.suppress(locks.Busy), contextlib.ExitStack() as mine:
-                mine.enter_context(locks.writing(place))
-                if self.trials()[frozen.number].state is TrialState.RUNNING:  # it may have been told in between
-                    held.enter_context(mine.pop_all())
-                    return Trial(self, frozen.number, self._drawn(optuna.trial.Trial(self.study, frozen._trial_id)))
+                mine.enter_context(locks.writing(folder))
+                if self.memory.get_trials()[frozen.number].state is TrialState.RUNNING:  # it may have been told in between
+                    lock.enter_context(mine.pop_all())
+                    return optuna.Trial(self.memory, frozen._trial_id)
         return None
 
-    def _new(self, held: contextlib.ExitStack) -> "Trial | None":
-        made = len(self.study.get_trials(deepcopy=False))
-        if made >= self.count:
+    def _new(self, lock: contextlib.ExitStack) -> optuna.Trial | None:
+        before = len(self.memory.get_trials(deepcopy=False))
+        if before >= self.count:
             return None
-        seed = seeds.derive(self.seed, made + 1, "sweep")
-        self.study.sampler = optuna.samplers.TPESampler(
+        seed = seeds.derive(self.seed, before + 1, "sweep")
+        self.memory.sampler = optuna.samplers.TPESampler(
             n_startup_trials=self.startup, multivariate=True, constant_liar=True, seed=seed
         )
-        asked = self.study.ask()
-        held.enter_context(locks.writing(self.place(asked.number)))
-        return Trial(self, asked.number, self._drawn(asked))
-
-    def _drawn(self, asked: optuna.trial.Trial) -> optuna.trial.Trial:
-        """The same with a value for each dimension; those that it has already stay."""
-        for dimension in self.dimensions:
-            if isinstance(dimension, Choice):
-                asked.suggest_categorical(dimension.key, dimension.values)
-            elif isinstance(dimension.low, int) and isinstance(dimension.high, int):
-                asked.suggest_int(dimension.key, dimension.low, dimension.high, log=dimension.log)
-            else:
-                asked.suggest_float(dimension.key, dimension.low, dimension.high, log=dimension.log)
+        asked = self.memory.ask()
+        lock.enter_context(locks.writing(self.trial_folder(asked.number)))
         return asked
 
-    def place(self, number: int) -> Path:
-        return self.folder / "trials" / f"{number:04d}"
-
-    def trials(self) -> list[FrozenTrial]:
-        """Every trial so far, in the order of its number."""
-        return self.study.get_trials()
-
-    def best(self) -> FrozenTrial | None:
-        """The trial with the highest accuracy; of equal ones the first. None before one is complete."""
-        complete = self.study.get_trials(states=(TrialState.COMPLETE,))
-        return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
-
-    def importances(self) -> dict[str, float]:
-        """Each key's share of what varies (fANOVA, Hutter et al. 2014), from most to least; nothing where too few trials are
-        complete, or all came out alike."""
-        complete = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
-            return {}
-        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-        return dict(optuna.importance.get_param_importances(self.study, evaluator=evaluator))
+    def _drawn(self, asked: optuna.Trial) -> optuna.Trial:
+        """The same with a value for each dimension; those that it has already stay."""
+        for dimension in self.dimensions:
+            if dimension.kind == "choice":
+                asked.suggest_categorical(dimension.key, dimension.values)
+            else:
+                suggest = asked.suggest_int if isinstance(dimension.values[0], int) else asked.suggest_float
+                suggest(dimension.key, *dimension.values, log=dimension.kind == "log")
+        return asked
 
 
 def _opened(journal: Path) -> JournalFileBackend:
@@ -131,30 +113,25 @@ def _opened(journal: Path) -> JournalFileBackend:
     return opened
 
 
+@dataclasses.dataclass(frozen=True)
 class Trial:
     """One choice of values, and how it comes out."""
 
-    def __init__(self, study: Study, number: int, asked: optuna.trial.Trial):
-        self.study, self.number, self._asked = study, number, asked
-        self.values: dict[str, Any] = dict(asked.params)
-        self.folder = study.place(number)
+    asked: optuna.Trial
+    folder: Path
 
     def report(self, accuracy: float, epoch: float, is_last: bool) -> None:
-        """Tell what it has come to. Raises Pruned where that is too little, and there is something left to save."""
-        stage = round(epoch * STAGES)
-        known = self.study.study.get_trials(deepcopy=False)[self.number].intermediate_values
-        if stage not in known:
-            self._asked.report(accuracy, stage)
-        if not is_last and self._asked.should_prune():
-            raise Pruned
+        """Tell what it has come to. Raises TrialPruned where that is too little, and there is something left to save."""
+        self.asked.report(accuracy, round(epoch * STAGES))
+        if not is_last and self.asked.should_prune():
+            raise optuna.TrialPruned
 
-    def complete(self, accuracy: float) -> None:
-        self.study.study.tell(self._asked, accuracy)
-
-    def prune(self) -> None:
-        self.study.study.tell(self._asked, state=TrialState.PRUNED)
-
-    def fail(self, reason: str) -> None:
-        """It diverged, or raised: kept with its reason, and not tried again."""
-        self._asked.set_user_attr("reason", reason)
-        self.study.study.tell(self._asked, state=TrialState.FAIL)
+    def tell(self, result: Mapping[str, Any]) -> None:
+        """How it ended. One that diverged, or raised, is kept with its reason, and not tried again."""
+        if result["status"] == "done":
+            self.asked.study.tell(self.asked, result["accuracy"])
+        elif result["status"] == "pruned":
+            self.asked.study.tell(self.asked, state=TrialState.PRUNED)
+        else:
+            self.asked.set_user_attr("reason", result["reason"])
+            self.asked.study.tell(self.asked, state=TrialState.FAIL)

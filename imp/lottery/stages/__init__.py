@@ -1,1 +1,1 @@
-"""The stages: what each command does. They meet in the run directory only."""
+"""The stages: what each command does. They share nothing but the run directory."""

@@ -1,31 +1,25 @@
-"""Replicates added one by one to the pairs that are undecided, until they are decided or there are enough."""
+"""Adding replicates one by one, until no ticket is undecided or there are enough of them."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from fractions import Fraction
+from typing import Any
 
-from lottery import grids, verdicts
-from lottery.progress import Reporter
-from lottery.results import grouping, listing
-from lottery.results.grouping import Group
-from lottery.run import Run
-from lottery.stages.thresholds import thresholds
-from lottery.stages.train import train
-from lottery.tables import count_of
+from lottery.experiment import grids
+from lottery.experiment.plan import Selection
+from lottery.progress import Reporter, count_of
+from lottery.results import frame, grouping, verdicts
+from lottery.rundir.run import Run
 
-Retrain = Callable[[Run, str | None, str | None], None]
+Train = Callable[[Run, Selection], None]
 
 
-def until_decided(
-    run: Run, most: int, reporter: Reporter, retrain: Retrain, quantiles: str | None = None, rewind: str | None = None
-) -> None:
-    """Train every pair that is undecided in a replicate more, dense network and masks included, until none is or each has
-    `most` replicates. A replicate that was begun is gone on with before another is added. Only pairs at `quantiles` and
-    `rewind` points, where these are given; never one of which a network failed or diverged, and never in a replicate of which
-    the dense network did. `retrain` trains the pairs of a run at quantiles and rewind points; where it leaves one without a
-    result, this ends.
+def until_decided(run: Run, most: int, reporter: Reporter, train: Train, selection: Selection) -> None:
+    """Train each selected one-shot ticket that is undecided in one more replicate, with its dense network and masks, until
+    none is undecided or each has `most` replicates. A replicate that was begun is completed before another is added. A ticket
+    with a failed or diverged network gets no more replicates, and a replicate whose dense network diverged gets no tickets.
+    `train` trains a selection of a run, starting with the dense networks; if it leaves a ticket without a result, this ends.
 
-    This looks at the data after each replicate, so that it errs more often than the 5 % of one look: how often is said first.
+    This looks at the data after each replicate, so it errs more often than the 5 % of a single look. It says first how often.
     """
     if most > verdicts.LEAST_REPLICATES:
         error, worse = verdicts.error_until_decided(most), run.recipe.delta * 100
@@ -34,85 +28,77 @@ def until_decided(
             f"{error:.0%} of cases; looking once does so in 5%"
         )
     while True:
-        found = _asked(run, quantiles, rewind)
-        undecided = grouping.undecided(found)
-        number, pairs = _next(run, [pair for pair in undecided if pair.count < most])
-        if not pairs:
+        tickets = _selected(run, selection)
+        undecided = [one for one in tickets if one.verdict == "undecided" and one.count == one.planned]
+        number, missing = _next(run, [one for one in undecided if one.count < most])
+        if not missing:
             break
-        does = "going on with" if number in run.known_numbers() else "adding"
-        reporter.say(f"undecided: {count_of(len(undecided), 'pair')}; {does} replicate {number}")
-        _train(dataclasses.replace(run, chosen=(number,)), pairs, reporter, retrain)
-        if left := [pair for pair in pairs if _lacks(run, number, pair)]:
+        does = "continuing" if number in run.known_numbers() else "adding"
+        reporter.say(f"undecided: {count_of(len(undecided), 'ticket')}; {does} replicate {number}")
+        added = dataclasses.replace(run, chosen=(number,))
+        for series in dict.fromkeys((one.family, one.rewind) for one in missing):
+            train(added, _grid([one for one in missing if (one.family, one.rewind) == series]))
+        if left := [one for one in missing if _lacks(run, number, one)]:
             reporter.say(
-                f"replicate {number} has no result of {count_of(len(left), 'pair')} yet: the same command goes on there"
+                f"replicate {number} has no result for {count_of(len(left), 'ticket')} yet: the same command continues there"
             )
             return
-    _conclude(run, found, undecided, reporter)
+    _conclude(run, tickets, undecided, reporter)
 
 
-def _next(run: Run, pairs: Sequence[Group]) -> tuple[int, list[Group]]:
-    """The first replicate that lacks some of `pairs`, and which: one that was not completed, or else a new one."""
+def _selected(run: Run, selection: Selection) -> list[Any]:
+    """The groups of tickets at the selected quantiles and rewind points."""
+    families = {name: one for name, one in run.families(selection).items() if one.quantiles}
+    planned = run.plan()
+    return [
+        ticket
+        for tickets in grouping.tickets(grouping.groups(run, frame.rows(run))).values()
+        for ticket in tickets
+        if ticket.family in families
+        and ticket.mask in families[ticket.family].labels
+        and ticket.rewind_step in planned.rewind_steps(families[ticket.family].rewind)
+    ]
+
+
+def _next(run: Run, tickets: Sequence[Any]) -> tuple[int, list[Any]]:
+    """The first replicate that lacks some of `tickets`, and which it lacks: a replicate that was not completed, or else a
+    new one."""
     numbers = [number for number in range(1, max(run.known_numbers()) + 2) if not _diverged(run, number)]
     for number in numbers:
-        if lacking := [pair for pair in pairs if _lacks(run, number, pair)]:
+        if lacking := [one for one in tickets if _lacks(run, number, one)]:
             return number, lacking
     return numbers[-1], []
 
 
 def _diverged(run: Run, number: int) -> bool:
-    return (run.replicate(number).dense.read_result() or {}).get("status") == "diverged"
+    result = run.replicate(number).dense.read_result()
+    return result is not None and result.status == "diverged"
 
 
-def _lacks(run: Run, number: int, pair: Group) -> bool:
-    """Whether a network of `pair`, its ticket or a control, has no result in replicate `number`."""
-    planned = run.trained_plan()
-    assert planned is not None, "a pair has results, so there is a dense network"
-    jobs = planned.jobs([number], [_quantile(pair)], pair.rewind)
-    return any(not run.network(job).result.exists() for job in jobs)
+def _lacks(run: Run, number: int, group: Any) -> bool:
+    """Whether a network of the group, a ticket or one of its controls, has no result in replicate `number`."""
+    asked = run.plan().tickets([number], _grid([group]).of(run.recipe))
+    return any(not run.network(ticket).result.exists() for ticket in asked)
 
 
-def _train(added: Run, pairs: Sequence[Group], reporter: Reporter, retrain: Retrain) -> None:
-    train(added, reporter)
-    thresholds(added, reporter, _grid(pairs))
-    for point in dict.fromkeys(pair.rewind for pair in pairs):
-        retrain(added, _grid([pair for pair in pairs if pair.rewind == point]), point)
+def _grid(tickets: Sequence[Any]) -> Selection:
+    """Groups of one family and one rewind point, as options say them."""
+    quantiles = sorted({grids.label_number(one.mask) for one in tickets})
+    return Selection((tickets[0].family,), ",".join(f"{one:.15g}" for one in quantiles), tickets[0].rewind)
 
 
-def _conclude(run: Run, found: Sequence[Group], undecided: Sequence[Group], reporter: Reporter) -> None:
+def _conclude(run: Run, tickets: Sequence[Any], undecided: Sequence[Any], reporter: Reporter) -> None:
     if undecided:
-        after = max(pair.count for pair in undecided)
-        reporter.say(f"after {count_of(after, 'replicate')} still undecided: {count_of(len(undecided), 'pair')}")
-    if unfinished := [pair for pair in found if pair.count < pair.planned]:
-        rows = [row for row in listing.rows(run) if row["method"] == "oneshot"]  # what `retrain` trains
-        failed = {row["replicate"] for row in rows if row["status"] == "failed"}
+        after = max(one.count for one in undecided)
+        reporter.say(f"after {count_of(after, 'replicate')} still undecided: {count_of(len(undecided), 'ticket')}")
+    if unfinished := [one for one in tickets if one.count < one.planned]:
+        rows = frame.rows(run)
+        failed = {int(number) for number in rows.loc[rows["status"] == "failed", "replicate"]}
         again = f"; {dataclasses.replace(run, chosen=tuple(sorted(failed))).typed('retrain')} tries those that failed again"
         reporter.say(
-            f"undecided, because a network is missing, failed or diverged: {count_of(len(unfinished), 'pair')}"
+            f"undecided, because a network is missing, failed or diverged: {count_of(len(unfinished), 'ticket')}"
             f"{again if failed else ''}"
         )
     elif not undecided:
-        after = max((pair.count for pair in found), default=0)
-        reporter.say(f"every pair is decided after {count_of(after, 'replicate')}")
-
-
-def _asked(run: Run, quantiles: str | None, rewind: str | None) -> list[Group]:
-    """The one-shot tickets at these quantiles and rewind points."""
-    groups = grouping.groups(listing.rows(run), run.recipe.delta)
-    found = [group for group in groups if group.variant == "ticket" and group.method == "oneshot"]
-    if quantiles is not None:
-        wanted = set(grids.parse_quantiles(quantiles))
-        found = [group for group in found if _quantile(group) in wanted]
-    if rewind is not None:
-        steps = run.plan().rewind_steps(rewind)
-        found = [group for group in found if group.rewind_step in steps]
-    return found
-
-
-def _quantile(pair: Group) -> Fraction:
-    assert pair.quantile is not None, "a one-shot ticket"
-    return Fraction(str(pair.quantile))
-
-
-def _grid(pairs: Sequence[Group]) -> str:
-    """Their quantiles as a grid."""
-    return ",".join(map(grids.quantile_name, sorted(set(map(_quantile, pairs)))))
+        after = max((one.count for one in tickets), default=0)
+        reporter.say(f"every ticket is decided after {count_of(after, 'replicate')}")

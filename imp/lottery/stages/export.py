@@ -1,9 +1,10 @@
-"""A trained network as one file for others: of Keras, of TensorFlow Lite, or of NumPy arrays, and how small it compresses."""
+"""Writing a trained network to one file that other programs load: Keras, TensorFlow Lite or NumPy. And its compressed size."""
 
 import dataclasses
 import gzip
 import io
 import os
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
@@ -11,12 +12,13 @@ import numpy as np
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery import masks, store
+from lottery.engine.start import start_tensorflow
+from lottery.experiment.graph import DENSE
 from lottery.progress import Reporter
+from lottery.pruning.state import State
 from lottery.results import lookup
-from lottery.results.lookup import DENSE
-from lottery.run import Run
-from lottery.start import start_tensorflow
+from lottery.rundir.records import Result
+from lottery.rundir.run import Run
 
 Format = Literal["keras", "tflite", "npz"]
 FORMATS: dict[str, Format] = {name: name for name in get_args(Format)}
@@ -24,12 +26,12 @@ FORMATS: dict[str, Format] = {name: name for name in get_args(Format)}
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """A file, how large it is, as it is and compressed by gzip at level 9, and the same of the dense network exported alike.
+    """An exported file, its size as it is and compressed by gzip at level 9, and the same sizes of the dense network.
 
-    `density` is over the prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0. `averaged` tells whether
-    they are averages over the training (`train.ema`). `test_accuracy` is the one of the training's end. `difference` is the
-    largest of the file's outputs from those of the network that `model.name` builds now with these weights, as a share of the
-    largest output (0.0 for arrays).
+    `density` is over the prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0. `averaged` says whether
+    they are averages over the training (`train.ema`). `test_accuracy` is that at the end of the training. `difference` is the
+    largest difference between the outputs of the file and those of the network that `model.name` builds now with these weights,
+    as a share of the largest output (0.0 for arrays).
     """
 
     path: str
@@ -59,7 +61,7 @@ def export(
     replicate: int = 1,
     variant: str = "ticket",
 ) -> Exported:
-    """Write the network `ticket` (`q90-step-000045`, `rounds/lr-step-000000/03`, or `dense`) as a file in the format `to`.
+    """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`.
 
     The same network gives the same bytes. Raises InputError when there is no such network, it is not finished, `out` cannot be
     written, or the format cannot hold it; Failed when the file does not answer as the network does.
@@ -81,7 +83,7 @@ def export(
         zeros=sum(array.size - int(np.count_nonzero(array)) for array in state.weights.values()),
         weights=sum(array.size for array in state.weights.values()),
         averaged=bool(run.recipe.train.ema),
-        test_accuracy=result["final"]["test_accuracy"],
+        test_accuracy=result.final.test_accuracy if result.final else 0.0,
         difference=difference,
     )
 
@@ -93,65 +95,53 @@ def default_path(run: Run, ticket: str, to: Format, replicate: int, variant: str
 
 
 def _checked(out: Path, to: Format) -> Path:
-    """`out`, which could be written: said before the work rather than after it."""
+    """`out`, if it can be written: better to know before the work than after it."""
     if out.suffix != f".{to}":
-        raise InputError(f"--out {out}: call it .{to}, by which those who load it know it")
+        raise InputError(f"--out {out}: its name must end in .{to}")
     above = next(parent for parent in out.absolute().parents if parent.exists())
     if out.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
-        raise InputError(f"--out {out} cannot be written: name a file in a folder of your own")
+        raise InputError(f"--out {out} cannot be written: name a file in a folder where you may write")
     return out
 
 
 def _say_what(run: Run, to: Format, reporter: Reporter) -> None:
     if run.recipe.train.ema:
-        reporter.say(
-            "weights and statistics are their averages over the training (train.ema), as for all accuracies of this run"
-        )
+        reporter.say("exporting averaged weights and statistics (train.ema), which all accuracies of this run are of")
     if run.recipe.train.precision == "float64" and to != "npz":
         reporter.say("trained in float64, exported in float32")
 
 
-def _file(run: Run, to: Format, result: dict[str, Any], state: store.State, reporter: Reporter) -> tuple[bytes, float]:
+def _file(run: Run, to: Format, result: Result, state: State, reporter: Reporter) -> tuple[bytes, float]:
     """The bytes of the file, and how far its outputs are from the network's."""
     if to == "npz":
-        return _arrays(run, result, state, reporter), 0.0
+        return _arrays(run, result, state), 0.0
     manifest = run.manifest()
     start_tensorflow()  # here, because arrays need none
     from lottery.engine import formats
 
-    made = formats.make(to, run.recipe.model, manifest.shape, len(manifest.classes), state, result["made_from"]["network"])
+    made = formats.make(to, run.recipe.model, manifest.shape, len(manifest.classes), state, result.made_from["network"])
     if made.needs:
         own = ", ".join(f"{kind.__name__!r} of {kind.__module__}" for kind in made.needs)
-        reporter.say(f"not of stock layers alone: whoever loads it must have {own}, and name it in `custom_objects`")
+        reporter.say(f"it has layers of its own: to load it, have {own}, and name it in `custom_objects`")
     return made.content, made.difference
 
 
-def _arrays(run: Run, result: dict[str, Any], state: store.State, reporter: Reporter) -> bytes:
+def _arrays(run: Run, result: Result, state: State) -> bytes:
     """An .npz of `weights/PATH` and `statistics/PATH`, as they were trained, and `mask/PATH`, True where a weight is kept.
 
-    What is pruned is exactly 0.0, so that is the mask; it is told where a kept weight has come to 0.0 as well.
+    A network without a mask (dense, `extended`) keeps all that is prunable.
     """
-    settings = run.recipe.thresholds
-    mask = {
-        path: array != 0
-        for path, array in state.weights.items()
-        if masks.in_scope(path, array.shape, settings.scope, settings.exclude)
-    }
-    count, kept = sum(bits.size for bits in mask.values()), sum(int(np.count_nonzero(bits)) for bits in mask.values())
-    extinct = round(count * _density(result)) - kept
-    if extinct:
-        reporter.say(f"{extinct} weights that the mask keeps have become exactly 0.0, and count as pruned in the file")
+    mask = lookup.mask(run, run.replicate(result.replicate), result, state)
     groups = {"weights": state.weights, "statistics": state.statistics, "mask": mask}
     buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer, **{f"{group}/{path}": array for group, arrays in groups.items() for path, array in arrays.items()}
-    )
+    named: Mapping[str, Any] = {f"{group}/{path}": array for group, arrays in groups.items() for path, array in arrays.items()}
+    np.savez_compressed(buffer, **named)
     return buffer.getvalue()
 
 
-def _density(result: dict[str, Any]) -> float:
-    """Over the prunable weights; a dense network's result says nothing of it."""
-    return float(result.get("density", {}).get("prunable", 1.0))
+def _density(result: Result) -> float:
+    """Density over the prunable weights."""
+    return result.kept.density.prunable if result.kept else 1.0
 
 
 def gzipped(content: bytes) -> int:

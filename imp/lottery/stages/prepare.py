@@ -1,4 +1,4 @@
-"""Stage 1 as a command: a set prepared where the run, or the user, looks for it."""
+"""Stage 1: the records of a run, or a set of records on its own."""
 
 import contextlib
 from collections.abc import Callable
@@ -7,17 +7,18 @@ from pathlib import Path
 from data_prep import prepare as preparing
 from data_prep.prepare import LOCALLY, Means, Settings
 from data_prep.records import MANIFEST, SPLITS, Manifest
-from lottery import locks, plan
+from lottery.engine.start import start_tensorflow
+from lottery.experiment import plan
 from lottery.progress import Reporter
-from lottery.run import Run
-from lottery.start import start_tensorflow
+from lottery.rundir import locks
+from lottery.rundir.run import Run
 
 SHOWN_BAD = 3
 
 
 def prepare(run: Run, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
-    """Write the records of the run's recipe unless they are there. Raises InputError when others are in their place,
-    or when the recipe cannot train on them."""
+    """Write the records of the run's recipe unless they exist. Raises InputError if others are in their place, or if the
+    recipe cannot train on them."""
     manifest = prepare_set(run.recipe.records(), run.records(), reporter, means)
     plan.make(run.recipe, manifest.count("train"))
     run.adopt()

@@ -1,46 +1,43 @@
-"""One job at a time: a ticket or a control, trained in a compiled step that is kept from job to job."""
+"""Training tickets and controls one at a time. The compiled step is kept from one network to the next."""
 
 import dataclasses
 import traceback
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from data_prep import files
 from data_prep.errors import InputError, one_line
-from lottery import (
-    attempts,
-    connectivity,
-    cuts,
-    densities,
-    environment,
-    grids,
-    identity,
-    jobs,
-    locks,
-    masks,
-    plan,
-    seeds,
-    store,
-)
 from lottery.engine import assembly, training
-from lottery.fanout.share import Seat
-from lottery.jobs import FROM_SCRATCH, GOING_ON, AnyJob, Round
-from lottery.lineage import Lineage, seals
+from lottery.experiment import controls, plan, seeds
+from lottery.experiment.graph import TICKET, Snapshot, Ticket
+from lottery.experiment.recipe import Family
+from lottery.fanout.allocation import Allocation
+from lottery.machine import environment
 from lottery.progress import Reporter
-from lottery.recipe import Stage
-from lottery.run import Network, Run
+from lottery.pruning import connectivity, densities, masks
+from lottery.pruning.densities import Kept
+from lottery.pruning.masks import Mask
+from lottery.pruning.state import State
+from lottery.rundir import attempts, identity, locks, records, store
+from lottery.rundir.lineage import Lineage, seals
+from lottery.rundir.names import NetworkFiles, Replicate
+from lottery.rundir.records import Result
+from lottery.rundir.run import Run
+from lottery.rundir.topology import topology_of
+from lottery.stages import cut
 from lottery.tracking import track
 
+ORDERS = {"same": "order", "fresh": "ticket order"}
 
-class Worker:
-    """Trains jobs of `run` one after the other, all in the same compiled step."""
 
-    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, seat: Seat | None = None):
+class TicketWorker:
+    """Trains tickets of `run` in sequence, all in the same compiled step."""
+
+    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation | None = None):
         self.run, self.planned, self.reporter = run, planned, reporter
-        scope, exclude = run.recipe.thresholds.scope, run.recipe.thresholds.exclude
-        self.trainer = assembly.make_trainer(run, reporter, partial(masks.in_scope, scope=scope, exclude=exclude), seat)
+        maskable = partial(masks.in_scope, scope=run.recipe.pruning.scope, exclude=run.recipe.pruning.exclude)
+        self.trainer = assembly.make_trainer(run, reporter, maskable, allocation)
         run.check_origins(self.trainer.origins)
         self._warn_of_versions()
         self.shapes = self.trainer.state(0)
@@ -48,136 +45,192 @@ class Worker:
     def _warn_of_versions(self) -> None:
         """Say which dense networks were trained with other versions, or on another kind of device."""
         for replicate in self.run.replicates():
-            makers = (replicate.dense.read_result() or {})["made_by"]
+            makers = _dense(replicate).made_by
             if makers != [self.trainer.maker]:
                 here = environment.named([self.trainer.maker])
                 self.reporter.say(
                     f"warning: {replicate.dense.folder} was trained with {environment.named(makers)}, this is {here}: "
-                    "what differs between the networks may be of that"
+                    "differences between the networks may come from that"
                 )
 
-    def __call__(self, job: AnyJob) -> dict[str, Any]:
-        """The result of `job`. Whatever it raises becomes its record, so that the others go on."""
-        network = self.run.network(job)
-        stage: Stage = cuts.stage_of(job) if isinstance(job, Round) else "retrain"
+    def __call__(self, ticket: Ticket) -> dict[str, Any]:
+        """Train `ticket`, and return how that ended. An exception is recorded as its failure, so that the others go on."""
+        network = self.run.network(ticket)
         try:
-            with identity.claimed(network.folder, self.run.recipe, stage, self.trainer.origins):
-                if network.is_finished:
-                    return network.read_result() or {}
+            with identity.claimed(network.folder, self.run.recipe, "ticket", self.trainer.origins, ticket.family):
+                result = network.read_result()
+                if result and result.is_ended:
+                    return outcome(result)
                 network.result.unlink(missing_ok=True)
                 with attempts.noted(network) as deaths:
-                    return self._train(job, network) if deaths < attempts.DEADLY else self._failed(job, network, attempts.KILLS)
+                    kills = deaths >= attempts.DEADLY
+                    return outcome(self._failed(ticket, network, attempts.KILLS) if kills else self._train(ticket, network))
         except locks.Busy as error:
             return {"status": "busy", "reason": str(error)}
 
-    def _train(self, job: AnyJob, network: Network) -> dict[str, Any]:
+    def _train(self, ticket: Ticket, network: NetworkFiles) -> Result:
         try:
             tracker = partial(track, self.run.recipe, self.run.folder, network.folder)
-            return training.train(self.trainer, self._task(job, network), network, self.reporter, tracker)
+            made = _Making(self, ticket, network)
+            return training.train(self.trainer, made.task(), network, self.reporter, tracker)
         except locks.Busy:
             raise
         except Exception as error:
-            return self._failed(job, network, one_line(error) or traceback.format_exc())
+            return self._failed(ticket, network, one_line(error) or traceback.format_exc())
 
-    def _failed(self, job: AnyJob, network: Network, reason: str) -> dict[str, Any]:
-        told = {"folder": identity.place(network.folder), "status": "failed", "reason": reason}
-        result = {**told, **self._record(job), "outputs": {}, "made_from": {}, "timing": {}}
-        files.write_json(network.result, result)
+    def _failed(self, ticket: Ticket, network: NetworkFiles, reason: str) -> Result:
+        result = Result.model_validate({"status": "failed", "reason": reason, **self.facts(ticket)})
+        records.write(network.result, result)
         return result
 
-    def _task(self, job: AnyJob, network: Network) -> training.Task:
-        self._check_devices(job)
-        replicate, mask, sources = self.run.replicate(job.replicate), self._mask(job), self._sources(job)
-        lineage = Lineage(replicate)
+    def facts(self, ticket: Ticket) -> dict[str, Any]:
+        """What a result says about its place in the grids."""
+        return {
+            "replicate": ticket.replicate,
+            "variant": ticket.variant,
+            "family": ticket.family,
+            "method": self.run.recipe.families[ticket.family].method,
+            "mask": ticket.mask.label,
+            "round": ticket.mask.round,
+            "rewind_step": ticket.rewind,
+            "first_step": ticket.first_step,
+            "steps_per_epoch": self.planned.steps_per_epoch,
+            "epochs": self.planned.epochs(ticket),
+        }
+
+
+class _Making:
+    """What one network is made from: checked files, a mask, a state to start from."""
+
+    def __init__(self, worker: TicketWorker, ticket: Ticket, network: NetworkFiles):
+        self.worker, self.ticket, self.network = worker, ticket, network
+        self.run, self.trainer, self.shapes = worker.run, worker.trainer, worker.shapes
+        self.replicate = self.run.replicate(ticket.replicate)
+
+    @property
+    def family(self) -> Family:
+        return self.run.recipe.families[self.ticket.family]
+
+    def task(self) -> training.Task:
+        """Raises InputError if something that the network is made from is missing or damaged, or belongs to other networks
+        or devices."""
+        self._check_devices()
+        ticket, sources = self.ticket, self._sources()
+        lineage = Lineage(self.replicate)
         for path in sources:
             lineage.check(path)
-        finetunes = isinstance(job, Round) and job.chain.method == "finetune" and job.variant not in FROM_SCRATCH
+        mask, start = self._begun()
         return training.Task(
-            title=str(job),
-            start=lambda: self._start(job, sources),
-            last_step=self.planned.total_steps,
-            order_seed=seeds.derive(self.run.recipe.seed, job.replicate, self._order(job)),
+            title=str(ticket),
+            start=start,
+            last_step=self.worker.planned.total_steps,
+            order_seed=seeds.derive(self.run.recipe.seed, ticket.replicate, self._order()),
             mask=mask,
             record={
-                **self._record(job),
-                **self._figures(job, mask),
-                "made_from": {**self.trainer.origins, **seals(replicate.folder, sources)},
-                "made_by": identity.signed(network.folder, self.trainer.maker),
+                **self.worker.facts(ticket),
+                "kept": self._kept(mask),
+                "made_from": {**self.trainer.origins, **seals(self.replicate.folder, sources)},
+                "made_by": identity.signed(self.network.folder, self.trainer.maker),
             },
-            root=replicate.folder,
-            rate=self.planned.finetune_rate if finetunes else None,
+            root=self.replicate.folder,
+            beside=[self.network.mask] if self.network.mask.exists() else [],
+            learning_rate=self.worker.planned.finetune_rate(self.family)
+            if self.family.method == "finetune" and ticket.start
+            else None,
         )
 
-    def _check_devices(self, job: AnyJob) -> None:
-        dense = self.run.replicate(job.replicate).dense.read_result() or {}
-        if (dense["replicas"], dense["xla"]) != (self.trainer.replicas, self.trainer.xla):
+    def _check_devices(self) -> None:
+        dense = _dense(self.replicate)
+        if (dense.replicas, dense.xla) != (self.trainer.replicas, self.trainer.xla):
             raise InputError(
-                f"the dense network was trained on {dense['replicas']} devices, this process has {self.trainer.replicas}"
-                f"{'' if dense['xla'] == self.trainer.xla else ', and one of them uses XLA'}: "
+                f"the dense network was trained on {dense.replicas} devices, this process has {self.trainer.replicas}"
+                f"{'' if dense.xla == self.trainer.xla else ', and only one of them uses XLA'}: "
                 "give it as many of the same kind, or train both with train.devices=1"
             )
 
-    def _record(self, job: AnyJob) -> dict[str, Any]:
-        return {**jobs.facts(job), "epochs": self.planned.epochs(job)}
+    def _sources(self) -> list[Path]:
+        """The files that the network is made from: its mask (of a round, cut now if it does not exist), and its start."""
+        mask = self.ticket.mask
+        if self.ticket.is_masked and self.family.rounds:
+            cut.cut(self.run, [mask])
+        shared = [self.run.mask(mask).mask] if self.ticket.is_masked else []
+        return [*shared, *([self._start_file] if self.ticket.start else [])]
 
-    def _figures(self, job: AnyJob, mask: masks.Mask) -> dict[str, Any]:
-        found = densities.figures(mask, self.shapes, self.run.recipe, densities.topology_of(self.run.replicate(job.replicate)))
-        if collapse := densities.warning(found):
-            self.reporter.say(f"warning: {job}: {collapse}")
-        return found
+    @cached_property
+    def _start_file(self) -> Path:
+        """The snapshot of the rewind point, or the end of the network before."""
+        start = self.ticket.start
+        assert start is not None, "a network with fresh weights has no file to start from"
+        return self.replicate.snapshot(start.step) if isinstance(start, Snapshot) else self.replicate.network(start).final
 
-    def _mask(self, job: AnyJob) -> masks.Mask:
-        """What `job` may use: the mask of its quantile or round (which is cut now, by whoever comes first)."""
-        if job.variant == "extended":
-            return {}
-        if isinstance(job, Round):
-            whole = cuts.cut(self.run, job.chain, job.level, self.planned.total_steps)
-        else:
-            whole = masks.load(self._mask_file(job))
-        mask = masks.trainable_part(whole, self.shapes.weights)
-        if job.variant not in ("shuffle", "random"):
-            return mask
-        topology = densities.topology_of(self.run.replicate(job.replicate))
-        return masks.shuffle(mask, self._seed(job, "mask"), connectivity.met(topology) if topology else None)
+    def _begun(self) -> tuple[Mask, Callable[[], State]]:
+        """The mask of the network, over trainable variables, and a function that gives the state it starts from. A control's
+        own mask is written beside its result."""
+        shared = (
+            masks.trainable_part(cut.load(self.run, self.ticket.mask), self.shapes.weights) if self.ticket.is_masked else {}
+        )
+        if self.ticket.variant == TICKET:
+            return shared, self._loaded
+        topology = topology_of(self.replicate)
+        met = connectivity.met(topology) if topology else {}
+        given = controls.Given(shared, self._loaded, self._drawn, self._seed("mask"), met)
+        control = self._control()
+        mask, start = control(given)
+        if self.ticket.is_masked and any(not _same(mask[path], shared[path]) for path in shared):
+            store.save_mask(self.network.mask, mask, {"mask": self.ticket.mask.name})
+        return mask, lambda: dataclasses.replace(start, step=self.ticket.first_step)
 
-    def _mask_file(self, job: AnyJob) -> Path:
-        replicate = self.run.replicate(job.replicate)
-        return replicate.level(job.chain, job.level).mask if isinstance(job, Round) else replicate.mask(job.quantile)
+    def _control(self) -> controls.Control:
+        known = [controls.extended, *map(controls.of, self.family.controls)]
+        return next(one for one in known if one.name == self.ticket.variant)
 
-    def _sources(self, job: AnyJob) -> list[Path]:
-        """The files that `job` is made from: its mask, and the state it begins with."""
-        mask = [] if job.variant == "extended" else [self._mask_file(job)]
-        return mask if job.variant in FROM_SCRATCH else [*mask, self._start_file(job)]
+    def _loaded(self) -> State:
+        """The state in `start`, set to that point of the schedule."""
+        with store.promised_by(self.replicate.table_of(self._start_file)):
+            state = store.load_state(self._start_file)
+        optimizer = state.optimizer if self.run.recipe.retrain.optimizer_state == "restore" else {}
+        return dataclasses.replace(state, step=self.ticket.first_step, optimizer=optimizer)
 
-    def _start_file(self, job: AnyJob) -> Path:
-        """The snapshot of the rewind point, or where the round before ended."""
-        replicate = self.run.replicate(job.replicate)
-        if not isinstance(job, Round) or job.chain.method not in GOING_ON:
-            return replicate.snapshot(job.step)
-        before = Round(job.chain, job.level - 1, "extended" if job.variant == "extended" else "ticket")
-        if before.level == 0 or job.variant == "shuffle":  # which needs weights where the rounds before have none
-            return replicate.snapshot(self.planned.total_steps)
-        return replicate.network(before).final
+    def _drawn(self) -> State:
+        return self.trainer.drawn(self._seed("initialisation"))
 
-    def _start(self, job: AnyJob, sources: Sequence[Path]) -> store.State:
-        """Where `job` begins: with fresh weights, or with those of the last of `sources`, which count as that point of the
-        schedule."""
-        if job.variant in FROM_SCRATCH:
-            return self.trainer.drawn(self._seed(job, "initialisation"))
-        with store.promised_by(self.run.replicate(job.replicate).table_of(sources[-1])):
-            state = store.load_state(sources[-1])
-        slots = state.slots if self.run.recipe.retrain.slots == "restore" else {}
-        return dataclasses.replace(state, step=job.step, slots=slots)
+    def _order(self) -> str:
+        """What the order of its images is drawn for. A ticket and its controls always share it."""
+        return ORDERS.get(self.run.recipe.retrain.order, f"ticket order {_spoken(self.ticket)}")
 
-    def _order(self, job: AnyJob) -> str:
-        """What the order of its images is drawn for; a ticket and its controls share it, whatever `retrain.order`."""
-        orders = {"same": "order", "fresh": "ticket order", "each": f"ticket order {_mask_of(job)}"}
-        return orders[self.run.recipe.retrain.order]
+    def _seed(self, purpose: str) -> int:
+        """A seed that all rewind points of a mask share, and all families with such a mask."""
+        purpose = f"{self.ticket.variant} {_spoken(self.ticket)} {purpose}"
+        return seeds.derive(self.run.recipe.seed, self.ticket.replicate, purpose)
 
-    def _seed(self, job: AnyJob, purpose: str) -> int:
-        """A seed that all rewind points of a mask share."""
-        return seeds.derive(self.run.recipe.seed, job.replicate, f"{job.variant} {_mask_of(job)} {purpose}")
+    def _kept(self, mask: Mask) -> Kept:
+        """What the mask keeps; without a mask, everything prunable."""
+        settings = self.run.recipe.pruning
+        mask = mask or masks.whole(masks.prunable(self.shapes, settings.scope, settings.exclude))
+        kept = densities.kept(mask, self.shapes, topology_of(self.replicate))
+        if warning := kept.warning(settings.collapse):
+            self.worker.reporter.say(f"warning: {self.ticket}: {warning}")
+        return kept
 
 
-def _mask_of(job: AnyJob) -> str:
-    return f"round {job.level}" if isinstance(job, Round) else f"q{grids.quantile_name(job.quantile)}"
+def outcome(result: Result) -> dict[str, Any]:
+    """How a training ended, in short, for the process that handed it out."""
+    accuracy = result.final.validation_accuracy if result.final else None
+    seconds = result.timing.seconds
+    return {"status": result.status, "reason": result.last_reason, "validation_accuracy": accuracy, "seconds": seconds}
+
+
+def _dense(replicate: Replicate) -> Result:
+    """The result of the dense network, which must be trained before any network under a mask."""
+    result = replicate.dense.read_result()
+    assert result is not None, "commands check that the dense network is trained"
+    return result
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one.tobytes() == other.tobytes()
+
+
+def _spoken(ticket: Ticket) -> str:
+    """The mask's name in seeds: `q90`, `round 3`."""
+    return ticket.mask.label if ticket.mask.rewind is None else f"round {ticket.mask.round}"

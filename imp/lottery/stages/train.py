@@ -2,14 +2,19 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from data_prep import files
 from data_prep.errors import Failed
-from lottery import environment, identity, locks, patterns, plan, seeds
+from lottery.engine.start import start_tensorflow
+from lottery.experiment import plan, seeds
+from lottery.machine import environment
 from lottery.progress import Reporter, duration
-from lottery.run import Replicate, Run
-from lottery.start import start_tensorflow
+from lottery.rundir import identity, locks
+from lottery.rundir.names import Replicate
+from lottery.rundir.records import Result
+from lottery.rundir.run import Run
+from lottery.stages import patterns
 from lottery.tracking import track
 
 if TYPE_CHECKING:
@@ -17,13 +22,14 @@ if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
 
 
-def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[dict[str, Any]]:
+def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[Result]:
     """Train what is missing of every replicate's dense network; return the results, replicate by replicate.
 
     A trace of the first training goes to the folder `profile`, if one is given.
 
-    Snapshots that a widened grid asks of a finished training are made by training on from the nearest earlier one: the
-    same steps give the same bits. Raises Failed when a dense network diverged, since nothing can be built on it.
+    If the grid of snapshots was widened after a training had finished, the new snapshots are made by training again from the
+    nearest earlier one: the same steps give the same bits. Raises Failed if a dense network diverged, because nothing can be
+    built on it.
     """
     planned = run.plan()
     run.check_origins({"records": run.manifest().digest})
@@ -39,11 +45,11 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[dic
 
 
 def _is_complete(replicate: Replicate, steps: list[int]) -> bool:
-    """Whether there is nothing left to do: all files are there, snapshots listed; or never will be."""
+    """Whether nothing is left to do: all files exist and snapshots are listed, or the training diverged."""
     dense, result = replicate.dense, replicate.dense.read_result()
-    if result is None or result["status"] != "done":
+    if result is None or result.status != "done":
         return dense.is_finished
-    listed, snapshots = {replicate.folder / name for name in result["outputs"]}, set(map(replicate.snapshot, steps))
+    listed, snapshots = {replicate.folder / name for name in result.outputs}, set(map(replicate.snapshot, steps))
     wanted = snapshots | (listed & {replicate.topology}) | {dense.folder / identity.FILE}
     return snapshots <= listed and all(path.exists() for path in wanted)
 
@@ -61,7 +67,7 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
     found = topology(trainer.model)
     for number in numbers:
         dense = run.replicate(number).dense
-        with identity.claimed(dense.folder, run.recipe, "train", trainer.origins):
+        with identity.claimed(dense.folder, run.recipe, "dense", trainer.origins):
             run.adopt()
             if found and not run.replicate(number).topology.exists():
                 files.write_json(run.replicate(number).topology, found.to_json())
@@ -73,7 +79,7 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
             if not dense.is_finished:
                 tracker = partial(track, run.recipe, run.folder, dense.folder)
                 result = training.train(trainer, task, dense, reporter, tracker)
-            if result and result["status"] == "done":
+            if result and result.status == "done":
                 training.fill_in(trainer, task, dense, result, reporter)
 
 
@@ -104,15 +110,15 @@ def _task(
     )
 
 
-def _checked(replicate: Replicate, reporter: Reporter) -> dict[str, Any]:
-    """The result of a replicate's dense training, told to the user; Failed when it diverged."""
-    result = replicate.dense.read_result() or {}
-    if result["status"] != "done":
-        raise Failed(f"{replicate.dense.folder} {result['status']}: {result['reason']}, and remove that folder")
+def _checked(replicate: Replicate, reporter: Reporter) -> Result:
+    """The result of a replicate's dense training, which is also reported to the user. Raises Failed if it diverged."""
+    result = replicate.dense.read_result()
+    if result is None or result.final is None:
+        ended = f"{result.status}: {result.reason}" if result else "is gone"
+        raise Failed(f"{replicate.dense.folder} {ended}, and remove that folder")
     replicate.dense.clear()
-    final = result["final"]
     reporter.say(
-        f"{replicate.folder.name} dense: validation {final['validation_accuracy']:.2%}, "
-        f"test {final['test_accuracy']:.2%}, {result['epochs']} epochs in {duration(result['timing']['seconds'])}"
+        f"{replicate.folder.name} dense: validation {result.final.validation_accuracy:.2%}, "
+        f"test {result.final.test_accuracy:.2%}, {result.epochs:g} epochs in {duration(result.timing.seconds)}"
     )
     return result

@@ -4,15 +4,16 @@ told otherwise), and return logits.
 Variable paths are the same in every process, however many networks it built before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
 
 from data_prep.errors import InputError, first_line
 from data_prep.records import Shape
-from lottery import recipe, store
 from lottery.engine.models import foreign, mobilenet, resnets, small
+from lottery.experiment import recipe
+from lottery.rundir import store
 
 _OURS: dict[str, Callable[[recipe.Model, Shape, int], keras.Model]] = {
     "mobilenet_v2": mobilenet.mobilenet_v2,
@@ -50,11 +51,30 @@ def build(model: recipe.Model, size: int, classes: int, channels: int = 3) -> ke
 
 
 def initial_weights(model: recipe.Model, size: int, classes: int, seed: int, channels: int = 3) -> store.State:
-    """A freshly drawn network at step 0, a function of the recipe and `seed` alone. Optimizer slots are left empty."""
+    """A freshly drawn network at step 0, a function of the recipe and `seed` alone. The optimizer state is left empty."""
     keras.utils.set_random_seed(seed)
-    network = build(model, size, classes, channels)
-    return store.State(0, arrays(network.trainable_variables), arrays(network.non_trainable_variables), {})
+    return state_of(build(model, size, classes, channels))
 
 
-def arrays(variables: list[keras.Variable]) -> store.Arrays:
-    return {variable.path: np.asarray(variable) for variable in variables}
+def state_of(network: keras.Model) -> store.State:
+    """The weights and statistics of `network` as a state at step 0, with no optimizer state."""
+    weights, statistics = (
+        arrays({variable.path: variable for variable in variables})
+        for variables in (network.trainable_variables, network.non_trainable_variables)
+    )
+    return store.State(0, weights, statistics, {})
+
+
+def arrays(variables: Mapping[str, keras.Variable]) -> store.Arrays:
+    return {name: np.asarray(variable) for name, variable in variables.items()}
+
+
+def assign(variables: Mapping[str, keras.Variable], values: store.Arrays) -> None:
+    """Set `variables` to `values`. Raises InputError when one is missing, unknown or of another shape."""
+    if variables.keys() != values.keys():
+        name = min(variables.keys() ^ values.keys())
+        raise InputError(f"the saved network is not this one: {name} is in only one of them")
+    for name, variable in variables.items():
+        if tuple(variable.shape) != values[name].shape:
+            raise InputError(f"the saved {name} has shape {values[name].shape}, not {tuple(variable.shape)}")
+        variable.assign(values[name])

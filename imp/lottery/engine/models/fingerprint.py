@@ -19,7 +19,8 @@ def fingerprint(network: keras.Model, shape: Shape) -> str:
     for images of `shape`, their settings and connections. Neither the dtype policy, nor seeds, nor automatic names count.
 
     Of a network that Keras cannot describe (a subclassed one, one with such a layer, or with a lambda, of which Keras keeps the
-    place in its file too) it is of the shapes of the variables and of how often each operation of TensorFlow occurs in a call.
+    place in its file too) it is of the shapes of the variables and of how often each operation of TensorFlow, and each number
+    that it has written in it, occurs in a call.
     """
     described = _described(network) or _counted(network, shape)
     return f"keras-{keras.__version__} {hashlib.sha256(described.encode()).hexdigest()}"
@@ -56,5 +57,14 @@ def _counted(network: keras.Model, shape: Shape) -> str:
 
     graph = called.get_concrete_function(tf.TensorSpec((None, *shape))).graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    counts = Counter(node.op for node in nodes if node.op != "Cast")
+    counts = Counter(_operation(node) for node in nodes if node.op != "Cast")
     return json.dumps([[list(variable.shape) for variable in network.variables], counts], sort_keys=True)
+
+
+def _operation(node: Any) -> str:
+    """What a node does; of a number with a fraction, the number, as precisely as all dtypes have it."""
+    if node.op == "Const":
+        value = tf.make_ndarray(node.attr["value"].tensor)
+        if value.ndim == 0 and tf.as_dtype(value.dtype).is_floating:
+            return f"Const {float(tf.cast(value, tf.bfloat16))}"
+    return str(node.op)

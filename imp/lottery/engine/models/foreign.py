@@ -12,7 +12,7 @@ from keras.src.backend.common import global_state
 
 from data_prep.errors import InputError, first_line
 from data_prep.records import Shape
-from lottery import recipe
+from lottery.experiment import recipe
 
 
 def build(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:

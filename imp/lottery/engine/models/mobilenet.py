@@ -3,8 +3,8 @@
 import keras
 
 from data_prep.records import Shape
-from lottery import recipe
 from lottery.engine.models.parts import convolve, logits, normalise
+from lottery.experiment import recipe
 
 # expansion, channels, repeats, stride of the first repeat
 _STAGES = (

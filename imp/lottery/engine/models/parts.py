@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
-from lottery import recipe
-from lottery.engine.layers import BatchNorm, PointwiseConv2D, SynchronisedBatchNorm
+from lottery.engine.layers import BatchNorm, GroupedConv2D, PointwiseConv2D, SynchronisedBatchNorm
+from lottery.experiment import recipe
 
 
 def normalise(x: keras.KerasTensor, model: recipe.Model, name: str) -> keras.KerasTensor:
@@ -16,9 +16,11 @@ def normalise(x: keras.KerasTensor, model: recipe.Model, name: str) -> keras.Ker
 
 
 def convolve(
-    x: keras.KerasTensor, model: recipe.Model, filters: int, size: int, stride: int = 1, *, name: str
+    x: keras.KerasTensor, model: recipe.Model, filters: int, size: int, stride: int = 1, groups: int = 1, *, name: str
 ) -> keras.KerasTensor:
     """A convolution without bias that keeps the resolution, or divides it by `stride`."""
+    if groups > 1:
+        return GroupedConv2D(filters, size, stride, groups, model.initializer, name=name)(x)
     if size == stride == 1:
         return PointwiseConv2D(filters, model.initializer, name=name)(x)
     return keras.layers.Conv2D(

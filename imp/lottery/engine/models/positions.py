@@ -4,11 +4,11 @@ The others hold what padding has become on the way: the same for every image. Pu
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from lottery.connectivity import Met
+from lottery.pruning.connectivity import Met
 
 Positions = tuple[np.ndarray, ...]  # bool [size] for each axis between the batch and the channels
 
@@ -27,10 +27,9 @@ def convolved(operation: Any, window: tuple[int, ...], before: Positions | None,
         return (), after
     stride = np.broadcast_to(getattr(operation, "strides", getattr(operation, "stride", 1)), len(window))
     dilation = np.broadcast_to(getattr(operation, "dilation_rate", 1), len(window))
-    padding = getattr(operation, "padding", "same")
-    slid = _transposed if "Transpose" in type(operation).__name__ else _windows
+    padding, transposed = getattr(operation, "padding", "same"), "Transpose" in type(operation).__name__
     axes = [
-        slid(where, reached.size, _Window(taps, step, apart, padding))
+        _slid(where, reached.size, taps, step, apart, padding, transposed)
         for where, reached, taps, step, apart in zip(before, after, window, stride, dilation, strict=True)
     ]
     met = tuple(tuple(axis.tolist()) for axis, _ in axes)
@@ -52,56 +51,28 @@ def followed(operation: Any, inputs: Sequence[Positions | None], output: Any) ->
         return tuple(map(np.repeat, before, np.ravel(operation.size)))
     if hasattr(operation, "pool_size"):
         axes = zip(before, after, operation.pool_size, operation.strides, strict=True)
-        return tuple(
-            _windows(where, reached.size, _Window(size, stride, 1, operation.padding))[1]
-            for where, reached, size, stride in axes
-        )
-    return _merged(known, after)
-
-
-def _merged(inputs: list[Positions], after: Positions) -> Positions:
-    """Where any of `inputs` depends on the input, each as wide as the output or of width 1; else everywhere (`after`)."""
-    if not all(_fits(positions, after) for positions in inputs):
+        return tuple(_slid(where, out.size, size, stride, 1, operation.padding)[1] for where, out, size, stride in axes)
+    try:  # each of the inputs as wide as the output, or of width 1
+        pairs = [zip(after, positions, strict=True) for positions in known]
+        spread = [[np.broadcast_to(where, full.shape) for full, where in axes] for axes in pairs]
+        return tuple(map(np.logical_or.reduce, zip(*spread, strict=True)))
+    except ValueError:
         return after
-    return tuple(
-        np.logical_or.reduce([np.broadcast_to(where, full.shape) for where in axis])
-        for full, *axis in zip(after, *inputs, strict=True)
-    )
 
 
-def _fits(positions: Positions, after: Positions) -> bool:
-    sizes = [(where.size, full.size) for where, full in zip(positions, after, strict=False)]
-    return len(positions) == len(after) and all(size in (1, full) for size, full in sizes)
-
-
-class _Window(NamedTuple):
-    """A kernel's window, or a pool's, along one axis."""
-
-    taps: int
-    stride: int
-    dilation: int
-    padding: str
-
-    def reads(self, windows: int, size: int) -> np.ndarray:
-        """The position, int [windows, taps], that each tap of each window lies on, on an axis of `size` positions (and beyond
-        it). Of the padding `same` the odd one comes last."""
-        reach = (self.taps - 1) * self.dilation + 1
-        lacking = max((windows - 1) * self.stride + reach - size, 0)
-        before = {"valid": 0, "same": lacking // 2, "causal": reach - 1}[self.padding]
-        return np.arange(windows)[:, None] * self.stride + np.arange(self.taps) * self.dilation - before
-
-
-def _windows(where: np.ndarray, windows: int, window: _Window) -> tuple[np.ndarray, np.ndarray]:
-    """Which taps read a position of `where`, and which of so many windows do."""
-    reads = window.reads(windows, where.size)
-    met = (reads >= 0) & (reads < where.size) & where[np.clip(reads, 0, where.size - 1)]
-    return met.any(axis=0), met.any(axis=1)
-
-
-def _transposed(where: np.ndarray, size: int, window: _Window) -> tuple[np.ndarray, np.ndarray]:
-    """Which taps carry a position of `where` to one of `size` outputs, and to which."""
-    writes = window.reads(where.size, size)
-    met = (writes >= 0) & (writes < size) & where[:, None]
-    reached = np.zeros(size, bool)
-    reached[writes[met]] = True
-    return met.any(axis=0), reached
+def _slid(
+    where: np.ndarray, size: int, taps: int, stride: int, dilation: int, padding: str, transposed: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """For a window slid along one axis: which of its taps meet a position of `where`, and which of the `size` positions of the
+    output then depend on one. Of the padding `same` the odd place comes last."""
+    windows, length = (where.size, size) if transposed else (size, where.size)
+    reach = (taps - 1) * dilation + 1
+    lacking = max((windows - 1) * stride + reach - length, 0)
+    before = {"valid": 0, "same": lacking // 2, "causal": reach - 1}[padding]
+    places = np.arange(windows)[:, None] * stride + np.arange(taps) * dilation - before
+    inside = (places >= 0) & (places < length)
+    if not transposed:
+        met = inside & where[np.clip(places, 0, length - 1)]
+        return met.any(axis=0), met.any(axis=1)
+    met = inside & where[:, None]
+    return met.any(axis=0), np.isin(np.arange(length), places[met])

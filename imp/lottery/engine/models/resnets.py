@@ -8,10 +8,9 @@ from functools import partial
 import keras
 
 from data_prep.records import Shape
-from lottery import recipe
 from lottery.engine import whitening
-from lottery.engine.layers import GroupedConv2D
 from lottery.engine.models.parts import convolve, logits, normalise, relu
+from lottery.experiment import recipe
 
 
 def cifar_resnet(model: recipe.Model, shape: Shape, classes: int, depth: int) -> keras.Model:
@@ -47,10 +46,9 @@ def resnet50(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
     """ResNet-50 (He et al. 2016, table 1) with the stride in the 3x3 convolution, as in torchvision; `stem = "small"` begins
     with a 3x3 convolution that keeps the resolution and no pool, for small images."""
     inputs = x = keras.Input(shape, name="images")
-    if model.stem == "small":
-        x = relu(normalise(convolve(x, model, 64, 3, name="conv1"), model, "bn1"), "relu1")
-    else:
-        x = relu(normalise(convolve(x, model, 64, 7, 2, name="conv1"), model, "bn1"), "relu1")
+    size, stride = (3, 1) if model.stem == "small" else (7, 2)
+    x = relu(normalise(convolve(x, model, 64, size, stride, name="conv1"), model, "bn1"), "relu1")
+    if model.stem != "small":
         x = keras.layers.MaxPooling2D(3, 2, padding="same", name="pool1")(x)
     for stage, repeats in enumerate((3, 4, 6, 3), 1):
         width = 32 * 2**stage
@@ -79,10 +77,7 @@ def _bottleneck(
 ) -> keras.KerasTensor:
     shortcut = _shortcut(x, model, filters, stride, name)
     x = relu(normalise(convolve(x, model, width, 1, name=f"{name}_conv1"), model, f"{name}_bn1"), f"{name}_relu1")
-    if groups == 1:
-        x = convolve(x, model, width, 3, stride, name=f"{name}_conv2")
-    else:
-        x = GroupedConv2D(width, 3, stride, groups, model.initializer, name=f"{name}_conv2")(x)
+    x = convolve(x, model, width, 3, stride, groups, name=f"{name}_conv2")
     x = relu(normalise(x, model, f"{name}_bn2"), f"{name}_relu2")
     x = normalise(convolve(x, model, filters, 1, name=f"{name}_conv3"), model, f"{name}_bn3")
     return relu(keras.layers.Add(name=f"{name}_add")([shortcut, x]), f"{name}_relu3")

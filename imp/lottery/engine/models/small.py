@@ -5,8 +5,8 @@ from functools import partial
 import keras
 
 from data_prep.records import Shape
-from lottery import recipe
 from lottery.engine.models.parts import logits
+from lottery.experiment import recipe
 
 
 def lenet_300_100(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 import keras
 
-from lottery import masks
-from lottery.connectivity import Kind, Met, Node, Topology
 from lottery.engine.models.positions import Positions, convolved, everywhere, followed
+from lottery.pruning import masks
+from lottery.pruning.connectivity import Kind, Met, Node, Topology
 
 _LINEAR = {
     *("Dense", "PointwiseConv2D", "GroupedConv2D"),
@@ -94,8 +94,8 @@ class _Reader:
         for depth in sorted(network._nodes_by_depth, reverse=True):
             for call in network._nodes_by_depth[depth]:
                 if not call.is_input:
-                    found = self._call(call, [sources[id(tensor)] for tensor in call.input_tensors], prefix)
-                    sources |= {id(tensor): source for tensor, source in zip(call.output_tensors, found, strict=True)}
+                    outputs = self._call(call, [sources[id(tensor)] for tensor in call.input_tensors], prefix)
+                    sources |= {id(tensor): source for tensor, source in zip(call.output_tensors, outputs, strict=True)}
         return [sources[id(tensor)] for tensor in network.outputs]
 
     def _call(self, call: Any, inputs: list[_Source], prefix: str) -> list[_Source]:

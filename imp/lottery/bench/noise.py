@@ -1,0 +1,40 @@
+"""Prepared sets of noise, for measurements that look at no picture."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep import records
+from data_prep.prepare import Settings
+
+CLASSES = 10
+
+
+def examples(count: int, size: int, classes: int = CLASSES) -> Iterator[records.Example]:
+    """So many images of `size` x `size` in three channels, uint8, with their labels."""
+    rng = np.random.default_rng(0)
+    for index in range(count):
+        yield rng.integers(0, 256, (size, size, 3), np.uint8), index % classes
+
+
+def make_noise(folder: Path, count: int, size: int, classes: int = CLASSES, held: int = 1) -> records.Manifest:
+    """`count` training images of `size` x `size` in `folder`, and `held` in each of the other splits."""
+    folder.mkdir(exist_ok=True)
+    shape = (size, size, 3)
+    step = records.images_per_shard(shape)
+    parts = [("train", min(step, count - first)) for first in range(0, count, step)]
+    shards = [
+        records.write_shard(folder / records.shard_name(split, number), split, examples(images, size, classes))
+        for number, (split, images) in [*enumerate(parts), (0, ("validation", held)), (0, ("test", held))]
+    ]
+    manifest = records.Manifest(shape, [str(label) for label in range(classes)], shards, settings(size))
+    records.write_manifest(folder, manifest)
+    return manifest
+
+
+def settings(size: int) -> dict[str, Any]:
+    """What a recipe says of such a set, and the set of itself."""
+    return dataclasses.asdict(Settings("folder:noise", size))

@@ -1,1 +1,0 @@
-"""What is measured, and what it is measured on."""

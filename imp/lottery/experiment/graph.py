@@ -1,0 +1,180 @@
+"""The graph of a run: masks are scored on networks, and tickets are trained under masks.
+
+One shot is a chain of one round: all its masks are scored on the dense network. In rounds, the mask of each is scored on the
+ticket of the round before, within its mask. A network waits for what it is made from, and for nothing else.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+from lottery.experiment import controls, grids
+from lottery.experiment.recipe import Family
+
+TICKET, DENSE = "ticket", "dense"
+GOING_ON = "lr", "finetune"  # methods whose tickets start where the round before ended
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The dense network of a replicate after `step` steps."""
+
+    replicate: int
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """A mask of a family, called `label` in the recipe. It prunes `rate` per cent of what `within` keeps (of everything, if
+    that is None): the weights with the lowest scores on the network `scored_on` (a ticket is scored at its end). `rewind` is
+    the step that its chain of rounds rewinds to; it is None for a one-shot mask, which all rewind points share."""
+
+    replicate: int
+    family: str
+    label: str
+    rewind: int | None
+    round: int = dataclasses.field(compare=False)
+    rate: Fraction = dataclasses.field(compare=False)
+    scored_on: "Snapshot | Ticket" = dataclasses.field(compare=False, repr=False)
+    within: "Mask | None" = dataclasses.field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """`q90`, `round-03-step-000034`."""
+        return self.label if self.rewind is None else _name(self.label, self.rewind)
+
+    def __str__(self) -> str:
+        return f"replicate-{self.replicate} {self.family} {self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ticket:
+    """A network trained under `mask`: a ticket, or a control beside it (`variant`). It starts with the state `start` (a
+    ticket's state at its end; None: fresh weights) at step `first_step` of the schedule. `rewind` is the step that its
+    ticket is rewound to."""
+
+    mask: Mask
+    rewind: int
+    variant: str
+    first_step: int = dataclasses.field(compare=False)
+    start: "Snapshot | Ticket | None" = dataclasses.field(compare=False, repr=False)
+
+    @property
+    def replicate(self) -> int:
+        return self.mask.replicate
+
+    @property
+    def family(self) -> str:
+        return self.mask.family
+
+    @property
+    def is_masked(self) -> bool:
+        return self.variant != controls.extended.name
+
+    @property
+    def chain(self) -> "tuple[Any, ...] | Ticket":
+        """What is trained in sequence: all rounds of a rewind point; in one shot, each network on its own."""
+        return self if self.mask.rewind is None else (self.replicate, self.family, self.rewind)
+
+    @property
+    def name(self) -> str:
+        """`q90-step-000034`, `round-03-step-000034`: the name of its ticket in its family."""
+        return _name(self.mask.label, self.rewind)
+
+    @property
+    def needs(self) -> "list[Ticket]":
+        """The networks that must be trained before this one can be."""
+        sources = [self.start, *([self.mask.scored_on] if self.is_masked else [])]
+        return [source for source in sources if isinstance(source, Ticket)]
+
+    def __str__(self) -> str:
+        return f"replicate-{self.replicate} {self.family} {self.name} {self.variant}"
+
+
+def _name(label: str, step: int) -> str:
+    return f"{label}-step-{step:06d}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The steps of a replicate's dense training that masks and tickets of a family refer to: where its weights are `scored`,
+    the points to `rewind` to, and its `end`."""
+
+    scored: int
+    rewind: Sequence[int]
+    end: int
+
+
+def tickets(replicate: int, name: str, family: Family, steps: Steps) -> list[Ticket]:
+    """Every network that `family` asks for in a replicate: tickets, and the controls of the masks that the recipe names.
+    Chains are in the order of their rounds, tickets first; in one shot the longest training comes first."""
+    wanted = family.control_labels
+    found = []
+    for ticket in _tickets(replicate, name, family, steps):
+        found.append(ticket)
+        if family.method in GOING_ON:
+            found.append(beside(ticket, controls.extended, family, steps))
+        if ticket.mask.label in wanted:
+            found += [beside(ticket, controls.of(one), family, steps) for one in family.controls]
+    return in_order(found)
+
+
+def in_order(found: Iterable[Ticket]) -> list[Ticket]:
+    """Each network once: by round; in rounds tickets come before their controls; the longest training comes first."""
+
+    def place(ticket: Ticket) -> tuple[Any, ...]:
+        return (ticket.mask.round, ticket.mask.rewind is not None and ticket.variant != TICKET, ticket.first_step)
+
+    return sorted(dict.fromkeys(found), key=place)
+
+
+def beside(ticket: Ticket, control: controls.Control, family: Family, steps: Steps) -> Ticket:
+    """The control of `ticket`; a fresh one serves all rewind points of a mask."""
+    mask, rewind = ticket.mask, ticket.rewind
+    if control.start == "fresh":
+        return Ticket(mask, 0 if mask.rewind is None else rewind, control.name, 0, None)
+    start: Snapshot | Ticket = Snapshot(mask.replicate, steps.end if family.method in GOING_ON else rewind)
+    if control.start == "own" and isinstance(ticket.start, Ticket):
+        start = beside(ticket.start, control, family, steps)
+    return Ticket(mask, rewind, control.name, rewind, start)
+
+
+def _tickets(replicate: int, name: str, family: Family, steps: Steps) -> Iterator[Ticket]:
+    for rewind in steps.rewind:
+        if family.rounds:
+            yield from _chain(replicate, name, family, rewind, steps.end)
+        else:
+            for quantile in grids.parse_quantiles(family.quantiles):
+                mask = one_shot(name, quantile, Snapshot(replicate, steps.scored))
+                yield Ticket(mask, rewind, TICKET, rewind, _start(family, rewind, Snapshot(replicate, steps.end)))
+
+
+def one_shot(family: str, quantile: Fraction, scored_on: Snapshot) -> Mask:
+    """The mask of a quantile, scored on the dense network."""
+    return Mask(scored_on.replicate, family, grids.quantile_label(quantile), None, 1, quantile, scored_on, None)
+
+
+def _chain(replicate: int, name: str, family: Family, rewind: int, end: int) -> Iterator[Ticket]:
+    """The tickets of all rounds that rewind to one point, each scored on the one before."""
+    before: Snapshot | Ticket = Snapshot(replicate, end)
+    within: Mask | None = None
+    for number, label in enumerate(family.labels, 1):
+        mask = Mask(replicate, name, label, rewind, number, Fraction(str(family.rate)), before, within)
+        before = Ticket(mask, rewind, TICKET, rewind, _start(family, rewind, before))
+        within = mask
+        yield before
+
+
+def _start(family: Family, rewind: int, before: "Snapshot | Ticket") -> "Snapshot | Ticket":
+    return before if family.method in GOING_ON else Snapshot(before.replicate, rewind)
+
+
+def masks_of(found: Iterable[Ticket]) -> list[Mask]:
+    """The masks of networks, each once."""
+    return list(dict.fromkeys(ticket.mask for ticket in found))
+
+
+def side_by_side(found: Iterable[Ticket]) -> int:
+    """How many of these networks can be trained at the same time: all of one shot, and one of each variant of each chain."""
+    return len({(ticket.chain, ticket.variant) for ticket in found})

@@ -1,0 +1,52 @@
+"""The names of all networks, and the settings that each of them uses. Needs no TensorFlow; `models` builds the networks."""
+
+import difflib
+import re
+
+from data_prep.errors import InputError
+from lottery.experiment import named
+
+_STOCK = ("batchnorm", "batchnorm_momentum", "batchnorm_epsilon")
+_BATCHNORM = (*_STOCK, "batchnorm_gamma")
+
+# The keys of [model] that matter, by network.
+OURS: dict[str, tuple[str, ...]] = {
+    "mobilenet_v2": ("alpha", "stem", "initializer", *_BATCHNORM),
+    "resnet50": ("stem", "initializer", *_BATCHNORM),
+    "resnet9": ("width", "activation", "whitening", "initializer", *_BATCHNORM),
+    **dict.fromkeys(("resnet20", "resnet56"), ("width", "initializer", *_BATCHNORM)),
+    "resnext29_32x4d": ("initializer", *_BATCHNORM),
+    **dict.fromkeys(("lenet_300_100", "conv2", "conv4", "conv6", "cifar_tutorial"), ("initializer",)),
+}
+APPLICATIONS: dict[str, tuple[str, ...]] = {  # of keras.applications
+    **dict.fromkeys(("MobileNet", "MobileNetV2", "MobileNetV3Large", "MobileNetV3Small"), ("alpha", *_STOCK)),
+    **dict.fromkeys(("ResNet50", "ResNet101", "ResNet152", "ResNet50V2", "ResNet101V2", "ResNet152V2"), _STOCK),
+    **dict.fromkeys((f"EfficientNetB{size}" for size in range(8)), _STOCK),
+    **dict.fromkeys((f"EfficientNetV2{size}" for size in ("B0", "B1", "B2", "B3", "S", "M", "L")), _STOCK),
+    **dict.fromkeys(("DenseNet121", "DenseNet169", "DenseNet201", "NASNetLarge", "NASNetMobile"), _STOCK),
+    **dict.fromkeys(("InceptionResNetV2", "InceptionV3", "Xception"), _STOCK),
+    **dict.fromkeys((f"ConvNeXt{size}" for size in ("Tiny", "Small", "Base", "Large", "XLarge")), ()),
+    **dict.fromkeys(("VGG16", "VGG19"), ()),
+}
+
+
+def check_name(name: str) -> None:
+    """Raises InputError unless `name` is one of ours, of keras.applications, or `package.module:function`, a user's own."""
+    if not named.is_own(name) and name not in OURS and name not in APPLICATIONS:
+        plain = {_plain(known): known for known in (*APPLICATIONS, *OURS)}  # ours win where both have one
+        near = difflib.get_close_matches(_plain(name), plain, n=1)
+        if near:
+            raise InputError(f"unknown network {name!r}; did you mean {plain[near[0]]!r}?")
+        raise InputError(
+            f"unknown network {name!r}; known are {', '.join(OURS)}, those of keras.applications, and your own as "
+            "package.module:function"
+        )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+def settings(name: str) -> tuple[str, ...]:
+    """The keys of [model], beside `name`, that the network depends on. A user's own is given none of them."""
+    return OURS.get(name) or APPLICATIONS.get(name, ())

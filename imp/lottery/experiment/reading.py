@@ -1,0 +1,227 @@
+"""Recipes as TOML: reading, overriding and checking them, and writing them with the meaning of each key."""
+
+import difflib
+import json
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import tomli_w
+
+from data_prep import files
+from data_prep.errors import InputError
+from lottery.experiment.recipe import FAMILY_NAME, Family, Recipe
+
+DEEPEST = 8  # tables and lists within each other; a recipe has three
+FORMAT = 2  # of run directories
+_SEAL = f"# written by imp, format {FORMAT}; change it with --set. sha256 "
+_WIDTH = 128
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested table as one of dotted keys: `{"train": {"batch": 64}}` -> `{"train.batch": 64}`."""
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return values
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The table of a TOML file. Raises InputError when it is missing, or not TOML that could be a recipe."""
+    try:
+        return _parsed(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"there is no recipe {path}: see pipelines/ for some") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder, not a recipe: name a .toml file, such as pipelines/digits.toml") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not a recipe: {error}") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The table that `text` holds. Raises ValueError for what is not TOML, is nested ever deeper, or has whole numbers of more
+    than the 64 bits that TOML asks for."""
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    _check_values(table, DEEPEST)
+    return table
+
+
+def _check_values(value: Any, deepest: int) -> None:
+    if isinstance(value, dict | list):
+        if not deepest:
+            raise ValueError("it is nested too deeply")
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_values(inner, deepest - 1)
+    elif isinstance(value, int) and value.bit_length() > 63:
+        raise ValueError("it has a whole number of more than 64 bits")
+
+
+def resolve(table: dict[str, Any], overrides: Iterable[str] = (), origin: str = "recipe", setter: str = "--set") -> Recipe:
+    """A checked recipe from `table`, the defaults, and `overrides` such as `train.epochs=5`.
+
+    Raises InputError with the first key that is unknown (and the nearest known one) or of the wrong type; it begins with
+    `setter` where the overrides are to blame, else with `origin`.
+    """
+    known = flat(Recipe().model_dump()) | {f"families.{name}.{key}": value for name, key, value in _family_keys(table)}
+    merged = _copy(table)
+    for override in overrides:
+        key, value = _parse_override(override, known, setter)
+        if key.startswith("families.") and "families" not in merged:
+            merged["families"] = Recipe().model_dump()["families"]
+        _put(merged, key, value)
+    try:
+        return Recipe.model_validate(merged)
+    except pydantic.ValidationError as error:
+        raise InputError(_explain(error, known, setter if merged != table and _is_valid(table) else origin)) from None
+
+
+def _family_keys(table: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """The keys of the families that a table names, each with its default."""
+    families = table.get("families", {})
+    for name in families if isinstance(families, dict) else {}:
+        for key, field in Family.model_fields.items():
+            yield name, key, field.default
+
+
+def _is_valid(table: dict[str, Any]) -> bool:
+    try:
+        Recipe.model_validate(table)
+    except pydantic.ValidationError:
+        return False
+    return True
+
+
+def to_toml(recipe: Recipe) -> str:
+    return tomli_w.dumps(recipe.model_dump())
+
+
+def sealed(recipe: Recipe) -> str:
+    """The TOML of a run's own recipe, with its sha256 in the first line."""
+    return f"{_SEAL}{files.sha256(to_toml(recipe).encode())}\n{to_toml(recipe)}"
+
+
+def check_format(path: Path) -> None:
+    """Raise InputError where the run's own recipe in `path` is of a run directory that this version does not read."""
+    first = path.read_bytes().partition(b"\n")[0].decode(errors="replace")
+    if not first.startswith(_SEAL):
+        raise InputError(
+            f"{path} was written by another version of imp (this one reads format {FORMAT}): use that version, or begin "
+            "another run with --run. Where only its first line is damaged, remove it and name the run's recipe with --recipe"
+        )
+
+
+def load_sealed(path: Path) -> dict[str, Any]:
+    """The table of a run's own recipe. Raises InputError when it is not as it was written."""
+    seal, _, content = path.read_bytes().partition(b"\n")
+    if seal.decode(errors="replace") != _SEAL + files.sha256(content):
+        raise InputError(
+            f"{path} is damaged or was changed by hand: change a run's values with --set KEY=VALUE, or name its recipe with "
+            "--recipe, which replaces this one"
+        )
+    return load(path)
+
+
+def explained(recipe: Recipe) -> str:
+    """The TOML of `recipe`, each key with what it means behind it."""
+    return "\n".join(_explained(recipe, "")) + "\n"
+
+
+def _explained(table: pydantic.BaseModel, path: str) -> Iterator[str]:
+    inner: list[tuple[str, pydantic.BaseModel]] = []
+    for name, field in type(table).model_fields.items():
+        value = getattr(table, name)
+        if isinstance(value, pydantic.BaseModel):
+            inner.append((f"{path}{name}", value))
+        elif isinstance(value, dict):
+            inner += [(f"{path}{name}.{key}", one) for key, one in value.items()]
+        else:
+            yield from _explained_key(_assigned(name, value), field.description or "")
+    for place, one in inner:
+        yield f"\n[{place}]  # {_first_sentence(one)}"
+        yield from _explained(one, f"{place}.")
+
+
+def _assigned(name: str, value: Any) -> str:
+    line = f"{name} = {json.dumps(value, ensure_ascii=False)}"  # a list on one line, which is TOML too
+    return line if isinstance(value, list) and len(line) <= _WIDTH else tomli_w.dumps({name: value}).rstrip("\n")
+
+
+def _explained_key(text: str, meaning: str) -> list[str]:
+    """The line of a key, its meaning behind it, or above where there is no room."""
+    line = f"{text:<33} # {meaning}"
+    if "\n" not in text and len(line) <= _WIDTH:
+        return [line]
+    return [*textwrap.wrap(meaning, _WIDTH, initial_indent="# ", subsequent_indent="# "), text]
+
+
+def _first_sentence(table: pydantic.BaseModel) -> str:
+    return " ".join((type(table).__doc__ or "").split()).partition(". ")[0].rstrip(".")
+
+
+def _copy(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, dict) else value for key, value in table.items()}
+
+
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: """a list: write it as in --set 'KEY=["one", "two"]'""",
+}
+
+
+def _parse_override(override: str, known: dict[str, Any], setter: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    key = key.strip()
+    if not equals:
+        raise InputError(f"{setter} {override!r}: write KEY=VALUE, such as train.epochs=5")
+    if family := re.fullmatch(rf"families\.{FAMILY_NAME}\.(\w+)", key):
+        fields = Family.model_fields
+        known = known | ({key: fields[family[1]].default} if family[1] in fields else {})
+    if key not in known:
+        raise InputError(f"{setter} {override!r}: unknown key {key!r}{_nearest(key, known)}")
+    if isinstance(known[key], str):
+        return key, text.strip().strip("\"'")
+    try:
+        value = _parsed(f"value = {text}")["value"]
+    except ValueError:
+        raise InputError(f"{setter} {override!r}: {text!r} is not {_KINDS[type(known[key])]}") from None
+    return key, float(value) if isinstance(known[key], float) and type(value) is int else value
+
+
+def _put(table: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            return  # validation names the table that is none
+    table[last] = value
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not near:
+        leaf = key.rsplit(".", 1)[-1]
+        near = [other for other in known if other.rsplit(".", 1)[-1] == leaf]
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+
+
+def _explain(error: pydantic.ValidationError, known: dict[str, Any], origin: str) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "extra_forbidden":
+        tables = {other.split(".")[0] for other in known if "." in other}
+        return f"{origin}: unknown key {key!r}{_nearest(key, [*known, *tables])}"
+    cause = first.get("ctx", {}).get("error")
+    message = str(cause) if isinstance(cause, InputError) else f"{first['msg']}, not {first['input']!r}"
+    return f"{origin}: {key}: {message.removeprefix(f'{key}: ')}"

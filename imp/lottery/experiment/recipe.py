@@ -1,0 +1,361 @@
+"""The recipe: every value an experiment depends on. Each key is one line: its type, its default, and what it means.
+
+The defaults are the digits experiment (pipelines/digits.toml). A command without a recipe uses them.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+
+from data_prep import sources
+from data_prep.errors import InputError
+from data_prep.prepare import Settings
+from lottery.experiment import controls, grids, named, networks, spaces
+from lottery.pruning import criteria
+
+MOST = 1_000_000_000  # of whatever a whole number counts
+FAMILY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"  # of a folder, and of a table without quotes
+
+Output = Literal["dense", "mask", "ticket"]
+Part = Literal["dense", "mask", "ticket", "nothing"]
+
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+NotNegative = Annotated[int, Field(ge=0, le=MOST)]
+Moderate = Annotated[int, Field(ge=0, le=4096)]  # pixels, channels
+Seed = Annotated[int, Field(ge=0)]
+Fractional = Annotated[float, Field(ge=0, lt=1)]
+Above0 = Annotated[float, Field(gt=0)]
+AtLeast0 = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _checked(parse: Callable[[Any], object]) -> pydantic.AfterValidator:
+    """A text that `parse` accepts; it stays a text, so that a recipe is written out as it was read."""
+
+    def check(text: Any) -> Any:
+        parse(text)
+        return text
+
+    return pydantic.AfterValidator(check)
+
+
+def _check_name(text: str) -> None:
+    if text == "latest" or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
+        raise InputError(f"{text!r} cannot name a run: write letters, digits, '.', '_' and '-' (and not `latest`)")
+
+
+def _check_family(text: str) -> None:
+    if text == "train" or text.startswith("replicate-") or not re.fullmatch(FAMILY_NAME, text):
+        raise InputError(f"{text!r} cannot name a family: write letters, digits, '_' and '-' (not `train` or `replicate-`)")
+
+
+Name = Annotated[str, _checked(_check_name)]
+FamilyName = Annotated[str, _checked(_check_family)]
+Network = Annotated[str, _checked(networks.check_name)]
+Source = Annotated[str, _checked(sources.check_name)]
+QuantileGrid = Annotated[str, _checked(lambda text: text and grids.parse_quantiles(text))]
+Points = Annotated[str, _checked(grids.parse_points)]
+Point = Annotated[str, _checked(grids.parse_point)]
+PointOrEnd = Annotated[str, _checked(lambda text: text == "end" or grids.parse_point(text))]
+Interval = Annotated[str, _checked(grids.parse_interval)]
+Criterion = Annotated[str, _checked(lambda name: named.check(name, criteria.CRITERIA, "criterion"))]
+Control = Annotated[str, _checked(controls.check_name)]
+Controls = Annotated[list[Control], _checked(controls.check_names)]
+
+
+def key(default: Any, meaning: str, decides: Part = "dense") -> Any:
+    """A recipe key that says what `decides` is (and all that is made from that): with another value it is another."""
+    return Field(default, description=meaning, json_schema_extra={"decides": decides})
+
+
+def aside(default: Any, meaning: str) -> Any:
+    """A recipe key that says how much to make or how to go about it, not what an output is."""
+    return key(default, meaning, "nothing")
+
+
+class Table(pydantic.BaseModel):
+    """A table of a recipe: no unknown keys, no silent conversion."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class Data(Table):
+    """Which images, how they are read, and how they are varied."""
+
+    source: Source = key("digits", "digits (8x8 grey), tfds:NAME, folder:DIR or arrays:FILE.npz")
+    size: Annotated[int, Field(ge=8, le=4096)] = key(32, "height and width, resized (bicubic)")
+    validation: Fractional = key(0.2, "share of the training images to hold out")
+    test: Fractional = key(0.2, "share of all images to test on, if the source has no test images")
+    split_seed: Seed = key(0, "seed that chooses the images held out")
+    classes: NotNegative = key(0, "keep this many classes, the first ones; 0: all")
+    channels: Literal[1, 3] = key(3, "3: grey is repeated; 1: colour becomes grey")
+    path: str = aside("", "the folder of the records; empty: where `imp prepare` puts them")
+    feed: Literal["auto", "memory", "stream"] = aside("auto", "memory, stream; auto: in memory where the images fit the budget")
+    budget: Annotated[float, Field(ge=0, le=1e6)] = aside(0.0, "GiB for images in memory; 0: half of what is free")
+    shuffle: Positive = key(65_536, "images mixed at a time; a smaller set is permuted as a whole")
+    mean: list[float] = key([0.5], "subtracted from pixels of 0 .. 1: one number, or one per channel")
+    deviation: list[Above0] = key([0.5], "then pixels are divided by this: the defaults give -1 .. 1")
+    crop: Moderate = key(2, "pixels of zero padding before a random crop to the size; 0: no crop")
+    resized_crop: Fractional = key(0.0, "smallest area of a random crop, which is then resized (Szegedy et al. 2015); 0: none")
+    flip: bool = key(False, "mirror half of the images")
+    cutout: Moderate = key(0, "side of a square that is blanked out (DeVries & Taylor 2017); 0: none")
+
+    @pydantic.model_validator(mode="after")
+    def _scaled(self) -> "Data":
+        if len(self.mean) != len(self.deviation) or len(self.mean) not in (1, self.channels):
+            raise InputError(f"mean and deviation need one number each, or {self.channels}, one for each channel")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _one_crop(self) -> "Data":
+        if self.crop and self.resized_crop:
+            raise InputError("crop and resized_crop exclude each other: set one to 0")
+        return self
+
+
+class Model(Table):
+    """The network, its initialisation and its BatchNorm."""
+
+    name: Network = key("mobilenet_v2", "one of ours, of keras.applications, or package.module:function")
+    alpha: Annotated[float, Field(gt=0, le=10)] = key(0.35, "width multiplier of mobilenet_v2")
+    width: Moderate = key(0, "channels of the first stage of resnet9, resnet20, resnet56; 0: as published, 64 or 16")
+    stem: Literal["standard", "small"] = key("standard", "small: the first convolution keeps the resolution, as for 32x32")
+    activation: Literal["relu", "elu", "gelu", "silu"] = key("relu", "of resnet9: relu, elu, gelu, silu")
+    whitening: bool = key(False, "resnet9: begin with a fixed layer that whitens the images' 3x3 patches")
+    initializer: Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_normal"] = key(
+        "glorot_uniform", "glorot_normal, he_uniform, he_normal, lecun_normal"
+    )
+    batchnorm: Literal["local", "synchronised"] = key("local", "statistics of each device's part of a batch, or of all of it")
+    batchnorm_momentum: Fractional = key(0.9, "Keras's own 0.999 needs thousands of steps to settle")
+    batchnorm_epsilon: Above0 = key(1e-3, "added to the variance")
+    batchnorm_gamma: Literal["ones", "uniform"] = key("ones", "uniform: from 0 .. 1, as the literature's PyTorch code draws it")
+
+
+class Train(Table):
+    """How a network is trained: the dense one, and every ticket from its rewind point on."""
+
+    epochs: Positive = key(20, "length of a training")
+    steps: NotNegative = key(0, "its length in optimizer steps instead; 0: in epochs")
+    batch: Positive = key(64, "images per step, over all devices")
+    optimizer: Literal["sgd", "adam"] = key("sgd", "adam; with decay = decoupled they are SGDW and AdamW")
+    learning_rate: Above0 = key(0.05, "the peak of the schedule")
+    momentum: Fractional = key(0.9, "of sgd")
+    nesterov: bool = key(True, "of sgd")
+    schedule: Literal["constant", "step", "cosine", "linear"] = key("cosine", "constant, step, cosine, linear (to 0)")
+    milestones: Points = key("10ep,15ep", "of schedule = step: where the learning rate is multiplied by gamma")
+    gamma: Annotated[float, Field(gt=0, le=1)] = key(0.1, "of schedule = step: the factor at each milestone")
+    warmup: Point = key("3ep", "the learning rate grows from 0 up to this point")
+    decay: Literal["l2", "decoupled"] = key(
+        "l2", "l2: added to the gradient; decoupled: subtracted from the weights, times the learning rate"
+    )
+    weight_decay: AtLeast0 = key(5e-4, "strength of the decay")
+    decays: Literal["all", "kernels"] = key("all", "kernels: neither biases nor BatchNorm")
+    clip_norm: AtLeast0 = key(0.0, "largest norm of the whole gradient; 0: no limit")
+    label_smoothing: Fractional = key(0.0, "share of each label that is spread over all classes")
+    ema: Fractional = key(0.0, "average weights with this decay, such as 0.99, and evaluate the averages; 0: no average")
+    precision: Literal["float32", "tf32", "mixed_bfloat16", "mixed_float16", "float64"] = key(
+        "float32", "tf32 (on GPUs), mixed_bfloat16, mixed_float16, float64"
+    )
+    remat: bool = key(False, "compute each block's activations twice instead of holding them")
+    xla: Literal["auto", "on", "off"] = key("auto", "on, off; auto: on GPUs")
+    snapshots: Points = aside("0,10it,1ep,2ep", "points of training at which the dense network is saved, to rewind to")
+    evaluate: Interval = key("1ep", "how often validation and test images are evaluated")
+    checkpoint_seconds: AtLeast0 = aside(60.0, "save a running training this often")
+    checkpoint_steps: NotNegative = aside(0, "save it also after this many steps; 0: by time only")
+    checkpoint_share: Share = aside(0.02, "largest share of the time that saving may take")
+    threads: Annotated[int, Field(gt=0, le=1024)] = key(1, "intra-op threads; their number changes the last bits")
+    devices: Annotated[int, Field(ge=0, le=64)] = key(0, "how many devices; 0: every GPU, or else one CPU")
+
+
+class Pruning(Table):
+    """Which weights are prunable."""
+
+    scope: Literal["kernels", "pointwise", "all"] = key(
+        "kernels", "pointwise: 1x1 convolutions alone; all: every variable, BatchNorm's too", "mask"
+    )
+    exclude: list[str] = key(["Conv_1/*", "predictions/*"], "shell patterns of variable paths that stay dense", "mask")
+    collapse: Share = aside(0.001, "a layer that keeps less than this share is called collapsed")
+
+
+class Retrain(Table):
+    """How the tickets of all families are trained."""
+
+    optimizer_state: Literal["fresh", "restore"] = key(
+        "fresh", "at the rewind point: fresh, or restored as it was there", "ticket"
+    )
+    order: Literal["fresh", "each", "same"] = key(
+        "fresh", "of images; fresh: one for all tickets; each: one for each mask; same: the dense network's", "ticket"
+    )
+
+
+class Family(Table):
+    """A way to prune: what is scored, how much is pruned, what is rewound. Either `quantiles` (one shot) or `rounds`."""
+
+    criterion: Criterion = key("magnitude", "the score of a weight: magnitude, or your own as package.module:function", "mask")
+    scored_at: PointOrEnd = key("end", "one shot: the point of the dense training whose weights are scored", "mask")
+    allocation: Literal["global", "layerwise"] = key("global", "layerwise: each layer is ranked by itself", "mask")
+    quantiles: QuantileGrid = aside("", "one shot: per cent to prune, one mask for each, such as 90 or 60..80:5,85..99")
+    rounds: Annotated[int, Field(ge=0, le=100)] = aside(0, "iterative pruning: how many rounds")
+    rate: Annotated[float, Field(gt=0, lt=100)] = key(
+        20.0, "rounds: per cent of the surviving weights to prune in each", "mask"
+    )
+    rates: Annotated[list[str], _checked(grids.parse_rates)] = key(
+        [], "rounds: other rates by path, such as predictions/*=10", "mask"
+    )
+    method: Literal["weights", "lr", "finetune"] = key(
+        "weights", "weights: rewind weights and schedule; lr: the schedule alone; finetune: neither", "ticket"
+    )
+    rewind: Points = aside("0", "points of training that tickets are rewound to; each must be among train.snapshots")
+    finetune_rate: AtLeast0 = key(0.0, "learning rate of finetune; 0: the last one of the schedule", "ticket")
+    controls: Controls = aside(["reinit"], f"trained beside tickets: {controls.sentences()}")
+    controls_at: str = aside("", "quantiles or rounds that have controls; empty: those of each headline, once it is known")
+
+    @pydantic.model_validator(mode="after")
+    def _one_schedule(self) -> "Family":
+        if bool(self.quantiles) == bool(self.rounds):
+            raise InputError("give either quantiles (one shot) or rounds")
+        if self.rounds and self.scored_at != "end":
+            raise InputError("rounds are scored at the end of the round before: leave scored_at out")
+        if len(set(self.controls)) > len({controls.variant(name) for name in self.controls}):
+            raise InputError("two controls have the same name: rename a function")
+        (grids.parse_rounds if self.rounds else grids.parse_quantiles)(self.controls_at or "1")
+        return self
+
+    @property
+    def controls_follow(self) -> bool:
+        """Whether controls accompany headlines, which are not known before the tickets are trained."""
+        return bool(self.controls) and not self.controls_at
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of its masks in the recipe, from dense to sparse: `q90` by quantile, `round-03` by round."""
+        if self.rounds:
+            return [grids.round_label(number) for number in range(1, self.rounds + 1)]
+        return [grids.quantile_label(quantile) for quantile in grids.parse_quantiles(self.quantiles)]
+
+    @property
+    def fresh_controls(self) -> set[str]:
+        """The variants of controls that start with fresh weights: in one shot, one serves all rewind points of a mask."""
+        return {one.name for one in (*controls.CONTROLS.values(), *map(controls.of, self.controls)) if one.start == "fresh"}
+
+    @property
+    def control_labels(self) -> list[str]:
+        """The names of the masks that have controls, as far as the recipe says."""
+        if not self.controls_at:
+            return []
+        if self.rounds:
+            return [grids.round_label(number) for number in grids.parse_rounds(self.controls_at)]
+        return [grids.quantile_label(quantile) for quantile in grids.parse_quantiles(self.controls_at)]
+
+
+class Sweep(Table):
+    """The search for hyperparameters of `imp sweep`."""
+
+    space: Annotated[list[str], _checked(spaces.parse)] = aside(
+        [
+            "train.learning_rate=0.005..0.5:log",
+            "train.weight_decay=1e-5..1e-2:log",
+            "train.batch=32,64,128",
+            "train.label_smoothing=0..0.2",
+        ],
+        "KEY=LOW..HIGH, KEY=LOW..HIGH:log, KEY=A,B,C",
+    )
+    trials: Positive = aside(30, "how many trials")
+    startup: NotNegative = aside(10, "trials drawn at random, before any is proposed or stopped early")
+    grace: Point = aside("2ep", "no trial is stopped before this point")
+    classes: NotNegative = aside(0, "train on this many classes only, the first ones; 0: on those of data.classes")
+
+
+class Track(Table):
+    """Copies of the metrics outside the run directory."""
+
+    wandb: Literal["off", "offline", "online"] = aside("off", "offline, online")
+    project: str = aside("lottery", "of Weights & Biases")
+
+
+ROUNDS = Family(rounds=10)
+ONESHOT = Family(quantiles="50,70,80,90,95", rewind="0,2ep", controls=["reinit", "shuffle"], controls_at="80")
+
+
+class Recipe(Table):
+    """An experiment: dense networks, one a replicate, the masks of each family, and every ticket trained from them."""
+
+    name: Name = aside("digits", "of the run, which is in runs/NAME")
+    seed: Seed = key(0, "every random choice derives from it and the replicate's number")
+    replicates: Annotated[int, Field(gt=0, le=grids.MOST)] = aside(
+        1, "how often the whole experiment is done, each time with other seeds"
+    )
+    delta: Share = aside(0.002, "a ticket this much below dense in accuracy still matches")
+    data: Data = Data()
+    model: Model = Model()
+    train: Train = Train()
+    pruning: Pruning = Pruning()
+    retrain: Retrain = Retrain()
+    families: dict[FamilyName, Family] = aside({"oneshot": ONESHOT}, "ways to prune, side by side")
+    sweep: Sweep = Sweep()
+    track: Track = Track()
+
+    def with_one_shot(self) -> "Recipe":
+        """The same, with a family of one shot if it has none: what commands about one shot work with."""
+        return self if any(family.quantiles for family in self.families.values()) else self._with("oneshot", ONESHOT)
+
+    def with_rounds(self) -> "Recipe":
+        """The same, with a family of rounds if it has none: what commands about rounds work with."""
+        return self if any(family.rounds for family in self.families.values()) else self._with("rounds", ROUNDS)
+
+    def _with(self, name: str, family: Family) -> "Recipe":
+        """The same with a family more, which rewinds to those of its points that are saved, or else to the first that is."""
+        saved = self.train.snapshots.split(",")
+        rewind = [point for point in family.rewind.split(",") if point in saved] or saved[:1]
+        added = family.model_copy(update={"rewind": ",".join(rewind)})
+        return self.model_copy(update={"families": {**self.families, name: added}})
+
+    def records(self) -> Settings:
+        """The settings of the prepared set that this recipe trains on."""
+        return Settings(**self.data.model_dump(include={field.name for field in dataclasses.fields(Settings)}))
+
+
+_DECIDES: Mapping[Output, tuple[Part, ...]] = {
+    "dense": ("dense",),
+    "mask": ("dense", "mask"),
+    "ticket": ("dense", "mask", "ticket"),
+}
+
+
+def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict[str, Any]:
+    """The values, by dotted key, that an output depends on: of the dense network, or of a mask or a ticket of `family`."""
+    without_effect, parts = _without_effect(recipe), _DECIDES[output]
+    tables = {"": recipe, **{name: getattr(recipe, name) for name in ("data", "model", "train", "pruning", "retrain")}}
+    if family:
+        tables[f"families.{family}"] = recipe.families[family]
+    averages = {"averages": "weights and statistics"} if recipe.train.ema else {}
+    return averages | {
+        dotted: getattr(table, name)
+        for place, table in tables.items()
+        for name, field in type(table).model_fields.items()
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["decides"] in parts
+        if (dotted := f"{place}.{name}".lstrip(".")) not in without_effect
+    }
+
+
+def _without_effect(recipe: Recipe) -> set[str]:
+    """Keys that the choice of another leaves without a meaning."""
+    keys = {"train.epochs" if recipe.train.steps else "train.steps"}
+    if recipe.train.schedule != "step":
+        keys |= {"train.milestones", "train.gamma"}
+    if recipe.train.optimizer != "sgd":
+        keys |= {"train.momentum", "train.nesterov"}
+    if not recipe.train.momentum:
+        keys |= {"train.nesterov"}
+    if not recipe.train.weight_decay:
+        keys |= {"train.decay", "train.decays"}
+    for name, family in recipe.families.items():
+        unused = ["scored_at"] if family.rounds else ["rate", "rates"]
+        unused += [] if family.method == "finetune" else ["finetune_rate"]
+        keys |= {f"families.{name}.{key}" for key in unused}
+    used = ("name", *networks.settings(recipe.model.name))
+    return keys | {f"model.{key}" for key in Model.model_fields if key not in used}

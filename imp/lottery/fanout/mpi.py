@@ -1,0 +1,149 @@
+"""The MPI ranks of this job. The one module that imports mpi4py."""
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data_prep.errors import InputError
+from lottery.fanout.coordinator import Lost
+from lottery.fanout.launcher import launched_rank, launched_size, local_size
+from lottery.preemption import Preempted
+from lottery.progress import duration
+
+START_SECONDS = 600.0  # in which all ranks must have begun: hundreds that read Python from one file server take minutes
+LEAVE_SECONDS = 30.0  # in which they must have ended: all leave at the same time
+LOOK_SECONDS = 0.5
+DAEMONS = ("prterun", "prted")  # the parents of ranks where Open MPI lets them outlive each other
+
+
+class Communicator:
+    """All ranks of this job, over the module `mpi4py.MPI`; a context, at whose end this process leaves them.
+
+    MPI is begun and ended in a thread of its own, through ctypes, which lets other threads run meanwhile: where a rank is lost,
+    MPI waits for it for ever, and this process shall not.
+    """
+
+    def __init__(self, mpi: Any):
+        self.mpi, self.world = mpi, mpi.COMM_WORLD
+        self._begun, self._leaving, self._ended = threading.Event(), threading.Event(), threading.Event()
+
+    def begin(self) -> None:
+        """Raises Preempted when not all ranks begin."""
+        threading.Thread(target=self._take_part, daemon=True, name="MPI").start()
+        until = time.monotonic() + START_SECONDS
+        while not self._begun.wait(LOOK_SECONDS):
+            if _neighbour_is_lost():
+                raise Preempted("another rank was lost before all had begun")
+            if time.monotonic() > until:
+                raise Preempted(f"not all ranks have begun within {duration(START_SECONDS)}")
+        self.world.Set_errhandler(self.mpi.ERRORS_RETURN)  # mpi4py makes exceptions of them
+        self.rank, self.size = self.world.rank, self.world.size
+
+    def _take_part(self) -> None:
+        library = ctypes.CDLL(self.mpi.__file__)  # through which the functions of the MPI that it is linked to are found
+        library.MPI_Init_thread(None, None, self.mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+        self._begun.set()
+        self._leaving.wait()
+        library.MPI_Finalize()
+        self._ended.set()
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leaving.set()
+        self._ended.wait(LEAVE_SECONDS)
+
+    def channel(self, rank: int) -> "RankChannel":
+        """This rank's end of its connection with another."""
+        return RankChannel(self.mpi, rank)
+
+    def abort(self, code: int) -> None:
+        """End all ranks."""
+        self.world.Abort(code)
+
+
+class RankChannel:
+    """A `Channel` to `rank`."""
+
+    def __init__(self, mpi: Any, rank: int):
+        self.mpi, self.world, self.rank = mpi, mpi.COMM_WORLD, rank
+
+    def send(self, message: Any) -> None:
+        with self._losing():
+            self.world.send(message, self.rank)
+
+    def poll(self) -> bool:
+        with self._losing():
+            return bool(self.world.iprobe(source=self.rank))
+
+    def recv(self) -> Any:
+        with self._losing():
+            return self.world.recv(source=self.rank)
+
+    @contextlib.contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
+        except self.mpi.Exception as error:
+            if error.Get_error_class() != self.mpi.ERR_PROC_FAILED:
+                raise
+            raise Lost from None
+
+
+def join() -> Communicator | None:
+    """The ranks that this process was started among, once all have begun; None where no MPI launcher started it, or it is the
+    only one.
+
+    Raises InputError when MPI cannot be loaded, or is another one than the launcher's; Preempted when a rank is lost before all
+    have begun.
+    """
+    started = launched_size()
+    if launched_rank() is None or started == 1:
+        return None
+    communicator = Communicator(_load())
+    communicator.begin()
+    if started in (None, communicator.size):
+        return communicator
+    with communicator:
+        raise InputError(
+            f"the launcher started {started} ranks, but MPI sees {communicator.size}: mpirun and mpi4py belong to different "
+            "MPIs; use the mpirun of the MPI that mpi4py loads"
+        )
+
+
+def _load() -> Any:
+    """mpi4py's MPI, not yet begun."""
+    try:
+        import mpi4py
+
+        mpi4py.rc(initialize=False, finalize=False)
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise InputError(
+            f"this process was started by an MPI launcher, but MPI cannot be loaded ({error}): "
+            "`pip install 'imp-lottery[local]'` brings one"
+        ) from None
+    return MPI
+
+
+def _neighbour_is_lost() -> bool:
+    """Whether fewer ranks than were started on this host are still there."""
+    parent, started = os.getppid(), local_size()
+    if started is None or Path(f"/proc/{parent}/comm").read_text().strip() not in DAEMONS:
+        return False
+    return _living_children(parent) < started
+
+
+def _living_children(parent: int) -> int:
+    count = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
+            count += its_parent == str(parent) and state not in "ZX"
+    return count

@@ -1,0 +1,1 @@
+"""Masks and what they keep: pure NumPy, no files, no TensorFlow."""

@@ -1,0 +1,38 @@
+"""HTML pages that open from disk: templates of this package, filled in, with their pictures inside."""
+
+import base64
+import json
+import re
+from typing import Any
+
+import jinja2
+import markupsafe
+
+
+def fill(template: str, **values: Any) -> str:
+    """The HTML of `template`, named from the package's folder; its filter `inline` turns the bytes of a PNG into a `src`,
+    `within` any content into JSON in a <script>, `code` what stands in backticks into <code>."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("lottery", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["inline"] = _inline
+    environment.filters["within"] = _within
+    environment.filters["code"] = _code
+    return environment.get_template(template).render(**values)
+
+
+def _within(content: Any) -> markupsafe.Markup:
+    """JSON that is safe inside a <script>: nothing in it can end the element."""
+    return markupsafe.Markup(json.dumps(content, allow_nan=False).replace("<", "\\u003c"))
+
+
+def _code(sentence: str) -> markupsafe.Markup:
+    return markupsafe.Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(markupsafe.escape(sentence))))
+
+
+def _inline(picture: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"

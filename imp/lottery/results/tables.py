@@ -1,0 +1,37 @@
+"""Tables for people. They are as wide as they need to be, because a figure that is cut off says nothing."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+WIDEST = 10_000
+
+
+def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """The first column to the left, figures to the right; on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
+    console.print(table)
+
+
+def percent(share: float | None) -> str:
+    """A share of 1 as per cent; nothing where it is not known."""
+    return "" if share is None else f"{share:.2%}"
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """The rows as CSV under a line of their columns; what else a row has is left out, what it lacks stays empty."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()

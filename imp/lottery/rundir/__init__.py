@@ -1,0 +1,1 @@
+"""The run directory: names of files, files with checksums, locks, identity, lineage."""

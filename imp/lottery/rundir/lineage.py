@@ -1,0 +1,88 @@
+"""What outputs were made from, by content, so that no output is mistaken for one of another dense network, mask or image set.
+
+The table that is written last beside an output (`result.json` of a network, `q90.json` of a mask) says two things, by names
+inside the replicate's folder and seals (sha256):
+
+    outputs     the files that it stands for
+    made_from   the files that they were made from; `records`, the digest of the images; `network`, that of the network
+
+It holds where the tables of all that it was made from say the same of these files, and hold themselves. Images and network are
+those of the replicate's dense network.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from data_prep import files
+from data_prep.errors import InputError
+from lottery.rundir import journal, store
+from lottery.rundir.identity import is_same
+from lottery.rundir.names import NetworkFiles, Replicate
+
+WAY_OUT = "remove it and run its stage again, or start a new run with --run"
+
+_ORIGINS = {"records": "on other images", "network": "with another network"}
+
+
+def seals(root: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """The seal of each of `paths` by its name inside `root`. Raises InputError for one that is missing or has none."""
+    return {path.relative_to(root).as_posix(): _seal(path) for path in paths}
+
+
+def rows(network: NetworkFiles) -> list[journal.Row]:
+    """The rows of a network's journal. Raises InputError if it is damaged, or does not belong to the network's result."""
+    (found, seal), result = journal.read_sealed(network.metrics), network.read_result()
+    if result and result.timing.journal not in ("", seal):
+        raise InputError(f"{network.metrics} lacks rows: remove {network.folder} and run its stage again")
+    return found
+
+
+class Lineage:
+    """What the tables of one replicate say about its files. Each table is read once."""
+
+    def __init__(self, replicate: Replicate):
+        self._replicate = replicate
+        self._read = functools.cache(replicate.read)
+        self.problem = functools.cache(self._problem)
+
+    def check(self, path: Path) -> None:
+        """Raise InputError if the file at `path`, which is about to be used, is not the one that its table was written for,
+        or if that table does not hold."""
+        table = self._replicate.table_of(path)
+        problem = self.problem(table)
+        if not problem and self._read(table).outputs.get(self._replicate.name_of(path)) != _seal(path):
+            problem = f"was written for another {path.name} than the one that is there"
+        if problem:
+            raise InputError(f"{table} {problem}: {WAY_OUT}")
+
+    def _problem(self, table: Path) -> str | None:
+        """Why the table does not hold, to be read after its name; None if it does. Raises InputError if it is damaged, or a
+        table that it depends on is."""
+        if not table.exists():
+            return "is missing"
+        for name, seal in self._read(table).made_from.items():
+            if name in _ORIGINS:
+                if not is_same(self._dense.get(name, seal), seal):
+                    return f"was made {_ORIGINS[name]} than the dense network of {self._replicate.folder.name}"
+                continue
+            source = self._replicate.table_of(self._replicate.folder / name)
+            if found := self.problem(source):
+                return f"was made from {name}, and {source} {found}"
+            if self._read(source).outputs.get(name) != seal:
+                return f"was made from another {name} than the one that is there"
+        return None
+
+    @functools.cached_property
+    def _dense(self) -> dict[str, str]:
+        """What the dense network was made from; empty if there is none."""
+        return self._replicate.origins()
+
+
+def _seal(path: Path) -> str:
+    if not path.exists():
+        raise InputError(f"{path} is missing: run the stage that writes it")
+    return _SEALS[path.suffix](path)
+
+
+_SEALS: dict[str, Callable[[Path], str]] = {".h5": store.seal, ".json": files.json_seal}

@@ -1,0 +1,214 @@
+"""The names of all files in a run directory, and what a name stands for. docs/run-directory.md explains the files.
+
+replicate-1/train/                           the dense network
+replicate-1/train/snapshots/step-000034.h5   its weights at a rewind point
+replicate-1/FAMILY/masks/q90.h5              a mask, and beside it q90.json, what it prunes
+replicate-1/FAMILY/q90-step-000034/ticket/   a network trained under it
+"""
+
+import dataclasses
+import re
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+
+from lottery.experiment import grids
+from lottery.experiment.graph import TICKET, Mask, Ticket
+from lottery.experiment.recipe import FAMILY_NAME
+from lottery.rundir import identity, records
+from lottery.rundir.records import MaskRecord, Record, Result
+
+RECIPE, ENVIRONMENT = "recipe.toml", "environment.json"
+_QUANTILE, _ROUND, _STEP = r"q[0-9]+(?:\.[0-9]+)?", r"round-[0-9]{2,}", r"-step-[0-9]{6,}"
+_REPLICATE = re.compile(r"replicate-([1-9][0-9]*)")
+_SNAPSHOT = re.compile(r"step-([0-9]{6,})\.h5")
+_NETWORK = re.compile(rf"{FAMILY_NAME}/(?:{_QUANTILE}|{_ROUND}){_STEP}/[^\W\d]\w*")
+_MASK = re.compile(rf"{FAMILY_NAME}/masks/(?:{_QUANTILE}|{_ROUND}{_STEP})\.(?:h5|json)")
+
+
+def replicate_numbers(run: Path) -> list[int]:
+    """The numbers of the replicates in a run directory, ascending; a copy that somebody keeps beside them is none."""
+    names = (_REPLICATE.fullmatch(path.name) for path in run.glob("replicate-*"))
+    return sorted(int(name[1]) for name in names if name)
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkFiles:
+    """The folder of one network: dense, ticket or control."""
+
+    folder: Path
+
+    @property
+    def result(self) -> Path:
+        """Written last: the training has ended, well or not."""
+        return self.folder / "result.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Exists while the training is under way."""
+        return self.folder / "checkpoint.h5"
+
+    @property
+    def attempt(self) -> Path:
+        """Exists while a process works on the network, or after a process died of it."""
+        return self.folder / "attempt.json"
+
+    @property
+    def final(self) -> Path:
+        """The state of a ticket or control at its end. That of a dense network is its last snapshot."""
+        return self.folder / "final.h5"
+
+    @property
+    def mask(self) -> Path:
+        """The network's own mask, if it is not the shared one of its ticket."""
+        return self.folder / "mask.h5"
+
+    def clear(self) -> None:
+        """Remove what a process left behind that died just after its training was done."""
+        for left in (self.checkpoint, self.attempt):
+            if left.exists():
+                left.unlink(missing_ok=True)
+
+    def read_result(self) -> Result | None:
+        """The result of the training. Raises InputError if it is damaged, or belongs to another folder."""
+        return records.read(self.result, Result) if self.result.exists() else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it needs no more training. What failed is tried again."""
+        result = self.read_result()
+        return result is not None and result.is_ended
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskFiles:
+    """A mask (`mask`, HDF5), and what it prunes (`table`, written after it)."""
+
+    folder: Path
+    name: str
+
+    @property
+    def mask(self) -> Path:
+        return self.folder / f"{self.name}.h5"
+
+    @property
+    def table(self) -> Path:
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def quantile(self) -> Fraction | None:
+        """The per cent that one shot prunes; None for the mask of a round."""
+        return Fraction(self.name.removeprefix("q")) if self.name.startswith("q") else None
+
+    @property
+    def is_cut(self) -> bool:
+        return self.mask.exists() and self.table.exists()
+
+    def read(self) -> MaskRecord | None:
+        """What the mask prunes. Raises InputError if the record is damaged, or belongs to another folder."""
+        return records.read(self.table, MaskRecord) if self.table.exists() else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Replicate:
+    """The part of a run with one seed: its dense network, masks and tickets."""
+
+    folder: Path
+
+    @property
+    def dense(self) -> NetworkFiles:
+        return NetworkFiles(self.folder / "train")
+
+    def snapshot(self, step: int) -> Path:
+        return self.folder / "train" / "snapshots" / f"step-{step:06d}.h5"
+
+    def snapshot_steps(self) -> list[int]:
+        """The steps at which there is a snapshot, ascending."""
+        names = (_SNAPSHOT.fullmatch(path.name) for path in self.snapshot(0).parent.glob("step-*.h5"))
+        return sorted(int(name[1]) for name in names if name)
+
+    @property
+    def topology(self) -> Path:
+        """How the network's kernels are connected, from which a mask's effective density follows."""
+        return self.folder / "train" / "topology.json"
+
+    def mask_folder(self, family: str) -> Path:
+        return self.folder / family / "masks"
+
+    def thresholds(self, family: str) -> Path:
+        """All masks of one shot in a family, as a table for people."""
+        return self.folder / family / "thresholds.csv"
+
+    def mask(self, mask: Mask) -> MaskFiles:
+        return MaskFiles(self.mask_folder(mask.family), mask.name)
+
+    def network(self, ticket: Ticket) -> NetworkFiles:
+        return NetworkFiles(self.folder / ticket.family / ticket.name / ticket.variant)
+
+    def masks(self, family: str = "*") -> list[MaskFiles]:
+        """Every mask that was cut, of whatever grid, though it may have lost a file; family by family, from dense to sparse."""
+        ours = {MaskFiles(path.parent, path.stem) for path in self.folder.glob(f"{family}/masks/*") if self._is_mask(path)}
+        return sorted(ours, key=_in_order)
+
+    def networks(self) -> list[NetworkFiles]:
+        """Every network under a mask that was begun, of whatever grid; a copy that somebody keeps beside them is none."""
+        ours = [path for path in self.folder.glob("*/*/*") if _NETWORK.fullmatch(self.name_of(path))]
+        return [NetworkFiles(path) for path in sorted(ours) if path.is_dir()]
+
+    def tables(self) -> list[Path]:
+        """Every table that exists. Each stands for files that were written before it."""
+        tables = [self.dense.result, *(mask.table for mask in self.masks()), *(one.result for one in self.networks())]
+        return [table for table in tables if table.exists()]
+
+    def table_of(self, path: Path) -> Path:
+        """The table that stands for an output of this replicate: a mask, a snapshot, or what a training leaves."""
+        if self._is_mask(path):
+            return path.with_suffix(".json")
+        is_dense = path.is_relative_to(self.dense.folder)  # whose snapshots have a folder of their own
+        return (self.dense if is_dense else NetworkFiles(path.parent)).result
+
+    def read(self, table: Path) -> Record:
+        """What a table says. Raises InputError where it is damaged, or of another folder."""
+        return records.read(table, MaskRecord if self._is_mask(table) else Result)
+
+    def claimed(self) -> list[Path]:
+        """The folders that say what their outputs, finished or begun, are made with."""
+        families = [path for path in self.folder.glob("*/masks") if re.fullmatch(FAMILY_NAME, path.parent.name)]
+        folders = [self.dense.folder, *sorted(families), *(network.folder for network in self.networks())]
+        return [folder for folder in folders if (folder / identity.FILE).exists()]
+
+    def mask_of(self, result: Result) -> Path | None:
+        """The mask that a network was trained under: its own, or the shared one of its ticket; None for one without."""
+        own = (name for name in result.outputs if name.endswith("/mask.h5"))
+        shared = (name for name in result.made_from if _MASK.fullmatch(name))
+        name = next(chain(own, shared), None)
+        return self.folder / name if name else None
+
+    def name_of(self, path: Path) -> str:
+        """What tables call a file of this replicate: `train/snapshots/step-000034.h5`."""
+        return path.relative_to(self.folder).as_posix()
+
+    def _is_mask(self, path: Path) -> bool:
+        return _MASK.fullmatch(self.name_of(path)) is not None
+
+    def origins(self) -> dict[str, str]:
+        """What the dense network was made from, by content: `records` and `network`; empty before it is trained."""
+        result = self.dense.read_result()
+        return dict(result.made_from) if result else {}
+
+    def family_of(self, network: NetworkFiles) -> str:
+        return network.folder.relative_to(self.folder).parts[0]
+
+    def ticket_name(self, network: NetworkFiles) -> str:
+        """What users call a network: `oneshot/q90-step-000034`; for a control, its variant is added."""
+        family, name, variant = network.folder.relative_to(self.folder).parts
+        return f"{family}/{name}" + ("" if variant == TICKET else f" {variant}")
+
+
+def _in_order(mask: MaskFiles) -> tuple[Path, str, int, float]:
+    label, _, step = mask.name.partition("-step-")
+    return mask.folder, label[0], int(step or 0), grids.label_number(label)

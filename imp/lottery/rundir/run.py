@@ -1,0 +1,262 @@
+"""A run: its directory, its recipe, and the part of it that a command works on. Stages share only the directory."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from data_prep import files
+from data_prep.errors import InputError
+from data_prep.prepare import Settings, existing, settings_of
+from data_prep.records import MANIFEST, Manifest, read_manifest
+from lottery.experiment import grids, plan, reading
+from lottery.experiment.graph import Mask, Ticket
+from lottery.experiment.plan import Plan, Selection
+from lottery.experiment.recipe import Family, Recipe
+from lottery.machine import environment
+from lottery.rundir import identity, locks
+from lottery.rundir.names import ENVIRONMENT, RECIPE, MaskFiles, NetworkFiles, Replicate, replicate_numbers
+
+ADOPT_SECONDS = 30.0  # that a command waits for others which write the same run's recipe
+EVERYTHING = Selection()
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run directory and the recipe of its outputs. A command may work on the `chosen` replicates only."""
+
+    folder: Path
+    recipe: Recipe
+    chosen: tuple[int, ...] = ()
+
+    def numbers(self) -> Sequence[int]:
+        """The replicates that a command works on: those chosen, or as many as the recipe says. They count from 1."""
+        return self.chosen or range(1, self.recipe.replicates + 1)
+
+    def typed(self, stage: str) -> str:
+        """What a user types to run `stage` for the replicates that the command works on."""
+        return f"`imp {' '.join([stage, *(f'--replicate {number}' for number in self.chosen)])}`"
+
+    def known_numbers(self) -> list[int]:
+        """The recipe's replicates, and those that were added to them one by one."""
+        return sorted({*range(1, self.recipe.replicates + 1), *replicate_numbers(self.folder)})
+
+    def replicate(self, number: int) -> Replicate:
+        return Replicate(self.folder / f"replicate-{number}")
+
+    def replicates(self) -> list[Replicate]:
+        return [self.replicate(number) for number in self.numbers()]
+
+    def network(self, ticket: Ticket) -> NetworkFiles:
+        return self.replicate(ticket.replicate).network(ticket)
+
+    def network_in(self, folder: str) -> NetworkFiles:
+        """The network in the folder `folder` of the run directory."""
+        return NetworkFiles(self.folder / folder)
+
+    def mask(self, mask: Mask) -> MaskFiles:
+        return self.replicate(mask.replicate).mask(mask)
+
+    def check_trained(self) -> None:
+        """Raises InputError if the dense network of a replicate is not trained."""
+        for replicate in self.replicates():
+            result = replicate.dense.read_result()
+            if result and result.status == "diverged":
+                raise InputError(f"{replicate.dense.folder} diverged: {result.reason}, and remove that folder")
+            if not result or result.status != "done":
+                raise InputError(f"{replicate.dense.folder} holds no finished training: run {self.typed('train')} first")
+        if (self.records() / MANIFEST).exists():
+            self.check_origins({"records": self.manifest().digest})
+
+    def check_origins(self, origins: Mapping[str, str]) -> None:
+        """Raises InputError if anything in this run was made from other images (`records`), or of another `network`."""
+        for folder in self.claimed():
+            identity.check_origins(folder, origins)
+
+    def check_outputs(self) -> None:
+        """Raises InputError if an output, finished or begun, is not what the recipe would make."""
+        for folder in self.claimed():
+            identity.check_folder(folder, self.recipe)
+
+    def claimed(self) -> list[Path]:
+        """The folders that say what their outputs, finished or begun, are made with."""
+        return [folder for number in replicate_numbers(self.folder) for folder in self.replicate(number).claimed()]
+
+    def families(self, selection: Selection = EVERYTHING) -> dict[str, Family]:
+        """The families that a command works on. One shot prunes at the quantiles asked for; otherwise at all quantiles that
+        a replicate has masks of, or at the recipe's if there are none. Raises InputError as `Selection.of` does."""
+        families = selection.of(self.recipe)
+        if selection.quantiles is None:
+            cut = {name: self.cut_quantiles(name) for name, family in families.items() if family.quantiles}
+            grid = {name: ",".join(map(grids.quantile_name, quantiles)) for name, quantiles in cut.items() if quantiles}
+            families |= {name: families[name].model_copy(update={"quantiles": text}) for name, text in grid.items()}
+        return families
+
+    def cut_quantiles(self, family: str) -> list[Fraction]:
+        """The quantiles that a replicate has masks of, ascending; whoever wants others removes the masks."""
+        masks = [mask for replicate in self.replicates() for mask in replicate.masks(family)]
+        return sorted({mask.quantile for mask in masks if mask.quantile is not None})
+
+    def tickets(self, planned: Plan, selection: Selection = EVERYTHING) -> list[Ticket]:
+        """Every network to train under a mask, in order. Raises InputError as `Plan.tickets` and `families` do."""
+        return planned.tickets(self.numbers(), self.families(selection))
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report"
+
+    @property
+    def bench(self) -> Path:
+        """Measurements that were made with `--out` here are shown in the report."""
+        return self.folder / "bench"
+
+    @property
+    def sweep(self) -> Path:
+        """A search for hyperparameters: its trials and its outcome."""
+        return self.folder / "sweep"
+
+    @property
+    def slurm(self) -> Path:
+        """Batch scripts, and the logs of their jobs."""
+        return self.folder / "slurm"
+
+    def records(self) -> Path:
+        """The folder of the prepared set: `data.path`; or else, of those that hold one, the first of the default one under
+        `IMP_DATA` or in `data` of the current folder, the one that the run was trained on, and the one beside `runs`; or else
+        the default one."""
+        if self.recipe.data.path:
+            return Path(self.recipe.data.path)
+        usual = default_records(self.recipe.records())
+        known = Path(self._noted().get("records", usual))
+        beside = self.folder.resolve().parent.parent / usual
+        return next((place for place in (usual, known, beside) if (place / MANIFEST).exists()), usual)
+
+    def environment(self) -> dict[str, Any]:
+        """What the run was started on: versions, machine, revision; and where its `records` were last. Raises InputError if
+        that file is missing."""
+        if not (self.folder / ENVIRONMENT).exists() and (self.folder / RECIPE).exists():
+            raise InputError(f"{self.folder / ENVIRONMENT} is missing: {self.typed('train')} writes a new one")
+        return self._noted()
+
+    def _noted(self) -> dict[str, Any]:
+        path = self.folder / ENVIRONMENT
+        return files.read_json(path) if path.exists() else {}
+
+    def manifest(self) -> Manifest:
+        return existing(self.recipe.records(), self.records())
+
+    def known_training_images(self) -> int | None:
+        """The size of the training split, or None while the records are not there."""
+        return self.manifest().count("train") if (self.records() / MANIFEST).exists() else None
+
+    def plan(self) -> Plan:
+        """Steps and networks, as the dense training carried them out, or else as the records give them. Raises InputError when
+        these are not there or do not suit the recipe."""
+        return self.trained_plan() or plan.make(self.recipe, self.manifest().count("train"))
+
+    def trained_plan(self) -> Plan | None:
+        """The plan that the dense training carried out; None before there is one."""
+        for number in self.known_numbers():
+            dense = self.replicate(number).dense.read_result()
+            if dense and dense.status == "done":
+                return plan.of(self.recipe, dense.steps_per_epoch)
+        return None
+
+    def adopt(self) -> None:
+        """Make this recipe the run's, and this run the one that commands use by default.
+
+        A stage calls it once its input is found good, before its first output. `runs/latest` points to runs in `runs` of the
+        current folder; a run elsewhere is named with --run or IMP_RUN.
+        """
+        own, content, known = self.folder / RECIPE, reading.sealed(self.recipe), self._noted()
+        described = known or environment.describe()
+        if (self.records() / MANIFEST).exists():
+            described = {**described, "records": str(self.records().resolve())}
+        if described != known or not own.exists() or own.read_bytes() != content.encode():
+            with locks.writing(self.folder, ADOPT_SECONDS):
+                files.write_json(self.folder / ENVIRONMENT, described)
+                files.write_text(own, content)
+        actual = self.folder.resolve()
+        if actual.parent == Path("runs").resolve():
+            _link(Path("runs") / "latest", actual.name)
+
+
+def default_records(settings: Settings) -> Path:
+    """Where `imp prepare` puts a set by default."""
+    return settings.folder(Path(os.environ.get("IMP_DATA") or "data"))
+
+
+def open_run(
+    folder: Path | str | None = None,
+    recipe_file: Path | None = None,
+    overrides: Sequence[str] = (),
+    must_exist: bool = False,
+    records: Path | None = None,
+) -> Run:
+    """The run in `folder` (or of the recipe, where that is a .toml file), else in `$IMP_RUN`, else `runs/NAME` of a named
+    recipe, else `runs/latest`, else `runs/digits`.
+
+    Its recipe is `recipe_file`, or the run's own, or the default one, with `overrides` on top. With `records`, the folder of a
+    prepared set, its data are those, and without a recipe the run is called like them. Nothing is written.
+    Raises InputError when the recipe is malformed, when outputs there were made with another one or copied from another folder,
+    or when `must_exist` and there is no run.
+    """
+    if folder is not None and str(folder).endswith(".toml"):
+        recipe_file, folder = Path(folder), None
+    folder = Path(folder) if folder is not None else None
+    setter = "--records" if records and not overrides else "--set"
+    if records is not None:
+        overrides = [*_data_of(records), *overrides]
+        if recipe_file is None:
+            overrides = [f"name={_run_name(records)}", *overrides]
+            if folder is None and not os.environ.get("IMP_RUN"):
+                folder = Path("runs") / reading.resolve({}, overrides).name
+    named = reading.resolve(reading.load(recipe_file), overrides, str(recipe_file), setter) if recipe_file else None
+    folder = folder or _default_folder(named, overrides)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a run directory: name another with --run")
+    own = folder / RECIPE
+    if must_exist and not own.exists():
+        raise InputError(f"there is no run in {folder}: start one with `imp run` or `imp train`, or name it with --run")
+    if own.exists():
+        reading.check_format(own)
+    if named is None:
+        named = reading.resolve(reading.load_sealed(own) if own.exists() else {}, overrides, str(own), setter)
+    run = Run(folder, named)
+    plan.check_points(run.recipe)
+    run.check_outputs()
+    for number in run.known_numbers():
+        run.replicate(number).dense.read_result()  # refuses a copy of another replicate, whose seed it would have
+    return run
+
+
+def _default_folder(named: Recipe | None, overrides: Sequence[str]) -> Path:
+    if os.environ.get("IMP_RUN"):
+        return Path(os.environ["IMP_RUN"])
+    latest = Path("runs") / "latest"
+    if named is None and latest.is_symlink():
+        return Path("runs") / os.readlink(latest)
+    return Path("runs") / (named or reading.resolve({}, overrides)).name
+
+
+def _data_of(records: Path) -> list[str]:
+    """The recipe values that say: these records."""
+    settings = dataclasses.asdict(settings_of(read_manifest(records)))
+    return [f"data.path={records.resolve()}", *(f"data.{key}={value}" for key, value in settings.items())]
+
+
+def _run_name(records: Path) -> str:
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", records.resolve().name).lstrip("-._")
+    return "records" if name in ("", "latest") else name
+
+
+def _link(link: Path, target: str) -> None:
+    """Point `link` to `target`. A file or folder of the user in its place is left alone."""
+    if os.readlink(link) == target if link.is_symlink() else link.exists():
+        return
+    temporary = link.parent / f".{link.name}.{os.getpid()}.tmp"
+    temporary.symlink_to(target)
+    os.replace(temporary, link)

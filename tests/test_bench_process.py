@@ -1,0 +1,96 @@
+"""Measuring in a process of its own: what comes back, and what is said when nothing does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from data_prep.errors import Failed, InputError
+from lottery.bench.process import Process, TooLarge
+
+
+def add(one, other):
+    """What a process of its own computes, and in which."""
+    return {"sum": one + other, "process": os.getpid()}
+
+
+def refuse(reason):
+    raise ValueError(f"{reason}\nand more")
+
+
+def exhaust():
+    raise MemoryError("no room for 3 GB")
+
+
+def mistrust(name):
+    raise InputError(f"there is no {name}: name another")
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave():
+    os._exit(3)
+
+
+def stay(noted):
+    """Note which process this is, and go on."""
+    with open(f"{noted}.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.replace(f"{noted}.new", noted)
+    time.sleep(600)
+
+
+def test_a_process_answers_until_it_ends_and_then_another_does():
+    with Process() as process:
+        first = process.call(add, one=1, other=2)["process"]
+        with pytest.raises(Failed, match=r"^ValueError: no room$"):
+            process.call(refuse, reason="no room")
+        with pytest.raises(TooLarge, match=r"^MemoryError: no room for 3 GB$"):
+            process.call(exhaust)
+        with pytest.raises(InputError, match=r"^there is no spoon: name another$"):
+            process.call(mistrust, name="spoon")
+        assert process.call(add, one=1, other=3) == {"sum": 4, "process": first}
+        with pytest.raises(TooLarge, match="ended by SIGKILL; is there memory enough"):
+            process.call(die)
+        last = process.call(add, one=1, other=4)["process"]
+        with pytest.raises(Failed, match="ended with code 3"):
+            process.call(leave)
+
+    assert len({first, last, os.getpid()}) == 3
+    for ended in (first, last):
+        with pytest.raises(ProcessLookupError):
+            os.kill(ended, 0)
+
+
+def lives(pid):
+    """Whether the process goes on; one that has ended may wait for whoever started it to take notice."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_process_ends_with_the_one_that_asked_even_where_that_is_killed(tmp_path):
+    noted = tmp_path / "pid"
+    source = "from lottery.bench.process import Process; import test_bench_process as here; "
+    source += f"Process().call(here.stay, noted={str(noted)!r})"
+    here = os.path.dirname(__file__)
+    asking = subprocess.Popen([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not noted.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    measuring = int(noted.read_text())
+    assert lives(measuring)
+
+    asking.kill()
+    asking.wait()
+
+    while lives(measuring) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not lives(measuring)

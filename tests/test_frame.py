@@ -1,0 +1,343 @@
+"""Results of hand-made runs: a row for each network."""
+
+import pytest
+from handmade import all_replicates, amend, dense, in_round, in_rounds, planned, ticket, write_mask
+from helpers import kept
+
+from lottery.experiment.graph import DENSE
+from lottery.results import frame
+from lottery.rundir.run import Run
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Three replicates whose dense networks reach 90, 91 and 92 %; its grid is the quantile 60 at 1ep."""
+    made = Run(tmp_path / "run", planned())
+    dense(made, 0.90, 0.91, 0.92)
+    return made
+
+
+def rows_of(run, tickets=None):
+    return frame.dicts(frame.rows(run, tickets))
+
+
+def done(run):
+    return [row for row in rows_of(run) if row["status"] == "done"]
+
+
+def places(rows):
+    return [(row["variant"], row["replicate"], row["mask"], row["rewind_step"]) for row in rows]
+
+
+def test_before_a_dense_network_is_trained_only_the_dense_ones_are_known_to_be_missing(tmp_path):
+    found = rows_of(Run(tmp_path, planned()))
+
+    assert places(found) == [("dense", number, "", 0) for number in (1, 2, 3)]
+    assert [row["status"] for row in found] == ["missing"] * 3
+    assert [row["validation_accuracy"] for row in found] == [None] * 3
+
+
+def test_every_network_of_the_grids_without_a_result_has_a_row(tmp_path):
+    run = Run(tmp_path, planned("60,90", "0,1ep", replicates=2, controls=["reinit", "shuffle"]))
+    dense(run, 0.90)
+    ticket(run, 1, "60", 0.9)
+
+    missing = [row for row in rows_of(run) if row["status"] == "missing"]
+
+    under_masks = [
+        ("ticket", "q60", 0),
+        ("ticket", "q60", 45),
+        ("ticket", "q90", 0),
+        ("reinit", "q90", 0),
+        ("shuffle", "q90", 0),
+        ("ticket", "q90", 45),
+        ("shuffle", "q90", 45),
+    ]
+    expected = [(variant, number, mask, step) for number in (1, 2) for variant, mask, step in under_masks]
+    assert sorted(places(missing), key=str) == sorted([("dense", 2, "", 0), *expected[:1], *expected[2:]], key=str)
+    assert places(done(run)) == [("dense", 1, "", 0), ("ticket", 1, "q60", 45)]
+
+
+def test_the_row_of_a_missing_network_has_its_place_and_no_figures(run):
+    row = rows_of(run)[-1]
+
+    known = {
+        "replicate": 3,
+        "variant": "ticket",
+        "mask": "q60",
+        "round": 1,
+        "rewind": "1ep",
+        "rewind_step": 45,
+        "status": "missing",
+    }
+    known |= {"family": "oneshot", "method": "weights", "against": "dense"}
+    known |= {"folder": "replicate-3/oneshot/q60-step-000045/ticket"}
+    assert row == dict.fromkeys(tuple(frame.ROWS)) | known
+    assert tuple(row) == tuple(frame.ROWS)
+
+
+def test_masks_beyond_the_recipe_are_missed_in_every_replicate(run):
+    write_mask(run.replicate(2), "oneshot", "q97.5", {"a": kept(1000, *range(25))})
+
+    assert places(rows_of(run))[3:] == [("ticket", number, "q97.5", 45) for number in (1, 2, 3)]
+
+
+def test_a_network_that_is_no_longer_in_the_grids_keeps_its_row(run):
+    ticket(run, 2, "99", 0.9, step=0)
+
+    assert places(done(run))[3:] == [("ticket", 2, "q99", 0)]
+
+
+def test_the_row_of_a_ticket(run):
+    ticket(run, 2, "90", 0.905, exact_zeros=1234, replicas=4)
+
+    row = done(run)[-1]
+
+    assert row == {
+        "replicate": 2,
+        "variant": "ticket",
+        "family": "oneshot",
+        "method": "weights",
+        "mask": "q90",
+        "round": 1,
+        "density": pytest.approx(0.1),
+        "density_trainable": pytest.approx(0.11),
+        "density_total": pytest.approx(0.12),
+        "density_effective": None,
+        "exact_zeros": 1234,
+        "collapse": None,
+        "rewind": "1ep",
+        "rewind_step": 45,
+        "status": "done",
+        "reason": None,
+        "validation_accuracy": 0.905,
+        "against": "dense",
+        "difference": pytest.approx(-0.005),
+        "validation_loss": 0.5,
+        "test_accuracy": pytest.approx(0.895),
+        "test_loss": 0.6,
+        "least_validation_loss_step": 450,
+        "test_accuracy_there": pytest.approx(0.895),
+        "epochs": 19.0,
+        "seconds": 12.0,
+        "devices": 4,
+        "made_by": "imp 0.1.0, tensorflow 2.21.0, keras 3.15.1 on CPU",
+        "folder": "replicate-2/oneshot/q90-step-000045/ticket",
+    }
+    assert tuple(row) == tuple(frame.ROWS)
+
+
+def test_the_row_of_a_dense_network_has_every_weight_and_no_difference(run):
+    row = rows_of(run)[0]
+
+    assert (row["variant"], row["density"], row["density_total"], row["mask"]) == ("dense", 1.0, 1.0, "")
+    assert row["density_effective"] is None  # without its topology
+    assert (row["against"], row["difference"], row["rewind"]) == (None, None, "0")
+
+
+def test_dense_networks_come_first_then_replicate_quantile_and_step(run):
+    ticket(run, 2, "80", 0.9, step=45)
+    ticket(run, 1, "90", 0.9, step=0)
+    ticket(run, 1, "90", 0.9, step=45)
+    ticket(run, 1, "9", 0.9, step=45)
+
+    assert places(rows_of(run)) == [
+        ("dense", 1, "", 0),
+        ("dense", 2, "", 0),
+        ("dense", 3, "", 0),
+        ("ticket", 1, "q9", 45),
+        ("ticket", 1, "q60", 45),
+        ("ticket", 1, "q90", 0),
+        ("ticket", 1, "q90", 45),
+        ("ticket", 2, "q60", 45),
+        ("ticket", 2, "q80", 45),
+        ("ticket", 3, "q60", 45),
+    ]
+
+
+def test_a_rewind_point_goes_by_the_name_that_the_recipe_gives_it(run):
+    for step in (0, 10, 45, 90, 77):
+        ticket(run, 1, "90", 0.9, step=step)
+
+    names = {row["rewind_step"]: row["rewind"] for row in rows_of(run) if row["variant"] == "ticket"}
+
+    assert names == {0: "0", 10: "10it", 45: "1ep", 90: "2ep", 77: "77it"}
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_network_that_did_not_finish_has_a_row_without_figures(run, status):
+    ticket(run, 3, "90", status=status)
+
+    row = rows_of(run)[-1]
+
+    assert (row["status"], row["mask"], row["rewind"]) == (status, "q90", "1ep")
+    assert (row["validation_accuracy"], row["difference"], row["density"], row["test_accuracy"]) == (None, None, None, None)
+
+
+def test_without_its_dense_network_a_ticket_has_no_difference(run):
+    ticket(run, 3, "90", 0.9)
+    run.replicate(3).dense.result.unlink()
+
+    row = rows_of(run)[-1]
+
+    assert (row["replicate"], row["status"], row["validation_accuracy"], row["difference"]) == (3, "done", 0.9, None)
+    assert [row["status"] for row in rows_of(run)[:3]] == ["done", "done", "missing"]
+
+
+def test_the_plan_of_a_run_is_read_off_its_dense_network(run, tmp_path):
+    assert run.trained_plan().steps_per_epoch == 45
+    assert Run(tmp_path / "other", run.recipe).trained_plan() is None
+
+
+CHAINS = {"rewind": "1ep", "rounds": 2, "methods": ["weights", "lr"]}
+
+
+@pytest.fixture
+def pruned(tmp_path):
+    """Three replicates whose dense networks reach 90, 91 and 92 %; two rounds of `weights` and of `lr` from 1ep, and no
+    one-shot tickets."""
+    made = Run(tmp_path / "pruned", planned("", rounds=CHAINS))
+    dense(made, 0.90, 0.91, 0.92)
+    return made
+
+
+def test_every_network_of_every_family_is_missed_families_as_the_recipe_has_them(tmp_path):
+    run = Run(tmp_path, planned(replicates=1, rounds=CHAINS))
+    dense(run, 0.9)
+
+    found = [(row["variant"], row["family"], row["mask"]) for row in rows_of(run)[1:]]
+    rounds = Run(tmp_path, planned("", replicates=1, rounds=CHAINS))
+
+    assert found == [
+        ("ticket", "oneshot", "q60"),
+        ("ticket", "weights", "round-01"),
+        ("ticket", "weights", "round-02"),
+        ("ticket", "lr", "round-01"),
+        ("extended", "lr", "round-01"),
+        ("ticket", "lr", "round-02"),
+        ("extended", "lr", "round-02"),
+    ]
+    assert [row["family"] for row in rows_of(rounds)[1:]] == ["weights"] * 2 + ["lr"] * 4
+
+
+def test_what_lies_there_of_a_family_that_the_recipe_no_longer_has_is_left_out(tmp_path):
+    run = Run(tmp_path, planned("60", rounds=CHAINS))
+    dense(run, 0.90, 0.91, 0.92)
+    in_rounds(run, "lr", 1, 0.01)
+
+    assert {row["family"] for row in rows_of(Run(tmp_path, planned("60")))} == {"", "oneshot"}
+
+
+def test_the_row_of_a_network_in_a_round(pruned):
+    in_round(pruned, 2, "weights", 2, 0.90, collapsed=["fc1/kernel"])
+
+    row = next(row for row in done(pruned) if row["family"] == "weights")
+
+    known = {"replicate": 2, "variant": "ticket", "method": "weights", "mask": "round-02", "round": 2, "rewind": "1ep"}
+    assert row | known == row
+    assert (row["density"], row["density_effective"]) == (0.25, pytest.approx(0.225))
+    assert row["collapse"] == "hardly anything is left of fc1/kernel (layer collapse)"
+    assert (row["against"], row["difference"]) == ("dense", pytest.approx(-0.01))
+    assert row["rewind_step"] == 45
+
+
+def test_a_control_from_scratch_stands_in_the_chain_of_its_ticket(pruned):
+    in_round(pruned, 1, "weights", 1, 0.88, variant="reinit")
+
+    row = next(row for row in done(pruned) if row["variant"] == "reinit")
+
+    assert (row["family"], row["round"], row["rewind"], row["rewind_step"], row["epochs"]) == ("weights", 1, "1ep", 45, 20.0)
+
+
+def test_what_trains_on_is_held_against_the_dense_network_trained_as_long_and_no_other(pruned):
+    in_rounds(pruned, "lr", 1, 0.005)
+    in_rounds(pruned, "lr", 2, 0.005)
+    in_rounds(pruned, "lr", 2, 0.015, "extended")
+    in_rounds(pruned, "weights", 2, 0.005)
+
+    held = {
+        (row["variant"], row["family"], row["round"]): (row["against"], row["difference"] and round(row["difference"], 6))
+        for row in done(pruned)
+        if row["variant"] != "dense"
+    }
+
+    assert held == {
+        ("ticket", "lr", 1): ("extended", None),
+        ("ticket", "lr", 2): ("extended", -0.01),
+        ("extended", "lr", 2): ("dense", 0.015),
+        ("ticket", "weights", 2): ("dense", 0.005),
+    }
+
+
+def test_without_a_network_trained_as_long_that_is_done_a_ticket_has_no_difference(pruned):
+    in_rounds(pruned, "lr", 1, 0.005)
+    in_round(pruned, 1, "lr", 1, variant="extended", status="diverged")
+
+    found = [(row["against"], row["difference"]) for row in done(pruned) if row["family"] == "lr"]
+
+    assert found == [("extended", None)] * 3
+
+
+def test_in_one_shot_a_fresh_control_is_held_against_what_the_ticket_of_the_earliest_rewind_point_is(tmp_path):
+    made = Run(tmp_path, planned("", tuned={"quantiles": "90", "method": "lr", "rewind": "10it,1ep", "controls_at": "90"}))
+    dense(made, 0.90, 0.91, 0.92)
+    for step, above in ((10, 0.01), (45, 0.02)):
+        all_replicates(made, "90", 0.03, step=step, family="tuned")
+        all_replicates(made, "90", above, step=step, variant="extended", family="tuned")
+    all_replicates(made, "90", -0.05, step=0, variant="reinit", family="tuned")
+
+    held = {(row["variant"], row["rewind_step"]): round(row["difference"] or 0, 6) for row in done(made)}
+
+    assert held == {
+        ("dense", 0): 0,
+        ("ticket", 10): 0.02,
+        ("ticket", 45): 0.01,
+        ("extended", 10): 0.01,
+        ("extended", 45): 0.02,
+        ("reinit", 0): -0.06,
+    }
+
+
+def test_only_the_tickets_asked_for_are_missed(pruned):
+    planned_ = pruned.trained_plan()
+    (ticket,) = (one for one in pruned.tickets(planned_) if str(one) == "replicate-2 weights round-02-step-000045 ticket")
+    (control,) = planned_.controls_of(ticket, pruned.recipe.families["weights"].model_copy(update={"controls": ["reinit"]}))
+
+    (row,) = (row for row in rows_of(pruned, [control]) if row["variant"] != DENSE)
+
+    known = {"replicate": 2, "family": "weights", "round": 2, "status": "missing", "against": "dense", "difference": None}
+    assert row | known == row
+
+
+def test_a_ticket_of_another_dense_network_than_the_one_that_is_there_is_stale_and_has_no_figures(run):
+    ticket(run, 2, "60", 0.9)
+    ticket(run, 3, "60", 0.9)
+    amend(run.replicate(2).dense.result, made_from={"records": "1" * 64})
+
+    stale = [row for row in rows_of(run) if row["status"] == "stale"]
+
+    assert places(stale) == [("ticket", 2, "q60", 45)]
+    assert "was made on other images than the dense network of replicate-2" in stale[0]["reason"]
+    assert (stale[0]["density"], stale[0]["seconds"]) == (pytest.approx(0.4), 12.0)
+    assert (stale[0]["validation_accuracy"], stale[0]["difference"], stale[0]["test_accuracy_there"]) == (None, None, None)
+
+
+def test_what_is_not_known_is_empty_in_a_table(run):
+    ticket(run, 1, "60", 0.9)
+
+    lines = frame.rows(run).to_csv(index=False).splitlines()
+
+    assert len(lines) == 1 + 3 + 3
+    assert (
+        lines[-1]
+        == "3,ticket,oneshot,weights,q60,1,,,,,,,1ep,45,missing,,,dense,,,,,,,,,,,replicate-3/oneshot/q60-step-000045/ticket"
+    )
+
+
+def test_a_replicate_that_was_added_and_is_not_trained_yet_is_missing_as_a_dense_network_alone(run):
+    run.replicate(5).folder.mkdir()
+
+    missing = [row for row in rows_of(run) if row["replicate"] == 5]
+
+    assert places(missing) == [("dense", 5, "", 0)]
+    assert missing[0]["status"] == "missing"

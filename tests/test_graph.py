@@ -1,0 +1,198 @@
+"""The graph of masks and tickets: what each family asks for, what each network is made from, and what waits for what."""
+
+from fractions import Fraction
+
+import pytest
+
+from lottery.experiment import controls, graph
+from lottery.experiment.graph import Mask, Snapshot, Steps, Ticket
+from lottery.experiment.recipe import Family
+from lottery.fanout.tasks import Part
+
+END = 900
+CONTROLS = ["reinit", "shuffle", "random"]
+GOING_ON = ["lr", "finetune"]
+SHOT = {"quantiles": "80,97.5", "controls": []}
+ROUNDS = {"rounds": 3, "controls": []}
+
+
+def tickets(rewind=(0, 45), replicate=1, name="own", scored=END, **family):
+    return graph.tickets(replicate, name, Family(**family), Steps(scored, rewind, END))
+
+
+def places(found):
+    return [(one.mask.label, one.variant, one.rewind) for one in found]
+
+
+def the(found, label, variant, rewind=45):
+    [ticket] = [one for one in found if places([one]) == [(label, variant, rewind)]]
+    return ticket
+
+
+def test_networks_and_masks_are_named_readably():
+    shot, chained = tickets(**SHOT)[-1], tickets(**ROUNDS)[-1]
+
+    assert (str(shot), shot.mask.name) == ("replicate-1 own q97.5-step-000045 ticket", "q97.5")
+    assert (str(chained), chained.mask.name) == ("replicate-1 own round-03-step-000045 ticket", "round-03-step-000045")
+    assert str(shot.mask) == "replicate-1 own q97.5"
+    assert str(Ticket(chained.mask, 1_000_000, "reinit", 0, None)) == "replicate-1 own round-03-step-1000000 reinit"
+
+
+def test_one_shot_has_a_ticket_for_every_quantile_and_step_the_longest_training_first():
+    found = tickets((90, 0, 45), **SHOT)
+
+    assert places(found) == [(label, "ticket", step) for step in (0, 45, 90) for label in ("q80", "q97.5")]
+    assert [one.first_step for one in found] == [one.rewind for one in found]
+
+
+def test_masks_of_one_shot_are_scored_on_one_snapshot_and_shared_by_all_rewind_points():
+    masks = graph.masks_of(tickets(scored=10, **SHOT))
+
+    assert [(mask.label, mask.rate, mask.round, mask.rewind) for mask in masks] == [
+        ("q80", 80, 1, None),
+        ("q97.5", Fraction("97.5"), 1, None),
+    ]
+    assert all((mask.scored_on, mask.within) == (Snapshot(1, 10), None) for mask in masks)
+
+
+def test_the_mask_of_a_round_is_scored_on_the_ticket_before_within_its_mask():
+    found = tickets((45,), **ROUNDS)
+    first, second, third = graph.masks_of(found)
+
+    assert (first.scored_on, first.within) == (Snapshot(1, END), None)
+    assert (second.scored_on, second.within) == (the(found, "round-01", "ticket"), first)
+    assert (third.scored_on, third.within) == (the(found, "round-02", "ticket"), second)
+    assert [(mask.round, mask.rate, mask.rewind) for mask in (first, second, third)] == [(n, 20, 45) for n in (1, 2, 3)]
+
+
+def test_every_chain_of_rounds_has_masks_of_its_own():
+    assert len(graph.masks_of(tickets(**ROUNDS))) == 2 * 3
+    assert len({mask.name for mask in graph.masks_of(tickets((0, 45, 1_000_000), **ROUNDS))}) == 9
+
+
+@pytest.mark.parametrize("grid", [SHOT, ROUNDS], ids=["one shot", "rounds"])
+def test_a_ticket_that_is_rewound_starts_from_the_snapshot_of_its_point(grid):
+    assert {(one.rewind, one.start) for one in tickets(**grid)} == {(0, Snapshot(1, 0)), (45, Snapshot(1, 45))}
+
+
+@pytest.mark.parametrize("method", GOING_ON)
+def test_a_ticket_that_is_not_rewound_starts_where_the_round_before_ended(method):
+    found = tickets((45,), method=method, **ROUNDS)
+    first, second = the(found, "round-01", "ticket"), the(found, "round-02", "ticket")
+
+    assert (first.start, first.first_step) == (Snapshot(1, END), 45)
+    assert (second.start, second.first_step) == (first, 45)
+    assert the(tickets((45,), method=method, **SHOT), "q80", "ticket").start == Snapshot(1, END)
+
+
+@pytest.mark.parametrize(("method", "start"), [("weights", 45), ("lr", END), ("finetune", END)])
+@pytest.mark.parametrize("grid", [{**SHOT, "controls_at": "80"}, {**ROUNDS, "controls_at": "2"}], ids=["one shot", "rounds"])
+def test_controls_start_as_each_says(grid, method, start):
+    found = tickets(method=method, **{**grid, "controls": CONTROLS})
+    label = "q80" if "quantiles" in grid else "round-02"
+
+    shuffle = the(found, label, "shuffle")
+    assert (shuffle.start, shuffle.first_step) == (Snapshot(1, start), 45)
+    for variant in ("reinit", "random"):
+        fresh = [one for one in found if one.variant == variant]
+        assert {(one.mask.label, one.start, one.first_step) for one in fresh} == {(label, None, 0)}
+        # In one shot one serves all rewind points of a mask; chains have each a mask of their own.
+        assert [one.rewind for one in fresh] == ([0] if "quantiles" in grid else [0, 45])
+
+
+@pytest.mark.parametrize("grid", [SHOT, ROUNDS], ids=["one shot", "rounds"])
+@pytest.mark.parametrize("asked", [[], ["reinit"]])
+@pytest.mark.parametrize("method", ["weights", *GOING_ON])
+def test_extended_training_accompanies_each_ticket_that_goes_on_unasked(grid, method, asked):
+    found = tickets(method=method, **{**grid, "controls": asked, "controls_at": ""})
+    extended = [one for one in found if one.variant == "extended"]
+
+    labels = Family(**grid).labels if method in GOING_ON else []
+    assert sorted(places(extended)) == sorted((label, "extended", step) for step in (0, 45) for label in labels)
+    assert not any(one.is_masked for one in extended)
+
+
+def test_extended_training_goes_on_from_itself():
+    found = tickets((45,), method="lr", **ROUNDS)
+    first, second = the(found, "round-01", "extended"), the(found, "round-02", "extended")
+
+    assert (first.start, first.needs) == (Snapshot(1, END), [])
+    assert (second.start, second.needs) == (first, [first])
+
+
+def test_controls_accompany_their_masks_alone():
+    assert {
+        one.mask.label for one in tickets(**{**SHOT, "controls": CONTROLS, "controls_at": "97.5,99"}) if one.variant in CONTROLS
+    } == {"q97.5"}
+    for labels in ("", "7"):
+        found = tickets(**{**ROUNDS, "controls": CONTROLS, "controls_at": labels})
+        assert {one.variant for one in found} == {"ticket"}
+
+
+def test_a_network_waits_for_its_start_and_for_what_its_mask_is_scored_on_and_for_nothing_else():
+    rounds = tickets((45,), method="lr", **{**ROUNDS, "controls": CONTROLS, "controls_at": "1,3"})
+    before = the(rounds, "round-02", "ticket")
+
+    assert the(rounds, "round-03", "ticket").needs == [before, before]
+    assert [the(rounds, "round-03", variant).needs for variant in CONTROLS] == [[before]] * 3
+    assert [one.needs for one in rounds if one.mask.round == 1] == [[]] * 5
+    assert not any(one.needs for one in tickets(**{**SHOT, "controls": CONTROLS, "controls_at": "80"}))
+
+
+def test_rounds_come_in_their_order_each_ticket_before_what_accompanies_it_and_no_network_twice():
+    found = tickets(method="lr", **{**ROUNDS, "controls": CONTROLS, "controls_at": "1,2,3"})
+
+    assert len(set(found)) == len(found) == 2 * 3 * 5
+    assert [one.mask.round for one in found] == sorted(one.mask.round for one in found)
+    for round in (1, 2, 3):
+        variants = [one.variant for one in found if one.mask.round == round]
+        assert variants[:2] == ["ticket"] * 2
+        assert "ticket" not in variants[2:]
+    for place, one in enumerate(found):
+        assert all(found.index(needed) < place for needed in one.needs)
+
+
+def test_what_is_asked_for_twice_is_one_network():
+    found = tickets(**{**SHOT, "controls": ["reinit", "reinit"], "controls_at": "80"})
+
+    assert len(set(found)) == len(found) == 4 + 1
+
+
+def test_networks_are_the_same_whatever_else_is_known_of_them():
+    with_steps, others = tickets(**ROUNDS)[-1], tickets(**{**ROUNDS, "rate": 50.0, "method": "lr"})
+
+    assert with_steps in others
+    assert Mask(1, "own", "q80", None, 1, Fraction(80), Snapshot(1, END), None) in graph.masks_of(tickets(**SHOT))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
+def test_the_parts_of_a_grid_are_all_of_it_and_share_nothing_and_divide_no_chain(count):
+    shots = tickets(**{**SHOT, "controls": CONTROLS, "controls_at": "80"})
+    chained = tickets(name="chained", method="lr", **ROUNDS)
+    found = [*shots, *chained]
+
+    parts = [Part(index, count).of(found, lambda one: one.chain) for index in range(1, count + 1)]
+
+    assert sorted(str(one) for part in parts for one in part) == sorted(map(str, found))
+    chains = [{one.rewind for one in part if one.family == "chained"} for part in parts]
+    assert sorted(rewind for part in chains for rewind in part) == [0, 45]
+    assert (
+        max(len({one.chain for one in part}) for part in parts) - min(len({one.chain for one in part}) for part in parts) <= 1
+    )
+
+
+def test_side_by_side_are_all_of_one_shot_and_of_each_chain_one_of_each_variant():
+    assert graph.side_by_side([]) == 0
+    assert graph.side_by_side(tickets(**SHOT)) == 4
+    assert graph.side_by_side(tickets(**{**ROUNDS, "rounds": 18})) == 2
+    assert graph.side_by_side(tickets(method="lr", **{**ROUNDS, "controls": ["reinit"], "controls_at": "1,3"})) == 2 * 3
+
+
+def test_a_control_of_ones_own_is_a_network_like_the_others(tmp_path, monkeypatch):
+    (tmp_path / "mycontrols.py").write_text("def negative(given):\n    return given.mask, given.start()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    found = tickets((45,), **{**SHOT, "controls": ["mycontrols:negative"], "controls_at": "80"})
+
+    assert the(found, "q80", "negative").start == Snapshot(1, 45)
+    assert controls.of("mycontrols:negative").name == "negative"

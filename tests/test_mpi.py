@@ -1,0 +1,203 @@
+"""The ranks over MPI: joining them, losing one, and not waiting for one that will never come. No MPI is needed."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+import pytest
+from helpers import LAUNCHER
+
+from data_prep.errors import InputError
+from lottery.fanout import mpi
+from lottery.fanout.coordinator import Lost
+from lottery.fanout.executors import IN_PROCESS
+from lottery.fanout.tasks import Workload
+from lottery.preemption import Preempted
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in LAUNCHER:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(mpi, "LOOK_SECONDS", 0.005)
+
+
+class Library:
+    """The C functions."""
+
+    def __init__(self):
+        self.said = []
+        self.begins, self.ends = threading.Event(), threading.Event()
+        self.begins.set()
+        self.ends.set()
+
+    def MPI_Init_thread(self, *_):  # noqa: N802
+        self.said.append("begin")
+        self.begins.wait()
+
+    def MPI_Finalize(self):  # noqa: N802
+        self.said.append("end")
+        self.ends.wait()
+
+
+@pytest.fixture
+def mpi4py(monkeypatch):
+    """A function that makes an mpi4py whose world has so many ranks; its MPI, with its
+    `library`, whose functions return once `begins` and `ends` are set."""
+
+    def make(size):
+        found = types.SimpleNamespace(
+            COMM_WORLD=types.SimpleNamespace(rank=0, size=size, Set_errhandler=lambda handler: None),
+            THREAD_MULTIPLE=3,
+            ERRORS_RETURN="errors return",
+            __file__="MPI.so",
+            library=Library(),
+        )
+        monkeypatch.setattr(mpi.ctypes, "CDLL", lambda path: found.library)
+        monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=found, rc=lambda **_: None))
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+        return found
+
+    return make
+
+
+def test_without_a_launcher_there_are_no_ranks():
+    assert mpi.join() is None
+
+
+@pytest.mark.parametrize("said", ["4", None])
+def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say(monkeypatch, mpi4py, said):
+    made = mpi4py(4)
+    if said:
+        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
+
+    with mpi.join() as found:
+        assert found.world is made.COMM_WORLD
+        assert made.library.said == ["begin"]
+    assert made.library.said == ["begin", "end"]
+
+
+def test_a_rank_that_is_alone_needs_no_mpi(monkeypatch, mpi4py):
+    made = mpi4py(1)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+
+    assert mpi.join() is None
+    assert made.library.said == []
+
+
+def test_where_a_rank_is_lost_before_all_have_begun_nobody_waits_for_it(monkeypatch, mpi4py):
+    mpi4py(4).library.begins.clear()
+    monkeypatch.setattr(mpi, "_neighbour_is_lost", lambda: True)
+
+    with pytest.raises(Preempted, match="another rank was lost before all had begun"):
+        mpi.join()
+
+
+def test_nobody_waits_for_ever_for_ranks_that_do_not_begin(monkeypatch, mpi4py):
+    mpi4py(4).library.begins.clear()
+    monkeypatch.setattr(mpi, "START_SECONDS", 0.05)
+
+    with pytest.raises(Preempted, match="not all ranks have begun within 0 s"):
+        mpi.join()
+
+
+def test_nobody_waits_for_ever_for_ranks_that_do_not_end(monkeypatch, mpi4py):
+    mpi4py(4).library.ends.clear()
+    monkeypatch.setattr(mpi, "LEAVE_SECONDS", 0.05)
+
+    with mpi.join():
+        pass
+
+
+@pytest.mark.parametrize(("said", "seen"), [("4", 1), ("2", 4), ("3", 2)])
+def test_a_world_of_another_size_than_the_launchers_is_refused_before_anything_is_done(monkeypatch, mpi4py, said, seen):
+    def refuse(*_):
+        raise AssertionError("started")
+
+    mpi4py(seen)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
+
+    with pytest.raises(InputError, match=f"started {said} ranks, but MPI sees {seen}: mpirun and mpi4py"):
+        IN_PROCESS.map(Workload(refuse, refuse, refuse, print))
+
+
+class _WithoutLibrary:
+    rc = staticmethod(lambda **_: None)
+
+    @property
+    def MPI(self):  # noqa: N802
+        raise RuntimeError("cannot load MPI library")
+
+
+@pytest.mark.parametrize("module", [None, _WithoutLibrary()])
+def test_a_launcher_without_an_mpi_to_load_is_refused_with_the_way_out(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "mpi4py", module)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+
+    with pytest.raises(InputError, match=r"MPI cannot be loaded .*pip install"):
+        mpi.join()
+
+
+class Failure(Exception):
+    """What MPI raises."""
+
+    def Get_error_class(self):  # noqa: N802
+        return self.args[0]
+
+
+class Ending:
+    """A communicator on which all that is said to another rank, or asked of it, fails."""
+
+    rank, size = 0, 2
+
+    def __init__(self, why):
+        self.why = why
+
+    def fail(self, *_, **__):
+        raise Failure(self.why)
+
+    iprobe = recv = send = fail
+
+
+@pytest.mark.parametrize(("why", "raised"), [("process failed", Lost), ("truncated", Failure)])
+def test_a_rank_whose_process_has_failed_is_lost_and_any_other_error_is_an_error(why, raised):
+    module = types.SimpleNamespace(COMM_WORLD=Ending(why), Exception=Failure, ERR_PROC_FAILED="process failed")
+    channel = mpi.Communicator(module).channel(1)
+
+    for speak in (channel.poll, channel.recv, lambda: channel.send("a task")):
+        with pytest.raises(raised):
+            speak()
+
+
+@pytest.fixture
+def neighbour():
+    """Another process with the same parent as this one would have: both are children of this process."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_neighbour_that_is_no_more_is_missed_even_as_a_zombie(monkeypatch, neighbour):
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(mpi._living_children(os.getpid())))
+    assert not mpi._neighbour_is_lost()  # this parent starts no ranks
+
+    monkeypatch.setattr(mpi, "DAEMONS", (Path("/proc/self/comm").read_text().strip(),))
+    assert not mpi._neighbour_is_lost()
+    neighbour.kill()
+    until = time.monotonic() + 10
+    while not mpi._neighbour_is_lost():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_where_the_launcher_does_not_say_how_many_there_are_nobody_is_missed(monkeypatch):
+    monkeypatch.delenv("OMPI_COMM_WORLD_LOCAL_SIZE", raising=False)
+    monkeypatch.delenv("MPI_LOCALNRANKS", raising=False)
+
+    assert not mpi._neighbour_is_lost()

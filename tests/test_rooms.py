@@ -1,0 +1,76 @@
+"""The rooms of the house: which may use which, and where the heavy libraries are."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from helpers import ROOT
+
+HOUSE = ROOT / "imp/lottery"
+# From the bottom up: a room may use those before it.
+ROOMS = ("progress", "preemption", "machine", "pruning", "experiment", "rundir", "tracking", "engine", "fanout")
+ROOMS += ("results", "stages", "campaign", "search", "commands", "bench", "cli", "__main__")
+ONLY_IN = {
+    "tensorflow": "engine",
+    "keras": "engine",
+    "h5py": "rundir",
+    "mpi4py": "fanout",
+    "wandb": "tracking",
+    "pynvml": "machine",
+}
+MEASURED_AGAINST = {"tensorflow", "keras"}  # what `imp bench` compares with
+
+
+def imports(path):
+    """What a module imports, wherever in it, as dotted names; without what is for type checkers alone."""
+    tree = ast.parse(path.read_text())
+    guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    checked = {inner for guard in guards for inner in ast.walk(guard)}
+    for node in ast.walk(tree):
+        if node in checked:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room(path):
+    place = path.relative_to(HOUSE)
+    return place.parts[0] if len(place.parts) > 1 else place.stem
+
+
+MODULES = sorted(path for path in HOUSE.rglob("*.py") if path.parent != HOUSE or path.stem != "__init__")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(HOUSE).as_posix())
+def test_a_module_uses_only_rooms_below_its_own_and_heavy_libraries_where_they_belong(path):
+    own = room(path)
+    for name in imports(path):
+        package, _, rest = name.partition(".")
+        used = rest.split(".")[0]
+        if package == "lottery" and used in ROOMS:
+            assert ROOMS.index(used) <= ROOMS.index(own), f"{own} uses {name}"
+        if package in ONLY_IN:
+            assert own == ONLY_IN[package] or (own == "bench" and package in MEASURED_AGAINST), f"{own} imports {name}"
+
+
+def test_few_files_lie_flat():
+    assert len(list(HOUSE.glob("*.py"))) <= 8
+
+
+def test_records_know_nothing_of_training():
+    for path in (ROOT / "data_prep").rglob("*.py"):
+        assert not any(name.startswith("lottery") for name in imports(path)), path
+
+
+def test_no_stage_uses_the_entry_point_of_another():
+    entries = {f"lottery.stages.{name}.{name}" for name in ("prepare", "train", "thresholds", "retrain", "export")}
+    for path in (HOUSE / "stages").glob("*.py"):
+        assert not entries & set(imports(path)), path
+
+
+def test_pruning_is_numpy_alone():
+    for path in (HOUSE / "pruning").glob("*.py"):
+        outside = {name.split(".")[0] for name in imports(path)} - {"lottery", "data_prep", "numpy"}
+        assert not any(Path(__file__).with_name(name).exists() or name in ONLY_IN for name in outside), path

@@ -19,10 +19,14 @@ _held: list[tuple[Path, int]] = []  # files and folders by which this process ho
 
 @contextlib.contextmanager
 def held(path: Path, descriptor: int) -> Iterator[None]:
-    """Within, nothing is written once `path` is no longer what the open `descriptor` is of: Moved is raised instead."""
+    """Within, nothing is written once `path` is no longer what the open `descriptor` is of: Moved is raised instead, as it is
+    where that makes a call to the system fail."""
     _held.append((path, descriptor))
     try:
         yield
+    except OSError:
+        check_held()
+        raise
     finally:
         _held.remove((path, descriptor))
 
@@ -72,7 +76,6 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        check_held()
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)

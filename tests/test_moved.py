@@ -100,6 +100,17 @@ def test_nothing_is_written_once_a_folder_is_another_and_its_lock_stays(tmp_path
     assert everything(tmp_path / "run") == {Path("train"): False, Path("train/.lock"): b"another"}
 
 
+def test_a_folder_that_goes_between_the_check_and_the_write_is_told_as_moved(tmp_path):
+    with pytest.raises(Moved), locks.writing(tmp_path / "run"):
+        moved_while_writing(tmp_path / "run")
+
+
+def moved_while_writing(folder):
+    with files.replacing(folder / "result.json") as temporary:
+        temporary.write_text("{}")
+        folder.rename(folder.with_name("moved"))
+
+
 def test_between_the_folders_that_a_command_writes_its_run_is_held(tmp_path):
     run = tmp_path / "run"
 

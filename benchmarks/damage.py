@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError, one_line
-from lottery.fanout.tasks import WHOLE
+from lottery.fanout.executors import WHOLE
 from lottery.progress import Reporter
-from lottery.results import contrasts, following, grouping, tidy
+from lottery.results import grouping, tidy
 from lottery.results.compare import compare
 from lottery.results.explore import course
 from lottery.results.headline import headline
@@ -40,7 +40,7 @@ from lottery.results.reader import open_results
 from lottery.results.status import status
 from lottery.results.verify import verify
 from lottery.rundir.run import EVERYTHING, open_run
-from lottery.stages.retrain import _HandOut
+from lottery.stages.retrain import HandOut
 from lottery.stages.thresholds import thresholds
 
 SECONDS = 60
@@ -164,12 +164,12 @@ def readers() -> dict[str, Callable[[], Any]]:
         return open_run(Path("runs/run"), must_exist=True)
 
     def report() -> Any:
-        rows = following.rows(run())
+        rows = grouping.rows(run())
         groups = grouping.groups(run(), rows)
         drawn = tidy.Findings(run(), rows, groups)
         charts = drawn.accuracies, drawn.layers, drawn.magnitudes, drawn.thresholds, drawn.courses, drawn.training
-        tables = [table.to_csv() for table in (rows, groups, contrasts.contrasts(run(), rows))]
-        return tables, headline(groups, run(), rows), run().environment(), charts
+        tables = [table.to_csv() for table in (rows, groups, grouping.contrasts(run(), rows), *charts)]
+        return tables, headline(groups, run(), rows), run().environment()
 
     def program() -> Any:
         results = open_results("runs/run")
@@ -178,11 +178,11 @@ def readers() -> dict[str, Callable[[], Any]]:
         return status, weights, results.metrics().to_csv(), results.thresholds().to_csv(), results.mask(90)["fc1/kernel"].sum()
 
     def before_training() -> Any:
-        return _HandOut(run(), run().plan(), QUIET, EVERYTHING, WHOLE).begin(), thresholds(run(), QUIET, EVERYTHING)
+        return HandOut(run(), run().plan(), QUIET, EVERYTHING, WHOLE).begin(), thresholds(run(), QUIET, EVERYTHING)
 
     return {
         "report": report,
-        "compare": lambda: [group.as_json() for group in compare(run(), QUIET)],
+        "compare": lambda: compare(run(), QUIET),
         "explore": lambda: course(run()),
         "status": lambda: status(run()),
         "program": program,
@@ -208,7 +208,7 @@ def _answer(reader: Callable[[], Any]) -> tuple[str, str]:
 def outcome(folder: Path, whole: dict[str, tuple[str, str]]) -> tuple[str, str]:
     """How the damaged run in `folder` was taken, and the reader that decided it."""
     os.chdir(folder)
-    seen = [check.problem for place in ("runs/run", "data/digits-8") for check in _verified(Path(place)) if check.problem]
+    seen = [said for place in ("runs/run", "data/digits-8") for said in _verified(Path(place)).values() if said]
     found = answers(folder)
     for name, (kind, said) in found.items():
         if kind == "traceback":
@@ -229,11 +229,11 @@ def _left_out(said: str) -> int:
     return len(re.findall("[,'](?:missing|stale)[,']", said)) + sum(map(int, re.findall(r"missing=(\d+)", said)))
 
 
-def _verified(place: Path) -> list[Any]:
+def _verified(place: Path) -> dict[str, str | None]:
     try:
         return verify(place, QUIET)
     except (InputError, OSError) as error:
-        return [argparse.Namespace(problem=str(error))]
+        return {str(place): str(error)}
 
 
 def tried(folder: Path, damage: Damage, whole: dict[str, tuple[str, str]]) -> tuple[str, str]:

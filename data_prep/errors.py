@@ -2,10 +2,8 @@
 
 
 class InputError(ValueError):
-    """Something the user gave, or left lying about, that cannot be worked with.
-
-    The message is one line: what is wrong, where, and the way out. The command line prints it and exits with code 2.
-    """
+    """Something the user gave, or left lying about, that cannot be worked with. The message is one line: what is wrong, where,
+    and the way out. The command line prints it and exits with code 2."""
 
 
 class Failed(Exception):

@@ -62,11 +62,9 @@ _SEALED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})"')
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`; when the block ends well, sync it and rename it to `path`.
-
-    Should the block raise, the temporary file is removed and `path` stays as it was; an OSError then names `path`. The
-    folder is made if missing. Raises Moved where this process no longer holds what it held.
-    """
+    """Yield a temporary path in the folder of `path` (made if missing); when the block ends well, sync it and rename it to
+    `path`. Should the block raise, it is removed and `path` stays as it was; an OSError then names `path`. Raises Moved where
+    this process no longer holds what it held."""
     check_held()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
@@ -79,13 +77,8 @@ def replacing(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:  # to make the renaming survive a power cut
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

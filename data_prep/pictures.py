@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from data_prep.errors import first_line
 from data_prep.sources import Picture
@@ -45,7 +45,8 @@ def pixels(picture: Picture, size: int, channels: int = 3) -> np.ndarray:
             image.draft(None, (size, size))
             image.load()
             flat = _eight_bits(image)
-            square = _square(flat.convert("L") if channels == 1 else flat, size)
+            method = Image.Resampling.HAMMING if min(flat.size) > size else Image.Resampling.BICUBIC
+            square = ImageOps.fit(flat.convert("L") if channels == 1 else flat, (size, size), method)
             turn = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
         upright = square if turn is None else square.transpose(turn)
         return np.asarray(upright.convert(_MODES[channels])).reshape(size, size, channels)
@@ -87,14 +88,3 @@ def _scaled(values: np.ndarray) -> np.ndarray:
     if values.min() < 0 or values.max() > 0xFFFF:
         raise ValueError("pixels have more than 16 bits")
     return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
-
-
-def _square(image: Image.Image, size: int) -> Image.Image:
-    """The largest centred square of `image`, resized."""
-    width, height = image.size
-    side = min(width, height)
-    if width == height == size:
-        return image
-    left, top = (width - side) / 2, (height - side) / 2
-    method = Image.Resampling.HAMMING if side > size else Image.Resampling.BICUBIC
-    return image.resize((size, size), method, box=(left, top, left + side, top + side))

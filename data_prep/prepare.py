@@ -3,32 +3,26 @@
 import dataclasses
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from PIL import features
 
-from data_prep import files, local, records, shards, spark
+from data_prep import files, records, shards, spark
 from data_prep.errors import InputError
 from data_prep.shards import Made, Task
 from data_prep.sources import PATHS, Source, Split, open_source
-
-Engine = Literal["local", "spark"]
-MAX_BAD = 0.001
 
 _BEGUN = ".begun.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a prepared set depends on.
-
-    `validation` is the fraction of the training images held out; `test` the fraction cut off first where the source has
-    no images of its own to test on. Both are stratified by class and drawn with `split_seed`. `classes` keeps the first so
-    many classes; 0 keeps all. `channels` is 3, or 1 for grey images.
-    """
+    """What a prepared set depends on. `validation` is the fraction of the training images held out; `test` the fraction cut off
+    first where the source has no images of its own to test on. Both are stratified by class and drawn with `split_seed`.
+    `classes` keeps the first so many classes; 0 keeps all. `channels` is 3, or 1 for grey images."""
 
     source: str
     size: int
@@ -61,37 +55,19 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Means:
-    """How a set is prepared, which changes nothing of what it holds.
+    """How a set is prepared, which changes nothing of what it holds. `workers` is the number of local processes (0: one per
+    core); `master` the Spark master URL; `max_bad` the share of images that may be undecodable; `data_dir` where TensorFlow
+    Datasets keeps its files."""
 
-    `workers` is the number of local processes (0: one per core); `master` the Spark master URL; `max_bad` the share of
-    images that may be undecodable; `data_dir` where TensorFlow Datasets keeps its files.
-    """
-
-    engine: Engine = "local"
+    engine: Literal["local", "spark"] = "local"
     workers: int = 0
     master: str = "local[*]"
-    max_bad: float = MAX_BAD
+    max_bad: float = 0.001
     data_dir: Path | None = None
 
 
 LOCALLY = Means()
-
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """The shards of a set, and what is not in them yet: its class names, settings and versions."""
-
-    tasks: list[Task]
-    classes: list[str]
-    begun: dict[str, Any]
-
-    @property
-    def images(self) -> int:
-        return sum(len(task.labels) for task in self.tasks)
-
-
-Progress = Callable[[int], None]
-Begin = Callable[[int], Progress]
+Begin = Callable[[int], Callable[[int], None]]
 
 
 def prepare(
@@ -103,22 +79,23 @@ def prepare(
     when the set there was made with other settings, when a split would be empty, or when too many images are bad.
     """
     before = existing(settings, folder) if (folder / records.MANIFEST).exists() else None
-    if before and is_complete(folder, before):
+    if before and before.is_whole(folder):
         return before
     if means.engine == "spark":
         spark.check(means.master)
-    planned = plan(settings, open_source(settings.source, means.data_dir), folder.resolve())
-    if before and before.source != planned.begun["source"]:
+    planned, tasks = plan(settings, open_source(settings.source, means.data_dir), folder.resolve())
+    if before and before.source != planned.source:
         raise InputError(
             f"shards of {folder} are missing, and other images lie in {settings.source} now: "
             "bring the old ones back, or remove that folder and prepare the set anew"
         )
-    _check_place(folder)
+    for name in sorted(path.name for path in folder.glob("[!.]*")):
+        if name != records.MANIFEST and not name.endswith(".tfrecord"):  # such as the images themselves
+            raise InputError(f"{folder} holds other things ({name}): name a new or empty folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
     files.remove_stale(folder)
-    _begin(folder, planned.begun)
-    made = _make(planned, before, means, begin)
-    manifest = _manifest(settings, planned, made)
+    _begin(folder, planned)
+    manifest = _with_shards(planned, folder, _make(tasks, before, means, begin))
     if before:
         _check_mended(folder, manifest, before)
     else:
@@ -131,13 +108,8 @@ def prepare(
 def existing(settings: Settings, folder: Path) -> records.Manifest:
     """The manifest of the set in `folder`, which must have been made with `settings`; else InputError says how it differs."""
     manifest = records.read_manifest(folder)
-    _check_settings(folder, manifest.made_with, settings)
+    _check_settings(folder, manifest.made_with, dataclasses.asdict(settings))
     return manifest
-
-
-def is_complete(folder: Path, manifest: records.Manifest) -> bool:
-    """Whether every shard of `manifest` is there at its full length."""
-    return all(shards.is_whole(folder, shard) for shard in manifest.shards)
 
 
 def settings_of(manifest: records.Manifest) -> Settings:
@@ -148,9 +120,9 @@ def settings_of(manifest: records.Manifest) -> Settings:
         raise InputError("the manifest of these records does not say what they were made from: prepare them anew") from None
 
 
-def plan(settings: Settings, source: Source, folder: Path) -> Planned:
-    """Which image goes into which shard: a function of `settings` and the source alone. Raises InputError for a split
-    without images, and for training images without a class."""
+def plan(settings: Settings, source: Source, folder: Path) -> tuple[records.Manifest, list[Task]]:
+    """The set without its shards, and which image goes into which shard: a function of `settings` and the source alone.
+    Raises InputError for a split without images, and for training images without a class."""
     classes = source.classes[: settings.classes or None]
     if settings.classes > len(source.classes):
         raise InputError(f"{settings.source} has {len(source.classes)} classes, not {settings.classes}: lower --classes")
@@ -162,14 +134,16 @@ def plan(settings: Settings, source: Source, folder: Path) -> Planned:
             raise InputError(
                 f"the {name} split of {settings.source} would be empty: change --val or --test (data.validation, data.test)"
             )
+        if not split.mixed:
+            indices = np.random.default_rng([settings.split_seed, 2]).permutation(indices)
         step = records.images_per_shard(settings.shape)
         for number, start in enumerate(range(0, len(indices), step)):
             part = indices[start : start + step]
             shard = records.shard_name(name, number)
             tasks.append(Task(folder, shard, name, settings.shape, split.part(part), split.labels[part]))
     fingerprints = [split.fingerprint for split in (source.train, source.test) if split]
-    begun = {"made_with": dataclasses.asdict(settings), "made_by": _versions(), "source": fingerprints}
-    return Planned(tasks, classes, begun)
+    made_with = dataclasses.asdict(settings)
+    return records.Manifest(settings.shape, classes, [], made_with, _versions(), source=fingerprints), tasks
 
 
 def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
@@ -183,105 +157,63 @@ def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 
 
 def _splits(source: Source, settings: Settings) -> dict[str, tuple[Split, np.ndarray]]:
-    """The indices of each split's images, ascending where neighbours are unrelated already, else shuffled."""
-    train, test = _members(source.train, settings), source.test
-    if (source.train.labels < 0).any():
+    """The indices of each split's images, ascending, of the classes that are kept."""
+    train, test = source.train, source.test
+    if (train.labels < 0).any():
         raise InputError(f"the train split of {settings.source} has images without a class: choose another set")
+    indices, tested = (np.flatnonzero(split.labels < (settings.classes or np.inf)) for split in (train, test or train))
     if test is None:
-        cut = stratified(source.train.labels[train], settings.test, settings.split_seed)
-        parts = {"test": (source.train, train[cut])}
-        train = train[~cut]
-    else:
-        parts = {"test": (test, _members(test, settings))}
-    held_out = stratified(source.train.labels[train], settings.validation, settings.split_seed + 1)
-    parts = {"train": (source.train, train[~held_out]), "validation": (source.train, train[held_out]), **parts}
-    return {name: (split, _mixed(split, indices, settings)) for name, (split, indices) in parts.items()}
+        cut = stratified(train.labels[indices], settings.test, settings.split_seed)
+        test, tested, indices = train, indices[cut], indices[~cut]
+    held_out = stratified(train.labels[indices], settings.validation, settings.split_seed + 1)
+    return {"train": (train, indices[~held_out]), "validation": (train, indices[held_out]), "test": (test, tested)}
 
 
-def _members(split: Split, settings: Settings) -> np.ndarray:
-    """Indices of the images of the classes that are kept."""
-    return np.flatnonzero(split.labels < (settings.classes or np.inf))
-
-
-def _mixed(split: Split, indices: np.ndarray, settings: Settings) -> np.ndarray:
-    return indices if split.mixed else np.random.default_rng([settings.split_seed, 2]).permutation(indices)
-
-
-def _check_place(folder: Path) -> None:
-    """Raise InputError when something else than records lies in `folder`, such as the images themselves."""
-    visible = sorted(path.name for path in folder.glob("[!.]*"))
-    others = [name for name in visible if name != records.MANIFEST and not name.endswith(".tfrecord")]
-    if others:
-        raise InputError(f"{folder} holds other things ({others[0]}): name a new or empty folder with --out")
-
-
-def _begin(folder: Path, begun: dict[str, Any]) -> None:
+def _begin(folder: Path, planned: records.Manifest) -> None:
     """Note what the shards in `folder` are made from; forget those of a preparation that was begun with other images."""
     note = folder / _BEGUN
+    begun = {"made_with": planned.made_with, "made_by": planned.made_by, "source": planned.source}
     if note.exists():
         before = files.read_json(note)
-        _check_settings(folder, before["made_with"], Settings(**begun["made_with"]))
+        _check_settings(folder, before["made_with"], planned.made_with)
         if before == begun:
             return
     shards.forget(folder)
     files.write_json(note, begun)
 
 
-def _make(planned: Planned, before: records.Manifest | None, means: Means, begin: Begin) -> list[Made]:
-    """Every shard of the set, made now (the largest first, so that all workers end together) or before. Raises InputError as
-    soon as too many images are bad."""
-    found = {task.name: _found(task, before) for task in planned.tasks}
-    made = [one for one in found.values() if one]
-    missing = sorted((task for task in planned.tasks if not found[task.name]), key=lambda task: -len(task.labels))
-    progress = begin(sum(len(task.labels) for task in missing))
-    for one in _run(missing, means):
-        made.append(one)
-        if not before:
-            _check_bad([bad for one in made for bad in one.bad], planned.images, means.max_bad)
+def _make(tasks: Sequence[Task], before: records.Manifest | None, means: Means, begin: Begin) -> list[Made]:
+    """Every shard of the set, made now (the largest first, so that all workers end together) or before: left by an interrupted
+    preparation, or listed in a manifest that lacks others. Raises InputError as soon as too many images are bad."""
+    folder = tasks[0].folder
+    listed = {shard.name: Made(shard, []) for shard in (before.shards if before else []) if shard.is_whole(folder)}
+    made = {task.name: one for task in tasks if (one := listed.get(task.name) or shards.made_before(task))}
+    missing = sorted((task for task in tasks if task.name not in made), key=lambda task: -len(task.labels))
+    progress, images = begin(sum(len(task.labels) for task in missing)), sum(len(task.labels) for task in tasks)
+    on_spark = means.engine == "spark" and missing
+    workers = means.workers or len(os.sched_getaffinity(0))
+    for one in spark.run(missing, means.master) if on_spark else shards.run(missing, workers):
+        made[one.shard.name] = one
+        bad = [bad for each in made.values() for bad in each.bad]
+        if not before and len(bad) > means.max_bad * images:
+            raise InputError(
+                f"{len(bad)} of {images} images cannot be decoded so far, more than --max-bad {means.max_bad:g} allows "
+                f"({bad[0].name}: {bad[0].reason}): mend or remove them, or raise --max-bad"
+            )
         progress(one.images)
-    order = {task.name: position for position, task in enumerate(planned.tasks)}
-    return sorted(made, key=lambda one: order[one.shard.name])
+    return [made[task.name] for task in tasks]
 
 
-def _found(task: Task, before: records.Manifest | None) -> Made | None:
-    """The shard of `task` as an interrupted preparation left it, or as a manifest that lacks another one lists it."""
-    listed = [shard for shard in before.shards if shard.name == task.name] if before else []
-    if listed and shards.is_whole(task.folder, listed[0]):
-        return Made(listed[0], [])
-    return shards.made_before(task)
-
-
-def _run(tasks: Sequence[Task], means: Means) -> Iterator[Made]:
-    if means.engine == "spark" and tasks:
-        return spark.run(tasks, means.master)
-    return local.run(tasks, means.workers or len(os.sched_getaffinity(0)))
-
-
-def _check_bad(bad: Sequence[records.Bad], images: int, max_bad: float) -> None:
-    if len(bad) > max_bad * images:
-        raise InputError(
-            f"{len(bad)} of {images} images cannot be decoded so far, more than --max-bad {max_bad:g} allows "
-            f"({bad[0].name}: {bad[0].reason}): mend or remove them, or raise --max-bad"
-        )
-
-
-def _manifest(settings: Settings, planned: Planned, made: Sequence[Made]) -> records.Manifest:
+def _with_shards(planned: records.Manifest, folder: Path, made: Sequence[Made]) -> records.Manifest:
+    """The whole set; a shard in which nothing is left is removed."""
+    for one in made:
+        if not one.shard.count:
+            (folder / one.shard.name).unlink()
     kept = [one.shard for one in made if one.shard.count]
-    for empty in (one.shard for one in made if not one.shard.count):
-        (planned.tasks[0].folder / empty.name).unlink()
-    bad = [bad for one in made for bad in one.bad]
     for split in records.SPLITS:
         if not any(shard.split == split for shard in kept):
-            raise InputError(f"no image of the {split} split of {settings.source} can be decoded")
-    return records.Manifest(
-        settings.shape,
-        planned.classes,
-        kept,
-        dataclasses.asdict(settings),
-        planned.begun["made_by"],
-        bad,
-        planned.begun["source"],
-    )
+            raise InputError(f"no image of the {split} split of {planned.made_with['source']} can be decoded")
+    return dataclasses.replace(planned, shards=kept, bad=[bad for one in made for bad in one.bad])
 
 
 def _check_mended(folder: Path, manifest: records.Manifest, before: records.Manifest) -> None:
@@ -297,12 +229,10 @@ def _check_mended(folder: Path, manifest: records.Manifest, before: records.Mani
         )
 
 
-def _check_settings(folder: Path, made_with: dict[str, Any], settings: Settings) -> None:
+def _check_settings(folder: Path, made_with: dict[str, Any], wanted: dict[str, Any]) -> None:
     there = {"channels": 3} | made_with
     differs = [
-        f"data.{key} {there.get(key)!r} there, {value!r} wanted"
-        for key, value in dataclasses.asdict(settings).items()
-        if there.get(key) != value
+        f"data.{key} {there.get(key)!r} there, {wanted[key]!r} wanted" for key in wanted if there.get(key) != wanted[key]
     ]
     if differs:
         raise InputError(

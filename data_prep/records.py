@@ -16,7 +16,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -52,6 +51,11 @@ class Shard:
     bytes: int
     sha256: str
 
+    def is_whole(self, folder: Path) -> bool:
+        """Whether it is in `folder` at its full length: it is written under another name, and renamed when complete."""
+        path = folder / self.name
+        return path.exists() and path.stat().st_size == self.bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class Bad:
@@ -78,12 +82,14 @@ class Manifest:
     def shards_of(self, split: str) -> list[Shard]:
         return [shard for shard in self.shards if shard.split == split]
 
+    def is_whole(self, folder: Path) -> bool:
+        """Whether every shard is in `folder` at its full length."""
+        return all(shard.is_whole(folder) for shard in self.shards)
+
     @property
     def digest(self) -> str:
         """What tells these images, in this order and these splits, from any others: a sha256 of the shards' own."""
-        return hashlib.sha256(
-            json.dumps([(shard.split, shard.count, shard.sha256) for shard in self.shards]).encode()
-        ).hexdigest()
+        return files.sha256(json.dumps([(shard.split, shard.count, shard.sha256) for shard in self.shards]).encode())
 
     def count(self, split: str) -> int:
         """Number of images in `split` (train, validation or test)."""
@@ -148,10 +154,7 @@ def blocks(folder: Path, manifest: Manifest, split: str) -> list[Block]:
 
 def read_block(block: Block, images: np.ndarray, labels: np.ndarray) -> None:
     """Fill `images` (uint8, [count, height, width, channels], contiguous) and `labels` (little-endian int32, [count]) with
-    one block, its checksum compared.
-
-    Raises InputError with the name of a shard that is missing, cut or altered there.
-    """
+    one block, its checksum compared. Raises InputError with the name of a shard that is missing, cut or altered there."""
     crc = bytearray(_CRC.size)
     try:
         with open(block.path, "rb") as file:
@@ -165,33 +168,28 @@ def read_block(block: Block, images: np.ndarray, labels: np.ndarray) -> None:
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
     """Compare a shard with its manifest. Raises InputError with its name when it is missing, cut or altered."""
-    path = folder / shard.name
-    try:
-        with open(path, "rb") as file:
-            same = os.fstat(file.fileno()).st_size == shard.bytes
-            same = same and hashlib.file_digest(file, "sha256").hexdigest() == shard.sha256
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: {remedy(folder, 'run')}") from None
-    if not same:
-        raise InputError(f"{path} is damaged (its sha256 differs): {remedy(folder)}")
-    blocks(folder, dataclasses.replace(manifest, shards=[shard]), shard.split)
+    alone, path = dataclasses.replace(manifest, shards=[shard]), folder / shard.name
+    check_lengths(folder, alone)
+    with open(path, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
+            raise InputError(f"{path} is damaged (its sha256 differs): {remedy(folder)}")
+    blocks(folder, alone, shard.split)
 
 
 def check_lengths(folder: Path, manifest: Manifest) -> None:
     """Raise InputError when a shard is missing or not as long as the manifest says, without reading any: before memory is
     taken for what a manifest only claims, or hours are spent up to the shard that is gone."""
-    for path, shard in ((folder / shard.name, shard) for shard in manifest.shards):
+    for shard in manifest.shards:
+        path = folder / shard.name
         if not path.exists():
             raise InputError(f"{path} is missing: {remedy(folder, 'run')}")
-        if path.stat().st_size != shard.bytes:
+        if not shard.is_whole(folder):
             raise InputError(f"{path} is damaged (its length differs): {remedy(folder)}")
 
 
 def read_split(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (uint8, [n, height, width, channels]) and labels (int32, [n]) of one split, each shard checked.
-
-    Raises InputError with the name of a shard that is missing, cut, altered, or not what the manifest says it holds.
-    """
+    """Images (uint8, [n, height, width, channels]) and labels (int32, [n]) of one split, each shard checked. Raises InputError
+    with the name of a shard that is missing, cut, altered, or not what the manifest says it holds."""
     images = np.empty((manifest.count(split), *manifest.shape), np.uint8)
     labels = np.empty(len(images), LABEL)
     for shard in manifest.shards_of(split):
@@ -219,12 +217,11 @@ def read_manifest(folder: Path) -> Manifest:
         )
     content = files.read_json(path)
     try:
-        if (content.get("format"), content.get("block")) != (FORMAT, BLOCK):
-            found = f"{content.get('format')} in blocks of {content.get('block')}"
-            raise ValueError(f"its format is {found}, not {FORMAT} in {BLOCK}")
+        own, block = content.get("format"), content.get("block")
+        if (own, block) != (FORMAT, BLOCK):
+            raise ValueError(f"its format is {own} in blocks of {block}, not {FORMAT} in {BLOCK}")
         height, width, channels = map(int, content["shape"])
-        shards = [Shard(**shard) for shard in content["shards"]]
-        bad = [Bad(**bad) for bad in content["bad"]]
+        shards, bad = [Shard(**shard) for shard in content["shards"]], [Bad(**bad) for bad in content["bad"]]
         made = dict(content["made_with"]), dict(content["made_by"])
         manifest = Manifest((height, width, channels), list(content["classes"]), shards, *made, bad, list(content["source"]))
         if min(manifest.shape) < 1 or any(Path(shard.name).name != shard.name for shard in shards):

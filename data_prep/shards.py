@@ -1,15 +1,29 @@
-"""One shard at a time: decode its images, write it, then the note that says that it is done. Every engine runs this."""
+"""A shard: its images decoded, the file written, then the note that says that it is done. And many of them, made by processes
+on this machine."""
 
 import dataclasses
+import multiprocessing
+import os
+import signal
+import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from pathlib import Path
+from queue import SimpleQueue
+from types import ModuleType
 
 import numpy as np
 
 from data_prep import files, records
+from data_prep.errors import InputError
 from data_prep.pictures import Undecodable, pixels
 from data_prep.sources import Part
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}  # by which a person or a cluster ends the command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +37,10 @@ class Task:
     part: Part
     labels: np.ndarray
 
-    def loaded(self) -> "Task":
-        """The same with its images read, for a process that cannot read them itself."""
-        return dataclasses.replace(self, part=self.part.load())
+    @property
+    def note(self) -> Path:
+        """The file that says that the shard is done."""
+        return self.folder / f".{self.name}.done"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,48 +59,92 @@ class Made:
 def make(task: Task) -> Made:
     """Write the shard of `task`, and then its note. Images that cannot be decoded are left out."""
     bad: list[records.Bad] = []
+
+    def examples() -> Iterator[records.Example]:
+        content = task.part()
+        for name, picture, label in zip(content.names, content.pictures, task.labels, strict=True):
+            try:
+                yield pixels(picture, task.shape[0], task.shape[2]), int(label)
+            except Undecodable as error:
+                bad.append(records.Bad(task.split, name, str(error)))
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")  # an image with odd metadata is no news
-        shard = records.write_shard(task.folder / task.name, task.split, _examples(task, bad))
+        shard = records.write_shard(task.folder / task.name, task.split, examples())
     made = Made(shard, bad)
-    files.write_json(_note(task.folder, task.name), dataclasses.asdict(made))
+    files.write_json(task.note, dataclasses.asdict(made))
     return made
 
 
 def made_before(task: Task) -> Made | None:
-    """What the note in the folder says of the shard of `task`; None unless the shard is there, whole.
-
-    A shard that lacks images is made again: they may have been mended.
-    """
+    """What the note in the folder says of the shard of `task`; None unless the shard is there, whole. One that lacks images is
+    made again: they may have been mended."""
     try:
-        content = files.read_json(_note(task.folder, task.name))
-        made = Made(records.Shard(**content["shard"]), [records.Bad(**bad) for bad in content["bad"]])
+        content = files.read_json(task.note)
+        shard = records.Shard(**content["shard"])
+        return Made(shard, []) if shard.is_whole(task.folder) and not content["bad"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return made if is_whole(task.folder, made.shard) and not made.bad else None
-
-
-def is_whole(folder: Path, shard: records.Shard) -> bool:
-    """Whether the shard is there at its full length: it is written under another name, and renamed when complete."""
-    path = folder / shard.name
-    return path.exists() and path.stat().st_size == shard.bytes
 
 
 def forget(folder: Path) -> None:
     """Remove every note: the manifest has taken their place, or they are of other images."""
-    for note in folder.glob(_note(Path(), "*").name):
+    for note in folder.glob(".*.done"):
         note.unlink()
 
 
-def _note(folder: Path, name: str) -> Path:
-    return folder / f".{name}.done"
+def run(tasks: Sequence[Task], workers: int) -> Iterator[Made]:
+    """Make `tasks`, `workers` at a time; what is made is yielded as it comes, in any order. Processes are spawned, so that they
+    share nothing with this one (which may have imported TensorFlow to read a set). Images are read here where only this
+    process can, one shard ahead of them."""
+    workers = min(workers, len(tasks))
+    if workers <= 1:
+        yield from map(make, tasks)
+        return
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start)
+    ended: SimpleQueue[Future[Made]] = SimpleQueue()
+    try:
+        # A thread hands out: no signal interrupts it while it holds the pool's locks, nor ends the processes that it starts
+        # before they are ready, since they block what it blocks.
+        with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, SIGNALS)) as thread:
+            for number, task in enumerate(tasks):
+                thread.submit(_submit, pool, dataclasses.replace(task, part=task.part()), ended).result()
+                if number >= workers:
+                    yield ended.get().result()
+        for _ in range(workers):
+            yield ended.get().result()
+    except BrokenProcessPool:
+        raise InputError(
+            "a worker process was killed (out of memory?): run the command again, perhaps with fewer --workers"
+        ) from None
+    except BaseException as error:
+        if not isinstance(error, Exception | GeneratorExit):  # but a signal: nobody waits for what the workers have begun
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _examples(task: Task, bad: list[records.Bad]) -> Iterator[records.Example]:
-    """The images of `task` that can be decoded, with their labels; the others are added to `bad`."""
-    content = task.part.load()
-    for name, picture, label in zip(content.names, content.pictures, task.labels, strict=True):
-        try:
-            yield pixels(picture, task.shape[0], task.shape[2]), int(label)
-        except Undecodable as error:
-            bad.append(records.Bad(task.split, name, str(error)))
+def _submit(pool: ProcessPoolExecutor, task: Task, ended: "SimpleQueue[Future[Made]]") -> None:
+    """Processes that this starts do not run this one's script from its top, which would have the set prepared again."""
+    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        pool.submit(make, task).add_done_callback(ended.put)
+    finally:
+        sys.modules["__main__"] = script
+
+
+def _start() -> None:
+    """In a new worker: die without a word on Ctrl-C, and die when the parent does, however that came."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)

@@ -1,8 +1,5 @@
-"""The Spark engine: the same shards, made by the executors of a Spark application (PySpark 4, RDDs only).
-
-Executors read the images and write the shards themselves, so both must lie where every node sees them, and this package
-must be installed in the same place on each.
-"""
+"""The Spark engine: the same shards, made by the executors of a Spark application (PySpark 4, RDDs only). They read the images
+and write the shards themselves: both must lie where every node sees them, and this package in the same place on each."""
 
 import contextlib
 import importlib.util
@@ -15,12 +12,12 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError, first_line, one_line
-from data_prep.shards import Made, Task, is_whole, make
+from data_prep.shards import Made, Task, make
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://([^/:]+):(\d+)|yarn|k8s://.+")
 _CONNECT_SECONDS = 5.0
@@ -34,17 +31,15 @@ _SETTINGS = {
 
 
 def run(tasks: Sequence[Task], master: str) -> Iterator[Made]:
-    """Make `tasks` on the Spark cluster at `master`; what is made is yielded as it comes, in any order.
-
-    Raises InputError as `check` does, when Spark does not start or stops, and for what a task cannot work with.
-    """
+    """Make `tasks` on the Spark cluster at `master`; what is made is yielded as it comes, in any order. Raises InputError as
+    `check` does, when Spark does not start or stops, and for what a task cannot work with."""
     check(master)
     log = tasks[0].folder / f".spark.log.{os.getpid()}.tmp"
     with _context(master, log) as context:
         for outcome in _outcomes(context, tasks, log):
             if not isinstance(outcome, Made):
                 raise outcome
-            if not is_whole(tasks[0].folder, outcome.shard):
+            if not outcome.shard.is_whole(tasks[0].folder):
                 raise InputError(f"{tasks[0].folder} is not what the executors see there: choose a folder that all nodes share")
             yield outcome
     log.unlink(missing_ok=True)
@@ -71,9 +66,7 @@ def check(master: str) -> None:
 def _context(master: str, log: Path) -> Iterator[Any]:
     """A SparkContext whose Java process writes its messages to `log`: no setting of its own keeps them all off a terminal."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault(
-        "PYTHONWARNINGS", "ignore::FutureWarning"
-    )  # of its workers: pandas 3, with which RDDs have no business
+    os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")  # of its workers: pandas 3, which RDDs do not use
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -88,7 +81,8 @@ def _context(master: str, log: Path) -> Iterator[Any]:
             gateway = launch_gateway(settings, {"stdout": sink, "stderr": sink})
         context = SparkContext(conf=settings, gateway=gateway)
     except PySparkRuntimeError:
-        raise InputError(f"Spark did not start ({_last_line(log)}): see {log}") from None
+        said = log.read_text(errors="replace").split("\n")[:-1] or ["it says nothing"]
+        raise InputError(f"Spark did not start ({said[-1]}): see {log}") from None
     server: Any = context._accumulatorServer
     server.handle_error = lambda request, address: None  # it would print that Java has heard Ctrl-C too
     if threading.current_thread() is threading.main_thread():
@@ -106,26 +100,14 @@ def _context(master: str, log: Path) -> Iterator[Any]:
 def _outcomes(context: Any, tasks: Sequence[Task], log: Path) -> Iterator[Made | Exception]:
     """What became of each task, as soon as it is known: one job with a partition per task, its results accumulated."""
     from pyspark import InheritableThread
-    from pyspark.accumulators import AccumulatorParam
+    from pyspark.accumulators import AddingAccumulatorParam
 
-    class Extended(AccumulatorParam[list[Made | Exception]]):
-        def zero(self, value: list[Made | Exception]) -> list[Made | Exception]:
-            return []
-
-        def addInPlace(self, one: list[Made | Exception], two: list[Made | Exception]) -> list[Made | Exception]:  # noqa: N802
-            one.extend(two)
-            return one
-
-    found = context.accumulator([], Extended())
+    found = context.accumulator([], AddingAccumulatorParam([]))  # lists are added too
     crashes: list[Exception] = []
-
-    def partition(part: Iterable[Task]) -> None:
-        for task in part:
-            found.add([_attempt(task)])
 
     def job() -> None:
         try:
-            context.parallelize(list(tasks), len(tasks)).foreachPartition(partition)
+            context.parallelize(list(tasks), len(tasks)).foreach(lambda task: found.add([_attempt(task)]))
         except Exception as error:  # an executor died, or the application was stopped
             crashes.append(error)
 
@@ -139,7 +121,8 @@ def _outcomes(context: Any, tasks: Sequence[Task], log: Path) -> Iterator[Made |
             yield from found.value[told:]
             told = len(found.value)
             if not alive and told < len(tasks):
-                raise InputError(f"Spark stopped before all shards were made ({_reason(crashes)}): see {log}, and run it again")
+                reason = first_line(crashes[0]) if crashes else "it was stopped"
+                raise InputError(f"Spark stopped before all shards were made ({reason}): see {log}, and run it again")
     finally:
         if thread.is_alive():
             context.cancelAllJobs()
@@ -153,11 +136,3 @@ def _attempt(task: Task) -> Made | Exception:
     except Exception as error:
         line = one_line(error)
         return InputError(line) if line else RuntimeError(traceback.format_exc())
-
-
-def _reason(crashes: Sequence[Exception]) -> str:
-    return first_line(crashes[0]) if crashes else "it was stopped"
-
-
-def _last_line(log: Path) -> str:
-    return next(reversed(log.read_text(errors="replace").split("\n")[:-1]), "it says nothing")

@@ -6,7 +6,7 @@ import tensorflow as tf
 from data_prep.errors import InputError
 from lottery.engine import assembly
 from lottery.engine.assembly import make_feed
-from lottery.engine.memory import MemoryFeed
+from lottery.engine.feed import MemoryFeed
 from lottery.engine.stream import StreamFeed
 from lottery.experiment.recipe import Data
 from lottery.fanout.allocation import Allocation

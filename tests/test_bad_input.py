@@ -159,15 +159,6 @@ def test_a_damaged_snapshot_is_named_and_never_used(work, damage):
     refused(imp_here("thresholds", cwd=work, check=False), "step-000051.h5 is damaged")
 
 
-def test_damaged_records_are_named_and_never_used(work):
-    shard = work / "data/digits-8/train-00000.tfrecord"
-    shard.write_bytes(shard.read_bytes()[:-1])
-
-    done = imp_here("train", "--set", "replicates=2", cwd=work, check=False)
-
-    refused(done, "train-00000.tfrecord is damaged", "imp prepare")
-
-
 def test_records_of_other_settings_are_refused(work):
     done = imp_here("prepare", "--run", "runs/other", *LENET, "--set", "data.validation=0.3", cwd=work, check=False)
 
@@ -184,13 +175,14 @@ def test_values_that_the_records_do_not_have_are_refused(trained, tmp_path, comm
     assert not list(tmp_path.iterdir())
 
 
-def test_a_damaged_shard_stops_a_stream_in_the_middle_and_is_named(work):
+@pytest.mark.parametrize(("feed", "damage", "said"), [("memory", cut, 0), ("stream", altered, 1)])
+def test_damaged_records_are_named_and_never_used(work, feed, damage, said):
     shard = work / "data/digits-8/train-00000.tfrecord"
-    shard.write_bytes(altered(shard.read_bytes()))
+    shard.write_bytes(damage(shard.read_bytes()))
 
-    done = imp_here("train", "--set", "replicates=2", "--set", "data.feed=stream", cwd=work, check=False)
+    done = imp_here("train", *settings("replicates=2", f"data.feed={feed}"), cwd=work, check=False)
 
-    refused(done, "train-00000.tfrecord is damaged", "imp prepare", said=1)
+    refused(done, "train-00000.tfrecord is damaged", "imp prepare", said=said)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

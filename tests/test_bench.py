@@ -13,14 +13,13 @@ import time
 
 import numpy as np
 import pytest
-from helpers import IMP, clean_environment, imp
+from helpers import IMP, clean_environment
 from PIL import Image
 
 from data_prep.errors import Failed
 from lottery import cli
-from lottery.bench import costs, fanout, learning, rates, timing
-from lottery.bench.prepare import make_photographs
-from lottery.bench.process import Process, TooLarge
+from lottery.bench import costs, fanout, images, learning, timing
+from lottery.bench.harness import Process, TooLarge
 from lottery.experiment.reading import resolve
 from lottery.progress import Reporter
 
@@ -52,24 +51,14 @@ def quick(typed, in_process):
     return quick
 
 
-def test_contenders_take_turns_after_a_warm_up(monkeypatch):
+def test_contenders_take_turns_there_and_back_after_a_warm_up(monkeypatch):
     monkeypatch.setattr(timing, "RUN_SECONDS", 1e-9)
     turns = []
 
     timings = timing.in_turn({name: lambda name=name: turns.append(name) for name in "abc"}, 3, Reporter(quiet=True))
 
-    assert "".join(turns) == "aabbcc" + "abc" * 3
-    assert {name: len(pairs) for name, pairs in timings.items()} == {"a": 3, "b": 3, "c": 3}
-
-
-def test_turns_go_there_and_back(monkeypatch):
-    monkeypatch.setattr(timing, "RUN_SECONDS", 1e-9)
-    turns = []
-    contenders = {name: lambda name=name: turns.append(name) for name in "abc"}
-
-    timing.in_turn(contenders, 3, Reporter(quiet=True), there_and_back=True)
-
     assert "".join(turns) == "aabbcc" + "abc" + "cba" + "abc"
+    assert {name: len(pairs) for name, pairs in timings.items()} == {"a": 3, "b": 3, "c": 3}
 
 
 def test_what_is_quick_is_done_often_enough_to_be_timed(monkeypatch):
@@ -82,18 +71,10 @@ def test_what_is_quick_is_done_often_enough_to_be_timed(monkeypatch):
 
 
 def test_a_row_is_the_median_of_its_runs_against_the_first():
-    slow, fast = rates.rows({"slow": [(2, 1), (4, 2), (8, 4)], "fast": [(1, 2)] * 3}, 400, 1000)
+    slow, fast = images.compared({"slow": [(2, 1), (4, 2), (8, 4)], "fast": [(1, 2)] * 3}, 400, 1000)
 
-    assert slow == {
-        "name": "slow",
-        "images_per_s": 100,
-        "low": 50,
-        "high": 200,
-        "mb_per_s": 0.1,
-        "per_core": 200,
-        "ratio": 1,
-        "repeats": 3,
-    }
+    figures = {"images_per_s": 100, "low": 50, "high": 200, "mb_per_s": 0.1, "per_core": 200, "ratio": 1}
+    assert slow == {"name": "slow", **figures, "repeats": 3}
     assert (fast["images_per_s"], fast["mb_per_s"], fast["per_core"], fast["ratio"]) == (400, 0.4, 200, 4)
 
 
@@ -115,34 +96,29 @@ def test_the_peak_of_memory_is_that_of_the_time_since():
 
 
 def test_photographs_are_jpeg_files_in_two_classes(tmp_path):
-    make_photographs(tmp_path, 502)
+    images.make_photographs(tmp_path, 502)
 
     assert [len(list((tmp_path / name).iterdir())) for name in ("china", "flower")] == [251, 251]
     with Image.open(tmp_path / "china/000000.jpg") as image:
         assert (image.format, image.size, image.mode) == ("JPEG", (500, 375), "RGB")
 
 
-def test_limits_as_a_user_types_it(tmp_path):
-    done = imp("bench", "limits", "--quick", "--repeats", "1", "--json", "--out", "pages", cwd=tmp_path)
+def test_limits_are_a_table_with_its_remarks_and_files(typed, in_process, here):
+    code, out, _ = typed("limits", "--quick", "--out", "pages")
 
-    measured = json.loads(done.stdout)
+    assert code == 0
+    assert "medians of 2 runs of each, in turn; copy" in out
+    assert "written to pages/limits.html, .md, .png and .json; all measurements there: pages/index.html" in out
+    assert {path.name for path in (here / "pages").iterdir()} == {
+        *("index.html", "limits.html", "limits.json", "limits.md", "limits.png")
+    }
+    measured = json.loads((here / "pages/limits.json").read_text())
     assert {row["unit"] for row in measured["rows"]} == {"GB/s", "GFLOP/s"}
     assert all(0 < row["low"] <= row["value"] <= row["high"] for row in measured["rows"])
     names = {row["name"] for row in measured["rows"]}
     assert {"copy, 1 thread", "float32 product, 1 thread", "bfloat16 product, 1 thread"} <= names
+    assert all(name in out for name in names)
     assert {"processor", "cores", "packages"} <= measured["machine"].keys()
-    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == [
-        *("index.html", "limits.html", "limits.json", "limits.md", "limits.png")
-    ]
-
-
-def test_the_table_and_its_remarks(typed, quick, here):
-    code, out, _ = typed("limits", "--quick", "--out", "pages")
-
-    assert code == 0
-    assert "float32 product, 1 thread" in out
-    assert "medians of 2 runs of each, in turn; copy" in out
-    assert "written to pages/limits.html, .md, .png and .json; all measurements there: pages/index.html" in out
 
 
 def test_its_help_has_every_sentence_and_loads_nothing_heavy():
@@ -162,12 +138,9 @@ ROW = {"name", "images_per_s", "low", "high", "mb_per_s", "per_core", "ratio", "
 def test_prepare(quick, here):
     measured = quick("prepare", "--images", "30", "--workers", "2")
 
-    assert [row["name"] for row in measured["rows"]] == [
-        "Pillow, decoded whole",
-        "decoding alone, at reduced scale",
-        "imp prepare, 1 worker",
-        "imp prepare, 2 workers",
-    ]
+    names = [row["name"] for row in measured["rows"]]
+    assert names[:2] == ["Pillow, decoded whole", "decoding alone, at reduced scale"]
+    assert names[2:] == ["imp prepare, 1 worker", "imp prepare, 2 workers"]
     assert all(row.keys() == ROW and row["repeats"] == 2 and row["images_per_s"] > 0 for row in measured["rows"])
     assert measured["rows"][0]["ratio"] == 1
     assert measured["extras"]["GB_that_one_thread_copies_in_a_second"] > 0

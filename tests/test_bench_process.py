@@ -9,7 +9,7 @@ import time
 import pytest
 
 from data_prep.errors import Failed, InputError
-from lottery.bench.process import Process, TooLarge
+from lottery.bench.harness import Process, TooLarge
 
 
 def add(one, other):
@@ -78,7 +78,7 @@ def lives(pid):
 
 def test_a_process_ends_with_the_one_that_asked_even_where_that_is_killed(tmp_path):
     noted = tmp_path / "pid"
-    source = "from lottery.bench.process import Process; import test_bench_process as here; "
+    source = "from lottery.bench.harness import Process; import test_bench_process as here; "
     source += f"Process().call(here.stay, noted={str(noted)!r})"
     here = os.path.dirname(__file__)
     asking = subprocess.Popen([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.DEVNULL)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lottery import cli
-from lottery.bench import ablation, learning, race
+from lottery.bench import learning, race
 from lottery.experiment.reading import load, resolve
 
 PIPELINES = Path(__file__).parents[1] / "pipelines"
@@ -21,9 +21,10 @@ def training(*accuracies, seconds=2.0):
 
 
 def test_a_target_is_reached_at_the_end_of_the_first_epoch_that_has_it():
-    assert learning.reached(training(50, 94, 93), 94) == (2, 4.0)
-    assert learning.reached(training(50, 93.99), 94) is None
-    assert learning.reached([], 94) is None
+    never = training(50, 93.99)
+
+    assert learning.reached([training(50, 94, 93), never], 94) == {"reached": 1, "epochs": 2, "seconds": 4.0}
+    assert learning.reached([never, []], 94) == {"reached": 0, "epochs": None, "seconds": None}
 
 
 @pytest.mark.parametrize(
@@ -36,37 +37,24 @@ def test_a_target_is_reached_at_the_end_of_the_first_epoch_that_has_it():
     ],
 )
 def test_the_outcome_is_told(trainings, said):
-    assert said in race._outcome(10, trainings, 94)
+    assert said in race.outcome(10, trainings, 94)
 
 
 def test_each_technique_is_left_out_and_others_tried_where_the_network_knows_them():
-    changes = set(ablation.ablations(RACE))
+    changes = set(race.ablations(RACE))
 
     left_out = {"data.crop=0", "data.flip=false", "model.whitening=false", "train.ema=0.0", "train.label_smoothing=0.0"}
     assert left_out < changes
     assert {"train.batch=256", "train.batch=1024", "model.activation=relu", "train.schedule=cosine"} < changes
     assert not {"data.cutout=0", "model.activation=gelu", "train.schedule=linear"} & changes
-    assert all(ablation._changed(RACE, change) != RACE for change in changes)
-    assert not any(change.startswith("model.") for change in ablation.ablations(resolve({"model": {"name": "lenet_300_100"}})))
+    assert all(race.changed(RACE, change) != RACE for change in changes)
+    assert not any(change.startswith("model.") for change in race.ablations(resolve({"model": {"name": "lenet_300_100"}})))
 
 
-def test_a_change_is_told_by_its_ends_and_what_was_reached_on_the_way():
-    row = ablation._row("x", [training(50, 94, 92), training(60, 80, 90), training(10)], 3, 94)
+def test_ends_are_those_of_the_trainings_that_did_not_diverge():
+    ends = learning.ends([training(50, 94, 92), training(60, 80, 90), training(10)], 3)
 
-    assert {key: row[key] for key in ("accuracy", "low", "high")} == {"accuracy": 91, "low": 90, "high": 92}
-    assert {key: row[key] for key in ("reached", "epochs", "seconds", "diverged")} == {
-        "reached": 1,
-        "epochs": 2,
-        "seconds": 4.0,
-        "diverged": 1,
-    }
-
-
-def test_differences_are_against_nothing_changed():
-    rows = [{"name": ablation.BASE, "accuracy": 90.0}, {"name": "x", "accuracy": 92.5}, {"name": "y", "accuracy": None}]
-    ablation._compare(rows)
-
-    assert [row["difference"] for row in rows] == [0.0, 2.5, None]
+    assert ends == {"accuracy": 91, "low": 90, "high": 92, "diverged": 1}
 
 
 def test_the_race_without_a_recipe_is_the_one_in_pipelines():
@@ -104,7 +92,9 @@ def test_changes_are_raced_one_at_a_time(in_process, here, capsys):
     assert list(rows) == ["nothing", "train.ema=0.0", "train.learning_rate=1e30"]
     assert measured["name"] == "ablation"
     assert rows["nothing"]["difference"] == 0
-    assert (rows["train.learning_rate=1e30"]["accuracy"], rows["train.learning_rate=1e30"]["diverged"]) == (None, 1)
+    assert rows["train.ema=0.0"]["difference"] == rows["train.ema=0.0"]["accuracy"] - rows["nothing"]["accuracy"]
+    diverged = rows["train.learning_rate=1e30"]
+    assert [diverged[key] for key in ("accuracy", "difference", "diverged")] == [None, None, 1]
 
 
 @pytest.mark.parametrize(

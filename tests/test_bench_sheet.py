@@ -1,13 +1,12 @@
 """What a measurement found, shown: as a table, as JSON, and as files."""
 
-import dataclasses
 import json
 import re
 
 import pytest
 from PIL import Image
 
-from lottery.bench.sheet import Bars, Column, Heat, Lines, Sheet, write
+from lottery.bench.sheet import Column, bars, content, heat, lines, write
 
 MACHINE = {
     "python": "3.11.7",
@@ -21,43 +20,39 @@ ROWS = [
     {"name": "fast", "rate": 24690.0, "share": None, "low": 24000.0, "high": 25000.0, "seed": "one", "x": 2},
 ]
 COLUMNS = [Column("name", ""), Column("rate", "images/s"), Column("share", "share", ".0%")]
-FIGURES = [
-    Bars("name", "rate", "images a second", "low", "high"),
-    Bars("name", "share", "share"),
-    Lines("x", "rate", "seed", ("x", "y"), "seed", target=3.0),
-    Heat("x", "low", "rate", ("x", "y", "rate")),
-]
+FIGURES = {
+    "spread": bars(ROWS, "name", "rate", "images a second", spread=True),
+    "bars": bars(ROWS, "name", "share", "share"),
+    "lines": lines(ROWS, "x", "rate", "seed", ("x", "y"), "seed", target=3.0),
+    "heat": heat(ROWS, "x", "low", "rate", ("x", "y", "rate")),
+}
 
 
-def sheet(figure=FIGURES[0]):
-    return Sheet("speed", "How fast", MACHINE, COLUMNS, ROWS, figure, ["medians"], {"peak_of_it": 1.5})
+def found(name="speed", title="How fast"):
+    return content(name, title, MACHINE, COLUMNS, ROWS, ["medians"], {"peak_of_it": 1.5})
 
 
-def test_the_table_is_text_and_what_there_is_not_is_empty():
-    assert sheet().headings == ["", "images/s", "share"]
-    assert sheet().cells == [["slow <a>", "1,234", "100%"], ["fast", "24,690", ""]]
+def test_the_content_has_every_value_and_the_table_as_text_with_what_belongs_under_it():
+    assert json.loads(json.dumps(found())) == {
+        "name": "speed",
+        "title": "How fast",
+        "machine": MACHINE,
+        "columns": {"name": "", "rate": "images/s", "share": "share"},
+        "rows": ROWS,
+        "notes": ["medians"],
+        "extras": {"peak_of_it": 1.5},
+        "cells": [["slow <a>", "1,234", "100%"], ["fast", "24,690", ""]],
+        "remarks": [
+            "medians",
+            "peak of it: 1.5",
+            "an abacus, 2 cores, no GPU; Python 3.11.7, tensorflow 2.21, keras 3.15, numpy 2.3",
+        ],
+    }
 
 
-def test_what_belongs_under_it_ends_with_the_machine():
-    assert sheet().remarks == [
-        "medians",
-        "peak of it: 1.5",
-        "an abacus, 2 cores, no GPU; Python 3.11.7, tensorflow 2.21, keras 3.15, numpy 2.3",
-    ]
-
-
-def test_json_has_every_value_of_every_row():
-    found = json.loads(json.dumps(sheet().content()))
-
-    assert found["rows"] == ROWS
-    assert (found["name"], found["machine"], found["extras"]) == ("speed", MACHINE, {"peak_of_it": 1.5})
-    assert found["columns"] == {"name": "", "rate": "images/s", "share": "share"}
-    assert (found["cells"], found["remarks"]) == (sheet().cells, sheet().remarks)
-
-
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: type(figure).__name__)
+@pytest.mark.parametrize("figure", FIGURES)
 def test_it_is_written_as_files_that_need_no_network(tmp_path, figure):
-    assert write(sheet(figure), tmp_path / "out") == []
+    assert write(found(), FIGURES[figure], tmp_path / "out") == []
 
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         *("index.html", "speed.html", "speed.json", "speed.md", "speed.png")
@@ -74,7 +69,7 @@ def test_it_is_written_as_files_that_need_no_network(tmp_path, figure):
 
 def test_the_index_shows_every_measurement_of_the_folder(tmp_path):
     for name in ("speed", "inference", "limits"):
-        write(dataclasses.replace(sheet(), name=name, title=f"How fast: {name}"), tmp_path)
+        write(found(name, f"How fast: {name}"), FIGURES["bars"], tmp_path)
 
     page = (tmp_path / "index.html").read_text()
 
@@ -85,20 +80,19 @@ def test_the_index_shows_every_measurement_of_the_folder(tmp_path):
     assert 'href="index.html"' in (tmp_path / "speed.html").read_text()
 
 
-def test_what_is_in_the_way_is_told_and_the_rest_is_shown(tmp_path):
-    (tmp_path / "notes.json").write_text("{}")
+@pytest.mark.parametrize(
+    ("name", "content", "told", "shown"),
+    [
+        ("notes.json", "{}", "notes.json is damaged, or no measurement", "How fast"),
+        ("index.html", "<h1>My own</h1>", "index.html is none of `imp bench`", "<h1>My own</h1>"),
+    ],
+)
+def test_what_is_in_the_way_is_told_and_left_alone_and_the_rest_is_shown(tmp_path, name, content, told, shown):
+    (tmp_path / name).write_text(content)
 
-    (problem,) = write(sheet(), tmp_path)
+    (problem,) = write(found(), FIGURES["bars"], tmp_path)
 
-    assert "notes.json is damaged, or no measurement" in problem
-    assert "How fast" in (tmp_path / "index.html").read_text()
-
-
-def test_an_index_of_somebody_else_is_left_alone(tmp_path):
-    (tmp_path / "index.html").write_text("<h1>My own</h1>")
-
-    (problem,) = write(sheet(), tmp_path)
-
-    assert f"{tmp_path / 'index.html'} is none of `imp bench`" in problem
-    assert (tmp_path / "index.html").read_text() == "<h1>My own</h1>"
+    assert f"{tmp_path}/{told}" in problem
+    assert (tmp_path / name).read_text() == content
+    assert shown in (tmp_path / "index.html").read_text()
     assert (tmp_path / "speed.html").exists()

@@ -11,12 +11,27 @@ def traces(tensorflow):
 
 
 def spent(traces, lanes, last=100):
-    return {part: time for part, time in traces.divide(lanes, 0, last).items() if time}
+    return {part: time for part, time in traces.divide(lanes, 0, last)[0].items() if time}
 
 
-def test_where_nothing_runs_it_is_the_host(traces):
-    assert spent(traces, []) == {"host": 100}
-    assert spent(traces, [[(10, 30, "forward"), (50, 60, "backward")]]) == {"host": 70, "forward": 20, "backward": 10}
+LANE = [(0, 100, "update"), (10, 40, "mask"), (20, 30, "other"), (40, 50, "mask"), (60, 80, "host"), (65, 70, "forward")]
+INNERMOST = {"update": 40, "mask": 30, "other": 10, "host": 15, "forward": 5}
+
+
+@pytest.mark.parametrize(
+    ("lanes", "expected"),
+    [
+        ([], {"host": 100}),
+        ([[(10, 30, "forward"), (50, 60, "backward")]], {"host": 70, "forward": 20, "backward": 10}),
+        ([LANE], INNERMOST),
+        ([LANE[::-1]], INNERMOST),
+        ([[(0, 100, "host")], [(0, 100, "forward")]], {"forward": 100}),
+        ([[(0, 60, "forward"), (40, 100, "backward")]], {"forward": 40, "backward": 60}),
+    ],
+    ids=["nothing runs", "the host between", "the innermost", "in any order", "a scheduler waits", "without nesting"],
+)
+def test_within_a_lane_an_instant_counts_once_and_where_nothing_runs_it_is_the_host(traces, lanes, expected):
+    assert spent(traces, lanes) == expected
 
 
 def test_an_instant_is_divided_among_the_lanes(traces):
@@ -25,28 +40,13 @@ def test_an_instant_is_divided_among_the_lanes(traces):
     assert spent(traces, lanes, 60) == {"forward": pytest.approx(20 + 20 / 3), "backward": pytest.approx(40 / 3 + 20)}
 
 
-def test_within_a_lane_the_innermost_counts(traces):
-    lane = [(0, 100, "update"), (10, 40, "mask"), (20, 30, "other"), (40, 50, "mask"), (60, 80, "host"), (65, 70, "forward")]
-
-    assert spent(traces, [lane]) == {"update": 40, "mask": 30, "other": 10, "host": 15, "forward": 5}
-    assert spent(traces, [lane[::-1]]) == spent(traces, [lane])
-
-
-def test_a_scheduler_that_waits_leaves_the_instant_to_the_other_lanes(traces):
-    assert spent(traces, [[(0, 100, "host")], [(0, 100, "forward")]]) == {"forward": 100}
-
-
-def test_what_overlaps_without_nesting_is_counted_once(traces):
-    assert spent(traces, [[(0, 60, "forward"), (40, 100, "backward")]]) == {"forward": 40, "backward": 60}
-
-
 def test_what_lies_outside_is_left_out(traces):
     lanes = [[(0, 15, "input"), (15, 25, "forward"), (30, 50, "update")], [(60, 70, "mask")]]
 
-    found = traces.divide(lanes, 10, 40)
+    found, began = traces.divide(lanes, 10, 40)
 
     assert found == dict.fromkeys(traces.ROWS, 0) | {"input": 5, "forward": 10, "update": 10, "host": 5}
-    assert traces.Trace(lanes, 10, 40, False).counts() == {"forward": 1, "update": 1}
+    assert began == {"forward": 1, "update": 1}
 
 
 @pytest.fixture
@@ -102,18 +102,19 @@ def key_of(metadata, name):
 
 def read(traces, space, folder):
     (folder / "vm.xplane.pb").write_bytes(space.SerializeToString())
-    trace = traces.read(folder / "vm.xplane.pb")
-    times = {part: round(time / 1000, 6) for part, time in traces.divide(*trace[:3]).items() if time}
+    lanes, first, last, on_gpu = traces.read(folder / "vm.xplane.pb")
+    found, began = traces.divide(lanes, first, last)
+    times = {part: round(time / 1000, 6) for part, time in found.items() if time}
     assert sum(times.values()) == pytest.approx(10)
-    return trace, times
+    return times, began, on_gpu
 
 
 def test_events_of_the_host_say_their_part_by_name_by_stat_or_by_what_they_lie_in(traces, space, tmp_path):
-    trace, times = read(traces, space, tmp_path)
+    times, began, on_gpu = read(traces, space, tmp_path)
 
     assert times == {"forward": 4, "other": 1, "update": 2.5, "backward": 1.5, "host": 1}
-    assert trace.counts() == {"forward": 1, "other": 1, "update": 1, "backward": 1}
-    assert not trace.on_gpu
+    assert began == {"forward": 1, "other": 1, "update": 1, "backward": 1}
+    assert not on_gpu
 
 
 def test_where_there_is_a_gpu_its_streams_count_and_every_kernel_does(traces, space, tmp_path):
@@ -127,7 +128,7 @@ def test_where_there_is_a_gpu_its_streams_count_and_every_kernel_does(traces, sp
     )
     line(gpu, "XLA Ops", (5, 10, "while/step.forward/Mul:Mul"))
 
-    trace, times = read(traces, space, tmp_path)
+    times, _, on_gpu = read(traces, space, tmp_path)
 
     assert times == {"backward": 2, "mask": 1, "other": 2, "host": 5}
-    assert trace.on_gpu
+    assert on_gpu

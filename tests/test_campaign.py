@@ -17,7 +17,7 @@ from lottery.progress import Reporter
 from lottery.results import frame
 from lottery.rundir import store
 from lottery.rundir.run import EVERYTHING
-from lottery.stages.retrain import IN_PROCESS, Summary
+from lottery.stages.retrain import IN_PROCESS
 
 QUIET = Reporter(quiet=True)
 
@@ -202,22 +202,22 @@ def ending(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("summary", "code"),
+    ("how", "lines", "code"),
     [
-        (Summary(3), 0),
-        (None, 0),  # another rank tells
-        (Summary(2, [("a", {"status": "busy", "reason": "x"})]), 2),
-        (Summary(1, [("a", {"status": "busy", "reason": "x"}), ("b", {"status": "failed", "reason": "y"})]), 1),
-        (RanksFailed(134), 134),
+        ({}, [], 0),
+        (None, [], 0),  # another rank tells
+        ({"a": {"status": "busy", "reason": "x"}}, ["a busy: x"], 2),
+        ({"a": {"status": "busy", "reason": "x"}, "b": {"status": "failed", "reason": "y"}}, ["a busy: x", "b failed: y"], 1),
+        (RanksFailed(134), [], 134),
     ],
     ids=["done", "elsewhere", "busy", "failed", "ranks"],
 )
-def test_how_the_networks_ended_is_a_code_and_a_line_each(place, ending, summary, code):
-    ending(summary)
+def test_how_the_networks_ended_is_a_code_and_a_line_each(place, ending, how, lines, code):
+    ending(how)
 
     made = lottery.campaign.train_tickets(open_run("own.toml"), EVERYTHING, IN_PROCESS, QUIET)
 
-    assert made == Campaign(None, summary.lines() if isinstance(summary, Summary) else [], code)
+    assert made == Campaign(None, lines, code)
 
 
 def test_ranks_that_were_told_to_stop_stop_the_campaign(place, ending):
@@ -225,11 +225,3 @@ def test_ranks_that_were_told_to_stop_stop_the_campaign(place, ending):
 
     with pytest.raises(Preempted, match="the ranks were told to stop"):
         campaign(open_run("own.toml"), reporter=QUIET)
-
-
-def test_two_commands_of_which_one_fails_and_one_leaves_networks_to_others_have_failed():
-    made = Campaign()
-    made.add(Summary(0, [("a", {"status": "failed", "reason": "x"})]))
-    made.add(Summary(0, [("a", {"status": "busy", "reason": "x"})]))
-
-    assert made.code == 1

@@ -1,31 +1,22 @@
 """The charts: that each can be drawn of any rows there are, shows what it should, and is the same picture each time."""
 
-import csv
-import io
 import json
 import re
 from types import SimpleNamespace
 
+import pandas
 import pytest
 from handmade import all_replicates, dense, in_rounds, planned, ticket
 
+from lottery.experiment import reading
 from lottery.results import charts, frame, grouping, tidy
 from lottery.rundir.run import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 LAYERS = [
-    {
-        "replicate": replicate,
-        "masks": source,
-        "mask": mask,
-        "density": density,
-        "layer": layer,
-        "weights": 100,
-        "kept": kept,
-        "share": kept / 100,
-        "collapsed": kept == 0,
-    }
+    {"replicate": replicate, "masks": source, "mask": mask, "density": density, "layer": layer, "weights": 100}
+    | {"kept": kept, "share": kept / 100, "collapsed": kept == 0}
     for replicate in (1, 2)
     for source, mask, density in (("oneshot", "q50", 0.5), ("oneshot", "q90", 0.1), ("lr from 0", "round-01", 0.8))
     for layer, kept in (("Conv1", 30), ("block_2/depthwise", 0))
@@ -36,20 +27,9 @@ CUTS = [
     for quantile in range(60, 90)
 ]
 COURSE = [
-    {
-        "network": network,
-        "family": "oneshot",
-        "mask": "q90",
-        "density": density,
-        "rewind": "0",
-        "runs": 1,
-        "step": step,
-        "epoch": step / 10,
-        "train_accuracy": 0.5,
-        "validation_accuracy": 0.6,
-        "test_accuracy": 0.7,
-    }
-    for network, density in (("dense", 1.0), ("ticket", 0.1), ("random", 0.1))
+    {"network": network, "family": "oneshot", "mask": "q90", "density": density, "rewind": "0", "runs": 1}
+    | {"step": step, "epoch": step / 10, "train_accuracy": 0.5, "validation_accuracy": 0.6, "test_accuracy": 0.7}
+    for network, density in (("dense", 1.0), ("ticket", 0.1), ("random", 0.0))  # which keeps nothing
     for step in (10, 20)
 ]
 
@@ -61,12 +41,16 @@ def run(tmp_path):
     return made
 
 
-NOTHING = dict.fromkeys(("accuracies", "layers", "magnitudes", "thresholds", "courses", "training"), ())
+COLUMNS = {"accuracies": tidy._ACCURACIES, "thresholds": list(CUTS[0])}  # also where there is no row
+NAMES = (*COLUMNS, "layers", "magnitudes", "courses", "training")
 
 
 def found(**tables):
     """What was found, by hand: these tables, and nothing else."""
-    return SimpleNamespace(**{**NOTHING, **tables})
+    run = SimpleNamespace(recipe=reading.resolve({}))
+    return SimpleNamespace(
+        run=run, **{name: pandas.DataFrame(tables.get(name, ()), columns=COLUMNS.get(name)) for name in NAMES}
+    )
 
 
 def findings(run):
@@ -96,7 +80,7 @@ def test_a_chart_is_a_png_an_svg_and_a_table(chart):
     assert chart.png().startswith(PNG)
     assert chart.svg().startswith("<svg")
     assert "NaN" not in chart.svg()
-    assert len(list(csv.DictReader(io.StringIO(chart.tables()[chart.name])))) == len(chart.rows)
+    assert len(chart.tables[chart.name]) > 0
 
 
 def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_like_its_function(run):
@@ -108,9 +92,12 @@ def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_lik
     assert [chart.name for chart in drawn] == [chart.__name__ for chart in charts.CHARTS[:-1]]
 
 
-def test_thresholds_are_a_table_beside_the_histogram():
-    assert charts.magnitudes(found(magnitudes=BARS, thresholds=CUTS)).tables().keys() == {"magnitudes", "thresholds"}
-    assert charts.magnitudes(found(magnitudes=BARS)).tables().keys() == {"magnitudes"}
+def test_thresholds_are_a_table_beside_the_histogram_spoken_of_where_they_are_the_same_for_all_layers():
+    one, none = charts.magnitudes(found(magnitudes=BARS, thresholds=CUTS)), charts.magnitudes(found(magnitudes=BARS))
+
+    assert (len(one.tables["thresholds"]), len(none.tables["thresholds"])) == (len(CUTS), 0)
+    assert "threshold" in one.explained
+    assert "threshold" not in none.explained
 
 
 @pytest.mark.parametrize(
@@ -150,7 +137,7 @@ def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_togeth
     assert "lie below that" not in near.explained
     assert least(far) == pytest.approx(0.90 - charts.SHOWN)
     assert "Marks at 80.0% (1) lie below that" in far.explained
-    assert {round(row["validation"], 2) for row in far.rows} == {0.91, 0.9, 0.11}
+    assert set(far.tables["accuracy"]["validation"].round(2)) == {0.91, 0.9, 0.11}
     assert "Marks at 80.0% (1) lie below that" in charts.early_stop(findings(run)).explained
 
 
@@ -219,17 +206,6 @@ def test_every_line_has_a_colour_of_its_own_also_with_many_families(tmp_path):
 
     assert len(scale["domain"]) == 13
     assert len(set(scale["range"])) >= 13
-
-
-def test_courses_of_a_network_that_keeps_nothing_are_drawn():
-    rows = [{**row, "density": 0.0 if row["network"] == "random" else row["density"]} for row in COURSE]
-
-    assert "NaN" not in charts.courses(found(courses=rows)).svg()
-
-
-def test_without_one_threshold_for_all_layers_none_is_spoken_of():
-    assert "threshold" in charts.magnitudes(found(magnitudes=BARS, thresholds=CUTS)).explained
-    assert "threshold" not in charts.magnitudes(found(magnitudes=BARS)).explained
 
 
 def test_layers_and_magnitudes_are_drawn_of_the_first_replicate():

@@ -18,7 +18,6 @@ from lottery.pruning import connectivity
 from lottery.rundir import store
 from lottery.rundir.names import Replicate
 from lottery.rundir.run import open_run
-from lottery.rundir.topology import topology_of
 
 CHARTS = ("accuracy", "differences", "early_stop", "layers", "magnitudes", "courses", "training")
 FEW = settings("families.oneshot.quantiles=90", "families.oneshot.rewind=1ep", "families.oneshot.controls=[]")
@@ -44,7 +43,7 @@ def test_the_smoke_recipe_runs_from_images_to_a_report(smoke):
     assert "src=http" not in page
     assert "undecided" in page
     assert re.search(r"keras 3\.\d+", page)  # of the environment
-    assert "0.2 points, the most that a matching ticket may lose, are 0.57 of one of the 287 validation images" in page
+    assert "The margin of 0.2 points is 0.57 of one of the 287 validation images" in page
 
 
 def test_pruned_weights_are_exactly_zero_in_every_file_of_the_smoke_run(smoke):
@@ -69,7 +68,7 @@ def test_pruned_weights_are_exactly_zero_in_every_file_of_the_smoke_run(smoke):
 def test_where_a_kernel_meets_only_padding_a_shuffled_mask_stays_as_it_was(smoke):
     folder, _ = smoke
     run = open_run(folder / "runs/smoke", must_exist=True)
-    met = connectivity.met(topology_of(run.replicate(1)))
+    met = connectivity.met(run.replicate(1).read_topology())
     assert sorted(met) == [f"block_{block}_depthwise/kernel" for block in (13, 14, 15, 16)]
     shared = store.load_mask(run.replicate(1).folder / "oneshot/masks/q50.h5")
     for variant in ("shuffle", "random"):

@@ -8,16 +8,16 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from handmade import finished, write_mask
+from handmade import write_mask
 from helpers import imp_here, kept, refused
 
 from data_prep import files
 from lottery.experiment import reading
 from lottery.progress import Reporter
+from lottery.pruning import densities
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.state import State
-from lottery.results import compare, pairing
-from lottery.rundir import store
+from lottery.results import compare
 from lottery.rundir.run import Run
 
 QUIET = Reporter(quiet=True)
@@ -58,7 +58,7 @@ def one_shot(run, number, by_quantile, topology=None, **more):
         mask = mask if isinstance(mask, dict) else {"a": np.array(mask, bool)}
         write_mask(replicate, "oneshot", f"q{quantile}", mask, **more)
     if topology:
-        files.write_json(replicate.topology, topology.to_json())
+        replicate.write_topology(topology)
 
 
 def random_mask(seed, density=0.4):
@@ -80,7 +80,7 @@ def chain(run, number, family, step, *rounds, **more):
 
 
 def names(groups, kind):
-    return [(group.pair.first.name, group.pair.second.name) for group in groups if group.pair.kind == kind]
+    return [(group["first"], group["second"]) for group in groups if group["kind"] == kind]
 
 
 def test_replicates_are_compared_mask_by_mask(make_run):
@@ -94,8 +94,8 @@ def test_replicates_are_compared_mask_by_mask(make_run):
     assert names(groups, "replicates") == [
         (name, name) for name in ("oneshot/q50", "oneshot/q90", "weights-step-000010/round-01")
     ]
-    assert [len(group.members) for group in groups if group.pair.kind == "replicates"] == [3, 3, 3]
-    replicates = [(member.pair.first.replicate, member.pair.second.replicate) for member in groups[0].members]
+    assert [len(group["pairs"]) for group in groups if group["kind"] == "replicates"] == [3, 3, 3]
+    replicates = [(pair["replicate_first"], pair["replicate_second"]) for pair in groups[0]["pairs"]]
     assert replicates == [(1, 2), (1, 3), (2, 3)]
 
 
@@ -109,14 +109,14 @@ def test_a_replicate_with_the_same_mask_of_other_names_for_hidden_units_agrees_f
     (group,) = compare.compare(run, QUIET)
 
     for figure in ("layers_alike", "input_correlation", "classes_correlation", "units_alike"):
-        assert group.spread(figure).mean == pytest.approx(1)
-    assert group.spread("units_alike_by_chance").mean < 0.9
-    (table,) = compare.tables([group], 0)
-    assert [cell.splitlines() for cell in table.lines[0][3:5]] == [
+        assert group["spread"][figure]["mean"] == pytest.approx(1)
+    assert group["spread"]["units_alike_by_chance"]["mean"] < 0.9
+    ((_, _, (row,), explained),) = compare.tables(run, [group])
+    assert [cell.splitlines() for cell in row[3:5]] == [
         ["layers, alike %", "places of the input, correlation", "classes, correlation", "hidden units, alike %"],
         ["100.00", "1.00", "1.00", "100.00"],
     ]
-    assert "can never learn" in table.explained
+    assert "can never learn" in explained
 
 
 def test_replicates_agree_as_by_chance_where_they_have_nothing_in_common(make_run):
@@ -126,10 +126,10 @@ def test_replicates_agree_as_by_chance_where_they_have_nothing_in_common(make_ru
 
     (group,) = compare.compare(run, QUIET)
 
-    assert len(group.members) == 28
+    assert len(group["pairs"]) == 28
     for side, deviation in (("input", 1 / 39**0.5), ("classes", 1 / 2**0.5)):
-        assert group.spread(f"{side}_correlation_sd").mean == pytest.approx(deviation)
-        assert abs(group.spread(f"{side}_correlation").mean) < 4 * deviation / 28**0.5
+        assert group["spread"][f"{side}_correlation_sd"]["mean"] == pytest.approx(deviation)
+        assert abs(group["spread"][f"{side}_correlation"]["mean"]) < 4 * deviation / 28**0.5
 
 
 def test_what_is_not_known_of_a_network_is_left_out_with_one_warning(make_run, capsys):
@@ -139,8 +139,8 @@ def test_what_is_not_known_of_a_network_is_left_out_with_one_warning(make_run, c
 
     (group,) = compare.compare(run, Reporter())
 
-    assert [member.whole.units is None for member in group.members] == [False, True, True]
-    assert all(member.whole.layers for member in group.members)
+    assert [pair["units_alike"] is None for pair in group["pairs"]] == [False, True, True]
+    assert all(pair["layers_alike"] for pair in group["pairs"])
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 1
     assert "in 2 of 3 pairs" in warnings[0]
@@ -180,7 +180,7 @@ def test_families_of_one_shot_are_compared_quantile_by_quantile(tmp_path):
     (group,) = compare.compare(run, QUIET)
 
     assert names([group], "families") == [("wide/q50", "layers/q50")]
-    assert group.spread("overlap").mean == 1
+    assert group["spread"]["overlap"]["mean"] == 1
 
 
 def test_chance_draws_from_the_first_round_where_both_masks_were_cut_from_it(make_run):
@@ -195,11 +195,9 @@ def test_chance_draws_from_the_first_round_where_both_masks_were_cut_from_it(mak
     groups = compare.compare(run, QUIET)
 
     chance = {
-        (group.pair.kind, group.pair.first.name, group.pair.second.name): [
-            (member.whole.pool, member.whole.overlap_by_chance) for member in group.members
-        ]
+        (group["kind"], group["first"], group["second"]): [(pair["pool"], pair["overlap_by_chance"]) for pair in group["pairs"]]
         for group in groups
-        if group.pair.kind in ("rewinds", "densities")
+        if group["kind"] in ("rewinds", "densities")
     }
     names = ("weights-step-000000", "weights-step-000010")
     assert chance[("rewinds", *(f"{name}/round-01" for name in names))] == [(8, 1.0)] * 2
@@ -207,40 +205,25 @@ def test_chance_draws_from_the_first_round_where_both_masks_were_cut_from_it(mak
     assert chance[("densities", "oneshot/q60", f"{names[0]}/round-02")] == [(8, 0.5), (10, 0.4)]
 
 
-def test_independent_choices_within_a_common_round_overlap_as_by_chance(make_run):
-    run, rng = make_run(), np.random.default_rng(0)
-    first = rng.random(200_000) < 0.8
-    for step in (0, 10):
-        chain(run, 1, "weights", step, first, first & (rng.random(200_000) < 0.25))
-
-    later = next(group for group in compare.compare(run, QUIET) if group.pair.first.record.round == 2)
-
-    assert abs(later.spread("excess_sd").mean) < 3
-
-
 def test_a_collapsed_layer_is_marked(make_run):
-    run = make_run(2)
+    run = make_run(2, collapse=0.6)
     for number, last in ((1, True), (2, False)):
         for quantile, kernel in ((50, [True, True]), (90, [True, False]), (95, [last, False])):
             one_shot(run, number, {quantile: {"a/kernel": np.array(kernel), "a/bias": np.zeros(3, bool)}})
 
-    (table,) = compare.tables(compare.compare(run, QUIET), 0.6)
+    ((_, _, rows, _),) = compare.tables(run, compare.compare(run, QUIET))
 
-    assert [cells[1] for cells in table.lines] == ["40.00", "20.00 !", "20.00 !\n0.00 !"]
+    assert [cells[1] for cells in rows] == ["40.00", "20.00 !", "20.00 !\n0.00 !"]
 
 
 def test_a_mask_that_leaves_no_path_is_marked_though_every_layer_keeps_enough(make_run):
-    run = make_run(2)
+    run = make_run(2, collapse=0.1)
     for number in (1, 2):
         one_shot(run, number, {50: kept(10, *range(5))}, disconnected=number == 2)
-        chain(run, number, "weights", 0, kept(10, *range(5)), disconnected=number == 1)
 
-    table = next(compare.tables(compare.compare(run, QUIET), 0.1))
+    _, _, rows, _ = next(compare.tables(run, compare.compare(run, QUIET)))
 
-    assert [cells[:2] for cells in table.lines] == [
-        ("oneshot/q50", "50.00\n50.00 !"),
-        ("weights-step-000000/round-01", "50.00 !\n50.00"),
-    ]
+    assert [cells[:2] for cells in rows] == [("oneshot/q50", "50.00\n50.00 !")]
 
 
 def test_rounds_are_nested_or_said_not_to_be(make_run):
@@ -281,7 +264,7 @@ def test_masks_of_a_family_that_the_recipe_has_not_and_other_folders_are_left_al
         files.write_text(run.replicate(number).mask_folder("lr") / "notes.json", "{}")
         (run.replicate(number).folder / "weights/round-01-step-000000").mkdir(parents=True)
 
-    assert {source.name for source in pairing.sources(run)} == {"lr-step-000000/round-01"}
+    assert {source.name for source in compare.sources(run)} == {"lr-step-000000/round-01"}
 
 
 def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_run, capsys):
@@ -292,7 +275,7 @@ def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_r
 
     (group,) = compare.compare(run, Reporter())
 
-    assert [member.whole.size for member in group.members] == [10, 10, 10]
+    assert [pair["size"] for pair in group["pairs"]] == [10, 10, 10]
     warnings = [line for line in capsys.readouterr().err.splitlines() if "scopes" in line]
     assert len(warnings) == 1
     assert "in 3 of 3 pairs" in warnings[0]
@@ -302,15 +285,13 @@ def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_r
 def test_statistics_that_no_training_prunes_do_not_count(make_run):
     run = make_run(2, scope="all")
     for number in (1, 2):
-        state = State(9, {"a": np.zeros(10)}, {"moving_mean": np.zeros(90)}, {})
-        store.save_state(run.replicate(number).snapshot(9), state)
-        finished(run.replicate(number), 9)
         mask = {"a": kept(10, number), "moving_mean": np.ones(90, bool)}
-        one_shot(run, number, {90: mask})
+        left = densities.kept(mask, State(9, {"a": np.zeros(10)}, {"moving_mean": np.zeros(90)}, {}), None)
+        one_shot(run, number, {90: mask}, kept=left)
 
     (group,) = compare.compare(run, QUIET)
 
-    assert [(member.whole.size, list(member.layers)) for member in group.members] == [(10, ["a"])]
+    assert [(pair["size"], list(pair["layers"])) for pair in group["pairs"]] == [(10, ["a"])]
 
 
 def test_masks_are_compared_in_less_than_four_bytes_a_weight(make_run):
@@ -340,8 +321,10 @@ def two(make_run):
     return run
 
 
-def test_the_command_prints_tables_and_writes_every_layer(two, tmp_path):
-    done = imp_here("compare", "--run", "runs/made", cwd=tmp_path)
+def test_the_command_prints_tables_and_writes_every_layer_and_needs_no_tensorflow(two, tmp_path):
+    code = "import sys; from lottery import cli\ntry: cli.app(['compare', '--run', 'runs/made'])\nexcept SystemExit: pass\n"
+    code += "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
 
     for words in ("different replicates", "like density", "weights-step-000010/round-02", "rounds 1 to 2 are nested"):
         assert words in done.stdout
@@ -370,27 +353,16 @@ def test_the_command_prints_json(two, tmp_path):
     assert nested["pairs"][0]["layers"]["a"]["shared"] == 5
 
 
-def test_with_nothing_to_compare_the_command_says_what_to_do(make_run, tmp_path):
-    run = make_run()
-    refused(imp_here("compare", "--run", "runs/made", cwd=tmp_path, check=False), "has no masks yet", "imp thresholds")
-    one_shot(run, 1, {50: [True, False], 90: [True, False]})
-    refused(imp_here("compare", "--run", "runs/made", cwd=tmp_path, check=False), "nothing to compare", "--set replicates=3")
-    chain(make_run(name="rounds"), 1, "lr", 0, [True, True], [True, False])
-    refused(imp_here("compare", "--run", "runs/rounds", cwd=tmp_path, check=False), "nothing to compare")
-    assert not run.report.exists()
+def test_with_nothing_to_compare_or_masks_of_two_networks_the_command_is_one_line(make_run, tmp_path):
+    def asked(name="made"):
+        return imp_here("compare", "--run", f"runs/{name}", cwd=tmp_path, check=False)
 
-
-def test_masks_of_two_networks_are_one_line(make_run, tmp_path):
     run = make_run(2)
-    one_shot(run, 1, {90: [True, False]})
+    refused(asked(), "has no masks yet", "imp thresholds")
+    one_shot(run, 1, {50: [True, False], 90: [True, False]})
+    refused(asked(), "nothing to compare", "--set replicates=3")
+    chain(make_run(name="rounds"), 1, "lr", 0, [True, True], [True, False])
+    refused(asked("rounds"), "nothing to compare")
     one_shot(run, 2, {90: [True, False, True]})
-
-    done = imp_here("compare", "--run", "runs/made", cwd=tmp_path, check=False)
-
-    refused(done, "replicate-1/oneshot/masks/q90.h5 and", "a is 2 and 3 in the two masks")
-
-
-def test_comparing_needs_no_tensorflow(two, tmp_path):
-    code = "import sys; from lottery import cli\ntry: cli.app(['compare', '--run', 'runs/made'])\nexcept SystemExit: pass\n"
-    code += "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    refused(asked(), "replicate-1/oneshot/masks/q90.h5 and", "a is 2 and 3 in the two masks")
+    assert not run.report.exists()

@@ -7,7 +7,7 @@ import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket
 
 from lottery.results import frame
-from lottery.results.contrasts import contrasts
+from lottery.results.grouping import contrasts
 from lottery.rundir.run import Run
 
 
@@ -97,37 +97,21 @@ def test_differences_that_are_all_the_same_have_no_spread_to_judge_by(run):
     assert against(run)["dense"]["least_validation_loss_step"].mean == -45
 
 
-def test_every_rewind_point_is_held_against_the_one_reinit_of_its_mask(run):
-    all_replicates(run, "90", -0.01, step=0)
-    all_replicates(run, "90", 0.01, step=45)
-    all_replicates(run, "90", -0.03, step=0, variant="reinit")
-    all_replicates(run, "90", -0.05, step=0, variant="random")
+def test_every_rewind_point_is_held_against_the_earliest_the_one_reinit_of_its_mask_and_its_own_shuffle(run):
+    for step, points in ((0, -0.01), (45, 0.01), (90, 0.02)):
+        all_replicates(run, "90", points, step=step)
+    for variant, points in (("reinit", -0.03), ("random", -0.05), ("shuffle", -0.02)):
+        all_replicates(run, "90", points, step=0, variant=variant)
     all_replicates(run, "60", 0.02, step=45)
 
-    assert above(against(run, rewind="0")["reinit"]) == 0.02
-    assert above(against(run, rewind="1ep")["reinit"]) == 0.04
-    assert above(against(run, rewind="1ep")["random"]) == 0.06
+    held = {rewind: {name: above(one) for name, one in against(run, rewind=rewind).items()} for rewind in ("0", "1ep", "2ep")}
+
+    assert held == {
+        "0": {"dense": -0.01, "reinit": 0.02, "random": 0.04, "shuffle": 0.01},
+        "1ep": {"dense": 0.01, "reinit": 0.04, "random": 0.06, "rewound to 0": 0.02},
+        "2ep": {"dense": 0.02, "reinit": 0.05, "random": 0.07, "rewound to 0": 0.03},
+    }
     assert against(run, "q60").keys() == {"dense"}
-
-
-def test_every_rewind_point_is_held_against_its_own_shuffle(run):
-    all_replicates(run, "90", -0.01, step=0)
-    all_replicates(run, "90", 0.01, step=45)
-    all_replicates(run, "90", -0.02, step=0, variant="shuffle")
-
-    assert above(against(run, rewind="0")["shuffle"]) == 0.01
-    assert against(run, rewind="1ep").keys() == {"dense", "rewound to 0"}
-
-
-def test_later_rewind_points_are_held_against_the_earliest_of_the_same_mask(run):
-    all_replicates(run, "90", -0.01, step=10)
-    all_replicates(run, "90", 0.01, step=45)
-    all_replicates(run, "90", 0.02, step=90)
-    all_replicates(run, "60", -0.05, step=0)
-
-    assert against(run, rewind="10it").keys() == {"dense"}
-    assert above(against(run, rewind="1ep")["rewound to 10it"]) == 0.02
-    assert above(against(run, rewind="2ep")["rewound to 10it"]) == 0.03
 
 
 def test_only_replicates_that_have_both_count_and_they_are_paired(run):
@@ -140,14 +124,10 @@ def test_only_replicates_that_have_both_count_and_they_are_paired(run):
     difference = against(run)["shuffle"]["validation_accuracy"]
 
     assert (difference.mean, difference.count) == (pytest.approx(0.02), 2)  # 1 and 3 points
+    ticket(run, 1, "60", 0.9)
+    ticket(run, 2, "60", 0.9, variant="shuffle")
+    assert against(run, "q60").keys() == {"dense"}  # where no replicate has both
     assert against(run)["dense"]["validation_accuracy"].count == 2
-
-
-def test_without_a_replicate_that_has_both_there_is_no_contrast(run):
-    ticket(run, 1, "90", 0.9)
-    ticket(run, 2, "90", 0.9, variant="shuffle")
-
-    assert against(run).keys() == {"dense"}
 
 
 def test_rounds_are_held_against_the_controls_of_their_own_chain_and_round(tmp_path):
@@ -212,25 +192,22 @@ def test_a_family_and_a_control_of_one_name_are_two(tmp_path):
     assert {name: above(one) for name, one in against(run).items()} == {"dense": 0.01, "random": 0.03, "random q90": 0.06}
 
 
-def test_a_collapsed_ticket_s_contrasts_say_so(run):
-    all_replicates(run, "60", 0.01)
-    for number in (1, 2, 3):
-        ticket(run, number, "90", 0.9, collapsed=["fc1/kernel"] if number == 2 else [])
-
-    assert {kind[1]: one["test_accuracy"].collapse for kind, one in found(run).items()} == {
-        "q60": None,
-        "q90": "hardly anything is left of fc1/kernel (layer collapse)",
-    }
-
-
-def test_a_collapsed_control_is_marked_beside_the_ticket_that_has_not_collapsed(run):
+def test_a_collapsed_ticket_or_control_is_marked(run):
     all_replicates(run, "90", 0.01)
     for number in (1, 2, 3):
+        ticket(run, number, "60", 0.9, collapsed=["fc1/kernel"] if number == 2 else [])
         ticket(run, number, "90", 0.2, variant="shuffle", disconnected=number == 2)
 
-    told = "no path from input to output is left (layer collapse)"
-    marked = {(row.against, row.collapse, row.collapse_against) for one in found(run).values() for row in one.values()}
-    assert marked == {("dense", None, None), ("shuffle", None, told)}
+    emptied, cut = (
+        "hardly anything is left of fc1/kernel (layer collapse)",
+        "no path from input to output is left (layer collapse)",
+    )
+    rows = [row for one in found(run).values() for row in one.values()]
+    assert {(row.mask, row.against, row.collapse, row.collapse_against) for row in rows} == {
+        ("q60", "dense", emptied, None),
+        ("q90", "dense", None, None),
+        ("q90", "shuffle", None, cut),
+    }
 
 
 def test_contrasts_go_as_groups_do_family_by_family_from_dense_to_sparse(tmp_path):

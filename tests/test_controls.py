@@ -86,6 +86,14 @@ def apart(given):
     """fresh weights elsewhere"""
     return {path: ~kept for path, kept in given.mask.items()}, given.fresh()
 
+def maskless(given):
+    """no mask"""
+    return given.start()
+
+def partial(given):
+    """a layer is missing"""
+    return dict(list(given.mask.items())[1:]), given.start()
+
 alias = negative
 value = 3
 '''
@@ -113,6 +121,14 @@ def test_a_function_of_ones_own_is_a_control(own, name, start, sentence, state):
     mask, begun = found(given())
     assert begun is state
     assert np.array_equal(mask["a/kernel"], ~KEPT)
+
+
+@pytest.mark.parametrize("name", ["maskless", "partial"])
+def test_a_function_that_returns_something_else_is_refused_in_one_line(own, name):
+    with pytest.raises(
+        InputError, match=f"^control {name} must return a mask of the ticket's variables and shapes, and a state"
+    ):
+        controls.of(f"owncontrols:{name}")(given())
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import pytest
 
 from lottery import preemption
-from lottery.fanout import coordinator
-from lottery.fanout.coordinator import Coordinator, Heartbeat, Lost, Ready
-from lottery.fanout.tasks import Workload
+from lottery.fanout import ranks as coordinator
+from lottery.fanout.mpi import Lost
+from lottery.fanout.ranks import FURTHER, Coordinator, Workload
 
 TASKS = list("abcdef")
 DONE = {"status": "done"}
@@ -37,7 +37,7 @@ class Rank:
 
     def __init__(self, clock, answers=()):
         self.clock, self.answers, self.given = clock, list(answers), []
-        self.says = [(0.0, Ready())]
+        self.says = [(0.0, None)]
         self.over = False
 
     def poll(self):
@@ -57,9 +57,7 @@ class Rank:
         self.given.append(task)
         answer = self.answers.pop(0) if self.answers else DONE
         timed = answer if isinstance(answer, list) else [(0, answer)]
-        self.says = [
-            (self.clock.now + after, what if isinstance(what, Heartbeat | Exception) else Ready(what)) for after, what in timed
-        ]
+        self.says = [(self.clock.now + after, what) for after, what in timed]
 
 
 def run(clock, ranks, tasks=TASKS, done=lambda task, result: [], stall=600.0):
@@ -76,13 +74,12 @@ def run(clock, ranks, tasks=TASKS, done=lambda task, result: [], stall=600.0):
     return found, said, coordinator.waiting
 
 
-def test_a_lost_ranks_task_is_the_next_to_be_handed_out(clock):
+def test_a_lost_ranks_task_is_the_next_to_be_handed_out_and_what_it_makes_possible_follows_it(clock):
     ranks = [Rank(clock, [[(1, DONE)]] * 9), Rank(clock, [[(0.5, Lost())]])]
 
-    found, said, left = run(clock, ranks)
+    found, said, left = run(clock, ranks, TASKS[:3], done=lambda task, result: [TASKS[4]] if task == TASKS[1] else [])
 
-    assert [task for task, _ in found] == [TASKS[0], TASKS[1], *TASKS[2:]]
-    assert ranks[0].given == [TASKS[0], TASKS[1], *TASKS[2:]]
+    assert [task for task, _ in found] == ranks[0].given == [TASKS[0], TASKS[1], TASKS[4], TASKS[2]]
     assert said == [f"rank 2 is lost, at work on {TASKS[1]}: another one goes on with it"]
     assert left == []
 
@@ -98,33 +95,22 @@ def test_a_rank_that_is_lost_when_it_has_nothing_to_do_is_not_waited_for(clock):
     assert said[1:] == ["rank 2 is lost; it had nothing to do"]
 
 
-def test_a_rank_that_is_lost_as_it_is_given_a_task_costs_nothing(clock):
-    ranks = [Rank(clock), Rank(clock)]
-
-    def refuse(task):
-        raise Lost
-
-    ranks[1].send = refuse
-
-    found, _, left = run(clock, ranks)
-
-    assert sorted(found, key=lambda pair: pair[0]) == [(task, "done") for task in TASKS]
-    assert left == []
-
-
-def test_a_rank_that_is_lost_as_it_is_told_of_the_end_keeps_no_other_from_being_told(clock):
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_rank_that_is_lost_as_it_is_given_a_task_or_told_of_the_end_costs_nothing(clock, at_the_end):
     ranks = [Rank(clock), Rank(clock), Rank(clock)]
     give = ranks[0].send
 
-    def refuse_the_end(task):
-        if task is None:
+    def refuse(task):
+        if task is None or not at_the_end:
             raise Lost
         give(task)
 
-    ranks[0].send = refuse_the_end
+    ranks[0].send = refuse
 
-    run(clock, ranks, TASKS[:3])
+    found, _, left = run(clock, ranks)
 
+    assert sorted(found) == [(task, "done") for task in TASKS]
+    assert left == []
     assert [rank.over for rank in ranks[1:]] == [True, True]
 
 
@@ -165,28 +151,20 @@ def test_a_task_that_another_process_holds_is_busy_at_once(clock):
     assert clock.now - 1000 < 1
 
 
-def test_a_rank_that_comes_no_further_is_named_once_and_again_when_it_stalls_again(clock):
-    ranks = [Rank(clock, [[(100, Heartbeat()), (1000, Heartbeat()), (2000, DONE)]])]
-
-    _, said, _ = run(clock, ranks, TASKS[:1], stall=600)
-
-    assert said == [f"rank 1 has come no further for 10 min 00 s with {TASKS[0]}"] * 2
+STALLED = [f"rank 1 has come no further for 10 min 00 s with {TASKS[0]}"] * 2
 
 
-def test_a_rank_that_says_it_comes_further_is_not_named(clock):
-    ranks = [Rank(clock, [[*((minute * 60, Heartbeat()) for minute in range(1, 60)), (3600, DONE)]])]
+@pytest.mark.parametrize(
+    ("stall", "says", "told"),
+    [
+        (600, [(100, FURTHER), (1000, FURTHER), (2000, DONE)], STALLED),  # once, and again when it stalls again
+        (90, [*((minute * 60, FURTHER) for minute in range(1, 60)), (3600, DONE)], []),
+    ],
+)
+def test_a_rank_that_comes_no_further_is_named_but_none_that_says_it_does_or_has_no_task(clock, stall, says, told):
+    _, said, _ = run(clock, [Rank(clock, [says]), Rank(clock)], TASKS[:1], stall=stall)
 
-    _, said, _ = run(clock, ranks, TASKS[:1], stall=90)
-
-    assert said == []
-
-
-def test_a_rank_without_a_task_is_not_named(clock):
-    ranks = [Rank(clock, [[(10, Heartbeat()), (20, Heartbeat()), (30, DONE)]]), Rank(clock)]
-
-    _, said, _ = run(clock, ranks, TASKS[:1], stall=15)
-
-    assert said == ["2 ranks, 1 task to do now: 1 idle"]
+    assert said == ["2 ranks, 1 task to do now: 1 idle", *told]
 
 
 def test_after_a_signal_nothing_is_handed_out_and_a_lost_ranks_task_is_handed_back(clock, monkeypatch):
@@ -198,11 +176,3 @@ def test_after_a_signal_nothing_is_handed_out_and_a_lost_ranks_task_is_handed_ba
     assert found == [(TASKS[0], "preempted")]
     assert left == [TASKS[1], *TASKS[2:]]
     assert ranks[0].over
-
-
-def test_what_a_lost_ranks_task_makes_possible_follows_it(clock):
-    ranks = [Rank(clock, [[(1, DONE)]] * 9), Rank(clock, [[(0.5, Lost())]])]
-
-    found, _, _ = run(clock, ranks, TASKS[:3], done=lambda task, result: [TASKS[4]] if task == TASKS[1] else [])
-
-    assert [task for task, _ in found] == [TASKS[0], TASKS[1], TASKS[4], TASKS[2]]

@@ -51,6 +51,9 @@ def infinite(state, mask, gradients):
 
 def nothing(state, mask, gradients):
     return {}
+
+def listed(state, mask, gradients):
+    return [np.abs(state.weights[path]) for path in mask]
 """
 
 
@@ -92,7 +95,7 @@ def test_the_lowest_scores_of_a_users_own_criterion_go(cut_by):
     assert made_with["values"]["families.own.criterion"] == "mycriteria:largest"
 
 
-@pytest.mark.parametrize("name", ["short", "infinite", "nothing"])
+@pytest.mark.parametrize("name", ["short", "infinite", "nothing", "listed"])
 def test_scores_that_are_none_are_refused_in_one_line(cut_by, name):
     with pytest.raises(
         InputError, match=f"^criterion: mycriteria:{name} must give a finite score for every weight of a/kernel"

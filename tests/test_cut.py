@@ -16,7 +16,7 @@ from lottery.experiment import reading
 from lottery.experiment.recipe import decisive
 from lottery.pruning import criteria
 from lottery.pruning.state import State
-from lottery.rundir import identity, locks, records, store
+from lottery.rundir import locks, store
 from lottery.rundir.lineage import seals
 from lottery.rundir.records import Layer, MaskRecord
 from lottery.rundir.run import Run
@@ -134,7 +134,9 @@ def test_survivors_alone_are_counted_and_what_went_stays_away_however_large_it_i
 
     assert mask["a/kernel"].tolist() == [False, False, False, True, True, True, True]
     assert mask["b/kernel"].tolist() == [False, False, True, True, True]
-    assert (record.pruned, record.remaining) == (2, 7)
+    assert (record.round, record.pruned, record.remaining) == (2, 2, 7)
+    ticket = run.replicate(1).folder / "iterative/round-01-step-000000/ticket/final.h5"
+    assert record.made_from == seals(run.replicate(1).folder, [ticket, run.mask(one).mask])
     assert record.layers == {
         "a/kernel": Layer(rate=25.0, threshold=2.0, weights=5, kept=4),
         "b/kernel": Layer(rate=25.0, threshold=2.0, weights=4, kept=3),
@@ -166,42 +168,22 @@ def test_all_layers_of_the_same_rate_are_ranked_together_whichever_pattern_gave_
     assert kept(mask) == {"a/kernel": 4, "b/kernel": 1, "c/kernel": 4, "d/kernel": 5}
 
 
-def test_layer_by_layer_each_loses_its_own_share(make):
-    network = state(a=[1, 2, 3, 4, 5], b=[10, 20, 30, 40, 50, 60, 70, 80, 90, 100], c=[100] * 4)
-    run = make(network, rate=20.0, rates=["c/*=50"], allocation="layerwise")
+@pytest.mark.parametrize(
+    ("pruning", "expected"),
+    [
+        ({"exclude": ["predictions/*"]}, {"a/kernel": 8}),
+        ({"scope": "all"}, {"a/kernel": 10, "bn/moving_mean": 0, "predictions/kernel": 9, "z/bias": 5}),
+    ],
+)
+def test_what_is_out_of_scope_or_excluded_is_not_in_the_mask_which_is_in_the_order_of_paths(make, pruning, expected):
+    network = state({"bn/moving_mean": np.zeros(4, np.float32)}, predictions=10, a=np.arange(2, 12))
+    network.weights["z/bias"] = np.full(5, 99, np.float32)
+    run = make(network, pruning, rates=["z/*=0"])
 
     mask, record = cut_of(run, first_of(run))
 
-    assert kept(mask) == {"a/kernel": 4, "b/kernel": 8, "c/kernel": 2}
-    assert mask["c/kernel"].tolist() == [False, False, True, True]
-    assert [one.threshold for one in record.layers.values()] == pytest.approx([1.8, 28.0, 100.0])
-
-
-def test_what_is_out_of_scope_or_excluded_is_not_in_the_mask(make):
-    network = state({"bn/moving_mean": np.zeros(3, np.float32)}, a=10, predictions=10)
-    network.weights["a/bias"] = np.zeros(5, np.float32)
-    run = make(network, {"exclude": ["predictions/*"]})
-
-    mask, record = cut_of(run, first_of(run))
-
-    assert kept(mask) == {"a/kernel": 8}
-    assert list(record.layers) == ["a/kernel"]
-
-
-def test_scope_all_prunes_every_variable_statistics_too(make):
-    run = make(state({"bn/moving_mean": np.zeros(2, np.float32)}, a=8), {"scope": "all"})
-
-    mask, _ = cut_of(run, first_of(run))
-
-    assert kept(mask) == {"a/kernel": 8, "bn/moving_mean": 0}
-
-
-def test_variables_are_in_the_order_of_their_paths_whatever_their_rates(make):
-    run = make(state(c=5, b=5, a=5), rates=["a/*=10"])
-
-    mask, record = cut_of(run, first_of(run))
-
-    assert list(mask) == list(record.layers) == ["a/kernel", "b/kernel", "c/kernel"]
+    assert kept(mask) == expected
+    assert list(mask) == list(record.layers) == list(expected)
 
 
 @pytest.mark.parametrize("allocation", ["global", "layerwise"])
@@ -276,21 +258,6 @@ def test_the_first_round_is_cut_from_the_dense_network(run):
     }
 
 
-def test_a_later_round_is_cut_from_what_the_one_before_left(run):
-    one, two, _ = masks_of(run)
-    first, _ = cut_of(run, one)
-    finish(run, one, state(a=[100, 100, 100, 100, 1, 2, 3, 4, 5, 6], b=np.arange(11, 21)))
-
-    second, record = cut_of(run, two)  # 3.2 of 16
-
-    assert second["a/kernel"].tolist() == [False] * 7 + [True] * 3
-    assert second["b/kernel"].all()
-    assert kept(cut.load(run, one)) == kept(first)
-    ticket = run.replicate(1).folder / "iterative/round-01-step-000000/ticket/final.h5"
-    assert record.made_from == seals(run.replicate(1).folder, [ticket, run.mask(one).mask])
-    assert (record.round, record.pruned) == (2, 3)
-
-
 def test_every_chain_is_cut_on_its_own_and_several_masks_at_once(run):
     one, two, _ = masks_of(run, 6)
     cut.cut(run, [first_of(run), one])
@@ -302,18 +269,7 @@ def test_every_chain_is_cut_on_its_own_and_several_masks_at_once(run):
     assert not run.mask(masks_of(run)[1]).is_cut
 
 
-def test_a_mask_that_is_cut_is_only_read(run):
-    mask = first_of(run)
-    cut.cut(run, [mask])
-    before = file_bytes(run.mask(mask).folder)
-    run.replicate(1).snapshot(LAST).unlink()
-
-    cut.cut(run, [mask])
-
-    assert file_bytes(run.mask(mask).folder) == before
-
-
-def test_a_cut_that_was_killed_after_its_mask_is_made_again_and_ends_with_the_same_files(run):
+def test_a_cut_that_was_killed_after_its_mask_is_made_again_with_the_same_bytes_and_one_that_is_there_only_read(run):
     mask = first_of(run)
     cut.cut(run, [mask])
     there = run.mask(mask)
@@ -324,23 +280,9 @@ def test_a_cut_that_was_killed_after_its_mask_is_made_again_and_ends_with_the_sa
     cut.cut(run, [mask])
 
     assert file_bytes(there.folder) == before
-
-
-@pytest.mark.parametrize(
-    ("pruning", "other"),
-    [({}, {"rate": 30.0}), ({}, {"rates": ["a/*=10"]}), ({}, {"allocation": "layerwise"}), ({"scope": "all"}, {})],
-    ids=str,
-)
-def test_a_mask_of_another_recipe_is_refused(run, pruning, other):
-    mask = first_of(run)
+    run.replicate(1).snapshot(LAST).unlink()
     cut.cut(run, [mask])
-    changed = dataclasses.replace(run, recipe=recipe_of(pruning, **other))
-
-    with pytest.raises(InputError, match=r"replicate-1/iterative/masks was made with another recipe"):
-        changed.check_outputs()
-    run.mask(mask).table.unlink()  # begun, not finished
-    with pytest.raises(InputError, match=r"replicate-1/iterative/masks was made with another recipe"):
-        cut.cut(changed, [mask])
+    assert file_bytes(there.folder) == before
 
 
 def test_masks_that_another_process_cuts_are_waited_for(run):
@@ -357,58 +299,8 @@ def test_masks_that_another_process_cuts_are_waited_for(run):
     assert run.mask(mask).is_cut
 
 
-def test_a_damaged_mask_is_named(run):
-    one, two, _ = masks_of(run)
-    cut.cut(run, [one])
-    finish(run, one, state(a=10, b=10))
-    flip(run.mask(one).mask)
-
-    for use in (lambda: cut.load(run, one), lambda: cut.cut(run, [two])):
-        with pytest.raises(InputError, match=r"masks/round-01-step-000000\.h5 is damaged"):
-            use()
-    assert not run.mask(two).table.exists()
-
-
-def test_damaged_or_missing_weights_are_named(run):
-    mask = first_of(run)
-    flip(run.replicate(1).snapshot(LAST))
-    with pytest.raises(InputError, match=r"step-000012\.h5 is damaged"):
-        cut.cut(run, [mask])
-    run.replicate(1).snapshot(LAST).unlink()
-    with pytest.raises(InputError, match=r"step-000012\.h5 is missing"):
-        cut.cut(run, [mask])
-
-
-def test_a_round_whose_ticket_before_has_not_ended_says_so(run):
-    one, two, _ = masks_of(run)
-    cut.cut(run, [one])
-
-    with pytest.raises(InputError, match=r"round-01-step-000000/ticket/result\.json is missing"):
-        cut.cut(run, [two])
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_that_are_not_finite_are_refused_by_name(run, value):
-    mask = first_of(run)
-    train(run, state(a=10, b=[1, value, 3]))
-
-    with pytest.raises(InputError, match="b/kernel holds NaN or infinite weights"):
-        cut.cut(run, [mask])
-
-    assert not run.mask(mask).mask.exists()
-    assert not run.mask(mask).table.exists()
-
-
 def largest(network, mask, gradients):
     return {path: -np.abs(network.weights[path]) for path in mask}
-
-
-def without_b(network, mask, gradients):
-    return {"a/kernel": np.ones(10)}
-
-
-def with_nan(network, mask, gradients):
-    return {path: np.full(kept.shape, np.nan) for path, kept in mask.items()}
 
 
 def test_a_criterion_of_the_users_own_says_what_goes_and_is_given_what_is_left(make, monkeypatch):
@@ -429,23 +321,44 @@ def test_a_criterion_of_the_users_own_says_what_goes_and_is_given_what_is_left(m
     assert (given[0][0].weights["b/kernel"] == before.weights["b/kernel"]).all()
 
 
-@pytest.mark.parametrize(("name", "path"), [("without_b", "b/kernel"), ("with_nan", "a/kernel")])
-def test_a_criterion_that_leaves_a_weight_without_a_score_is_refused_by_name(make, name, path):
-    run = make(state(a=10, b=10), criterion=f"{__name__}:{name}")
+@pytest.mark.parametrize(("scores", "path"), [({"a/kernel": [1] * 10}, "b/kernel"), ({"a/kernel": [np.nan] * 10}, "a/kernel")])
+def test_a_criterion_that_leaves_a_weight_without_a_score_is_refused_by_name(make, monkeypatch, scores, path):
+    monkeypatch.setitem(criteria.CRITERIA, "odd", lambda *_: {name: np.array(array) for name, array in scores.items()})
+    run = make(state(a=10, b=10), criterion="odd")
 
-    with pytest.raises(InputError, match=f"{name} must give a finite score for every weight of {path}"):
+    with pytest.raises(InputError, match=f"odd must give a finite score for every weight of {path}"):
         cut.cut(run, [first_of(run)])
 
     assert not run.mask(first_of(run)).mask.exists()
 
 
-def test_what_finetunes_is_cut_with_the_values_of_masks_alone(make):
-    run = make(state(a=10), method="finetune", finetune_rate=0.01)
+def damaged_mask(run, mask):
+    finish(run, mask, state(a=10, b=10))
+    flip(run.mask(mask).mask)
 
-    cut.cut(run, [first_of(run)])
 
-    values = files.read_json(run.mask(first_of(run)).folder / identity.FILE)["values"]
-    assert {key for key in values if key.startswith("families.")} == {
-        f"families.iterative.{key}" for key in ("criterion", "allocation", "rate", "rates")
-    }
-    assert records.read(run.mask(first_of(run)).table, MaskRecord).family == "iterative"
+def damaged_weights(run, mask):
+    finish(run, mask, state(a=10, b=10))
+    flip(run.mask(mask).folder.parent / "round-01-step-000000/ticket/final.h5")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (lambda run, mask: None, r"round-01-step-000000/ticket/result\.json is missing"),
+        (lambda run, mask: finish(run, mask, state(a=10, b=[1, np.nan, 3])), "b/kernel holds NaN or infinite weights"),
+        (lambda run, mask: finish(run, mask, state(a=10, b=[1, np.inf, 3])), "b/kernel holds NaN or infinite weights"),
+        (damaged_mask, r"masks/round-01-step-000000\.h5 is damaged"),
+        (damaged_weights, r"ticket/final\.h5 is damaged"),
+    ],
+)
+def test_what_no_mask_can_be_cut_from_is_named_and_nothing_is_written(run, trouble, words):
+    one, two, _ = masks_of(run)
+    cut.cut(run, [one])
+    trouble(run, one)
+
+    with pytest.raises(InputError, match=words):
+        cut.cut(run, [two])
+
+    assert not run.mask(two).mask.exists()
+    assert not run.mask(two).table.exists()

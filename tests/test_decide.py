@@ -55,6 +55,12 @@ class Training:
         self.called.clear()
 
 
+def decided(run, most, reporter, training, selection=EVERYTHING):
+    """Have `training` do what is asked for until every ticket is decided."""
+    for added, chosen in decide.until_decided(run, most, reporter, selection):
+        training(added, chosen)
+
+
 class Telling(Reporter):
     def __init__(self):
         super().__init__(quiet=True)
@@ -76,66 +82,67 @@ def begin(tmp_path):
             Telling(),
         )
         training.begun(run, range(1, replicates + 1), ",".join(above), rewind)
-        decide.until_decided(run, most, reporter, training, selection)
+        decided(run, most, reporter, training, selection)
         return run, training.called, reporter.told
 
     return started
 
 
-def test_a_ticket_that_keeps_up_gets_replicates_until_three_say_so(begin):
-    run, called, told = begin({"60": [0.001, 0.002, 0.001, 0.0]}, 10)
-
-    assert called == ["2: 60 1ep", "3: 60 1ep"]
-    assert told == [
-        looks(10, "15%"),
-        "undecided: 1 ticket; adding replicate 2",
-        "undecided: 1 ticket; adding replicate 3",
-        "every ticket is decided after 3 replicates",
-    ]
-    assert run.known_numbers() == [1, 2, 3]
+WAVERING = [0.02, -0.02, 0.02, -0.06, -0.06, -0.06, -0.06]
 
 
-def test_only_tickets_that_are_undecided_get_more(begin):
-    wavering = [0.02, -0.02, 0.02, -0.06, -0.06, -0.06, -0.06]
-
-    _, called, told = begin({"60": KEEPS_UP, "97.5": wavering}, 5)
-
-    assert called == ["2: 60,97.5 1ep", "3: 60,97.5 1ep", "4: 97.5 1ep", "5: 97.5 1ep"]
-    assert told[-1] == "after 5 replicates still undecided: 1 ticket"
+def adding(most, error, *replicates):
+    return [looks(most, error), *(f"undecided: 1 ticket; adding replicate {number}" for number in replicates)]
 
 
-def test_each_rewind_point_gets_the_quantiles_that_are_undecided_there(begin):
-    run, called, _ = begin({"60": KEEPS_UP, "80": KEEPS_UP}, 3, rewind="0,1ep")
+@pytest.mark.parametrize(
+    ("above", "most", "more", "called", "told"),
+    [
+        (
+            {"60": [0.001, 0.002, 0.001, 0.0]},
+            10,
+            {},
+            ["2: 60 1ep", "3: 60 1ep"],
+            [*adding(10, "15%", 2, 3), "every ticket is decided after 3 replicates"],
+        ),
+        (
+            {"60": KEEPS_UP, "97.5": WAVERING},
+            5,
+            {},
+            ["2: 60,97.5 1ep", "3: 60,97.5 1ep", "4: 97.5 1ep", "5: 97.5 1ep"],
+            ["after 5 replicates still undecided: 1 ticket"],
+        ),
+        (
+            {"60": KEEPS_UP, "80": KEEPS_UP},
+            3,
+            {"rewind": "0,1ep"},
+            [f"{number}: 60,80 {point}" for number in (2, 3) for point in ("0", "1ep")],
+            ["every ticket is decided after 3 replicates"],
+        ),
+        ({"60": [0.001, 0.001]}, 2, {"replicates": 2}, [], ["after 2 replicates still undecided: 1 ticket"]),
+        (
+            {"60": [0.001, None, 0.001], "80": KEEPS_UP},
+            9,
+            {},
+            ["2: 60,80 1ep", "3: 80 1ep"],
+            ["undecided, because a network is missing, failed or diverged: 1 ticket"],
+        ),
+        (
+            {"60": KEEPS_UP, "80": KEEPS_UP},
+            9,
+            {"replicates": 2, "rewind": "0,1ep", "selection": Selection(quantiles="70..80:5", rewind="1ep")},
+            ["3: 80 1ep"],
+            [*adding(9, "14%", 3), "every ticket is decided after 3 replicates"],
+        ),
+    ],
+    ids=["keeps up", "the undecided alone", "each rewind point", "as many as allowed", "diverged", "asked for"],
+)
+def test_tickets_that_are_undecided_get_replicates_until_three_say_so(begin, above, most, more, called, told):
+    run, trained, said = begin(above, most, **more)
 
-    assert [line for line in called if line.startswith("3:")] == ["3: 60,80 0", "3: 60,80 1ep"]
-    assert run.known_numbers() == [1, 2, 3]
-
-
-def test_with_as_many_replicates_as_allowed_none_is_added(begin):
-    _, called, told = begin({"60": [0.001, 0.001]}, 2, replicates=2)
-
-    assert called == []
-    assert told == ["after 2 replicates still undecided: 1 ticket"]
-
-
-def test_a_ticket_of_which_a_network_diverged_gets_no_more(begin):
-    _, called, told = begin({"60": [0.001, None, 0.001], "80": KEEPS_UP}, 9)
-
-    assert called == ["2: 60,80 1ep", "3: 80 1ep"]
-    assert told[-1] == "undecided, because a network is missing, failed or diverged: 1 ticket"
-
-
-def test_only_the_quantiles_and_rewind_points_asked_for_get_more(begin):
-    asked = Selection(quantiles="70..80:5", rewind="1ep")
-
-    _, called, told = begin({"60": KEEPS_UP, "80": KEEPS_UP}, 9, 2, "0,1ep", asked)
-
-    assert called == ["3: 80 1ep"]
-    assert told == [
-        looks(9, "14%"),
-        "undecided: 1 ticket; adding replicate 3",
-        "every ticket is decided after 3 replicates",
-    ]
+    assert trained == called
+    assert said[-len(told) :] == told
+    assert run.known_numbers() == [*range(1, max([more.get("replicates", 1), *(int(line[0]) for line in called)]) + 1)]
 
 
 def test_tickets_of_another_family_and_of_rounds_get_none(tmp_path):
@@ -147,7 +154,7 @@ def test_tickets_of_another_family_and_of_rounds_get_none(tmp_path):
         ticket(run, number, "60", 0.9, 45, family="other")
         in_round(run, number, "weights", 1, 0.9)
 
-    decide.until_decided(run, 3, Telling(), training, Selection(("oneshot", "weights")))
+    decided(run, 3, Telling(), training, Selection(("oneshot", "weights")))
 
     assert training.called == ["3: 60 1ep"]
 
@@ -164,7 +171,7 @@ def test_a_replicate_that_was_killed_in_the_midst_is_gone_on_with_before_another
     wavering = [0.02, -0.02, 0.02, -0.06, 0.02]
     run, training, reporter = lacking(tmp_path, {"60": wavering, "80": wavering}, "60,80", (1, 2, 3))
 
-    decide.until_decided(run, 3, reporter, training, EVERYTHING)
+    decided(run, 3, reporter, training)
 
     assert training.called == ["3: 80 1ep"]
     assert reporter.told == [
@@ -173,47 +180,46 @@ def test_a_replicate_that_was_killed_in_the_midst_is_gone_on_with_before_another
     ]
 
 
-def test_a_dense_network_that_was_killed_gets_its_tickets(tmp_path):
-    run, training, reporter = lacking(tmp_path, {"60": [0.02, -0.02, 0.02]}, "60", (1, 2))
+def killed(run):
     run.replicate(3).folder.mkdir()
 
-    decide.until_decided(run, 3, reporter, training, EVERYTHING)
 
-    assert training.called == ["3: 60 1ep"]
-    assert reporter.told[0] == "undecided: 1 ticket; continuing replicate 3"
+def diverged(run):
+    write(run.replicate(3).dense, 0.1, status="diverged", replicate=3)
 
 
-def test_replicates_are_counted_whatever_their_numbers(tmp_path):
+@pytest.mark.parametrize(
+    ("numbers", "trouble", "most", "called", "told"),
+    [
+        ((1, 2), killed, 3, ["3: 60 1ep"], "continuing replicate 3"),
+        ((1, 2), diverged, 3, ["4: 60 1ep"], "adding replicate 4"),
+        ((1, 2, 9), lambda run: None, 5, ["3: 60 1ep", "4: 60 1ep"], "adding replicate 3"),
+    ],
+)
+def test_a_replicate_that_was_begun_is_gone_on_with_and_one_that_diverged_passed_over(
+    tmp_path, numbers, trouble, most, called, told
+):
     wavering = [0.02, -0.02, 0.02, -0.06, 0.02, 0.02, 0.02, 0.02, -0.02]
-    run, training, reporter = lacking(tmp_path, {"60": wavering}, "60", (1, 2, 9))
+    run, training, reporter = lacking(tmp_path, {"60": wavering}, "60", numbers)
+    trouble(run)
 
-    decide.until_decided(run, 5, reporter, training, EVERYTHING)
+    decided(run, most, reporter, training)
 
-    assert training.called == ["3: 60 1ep", "4: 60 1ep"]
+    assert training.called == called
+    assert f"undecided: 1 ticket; {told}" in reporter.told
 
 
 def test_where_training_leaves_a_ticket_without_a_result_no_further_replicate_is_added(tmp_path):
     run, _, reporter = lacking(tmp_path, {"60": [0.02, -0.02]}, "60", (1, 2))
     asked = []
 
-    decide.until_decided(run, 9, reporter, lambda *arguments: asked.append(arguments), EVERYTHING)  # another process trains it
+    decided(run, 9, reporter, lambda *arguments: asked.append(arguments))  # another process trains it
 
     assert len(asked) == 1
     assert reporter.told == [
-        looks(9, "14%"),
-        "undecided: 1 ticket; adding replicate 3",
+        *adding(9, "14%", 3),
         "replicate 3 has no result for 1 ticket yet: the same command continues there",
     ]
-
-
-def test_a_replicate_whose_dense_network_diverged_is_passed_over(tmp_path):
-    run, training, reporter = lacking(tmp_path, {"60": [0.02, -0.02, 0.02, 0.02]}, "60", (1, 2))
-    write(run.replicate(3).dense, 0.1, status="diverged", replicate=3)
-
-    decide.until_decided(run, 3, reporter, training, EVERYTHING)
-
-    assert training.called == ["4: 60 1ep"]
-    assert reporter.told[0] == "undecided: 1 ticket; adding replicate 4"
 
 
 def test_a_network_that_failed_is_named_with_the_command_that_tries_it_again(tmp_path):
@@ -221,7 +227,7 @@ def test_a_network_that_failed_is_named_with_the_command_that_tries_it_again(tmp
     training.dense(run, 3)
     ticket(run, 3, "60", None, 45, "ticket", "failed")
 
-    decide.until_decided(run, 9, reporter, training, EVERYTHING)
+    decided(run, 9, reporter, training)
 
     assert training.called == []
     assert reporter.told == [
@@ -236,7 +242,7 @@ def test_replicates_that_are_there_already_are_counted(tmp_path):
     dense(run, 0.90, 0.91, 0.92)
     all_replicates(run, "60", 0.001)
 
-    decide.until_decided(run, 9, reporter, training, EVERYTHING)
+    decided(run, 9, reporter, training)
 
     assert training.called == []
     assert reporter.told == [looks(9, "14%"), "every ticket is decided after 3 replicates"]
@@ -302,12 +308,9 @@ def test_replicates_that_make_no_sense_are_refused(work, options, words):
 
 
 def test_a_replicate_that_is_not_trained_says_what_comes_first(work):
-    refused(
-        imp_here("rounds", "--replicate", "7", cwd=work, check=False),
-        "replicate-7/train holds no finished training: run `imp train --replicate 7` first",
-    )
-    refused(
-        imp_here("thresholds", "--replicate", "7", cwd=work, check=False),
-        "replicate-7/train holds no finished training: run `imp train --replicate 7` first",
-    )
+    for command in ("rounds", "thresholds"):
+        refused(
+            imp_here(command, "--replicate", "7", cwd=work, check=False),
+            "replicate-7/train holds no finished training: run `imp train --replicate 7` first",
+        )
     assert not (work / "runs/digits/replicate-7").exists()

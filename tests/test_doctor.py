@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import imp, imp_here
 
-from lottery.commands import findings as doctor
+from lottery.commands import examining as doctor
 
 
 def test_on_this_machine_nothing_is_broken(tmp_path):
@@ -25,11 +25,11 @@ def test_on_this_machine_nothing_is_broken(tmp_path):
 
 
 def test_the_table_marks_what_is_not_good_and_what_is_broken_ends_with_1(tmp_path, monkeypatch):
-    findings = [doctor.Finding("W&B", "good", "wandb 1"), doctor.Finding("MPI", "limited", "no mpirun", "load it")]
-    monkeypatch.setattr(doctor, "doctor", lambda runs: findings)
+    findings = {"W&B": doctor.Finding("good", "wandb 1"), "MPI": doctor.Finding("limited", "no mpirun", "load it")}
+    monkeypatch.setattr(doctor, "examined", lambda runs: findings)
     assert imp_here("doctor", cwd=tmp_path).stdout == "ok W&B: wandb 1\n!  MPI: no mpirun\n     load it\n"
 
-    findings.append(doctor.Finding("locks", "broken", str(tmp_path), "name a folder"))
+    findings["locks"] = doctor.Finding("broken", str(tmp_path), "name a folder")
     done = imp_here("doctor", cwd=tmp_path, check=False)
 
     assert done.returncode == 1
@@ -83,7 +83,7 @@ def test_tensorflow_as_it_may_be_found(probes, answer, state, words):
 def test_mpi_as_it_may_be_found(probes, answers, words):
     probes += answers
 
-    finding = doctor._mpi()
+    finding = doctor._mpi(2)
 
     assert finding.state == "limited"
     assert words in finding.text
@@ -95,7 +95,7 @@ def test_without_mpirun_its_wheel_is_recommended(probes, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    finding = doctor._mpi()
+    finding = doctor._mpi(2)
 
     assert "no mpirun" in finding.text
     assert "[local]" in finding.remedy
@@ -111,7 +111,7 @@ def test_wandb_as_it_may_be_found(monkeypatch, setting, state):
     for name, value in setting.items():
         monkeypatch.setenv(name, value)
 
-    finding = doctor._wandb()
+    finding = doctor._wandb("0.1")
 
     assert finding.state == state
 
@@ -122,7 +122,7 @@ def test_a_key_in_netrc_is_one(monkeypatch, tmp_path):
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
-    assert doctor._wandb().state == "good"
+    assert doctor._wandb("0.1").state == "good"
 
 
 def stub(folder: Path, name: str, text: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.errors import InputError
 from lottery.experiment import reading
-from lottery.experiment.dry_run import dry_run
+from lottery.experiment.plan import dry_run
 
 TRAIN = {"epochs": 20, "batch": 64, "snapshots": "0,10it,1ep,2ep", "warmup": "0"}
 SHOT = {"quantiles": "80,90", "rewind": "0,1ep", "controls": ["reinit"], "controls_at": "90"}

@@ -45,7 +45,7 @@ def is_written(path):
 
 
 def step_of(checkpoint):
-    return checkpoints.load(checkpoint).progress.state.step
+    return checkpoints.load(checkpoint).state.step
 
 
 def test_a_training_that_is_told_to_stop_says_so_and_ends_later_with_the_same_bytes(trained, prepared):
@@ -133,6 +133,6 @@ def test_a_dense_training_that_diverges_is_one_line_and_keeps_its_checkpoint(pre
     for way in ("train.learning_rate", "train.warmup", "train.clip_norm", "remove that folder"):
         assert way in line
     result = json.loads((prepared / DENSE / "result.json").read_text())
-    saved = checkpoints.load(prepared / DENSE / "checkpoint.h5").progress.state
+    saved = checkpoints.load(prepared / DENSE / "checkpoint.h5").state
     assert 0 < saved.step <= result["step"] == int(line.split("at step ")[1].split(":")[0])
     assert all(np.isfinite(array).all() for array in saved.arrays())

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +17,12 @@ import pytest
 from helpers import clean_environment, imp_here
 from PIL import Image
 
-from data_prep import local, prepare, shards, spark
+from data_prep import prepare, shards, spark
 from data_prep.errors import InputError
 from data_prep.prepare import Means, Settings
 from data_prep.shards import Task
 from data_prep.sources import Pictures
-from data_prep.sources.folder import Files
+from data_prep.sources.folder import image_files
 
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None and (shutil.which("java") or os.environ.get("JAVA_HOME"))
 needs_spark = pytest.mark.skipif(not HAS_SPARK, reason="PySpark or Java is missing")
@@ -44,7 +44,10 @@ def tasks(images, folder, count=6, channels=3):
     """Shards of 10 images each to make in `folder`; the last one's are arrays."""
     folder.mkdir(exist_ok=True)
     labels = np.arange(10, dtype=np.int32)
-    files = [Files(images, [f"{index:03}.png" for index in range(10 * shard, 10 * shard + 10)]) for shard in range(count - 1)]
+    files = [
+        partial(image_files, images, [f"{index:03}.png" for index in range(10 * shard, 10 * shard + 10)])
+        for shard in range(count - 1)
+    ]
     arrays = Pictures([f"row {row}" for row in range(10)], np.random.default_rng(1).integers(0, 65536, (10, 9, 9), np.uint16))
     parts = [*files, arrays]
     shape = 16, 16, channels
@@ -60,7 +63,7 @@ def made(engine, tasks, means):
 @pytest.fixture(scope="module")
 def expected(images, tmp_path_factory):
     """What one process makes of the tasks."""
-    return made(local, tasks(images, tmp_path_factory.mktemp("one")), 1)
+    return made(shards, tasks(images, tmp_path_factory.mktemp("one")), 1)
 
 
 def test_one_process_names_what_it_cannot_decode(expected):
@@ -73,22 +76,22 @@ def test_one_process_names_what_it_cannot_decode(expected):
 
 @pytest.mark.parametrize("workers", [2, 3, 9])
 def test_any_number_of_processes_gives_the_same_bytes(images, expected, tmp_path, workers):
-    assert made(local, tasks(images, tmp_path), workers) == expected
+    assert made(shards, tasks(images, tmp_path), workers) == expected
 
 
 def test_grey_shards_are_the_same_bytes_from_one_process_and_from_several(images, tmp_path):
-    one, several = (made(local, tasks(images, tmp_path / str(count), channels=1), count) for count in (1, 3))
+    one, several = (made(shards, tasks(images, tmp_path / str(count), channels=1), count) for count in (1, 3))
 
     assert one == several
     assert {shard.shard.bytes - 16 for shard in one[0].values()} == {10 * (4 + 256), 9 * (4 + 256)}
 
 
 def test_no_shards_need_no_process():
-    assert list(local.run([], 4)) == []
+    assert list(shards.run([], 4)) == []
 
 
 def test_workers_do_not_import_what_this_process_has(images, tmp_path, tensorflow):
-    running = local.run(tasks(images, tmp_path), 2)
+    running = shards.run(tasks(images, tmp_path), 2)
     next(running)
 
     workers = multiprocessing.active_children()
@@ -100,7 +103,7 @@ def test_workers_do_not_import_what_this_process_has(images, tmp_path, tensorflo
 
 
 def test_a_worker_that_is_killed_is_told_in_one_line(images, tmp_path):
-    running = local.run(tasks(images, tmp_path), 2)
+    running = shards.run(tasks(images, tmp_path), 2)
     next(running)
     os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
@@ -110,34 +113,13 @@ def test_a_worker_that_is_killed_is_told_in_one_line(images, tmp_path):
 
 
 def test_workers_are_gone_once_the_shards_are_made_or_no_longer_wanted(images, tmp_path):
-    list(local.run(tasks(images, tmp_path), 2))
+    list(shards.run(tasks(images, tmp_path), 2))
     assert not multiprocessing.active_children()
 
-    running = local.run(tasks(images, tmp_path), 2)
+    running = shards.run(tasks(images, tmp_path), 2)
     next(running)
     running.close()
     assert not multiprocessing.active_children()
-
-
-def test_a_signal_comes_when_it_is_no_longer_held_whichever_thread_takes_it():
-    reached = []
-    taken = threading.Event()
-    thread = threading.Thread(target=taken.wait, daemon=True)  # it blocks nothing, and so takes what the main thread blocks
-    thread.start()
-
-    def held():
-        with local._signals_held():
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.1)
-            reached.append("the end")
-
-    with pytest.raises(KeyboardInterrupt):
-        held()
-
-    taken.set()
-    assert reached == ["the end"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & local.SIGNALS
 
 
 def test_an_error_of_a_worker_comes_back_with_its_file(images, tmp_path):
@@ -145,7 +127,7 @@ def test_an_error_of_a_worker_comes_back_with_its_file(images, tmp_path):
     (tmp_path / some[3].name).mkdir()
 
     with pytest.raises(OSError, match="Is a directory") as error:
-        list(local.run(some, 2))
+        list(shards.run(some, 2))
     assert error.value.filename == str(tmp_path / some[3].name)
 
 
@@ -280,21 +262,10 @@ def cluster(tmp_path):
     port, web, log = free_port(), free_port(), tmp_path / "worker.log"
     environment = clean_environment(SPARK_HOME=str(home), PYSPARK_PYTHON=sys.executable)
     url = f"spark://127.0.0.1:{port}"
-    place = ["--host", "127.0.0.1", "--webui-port"]
+    place, room = ["--host", "127.0.0.1", "--webui-port"], ["--cores", "2", "--memory", "1g", "--work-dir"]
     lines = [
         ["master.Master", *place, str(web), "--port", str(port)],
-        [
-            "worker.Worker",
-            *place,
-            str(free_port()),
-            "--cores",
-            "2",
-            "--memory",
-            "1g",
-            "--work-dir",
-            str(tmp_path / "work"),
-            url,
-        ],
+        ["worker.Worker", *place, str(free_port()), *room, str(tmp_path / "work"), url],
     ]
     started = []
     try:

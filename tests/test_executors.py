@@ -1,12 +1,14 @@
 """Which executor a command gets, and ranks that it starts; mpirun is played."""
 
+from types import SimpleNamespace
+
 import pytest
 from helpers import LAUNCHER
 
 from data_prep.errors import InputError
-from lottery.fanout import executors, launcher
-from lottery.fanout.executors import Ranks, RanksFailed, on_ranks
-from lottery.fanout.tasks import Workload
+from lottery.fanout import allocation, launcher
+from lottery.fanout.allocation import Resources, ranks_to_start
+from lottery.fanout.executors import RanksFailed, on_ranks
 from lottery.preemption import Preempted
 
 MISSING = ["a1", "a2", "b1"]
@@ -14,68 +16,94 @@ MISSING = ["a1", "a2", "b1"]
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch):
-    """A host that feeds as many ranks as asked, and no launcher."""
-    for name in LAUNCHER:
+    """A host of four cores without GPUs, memory for many ranks, and an MPI; no launcher."""
+    for name in (*LAUNCHER, "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(executors, "ranks_fed", lambda tasks, threads: tasks // threads)
+    monkeypatch.setattr(allocation, "resources_here", lambda: Resources("a", frozenset(range(4)), ()))
+    monkeypatch.setattr(allocation.capacity, "free_memory", lambda: 1 << 50)
+    monkeypatch.setattr(allocation, "Path", lambda path: SimpleNamespace(read_text=lambda: "max 100000"))
+    monkeypatch.setattr(launcher, "finds_ranks", lambda: True)
 
 
-def chosen(count, missing=MISSING, threads=1):
-    return on_ranks(count, ["retrain"], lambda: missing, lambda tasks: len({task[0] for task in tasks}), threads)
+@pytest.mark.parametrize(
+    ("asked", "tasks", "threads", "count"),
+    [
+        (3, 9, 1, 3),
+        (3, 9, 2, 3),
+        (2, 0, 1, 2),
+        (1, 9, 1, 1),
+        (None, 9, 1, 4),
+        (None, 3, 1, 3),
+        (None, 9, 2, 2),
+        (None, 9, 4, 1),
+    ],
+)
+def test_as_many_ranks_are_started_as_are_asked_for_or_as_the_host_has_cores_for(asked, tasks, threads, count):
+    assert ranks_to_start(asked, lambda: tasks, threads) == count
 
 
-@pytest.mark.parametrize(("asked", "threads", "count"), [(3, 1, 3), (3, 2, 3), (None, 1, 2), (None, 2, None), (1, 1, None)])
-def test_as_many_ranks_as_are_asked_for_or_as_the_host_feeds(asked, threads, count):
-    ranks = chosen(asked, threads=threads)
-
-    assert (ranks and ranks.count) == count
+def test_without_anything_to_do_no_ranks_are_started_unless_asked_for():
+    assert ranks_to_start(None, lambda: 0, 1) == 1
 
 
-def test_without_anything_missing_no_ranks_are_started_unless_asked_for():
-    assert chosen(None, []) is None
-    assert chosen(2, []).count == 2
+def test_a_container_may_have_less_time_than_cores_and_memory_for_fewer_ranks(monkeypatch):
+    monkeypatch.setattr(allocation, "Path", lambda path: SimpleNamespace(read_text=lambda: "350000 100000"))
+    assert ranks_to_start(None, lambda: 9, 1) == 3
+    monkeypatch.setattr(allocation, "RANK_BYTES", 1 << 49)
+    assert ranks_to_start(None, lambda: 9, 1) == 2
+
+
+def test_no_ranks_are_started_beside_gpus_in_a_job_or_without_mpi(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(launcher, "finds_ranks", lambda: False)
+        assert ranks_to_start(None, lambda: 9, 1) == 1
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURM_JOB_ID", "7")
+        assert ranks_to_start(None, lambda: 9, 1) == 1
+    monkeypatch.setattr(allocation, "resources_here", lambda: Resources("a", frozenset(range(4)), ("GPU-1",)))
+    assert ranks_to_start(None, lambda: 9, 1) == 1
 
 
 def test_a_rank_starts_no_ranks_and_looks_for_nothing(monkeypatch):
     monkeypatch.setenv("PMIX_RANK", "0")
 
-    assert on_ranks(4, [], lambda: pytest.fail("looked"), len, 1) is None
+    assert ranks_to_start(4, lambda: pytest.fail("looked"), 1) == 1
 
 
-def test_bad_input_is_raised_before_anything_is_started():
+@pytest.mark.parametrize("count", [None, 4])
+def test_bad_input_is_raised_before_anything_is_started(count):
     def refuse():
         raise InputError("no masks")
 
     with pytest.raises(InputError, match="no masks"):
-        on_ranks(None, [], refuse, len, 1)
+        ranks_to_start(count, refuse, 1)
 
 
 @pytest.fixture
-def mapped(monkeypatch):
+def started(monkeypatch):
     """A function that has ranks do a workload, where mpirun ends with a code and leaves tasks; what was started."""
-    started = []
+    lines = []
 
-    def map_on(code, missing=()):
+    def start(code, missing=()):
         monkeypatch.setattr(launcher, "command", lambda ranks, arguments: ([ranks, *arguments], {}))
-        monkeypatch.setattr(launcher, "launch", lambda line, environment: started.append(line) or code)
-        workload = Workload(*[lambda *_: pytest.fail("called here")] * 4)
-        coordinated = Ranks(3, ["retrain", "--run", "r"], lambda: list(missing)).map(workload)
-        return coordinated, started[-1]
+        monkeypatch.setattr(launcher, "launch", lambda line, environment: lines.append(line) or code)
+        on_ranks(3, ["retrain", "--run", "r"], lambda: list(missing))
+        return lines[-1]
 
-    return map_on
-
-
-def test_ranks_run_the_command_and_this_process_is_not_the_one_that_knows_its_results(mapped):
-    assert mapped(0) == (False, [3, "-m", "lottery", "retrain", "--run", "r"])
+    return start
 
 
-def test_a_command_that_fails_on_ranks_fails_with_its_code(mapped):
+def test_ranks_run_the_command(started):
+    assert started(0) == [3, "-m", "lottery", "retrain", "--run", "r"]
+
+
+def test_a_command_that_fails_on_ranks_fails_with_its_code(started):
     with pytest.raises(RanksFailed) as failed:
-        mapped(2, MISSING)
+        started(2, MISSING)
 
     assert failed.value.code == 2
 
 
-def test_an_mpirun_that_says_all_went_well_is_not_believed_while_results_are_missing(mapped):
+def test_an_mpirun_that_says_all_went_well_is_not_believed_while_results_are_missing(started):
     with pytest.raises(Preempted, match=r"^mpirun ended early, 3 results are missing$"):
-        mapped(0, MISSING)
+        started(0, MISSING)

@@ -49,12 +49,12 @@ def test_every_variable_of_the_network_is_there_when_asked_for(retrained, run):
 
 @pytest.mark.parametrize(("at", "step"), [("0", 0), ("10it", 10), ("1ep", 17), ("end", 51)])
 def test_a_point_of_the_dense_training(run, at, step):
-    found = explore.explore(run, at)
+    title, found = explore.explore(run, at)
     weights = store.load_state(run.replicate(1).snapshot(step)).weights
 
-    assert found.title == f"{run.folder}/replicate-1, dense, step {step}"
-    for one in found.norms[:-1]:
-        assert one.norm == pytest.approx(float(np.linalg.norm(weights[one.path])), rel=1e-5)
+    assert title == f"{run.folder}/replicate-1, dense, step {step}"
+    for row in found[:-1]:
+        assert row["norm"] == pytest.approx(float(np.linalg.norm(weights[row["path"]])), rel=1e-5)
 
 
 def test_a_ticket_has_zeros_where_it_is_pruned(retrained):
@@ -66,11 +66,12 @@ def test_a_ticket_has_zeros_where_it_is_pruned(retrained):
 
 
 def test_how_norms_move_from_snapshot_to_snapshot(retrained, run):
-    course = explore.course(run)
+    _, course = explore.course(run)
+    together = [row for row in course if row["path"] == explore.IN_ALL]
     printed = imp_here("explore", "--snapshots", cwd=retrained).stdout
 
-    assert [rows[-1].step for rows in course.movements] == [0, 10, 17, 51]
-    moved = [rows[-1].moved for rows in course.movements]
+    assert [row["step"] for row in together] == [0, 10, 17, 51]
+    moved = [row["moved"] for row in together]
     assert moved[0] == 0
     assert moved == sorted(moved)
     assert "norm over the snapshots" in printed
@@ -82,6 +83,12 @@ def test_variables_that_begin_at_zero_have_moved_from_there(retrained):
 
     assert any(row["moved"] is None for row in found if row["path"].endswith("bias"))
     assert "from 0" in imp_here("explore", "--snapshots", "--scope", "all", cwd=retrained).stdout
+
+
+def test_bars_are_full_for_the_highest_and_seen_for_the_least():
+    assert explore.bars([0, 1e-6, 4, 8]) == " ▁▄█"
+    assert explore.bars([0, 0]) == "  "
+    assert explore.bars([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -107,10 +114,3 @@ def test_bad_input_is_one_line(retrained, arguments, words):
     assert done.returncode == 2
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_before_anything_is_trained(prepared):
-    done = imp_here("explore", cwd=prepared, check=False)
-
-    assert done.returncode == 2
-    assert "there is no run" in done.stderr

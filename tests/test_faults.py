@@ -13,6 +13,7 @@ import pytest
 from helpers import SLOWLY, clean_environment, contents
 
 from lottery.fanout import launcher
+from lottery.rundir import locks
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 tolerant = pytest.mark.skipif(not launcher.tolerates_faults(str(MPIRUN)), reason="this Open MPI is built without ULFM")
@@ -27,8 +28,8 @@ from pathlib import Path
 from data_prep import files
 from lottery import cli, preemption
 from lottery.fanout import allocation, mpi, ranks
-from lottery.fanout.executors import InProcess
-from lottery.fanout.tasks import Workload
+from lottery.fanout.executors import in_process
+from lottery.fanout.ranks import Workload
 from lottery.rundir import locks
 
 trouble = sys.argv[1] if sys.argv[2:] == [os.environ["OMPI_COMM_WORLD_RANK"]] else None
@@ -81,7 +82,7 @@ def main(standalone_mode):
         sign()
         time.sleep(60)
     with locks.staying(Path("run")):
-        InProcess().map(Workload(list_tasks, make_worker, lambda task, result: [], say))
+        in_process(Workload(list_tasks, make_worker, lambda task, result: [], say))
 
 cli.app = main
 cli.main()
@@ -111,7 +112,7 @@ def ranks_of(work):
     return [int(path.read_text()) for path in sorted(work.glob("rank *")) if path.read_text()]
 
 
-def wait_for(ready, process, seconds=60):
+def wait_for(ready, process, seconds=180):
     until = time.monotonic() + seconds
     while not (found := ready()):
         assert process.poll() is None, process.communicate()[1]
@@ -125,7 +126,12 @@ def results(work):
 
 
 def finish(work):
-    """The same command again: what is done stays as it is, and the rest is done."""
+    """The same command again: what is done stays as it is, and the rest is done. Ranks of the first one that mpirun has told to
+    end may take a moment for it, in which their tasks are still locked, or get their results."""
+    until = time.monotonic() + 30
+    while any(locks.holder(folder) for folder in work.glob("run/*")):
+        assert time.monotonic() < until
+        time.sleep(0.01)
     before = results(work)
     process = start(work, 3)
     _, said = process.communicate(timeout=60)

@@ -5,7 +5,7 @@ import pytest
 from helpers import lenet
 from tiny import local, subclassed
 
-from lottery.engine import models, precision
+from lottery.engine import models
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.experiment.recipe import Model
 
@@ -53,7 +53,7 @@ def test_automatic_names_do_not_count():
 def test_a_network_built_again_has_the_same_one_whatever_it_computes_in(name):
     found = []
     for dtype in ("float32", "mixed_bfloat16"):
-        with precision.policy(dtype):
+        with models.policy(dtype):
             found.append(fingerprint(models.build(Model(name=name), 32, 10), (32, 32, 3)))
 
     assert found[0] == found[1]
@@ -81,7 +81,7 @@ def test_a_number_that_such_a_network_multiplies_by_counts():
 
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "float64"])
 def test_in_what_such_a_network_computes_does_not_count(dtype):
-    with precision.policy(dtype):
+    with models.policy(dtype):
         other = fingerprint(own(keras.activations.relu), SHAPE)
 
     assert other == fingerprint(own(keras.activations.relu), SHAPE)

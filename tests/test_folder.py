@@ -26,7 +26,7 @@ def tree(root, *names):
 
 def read(split):
     """What each image of a split is called, is full of, and is labelled."""
-    pictures = split.part(np.arange(len(split.labels))).load()
+    pictures = split.part(np.arange(len(split.labels)))()
     values = [int(pixels(picture, 6)[0, 0, 0]) for picture in pictures.pictures]
     return list(zip(pictures.names, values, split.labels.tolist(), strict=True))
 
@@ -61,53 +61,49 @@ def test_images_to_test_on_lie_beside_those_to_train_on(tmp_path, held_out):
     assert read(source.test) == [(f"{held_out}/cat/a.png", 3, 0), (f"{held_out}/dog/a.png", 2, 1)]
 
 
-def test_of_a_test_and_a_val_folder_the_test_folder_counts(tmp_path):
-    tree(tmp_path, "train/cat/a.png", "val/cat/a.png", "test/cat/a.png")
-
-    assert [name for name, _, _ in read(open_source(f"folder:{tmp_path}").test)] == ["test/cat/a.png"]
+CAT, DOG = ("cat/a.png", 0, 0), ("dog/a.png", 3, 1)
 
 
-def test_a_train_folder_alone_is_one_split(tmp_path):
-    tree(tmp_path, "train/cat/a.png", "train/dog/a.png")
-
-    assert open_source(f"folder:{tmp_path}").test is None
-
-
-def test_a_class_to_train_on_need_not_be_tested(tmp_path):
-    tree(tmp_path, "train/ant/a.png", "train/cat/a.png", "train/dog/a.png", "val/dog/a.png")
-
-    assert read(open_source(f"folder:{tmp_path}").test) == [("val/dog/a.png", 3, 2)]
-
-
-def test_a_class_called_test_is_a_class_where_there_are_others(tmp_path):
-    tree(tmp_path, "control/a.png", "test/a.png")
-
-    assert open_source(f"folder:{tmp_path}").classes == ["control", "test"]
-
-
-def test_subfolders_belong_to_their_class(tmp_path):
-    tree(tmp_path, "cat/one/deep/a.png", "cat/b.png", "dog/a.png")
-
-    assert read(open_source(f"folder:{tmp_path}").train) == [
-        ("cat/b.png", 1, 0),
-        ("cat/one/deep/a.png", 0, 0),
-        ("dog/a.png", 2, 1),
-    ]
-
-
-def test_hidden_files_and_files_that_are_no_images_are_passed_over(tmp_path):
-    tree(tmp_path, "cat/a.png", "cat/.b.png", "cat/README", "dog/a.png", ".hidden/a.png", "cat/notes.txt", "cat/._a.png")
+@pytest.mark.parametrize(
+    ("names", "classes", "train", "test"),
+    [
+        (
+            ["train/cat/a.png", "val/cat/a.png", "test/cat/a.png"],
+            ["cat"],
+            [("train/cat/a.png", 0, 0)],
+            [("test/cat/a.png", 2, 0)],
+        ),
+        (["train/cat/a.png"], ["cat"], [("train/cat/a.png", 0, 0)], None),
+        (["train/cat/a.png", "train/dog/a.png", "val/dog/a.png"], ["cat", "dog"], None, [("val/dog/a.png", 2, 1)]),
+        (["control/a.png", "test/a.png"], ["control", "test"], [("control/a.png", 0, 0), ("test/a.png", 1, 1)], None),
+        (["cat/one/deep/a.png", "cat/b.png"], ["cat"], [("cat/b.png", 1, 0), ("cat/one/deep/a.png", 0, 0)], None),
+        (
+            ["cat/a.png", "cat/.b.png", "cat/README", "dog/a.png", ".hidden/a.png", "cat/notes.txt", "cat/._a.png"],
+            ["cat", "dog"],
+            [CAT, DOG],
+            None,
+        ),
+        (["cat/a.png", "cat/.ipynb_checkpoints/a-checkpoint.png"], ["cat"], [CAT], None),
+        (
+            ["schöne Katze/ä b.png", "犬/一.png"],
+            ["schöne Katze", "犬"],
+            [("schöne Katze/ä b.png", 0, 0), ("犬/一.png", 1, 1)],
+            None,
+        ),
+    ],
+    ids=[
+        *("test before val", "train alone", "a class that is not tested", "a class called test", "subfolders", "other files"),
+        *("hidden folders", "any alphabet"),
+    ],
+)
+def test_a_tree_of_files_is_classes_and_splits(tmp_path, names, classes, train, test):
+    tree(tmp_path, *names)
 
     source = open_source(f"folder:{tmp_path}")
 
-    assert source.classes == ["cat", "dog"]
-    assert [name for name, _, _ in read(source.train)] == ["cat/a.png", "dog/a.png"]
-
-
-def test_hidden_folders_inside_a_class_are_passed_over(tmp_path):
-    tree(tmp_path, "cat/a.png", "cat/.ipynb_checkpoints/a-checkpoint.png")
-
-    assert len(open_source(f"folder:{tmp_path}").train.labels) == 1
+    assert source.classes == classes
+    assert train is None or read(source.train) == train
+    assert (source.test and read(source.test)) == test
 
 
 @pytest.mark.parametrize("suffix", ["JPG", "Jpeg", "PNG", "jpeg", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm"])
@@ -136,15 +132,6 @@ def test_a_link_to_a_folder_above_repeats_no_image(tmp_path):
     assert [name for name, _, _ in read(open_source(f"folder:{tmp_path}").train)] == ["cat/a.png", "dog/a.png"]
 
 
-def test_names_may_be_in_any_alphabet_and_hold_spaces(tmp_path):
-    tree(tmp_path, "Katze schön/ä b.png", "犬/一.png")
-
-    source = open_source(f"folder:{tmp_path}")
-
-    assert source.classes == ["Katze schön", "犬"]
-    assert read(source.train) == [("Katze schön/ä b.png", 0, 0), ("犬/一.png", 1, 1)]
-
-
 def test_names_need_not_be_text(tmp_path):
     tree(tmp_path, "cat/a.png")
     os.rename(tmp_path / "cat/a.png", os.fsencode(tmp_path) + b"/cat/\xff.png")
@@ -159,7 +146,7 @@ def test_some_images_are_asked_for_by_index(tmp_path):
     tree(tmp_path, "cat/a.png", "cat/b.png", "dog/a.png", "dog/b.png")
     split = open_source(f"folder:{tmp_path}").train
 
-    assert list(split.part(np.array([3, 0])).load().names) == ["dog/b.png", "cat/a.png"]
+    assert list(split.part(np.array([3, 0]))().names) == ["dog/b.png", "cat/a.png"]
 
 
 def test_a_part_travels_to_another_process_from_a_relative_folder(tmp_path, monkeypatch):
@@ -168,7 +155,7 @@ def test_a_part_travels_to_another_process_from_a_relative_folder(tmp_path, monk
     part = open_source("folder:set").train.part(np.array([0]))
     monkeypatch.chdir("/")
 
-    assert (pixels(pickle.loads(pickle.dumps(part)).load().pictures[0], 6) == 0).all()
+    assert (pixels(pickle.loads(pickle.dumps(part))().pictures[0], 6) == 0).all()
 
 
 def test_the_home_folder_may_be_written_as_a_tilde(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
 
 from lottery.experiment.plan import Selection
-from lottery.results import following, frame
+from lottery.results import frame, grouping
 from lottery.rundir.run import EVERYTHING, Run
 
 ROUNDS = 3
@@ -34,7 +34,7 @@ def trained(run, *above, family="weights", step=45):
 
 def found(run, selection=EVERYTHING):
     """The controls that follow: their family, name and variant, and in how many replicates."""
-    tickets = following.controls(run, run.trained_plan(), run.families(selection))
+    tickets = grouping.controls(run, run.trained_plan(), run.families(selection))
     names = [f"{one.family} {one.name} {one.variant}" for one in tickets]
     return {name: names.count(name) for name in names}
 
@@ -165,13 +165,13 @@ def test_the_rows_of_a_report_have_those_that_are_missing(begin):
     trained(run, 0.01, 0.01, -0.05)
     in_round(run, 1, "weights", 2, 0.8, variant="reinit")
 
-    rows = [(row.replicate, row.round, row.status) for row in frame.each(following.rows(run)) if row.variant == "reinit"]
+    rows = [(row.replicate, row.round, row.status) for row in frame.each(grouping.rows(run)) if row.variant == "reinit"]
 
     assert rows == [(1, 2, "done"), (2, 2, "missing"), (3, 2, "missing")]
-    assert len(following.rows(run)) == 3 + 9 + 3
+    assert len(grouping.rows(run)) == 3 + 9 + 3
 
 
 def test_before_a_dense_network_is_trained_there_are_the_dense_rows(tmp_path):
     run = Run(tmp_path, planned("", rounds={"rounds": 2, "controls": ["reinit"]}))
 
-    assert list(following.rows(run)["variant"]) == ["dense"] * 3
+    assert list(grouping.rows(run)["variant"]) == ["dense"] * 3

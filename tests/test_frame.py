@@ -61,16 +61,8 @@ def test_every_network_of_the_grids_without_a_result_has_a_row(tmp_path):
 def test_the_row_of_a_missing_network_has_its_place_and_no_figures(run):
     row = rows_of(run)[-1]
 
-    known = {
-        "replicate": 3,
-        "variant": "ticket",
-        "mask": "q60",
-        "round": 1,
-        "rewind": "1ep",
-        "rewind_step": 45,
-        "status": "missing",
-    }
-    known |= {"family": "oneshot", "method": "weights", "against": "dense"}
+    known = {"replicate": 3, "variant": "ticket", "mask": "q60", "round": 1, "rewind": "1ep", "rewind_step": 45}
+    known |= {"status": "missing", "family": "oneshot", "method": "weights", "against": "dense"}
     known |= {"folder": "replicate-3/oneshot/q60-step-000045/ticket"}
     assert row == dict.fromkeys(tuple(frame.ROWS)) | known
     assert tuple(row) == tuple(frame.ROWS)
@@ -82,49 +74,21 @@ def test_masks_beyond_the_recipe_are_missed_in_every_replicate(run):
     assert places(rows_of(run))[3:] == [("ticket", number, "q97.5", 45) for number in (1, 2, 3)]
 
 
-def test_a_network_that_is_no_longer_in_the_grids_keeps_its_row(run):
-    ticket(run, 2, "99", 0.9, step=0)
-
-    assert places(done(run))[3:] == [("ticket", 2, "q99", 0)]
-
-
 def test_the_row_of_a_ticket(run):
     ticket(run, 2, "90", 0.905, exact_zeros=1234, replicas=4)
 
     row = done(run)[-1]
 
-    assert row == {
-        "replicate": 2,
-        "variant": "ticket",
-        "family": "oneshot",
-        "method": "weights",
-        "mask": "q90",
-        "round": 1,
-        "density": pytest.approx(0.1),
-        "density_trainable": pytest.approx(0.11),
-        "density_total": pytest.approx(0.12),
-        "density_effective": None,
-        "exact_zeros": 1234,
-        "collapse": None,
-        "rewind": "1ep",
-        "rewind_step": 45,
-        "status": "done",
-        "reason": None,
-        "validation_accuracy": 0.905,
-        "against": "dense",
-        "difference": pytest.approx(-0.005),
-        "validation_loss": 0.5,
-        "test_accuracy": pytest.approx(0.895),
-        "test_loss": 0.6,
-        "least_validation_loss_step": 450,
-        "test_accuracy_there": pytest.approx(0.895),
-        "epochs": 19.0,
-        "seconds": 12.0,
-        "devices": 4,
-        "made_by": "imp 0.1.0, tensorflow 2.21.0, keras 3.15.1 on CPU",
-        "folder": "replicate-2/oneshot/q90-step-000045/ticket",
-    }
+    known = {"replicate": 2, "variant": "ticket", "family": "oneshot", "method": "weights", "mask": "q90", "round": 1}
+    known |= {"density": 0.1, "density_trainable": 0.11, "density_total": 0.12, "density_effective": None, "collapse": None}
+    known |= {"exact_zeros": 1234, "rewind": "1ep", "rewind_step": 45, "status": "done", "reason": None}
+    known |= {"validation_accuracy": 0.905, "against": "dense", "difference": -0.005, "validation_loss": 0.5}
+    known |= {"test_accuracy": 0.895, "test_loss": 0.6, "least_validation_loss_step": 450, "test_accuracy_there": 0.895}
+    known |= {"epochs": 19.0, "seconds": 12.0, "devices": 4}
+    known |= {"made_by": "imp 0.1.0, tensorflow 2.21.0, keras 3.15.1 on CPU"}
+    known |= {"folder": "replicate-2/oneshot/q90-step-000045/ticket"}
     assert tuple(row) == tuple(frame.ROWS)
+    assert row == {name: pytest.approx(value) if isinstance(value, float) else value for name, value in known.items()}
 
 
 def test_the_row_of_a_dense_network_has_every_weight_and_no_difference(run):
@@ -136,22 +100,13 @@ def test_the_row_of_a_dense_network_has_every_weight_and_no_difference(run):
 
 
 def test_dense_networks_come_first_then_replicate_quantile_and_step(run):
-    ticket(run, 2, "80", 0.9, step=45)
-    ticket(run, 1, "90", 0.9, step=0)
-    ticket(run, 1, "90", 0.9, step=45)
-    ticket(run, 1, "9", 0.9, step=45)
+    for replicate, quantile, step in ((2, "80", 45), (1, "90", 0), (1, "90", 45), (1, "9", 45)):
+        ticket(run, replicate, quantile, 0.9, step=step)
 
+    tickets = [(1, "q9", 45), (1, "q60", 45), (1, "q90", 0), (1, "q90", 45), (2, "q60", 45), (2, "q80", 45), (3, "q60", 45)]
     assert places(rows_of(run)) == [
-        ("dense", 1, "", 0),
-        ("dense", 2, "", 0),
-        ("dense", 3, "", 0),
-        ("ticket", 1, "q9", 45),
-        ("ticket", 1, "q60", 45),
-        ("ticket", 1, "q90", 0),
-        ("ticket", 1, "q90", 45),
-        ("ticket", 2, "q60", 45),
-        ("ticket", 2, "q80", 45),
-        ("ticket", 3, "q60", 45),
+        *(("dense", number, "", 0) for number in (1, 2, 3)),
+        *(("ticket", *place) for place in tickets),
     ]
 
 
@@ -267,15 +222,6 @@ def test_what_trains_on_is_held_against_the_dense_network_trained_as_long_and_no
         ("extended", "lr", 2): ("dense", 0.015),
         ("ticket", "weights", 2): ("dense", 0.005),
     }
-
-
-def test_without_a_network_trained_as_long_that_is_done_a_ticket_has_no_difference(pruned):
-    in_rounds(pruned, "lr", 1, 0.005)
-    in_round(pruned, 1, "lr", 1, variant="extended", status="diverged")
-
-    found = [(row["against"], row["difference"]) for row in done(pruned) if row["family"] == "lr"]
-
-    assert found == [("extended", None)] * 3
 
 
 def test_in_one_shot_a_fresh_control_is_held_against_what_the_ticket_of_the_earliest_rewind_point_is(tmp_path):

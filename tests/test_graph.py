@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import pytest
 
-from lottery.experiment import controls, graph
-from lottery.experiment.graph import Mask, Snapshot, Steps, Ticket
+from lottery.experiment import graph
+from lottery.experiment.graph import Mask, Snapshot, Ticket
 from lottery.experiment.recipe import Family
-from lottery.fanout.tasks import Part
+from lottery.fanout.executors import Part
 
 END = 900
 CONTROLS = ["reinit", "shuffle", "random"]
@@ -17,7 +17,7 @@ ROUNDS = {"rounds": 3, "controls": []}
 
 
 def tickets(rewind=(0, 45), replicate=1, name="own", scored=END, **family):
-    return graph.tickets(replicate, name, Family(**family), Steps(scored, rewind, END))
+    return graph.tickets(replicate, name, Family(**family), scored, rewind, END)
 
 
 def places(found):
@@ -43,6 +43,8 @@ def test_one_shot_has_a_ticket_for_every_quantile_and_step_the_longest_training_
 
     assert places(found) == [(label, "ticket", step) for step in (0, 45, 90) for label in ("q80", "q97.5")]
     assert [one.first_step for one in found] == [one.rewind for one in found]
+    assert [one.start for one in found] == [Snapshot(1, one.rewind) for one in found]
+    assert len(tickets(**{**SHOT, "controls": ["reinit", "reinit"], "controls_at": "80"})) == 4 + 1
 
 
 def test_masks_of_one_shot_are_scored_on_one_snapshot_and_shared_by_all_rewind_points():
@@ -63,16 +65,9 @@ def test_the_mask_of_a_round_is_scored_on_the_ticket_before_within_its_mask():
     assert (second.scored_on, second.within) == (the(found, "round-01", "ticket"), first)
     assert (third.scored_on, third.within) == (the(found, "round-02", "ticket"), second)
     assert [(mask.round, mask.rate, mask.rewind) for mask in (first, second, third)] == [(n, 20, 45) for n in (1, 2, 3)]
-
-
-def test_every_chain_of_rounds_has_masks_of_its_own():
-    assert len(graph.masks_of(tickets(**ROUNDS))) == 2 * 3
-    assert len({mask.name for mask in graph.masks_of(tickets((0, 45, 1_000_000), **ROUNDS))}) == 9
-
-
-@pytest.mark.parametrize("grid", [SHOT, ROUNDS], ids=["one shot", "rounds"])
-def test_a_ticket_that_is_rewound_starts_from_the_snapshot_of_its_point(grid):
-    assert {(one.rewind, one.start) for one in tickets(**grid)} == {(0, Snapshot(1, 0)), (45, Snapshot(1, 45))}
+    chains = tickets((0, 45, 1_000_000), **ROUNDS)
+    assert len({mask.name for mask in graph.masks_of(chains)}) == 9
+    assert {one.start for one in chains} == {Snapshot(1, 0), Snapshot(1, 45), Snapshot(1, 1_000_000)}
 
 
 @pytest.mark.parametrize("method", GOING_ON)
@@ -82,6 +77,9 @@ def test_a_ticket_that_is_not_rewound_starts_where_the_round_before_ended(method
 
     assert (first.start, first.first_step) == (Snapshot(1, END), 45)
     assert (second.start, second.first_step) == (first, 45)
+    first, second = the(found, "round-01", "extended"), the(found, "round-02", "extended")
+    assert (first.start, first.needs) == (Snapshot(1, END), [])
+    assert (second.start, second.needs) == (first, [first])
     assert the(tickets((45,), method=method, **SHOT), "q80", "ticket").start == Snapshot(1, END)
 
 
@@ -110,14 +108,6 @@ def test_extended_training_accompanies_each_ticket_that_goes_on_unasked(grid, me
     labels = Family(**grid).labels if method in GOING_ON else []
     assert sorted(places(extended)) == sorted((label, "extended", step) for step in (0, 45) for label in labels)
     assert not any(one.is_masked for one in extended)
-
-
-def test_extended_training_goes_on_from_itself():
-    found = tickets((45,), method="lr", **ROUNDS)
-    first, second = the(found, "round-01", "extended"), the(found, "round-02", "extended")
-
-    assert (first.start, first.needs) == (Snapshot(1, END), [])
-    assert (second.start, second.needs) == (first, [first])
 
 
 def test_controls_accompany_their_masks_alone():
@@ -152,19 +142,6 @@ def test_rounds_come_in_their_order_each_ticket_before_what_accompanies_it_and_n
         assert all(found.index(needed) < place for needed in one.needs)
 
 
-def test_what_is_asked_for_twice_is_one_network():
-    found = tickets(**{**SHOT, "controls": ["reinit", "reinit"], "controls_at": "80"})
-
-    assert len(set(found)) == len(found) == 4 + 1
-
-
-def test_networks_are_the_same_whatever_else_is_known_of_them():
-    with_steps, others = tickets(**ROUNDS)[-1], tickets(**{**ROUNDS, "rate": 50.0, "method": "lr"})
-
-    assert with_steps in others
-    assert Mask(1, "own", "q80", None, 1, Fraction(80), Snapshot(1, END), None) in graph.masks_of(tickets(**SHOT))
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
 def test_the_parts_of_a_grid_are_all_of_it_and_share_nothing_and_divide_no_chain(count):
     shots = tickets(**{**SHOT, "controls": CONTROLS, "controls_at": "80"})
@@ -181,18 +158,15 @@ def test_the_parts_of_a_grid_are_all_of_it_and_share_nothing_and_divide_no_chain
     )
 
 
+def test_networks_are_the_same_whatever_else_is_known_of_them():
+    with_steps, others = tickets(**ROUNDS)[-1], tickets(**{**ROUNDS, "rate": 50.0, "method": "lr"})
+
+    assert with_steps in others
+    assert Mask(1, "own", "q80", None, 1, Fraction(80), Snapshot(1, END), None) in graph.masks_of(tickets(**SHOT))
+
+
 def test_side_by_side_are_all_of_one_shot_and_of_each_chain_one_of_each_variant():
     assert graph.side_by_side([]) == 0
     assert graph.side_by_side(tickets(**SHOT)) == 4
     assert graph.side_by_side(tickets(**{**ROUNDS, "rounds": 18})) == 2
     assert graph.side_by_side(tickets(method="lr", **{**ROUNDS, "controls": ["reinit"], "controls_at": "1,3"})) == 2 * 3
-
-
-def test_a_control_of_ones_own_is_a_network_like_the_others(tmp_path, monkeypatch):
-    (tmp_path / "mycontrols.py").write_text("def negative(given):\n    return given.mask, given.start()\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    found = tickets((45,), **{**SHOT, "controls": ["mycontrols:negative"], "controls_at": "80"})
-
-    assert the(found, "q80", "negative").start == Snapshot(1, 45)
-    assert controls.of("mycontrols:negative").name == "negative"

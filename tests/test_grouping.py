@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, kept, planned, ticket, write
 
@@ -33,50 +34,30 @@ def group_of(run, variant, mask):
     return next(group for group in groups_of(run) if (group.variant, group.mask) == (variant, mask))
 
 
-def test_a_ticket_that_keeps_up_in_every_replicate_matches(run):
-    for number, accuracy in enumerate((0.902, 0.911, 0.922), 1):
-        ticket(run, number, "80", accuracy)
+@pytest.mark.parametrize(
+    ("points", "verdict", "needed"),
+    [
+        ((0.2, 0.1, 0.2), "matching", 3),
+        ((-1.0, -1.1, -1.2), "not matching", 4),
+        ((0.0, -1.0, 1.0), "undecided", 156),
+        ((-0.1, 0.2, 0.1), "matching", 6),
+        ((2.0, 0.0, -2.0), "undecided", 620),
+    ],
+)
+def test_a_verdict_follows_from_the_bounds_of_the_differences_paired_by_replicate(run, points, verdict, needed):
+    differences = np.array(points) / 100
+    for number in (3, 1, 2):
+        ticket(run, number, "80", 0.89 + 0.01 * number + differences[number - 1])
 
     group = group_of(run, "ticket", "q80")
 
-    margin = 2.919986 * (0.001 / math.sqrt(3)) / math.sqrt(3)  # differences 0.2, 0.1, 0.2 points
-    assert group.verdict == "matching"
+    mean, deviation = differences.mean(), differences.std(ddof=1)
+    margin = 2.919986 * deviation / math.sqrt(3)
+    assert (group.verdict, group.needed) == (verdict, needed)
     assert (group.count, group.planned, group.rewind, group.density) == (3, 3, "1ep", pytest.approx(0.2))
-    assert group.validation_accuracy == pytest.approx((0.902 + 0.911 + 0.922) / 3)
-    assert group.difference == pytest.approx(0.005 / 3)
-    assert group.deviation == pytest.approx(0.001 / math.sqrt(3))
-    assert group.needed == 3
-    assert (group.low, group.high) == (
-        pytest.approx(0.005 / 3 - margin, rel=1e-5),
-        pytest.approx(0.005 / 3 + margin, rel=1e-5),
-    )
-
-
-def test_a_ticket_that_falls_behind_does_not_match(run):
-    for number, accuracy in enumerate((0.890, 0.899, 0.908), 1):
-        ticket(run, number, "90", accuracy)
-
-    group = group_of(run, "ticket", "q90")
-
-    assert group.verdict == "not matching"
-    assert group.difference == pytest.approx(-0.011)
-    assert group.high == pytest.approx(-0.011 + 2.919986 * 0.001 / math.sqrt(3), rel=1e-5)
-
-
-def test_a_ticket_that_wavers_is_undecided(run):
-    for number, accuracy in enumerate((0.90, 0.90, 0.93), 1):
-        ticket(run, number, "95", accuracy)
-
-    assert group_of(run, "ticket", "q95").verdict == "undecided"
-
-
-def test_the_spread_of_the_differences_says_how_many_replicates_would_be_enough(run):
-    for number, accuracy in enumerate((0.899, 0.912, 0.921), 1):  # differences -0.1, +0.2, +0.1 points
-        ticket(run, number, "80", accuracy)
-
-    group = group_of(run, "ticket", "q80")
-
-    assert (group.deviation, group.needed) == (pytest.approx(math.sqrt(7 / 3) * 0.001), 6)
+    assert (group.validation_accuracy, group.difference) == (pytest.approx(0.91 + mean), pytest.approx(mean))
+    assert group.deviation == pytest.approx(deviation)
+    assert (group.low, group.high) == (pytest.approx(mean - margin, rel=1e-5), pytest.approx(mean + margin, rel=1e-5))
 
 
 def test_a_group_without_a_spread_is_undecided_however_good_it_is(run):
@@ -156,36 +137,15 @@ def test_dense_networks_that_are_missing_are_planned(tmp_path):
     assert (group.validation_accuracy, group.density) == (0.90, 1.0)
 
 
-def test_differences_are_paired_by_replicate(run):
-    for number, accuracy in ((3, 0.90), (1, 0.92), (2, 0.91)):
-        ticket(run, number, "80", accuracy)
+def test_dense_networks_are_a_group_without_a_verdict_and_one_network_has_no_spread(run):
+    ticket(run, 1, "80", 0.9)
 
-    group = group_of(run, "ticket", "q80")
-
-    assert group.difference == pytest.approx(0)
-    assert group.high == pytest.approx(2.919986 * 0.02 / math.sqrt(3), rel=1e-5)
-
-
-def test_dense_networks_are_a_group_without_a_verdict(run):
     group = groups_of(run)[0]
 
     assert (group.variant, group.count, group.verdict, group.density) == ("dense", 3, None, 1.0)
-    assert group.validation_accuracy == pytest.approx(0.91)
+    assert (group.validation_accuracy, group.test_accuracy) == (pytest.approx(0.91), pytest.approx(0.90))
     assert group.spread == pytest.approx(0.01)
-    assert group.test_accuracy == pytest.approx(0.90)
-
-
-def test_one_network_has_no_spread(run):
-    ticket(run, 1, "80", 0.9)
-
     assert group_of(run, "ticket", "q80").spread is None
-
-
-def test_quantiles_are_sorted_as_numbers(run):
-    for quantile in ("97.5", "9", "100", "90"):
-        ticket(run, 1, quantile, 0.9)
-
-    assert [group.mask for group in groups_of(run)] == ["", "q9", "q60", "q90", "q97.5", "q100"]
 
 
 def test_groups_go_from_dense_to_sparse_with_tickets_before_their_controls(run):
@@ -194,18 +154,26 @@ def test_groups_go_from_dense_to_sparse_with_tickets_before_their_controls(run):
     ticket(run, 1, "95", 0.9, step=0)
     ticket(run, 1, "80", 0.9, step=45)
     ticket(run, 1, "80", 0.9, step=0)
+    for quantile in ("97.5", "9", "100"):
+        ticket(run, 1, quantile, 0.9)
 
     found = [(group.variant, group.mask, group.rewind) for group in groups_of(run)]
 
     assert found == [
         ("dense", "", "0"),
+        ("ticket", "q9", "1ep"),
         ("ticket", "q60", "1ep"),
         ("ticket", "q80", "0"),
         ("ticket", "q80", "1ep"),
         ("ticket", "q90", "0"),
         ("reinit", "q90", "0"),
         ("ticket", "q95", "0"),
+        ("ticket", "q97.5", "1ep"),
+        ("ticket", "q100", "1ep"),
     ]
+
+
+UNDECIDED = None
 
 
 def sparsest(run):
@@ -215,19 +183,23 @@ def sparsest(run):
     return {" ".join(key): group and group.mask for key, group in best.items()}
 
 
-def test_the_headline_is_the_sparsest_density_at_which_it_and_all_denser_ones_match(run):
-    for quantile, difference in (("60", 0.01), ("80", 0.0), ("90", -0.05), ("95", 0.01)):
-        all_replicates(run, quantile, difference)
+@pytest.mark.parametrize(
+    ("differences", "headline"),
+    [
+        ({"60": 0.01, "80": 0.0, "90": -0.05, "95": 0.01}, "q80"),
+        ({"60": 0.01, "80": UNDECIDED, "90": 0.01}, "q90"),
+        ({"60": UNDECIDED}, None),
+        ({"60": -0.05, "80": 0.01}, None),
+    ],
+)
+def test_the_headline_is_the_sparsest_density_that_matches_and_none_denser_does_not(run, differences, headline):
+    for quantile, difference in differences.items():
+        if difference is UNDECIDED:
+            ticket(run, 1, quantile, 0.99)
+        else:
+            all_replicates(run, quantile, difference)
 
-    assert sparsest(run) == {"oneshot 1ep": "q80"}
-
-
-def test_an_undecided_density_does_not_end_the_headline(run):
-    all_replicates(run, "60", 0.01)
-    ticket(run, 1, "80", 0.99)
-    all_replicates(run, "90", 0.01)
-
-    assert sparsest(run) == {"oneshot 1ep": "q90"}
+    assert sparsest(run) == {"oneshot 1ep": headline}
 
 
 @pytest.mark.parametrize("status", UNFINISHED)
@@ -252,12 +224,6 @@ def test_a_density_of_which_one_network_is_not_done_is_not_the_headline(four, st
     assert sparsest(four) == {"oneshot 1ep": "q60"}
 
 
-def test_without_a_density_that_matches_there_is_no_headline(run):
-    ticket(run, 1, "60", 0.99)
-
-    assert sparsest(run) == {"oneshot 1ep": None}
-
-
 def test_a_series_goes_from_dense_to_sparse_and_has_no_controls(run):
     for quantile, difference in (("90", 0.01), ("80", -0.05), ("60", 0.01)):
         all_replicates(run, quantile, difference)
@@ -276,13 +242,6 @@ def test_a_rewind_point_of_which_nothing_is_trained_has_an_empty_headline(tmp_pa
     all_replicates(run, "60", 0.01)
 
     assert sparsest(run) == {"oneshot 0": None, "oneshot 1ep": "q60"}
-
-
-def test_the_headline_is_empty_where_the_densest_ticket_does_not_match(run):
-    all_replicates(run, "60", -0.05)
-    all_replicates(run, "80", 0.01)
-
-    assert sparsest(run) == {"oneshot 1ep": None}
 
 
 def test_each_rewind_point_has_its_own_headline_and_controls_have_none(run):

@@ -43,10 +43,10 @@ def test_the_headline_names_the_sparsest_matching_ticket_of_each_series(run):
 
     assert sentences[:2] == [
         "The dense network reaches 91.00% on validation images and 90.00% on test images (mean of 3 runs).",
-        "Rewound to 0, not even the densest ticket, of 40.00%, matches.",
+        "Rewound to 0: not even the densest ticket, of 40.00%, matches.",
     ]
     assert sentences[2].startswith(
-        "Rewound to 1ep, the sparsest matching ticket keeps 40.00% of the prunable weights (+0.10 points against dense). "
+        "Rewound to 1ep: the sparsest matching ticket keeps 40.00% of the prunable weights (+0.10 points against dense). "
         "It reaches 90.10% on test images. "
     )
 
@@ -61,8 +61,8 @@ def test_only_a_ticket_that_does_not_match_ends_the_series_and_undecided_ones_ar
 
     sentence = told(run)[1]
 
-    assert sentence.startswith("Rewound to 1ep, the sparsest matching ticket keeps 20.00% of the prunable weights")
-    assert " Denser ones that are undecided: oneshot q50, 25.00%. " in sentence
+    assert sentence.startswith("Rewound to 1ep: the sparsest matching ticket keeps 20.00% of the prunable weights")
+    assert " Denser tickets that are undecided: oneshot q50, 25.00%. " in sentence
     assert " Not counted, as 10.00% does not match: the sparser 5.00%. " in sentence
 
 
@@ -72,7 +72,7 @@ def test_where_the_densest_ticket_does_not_match_none_counts(begin):
     all_replicates(run, "75", 0.001)
 
     assert told(run)[1] == (
-        "Rewound to 1ep, not even the densest ticket, of 40.00%, matches. "
+        "Rewound to 1ep: not even the densest ticket, of 40.00%, matches. "
         "Not counted, as 40.00% does not match: the sparser 25.00%."
     )
 
@@ -81,33 +81,22 @@ def control_of(run, quantile="60"):
     """What the headline says of the control of its ticket."""
     all_replicates(run, quantile, 0.001)
     (sentence,) = (sentence for sentence in told(run) if sentence.startswith("Rewound to 1ep"))
-    return sentence.split("test images. ")[1].split(" With the spread")[0]
+    return sentence.split("test images. ")[1].split(" The differences")[0]
 
 
-def test_a_ticket_wins_whose_mask_does_not_match_with_fresh_weights(begin):
+@pytest.mark.parametrize(
+    ("points", "told"),
+    [
+        ((-3.001, -3, -2.999), "It wins: {} does not match (-3.00 points)."),
+        ((0.199, 0.2, 0.201), "It does not win: {} matches too (+0.20 points), so its own weights do not matter."),
+        ((1, -1, 0), "Whether it wins is open: {} is undecided (+0.00 points)."),
+    ],
+)
+def test_a_ticket_wins_if_its_mask_does_not_match_with_fresh_weights(begin, points, told):
     run = begin("60")
-    all_replicates(run, "60", -0.03, step=0, variant="reinit")
+    spread(run, "60", *points, variant="reinit", step=0)
 
-    assert control_of(run) == "It wins: its control `reinit` (its mask, fresh weights) does not match (-3.00 points)."
-
-
-def test_where_the_control_matches_too_the_ticket_s_weights_do_not_matter(begin):
-    run = begin("60")
-    all_replicates(run, "60", 0.002, step=0, variant="reinit")
-
-    assert control_of(run) == (
-        "It does not win: its control `reinit` (its mask, fresh weights) matches too (+0.20 points), so that its own weights "
-        "do not matter."
-    )
-
-
-def test_an_undecided_control_leaves_it_open(begin):
-    run = begin("60")
-    spread(run, "60", 1, -1, 0, variant="reinit", step=0)
-
-    assert control_of(run) == (
-        "Whether it wins is open: its control `reinit` (its mask, fresh weights) is undecided (+0.00 points)."
-    )
+    assert control_of(run) == told.format("its control `reinit` (its mask, fresh weights)")
 
 
 @pytest.mark.parametrize(
@@ -152,8 +141,8 @@ def test_the_spread_found_says_how_often_three_replicates_find_a_match_and_how_m
 
     # sqrt((0.2 ** 2 + 0.28 ** 2) / 2) = 0.2433
     assert told(run)[1].endswith(
-        " With the spread found (a standard deviation of 0.24 points), 3 replicates call a ticket exactly as good as dense "
-        "matching in 25% of cases; 80% takes 11 replicates."
+        " The differences have a standard deviation of 0.24 points. Then 3 replicates find that a ticket exactly as good as "
+        "dense is matching in 25% of cases, 11 replicates in 80%."
     )
 
 
@@ -161,7 +150,7 @@ def test_a_small_spread_is_enough_and_one_replicate_has_none(begin):
     run = begin("60", replicates=3)
     all_replicates(run, "60", 0.0)
 
-    assert told(run)[1].endswith("3 replicates call a ticket exactly as good as dense matching in 100% of cases.")
+    assert told(run)[1].endswith("3 replicates find that a ticket exactly as good as dense is matching in 100% of cases.")
 
 
 def test_a_collapsed_ticket_does_not_count_in_the_spread(begin):
@@ -182,8 +171,8 @@ def test_a_delta_of_less_than_one_validation_image_is_told(tmp_path, images, sai
     found = [sentence for sentence in told(run) if "`delta`" in sentence]
 
     sentence = (
-        "0.2 points, the most that a matching ticket may lose, are 0.57 of one of the 287 validation images: verdicts need "
-        "many replicates here, more images, or a larger `delta`."
+        "The margin of 0.2 points is 0.57 of one of the 287 validation images: verdicts need many replicates here, more "
+        "images, or a larger `delta`."
     )
     assert found == [sentence] * said
 
@@ -195,26 +184,19 @@ def test_the_headline_of_rounds_names_their_method_and_what_they_are_held_agains
     sentences = told(one)
 
     assert sentences[1] == (
-        "In rounds of lr from 1ep, undecided; the sparsest ticket at or above extended so far keeps "
+        "Family lr, rewound to 1ep: undecided; the sparsest ticket at or above extended so far keeps "
         "50.00% of the prunable weights (+1.00 points against extended)."
     )
     assert sentences[2] == "2 of 5 networks have no result: see `imp status`."
     assert sentences[3].startswith("Verdicts need 3 replicates, this run has 1: `imp run --run ")
 
 
-def test_an_undecided_series_below_the_dense_network_says_so(one):
-    in_round(one, 1, "lr", 1, 0.85)
-    in_round(one, 1, "lr", 1, 0.92, variant="extended")
-
-    assert told(one)[1].startswith("In rounds of lr from 1ep, undecided; no ticket's mean is at or above that of extended")
-
-
 def test_of_several_families_each_series_is_told_by_the_name_of_its_family(begin):
     run = begin("60", wide={"quantiles": "60", "rewind": "1ep"}, rounds={"rounds": 1})
     all_replicates(run, "60", 0.01, family="wide")
 
-    assert [sentence.split(",")[0] for sentence in told(run)[1:4]] == ["Of oneshot", "In rounds of weights from 1ep", "Of wide"]
-    assert told(run)[1] == "Of oneshot, rewound to 1ep, undecided; no ticket's mean is at or above that of dense so far."
+    assert [sentence.split(",")[0] for sentence in told(run)[1:4]] == ["Family oneshot", "Family weights", "Family wide"]
+    assert told(run)[1] == "Family oneshot, rewound to 1ep: undecided; no ticket's mean is at or above that of dense so far."
 
 
 def test_in_one_shot_that_trains_on_the_fresh_control_is_held_against_what_the_ticket_is(begin):

@@ -10,7 +10,7 @@ from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.recipe import decisive
-from lottery.rundir import identity, locks
+from lottery.rundir import identity, locks, records
 from lottery.rundir.identity import MadeWith
 from lottery.rundir.run import Run
 
@@ -24,7 +24,7 @@ RECIPES = [
 ]
 OUTPUTS = [("dense", ""), ("mask", "own"), ("ticket", "own"), ("ticket", "tuned")]
 ORIGINS = {"records": "a", "network": "b"}
-MADE_WITH = MadeWith(output="mask", family="own", values={}, made_from=ORIGINS)
+MADE_WITH = MadeWith(output="mask", family="own", values={}, made_from=ORIGINS, made_by=[])
 
 
 def contents(folder):
@@ -49,14 +49,24 @@ def resolved(**tables):
 
 @pytest.mark.parametrize(("output", "family"), OUTPUTS)
 @pytest.mark.parametrize("table", RECIPES)
-def test_the_first_to_claim_a_folder_writes_what_its_outputs_depend_on(folder, output, family, table):
+def test_the_first_to_claim_a_folder_writes_what_its_outputs_depend_on_and_the_same_values_claim_it_again(
+    folder, output, family, table
+):
     wanted = resolved(**table)
 
     with identity.claimed(folder, wanted, output, ORIGINS, family):
+        assert sorted(path.name for path in folder.iterdir()) == [".lock", "made_with.json"]
+        assert f"process {os.getpid()} " in locks.holder(folder).who
         content = files.read_json(folder / "made_with.json")
 
     made_with = {"output": output, "family": family, "values": decisive(wanted, output, family)}
     assert content == {"format": 2, "folder": "replicate-1/train", **made_with, "made_from": ORIGINS, "made_by": []}
+    before = contents(folder)
+    with pytest.raises(ZeroDivisionError), identity.claimed(folder, resolved(**table), output, ORIGINS, family):
+        raise ZeroDivisionError
+    assert contents(folder) == before
+    assert [path.name for path in folder.iterdir()] == ["made_with.json"]
+    assert locks.holder(folder) is None
 
 
 @pytest.mark.parametrize(
@@ -77,29 +87,6 @@ def test_what_was_begun_on_other_images_or_another_network_is_not_gone_on_with(f
     assert files.read_json(folder / "made_with.json") == content
 
 
-def test_nothing_comes_before_the_identity_and_the_lock_is_held_meanwhile(folder):
-    with identity.claimed(folder, resolved(), "dense", ORIGINS):
-        assert sorted(path.name for path in folder.iterdir()) == [".lock", "made_with.json"]
-        assert f"process {os.getpid()} " in locks.holder(folder).who
-
-    assert locks.holder(folder) is None
-    assert [path.name for path in folder.iterdir()] == ["made_with.json"]
-
-
-@pytest.mark.parametrize(("output", "family"), OUTPUTS)
-@pytest.mark.parametrize("table", RECIPES)
-def test_the_same_values_claim_a_folder_again(folder, output, family, table):
-    for _ in range(2):
-        with identity.claimed(folder, resolved(**table), output, ORIGINS, family):
-            (folder / "checkpoint.h5").touch()
-    before = contents(folder)
-
-    with identity.claimed(folder, resolved(**table), output, ORIGINS, family):
-        pass
-
-    assert contents(folder) == before
-
-
 def test_other_values_are_refused_and_leave_the_folder_as_it_was(folder):
     with identity.claimed(folder, resolved(), "dense", ORIGINS):
         (folder / "checkpoint.h5").write_bytes(b"half way")
@@ -117,40 +104,12 @@ def test_other_values_are_refused_and_leave_the_folder_as_it_was(folder):
     assert locks.holder(folder) is None
 
 
-def test_averages_of_weights_alone_are_not_mixed_with_those_of_statistics_too(folder):
-    averaged = resolved(train={"ema": 0.9})
-    with identity.claimed(folder, averaged, "dense", ORIGINS):
-        pass
-    identity.check_folder(folder, averaged)
-
-    forget(folder, "averages")  # as it was before there were averaged statistics
-
-    with pytest.raises(InputError, match="averages was None, is 'weights and statistics'"):
-        identity.check_folder(folder, averaged)
-
-
-def test_a_key_that_one_of_the_recipes_has_no_use_for_is_told_too(folder):
-    with identity.claimed(folder, resolved(), "dense", ORIGINS):
-        pass
-
-    with pytest.raises(InputError, match=r"train\.momentum was 0\.9, is None; .*train\.optimizer was 'sgd', is 'adam'"):
-        check(folder.parents[1], resolved(train={"optimizer": "adam"}))
-
-
 def test_a_folder_that_another_process_holds_is_busy_and_stays_as_it_is(folder):
     with locks.writing(folder):
         before = contents(folder)
         with pytest.raises(locks.Busy, match=str(folder)), identity.claimed(folder, resolved(), "dense", ORIGINS):
             raise AssertionError("claimed")
         assert contents(folder) == before
-
-
-def test_a_process_that_fails_leaves_the_folder_claimed_and_free(folder):
-    with pytest.raises(ZeroDivisionError), identity.claimed(folder, resolved(), "dense", ORIGINS):
-        raise ZeroDivisionError
-
-    assert [path.name for path in folder.iterdir()] == ["made_with.json"]
-    assert locks.holder(folder) is None
 
 
 def test_an_identity_that_is_damaged_is_named(folder):
@@ -162,11 +121,6 @@ def test_an_identity_that_is_damaged_is_named(folder):
         identity.claimed(folder, resolved(), "dense", ORIGINS),
     ):
         raise AssertionError("claimed")
-
-
-def test_a_run_that_is_not_there_or_holds_nothing_suits_every_recipe(tmp_path):
-    check(tmp_path / "nowhere", resolved())
-    check(tmp_path, resolved())
 
 
 def claim(folder, output, family="", **tables):
@@ -184,6 +138,7 @@ def claim(folder, output, family="", **tables):
     ],
 )
 def test_every_output_of_a_run_is_compared_wherever_it_lies(tmp_path, name, output, family):
+    check(tmp_path, resolved(seed=2))
     claim(tmp_path / name, output, family, seed=1)
 
     check(tmp_path, resolved(seed=1))
@@ -191,30 +146,15 @@ def test_every_output_of_a_run_is_compared_wherever_it_lies(tmp_path, name, outp
         check(tmp_path, resolved(seed=2))
 
 
-def test_each_output_is_compared_by_what_it_depends_on_itself(tmp_path):
+def test_each_output_is_compared_by_what_it_depends_on_itself_and_while_the_recipe_has_its_family(tmp_path):
     claim(tmp_path / "replicate-1/train", "dense")
-    changed = resolved(pruning={"scope": "all"}, retrain={"optimizer_state": "restore"})
+    tables = {"pruning": {"scope": "all"}, "retrain": {"optimizer_state": "restore"}}
 
-    check(tmp_path, changed)
+    check(tmp_path, resolved(**tables))
     claim(tmp_path / "replicate-1/own/masks", "mask", "own")
+    check(tmp_path, resolved(**tables, families={"tuned": FAMILIES["tuned"] | {"rate": 50.0}}))
     with pytest.raises(InputError, match=r"own/masks .*\(pruning\.scope was 'kernels', is 'all'\)"):
-        check(tmp_path, changed)
-
-
-def test_outputs_of_a_family_are_compared_with_that_family_alone(tmp_path):
-    claim(tmp_path / "replicate-1/own/masks", "mask", "own")
-
-    check(tmp_path, resolved(families={**FAMILIES, "tuned": {"rounds": 3, "rate": 50.0}}))
-    with pytest.raises(InputError, match=r"\(families\.own\.rate was 20\.0, is 50\.0\)"):
-        check(tmp_path, resolved(families={**FAMILIES, "own": {"rounds": 3, "rate": 50.0}}))
-
-
-def test_a_family_that_the_recipe_no_longer_has_is_left_alone_and_known_again_when_it_comes_back(tmp_path):
-    claim(tmp_path / "replicate-1/own/masks", "mask", "own")
-
-    check(tmp_path, resolved(families={"tuned": FAMILIES["tuned"]}, pruning={"scope": "all"}))
-    with pytest.raises(InputError, match=r"pruning\.scope was"):
-        check(tmp_path, resolved(pruning={"scope": "all"}))
+        check(tmp_path, resolved(**tables))
 
 
 def forget(folder, key):
@@ -224,13 +164,20 @@ def forget(folder, key):
     changed(folder / "made_with.json", values=values)
 
 
-@pytest.mark.parametrize("key", ["data.channels", "data.crop", "train.evaluate", "train.momentum", "model.width"])
-def test_a_key_that_an_output_does_not_know_is_a_difference(folder, key):
-    claim(folder, "dense", model={"name": "resnet9"})
+@pytest.mark.parametrize(
+    ("key", "train"),
+    [
+        *((key, {}) for key in ("data.channels", "data.crop", "train.evaluate", "train.momentum", "model.width")),
+        ("averages", {"ema": 0.9}),  # as it was before there were averaged statistics
+    ],
+)
+def test_a_key_that_an_output_does_not_know_is_a_difference(folder, key, train):
+    tables = {"model": {"name": "resnet9"}, "train": train}
+    claim(folder, "dense", **tables)
     forget(folder, key)
 
     with pytest.raises(InputError, match=f"{key} was None, is"):
-        check(folder.parents[1], resolved(model={"name": "resnet9"}))
+        check(folder.parents[1], resolved(**tables))
 
 
 OTHER = [
@@ -244,6 +191,56 @@ OF_TICKETS = [
     ({"method": "lr"}, "method was 'weights', is 'lr'"),
     ({"method": "finetune"}, "finetune_rate was None, is 0.0; families.own.method was 'weights', is 'finetune'"),
 ]
+WIDER = {"rounds": 20, "rewind": "0,10it,1ep", "controls": ["random", "shuffle"], "controls_at": "1..18:3"}
+SHOT = {"quantiles": "90", "controls": []}
+STEPS = {"train": {"steps": 900}}
+
+
+def own(*tables, **more):
+    merged = {key: value for table in tables for key, value in table.items()}
+    return {"families": {"own": merged}, **more}
+
+
+@pytest.mark.parametrize(
+    ("output", "before", "after"),
+    [
+        *(("mask", {}, own(FAMILIES["own"], method, retrain={"order": "same"})) for method, _ in OF_TICKETS),
+        *((output, {}, own(WIDER, replicates=5, delta=0.1)) for output in ("mask", "ticket")),
+        ("ticket", {}, own(FAMILIES["own"], {"finetune_rate": 0.01})),
+        *(
+            ("ticket", own(SHOT), own(SHOT, wider))
+            for wider in ({"quantiles": "60..99"}, {"rate": 10.0}, {"rates": ["fc*=10"]}, {"finetune_rate": 0.5})
+        ),
+        ("dense", {"train": {"steps": 900, "epochs": 5}}, {"train": {"steps": 900, "epochs": 7}}),
+    ],
+    ids=str,
+)
+def test_wider_grids_and_what_an_output_does_not_depend_on_claim_its_folder_again(folder, output, before, after):
+    family = "" if output == "dense" else "own"
+    claim(folder, output, family, **before)
+
+    claim(folder, output, family, **after)
+
+
+TUNED = FAMILIES["own"] | {"method": "finetune"}
+
+
+@pytest.mark.parametrize(
+    ("output", "before", "after", "words"),
+    [
+        ("ticket", own(SHOT), own(SHOT, {"scored_at": "1ep"}), "(families.own.scored_at was 'end', is '1ep')"),
+        ("ticket", own(TUNED), own(TUNED, {"finetune_rate": 0.01}), "(families.own.finetune_rate was 0.0, is 0.01)"),
+        ("dense", {}, STEPS, "(train.epochs was 20, is None; train.steps was None, is 900)"),
+        ("dense", {}, {"train": {"optimizer": "adam"}}, "train.momentum was 0.9, is None; "),
+    ],
+    ids=str,
+)
+def test_a_key_that_only_one_of_the_recipes_uses_is_told(folder, output, before, after, words):
+    family = "" if output == "dense" else "own"
+    claim(folder, output, family, **before)
+
+    with pytest.raises(InputError, match=re.escape(words)):
+        claim(folder, output, family, **after)
 
 
 @pytest.mark.parametrize(
@@ -255,54 +252,6 @@ def test_what_decides_a_mask_or_a_ticket_is_a_difference(folder, output, family,
 
     with pytest.raises(InputError, match=re.escape(words)):
         claim(folder, output, "own", families={"own": {**FAMILIES["own"], **family}})
-
-
-@pytest.mark.parametrize("method", [case[0] for case in OF_TICKETS])
-def test_masks_do_not_depend_on_what_is_trained_under_them(folder, method):
-    claim(folder, "mask", "own")
-
-    claim(folder, "mask", "own", families={"own": {**FAMILIES["own"], **method}}, retrain={"order": "same"})
-
-
-@pytest.mark.parametrize("output", ["mask", "ticket"])
-def test_more_rounds_other_points_and_controls_claim_a_folder_again(folder, output):
-    claim(folder, output, "own")
-
-    wider = {"rounds": 20, "rewind": "0,10it,1ep", "controls": ["random", "shuffle"], "controls_at": "1..18:3"}
-    claim(folder, output, "own", families={"own": wider}, replicates=5, delta=0.1)
-
-
-@pytest.mark.parametrize("wider", [{"quantiles": "60..99"}, {"rate": 10.0}, {"rates": ["fc*=10"]}, {"finetune_rate": 0.5}])
-def test_one_shot_does_not_depend_on_its_grid_nor_on_rounds(folder, wider):
-    shot = {"quantiles": "90", "controls": []}
-    claim(folder, "ticket", "own", families={"own": shot})
-
-    claim(folder, "ticket", "own", families={"own": {**shot, **wider}})
-    with pytest.raises(InputError, match=r"\(families\.own\.scored_at was 'end', is '1ep'\)"):
-        claim(folder, "ticket", "own", families={"own": {**shot, "scored_at": "1ep"}})
-
-
-def test_the_rate_of_finetuning_is_what_finetuned_tickets_are_made_with_and_no_others(folder):
-    other = {name: {**family, "finetune_rate": 0.01} for name, family in FAMILIES.items()}
-    claim(folder / "own", "ticket", "own")
-    claim(folder / "tuned", "ticket", "tuned")
-
-    claim(folder / "own", "ticket", "own", families=other)
-    with pytest.raises(InputError, match=r"\(families\.tuned\.finetune_rate was 0\.0, is 0\.01\)"):
-        claim(folder / "tuned", "ticket", "tuned", families=other)
-
-
-def test_so_many_steps_instead_of_epochs_are_a_difference(folder):
-    claim(folder, "dense")
-
-    with pytest.raises(InputError, match=r"\(train\.epochs was 20, is None; train\.steps was None, is 900\)"):
-        claim(folder, "dense", train={"steps": 900})
-
-
-def test_epochs_are_no_matter_where_there_are_so_many_steps(folder):
-    claim(folder, "dense", train={"steps": 900, "epochs": 5})
-
-    claim(folder, "dense", train={"steps": 900, "epochs": 7})
 
 
 @pytest.mark.parametrize(
@@ -318,9 +267,9 @@ def test_epochs_are_no_matter_where_there_are_so_many_steps(folder):
 )
 def test_what_an_output_calls_its_place_does_not_change_when_the_run_moves(tmp_path, path, place):
     for run in (tmp_path / "runs/own", tmp_path / "replicate-3/elsewhere"):
-        assert identity.own_place(run / path) == place
-        identity.write(run / path, MADE_WITH)
-        assert identity.read(run / path, MadeWith) == MADE_WITH.model_copy(update={"folder": place})
+        assert records.own_place(run / path) == place
+        records.write(run / path, MADE_WITH)
+        assert records.read(run / path, MadeWith) == MADE_WITH.model_copy(update={"folder": place})
 
 
 def test_a_table_from_another_folder_is_refused(tmp_path):
@@ -328,7 +277,7 @@ def test_a_table_from_another_folder_is_refused(tmp_path):
     files.write_json(path, MADE_WITH.model_copy(update={"folder": "replicate-1/own/masks/q90"}).model_dump())
 
     with pytest.raises(InputError, match=r"q90\.json was copied from another folder \(replicate-1/own/masks/q90\): remove "):
-        identity.read(path, MadeWith)
+        records.read(path, MadeWith)
 
 
 @pytest.mark.parametrize(

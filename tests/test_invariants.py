@@ -11,7 +11,7 @@ import pytest
 from data_prep.errors import InputError
 from lottery.pruning import invariants, overlap
 from lottery.pruning.connectivity import Node, Topology
-from lottery.pruning.invariants import likenesses, profiles, whole
+from lottery.pruning.invariants import Profile, likenesses, profiles
 
 # LeNet on 5x5 images of two channels.
 LENET = Topology(
@@ -87,50 +87,28 @@ def compared(topology, first, second):
     return likenesses(profiles(first, known), profiles(second, known))
 
 
-def figures(topology, first, second):
-    layers = compared(topology, first, second)
-    return {"": whole(layers).figures(), **{path: layer.figures() for path, layer in layers.items()}}
-
-
-def outputs(mask, weights, images):
-    """What LeNet with such weights gives under `mask`."""
-    hidden = np.maximum(images @ (weights["a"] * mask["a"]), 0)
-    return np.maximum(hidden @ (weights["b"] * mask["b"]), 0) @ (weights["out"] * mask["out"])
-
-
-def test_relabelling_leaves_the_function_as_it_is():
-    rng = np.random.default_rng(0)
-    weights = {path: rng.normal(size=shape) for path, shape in LENET.kernels.items()}
-    mask, images = uneven(LENET, 1), rng.normal(size=(7, 50))
-
-    same = outputs(relabelled(LENET, mask, 2), relabelled(LENET, weights, 2), images)
-
-    assert np.allclose(same, outputs(mask, weights, images))
-
-
 @pytest.mark.parametrize("topology", NETWORKS, ids=["lenet", "conv"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_relabelling_leaves_every_figure_exactly_as_it_is(topology, seed):
     first, second = uneven(topology, seed), uneven(topology, 100 + seed)
-    expected = figures(topology, first, second)
+    expected = compared(topology, first, second)
 
-    assert figures(topology, relabelled(topology, first, seed), second) == expected
-    assert figures(topology, first, relabelled(topology, second, seed)) == expected
-    assert figures(topology, relabelled(topology, first, seed), relabelled(topology, second, 50 + seed)) == expected
+    assert compared(topology, relabelled(topology, first, seed), second) == expected
+    assert compared(topology, first, relabelled(topology, second, seed)) == expected
+    assert compared(topology, relabelled(topology, first, seed), relabelled(topology, second, 50 + seed)) == expected
 
 
 @pytest.mark.parametrize("topology", NETWORKS, ids=["lenet", "conv"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_mask_agrees_fully_with_itself_relabelled_where_its_overlap_is_that_of_chance(topology, seed):
     mask = uneven(topology, seed)
     other = relabelled(topology, mask, seed)
-    found = whole(compared(topology, mask, other))
+    found = compared(topology, mask, other)[""]
 
-    assert found.layers.alike == found.units.alike == 1
-    assert [covariance.correlation for covariance in found.places.values()] == pytest.approx([1] * len(found.places))
-    assert set(found.places) == ({"input", "classes"} if topology is LENET else {"input", "kernel", "classes"})
-    overlaps = overlap.overlaps(overlap.pack(mask), overlap.pack(other))
-    assert overlap.total(overlaps.values()).overlap < 0.95
+    assert found["layers_alike"] == found["units_alike"] == 1
+    correlations = [found[f"{side}_correlation"] for side in ("input", "classes", "kernel")]
+    assert correlations == [pytest.approx(1), pytest.approx(1), None if topology is LENET else pytest.approx(1)]
+    assert overlap.overlaps(overlap.pack(mask), overlap.pack(other))[""]["overlap"] < 0.95
 
 
 def test_the_figures_of_small_masks_are_those_worked_out_by_hand():
@@ -145,39 +123,44 @@ def test_the_figures_of_small_masks_are_those_worked_out_by_hand():
         ("out",),
     )
     layers = compared(topology, *({path: np.array(kept, bool) for path, kept in mask.items()} for mask in (first, second)))
-    found = whole(layers)
+    found = layers[""]
 
-    assert (found.size, found.kept_first, found.kept_second) == (15, 6, 5)
-    assert found.layers.alike == pytest.approx(1 - (1 + 2) / 11)  # 3 and 3, against 4 and 1
-    assert layers["a"].places["input"].correlation == pytest.approx(np.corrcoef([2, 1, 0], [2, 1, 1])[0, 1])
-    assert layers["a"].places["input"].sd == pytest.approx(1 / math.sqrt(2))
-    assert layers["out"].places["classes"].correlation == pytest.approx(1)  # 2 and 1 of the classes, against 1 and 0
-    assert layers["a"].units.alike == pytest.approx(1 - (0 + 0 + 1) / 7)  # of its units 0, 1, 2 weights, against 0, 1, 3
-    assert layers["out"].units.alike == pytest.approx(1 - (0 + 1 + 1) / 4)  # 0, 1, 2 of the inputs, against 0, 0, 1
+    assert (found["size"], found["kept_first"], found["kept_second"]) == (15, 6, 5)
+    assert found["layers_alike"] == pytest.approx(1 - (1 + 2) / 11)  # 3 and 3, against 4 and 1
+    assert layers["a"]["input_correlation"] == pytest.approx(np.corrcoef([2, 1, 0], [2, 1, 1])[0, 1])
+    assert layers["a"]["input_correlation_sd"] == pytest.approx(1 / math.sqrt(2))
+    assert layers["out"]["classes_correlation"] == pytest.approx(1)  # 2 and 1 of the classes, against 1 and 0
+    assert layers["a"]["units_alike"] == pytest.approx(1 - (0 + 0 + 1) / 7)  # of its units 0, 1, 2 weights, against 0, 1, 3
+    assert layers["out"]["units_alike"] == pytest.approx(1 - (0 + 1 + 1) / 4)  # 0, 1, 2 of the inputs, against 0, 0, 1
+
+
+def correlation(pairs):
+    """That of lists of kept counts, pooled, and its standard deviation by chance."""
+    masks = [
+        {str(place): Profile((9,), 9, "input", one) for place, one in enumerate(lists)} for lists in zip(*pairs, strict=True)
+    ]
+    found = likenesses(*masks)[""]
+    return found["input_correlation"], found["input_correlation_sd"]
 
 
 def test_chance_of_a_correlation_is_that_of_all_permutations():
     first, second = np.array([0, 3, 1, 7, 2]), np.array([1, 1, 4, 0, 9])
-    found = invariants._covariance(first, second)
 
     drawn = [np.corrcoef(first, order)[0, 1] for order in itertools.permutations(second)]
 
     assert np.mean(drawn) == pytest.approx(0)
-    assert np.std(drawn) == pytest.approx(found.sd) == pytest.approx(1 / 2)
+    assert np.std(drawn) == pytest.approx(correlation([(first, second)])[1]) == pytest.approx(1 / 2)
 
 
 def test_pooled_correlations_have_the_spread_of_independent_permutations():
     rng = np.random.default_rng(0)
     lists = [(rng.integers(0, 9, size), rng.integers(0, 99, size)) for size in (9, 9, 25)]
-    found = overlap.total(invariants._covariance(*pair) for pair in lists)
+    _, deviation = correlation(lists)
 
-    drawn = [
-        overlap.total(invariants._covariance(one, rng.permutation(other)) for one, other in lists).correlation
-        for _ in range(2000)
-    ]
+    drawn = [correlation([(one, rng.permutation(other)) for one, other in lists])[0] for _ in range(2000)]
 
-    assert abs(np.mean(drawn)) < 4 * found.sd / math.sqrt(2000)
-    assert np.std(drawn) == pytest.approx(found.sd, rel=0.06)
+    assert abs(np.mean(drawn)) < 4 * deviation / math.sqrt(2000)
+    assert np.std(drawn) == pytest.approx(deviation, rel=0.06)
 
 
 def drawn(mask, rng):
@@ -196,21 +179,21 @@ def drawn_from_all(mask, rng):
 def test_chance_is_what_masks_drawn_at_random_have(topology):
     rng, draws = np.random.default_rng(0), 100
     first, second = uneven(topology, 3), uneven(topology, 4)
-    found = whole(compared(topology, first, second))
-    for name, draw in (("layers", drawn_from_all), ("units", drawn)):
-        alike = getattr(found, name)
+    found = compared(topology, first, second)[""]
+    for name, draw in (("layers_alike", drawn_from_all), ("units_alike", drawn)):
+        deviation = found[f"{name}_sd"]
         pairs = [
             [(first, draw(second, rng)) for _ in range(draws)],
             [(draw(first, rng), second) for _ in range(draws)],
         ]
-        by_choice = [[getattr(whole(compared(topology, *pair)), name).alike for pair in choice] for choice in pairs]
+        by_choice = [[compared(topology, *pair)[""][name] for pair in choice] for choice in pairs]
 
-        assert abs(np.mean(by_choice) - alike.by_chance) < 5 * alike.sd / math.sqrt(invariants.DRAWS)
-        assert np.sqrt(np.var(by_choice, axis=1).mean()) == pytest.approx(alike.sd, rel=0.35)
+        assert abs(np.mean(by_choice) - found[f"{name}_by_chance"]) < 5 * deviation / math.sqrt(invariants.DRAWS)
+        assert np.sqrt(np.var(by_choice, axis=1).mean()) == pytest.approx(deviation, rel=0.35)
 
-    correlations = [whole(compared(topology, first, drawn(second, rng))).places for _ in range(draws)]
-    for side in found.places:
-        in_sd = [places[side].correlation / places[side].sd for places in correlations]
+    correlations = [compared(topology, first, drawn(second, rng))[""] for _ in range(draws)]
+    for side in ("input", "classes") if topology is LENET else invariants.SIDES:
+        in_sd = [figures[f"{side}_correlation"] / figures[f"{side}_correlation_sd"] for figures in correlations]
         assert abs(np.mean(in_sd)) < 4 / math.sqrt(draws)
         assert np.std(in_sd) == pytest.approx(1, abs=0.3)
 
@@ -219,15 +202,16 @@ def test_what_training_gives_to_certain_inputs_is_found_and_nothing_else():
     rng = np.random.default_rng(0)
     pixels = rng.random(50) < 0.4
     masks = [{"a": rng.random((50, 30)) < np.where(pixels, 0.3, 0.1)[:, None], "b": rng.random((30, 10)) < 0.2} for _ in "12"]
-    found = whole(compared(LENET, *masks))
+    found = compared(LENET, *masks)[""]
 
-    assert found.places["input"].correlation > 4 * found.places["input"].sd
-    assert abs(found.units.alike - found.units.by_chance) < 3 * found.units.sd
+    assert found["input_correlation"] > 4 * found["input_correlation_sd"]
+    assert abs(found["units_alike"] - found["units_alike_by_chance"]) < 3 * found["units_alike_sd"]
 
 
 def test_what_the_axes_of_each_kernel_are_follows_from_the_topology():
     known = {
-        path: (layout.reads_input, layout.gives_classes, layout.shape) for path, layout in invariants.layouts(CONV).items()
+        path: (reads_input, gives_classes, node.arranged(np.ones(node.kernels[path]), incoming).shape)
+        for path, (node, incoming, reads_input, gives_classes) in invariants.layouts(CONV).items()
     }
 
     assert known == {
@@ -246,46 +230,37 @@ def test_what_the_axes_of_each_kernel_are_follows_from_the_topology():
 def test_of_a_single_layer_every_weight_has_a_place():
     topology = Topology((Node("images", "input", 4), Node("out", "linear", 3, ("images",), {"out": (4, 3)})), ("out",))
     mask = np.arange(12).reshape(4, 3) % 5 < 2
-    found = whole(compared(topology, {"out": mask}, {"out": mask[::-1]}))
+    found = compared(topology, {"out": mask}, {"out": mask[::-1]})[""]
 
-    assert found.units is None
-    assert found.places["input"].correlation == pytest.approx(np.corrcoef(mask.ravel(), mask[::-1].ravel())[0, 1])
+    assert found["units_alike"] is None
+    assert found["input_correlation"] == pytest.approx(np.corrcoef(mask.ravel(), mask[::-1].ravel())[0, 1])
 
 
 def test_without_a_topology_and_in_layers_that_mix_only_counts_are_compared():
     first, second = uneven(LENET, 1), uneven(LENET, 2)
     mixing = Topology((*LENET.nodes[:2], dataclasses.replace(LENET.nodes[2], kind="mix"), *LENET.nodes[3:]), ("out",))
 
-    found = whole(compared(None, first, second))
+    by_count = {name for name in compared(LENET, first, second)[""] if name.startswith(("size", "kept", "density", "layers"))}
+    found = compared(None, first, second)[""]
     layers = compared(mixing, first, second)
 
-    assert (found.places, found.units) == ({}, None)
-    assert found.layers == whole(compared(LENET, first, second)).layers
-    assert (layers["a"].places, layers["a"].units) == ({}, None)
-    assert layers["b"].units is not None
+    assert {name for name, value in found.items() if value is not None} == by_count
+    assert {name: found[name] for name in by_count} == {name: compared(LENET, first, second)[""][name] for name in by_count}
+    assert {layers["a"][name] for name in found.keys() - by_count} == {None}
+    assert layers["b"]["units_alike"] is not None
 
 
 @pytest.mark.parametrize("value", [False, True], ids=["nothing", "all"])
 def test_masks_that_keep_nothing_or_all_have_no_figures_that_mean_nothing(value):
     mask = {path: np.full(shape, value) for path, shape in CONV.kernels.items()}
-    found = whole(compared(CONV, mask, mask)).figures()
+    found = compared(CONV, mask, mask)[""]
 
     assert {found[f"{side}_correlation"] for side in invariants.SIDES} == {None}
     expected = (1, 1, 0) if value else (None, None, None)
     assert tuple(found[name] for name in ("units_alike", "units_alike_by_chance", "units_alike_sd")) == expected
 
 
-def test_only_variables_in_both_masks_count():
-    mask = uneven(LENET, 0)
-
-    assert compared(LENET, mask, {"a": mask["a"], "other": np.ones(3, bool)}).keys() == {"a"}
-
-
 def test_masks_of_different_networks_are_refused():
     mask = uneven(LENET, 0)
     with pytest.raises(InputError, match="the mask of a has shape"):
         profiles({"a": mask["a"].T}, invariants.layouts(LENET))
-    with pytest.raises(InputError, match="a is 50x30 and 30x50 in the two masks"):
-        compared(None, mask, {"a": mask["a"].T})
-    with pytest.raises(InputError, match="no variable in common"):
-        compared(LENET, mask, {"c": mask["a"]})

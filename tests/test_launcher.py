@@ -1,5 +1,6 @@
 """What the launcher says of this process, and mpirun started and ended."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from helpers import LAUNCHER
 
 from data_prep.errors import InputError
 from lottery import preemption
+from lottery.commands import options
 from lottery.fanout import launcher
 from lottery.preemption import Preempted
 
@@ -23,44 +25,35 @@ def plain_environment(monkeypatch):
     monkeypatch.setattr(launcher, "POLL_SECONDS", 0.001)
 
 
-@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"])
-def test_the_rank_is_what_the_launcher_says(monkeypatch, name):
-    assert launcher.launched_rank() is None
-    monkeypatch.setenv(name, "3")
-    assert launcher.launched_rank() == 3
+RANK, SIZE = launcher.launched_rank, launcher.launched_size
 
 
-@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_the_number_of_ranks_is_what_the_launcher_says(monkeypatch, name):
-    assert launcher.launched_size() is None
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        *(("OMPI_COMM_WORLD_RANK", RANK), ("PMIX_RANK", RANK), ("PMI_RANK", RANK)),
+        *(("OMPI_COMM_WORLD_SIZE", SIZE), ("PMI_SIZE", SIZE), ("SLURM_STEP_NUM_TASKS", SIZE)),
+    ],
+)
+def test_the_rank_and_the_number_of_ranks_are_what_the_launcher_says(monkeypatch, name, ask):
+    assert ask() is None
     monkeypatch.setenv(name, "12")
-    assert launcher.launched_size() == 12
+    assert ask() == 12
+    monkeypatch.setenv(name, "many")
+    assert ask() is None
 
 
-def test_what_is_no_number_is_not_a_launchers_word(monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "")
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "many")
-
-    assert (launcher.launched_rank(), launcher.launched_size()) == (None, None)
-
-
-@pytest.mark.parametrize(("rank", "size"), [("0", "2"), ("1", "2"), ("0", None)])
-def test_a_stage_for_one_process_refuses_to_be_one_of_many_ranks(monkeypatch, rank, size):
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
-    if size:
-        monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", size)
-
-    with pytest.raises(InputError, match=r"leave mpirun out .*--ranks"):
-        launcher.refuse_ranks()
-
-
-@pytest.mark.parametrize(("rank", "size"), [(None, None), ("0", "1"), (None, "4")])
-def test_a_stage_for_one_process_runs_alone_also_under_a_launcher(monkeypatch, rank, size):
+@pytest.mark.parametrize(
+    ("rank", "size", "refused"),
+    [("0", "2", True), ("1", "2", True), ("0", None, True), (None, None, False), ("0", "1", False), (None, "4", False)],
+)
+def test_a_stage_for_one_process_refuses_to_be_one_of_many_ranks(monkeypatch, rank, size, refused):
     for name, value in (("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)):
         if value:
             monkeypatch.setenv(name, value)
 
-    launcher.refuse_ranks()
+    with pytest.raises(InputError, match=r"leave mpirun out .*--ranks") if refused else contextlib.nullcontext():
+        options.alone()
 
 
 @pytest.mark.parametrize(
@@ -105,21 +98,13 @@ def test_ranks_outlive_each_other_where_this_mpi_can_have_it_so(monkeypatch, tmp
     assert (line[5:7] == ["--with-ft", "ulfm"]) == goes_on
 
 
-def test_an_mpirun_on_the_path_will_do(monkeypatch, tmp_path):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "mpirun").touch(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-
-    line, _ = launcher.command(2, ["retrain"])
-
-    assert line[0] == str(tmp_path / "bin" / "mpirun")
-
-
-def test_without_mpirun_the_way_out_is_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+def test_an_mpirun_on_the_path_will_do_and_without_one_the_way_out_is_told(monkeypatch, tmp_path):
+    (tmp_path / "mpirun").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "elsewhere/python"))
     monkeypatch.setenv("PATH", str(tmp_path))
 
+    assert launcher.command(2, ["retrain"])[0][0] == str(tmp_path / "mpirun")
+    (tmp_path / "mpirun").unlink()
     with pytest.raises(InputError, match="pip install"):
         launcher.command(2, ["retrain"])
 

@@ -163,25 +163,17 @@ def test_local_moving_statistics_are_those_of_the_replicas_own_part(tensorflow):
     np.testing.assert_allclose(variance, 0.75 + 0.25 * first.var((0, 1, 2), ddof=1))
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-12), ("mixed_bfloat16", 2e-2)])
-def test_a_pointwise_convolution_is_kerass(tensorflow, dtype, tolerance):
-    ours = PointwiseConv2D(7, "he_normal", dtype=dtype)
-    theirs = keras.layers.Conv2D(7, 1, use_bias=False, dtype=dtype)
-
-    _assert_same(tensorflow, ours, theirs, dtype, tolerance)
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-12), ("mixed_float16", 1e-2)])
-def test_a_grouped_convolution_is_kerass(tensorflow, dtype, tolerance, stride):
-    ours = GroupedConv2D(8, 3, stride, 2, "he_normal", dtype=dtype)
-    theirs = keras.layers.Conv2D(8, 3, stride, padding="same", groups=2, use_bias=False, dtype=dtype)
-
-    _assert_same(tensorflow, ours, theirs, dtype, tolerance)
-
-
-def _assert_same(tensorflow, ours, theirs, dtype, tolerance):
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-12), ("mixed_float16", 1e-2), ("mixed_bfloat16", 2e-2)]
+)
+@pytest.mark.parametrize(("stride", "groups"), [(1, 1), (1, 2), (2, 2)], ids=["pointwise", "grouped", "grouped, in twos"])
+def test_a_convolution_of_ours_is_kerass(tensorflow, dtype, tolerance, stride, groups):
     """The same variable, outputs and gradients."""
+    size = 3 if groups > 1 else 1
+    ours = (
+        GroupedConv2D(8, 3, stride, 2, "he_normal", dtype=dtype) if groups > 1 else PointwiseConv2D(8, "he_normal", dtype=dtype)
+    )
+    theirs = keras.layers.Conv2D(8, size, stride, padding="same", groups=groups, use_bias=False, dtype=dtype)
     inputs = tensorflow.constant(values(2, 5, 5, 4, dtype="float64" if dtype == "float64" else "float32"))
     found = []
     for layer in (ours, theirs):

@@ -54,23 +54,23 @@ def another_process(source, folder):
         process.communicate()
 
 
-def test_a_second_process_is_refused_at_once_and_told_who_is_writing(tmp_path):
-    with another_process(HOLD, tmp_path) as other:
-        assert f"process {other.pid} on " in locks.holder(tmp_path).who
-        with (
-            pytest.raises(locks.Busy, match=f"{tmp_path} is being written by process {other.pid} on "),
-            locks.writing(tmp_path),
-        ):
+def test_a_second_process_is_refused_at_once_told_who_is_writing_and_removes_nothing_until_the_lock_is_free(tmp_path):
+    folder = tmp_path / "q90"
+    with another_process(HOLD, folder) as other:
+        (folder / ".half.h5.1.tmp").touch()
+        with pytest.raises(locks.Busy, match=f"{folder} is being written by process {other.pid} on "), locks.writing(folder):
             pass
-        assert f"process {other.pid} on " in locks.holder(tmp_path).who
-
-
-def test_a_refused_process_removes_nothing(tmp_path):
-    with another_process(HOLD, tmp_path):
-        (tmp_path / ".half.h5.1.tmp").touch()
-        with pytest.raises(locks.Busy), locks.writing(tmp_path):
-            pass
-        assert (tmp_path / ".half.h5.1.tmp").exists()
+        assert f"process {other.pid} on " in locks.holder(folder).who
+        assert (folder / ".half.h5.1.tmp").exists()
+        with locks.writing(tmp_path / "q95"), locks.writing(tmp_path):
+            assert locks.holder(tmp_path / "q95") is not None
+        (folder / ".half.h5.1.tmp").unlink()
+        other.communicate()
+        assert other.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+    assert locks.holder(folder) is None
+    with locks.writing(folder), pytest.raises(locks.Busy), locks.writing(folder):  # the same process is no exception
+        pass
 
 
 def test_a_killed_holder_leaves_the_lock_free(tmp_path):
@@ -82,15 +82,6 @@ def test_a_killed_holder_leaves_the_lock_free(tmp_path):
             assert f"process {other.pid} on " not in locks.holder(tmp_path).who
 
 
-def test_a_holder_that_is_done_leaves_the_lock_free(tmp_path):
-    with another_process(HOLD, tmp_path) as other:
-        other.communicate()
-        assert other.returncode == 0
-        assert list(tmp_path.iterdir()) == []
-        with locks.writing(tmp_path):
-            pass
-
-
 def test_a_lock_that_says_nothing_readable_is_a_lock_all_the_same(tmp_path):
     with locks.writing(tmp_path):
         (tmp_path / ".lock").write_bytes(b"\xff\xfe process\nstep \xff")
@@ -100,37 +91,17 @@ def test_a_lock_that_says_nothing_readable_is_a_lock_all_the_same(tmp_path):
             pass
 
 
-def test_nobody_holds_a_folder_that_is_not_there(tmp_path):
-    assert locks.holder(tmp_path / "nowhere") is None
-
-
-def test_the_same_process_is_no_exception(tmp_path):
-    with locks.writing(tmp_path), pytest.raises(locks.Busy), locks.writing(tmp_path):
-        pass
-
-
-def test_other_folders_are_free(tmp_path):
-    with another_process(HOLD, tmp_path / "q90"), locks.writing(tmp_path / "q95"), locks.writing(tmp_path):
-        assert locks.holder(tmp_path / "q95") is not None
-
-
-def test_what_a_killed_writer_left_half_written_is_cleared_and_nothing_else(tmp_path):
-    for name in (".final.h5.123.tmp", ".result.json.9.tmp", "final.h5", "notes.tmp", ".hidden"):
+def test_what_a_killed_writer_left_half_written_is_cleared_and_nothing_that_others_keep(tmp_path):
+    for name in (".final.h5.123.tmp", ".result.json.9.tmp", "final.h5", "notes.tmp", ".hidden", ".report.tmp"):
         (tmp_path / name).touch()
-
-    with locks.writing(tmp_path):
-        assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == [".hidden", "final.h5", "notes.tmp"]
-
-
-def test_what_others_keep_in_a_folder_that_turns_out_not_to_be_ours_stays(tmp_path):
-    (tmp_path / ".cache.1.tmp").mkdir()
     (tmp_path / ".bash_history-12345.tmp").touch()
-    (tmp_path / ".report.tmp").touch()
+    (tmp_path / ".cache.1.tmp").mkdir()
 
     with locks.writing(tmp_path):
         pass
 
-    assert len(list(tmp_path.iterdir())) == 3
+    stayed = [".bash_history-12345.tmp", ".cache.1.tmp", ".hidden", ".report.tmp", "final.h5", "notes.tmp"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == stayed
 
 
 def test_a_patient_writer_waits_for_the_other(tmp_path):
@@ -141,35 +112,20 @@ def test_a_patient_writer_waits_for_the_other(tmp_path):
             assert locks.holder(tmp_path) is not None
 
 
-def test_a_folder_made_for_nothing_goes_again_and_so_do_its_parents(tmp_path):
-    with locks.writing(tmp_path / "replicate-1" / "train"):
-        assert (tmp_path / "replicate-1" / "train").is_dir()
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_was_there_before_stays(tmp_path):
-    (tmp_path / "train").mkdir()
-
-    with locks.writing(tmp_path / "train"):
-        pass
-
-    assert (tmp_path / "train").is_dir()
-
-
-def test_a_folder_that_holds_something_stays(tmp_path):
-    with locks.writing(tmp_path / "replicate-1" / "train"):
-        (tmp_path / "replicate-1" / "train" / "result.json").touch()
-
-    assert [path.name for path in (tmp_path / "replicate-1" / "train").iterdir()] == ["result.json"]
-
-
-def test_an_error_inside_frees_the_lock_and_goes_on(tmp_path):
-    with pytest.raises(ZeroDivisionError), locks.writing(tmp_path / "train"):
+def test_a_folder_made_for_nothing_goes_again_with_its_parents_and_one_that_was_there_or_holds_something_stays(tmp_path):
+    folder = tmp_path / "replicate-1" / "train"
+    with pytest.raises(ZeroDivisionError), locks.writing(folder):
         raise ZeroDivisionError
-
-    assert locks.holder(tmp_path / "train") is None
+    assert locks.holder(folder) is None
     assert list(tmp_path.iterdir()) == []
+
+    with locks.writing(folder):
+        (folder / "result.json").touch()
+    assert [path.name for path in folder.iterdir()] == ["result.json"]
+    (tmp_path / "empty").mkdir()
+    with locks.writing(tmp_path / "empty"):
+        pass
+    assert (tmp_path / "empty").is_dir()
 
 
 def test_looking_who_holds_a_lock_never_makes_a_writer_think_it_is_taken(tmp_path):

@@ -1,6 +1,7 @@
 """The compiled loop: exact zeros under every optimizer, the same bits however it is driven, one device or two."""
 
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ from tiny import CPUS, KERNELS, STEPS, advance, half_masks, initial, same
 
 from data_prep import records
 from data_prep.errors import InputError
-from lottery.engine import optimizers, order, precision
+from lottery.engine import optimizers, order
 from lottery.engine.augment import augment, cut_out, normalise
+from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Diverged
-from lottery.engine.memory import MemoryFeed
 from lottery.engine.stream import StreamFeed
 from lottery.experiment.recipe import Data, Model
 from lottery.rundir import store
@@ -35,12 +36,6 @@ ADAMW = {"optimizer": "adam", "learning_rate": 0.01, "decay": "decoupled", "weig
     "train",
     [
         {"momentum": 0.0, "nesterov": False},
-        {"momentum": 0.9, "nesterov": False},
-        {"momentum": 0.9, "nesterov": True},
-        {"optimizer": "adam", "learning_rate": 0.01},
-        ADAMW,
-        {"decay": "decoupled", "weight_decay": 0.1},
-        {"decay": "decoupled", "weight_decay": 0.1, "decays": "kernels"},
         {"weight_decay": 0.1, "label_smoothing": 0.1},
         {"ema": 0.9, "clip_norm": 0.1},
         {**ADAMW, "ema": 0.9},
@@ -86,32 +81,18 @@ def test_an_all_ones_mask_changes_no_bit(make_trainer):
     assert same(masked.state(STEPS), plain.state(STEPS))
 
 
-def test_steps_go_on_across_the_ends_of_epochs(make_trainer):
+@pytest.mark.parametrize("parts", [[2, STEPS, 2 * STEPS, 2 * STEPS + 1], range(2, 2 * STEPS + 2)], ids=["epochs", "steps"])
+def test_steps_are_the_same_however_they_are_divided_into_calls_and_across_the_ends_of_epochs(make_trainer, parts):
     trainer = make_trainer()
     trainer.load(initial())
-    found = trainer.advance(2, 2 * STEPS + 1, order_seed=0)
+    whole = trainer.advance(2, 2 * STEPS + 1, order_seed=0)
     expected = trainer.state(2 * STEPS + 1)
 
     trainer.load(initial())
-    parts = [
-        trainer.advance(*stretch, order_seed=0) for stretch in ((2, STEPS), (STEPS, 2 * STEPS), (2 * STEPS, 2 * STEPS + 1))
-    ]
+    found = [trainer.advance(*stretch, order_seed=0) for stretch in pairwise(parts)]
 
     assert same(trainer.state(2 * STEPS + 1), expected)
-    np.testing.assert_array_equal(found, np.concatenate(parts))
-
-
-def test_steps_are_the_same_however_they_are_divided_into_calls(make_trainer):
-    trainer = make_trainer()
-    trainer.load(initial())
-    whole = trainer.advance(0, STEPS, order_seed=0)
-    expected = trainer.state(STEPS)
-
-    trainer.load(initial())
-    parts = [trainer.advance(step, step + 1, order_seed=0) for step in range(STEPS)]
-
-    assert same(trainer.state(STEPS), expected)
-    np.testing.assert_array_equal(whole, np.concatenate(parts))
+    np.testing.assert_array_equal(whole, np.concatenate(found))
 
 
 @pytest.mark.parametrize(
@@ -119,17 +100,14 @@ def test_steps_are_the_same_however_they_are_divided_into_calls(make_trainer):
     [
         {"momentum": 0.0, "nesterov": False},
         {"nesterov": False},
-        {"ema": 0.9},
-        {"optimizer": "adam"},
         {**ADAMW, "ema": 0.9},
         {"precision": "mixed_float16", "ema": 0.9},
-        {"precision": "mixed_bfloat16"},
         {"precision": "float64", "ema": 0.9},
     ],
     ids=str,
 )
 def test_a_saved_state_goes_on_bit_for_bit(make_trainer, tmp_path, monkeypatch, train):
-    monkeypatch.setattr(precision, "GROWTH_STEPS", 3)  # at steps 3 and 6: the loss scale and its count have to be saved
+    monkeypatch.setattr(optimizers, "GROWTH_STEPS", 3)  # at steps 3 and 6: the loss scale and its count have to be saved
     trainer, other = make_trainer(**train), make_trainer(**train)
     trainer.load(initial())
     trainer.advance(0, 4, order_seed=0)
@@ -173,18 +151,6 @@ def test_a_batch_that_does_not_divide_among_devices_is_refused(make_trainer):
         make_trainer(devices=CPUS[:2], batch=9)
 
 
-def test_evaluation_counts_each_image_once_whatever_the_batch(make_trainer):
-    found = []
-    for batch in (8, 5):
-        trainer = make_trainer(batch=batch)
-        trainer.load(initial())
-        found.append(trainer.evaluate("test"))
-
-    assert found[0].count == found[1].count == 11
-    assert found[0].accuracy == found[1].accuracy
-    assert found[0].loss == pytest.approx(found[1].loss, rel=1e-6)
-
-
 @pytest.mark.parametrize(("batch", "evaluated"), [(8, 256), (5, 255), (48, 240), (16, 256)])
 def test_as_many_whole_training_batches_are_evaluated_together_as_fit(make_trainer, batch, evaluated):
     trainer = make_trainer(batch=batch)
@@ -192,8 +158,7 @@ def test_as_many_whole_training_batches_are_evaluated_together_as_fit(make_train
     assert trainer._step.evaluated == evaluated
 
 
-@pytest.mark.parametrize("feed", [MemoryFeed, streamed])
-@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
+@pytest.mark.parametrize(("devices", "feed"), [(CPUS[:1], MemoryFeed), (CPUS[:2], streamed)], ids=["memory", "streamed"])
 def test_evaluation_gives_the_same_figures_however_many_images_it_takes_at_a_time(make_trainer, monkeypatch, devices, feed):
     found = []
     for at_once in (1, 24, 256):
@@ -205,23 +170,8 @@ def test_evaluation_gives_the_same_figures_however_many_images_it_takes_at_a_tim
 
     for evaluations in found[1:]:
         for one, other in zip(evaluations, found[0], strict=True):
-            assert (one.count, one.accuracy, one.top5) == (other.count, other.accuracy, other.top5)
+            assert (one.accuracy, one.top5) == (other.accuracy, other.top5)
             assert one.loss == pytest.approx(other.loss, rel=1e-6)
-
-
-def test_a_rate_that_is_given_takes_the_place_of_the_schedules(make_trainer):
-    falling = make_trainer(schedule="cosine", learning_rate=0.05)
-    constant = make_trainer(schedule="constant", learning_rate=0.01)
-    for trainer in (falling, constant):
-        trainer.load(initial())
-
-    found = np.concatenate(list(falling.steps(0, STEPS, 0, learning_rate=0.01)))
-
-    np.testing.assert_array_equal(found, constant.advance(0, STEPS, order_seed=0))
-    assert same(falling.state(STEPS), constant.state(STEPS))
-    falling.load(initial())
-    falling.advance(0, STEPS, order_seed=0)
-    assert not same(falling.state(STEPS), constant.state(STEPS))
 
 
 def test_a_rate_of_0_lets_the_weights_stand_still(make_trainer):
@@ -250,7 +200,6 @@ def test_evaluation_gives_the_figures_of_every_image_and_of_no_padding(make_trai
         found = trainer.evaluate(split)
         expected = figures(trainer.model, *records.read_split(trainer.feed.folder, trainer.feed.manifest, split))
         assert (found.loss, found.accuracy, found.top5) == pytest.approx(expected, rel=1e-5)
-        assert found.count == {"train": 48, "validation": 11}[split]
         assert found.accuracy < found.top5 < 1
 
 
@@ -264,13 +213,6 @@ def test_a_network_that_tells_nothing_apart_is_right_about_the_first_classes_alo
 
     assert (found.accuracy, found.top5) == pytest.approx((2 / 11, 7 / 11))
     assert found.loss == pytest.approx(np.log(9), rel=1e-6)
-
-
-def test_with_five_classes_or_fewer_the_right_one_is_always_among_the_first_five(make_trainer):
-    trainer = make_trainer()
-    trainer.load(initial())
-
-    assert trainer.evaluate("test").top5 == 1
 
 
 def test_divergence_names_the_step(make_trainer):
@@ -302,17 +244,14 @@ def test_not_even_nan_reaches_a_pruned_weight(make_trainer, train):
         assert not trainer.state(1).weights[path][~kept].any()
 
 
-@pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
-def test_a_state_of_another_network_is_refused(make_trainer, change):
+@pytest.mark.parametrize(("path", "shape"), [("fc1/kernel", None), ("fc9/kernel", 3), ("fc1/kernel", (2, 2))], ids=str)
+def test_a_state_of_another_network_is_refused(make_trainer, path, shape):
     state = initial()
-    if change == "missing":
-        del state.weights["fc1/kernel"]
-    elif change == "unknown":
-        state.weights["fc9/kernel"] = np.zeros(3, np.float32)
-    else:
-        state.weights["fc1/kernel"] = np.zeros((2, 2), np.float32)
+    state.weights[path] = np.zeros(shape or 0, np.float32)
+    if not shape:
+        del state.weights[path]
 
-    with pytest.raises(InputError, match=r"fc\d/kernel"):
+    with pytest.raises(InputError, match=path):
         make_trainer().load(state)
 
 
@@ -326,11 +265,7 @@ def test_the_state_of_another_optimizer_is_refused(make_trainer):
 EVERY_WAY = [{"crop": 0}, {"crop": 1, "flip": True, "cutout": 3}, {"crop": 0, "resized_crop": 0.3, "flip": True, "cutout": 3}]
 
 
-@pytest.mark.parametrize(
-    ("devices", "varied"),
-    [*((CPUS[:1], varied) for varied in EVERY_WAY), (CPUS[:2], EVERY_WAY[1])],
-    ids=str,
-)
+@pytest.mark.parametrize(("devices", "varied"), zip((CPUS[:1], CPUS[:2], CPUS[:1]), EVERY_WAY, strict=True), ids=str)
 def test_every_way_of_feeding_trains_the_same_network(make_trainer, devices, varied):
     found = []
     for feed in (MemoryFeed, on_each_device, streamed):
@@ -345,12 +280,11 @@ def test_every_way_of_feeding_trains_the_same_network(make_trainer, devices, var
         assert evaluation == found[0][2]
 
 
-@pytest.mark.parametrize("feed", [MemoryFeed, streamed])
 @pytest.mark.parametrize("varied", EVERY_WAY[1:], ids=str)
-def test_each_image_is_varied_by_its_own_draws(make_trainer, feed, varied):
+def test_each_image_is_varied_by_its_own_draws(make_trainer, varied):
     """Losses of a network whose weights stand still, against images that were varied one by one."""
     data = Data(size=8, **varied)
-    trainer = make_trainer(feed=feed, varied=varied, learning_rate=1e-30, weight_decay=0.0)
+    trainer = make_trainer(varied=varied, learning_rate=1e-30, weight_decay=0.0)
     trainer.load(initial())
     losses = trainer.advance(STEPS, 2 * STEPS, order_seed=7)[:, 0]
 

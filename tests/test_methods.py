@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import imp_here, refused, settings
+from helpers import imp_here, settings
 
 from data_prep.errors import InputError
 from lottery.experiment import reading, schedules, seeds
@@ -102,7 +102,7 @@ def noted(folder, families, **settings):
         patch.setattr(training, "train", train_and_note)
         patch.setattr(loop.Trainer, "load", load_and_note)
         run = with_families(folder, families, **settings)
-        assert retrain(run, QUIET, EVERYTHING).unfinished == []
+        assert retrain(run, QUIET, EVERYTHING) == {}
     return SimpleNamespace(run=run, begun=begun, replicate=run.replicate(1), folder=folder)
 
 
@@ -336,19 +336,6 @@ def test_finetune_at_a_last_rate_of_next_to_none_is_refused_with_the_way_out(wor
     assert [(one.mask.round, one.variant) for one in checked_tickets(with_a_rate, EVERYTHING)] == [
         (number, one) for number in (1, 2) for one in ("ticket", "extended")
     ]
-
-
-def test_as_typed_finetune_after_a_cosine_schedule_is_one_line(work):
-    for path in work.rglob("made_with.json"):
-        path.unlink()  # so that the dense network may as well have been trained so
-    family = settings("families.tuned.rounds=2", "families.tuned.method=finetune")
-
-    refused(
-        imp_here("rounds", *settings("train.schedule=cosine", "train.warmup=0"), *family, cwd=work, check=False),
-        "finetune trains at the schedule's last learning rate",
-        "train.schedule = 'cosine'",
-        "set families.tuned.finetune_rate",
-    )
 
 
 def test_finetune_s_rate_is_the_last_one_of_the_schedule_unless_the_recipe_says_otherwise(work):

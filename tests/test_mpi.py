@@ -13,9 +13,9 @@ from helpers import LAUNCHER
 
 from data_prep.errors import InputError
 from lottery.fanout import mpi
-from lottery.fanout.coordinator import Lost
-from lottery.fanout.executors import IN_PROCESS
-from lottery.fanout.tasks import Workload
+from lottery.fanout.executors import in_process
+from lottery.fanout.mpi import Lost
+from lottery.fanout.ranks import Workload
 from lottery.preemption import Preempted
 
 
@@ -65,43 +65,38 @@ def mpi4py(monkeypatch):
     return make
 
 
-def test_without_a_launcher_there_are_no_ranks():
-    assert mpi.join() is None
-
-
-@pytest.mark.parametrize("said", ["4", None])
-def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say(monkeypatch, mpi4py, said):
-    made = mpi4py(4)
+@pytest.mark.parametrize(("said", "size"), [("4", 4), (None, 4), ("1", 1)])
+def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say_and_a_rank_alone_needs_none(
+    monkeypatch, mpi4py, said, size
+):
+    assert mpi.join() is None  # without a launcher
+    made = mpi4py(size)
     if said:
         monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
 
-    with mpi.join() as found:
-        assert found.world is made.COMM_WORLD
+    joined = mpi.join()
+
+    if size == 1:
+        assert (joined, made.library.said) == (None, [])
+        return
+    with joined:
+        assert joined.world is made.COMM_WORLD
         assert made.library.said == ["begin"]
     assert made.library.said == ["begin", "end"]
 
 
-def test_a_rank_that_is_alone_needs_no_mpi(monkeypatch, mpi4py):
-    made = mpi4py(1)
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
-
-    assert mpi.join() is None
-    assert made.library.said == []
-
-
-def test_where_a_rank_is_lost_before_all_have_begun_nobody_waits_for_it(monkeypatch, mpi4py):
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("_neighbour_is_lost", lambda: True, "another rank was lost before all had begun"),
+        ("START_SECONDS", 0.05, "not all ranks have begun within 0 s"),
+    ],
+)
+def test_nobody_waits_for_ever_for_ranks_that_do_not_begin(monkeypatch, mpi4py, name, value, words):
     mpi4py(4).library.begins.clear()
-    monkeypatch.setattr(mpi, "_neighbour_is_lost", lambda: True)
+    monkeypatch.setattr(mpi, name, value)
 
-    with pytest.raises(Preempted, match="another rank was lost before all had begun"):
-        mpi.join()
-
-
-def test_nobody_waits_for_ever_for_ranks_that_do_not_begin(monkeypatch, mpi4py):
-    mpi4py(4).library.begins.clear()
-    monkeypatch.setattr(mpi, "START_SECONDS", 0.05)
-
-    with pytest.raises(Preempted, match="not all ranks have begun within 0 s"):
+    with pytest.raises(Preempted, match=words):
         mpi.join()
 
 
@@ -122,7 +117,7 @@ def test_a_world_of_another_size_than_the_launchers_is_refused_before_anything_i
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
 
     with pytest.raises(InputError, match=f"started {said} ranks, but MPI sees {seen}: mpirun and mpi4py"):
-        IN_PROCESS.map(Workload(refuse, refuse, refuse, print))
+        in_process(Workload(refuse, refuse, refuse, print))
 
 
 class _WithoutLibrary:
@@ -166,7 +161,7 @@ class Ending:
 @pytest.mark.parametrize(("why", "raised"), [("process failed", Lost), ("truncated", Failure)])
 def test_a_rank_whose_process_has_failed_is_lost_and_any_other_error_is_an_error(why, raised):
     module = types.SimpleNamespace(COMM_WORLD=Ending(why), Exception=Failure, ERR_PROC_FAILED="process failed")
-    channel = mpi.Communicator(module).channel(1)
+    channel = mpi.RankChannel(module, 1)
 
     for speak in (channel.poll, channel.recv, lambda: channel.send("a task")):
         with pytest.raises(raised):
@@ -183,6 +178,9 @@ def neighbour():
 
 
 def test_a_neighbour_that_is_no_more_is_missed_even_as_a_zombie(monkeypatch, neighbour):
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert not mpi._neighbour_is_lost()  # where it is not said how many there are
     monkeypatch.setattr(os, "getppid", os.getpid)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(mpi._living_children(os.getpid())))
     assert not mpi._neighbour_is_lost()  # this parent starts no ranks
@@ -194,10 +192,3 @@ def test_a_neighbour_that_is_no_more_is_missed_even_as_a_zombie(monkeypatch, nei
     while not mpi._neighbour_is_lost():
         assert time.monotonic() < until
         time.sleep(0.01)
-
-
-def test_where_the_launcher_does_not_say_how_many_there_are_nobody_is_missed(monkeypatch):
-    monkeypatch.delenv("OMPI_COMM_WORLD_LOCAL_SIZE", raising=False)
-    monkeypatch.delenv("MPI_LOCALNRANKS", raising=False)
-
-    assert not mpi._neighbour_is_lost()

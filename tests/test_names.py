@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from lottery.experiment import graph, reading
-from lottery.experiment.graph import Snapshot, Steps, Ticket
+from lottery.experiment.graph import Snapshot, Ticket
 from lottery.experiment.recipe import Family
 from lottery.rundir.names import MaskFiles, NetworkFiles, Replicate, replicate_numbers
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 
-STEPS = Steps(900, (45,), 900)
 SHOT = graph.one_shot("own", Fraction("97.5"), Snapshot(2, 900))
-*_, LAST = graph.tickets(2, "chained", Family(rounds=3, controls=[]), STEPS)
+*_, LAST = graph.tickets(2, "chained", Family(rounds=3, controls=[]), 900, (45,), 900)
 OTHERS = ("replicate-2.bak", "replicate-0", "replicate-x", "replicate-²", "replicates", "train")  # are no replicates
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import types
 
 import numpy as np
 import pytest
@@ -12,52 +13,43 @@ from lottery.pruning import masks, overlap
 
 
 def overlaps(first, second):
-    return overlap.overlaps(
-        *(overlap.pack({path: np.array(kept, bool) for path, kept in mask.items()}) for mask in (first, second))
-    )
+    packed = (overlap.pack({path: np.array(kept, bool) for path, kept in mask.items()}) for mask in (first, second))
+    return {path: types.SimpleNamespace(**figures) for path, figures in overlap.overlaps(*packed).items()}
 
 
 def whole(first, second):
-    return overlap.total(overlaps(first, second).values())
+    return overlaps(first, second)[""]
 
 
-def test_identical_masks_share_everything():
-    found = whole({"a": kept(10, 1, 2, 3, 9)}, {"a": kept(10, 1, 2, 3, 9)})
+@pytest.mark.parametrize(
+    ("size", "first", "second", "figures"),
+    [
+        (10, (1, 2, 3, 9), (1, 2, 3, 9), (1, 1, 4, 0.4, 1.6 / 6.4, 2.4 / math.sqrt(4 * 4 * 6 * 6 / (10 * 10 * 9)))),
+        (8, (0, 1), (5, 6, 7), (0, 0, 0, 3 / 8, 0.75 / 4.25, -0.75 / math.sqrt(2 * 3 * 6 * 5 / (8 * 8 * 7)))),
+        (20, range(10), (2, 5), (1, 0.2, 2, 0.5, 1 / 11, 1 / math.sqrt(10 * 2 * 10 * 18 / (20 * 20 * 19)))),
+    ],
+    ids=["identical", "disjoint", "nested"],
+)
+def test_what_masks_share_and_by_chance(size, first, second, figures):
+    found = whole({"a": kept(size, *first)}, {"a": kept(size, *second)})
 
-    assert (found.overlap, found.jaccard, found.shared) == (1, 1, 4)
-    assert found.density_first == found.density_second == 0.4
-    assert (found.expected, found.overlap_by_chance) == (1.6, 0.4)
-    assert found.jaccard_by_chance == 1.6 / 6.4
-    assert found.excess_sd == pytest.approx(2.4 / math.sqrt(4 * 4 * 6 * 6 / (10 * 10 * 9)))
-
-
-def test_disjoint_masks_share_nothing():
-    found = whole({"a": kept(8, 0, 1)}, {"a": kept(8, 5, 6, 7)})
-
-    assert (found.overlap, found.jaccard, found.shared) == (0, 0, 0)
-    assert found.overlap_by_chance == 3 / 8
-    assert found.excess_sd < 0
-
-
-def test_of_nested_masks_the_sparser_is_all_in_the_denser():
-    found = whole({"a": kept(20, *range(10))}, {"a": kept(20, 2, 5)})
-
-    assert (found.overlap, found.jaccard) == (1, 0.2)
-    assert found.overlap_by_chance == 0.5
+    names = ("overlap", "jaccard", "shared", "overlap_by_chance", "jaccard_by_chance", "excess_sd")
+    assert [getattr(found, name) for name in names] == pytest.approx(figures)
+    assert (found.density_first, found.density_second) == (len(first) / size, len(second) / size)
 
 
 def test_variables_are_added_up_each_with_its_own_densities():
     first = {"a": kept(4, 0, 1, 2, 3), "b": kept(9, 0)}
     second = {"b": kept(9, 0, 1, 2), "a": kept(4, 0)}
     layers = overlaps(first, second)
-    found = overlap.total(layers.values())
+    found = layers[""]
 
-    assert {path: layer.shared for path, layer in layers.items()} == {"a": 1, "b": 1}
+    assert {path: layer.shared for path, layer in layers.items()} == {"": 2, "a": 1, "b": 1}
     assert (found.size, found.kept_first, found.kept_second, found.shared) == (13, 5, 4, 2)
-    assert found.expected == pytest.approx(1 + 1 / 3)
     assert found.overlap == 0.5
     assert found.overlap_by_chance == pytest.approx((1 + 1 / 3) / 4)
-    assert found.variance == pytest.approx(1 / 3 * 2 / 3)  # of one weight in nine; `a` leaves nothing to chance
+    # The variance is that of one weight in nine; `a` leaves nothing to chance.
+    assert found.excess_sd == pytest.approx((2 - (1 + 1 / 3)) / math.sqrt(1 / 3 * 2 / 3))
 
 
 @pytest.mark.parametrize(
@@ -110,16 +102,7 @@ def test_masks_shuffled_within_layers_are_spread_as_the_hypergeometric_says():
         ([True] * 4, [True, False, False, False], 1, 0.25),
         ([[False] * 3] * 2, [[True] * 3] * 2, None, 0),
     ],
-    ids=[
-        "one kept",
-        "one kept in one",
-        "one pruned",
-        "no weights",
-        "no axes",
-        "all kept",
-        "all kept in one",
-        "nothing kept in one",
-    ],
+    ids=range(8),
 )
 def test_where_nothing_is_left_to_chance_there_is_no_excess(first, second, overlap, jaccard):
     found = whole({"a": first}, {"a": second})
@@ -132,7 +115,7 @@ def test_where_nothing_is_left_to_chance_there_is_no_excess(first, second, overl
 def test_only_variables_in_both_masks_count():
     layers = overlaps({"a": kept(4, 0), "only": kept(4, 1)}, {"a": kept(4, 0), "other": kept(9, 1)})
 
-    assert list(layers) == ["a"]
+    assert list(layers) == ["", "a"]
 
 
 def test_masks_of_different_networks_are_refused():

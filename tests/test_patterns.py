@@ -8,7 +8,7 @@ from data_prep.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.recipe import Pruning
 from lottery.rundir.run import Run
-from lottery.stages import patterns
+from lottery.stages.cut import check_families
 
 PATHS = ["conv1/kernel", "predictions/bias", "predictions/kernel"]
 
@@ -16,7 +16,7 @@ PATHS = ["conv1/kernel", "predictions/bias", "predictions/kernel"]
 def check(exclude=("Conv_1/*",), rates=(), families=("own",)):
     tables = {name: {"rounds": 3, "rates": list(rates)} for name in families}
     recipe = reading.resolve({"model": {"name": "conv2"}, "pruning": {"exclude": list(exclude)}, "families": tables})
-    patterns.check(Run(Path("run"), recipe), lambda: PATHS)
+    check_families(Run(Path("run"), recipe), PATHS)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_one_that_matches_nothing_is_refused_with_what_there_is(pattern):
     assert str(refused.value) == f"families.own.rates: {pattern!r}{told}"
 
 
-def test_without_patterns_of_ones_own_the_variables_are_not_asked_for():
-    patterns.check(Run(Path("run"), reading.resolve({})), lambda: pytest.fail("asked"))
+def test_without_patterns_of_ones_own_no_network_is_looked_at():
+    check_families(Run(Path("nowhere"), reading.resolve({})))
 
 
 def test_masks_that_were_made_with_it_keep_it(here):

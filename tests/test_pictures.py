@@ -155,27 +155,22 @@ def test_colour_becomes_luma_before_it_is_resized():
     np.testing.assert_array_equal(pixels(image, 9, channels=1), pixels(luma(image), 9, channels=1))
 
 
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}])
-def test_a_jpeg_is_close_to_what_was_saved(options):
-    image = smooth(40, 40)
+SMOOTH = smooth(40, 40)
 
+
+@pytest.mark.parametrize(
+    ("image", "options", "expected", "off"),
+    [
+        *((SMOOTH, options, SMOOTH, 2) for options in ({}, {"progressive": True}, {"subsampling": 0})),
+        (SMOOTH[..., 0], {}, grey(SMOOTH[..., 0]), 2),
+        (Image.fromarray(SMOOTH).convert("CMYK"), {}, SMOOTH, 4),
+    ],
+    ids=["baseline", "progressive", "not subsampled", "grey", "cmyk"],
+)
+def test_a_jpeg_is_close_to_what_was_saved(image, options, expected, off):
     found = pixels(saved(image, "JPEG", quality=95, **options), 40)
 
-    assert np.abs(found.astype(int) - image).mean() < 2
-
-
-def test_a_grey_jpeg_is_repeated():
-    found = pixels(saved(smooth(40, 40)[..., 0], "JPEG", quality=95), 40)
-
-    assert np.abs(found.astype(int) - grey(smooth(40, 40)[..., 0])).mean() < 2
-
-
-def test_a_cmyk_jpeg_becomes_rgb():
-    image = smooth(40, 40)
-
-    found = pixels(saved(Image.fromarray(image).convert("CMYK"), "JPEG", quality=95), 40)
-
-    assert np.abs(found.astype(int) - image).mean() < 4
+    assert np.abs(found.astype(int) - expected).mean() < off
 
 
 def test_of_an_animation_the_first_frame_counts():
@@ -218,15 +213,16 @@ def test_sixteen_bits_span_the_whole_range(value):
     assert (pixels(np.full((8, 8), value, np.uint16), 8) == round(value / 257)).all()
 
 
-@pytest.mark.parametrize("values", [-1, 65536, 1 << 20])
-def test_more_than_sixteen_bits_are_refused(values):
-    with pytest.raises(Undecodable, match="more than 16 bits"):
-        pixels(saved(np.full((8, 8), values, np.int32), "TIFF"), 8)
-
-
-def test_floating_point_pixels_are_refused():
-    with pytest.raises(Undecodable, match="floating-point"):
-        pixels(saved(np.ones((8, 8), np.float32), "TIFF"), 8)
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        *((np.full((8, 8), value, np.int32), "more than 16 bits") for value in (-1, 65536, 1 << 20)),
+        (np.ones((8, 8), np.float32), "floating-point"),
+    ],
+)
+def test_pixels_that_do_not_fit_into_sixteen_bits_are_refused(image, words):
+    with pytest.raises(Undecodable, match=words):
+        pixels(saved(image, "TIFF"), 8)
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (8, 8, 1), (8, 8, 3), (8, 8, 4)])
@@ -244,15 +240,6 @@ def test_an_image_is_brought_down_with_the_hamming_filter():
     found = pixels(np.tile(line, (24, 1)), 9)
 
     np.testing.assert_array_equal(found, grey(np.tile(hamming(line.astype(float), 9), (9, 1))))
-
-
-def test_half_the_size_of_flat_squares_keeps_their_order():
-    image = np.kron(np.array([[10, 200], [90, 50]], np.uint8), np.ones((4, 4), np.uint8))
-
-    small = pixels(image, 2)[..., 0].astype(int)
-
-    assert (np.argsort(small.ravel()) == [0, 3, 2, 1]).all()
-    assert small.mean() == pytest.approx(image.mean(), abs=1)
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -359,27 +346,19 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", [*BROKEN, "folder.png", "missing.png", "pipe.png", "device.png"])
-def test_a_file_that_is_no_image_is_refused_in_one_line(tmp_path, name):
+def test_a_file_or_bytes_that_are_no_image_are_refused_in_one_line_that_is_the_same_every_time(tmp_path, name):
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "device.png").symlink_to("/dev/zero")
     if name in BROKEN:
         (tmp_path / name).write_bytes(BROKEN[name])
 
-    with pytest.raises(Undecodable) as refusal:
-        pixels(tmp_path / name, 8)
-
-    assert str(refusal.value)
-    assert "\n" not in str(refusal.value)
-    assert "object at" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("name", ["empty.jpg", "text.png", "random.jpg"])
-def test_bytes_that_are_no_image_are_refused_for_a_reason_that_is_the_same_every_time(name):
-    with pytest.raises(Undecodable) as refusal:
-        pixels(BROKEN[name], 8)
-
-    assert "object at" not in str(refusal.value)
+    for picture in (tmp_path / name, *([BROKEN[name]] if name in BROKEN else [])):
+        with pytest.raises(Undecodable) as refusal:
+            pixels(picture, 8)
+        assert str(refusal.value)
+        assert "\n" not in str(refusal.value)
+        assert "object at" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("image", [np.zeros((8, 8, 5), np.uint8), np.zeros((8, 8, 3), np.float32)])

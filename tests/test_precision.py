@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tiny import CPUS, STEPS, advance, half_masks, initial
 
-from lottery.engine import precision
+from lottery.engine import models, optimizers
 from lottery.engine.loop import Diverged
 from lottery.engine.step import Step
 from lottery.experiment.recipe import Model
@@ -38,7 +38,7 @@ def test_the_policy_holds_within_and_is_put_back():
         assert keras.config.dtype_policy().name == "mixed_bfloat16"
         raise KeyError
 
-    with pytest.raises(KeyError), precision.policy("mixed_bfloat16"):
+    with pytest.raises(KeyError), models.policy("mixed_bfloat16"):
         fail()
 
     assert keras.config.dtype_policy().name == "float32"
@@ -54,8 +54,8 @@ def scaled(scale, finite):
 
 
 def test_the_loss_scale_halves_at_an_overflow_and_doubles_after_a_calm(monkeypatch):
-    monkeypatch.setattr(precision, "GROWTH_STEPS", 3)
-    scale = precision.LossScale()
+    monkeypatch.setattr(optimizers, "GROWTH_STEPS", 3)
+    scale = optimizers.LossScale()
 
     found = scaled(scale, [True, False, True, True, True, True])
 
@@ -71,32 +71,16 @@ def test_the_loss_scale_halves_at_an_overflow_and_doubles_after_a_calm(monkeypat
 
 
 def test_no_loss_scale_is_smaller_than_1_and_an_overflow_there_is_hopeless():
-    scale = precision.LossScale()
+    scale = optimizers.LossScale()
     scale.state["loss_scale"].assign(2.0)
 
     assert scaled(scale, [False, False]) == [(1, 1, 0), (math.inf, 1, 0)]
 
 
 def test_a_loss_scale_grows_no_further_than_to_its_highest(monkeypatch):
-    monkeypatch.setattr(precision, "GROWTH_STEPS", 1)
+    monkeypatch.setattr(optimizers, "GROWTH_STEPS", 1)
 
-    assert scaled(precision.LossScale(), [True] * 12)[-4:] == [(0, 2.0**24, 0)] * 4
-
-
-def test_what_is_scaled_is_unscaled_exactly():
-    scale, values = precision.LossScale(), np.random.default_rng(0).normal(size=100).astype(np.float32)
-
-    assert np.array_equal(scale.unscaled([scale.scaled(tf.constant(values))])[0], values)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_one_element_that_is_not_finite_is_seen(value):
-    gradients = [np.ones((3, 2), np.float32), np.ones(5, np.float32)]
-    assert precision.all_finite([tf.constant(gradient) for gradient in gradients])
-
-    gradients[1][4] = value
-
-    assert not precision.all_finite([tf.constant(gradient) for gradient in gradients])
+    assert scaled(optimizers.LossScale(), [True] * 12)[-4:] == [(0, 2.0**24, 0)] * 4
 
 
 @pytest.fixture
@@ -172,7 +156,7 @@ def test_an_overflow_on_one_replica_lets_all_stand_still_and_training_goes_on(
 
 
 def test_the_loss_scale_grows_while_training(make_trainer, monkeypatch):
-    monkeypatch.setattr(precision, "GROWTH_STEPS", 4)
+    monkeypatch.setattr(optimizers, "GROWTH_STEPS", 4)
     trainer = make_trainer(precision="mixed_float16")
     trainer.load(initial())
 

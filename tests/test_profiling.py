@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import tempfile
 import time
 
 import pytest
@@ -61,21 +60,18 @@ def has(names, op):
 
 
 def test_a_training_leaves_both_traces_and_one_line_that_says_how_to_see_them(profiling, small, tmp_path):
-    (line,) = train(profiling, tmp_path / "new" / "trace", small, 8)
+    folder = tmp_path / "new" / "trace"
 
-    (session,) = (tmp_path / "new" / "trace" / "plugins" / "profile").iterdir()
+    (line,) = train(profiling, folder, small, 8)
+
+    (session,) = (folder / "plugins" / "profile").iterdir()
     assert {path.name.split(".", 1)[1] for path in session.iterdir()} == {"xplane.pb", "json.gz"}
-    assert f"tensorboard --logdir {tmp_path / 'new' / 'trace'}" in line
+    assert f"tensorboard --logdir {folder}" in line
     assert f"open {session / 'trace.json.gz'}" in line
     assert "https://ui.perfetto.dev" in line
     assert "\n" not in line
     assert (session / "trace.json.gz").stat().st_size < next(session.glob("*.pb")).stat().st_size
-
-
-def test_the_trace_follows_the_trace_event_format_and_names_the_ops(profiling, small, tmp_path):
-    train(profiling, tmp_path, small, 6)
-
-    events = events_below(tmp_path)
+    events = events_below(folder)
     named = {(event["name"], event["pid"], event["tid"]) for event in events if event["ph"] == "M"}
     lasting = [event for event in events if event["ph"] == "X"]
     assert len(named) + len(lasting) == len(events)
@@ -86,11 +82,10 @@ def test_the_trace_follows_the_trace_event_format_and_names_the_ops(profiling, s
         assert ("thread_name", event["pid"], event["tid"]) in named
         assert event["dur"] > 0
     times = [event["ts"] for event in lasting]
-    assert times[0] >= 0
+    assert 0 <= times[0] <= times[-1] < 60e6  # microseconds
     assert times == sorted(times)
-    assert has(ops(tmp_path), "Conv2D")
-    assert has(ops(tmp_path), "MatMul")
-    assert max(times) < 60e6  # microseconds
+    assert has(ops(folder), "Conv2D")
+    assert has(ops(folder), "MatMul")
 
 
 def test_the_first_two_calls_and_those_after_the_trace_are_left_out(profiling, tensorflow, tmp_path):
@@ -109,12 +104,6 @@ def test_a_trace_goes_on_until_a_second_has_passed(profiling, tensorflow, tmp_pa
     (line,) = train(profiling, tmp_path, lambda: time.sleep(0.1), 20)
 
     assert line.startswith(("a trace of 0.3 s", "a trace of 0.4 s"))
-
-
-def test_what_a_short_training_left_is_written(profiling, small, tmp_path):
-    train(profiling, tmp_path, small, 3)
-
-    assert has(ops(tmp_path), "Conv2D")
 
 
 def test_what_a_failing_training_left_is_written_and_its_error_goes_on(profiling, small, tmp_path):
@@ -136,7 +125,7 @@ def test_without_a_folder_there_is_no_trace(profiling, small):
     assert said == []
 
 
-@pytest.mark.parametrize("calls", [0, 1, 2])
+@pytest.mark.parametrize("calls", [0, 2])
 def test_a_training_that_is_over_too_soon_is_told(profiling, small, tmp_path, calls):
     (line,) = train(profiling, tmp_path, small, calls)
 
@@ -169,22 +158,6 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_training(profiling
         with pytest.raises(InputError, match=r"cannot take a trace .*: name another folder with --profile$"):
             train(profiling, folder, lambda: pytest.fail("trained"), 1)
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_folder_without_permission_is_refused(profiling, tmp_path, monkeypatch):
-    def refuse(dir):  # as root, who may write anywhere, cannot provoke it
-        raise PermissionError(13, "Permission denied", str(dir))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-
-    with pytest.raises(InputError, match=r"\(Permission denied\)"):
-        profiling.check(tmp_path)
-
-
-def test_checking_leaves_an_empty_folder(profiling, tmp_path):
-    profiling.check(tmp_path / "trace")
-
-    assert list((tmp_path / "trace").iterdir()) == []
 
 
 def test_a_profiler_that_does_not_start_is_told_once_and_not_fatal(profiling, tensorflow, small, tmp_path):

@@ -9,12 +9,11 @@ from helpers import LAUNCHER
 
 from data_prep.errors import InputError
 from lottery import preemption
-from lottery.fanout import allocation, coordinator, mpi, ranks
+from lottery.fanout import allocation, mpi, ranks
 from lottery.fanout.allocation import Resources
-from lottery.fanout.coordinator import Lost
-from lottery.fanout.executors import IN_PROCESS
-from lottery.fanout.ranks import Hello
-from lottery.fanout.tasks import Workload
+from lottery.fanout.executors import in_process
+from lottery.fanout.mpi import Lost
+from lottery.fanout.ranks import Workload
 from lottery.preemption import Preempted
 
 HERE = Resources("a", frozenset({0}), ())
@@ -29,7 +28,6 @@ def plain_environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(allocation, "visible", tuple)
     monkeypatch.setattr(ranks, "POLL_SECONDS", 0.001)
-    monkeypatch.setattr(coordinator, "POLL_SECONDS", 0.001)
 
 
 def work(task):
@@ -37,17 +35,19 @@ def work(task):
 
 
 def alone(tasks, make_worker, on_done):
-    return IN_PROCESS.map(Workload(lambda: list(tasks), make_worker, on_done, print))
+    return in_process(Workload(lambda: list(tasks), make_worker, on_done, print))
 
 
-def test_alone_a_process_does_every_task_in_order():
-    found, started = [], []
+def test_alone_a_process_does_every_task_in_order_and_tells_its_result_before_the_next_begins():
+    events, started = [], []
 
-    coordinated = alone(TASKS, lambda *_: started.append(1) or work, lambda *pair: found.append(pair) or [])
+    def make_worker(allocation, heartbeat):
+        started.append(1)
+        return lambda task: events.append(("work", task)) or work(task)
 
-    assert coordinated
+    assert alone(TASKS, make_worker, lambda *pair: events.append(("done", *pair)) or [])
     assert started == [1]
-    assert found == [(task, work(task)) for task in TASKS]
+    assert events == [event for task in TASKS for event in (("work", task), ("done", task, work(task)))]
 
 
 def test_alone_with_nothing_to_do_nothing_is_started():
@@ -57,40 +57,9 @@ def test_alone_with_nothing_to_do_nothing_is_started():
     assert alone([], refuse, refuse)
 
 
-def test_alone_a_result_is_told_before_the_next_task_begins():
-    events = []
-
-    def make_worker(allocation, heartbeat):
-        return lambda task: events.append(("work", task)) or {}
-
-    alone(TASKS[:2], make_worker, lambda task, _: events.append(("done", task)) or [])
-
-    assert events == [("work", 0), ("done", 0), ("work", 1), ("done", 1)]
-
-
-def nothing_more(task, result):
-    return []
-
-
 def then(follow):
     """A `done` of a grid in which some tasks can be done only after others: `follow` says which."""
     return lambda task, result: follow.get(task, [])
-
-
-def test_alone_what_a_task_has_made_possible_comes_before_what_waits():
-    done, found = then({0: [3, 4], 3: [5]}), []
-
-    alone(TASKS[:3], lambda *_: work, lambda task, result: found.append(task) or done(task, result))
-
-    assert found == [0, 3, 5, 4, 1, 2]
-
-
-def test_alone_a_chain_is_done_to_its_end():
-    done, found = then({task: [task + 1] for task in range(7)}), []
-
-    alone(TASKS[:1], lambda *_: work, lambda task, result: found.append(task) or done(task, result))
-
-    assert found == TASKS
 
 
 class Channel:
@@ -163,14 +132,14 @@ class Ranks:
         workload = Workload(
             list_tasks or (lambda: list(tasks)),
             make_worker or started,
-            lambda *pair: self.done.append(pair) or (done or nothing_more)(*pair),
+            lambda *pair: self.done.append(pair) or (done or then({}))(*pair),
             self.said.append,
         )
 
         def rank(number):
             OWN.ranks, OWN.rank = self, number
             try:
-                self.returned[number] = IN_PROCESS.map(workload)
+                self.returned[number] = in_process(workload)
             except (Exception, Preempted) as error:
                 self.raised[number] = error
 
@@ -193,41 +162,34 @@ class Ranks:
         threading.Event().wait()
 
 
-def test_ranks_share_the_tasks_and_each_is_done_once(monkeypatch):
-    ranks = Ranks(monkeypatch, 4, TASKS)
+CHAIN = {task: [task + 1] for task in range(7)}
 
+
+@pytest.mark.parametrize(
+    ("tasks", "follow", "expected"),
+    [(TASKS, {}, TASKS), (TASKS[:3], {0: [3, 4], 3: [5]}, [0, 3, 5, 4, 1, 2]), (TASKS[:1], CHAIN, TASKS)],
+)
+def test_tasks_are_done_in_their_order_and_what_one_has_made_possible_before_what_waits(monkeypatch, tasks, follow, expected):
+    found = []
+    alone(tasks, lambda *_: work, lambda task, result: found.append(task) or follow.get(task, []))
+    ranks = Ranks(monkeypatch, 2, tasks, done=then(follow))
+
+    assert found == expected
     assert ranks.hanging == []
-    assert sorted(ranks.done, key=lambda pair: pair[0]) == [(task, work(task)) for task in TASKS]
-    assert ranks.returned == {0: True, 1: False, 2: False, 3: False}
-    assert sorted(ranks.left) == [0, 1, 2, 3]
-    assert all(box.empty() for box in ranks.boxes.values())
-
-
-def test_tasks_are_handed_out_in_their_order(monkeypatch):
-    ranks = Ranks(monkeypatch, 2, TASKS)
-
-    assert ranks.worked == [(1, task) for task in TASKS]
+    assert ranks.worked == [(1, task) for task in expected]
     assert ranks.started == [1]
 
 
-def test_a_slow_task_holds_up_nobody_else(monkeypatch):
-    others_done = threading.Event()
-    finished = []
-
-    def slow_first(task):
-        if task == TASKS[0]:
-            assert others_done.wait(10)
-        else:
-            finished.append(task)
-            if len(finished) == len(TASKS) - 1:
-                others_done.set()
-        return work(task)
-
-    ranks = Ranks(monkeypatch, 3, TASKS, slow_first)
+@pytest.mark.parametrize(("size", "tasks"), [(4, TASKS), (3, [])])
+def test_ranks_share_the_tasks_and_each_is_done_once(monkeypatch, size, tasks):
+    ranks = Ranks(monkeypatch, size, tasks)
 
     assert ranks.hanging == []
-    assert TASKS[0] in [task for task, _ in ranks.done][-2:]  # it may be told in the same moment as the last of the others
-    assert len(ranks.done) == len(TASKS)
+    assert sorted(ranks.done, key=lambda pair: pair[0]) == [(task, work(task)) for task in tasks]
+    assert tasks or ranks.started == []
+    assert ranks.returned == {number: number == 0 for number in range(size)}
+    assert sorted(ranks.left) == list(range(size))
+    assert all(box.empty() for box in ranks.boxes.values())
 
 
 def test_ranks_without_a_task_start_nothing_and_are_told_of(monkeypatch):
@@ -241,13 +203,6 @@ def test_ranks_without_a_task_start_nothing_and_are_told_of(monkeypatch):
     assert len(ranks.started) == 2
     assert len(ranks.done) == 2
     assert ranks.said == ["4 ranks, 2 tasks to do now: 2 idle"]
-
-
-def test_on_ranks_what_a_task_has_made_possible_comes_before_what_waits(monkeypatch):
-    ranks = Ranks(monkeypatch, 2, TASKS[:3], done=then({0: [3, 4], 3: [5]}))
-
-    assert ranks.hanging == []
-    assert [task for _, task in ranks.worked] == [0, 3, 5, 4, 1, 2]
 
 
 def test_a_rank_that_found_nothing_to_do_gets_what_becomes_possible_later(monkeypatch):
@@ -268,30 +223,20 @@ def test_a_rank_that_found_nothing_to_do_gets_what_becomes_possible_later(monkey
     assert ranks.said == ["3 ranks, 1 task to do now: 2 idle"]
 
 
-def test_ranks_that_idle_while_a_chain_is_done_by_another_end_with_it(monkeypatch):
-    ranks = Ranks(monkeypatch, 4, TASKS[:1], done=then({task: [task + 1] for task in range(7)}))
+@pytest.mark.parametrize(
+    ("size", "tasks", "follow", "chains"),
+    [
+        (4, TASKS[:1], CHAIN, [TASKS]),
+        (5, [0, 4], {0: [1], 1: [2], 2: [3], 4: [5], 5: [6], 6: [7]}, [TASKS[:4], TASKS[4:]]),
+        (3, TASKS[:2], {1: [2]}, [[0], [1, 2]]),  # as when a round fails: what needs it is never handed out
+    ],
+)
+def test_more_ranks_than_chains_do_each_in_its_order_and_end_with_it(monkeypatch, size, tasks, follow, chains):
+    ranks = Ranks(monkeypatch, size, tasks, done=then(follow))
 
     assert ranks.hanging == []
-    assert [task for task, _ in ranks.done] == TASKS
-    assert ranks.returned == {0: True, 1: False, 2: False, 3: False}
-    assert all(box.empty() for box in ranks.boxes.values())
-
-
-def test_a_task_that_makes_nothing_possible_leaves_nobody_waiting_for_what_it_should_have(monkeypatch):
-    """As when a round fails: what needs it is never handed out."""
-    ranks = Ranks(monkeypatch, 3, TASKS[:2], done=then({1: [2]}))
-
-    assert ranks.hanging == []
-    assert sorted(task for task, _ in ranks.done) == [0, 1, 2]
-
-
-def test_two_chains_on_more_ranks_than_chains_are_both_done(monkeypatch):
-    ranks = Ranks(monkeypatch, 5, [TASKS[0], TASKS[4]], done=then({0: [1], 1: [2], 2: [3], 4: [5], 5: [6], 6: [7]}))
-
-    assert ranks.hanging == []
-    found = [task for task, _ in ranks.done]
-    assert [task for task in found if task < 4] == [0, 1, 2, 3]
-    assert [task for task in found if task > 3] == [4, 5, 6, 7]
+    assert [[task for task, _ in ranks.done if task in chain] for chain in chains] == chains
+    assert ranks.returned == {number: number == 0 for number in range(size)}
 
 
 def test_after_a_task_that_was_told_to_stop_what_another_has_made_possible_waits_too(monkeypatch):
@@ -313,14 +258,6 @@ def test_after_a_task_that_was_told_to_stop_what_another_has_made_possible_waits
     assert sorted(task for task, _ in ranks.done) == [0, 1]
     assert isinstance(ranks.raised[0], Preempted)
     assert ranks.returned == {1: False, 2: False, 3: False}
-
-
-def test_without_tasks_every_rank_ends(monkeypatch):
-    ranks = Ranks(monkeypatch, 3, [])
-
-    assert ranks.hanging == []
-    assert ranks.started == []
-    assert ranks.returned == {0: True, 1: False, 2: False}
 
 
 @pytest.mark.parametrize("error", [InputError("no masks"), OSError(28, "No space left on device"), KeyError("x")])
@@ -350,34 +287,22 @@ def failing(error):
     return fail
 
 
-@pytest.mark.parametrize(("error", "line"), [(FULL, FULL_LINE), (InputError("no mask"), "no mask")])
+@pytest.mark.parametrize(
+    ("error", "code", "lines"),
+    [(FULL, 2, [FULL_LINE]), (InputError("no mask"), 2, ["no mask"]), (KeyError("odd"), 1, ["Traceback", "KeyError: 'odd'"])],
+)
 @pytest.mark.parametrize(("where", "rank"), [("work", 1), ("make_worker", 1), ("done", 0)])
-def test_an_error_that_a_user_can_mend_ends_all_ranks_with_one_line_that_names_the_rank(
-    monkeypatch, capsys, where, rank, error, line
+def test_an_error_ends_all_ranks_with_a_line_that_names_the_rank_or_shows_where_it_came_from(
+    monkeypatch, capsys, where, rank, error, code, lines
 ):
     ranks = Ranks(monkeypatch, 2, TASKS, **{where: failing(error)})
 
-    assert ranks.aborted == [(rank, 2)]
+    assert ranks.aborted == [(rank, code)]
     assert (ranks.returned, ranks.raised) == ({}, {})
-    assert capsys.readouterr().err == f"imp: rank {rank}: {line}\n"
-
-
-@pytest.mark.parametrize(("where", "rank"), [("work", 1), ("make_worker", 1), ("done", 0)])
-def test_any_other_error_ends_all_ranks_and_shows_where_it_came_from(monkeypatch, capsys, where, rank):
-    ranks = Ranks(monkeypatch, 2, TASKS, **{where: failing(KeyError("odd"))})
-
-    assert ranks.aborted == [(rank, 1)]
-    told = capsys.readouterr().err
-    assert told.startswith(f"imp: rank {rank}: Traceback")
-    assert "KeyError: 'odd'" in told
-
-
-def test_a_rank_that_breaks_ends_the_ranks_that_wait_too(monkeypatch, capsys):
-    ranks = Ranks(monkeypatch, 4, TASKS[:1], failing(FULL))
-
-    assert ranks.hanging == []
-    assert [code for _, code in ranks.aborted] == [2]
-    assert capsys.readouterr().err.count("\n") == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith(f"imp: rank {rank}: {lines[0]}")
+    assert [line for line in told if line][-1].endswith(lines[-1])
+    assert code == 1 or len(told) == 1
 
 
 def test_after_a_task_that_was_told_to_stop_no_other_is_handed_out(monkeypatch):
@@ -392,21 +317,6 @@ def test_after_a_task_that_was_told_to_stop_no_other_is_handed_out(monkeypatch):
     assert isinstance(ranks.raised[0], Preempted)
     assert 1 <= len(ranks.done) <= 2
     assert all(result == {"status": "preempted", "reason": "stopped by SIGUSR1"} for _, result in ranks.done)
-
-
-def test_a_coordinator_that_is_told_to_stop_waits_for_what_is_under_way_and_hands_nothing_out(monkeypatch):
-    asked = threading.Event()
-    monkeypatch.setattr(preemption, "asked", asked.is_set)
-
-    def wait(task):
-        asked.set()
-        time.sleep(0.05)
-        return work(task)
-
-    ranks = Ranks(monkeypatch, 2, TASKS, wait)
-
-    assert ranks.hanging == []
-    assert ranks.done == [(TASKS[0], work(TASKS[0]))]
 
 
 def test_one_rank_under_a_launcher_works_itself(monkeypatch):
@@ -472,21 +382,6 @@ def test_the_task_of_a_rank_that_dies_is_done_by_another(monkeypatch):
     assert ranks.returned == {0: True, 3 - dead: False}
 
 
-def test_when_every_rank_has_died_what_is_left_is_said_not_to_be_done(monkeypatch):
-    def dies(task):
-        if task > 0:
-            OWN.ranks.die()
-        return work(task)
-
-    ranks = Ranks(monkeypatch, 3, TASKS[:4], dies)
-
-    assert ranks.hanging == []
-    assert ranks.returned == {0: True}
-    assert [result["status"] for _, result in ranks.done] == ["done", "waiting", "waiting", "waiting"]
-    assert sorted(task for task, _ in ranks.done) == [0, 1, 2, 3]
-    assert "no rank is left" in ranks.said[-1]
-
-
 def test_when_rank_0_dies_the_others_save_what_they_have_and_end(monkeypatch):
     asked = []
     monkeypatch.setattr(preemption, "ask", asked.append)
@@ -508,7 +403,7 @@ def test_when_rank_0_dies_the_others_save_what_they_have_and_end(monkeypatch):
     assert ranks.aborted == []
 
 
-def test_a_rank_that_was_lost_before_it_began_has_no_part_in_it(monkeypatch):
+def test_a_rank_that_was_lost_before_it_began_has_no_part_in_it_and_without_rank_0_all_end(monkeypatch):
     ranks = Ranks(monkeypatch, 4, TASKS, dead=[2])
 
     assert ranks.hanging == []
@@ -516,8 +411,6 @@ def test_a_rank_that_was_lost_before_it_began_has_no_part_in_it(monkeypatch):
     assert ranks.said == ["rank 2 is lost, before there was anything to do"]
     assert ranks.returned == {0: True, 1: False, 3: False}
 
-
-def test_when_rank_0_is_lost_before_it_began_the_others_end(monkeypatch):
     ranks = Ranks(monkeypatch, 3, TASKS, dead=[0])
 
     assert ranks.hanging == []
@@ -528,7 +421,7 @@ def test_when_rank_0_is_lost_before_it_began_the_others_end(monkeypatch):
 @pytest.mark.parametrize("what", ["recipes", "images", "versions of imp"])
 def test_ranks_of_another_recipe_or_version_or_with_other_images_are_refused(what):
     common = {"versions of imp": "1", "recipes": "x", "images": "a"}
-    hellos = {0: Hello(HERE, common), 1: Hello(HERE, common), 3: Hello(THERE, common | {what: "other"})}
+    resources = {0: HERE, 1: HERE, 3: THERE}
 
     with pytest.raises(InputError, match=rf"^ranks 0 and 3 \(b\) have different {what}: start all with the same"):
-        ranks._check_common(hellos)
+        ranks.check_common(resources, {0: common, 1: common, 3: common | {what: "other"}})

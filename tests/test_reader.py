@@ -28,11 +28,13 @@ def results(folder, monkeypatch):
 
 
 def test_the_frame_has_a_row_for_each_network(results):
-    frame = results.frame()
+    frame, dense = results.frame(), results.network("dense")
 
     assert len(frame) == 1 + 2 * 2 + 1 + 2  # dense; two masks rewound to two points; reinit; shuffles of one mask
     assert set(frame.variant) == {"dense", "ticket", "reinit", "shuffle"}
     assert frame.validation_accuracy.between(0, 1).all()
+    assert (dense.variant, dense.density) == ("dense", 1.0)
+    assert all(kept.all() for kept in dense.mask().values())
 
 
 def test_networks_are_chosen_by_what_their_results_say(results):
@@ -48,27 +50,16 @@ def test_networks_are_chosen_by_what_their_results_say(results):
 
 def test_a_tickets_arrays_are_what_its_files_hold(results, folder):
     ticket = results.network("q90-step-000017")
-    place = folder / "replicate-1"
-    stored = store.load_state(place / "oneshot/q90-step-000017/ticket/final.h5")
+    place, mask = folder / "replicate-1/oneshot/q90-step-000017/ticket", folder / "replicate-1/oneshot/masks/q90.h5"
+    stored, saved = store.load_state(place / "final.h5"), store.load_mask(mask)
 
     for path, array in ticket.weights().items():
         np.testing.assert_array_equal(array, stored.weights[path])
     for path, kept in ticket.mask().items():
-        np.testing.assert_array_equal(kept, store.load_mask(place / "oneshot/masks/q90.h5")[path])
+        np.testing.assert_array_equal(kept, saved[path])
         np.testing.assert_array_equal(kept, results.mask(90)[path])
     assert ticket.density == pytest.approx(0.1, abs=1e-3)
-    assert (
-        ticket.test_accuracy
-        == json.loads((place / "oneshot/q90-step-000017/ticket/result.json").read_text())["final"]["test_accuracy"]
-    )
-
-
-def test_the_dense_network_keeps_everything(results):
-    dense = results.network("dense")
-
-    assert dense.density == 1.0
-    assert all(kept.all() for kept in dense.mask().values())
-    assert dense.variant == "dense"
+    assert ticket.test_accuracy == json.loads((place / "result.json").read_text())["final"]["test_accuracy"]
 
 
 def test_metrics_by_network_and_of_all(results):

@@ -8,7 +8,7 @@ from helpers import imp_here, refused
 
 from data_prep.errors import InputError
 from lottery.experiment import plan, reading
-from lottery.experiment.dry_run import dry_run
+from lottery.experiment.plan import dry_run
 from lottery.experiment.recipe import Recipe, decisive
 
 PIPELINES = Path(__file__).parents[1] / "pipelines"
@@ -22,25 +22,16 @@ def refusal(table=None, overrides=(), origin="some.toml"):
     return message
 
 
-def value_of(override):
-    key = override.split("=")[0].strip()
-    return reading.flat(reading.resolve({}, [override]).model_dump())[key]
-
-
 def test_an_empty_recipe_is_the_default_one():
     assert reading.resolve({}) == Recipe()
 
 
-def test_the_defaults_survive_being_written_and_read(tmp_path):
+def test_the_defaults_are_written_out_whole_and_survive_being_read(tmp_path):
     (tmp_path / "recipe.toml").write_text(reading.to_toml(Recipe()))
+    written = reading.load(tmp_path / "recipe.toml")
 
-    assert reading.resolve(reading.load(tmp_path / "recipe.toml")) == Recipe()
-
-
-def test_every_value_is_written_out(tmp_path):
-    (tmp_path / "recipe.toml").write_text(reading.to_toml(Recipe()))
-
-    assert reading.flat(reading.load(tmp_path / "recipe.toml")) == reading.flat(Recipe().model_dump())
+    assert reading.flat(written) == reading.flat(Recipe().model_dump())
+    assert reading.resolve(written) == Recipe()
 
 
 def test_a_changed_recipe_survives_being_written_and_read(tmp_path):
@@ -78,162 +69,144 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
     assert all(word in message for word in words)
 
 
-@pytest.mark.parametrize(
-    ("table", "key", "given"),
-    [
-        ({"train": {"epochs": "5"}}, "train.epochs", "'5'"),
-        ({"train": {"epochs": 5.0}}, "train.epochs", "5.0"),
-        ({"train": {"epochs": True}}, "train.epochs", "True"),
-        ({"train": {"epochs": 0}}, "train.epochs", "0"),
-        ({"train": {"batch": -64}}, "train.batch", "-64"),
-        ({"data": {"flip": 1}}, "data.flip", "1"),
-        ({"data": {"flip": "yes"}}, "data.flip", "'yes'"),
-        ({"data": {"size": 7}}, "data.size", "7"),
-        ({"data": {"validation": 1.0}}, "data.validation", "1.0"),
-        ({"data": {"validation": True}}, "data.validation", "True"),
-        ({"data": {"source": "mnist"}}, "data.source", "'mnist'"),
-        ({"data": {"source": "tfds:"}}, "data.source", "'tfds:'"),
-        ({"data": {"source": "folder"}}, "data.source", "folder:DIR"),
-        ({"data": {"source": "digits:8"}}, "data.source", "'digits:8'"),
-        ({"data": {"classes": -1}}, "data.classes", "-1"),
-        ({"data": {"channels": 2}}, "data.channels", "2"),
-        ({"data": {"channels": "1"}}, "data.channels", "'1'"),
-        ({"data": {"feed": "disk"}}, "data.feed", "'disk'"),
-        ({"data": {"budget": -1.0}}, "data.budget", "-1.0"),
-        ({"data": {"budget": float("inf")}}, "data.budget", "inf"),
-        ({"data": {"shuffle": 0}}, "data.shuffle", "0"),
-        ({"data": {"crop": -1}}, "data.crop", "-1"),
-        ({"data": {"cutout": -1}}, "data.cutout", "-1"),
-        ({"data": {"crop": 0, "resized_crop": 1.0}}, "data.resized_crop", "1.0"),
-        ({"data": {"crop": 2, "resized_crop": 0.5}}, "data", "set one to 0"),
-        ({"data": {"resized_crop": 0.5}}, "data", "crop and resized_crop exclude each other"),
-        ({"data": {"path": 5}}, "data.path", "5"),
-        ({"train": {"learning_rate": float("nan")}}, "train.learning_rate", "nan"),
-        ({"train": {"learning_rate": float("inf")}}, "train.learning_rate", "inf"),
-        ({"train": {"learning_rate": -0.1}}, "train.learning_rate", "-0.1"),
-        ({"train": {"weight_decay": float("nan")}}, "train.weight_decay", "nan"),
-        ({"train": {"learning_rate": "0.1"}}, "train.learning_rate", "'0.1'"),
-        ({"train": {"milestones": [0.5, 0.75]}}, "train.milestones", "[0.5, 0.75]"),
-        ({"train": {"milestones": "10"}}, "train.milestones", "'10'"),
-        ({"train": {"milestones": "10ep,15epochs"}}, "train.milestones", "'15epochs'"),
-        ({"train": {"warmup": 3}}, "train.warmup", "3"),
-        ({"train": {"precision": "float16"}}, "train.precision", "'float16'"),
-        ({"train": {"xla": True}}, "train.xla", "True"),
-        ({"train": {"ema": 1.0}}, "train.ema", "1.0"),
-        ({"train": {"label_smoothing": -0.1}}, "train.label_smoothing", "-0.1"),
-        ({"train": {"clip_norm": -1.0}}, "train.clip_norm", "-1.0"),
-        ({"train": {"checkpoint_share": 1.1}}, "train.checkpoint_share", "1.1"),
-        ({"train": {"checkpoint_steps": -1}}, "train.checkpoint_steps", "-1"),
-        ({"train": {"optimizer": "sdg"}}, "train.optimizer", "'sdg'"),
-        ({"train": 5}, "train", "5"),
-        ({"name": 5}, "name", "5"),
-        ({"name": "../elsewhere"}, "name", "'../elsewhere'"),
-        ({"name": ""}, "name", "''"),
-        ({"families": {"a": {"quantiles": 90}}}, "families.a.quantiles", "90"),
-        ({"families": {"a": {"quantiles": "90,80"}}}, "families.a.quantiles", "'90,80'"),
-        ({"families": {"a": {}}}, "families.a", "give either quantiles (one shot) or rounds"),
-        ({"families": {"a": {"quantiles": "90", "rounds": 3}}}, "families.a", "give either quantiles (one shot) or rounds"),
-        ({"families": {"a": {"rounds": 3, "scored_at": "1ep"}}}, "families.a", "leave scored_at out"),
-        ({"families": {"a": {"quantiles": "90", "scored_at": "late"}}}, "families.a.scored_at", "'late'"),
-        ({"families": {"a": {"quantiles": "90", "allocation": "uniform"}}}, "families.a.allocation", "'uniform'"),
-        (
-            {"families": {"a": {"quantiles": "90", "criterion": "magnitud"}}},
-            "families.a.criterion",
-            "did you mean 'magnitude'?",
-        ),
-        ({"families": {"a": {"quantiles": "90", "criterion": "my:"}}}, "families.a.criterion", "package.module:function"),
-        ({"families": {"a": {"quantiles": "90", "method": "rewind"}}}, "families.a.method", "'rewind'"),
-        ({"families": {"a": {"quantiles": "90", "rewind": "1epoch"}}}, "families.a.rewind", "'1epoch'"),
-        ({"families": {"a": {"quantiles": "90", "finetune_rate": -0.1}}}, "families.a.finetune_rate", "-0.1"),
-        ({"families": {"a": {"quantiles": "90", "controls": ["reinit", "none"]}}}, "families.a.controls.1", "'none'"),
-        ({"families": {"a": {"quantiles": "90", "controls": ["renit"]}}}, "families.a.controls.0", "did you mean 'reinit'?"),
-        ({"families": {"a": {"quantiles": "90", "controls": ["extended"]}}}, "families.a.controls.0", "'extended'"),
-        ({"families": {"a": {"quantiles": "90", "controls": ["my:ticket"]}}}, "families.a.controls.0", "cannot be called"),
-        ({"families": {"a": {"quantiles": "90", "controls": ["my:reinit"]}}}, "families.a.controls.0", "cannot be called"),
-        (
-            {"families": {"a": {"quantiles": "90", "controls": ["a:one", "b:one"]}}},
-            "families.a.controls",
-            "a:one and b:one are called alike",
-        ),
-        ({"families": {"a": {"quantiles": "90", "controls_at": "0..101"}}}, "families.a", "'0..101'"),
-        ({"families": {"a": {"rounds": 101}}}, "families.a.rounds", "101"),
-        ({"families": {"a": {"rounds": 3, "rate": 0.0}}}, "families.a.rate", "0.0"),
-        ({"families": {"a": {"rounds": 3, "rate": 100.0}}}, "families.a.rate", "100.0"),
-        ({"families": {"a": {"rounds": 3, "rates": ["fc*=5", "predictions/*"]}}}, "families.a.rates", "'predictions/*'"),
-        ({"families": {"a": {"rounds": 3, "rates": "fc*=5"}}}, "families.a.rates", "'fc*=5'"),
-        ({"families": {"a": {"rounds": 3, "rates": [5]}}}, "families.a.rates.0", "5"),
-        ({"families": {"a": {"rounds": 3, "controls_at": "0..3"}}}, "families.a", "'0..3'"),
-        ({"families": {"a": {"rounds": 3, "controls_at": 3}}}, "families.a.controls_at", "3"),
-        ({"families": {"train": {"rounds": 3}}}, "families.train", "'train' cannot name a family"),
-        ({"families": {"replicate-2": {"rounds": 3}}}, "families.replicate-2", "'replicate-2' cannot name a family"),
-        ({"families": {"é": {"rounds": 3}}}, "families.é", "'é' cannot name a family"),
-        ({"families": {"a/b": {"rounds": 3}}}, "families.a/b", "'a/b' cannot name a family"),
-        ({"families": {"a": 3}}, "families.a", "3"),
-        ({"families": "a"}, "families", "'a'"),
-        ({"pruning": "rounds"}, "pruning", "'rounds'"),
-        ({"pruning": {"exclude": "predictions/*"}}, "pruning.exclude", "'predictions/*'"),
-        ({"pruning": {"scope": "dense"}}, "pruning.scope", "'dense'"),
-        ({"pruning": {"collapse": 1.5}}, "pruning.collapse", "1.5"),
-        ({"retrain": {"order": "own"}}, "retrain.order", "'own'"),
-        ({"seed": -1}, "seed", "-1"),
-        ({"train": {"steps": -1}}, "train.steps", "-1"),
-        ({"train": {"steps": "1ep"}}, "train.steps", "'1ep'"),
-        ({"train": {"evaluate": "1"}}, "train.evaluate", "'1'"),
-        ({"train": {"evaluate": "1ep,2ep"}}, "train.evaluate", "'1ep,2ep'"),
-        ({"train": {"evaluate": 5}}, "train.evaluate", "5"),
-    ],
-)
-def test_a_value_of_the_wrong_kind_is_refused_with_its_key_and_itself(table, key, given):
+WRONG = {
+    "name": [5, "../elsewhere", "", "latest"],
+    "seed": [-1],
+    "data.source": ["mnist", "tfds:", "digits:8"],
+    "data.size": [7],
+    "data.validation": [1.0, True],
+    "data.classes": [-1],
+    "data.channels": [2, "1"],
+    "data.flip": [1, "yes"],
+    "data.feed": ["disk"],
+    "data.budget": [-1.0, float("inf")],
+    "data.shuffle": [0],
+    "data.crop": [-1],
+    "data.cutout": [-1],
+    "data.path": [5],
+    "train": [5],
+    "train.epochs": ["5", 5.0, True, 0],
+    "train.batch": [-64],
+    "train.steps": [-1, "1ep"],
+    "train.optimizer": ["sdg"],
+    "train.learning_rate": [float("nan"), float("inf"), -0.1, "0.1"],
+    "train.weight_decay": [float("nan")],
+    "train.milestones": [[0.5, 0.75], "10"],
+    "train.warmup": [3],
+    "train.evaluate": ["1", "1ep,2ep", 5],
+    "train.precision": ["float16"],
+    "train.xla": [True],
+    "train.ema": [1.0],
+    "train.label_smoothing": [-0.1],
+    "train.clip_norm": [-1.0],
+    "train.checkpoint_share": [1.1],
+    "train.checkpoint_steps": [-1],
+    "pruning": ["rounds"],
+    "pruning.exclude": ["predictions/*"],
+    "pruning.scope": ["dense"],
+    "pruning.collapse": [1.5],
+    "retrain.order": ["own"],
+    "families": ["a"],
+    "families.a": [3],
+    "families.a.quantiles": [90, "90,80"],
+    "families.a.rounds": [101],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+def test_a_value_of_the_wrong_kind_is_refused_with_its_key_and_itself(key, value):
+    table = value
+    for part in reversed(key.split(".")):
+        table = {part: table}
+
     message = refusal(table)
 
     assert message.startswith(f"some.toml: {key}: ")
+    assert repr(value) in message
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "words"),
+    [
+        ({"data": {"source": "folder"}}, "data.source", "folder:DIR"),
+        ({"data": {"crop": 0, "resized_crop": 1.0}}, "data.resized_crop", "1.0"),
+        ({"data": {"resized_crop": 0.5}}, "data", "crop and resized_crop exclude each other: set one to 0"),
+        ({"train": {"milestones": "10ep,15epochs"}}, "train.milestones", "'15epochs'"),
+        *(
+            ({"families": {name: {"rounds": 3}}}, f"families.{name}", f"{name!r} cannot name a family")
+            for name in ("train", "replicate-2", "é", "a/b")
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_key_and_why(table, key, words):
+    message = refusal(table)
+
+    assert message.startswith(f"some.toml: {key}: ")
+    assert words in message
+
+
+SHOT, ROUNDS = {"quantiles": "90"}, {"rounds": 3}
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "given"),
+    [
+        ({}, "", "give either quantiles (one shot) or rounds"),
+        (SHOT | ROUNDS, "", "give either quantiles (one shot) or rounds"),
+        (ROUNDS | {"scored_at": "1ep"}, "", "leave scored_at out"),
+        (SHOT | {"scored_at": "late"}, ".scored_at", "'late'"),
+        (SHOT | {"allocation": "uniform"}, ".allocation", "'uniform'"),
+        (SHOT | {"criterion": "magnitud"}, ".criterion", "did you mean 'magnitude'?"),
+        (SHOT | {"criterion": "my:"}, ".criterion", "package.module:function"),
+        (SHOT | {"method": "rewind"}, ".method", "'rewind'"),
+        (SHOT | {"rewind": "1epoch"}, ".rewind", "'1epoch'"),
+        (SHOT | {"finetune_rate": -0.1}, ".finetune_rate", "-0.1"),
+        (SHOT | {"controls": ["reinit", "none"]}, ".controls.1", "'none'"),
+        (SHOT | {"controls": ["renit"]}, ".controls.0", "did you mean 'reinit'?"),
+        (SHOT | {"controls": ["extended"]}, ".controls.0", "'extended'"),
+        (SHOT | {"controls": ["my:ticket"]}, ".controls.0", "cannot be called"),
+        (SHOT | {"controls": ["my:reinit"]}, ".controls.0", "cannot be called"),
+        (SHOT | {"controls": ["a:one", "b:one"]}, "", "a:one and b:one are called alike"),
+        (SHOT | {"controls_at": "0..101"}, "", "'0..101'"),
+        (ROUNDS | {"controls_at": "0..3"}, "", "'0..3'"),
+        (ROUNDS | {"controls_at": 3}, ".controls_at", "3"),
+        (ROUNDS | {"rate": 0.0}, ".rate", "0.0"),
+        (ROUNDS | {"rate": 100.0}, ".rate", "100.0"),
+        (ROUNDS | {"rates": ["fc*=5", "predictions/*"]}, ".rates", "'predictions/*'"),
+        (ROUNDS | {"rates": "fc*=5"}, ".rates", "'fc*=5'"),
+        (ROUNDS | {"rates": [5]}, ".rates.0", "5"),
+    ],
+)
+def test_a_family_that_cannot_be_is_refused_with_its_key_and_why(family, key, given):
+    message = refusal({"families": {"a": family}})
+
+    assert message.startswith(f"some.toml: families.a{key}: ")
     assert given in message
-
-
-def test_the_name_of_the_link_to_the_last_run_is_no_name_for_a_recipe():
-    assert "latest" in refusal({"name": "latest"})
 
 
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("train.epochs=5", 5),
         ("train.epochs = 5", 5),
-        ("train.learning_rate=0.5", 0.5),
         ("train.learning_rate=1", 1.0),
         ("train.learning_rate=1e-3", 0.001),
         ("data.flip=true", True),
         ("data.flip=false", False),
         ("train.optimizer=adam", "adam"),
         ('train.optimizer="adam"', "adam"),
+        ("train.milestones='500it'", "500it"),
         ("families.oneshot.quantiles=60..80:5,90", "60..80:5,90"),
         ("families.oneshot.quantiles=90", "90"),
         ("families.oneshot.rewind=0", "0"),
-        ("data.source=tfds:cifar10", "tfds:cifar10"),
+        ("families.oneshot.controls_at=", ""),
+        ("families.imp.rounds=18", 18),
         ("data.source=folder:/a b/c=d", "folder:/a b/c=d"),
-        ("data.source=arrays:x.npz", "arrays:x.npz"),
-        ("data.path=/some where", "/some where"),
-        ("data.feed=stream", "stream"),
-        ("data.budget=2", 2.0),
-        ("data.shuffle=1000", 1000),
-        ("train.milestones=10ep,15ep", "10ep,15ep"),
-        ("train.milestones='500it'", "500it"),
         ("families.oneshot.controls=['reinit']", ["reinit"]),
         ('pruning.exclude=["predictions/*", "a=b"]', ["predictions/*", "a=b"]),
-        ("seed=3", 3),
-        ("delta=0", 0.0),
-        ("train.steps=500", 500),
-        ("train.evaluate=7it", "7it"),
-        ("families.imp.rounds=18", 18),
-        ("families.oneshot.rate=50", 50.0),
-        ("families.oneshot.rates=['predictions/*=10', 'a = 2.5']", ["predictions/*=10", "a = 2.5"]),
-        ("families.oneshot.method=lr", "lr"),
-        ("families.oneshot.controls_at=", ""),
-        ("families.oneshot.finetune_rate=0.01", 0.01),
     ],
 )
 def test_a_value_of_every_kind_can_be_set(override, expected):
-    found = value_of(override)
+    found = reading.flat(reading.resolve({}, [override]).model_dump())[override.split("=")[0].strip()]
 
     assert found == expected
     assert type(found) is type(expected)
@@ -246,21 +219,13 @@ def test_a_value_of_every_kind_can_be_set(override, expected):
         ("train.epoch=5", ["'train.epoch'", "'train.epochs'"]),
         ("train=5", ["'train'"]),
         ("=5", ["''"]),
-        ("train.epochs=five", ["'five'"]),
         ("train.epochs=", ["''"]),
         ("train.epochs=5.5", ["train.epochs", "5.5"]),
         ("train.epochs=true", ["train.epochs", "True"]),
-        ("train.epochs=nan", ["train.epochs", "nan"]),
         ("train.learning_rate=nan", ["train.learning_rate", "nan"]),
         ("train.learning_rate=true", ["train.learning_rate", "True"]),
         ("data.flip=1", ["data.flip", "1"]),
         ("data.flip=True", ["True"]),
-        ("data.feed=disk", ["data.feed", "'disk'"]),
-        ("data.cutout=-1", ["data.cutout", "-1"]),
-        ("data.resized_crop=0.5", ["crop and resized_crop exclude each other", "set one to 0"]),
-        ("train.milestones=0.5", ["train.milestones", "'0.5'"]),
-        ("train.warmup=3", ["train.warmup", "'3'"]),
-        ("families.oneshot.quantiles=90,80", ["families.oneshot.quantiles", "'90,80'"]),
         ("families.oneshot.quantile=90", ["'families.oneshot.quantiles'"]),
         ("families.imp.rate=50", ["give either quantiles (one shot) or rounds"]),
         ("families.train.rounds=3", ["cannot name a family"]),
@@ -298,68 +263,26 @@ def test_a_file_is_blamed_that_was_wrong_before_anything_was_set(table, override
     assert refusal(table, overrides=[override]).startswith("some.toml: ")
 
 
-def test_a_later_setting_wins_over_an_earlier_one_and_over_the_file():
-    resolved = reading.resolve({"train": {"epochs": 7, "batch": 32}}, ["train.epochs=8", "train.epochs=9"])
+def test_a_later_setting_wins_over_an_earlier_one_and_over_the_file_which_stays_as_it_is():
+    table = {"train": {"epochs": 7, "batch": 32}}
+
+    resolved = reading.resolve(table, ["train.epochs=8", "train.epochs=9"])
 
     assert (resolved.train.epochs, resolved.train.batch) == (9, 32)
+    assert table == {"train": {"epochs": 7, "batch": 32}}
 
 
-def test_setting_a_value_leaves_the_table_it_is_set_over_as_it_is():
-    table = {"train": {"epochs": 7}}
-
-    reading.resolve(table, ["train.epochs=8", "train.batch=5"])
-
-    assert table == {"train": {"epochs": 7}}
-
-
-def test_malformed_toml_is_refused_with_its_file(tmp_path):
-    (tmp_path / "bad.toml").write_text("[train\nepochs = 5\n")
+@pytest.mark.parametrize("content", [b"[train\nepochs = 5\n", b"\xff\xfe\x00"])
+def test_what_is_not_toml_is_refused_with_its_file(tmp_path, content):
+    (tmp_path / "bad.toml").write_bytes(content)
 
     with pytest.raises(InputError, match=r"bad\.toml is not TOML"):
         reading.load(tmp_path / "bad.toml")
 
 
-def test_a_binary_file_is_refused_as_a_recipe(tmp_path):
-    (tmp_path / "bad.toml").write_bytes(b"\xff\xfe\x00")
-
-    with pytest.raises(InputError, match=r"bad\.toml is not TOML"):
-        reading.load(tmp_path / "bad.toml")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        ".".join("a" * 3000) + " = 1",
-        "[" + ".".join("a" * 3000) + "]",
-        "name = " + "[" * 3000 + "]" * 3000,
-        "name = " + "{a = " * 3000 + "1" + "}" * 3000,
-        "seed = " + "9" * 5000,
-        "seed = 0x" + "f" * 5000,
-    ],
-)
-def test_what_is_nested_ever_deeper_or_too_large_a_number_is_refused_in_a_line(tmp_path, content):
-    (tmp_path / "bad.toml").write_text(content)
-
-    with pytest.raises(InputError, match=r"bad\.toml is not a recipe: .*(nested too deep|64 bits|4300 digits)") as refusal:
-        reading.load(tmp_path / "bad.toml")
-
-    assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    "setting", ["data.mean=" + "[" * 900 + "]" * 900, "seed=0x" + "f" * 5000, "train.epochs=" + "9" * 5000]
-)
-def test_a_setting_is_neither_nested_ever_deeper_nor_too_large_a_number(setting):
-    with pytest.raises(InputError, match="is not a "):
-        reading.resolve({}, [setting])
-
-
-def test_a_missing_recipe_is_named(tmp_path):
+def test_a_missing_recipe_is_named_and_a_folder_refused(tmp_path):
     with pytest.raises(InputError, match=r"no recipe .*nowhere\.toml"):
         reading.load(tmp_path / "nowhere.toml")
-
-
-def test_a_folder_is_refused_as_a_recipe(tmp_path):
     with pytest.raises(InputError, match="is a folder"):
         reading.load(tmp_path)
 
@@ -402,16 +325,6 @@ def test_no_output_depends_on_what_its_optimizer_and_schedule_do_not_use(train, 
 
     sometimes = {"milestones", "gamma", "momentum", "nesterov", "decay", "decays"}
     assert sometimes - used == without
-
-
-def test_images_are_cropped_one_way_or_the_other():
-    assert reading.resolve({"data": {"crop": 0, "resized_crop": 0.5}}).data.resized_crop == 0.5
-    assert reading.resolve({}, ["data.crop=0", "data.resized_crop=0.5"]).data.crop == 0
-
-
-@pytest.mark.parametrize(("steps", "named"), [(0, "train.epochs"), (500, "train.steps")])
-def test_the_length_of_a_training_is_its_steps_or_its_epochs(steps, named):
-    assert depends("dense", train={"steps": steps}).keys() & {"train.epochs", "train.steps"} == {named}
 
 
 @pytest.mark.parametrize(

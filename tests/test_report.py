@@ -6,22 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
-from handmade import (
-    STEPS,
-    all_replicates,
-    dense,
-    in_round,
-    one_chain,
-    planned,
-    relist,
-    three_replicates,
-    ticket,
-    write,
-)
+from handmade import STEPS, all_replicates, dense, in_round, one_chain, planned, relist, three_replicates, ticket, write
 
 from data_prep.errors import InputError
-from lottery.bench.sheet import Bars, Column, Sheet
-from lottery.bench.sheet import write as write_sheet
+from lottery.bench import sheet
 from lottery.results import report
 from lottery.rundir import journal, store
 from lottery.rundir.run import Run, open_run
@@ -52,6 +40,19 @@ def cells(run, first, mask):
     return next(line for line in lines if line[:2] == [first, mask])
 
 
+def rows_of(run, name):
+    with open(run.report / f"{name}.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def outside(page):
+    """The addresses that a page names, but for those of the files beside it."""
+    markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    return [
+        found for found in re.findall(r'(?:src|href)="?([^" >]*)', markup) if not re.fullmatch(r"\w+\.(svg|png|csv)", found)
+    ]
+
+
 def test_before_the_dense_training_there_is_nothing_to_report(tmp_path):
     with pytest.raises(InputError, match="nothing to report yet: run `imp train` first"):
         report.report(Run(tmp_path, planned()))
@@ -59,47 +60,42 @@ def test_before_the_dense_training_there_is_nothing_to_report(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_report_is_two_pages_a_table_and_pictures(run):
+def test_a_report_is_pages_that_stand_alone_tables_and_pictures_and_warns_of_nothing_where_nothing_collapsed(run):
     all_replicates(run, "60", 0.0)
 
-    report.report(run)
+    made = report.report(run)
 
     names = {path.name for path in run.report.iterdir()}
     charts = ("accuracy", "differences", "early_stop")
     drawn = {f"{chart}.{kind}" for chart in charts for kind in ("csv", "png", "svg")}
     tables = {f"{name}.csv" for name in ("summary", "groups", "contrasts", "costs")}
     assert names == {"index.html", "summary.md", "training.md", *tables, *drawn}
+    page = text(run, "index.html")
     for chart in charts:
         assert (run.report / f"{chart}.png").read_bytes().startswith(PNG)
         assert text(run, f"{chart}.svg").startswith("<svg")
-        assert f'<h2 id="{chart}">' in text(run, "index.html")
+        assert f'<h2 id="{chart}">' in page
+    assert page.count('<script type="application/json">') == 3
+    assert outside(page) == []
+    assert 'class="matching"' in page
+    assert 'class="dense"' in page
+    assert made.warnings == []
+    assert "collapse" not in text(run, "summary.md")
+    assert "Layer collapse" not in page
 
 
-def test_every_network_has_a_line_in_summary_csv(run):
-    all_replicates(run, "60", 0.01)
-
-    made = report.report(run)
-
-    with open(run.report / "summary.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == len(made.rows) == 3 + 2 * 3
-    assert [row["status"] for row in rows if row["mask"] == "q90"] == ["missing"] * 3
-    first = next(row for row in rows if row["mask"] == "q60")
-    assert first | {"family": "oneshot", "against": "dense", "collapse": "", "rewind": "1ep", "round": "1"} == first
-    assert float(first["difference"]) == pytest.approx(0.01)
-
-
-def rows_of(run, name):
-    with open(run.report / f"{name}.csv") as file:
-        return list(csv.DictReader(file))
-
-
-def test_every_table_of_the_page_is_there_as_csv(run):
+def test_every_network_has_a_line_in_summary_csv_and_every_table_of_the_page_is_there_as_csv(run):
     for number, above in enumerate((0.002, 0.001, 0.003)):
         ticket(run, number + 1, "60", 0.90 + 0.01 * number + above)
 
     made = report.report(run)
 
+    rows = rows_of(run, "summary")
+    assert len(rows) == len(made.rows) == 3 + 2 * 3
+    assert [row["status"] for row in rows if row["mask"] == "q90"] == ["missing"] * 3
+    first = next(row for row in rows if row["mask"] == "q60")
+    assert first | {"family": "oneshot", "against": "dense", "collapse": "", "rewind": "1ep", "round": "1"} == first
+    assert float(first["difference"]) == pytest.approx(0.002)
     assert len(rows_of(run, "groups")) == len(made.groups)
     (group,) = (row for row in rows_of(run, "groups") if row["mask"] == "q60")
     # 0.2 ± 2.919986 x 0.1 / sqrt(3) points, one-sided
@@ -112,18 +108,6 @@ def test_every_table_of_the_page_is_there_as_csv(run):
     assert [float(accuracy[key]) for key in ("mean", "low", "high")] == pytest.approx([0.002, -0.000484, 0.004484], abs=1e-6)
     assert (accuracy["count"], accuracy["clear"], accuracy["density"][:3]) == ("3", "False", "0.4")
     assert [row["networks"] for row in rows_of(run, "costs")] == ["3", "3"]
-
-
-def test_a_failure_is_told_with_its_reason(run):
-    ticket(run, 1, "60", 0.9)
-    ticket(run, 2, "60", status="failed", reason="Traceback:\n  <somewhere>\nOSError: no <room> left\n")
-
-    report.report(run)
-
-    page = " ".join(text(run, "index.html").split())
-    assert "replicate 2, ticket, oneshot q60, rewound to 1ep: failed, OSError: no &lt;room&gt; left</li>" in page
-    (row,) = (row for row in rows_of(run, "summary") if row["status"] == "failed")
-    assert row["reason"] == "OSError: no <room> left"
 
 
 def test_pictures_of_an_earlier_report_that_this_one_has_not_are_gone(run):
@@ -195,7 +179,7 @@ def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):
     assert made.warnings == [control, told]
     assert cells(run, "ticket", "oneshot q90")[2] == "10.00% !"
     assert cells(run, "ticket", "oneshot q60")[2] == "40.00%"
-    assert [(line[0], line[1], line[3]) for line in made.contrast_table] == [
+    assert [(line["ticket"], line["density"], line["against"]) for line in made.contrast_table] == [
         *(("oneshot q60", "40.00%", against) for against in ("dense", "reinit", "shuffle !")),
         ("oneshot q90", "10.00% !", "dense"),
     ]
@@ -218,16 +202,6 @@ def test_a_network_without_a_path_is_told_of(one):
     ]
 
 
-def test_where_something_is_left_of_every_layer_there_is_no_warning(run):
-    all_replicates(run, "60", 0.0)
-
-    made = report.report(run)
-
-    assert made.warnings == []
-    assert "collapse" not in text(run, "summary.md")
-    assert "Layer collapse" not in text(run, "index.html")
-
-
 def test_differences_have_two_sided_intervals_and_a_star_where_they_are_clear_of_zero(run):
     for number, accuracy in enumerate((0.912, 0.921, 0.933), 1):  # above dense by 1.2, 1.1 and 1.3 points
         ticket(run, number, "60", accuracy, early=(440 + 10 * number, 0.9))
@@ -237,46 +211,21 @@ def test_differences_have_two_sided_intervals_and_a_star_where_they_are_clear_of
 
     # 4.302653 x 0.1 / sqrt(3) = 0.25 points, 4.302653 x 10 / sqrt(3) = 25 steps
     clear = "+1.20 (+0.95 .. +1.45) *"
-    assert made.contrast_table[0] == ("oneshot q60", "40.00%", "1ep", "dense", "3", clear, clear, *made.contrast_table[0][7:])
-    assert made.contrast_table[0][8] == "+10 (-15 .. +35)"
-    assert made.contrast_table[1][3:6] == ("shuffle", "3", "+0.00 (-0.25 .. +0.25)")
+    first, second = made.contrast_table
+    assert [*first.values()][:7] == ["oneshot q60", "40.00%", "1ep", "dense", "3", clear, clear]
+    assert first["step of least loss"] == "+10 (-15 .. +35)"
+    assert [*second.values()][3:6] == ["shuffle", "3", "+0.00 (-0.25 .. +0.25)"]
     assert "## Differences, paired by replicate" in text(run, "summary.md")
-    assert f"| {' | '.join(made.contrast_table[0])} |" in text(run, "summary.md")
+    assert f"| {' | '.join(first.values())} |" in text(run, "summary.md")
     page = text(run, "index.html")
     assert f"<td>{clear}</td>" in page
     assert "two-sided 95 % Student t intervals" in page
     assert "Early stopping</h2>" in page
 
 
-def test_without_tickets_there_are_no_differences(run):
-    report.report(run)
-
-    assert "## Differences" not in text(run, "summary.md")
-    assert "Early stopping</h2>" not in text(run, "index.html")
-
-
-def outside(page):
-    """The addresses that a page names, but for those of the files beside it."""
-    markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    return [
-        found for found in re.findall(r'(?:src|href)="?([^" >]*)', markup) if not re.fullmatch(r"\w+\.(svg|png|csv)", found)
-    ]
-
-
-def test_the_page_stands_alone_with_its_charts_in_it(run):
-    all_replicates(run, "60", 0.0)
-
-    report.report(run)
-
-    page = text(run, "index.html")
-    assert page.count('<script type="application/json">') == 3
-    assert outside(page) == []
-    assert 'class="matching"' in page
-    assert 'class="dense"' in page
-
-
-def test_what_failed_is_listed_with_its_place(saved):
-    made = Run(saved.folder, planned("90", rounds={"rounds": 4}))
+def test_what_failed_is_listed_with_its_place_and_its_reason(saved):
+    made = Run(saved.folder, planned("60,90", rounds={"rounds": 4}))
+    ticket(made, 2, "60", status="failed", reason="Traceback:\n  <somewhere>\nOSError: no <room> left\n")
     ticket(made, 2, "90", status="diverged", reason="not finite")
     in_round(made, 1, "weights", 4, status="failed", variant="reinit", reason="no disk")
 
@@ -284,20 +233,11 @@ def test_what_failed_is_listed_with_its_place(saved):
 
     assert re.findall(r"<li>(.*)</li>", text(made, "index.html")) == [
         "replicate 1, reinit, weights round-04, rewound to 1ep: failed, no disk",
+        "replicate 2, ticket, oneshot q60, rewound to 1ep: failed, OSError: no &lt;room&gt; left",
         "replicate 2, ticket, oneshot q90, rewound to 1ep: diverged, not finite",
     ]
-
-
-def test_a_replicate_that_was_added_is_in_the_report(run):
-    all_replicates(run, "60", 0.0)
-    write(run.replicate(4).dense, 0.95, replicate=4)
-    ticket(run, 4, "60", 0.95)
-
-    report.report(run)
-
-    assert cells(run, "dense", "")[4] == "4"
-    assert cells(run, "ticket", "oneshot q60")[4] == "4"
-    assert cells(run, "ticket", "oneshot q90")[4] == "0 of 3"
+    reasons = [row["reason"] for row in rows_of(made, "summary") if row["status"] == "failed"]
+    assert sorted(reasons) == ["OSError: no <room> left", "no disk"]
 
 
 def test_families_of_one_mask_and_rewind_point_are_lines_of_their_own(tmp_path):
@@ -309,8 +249,8 @@ def test_families_of_one_mask_and_rewind_point_are_lines_of_their_own(tmp_path):
 
     found = report.report(made)
 
-    assert [line[1] for line in found.table] == ["", "oneshot q60", "wide q60", "dense q60"]
-    assert [(line[0], line[3]) for line in found.contrast_table] == [
+    assert [line["mask"] for line in found.table] == ["", "oneshot q60", "wide q60", "dense q60"]
+    assert [(line["ticket"], line["against"]) for line in found.contrast_table] == [
         ("oneshot q60", "dense"),
         ("oneshot q60", "wide q60"),
         ("oneshot q60", "dense q60"),
@@ -318,36 +258,46 @@ def test_families_of_one_mask_and_rewind_point_are_lines_of_their_own(tmp_path):
         ("wide q60", "dense q60"),
         ("dense q60", "dense"),
     ]
-    assert [line[:2] for line in found.cost_table] == [
+    assert [(line["networks"], line["trained"]) for line in found.cost_table] == [
         ("dense", "3"),
         *((f"ticket, {family}", "3") for family in made.recipe.families),
         ("in all", "12"),
     ]
 
 
-def test_the_training_of_a_replicate_that_was_added_is_shown_too(run):
+def test_the_training_of_every_replicate_is_a_sentence_and_a_table(run, monkeypatch):
+    machine = {"processor": "abacus", "cores": 3, "gpus": [], "packages": {"tensorflow": "2.0"}}
+    monkeypatch.setattr(Run, "environment", lambda run: machine)
     write(run.replicate(4).dense, 0.95, replicate=4)
-    row = {"step": 900, "epoch": 20.0, "train_loss": 0.1, "timing": {"seconds": 1.0, "images_per_second": 9.0}}
-    row |= {f"{split}_accuracy": 0.9 for split in ("train", "validation", "test")}
-    for number in (1, 4):
-        journal.append(run.replicate(number).dense.metrics, row, "")
+    for number in (1, 4):  # one of them was added
+        seal = ""
+        for epoch in (1, 2):
+            row = {"step": 45 * epoch, "epoch": float(epoch), "train_loss": 1 / epoch, "train_accuracy": 0.5}
+            row |= {"validation_accuracy": 0.25 * epoch, "test_accuracy": 0.125 * epoch}
+            row |= {"timing": {"seconds": 30.0, "images_per_second": 1234.5}}
+            seal = journal.append(run.replicate(number).dense.metrics, row, seal)
 
     report.report(run)
 
-    assert "replicate-1: " in text(run, "training.md")
-    assert "replicate-4: " in text(run, "training.md")
+    lines = text(run, "training.md").splitlines()
+    sentences = [
+        f"replicate-{number}: 25.00% of the test and 50.00% of the validation images after 2 epochs (1 min 00 s, evaluation "
+        "included; float32, 1 intra-op threads) on abacus, 3 cores, 0 GPUs, TensorFlow 2.0."
+        for number in (1, 4)
+    ]
+    assert [line for line in lines if line.startswith("replicate")] == sentences
+    assert lines[-1] == "| 2 | 90 | 0.5000 | 50.00 | 50.00 | 25.00 | 1,234 |"
 
 
 @pytest.fixture
 def measured(saved):
     """The same run with two measurements and a file that is none among them."""
-    machine = {"python": "3.11.7", "packages": {}, "processor": "an abacus", "cores": 2, "gpus": []}
+    packages = {"tensorflow": "2.21", "keras": "3.15", "numpy": "2.3"}
+    machine = {"python": "3.11.7", "packages": packages, "processor": "an abacus", "cores": 2, "gpus": []}
+    columns, rows = [sheet.Column("name", ""), sheet.Column("rate", "images/s")], [{"name": "slow <a>", "rate": 1234.5}]
     for name in ("feed", "limits"):
-        columns = [Column("name", ""), Column("rate", "images/s")]
-        rows = [{"name": "slow <a>", "rate": 1234.5}]
-        write_sheet(
-            Sheet(name, f"How fast: {name}", machine, columns, rows, Bars("name", "rate", "rate"), ["twice"]), saved.bench
-        )
+        found = sheet.content(name, f"How fast: {name}", machine, columns, rows, ["twice"], {})
+        sheet.write(found, sheet.bars(rows, "name", "rate", "rate"), saved.bench)
     (saved.bench / "notes.json").write_text("{}")
     return saved
 
@@ -366,11 +316,13 @@ def test_measurements_in_the_run_are_part_of_its_page(measured):
     ]
 
 
-def test_without_measurements_there_is_no_section_of_them(saved):
+def test_without_tickets_and_measurements_there_are_no_sections_of_them(saved):
     made = report.report(saved)
 
     assert made.measurements == made.left_out == []
     assert "Measurements" not in text(saved, "index.html")
+    assert "Early stopping</h2>" not in text(saved, "index.html")
+    assert "## Differences" not in text(saved, "summary.md")
 
 
 def test_a_mask_that_is_gone_is_told_and_the_rest_reported(retrained, tmp_path):

@@ -8,12 +8,13 @@ from handmade import amend, dense, in_round, planned, ticket
 
 from lottery import stages
 from lottery.experiment.plan import Plan, Selection
-from lottery.fanout.tasks import WHOLE, Part
+from lottery.fanout.executors import WHOLE, Part
 from lottery.progress import Reporter
-from lottery.results import following
+from lottery.results import grouping
+from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import EVERYTHING, Run
 from lottery.stages import retrain
-from lottery.stages.retrain import Execution, Summary, told
+from lottery.stages.retrain import Execution, told
 
 DONE = {"status": "done", "reason": "", "validation_accuracy": 0.9, "seconds": 4.0}
 
@@ -29,7 +30,7 @@ class Telling(Reporter):
         self.told.append(message)
 
 
-class HandOut(retrain._HandOut):
+class HandOut(retrain.HandOut):
     """The hand-out of a run, and its ranks: `train` writes the result of a network as one would."""
 
     def __init__(self, run, part=WHOLE):
@@ -61,7 +62,7 @@ def write(run, network, status="done"):
 def checked(monkeypatch):
     """Nothing is made from files here, and so none is looked for."""
     monkeypatch.setattr(retrain, "checked_tickets", lambda run, selection: run.tickets(run.plan(), selection))
-    monkeypatch.setattr(retrain._HandOut, "_check_lineage", lambda *_: None)
+    monkeypatch.setattr(Lineage, "_problem", lambda *_: None)
     monkeypatch.setattr(Run, "adopt", lambda run: None)
 
 
@@ -83,34 +84,48 @@ def names(found):
     return [f"{one.family} {one.mask.round} {one.variant}" for one in found]
 
 
-def test_of_a_new_chain_only_the_first_round_is_ready(make):
+def lines(unfinished):
+    return [f"{network} {told(outcome)}" for network, outcome in unfinished.items()]
+
+
+def test_each_round_of_a_chain_is_ready_when_the_one_before_is_done_and_counted_as_it_ends(make):
     hand_out = make()
 
-    assert names(hand_out.begin()) == ["weights 1 ticket"]
-    assert names(hand_out.waiting) == ["weights 2 ticket", "weights 3 ticket"]
-
-
-def test_each_round_is_ready_when_the_one_before_is_done(make):
-    hand_out = make()
     (first,) = hand_out.begin()
-
+    assert names(hand_out.waiting) == ["weights 2 ticket", "weights 3 ticket"]
     (second,) = hand_out.train(first)
-    (third,) = hand_out.train(second)
+    line = hand_out.reporter.told[-1]
+    (third,) = hand_out.done(second, DONE)  # as a rank reports it, before its result shows up here
 
-    assert names([second, third]) == ["weights 2 ticket", "weights 3 ticket"]
+    assert names([first, second, third]) == ["weights 1 ticket", "weights 2 ticket", "weights 3 ticket"]
     assert hand_out.train(third) == []
-    assert dataclasses.astuple(hand_out.end()) == (3, [])
+    assert hand_out.end() == {}
+    assert line.startswith("[1/3, ")
+    assert line.endswith(" left] replicate-1 weights round-01-step-000045 ticket: validation 90.00%, 4 s")
 
 
-def test_a_chain_goes_on_at_the_first_round_without_a_result(make):
-    hand_out = make()
-    for number in (1, 2):
-        write(hand_out.run, hand_out.named(number))
+@pytest.mark.parametrize(
+    ("statuses", "table", "ready"),
+    [
+        (["done"] * 2, {}, ["weights 3 ticket"]),
+        (["done", "failed"], {}, ["weights 2 ticket"]),  # which is tried again
+        (
+            ["done"] * 2,
+            {"controls": ["reinit"], "controls_at": "1..3"},
+            ["weights 3 ticket", "weights 1 reinit", "weights 2 reinit", "weights 3 reinit"],
+        ),
+    ],
+)
+def test_a_chain_goes_on_at_the_first_round_without_a_result_and_controls_of_finished_rounds_are_ready(
+    make, statuses, table, ready
+):
+    hand_out = make(**table)
+    for number, status in enumerate(statuses, 1):
+        write(hand_out.run, hand_out.named(number), status)
 
-    ready = hand_out.begin()
-
-    assert names(ready) == ["weights 3 ticket"]
-    assert hand_out.reporter.told == ["3 networks under masks: 2 finished, 1 to train"]
+    assert names(hand_out.begin()) == ready
+    done, count = statuses.count("done"), 6 if table else 3
+    assert f"{count} networks under masks: {done} finished, {count - done} to train" in hand_out.reporter.told
 
 
 def test_what_a_training_left_that_died_in_its_last_moment_goes(make):
@@ -127,47 +142,32 @@ def test_what_a_training_left_that_died_in_its_last_moment_goes(make):
     assert hand_out.run.network(second).checkpoint.exists()  # a network that diverged keeps it
 
 
-def test_controls_are_ready_with_their_mask_and_come_after_the_tickets(make):
-    hand_out = make(controls=["reinit", "shuffle"], controls_at="1,2")
+@pytest.mark.parametrize(
+    ("table", "first", "released"),
+    [
+        (
+            {"controls": ["reinit", "shuffle"], "controls_at": "1,2"},
+            [f"1 weights 1 {variant}" for variant in ("ticket", "reinit", "shuffle")],
+            [[f"1 weights 2 {variant}" for variant in ("ticket", "reinit", "shuffle")], [], []],
+        ),
+        ({"methods": ["lr"]}, ["1 lr 1 ticket", "1 lr 1 extended"], [["1 lr 2 ticket"], ["1 lr 2 extended"]]),
+        (
+            {"replicates": 2, "methods": ["weights", "other"], "method": "weights"},
+            [f"{number} {family} 1 ticket" for number in (1, 2) for family in ("weights", "other")],
+            [[f"{number} {family} 2 ticket"] for number in (1, 2) for family in ("weights", "other")],
+        ),
+    ],
+    ids=["controls come after the tickets", "trained as long", "families and replicates"],
+)
+def test_networks_wait_for_their_own_round_before_and_for_no_other(make, table, first, released):
+    def full(found):
+        return [f"{one.replicate} {name}" for one, name in zip(found, names(found), strict=True)]
 
-    first = hand_out.begin()
-    released = hand_out.train(first[0])
-
-    assert names(first) == ["weights 1 ticket", "weights 1 reinit", "weights 1 shuffle"]
-    assert names(released) == ["weights 2 ticket", "weights 2 reinit", "weights 2 shuffle"]
-    assert hand_out.train(first[1]) == []
-
-
-def test_controls_that_were_added_to_finished_rounds_are_ready_at_once(make):
-    hand_out = make(controls=["reinit"], controls_at="1..3")
-    for number in (1, 2):
-        write(hand_out.run, hand_out.named(number))
-
-    assert names(hand_out.begin()) == ["weights 3 ticket", "weights 1 reinit", "weights 2 reinit", "weights 3 reinit"]
-
-
-def test_the_network_trained_as_long_needs_only_its_own_round_before(make):
-    hand_out = make(methods=["lr"])
-
-    one, other = hand_out.begin()
-
-    assert names([one, other]) == ["lr 1 ticket", "lr 1 extended"]
-    assert names(hand_out.train(other)) == ["lr 2 extended"]
-    assert names(hand_out.train(one)) == ["lr 2 ticket"]
-
-
-def test_chains_families_and_replicates_do_not_wait_for_each_other(make):
-    hand_out = make(replicates=2, methods=["weights", "other"], method="weights")
-
+    hand_out = make(**table)
     ready = hand_out.begin()
 
-    assert [(one.replicate, one.family, one.mask.round) for one in ready] == [
-        (1, "weights", 1),
-        (1, "other", 1),
-        (2, "weights", 1),
-        (2, "other", 1),
-    ]
-    assert [(one.replicate, one.family, one.mask.round) for one in hand_out.train(ready[3])] == [(2, "other", 2)]
+    assert full(ready) == first
+    assert [full(hand_out.train(one)) for one in ready] == released
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])
@@ -177,34 +177,14 @@ def test_a_round_that_is_not_done_stops_its_chain_and_the_others_are_told_to_wai
 
     assert hand_out.train(weights, status) == []
     assert names(hand_out.train(lr)) == ["lr 2 ticket", "lr 2 reinit"]
-    summary = hand_out.end()
 
     start = "replicate-1 weights round"
-    assert [line for line in summary.lines() if line.startswith(start)] == [
+    assert [line for line in lines(hand_out.end()) if line.startswith(start)] == [
         f"{start}-01-step-000045 ticket {status}: for a reason",
         f"{start}-02-step-000045 ticket waiting: needs {start}-01-step-000045 ticket",
         f"{start}-02-step-000045 reinit waiting: needs {start}-01-step-000045 ticket",
         f"{start}-03-step-000045 ticket waiting: needs {start}-02-step-000045 ticket",
     ]
-    assert summary.finished == 1
-
-
-def test_what_waits_for_a_round_that_another_process_trains_is_busy_too(make):
-    hand_out = make()
-    (first,) = hand_out.begin()
-
-    assert hand_out.train(first, "busy") == []
-    summary = hand_out.end()
-
-    assert len(summary.unfinished) == 3
-    assert summary.only_busy
-
-
-def test_a_round_follows_on_one_that_a_rank_has_reported_before_its_result_shows_up_here(make):
-    hand_out = make()
-    (first,) = hand_out.begin()
-
-    assert names(hand_out.done(first, DONE)) == ["weights 2 ticket"]
 
 
 def test_a_round_that_diverged_before_stops_its_chain_at_once(make):
@@ -214,20 +194,10 @@ def test_a_round_that_diverged_before_stops_its_chain_at_once(make):
     amend(hand_out.run.network(hand_out.named(2)).result, reason="the loss was not finite")
 
     assert hand_out.begin() == []
-    summary = hand_out.end()
-    assert [line.removeprefix("replicate-1 weights ") for line in summary.lines()] == [
+    assert [line.removeprefix("replicate-1 weights ") for line in lines(hand_out.end())] == [
         "round-02-step-000045 ticket diverged: the loss was not finite",  # told again, however often it is asked for
         "round-03-step-000045 ticket waiting: needs replicate-1 weights round-02-step-000045 ticket",
     ]
-    assert summary.finished == 1
-
-
-def test_a_round_that_failed_before_is_tried_again(make):
-    hand_out = make()
-    write(hand_out.run, hand_out.named(1))
-    write(hand_out.run, hand_out.named(2), "failed")
-
-    assert names(hand_out.begin()) == ["weights 2 ticket"]
 
 
 def following_on(hand_out, monkeypatch, number):
@@ -239,7 +209,7 @@ def following_on(hand_out, monkeypatch, number):
         one = hand_out.named(number)
         return planned.controls_of(one, run.recipe.families[one.family])
 
-    monkeypatch.setattr(following, "controls", controls)
+    monkeypatch.setattr(grouping, "controls", controls)
     return asked
 
 
@@ -264,7 +234,7 @@ def test_what_follows_is_listed_once_when_nothing_is_under_way_any_more(make, mo
         "1 networks under masks: 0 finished, 1 to train",
     ]
     assert hand_out.train(ready[0]) == []
-    assert dataclasses.astuple(hand_out.end()) == (10, [])
+    assert hand_out.end() == {}
     assert asked == [2]
 
 
@@ -284,7 +254,7 @@ def test_what_follows_does_not_wait_for_networks_that_never_come(make, monkeypat
     (second,) = hand_out.train(first)
 
     assert names(hand_out.train(second, "diverged")) == ["weights 1 reinit"]
-    assert [result["status"] for _, result in hand_out.end().unfinished] == ["diverged", "waiting"]
+    assert [outcome["status"] for outcome in hand_out.end().values()] == ["diverged", "waiting"]
 
 
 def test_of_what_follows_a_part_of_the_grid_has_its_own_part(make, monkeypatch):
@@ -292,7 +262,7 @@ def test_of_what_follows_a_part_of_the_grid_has_its_own_part(make, monkeypatch):
     pair = [hand_out.named(1, replicate=number) for number in (1, 2)]
     family = hand_out.run.recipe.families["weights"]
     listed = [control for one in pair for control in hand_out.planned.controls_of(one, family)]
-    monkeypatch.setattr(following, "controls", lambda *_: listed)
+    monkeypatch.setattr(grouping, "controls", lambda *_: listed)
 
     (first,) = hand_out.begin()
     (control,) = hand_out.train(first)
@@ -330,34 +300,18 @@ def test_one_shot_networks_wait_for_nothing_and_are_trained_longest_first(tmp_pa
     assert hand_out.train(ready[0]) == []
 
 
-def test_every_network_is_counted_as_it_ends_with_its_outcome(make):
+@pytest.mark.parametrize(("finished", "left"), [(False, [1, 2, 3]), (True, [2, 3])])
+def test_what_needs_a_round_that_another_process_trains_is_left_to_that_one(make, finished, left):
     hand_out = make()
     (first,) = hand_out.begin()
 
-    hand_out.train(first)
+    assert hand_out.train(first, "busy") == []
+    if finished:  # meanwhile
+        write(hand_out.run, first)
+    unfinished = hand_out.end()
 
-    line = hand_out.reporter.told[-1]
-    assert line.startswith("[1/3, ")
-    assert line.endswith(" left] replicate-1 weights round-01-step-000045 ticket: validation 90.00%, 4 s")
-    assert told({"status": "failed", "reason": "KeyError: 'x'"}) == "failed: KeyError: 'x'"
-
-
-def test_what_another_process_has_finished_meanwhile_is_finished_and_what_needs_it_is_left_to_that_one(make):
-    hand_out = make()
-    (first,) = hand_out.begin()
-
-    hand_out.train(first, "busy")
-    write(hand_out.run, first)
-    summary = hand_out.end()
-
-    assert summary.finished == 1
-    assert names([one for one, _ in summary.unfinished]) == ["weights 2 ticket", "weights 3 ticket"]
-    assert summary.only_busy
-
-
-@pytest.mark.parametrize(("statuses", "busy"), [(["busy", "busy"], True), (["busy", "failed"], False), ([], True)])
-def test_a_command_that_only_left_what_others_train_can_say_so(statuses, busy):
-    assert Summary(3, [("a network", {"status": status}) for status in statuses]).only_busy == busy
+    assert names(unfinished) == [f"weights {number} ticket" for number in left]
+    assert {outcome["status"] for outcome in unfinished.values()} == {"busy"}
 
 
 @pytest.fixture
@@ -396,26 +350,25 @@ def trained(monkeypatch):
 def test_the_whole_stage_trains_each_network_once_it_can_and_ends(make, trained, execution, expected):
     run = make(replicates=2, rounds=2, controls=["reinit"], controls_at="2").run
 
-    summary = retrain.retrain(run, Telling(), EVERYTHING, execution)
-
+    assert retrain.retrain(run, Telling(), EVERYTHING, execution) == {}
     assert trained == expected
-    assert dataclasses.astuple(summary) == (len(expected), [])
-    assert retrain.retrain(run, Telling(), EVERYTHING, execution).finished == len(expected)
+    assert retrain.retrain(run, Telling(), EVERYTHING, execution) == {}
     assert trained == expected
 
 
-def test_what_starts_ranks_gives_them_its_own_selection_with_the_families_by_name(make, monkeypatch):
+def test_what_starts_ranks_gives_them_its_own_selection_with_the_families_by_name(make, trained, monkeypatch):
     run = dataclasses.replace(make(replicates=2, methods=["weights", "lr"]).run, chosen=(2,))
     asked = []
     monkeypatch.setattr(retrain.executors, "on_ranks", lambda *arguments: asked.append(arguments))
     execution = Execution(3, per_gpu=2, stall=60.0, part=Part(1, 4))
 
-    retrain._ranks(run, run.plan(), Selection(rounds=2), execution)
+    assert retrain.retrain(run, Telling(), Selection(rounds=2), execution) is None
 
-    (count, arguments, list_missing, _, threads), *_ = asked
-    assert (count, threads) == (3, 1)
+    ((count, arguments, list_missing),) = asked
+    assert count == 3
     assert arguments == [
         *("retrain", "--run", str(run.folder), "--replicate", "2", "--family", "weights", "--family", "lr", "--rounds", "2"),
         *("--part", "1/4", "--stall", "60.0", "--per-gpu", "2"),
     ]
     assert names(list_missing()) == ["weights 1 ticket", "weights 2 ticket"]
+    assert trained == []

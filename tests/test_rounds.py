@@ -7,7 +7,7 @@ import pytest
 from helpers import LENET, contents, flip, imp_here, kill_when, mpirun, refused, settings
 
 from lottery.experiment import reading
-from lottery.results import following, grouping, headline
+from lottery.results import grouping, headline
 from lottery.rundir import store
 from lottery.rundir.names import MaskFiles, NetworkFiles
 from lottery.rundir.run import Run, open_run
@@ -45,19 +45,20 @@ def mask_of(folder, step, number):
     return store.load_mask(mask_files(folder, step, number).mask)
 
 
-def survivors(mask):
-    return sum(int(kept.sum()) for kept in mask.values())
-
-
-def test_each_round_prunes_exactly_its_share_of_what_is_left_and_masks_only_shrink(pruned):
+def test_each_round_prunes_exactly_its_share_of_what_is_left_and_its_ticket_is_zero_there(pruned):
     for step in (0, EPOCH):
         before, left = None, 64 * 3 * 300 + 300 * 100
         for number in (1, 2, 3):
             mask = mask_of(pruned, step, number)
             left -= round(left / 5)
-            assert survivors(mask) == left
+            assert sum(int(kept.sum()) for kept in mask.values()) == left
             assert before is None or not any((kept & ~before[path]).any() for path, kept in mask.items())
             before = mask
+            state = store.load_state(network(pruned, step, number).final)
+            for path, kept in mask.items():
+                assert not state.weights[path][~kept].any()
+                assert not state.optimizer[f"momentum/{path}"][~kept].any()
+                assert state.weights[path][kept].all()
 
 
 def test_a_round_prunes_the_smallest_final_weights_that_the_one_before_left(pruned):
@@ -71,16 +72,6 @@ def test_a_round_prunes_the_smallest_final_weights_that_the_one_before_left(prun
         went = np.concatenate([np.abs(weights[path][before[path] & ~kept[path]]) for path in kept])
         assert went.max() <= stayed.min()
         before = kept
-
-
-def test_pruned_weights_and_their_momentum_are_exactly_zero_in_every_ticket(pruned):
-    for step in (0, EPOCH):
-        for number in (1, 2, 3):
-            state = store.load_state(network(pruned, step, number).final)
-            for path, kept in mask_of(pruned, step, number).items():
-                assert not state.weights[path][~kept].any()
-                assert not state.optimizer[f"momentum/{path}"][~kept].any()
-                assert state.weights[path][kept].all()
 
 
 def test_a_round_says_what_it_pruned_and_its_networks_what_they_are(pruned):
@@ -174,7 +165,7 @@ def headlined(trained, tmp_path_factory):
     return folder, before, imp_here("rounds", *MATCHING, cwd=folder).stderr.splitlines()
 
 
-def test_the_headline_s_round_gets_its_controls_after_all_tickets(headlined):
+def test_the_headline_s_round_gets_its_controls_after_all_tickets_and_the_report_names_them(headlined):
     folder, _, said = headlined
 
     assert "controls of the headline: rounds round-02-step-000000" in said
@@ -184,15 +175,9 @@ def test_the_headline_s_round_gets_its_controls_after_all_tickets(headlined):
     assert sorted(trained[:6]) == [f"{chain}-{number}-step-000000 ticket" for chain in chains for number in ("01", "02")]
     assert sorted(trained[6:]) == [f"{chain}-02-step-000000 reinit" for chain in chains]
     assert "3 networks under masks: 3 finished, 0 to train" in imp_here("rounds", *MATCHING, cwd=folder).stderr
-
-
-def test_the_report_of_a_headline_names_its_control(headlined):
-    folder, _, _ = headlined
-
     run = open_run(folder / "runs/digits")
-    rows = following.rows(run)
+    rows = grouping.rows(run)
     sentences = headline.headline(grouping.groups(run, rows), run, rows)
-
     (sentence,) = (sentence for sentence in sentences if "the sparsest matching ticket keeps 64.00%" in sentence)
     assert "its control `reinit` (its mask, fresh weights) matches too" in sentence
 
@@ -210,12 +195,8 @@ def test_rounds_of_one_replicate_alone_leave_the_others(headlined, tmp_path):
     [
         (["rewind=2ep"], ["rewind point 2ep is not among the snapshots", "imp train --set train.snapshots="]),
         (["rewind=4ep"], ["lies past the end of training"]),
-        (["rate=100"], ["families.rounds.rate", "100"]),
-        (["rates=['fc1/*']"], ["families.rounds.rates", "is not a rate of pruning"]),
         (["rates=['prediction/*=10']"], ["families.rounds.rates: 'prediction/*' matches no variable of lenet_300_100"]),
-        (["method=rewind"], ["families.rounds.method", "'rewind'"]),
         (["quantiles=90"], ["families.rounds", "give either quantiles (one shot) or rounds"]),
-        (["scored_at=0"], ["families.rounds", "leave scored_at out"]),
     ],
     ids=lambda value: value[0],
 )

@@ -23,80 +23,49 @@ def recipe_file(name="mine", **train):
     return path
 
 
-def test_replicates_count_from_one():
-    run = Run(Path("run"), reading.resolve({"replicates": 3}))
-
-    assert [replicate.folder.name for replicate in run.replicates()] == ["replicate-1", "replicate-2", "replicate-3"]
-
-
-def test_records_lie_in_data_or_where_imp_data_says(monkeypatch):
+def test_records_lie_in_data_or_where_imp_data_says_or_before_all_where_the_recipe_does(monkeypatch):
     run = Run(Path("run"), reading.resolve({"data": {"source": "tfds:cifar10", "size": 16}}))
 
     assert str(run.records()) == "data/tfds-cifar10-16"
-    monkeypatch.setenv("IMP_DATA", "/somewhere")
-    assert str(run.records()) == "/somewhere/tfds-cifar10-16"
-
-
-def test_records_lie_where_the_recipe_says_before_all(monkeypatch):
-    monkeypatch.setenv("IMP_DATA", "/somewhere")
-
-    assert str(Run(Path("run"), reading.resolve({"data": {"path": "/else/where"}})).records()) == "/else/where"
-
-
-def test_without_records_there_is_no_plan_and_no_number_of_images():
-    run = Run(Path("run"), Recipe())
-
     assert run.known_training_images() is None
     with pytest.raises(InputError, match="imp prepare"):
         run.plan()
+    monkeypatch.setenv("IMP_DATA", "/somewhere")
+    assert str(run.records()) == "/somewhere/tfds-cifar10-16"
+    assert str(Run(Path("run"), reading.resolve({"data": {"path": "/else/where"}})).records()) == "/else/where"
 
 
-def test_with_nothing_named_the_run_is_runs_digits():
-    assert open_run().folder == Path("runs/digits")
-    assert open_run().recipe == Recipe()
-    assert not Path("runs").exists()
-
-
-def test_the_run_last_used_comes_before_digits():
-    open_run(recipe_file=recipe_file("mine", batch=32)).adopt()
-
-    assert open_run().folder == Path("runs/mine")
-    assert open_run().recipe.train.batch == 32
-
-
-def test_a_recipe_names_its_run_before_the_run_last_used():
-    open_run(recipe_file=recipe_file("mine")).adopt()
-
-    assert open_run(recipe_file=recipe_file("other")).folder == Path("runs/other")
-
-
-def test_imp_run_comes_before_the_name_of_a_recipe(monkeypatch):
-    monkeypatch.setenv("IMP_RUN", "elsewhere/run")
-
-    assert open_run(recipe_file=recipe_file("mine")).folder == Path("elsewhere/run")
-    assert open_run().folder == Path("elsewhere/run")
-
-
-def test_a_folder_given_comes_before_all(monkeypatch):
-    monkeypatch.setenv("IMP_RUN", "elsewhere/run")
-
-    assert open_run(Path("given"), recipe_file("mine")).folder == Path("given")
-
-
-def test_a_name_that_is_set_names_the_run_of_a_recipe():
-    assert open_run(recipe_file=recipe_file("mine"), overrides=["name=mine-too"]).folder == Path("runs/mine-too")
-
-
-def test_an_empty_imp_run_names_nothing(monkeypatch):
+def test_a_run_is_the_folder_given_or_of_imp_run_or_called_like_its_recipe_or_the_last_used_or_digits(monkeypatch, here):
     monkeypatch.setenv("IMP_RUN", "")
-
-    assert open_run().folder == Path("runs/digits")
-
-
-def test_opening_a_run_writes_nothing(here):
-    open_run(Path("given"), overrides=["train.epochs=5"])
-
+    assert (open_run().folder, open_run().recipe) == (Path("runs/digits"), Recipe())
     assert list(here.iterdir()) == []
+
+    mine, other, name = recipe_file("mine", batch=32), recipe_file("other"), ["name=mine-too"]
+    open_run(recipe_file=mine).adopt()
+
+    assert (open_run().folder, open_run().recipe.train.batch) == (Path("runs/mine"), 32)
+    assert open_run(recipe_file=other).folder == Path("runs/other")
+    assert open_run(recipe_file=mine, overrides=name).folder == Path("runs/mine-too")
+    monkeypatch.setenv("IMP_RUN", "elsewhere/run")
+    assert open_run().folder == open_run(recipe_file=mine).folder == Path("elsewhere/run")
+    assert open_run(Path("given"), mine).folder == Path("given")
+
+
+def test_records_name_a_run_before_the_last_used_but_after_its_folder_and_its_recipe(monkeypatch):
+    mine, folder = recipe_file("mine", batch=32), prepared("set")
+    open_run(recipe_file=mine).adopt()
+
+    alone = open_run(records=folder)
+    both = open_run(recipe_file=mine, records=folder)
+    named = open_run(records=folder, overrides=["name=other"])
+
+    assert (alone.folder, alone.recipe.train.batch) == (Path("runs/set"), Recipe().train.batch)
+    assert (both.folder, both.recipe.name, both.recipe.train.batch) == (Path("runs/mine"), "mine", 32)
+    assert both.recipe.data.source == MADE_WITH["source"]
+    assert (named.folder, named.recipe.name) == (Path("runs/other"), "other")
+    assert open_run(Path("given"), records=folder).folder == Path("given")
+    monkeypatch.setenv("IMP_RUN", "elsewhere/run")
+    assert open_run(records=folder).folder == Path("elsewhere/run")
 
 
 def test_a_recipe_that_is_wrong_is_refused_with_the_name_of_its_file():
@@ -108,16 +77,22 @@ def test_a_recipe_that_is_wrong_is_refused_with_the_name_of_its_file():
         open_run(Path("given"), Path("bad.toml"))
 
 
-def test_a_run_that_must_be_there_is_asked_for_by_name():
-    with pytest.raises(InputError, match="no run in nowhere"):
-        open_run(Path("nowhere"), must_exist=True)
-
-
-def test_a_file_is_no_run():
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"folder": Path("nowhere"), "must_exist": True}, "no run in nowhere"),
+        ({"folder": Path("notes")}, "notes is a file"),
+        ({"records": Path("nowhere")}, "no records in nowhere"),
+        ({"records": Path("empty")}, "no records in empty"),
+        ({"overrides": ["train.epochs=1", "train.warmup=0"]}, r"train\.snapshots"),
+    ],
+)
+def test_what_is_no_run_or_no_records_is_refused_by_name(given, words):
     Path("notes").write_text("")
+    Path("empty").mkdir()
 
-    with pytest.raises(InputError, match="notes is a file"):
-        open_run(Path("notes"))
+    with pytest.raises(InputError, match=words):
+        open_run(**given)
 
 
 MADE_WITH = {"source": "folder:/photos of mine", "size": 16, "validation": 0.0, "test": 1e-05, "split_seed": 3, "classes": 7}
@@ -182,63 +157,16 @@ def test_a_run_of_another_format_is_refused_in_one_line_whatever_recipe_is_given
     assert open_run().recipe.train.batch == 32
 
 
-def test_records_come_before_the_run_last_used():
-    open_run(recipe_file=recipe_file("mine", batch=32)).adopt()
-
-    run = open_run(records=prepared("set"))
-
-    assert (run.folder, run.recipe.train.batch) == (Path("runs/set"), Recipe().train.batch)
-
-
-def test_a_recipe_keeps_its_name_and_gets_the_data_of_the_records():
-    run = open_run(recipe_file=recipe_file("mine", batch=32), records=prepared("set"))
-
-    assert (run.folder, run.recipe.name, run.recipe.train.batch) == (Path("runs/mine"), "mine", 32)
-    assert run.recipe.data.source == MADE_WITH["source"]
-
-
-def test_a_run_that_is_named_comes_before_the_name_of_the_records(monkeypatch):
-    folder = prepared("set")
-
-    assert open_run(Path("given"), records=folder).folder == Path("given")
-    monkeypatch.setenv("IMP_RUN", "elsewhere/run")
-    assert open_run(records=folder).folder == Path("elsewhere/run")
-
-
-def test_a_name_that_is_set_names_the_run_of_records():
-    run = open_run(records=prepared("set"), overrides=["name=other"])
-
-    assert (run.folder, run.recipe.name) == (Path("runs/other"), "other")
-
-
 @pytest.mark.parametrize(("name", "run"), [("2nd.set_x", "2nd.set_x"), ("...", "records"), ("été", "t-")])
 def test_a_run_can_be_called_like_any_folder_of_records(name, run):
     assert open_run(records=prepared(name)).folder == Path("runs", run)
 
 
-def test_values_that_are_not_those_of_the_records_are_refused():
-    run = open_run(records=prepared("set"), overrides=["data.size=32"])
-
+def test_values_that_are_not_those_of_the_records_and_records_that_do_not_say_theirs_are_refused():
     with pytest.raises(InputError, match=r"data\.size 16 there, 32 wanted"):
-        run.plan()
-
-
-def test_a_folder_without_records_is_refused():
-    Path("empty").mkdir()
-
-    for folder in (Path("empty"), Path("nowhere")):
-        with pytest.raises(InputError, match=f"no records in {folder}"):
-            open_run(records=folder)
-
-
-def test_records_that_do_not_say_what_they_were_made_from_are_refused():
+        open_run(records=prepared("set"), overrides=["data.size=32"]).plan()
     with pytest.raises(InputError, match="prepare them anew"):
-        open_run(records=prepared("set", colour="blue"))
-
-
-def test_points_past_the_end_are_refused_when_a_run_is_opened():
-    with pytest.raises(InputError, match=r"train\.snapshots"):
-        open_run(overrides=["train.epochs=1", "train.warmup=0"])
+        open_run(records=prepared("blue", colour="blue"))
 
 
 def test_adopting_writes_the_recipe_the_environment_and_the_link():
@@ -252,55 +180,39 @@ def test_adopting_writes_the_recipe_the_environment_and_the_link():
     assert sorted(path.name for path in Path("runs").iterdir()) == ["digits", "latest"]
 
 
-def test_the_link_follows_the_run_last_adopted():
+def link():
+    return str(Path("runs/latest").readlink())
+
+
+def test_the_link_follows_the_run_last_adopted_and_none_elsewhere():
+    open_run(Path("elsewhere/run")).adopt()
+    assert not Path("runs").exists()
+
     for name in ("one", "two", "one"):
         open_run(recipe_file=recipe_file(name)).adopt()
-
-    assert str(Path("runs/latest").readlink()) == "one"
-
-
-def test_a_run_elsewhere_does_not_move_the_link():
-    open_run().adopt()
+        assert link() == name
     open_run(Path("elsewhere/run")).adopt()
 
-    assert str(Path("runs/latest").readlink()) == "digits"
+    assert link() == "one"
     assert not Path("elsewhere/latest").exists()
 
 
-def test_a_run_elsewhere_makes_no_link():
-    open_run(Path("elsewhere/run")).adopt()
-
-    assert not Path("runs").exists()
-
-
-def test_naming_the_link_itself_adopts_the_run_it_points_to():
-    open_run().adopt()
-
-    open_run(Path("runs/latest"), overrides=["train.epochs=7"]).adopt()
-
-    assert str(Path("runs/latest").readlink()) == "digits"
-    assert open_run(Path("runs/digits")).recipe.train.epochs == 7
-
-
-def test_imp_run_may_name_the_link_and_leaves_it_as_it_is(monkeypatch):
+@pytest.mark.parametrize("how", ["folder", "IMP_RUN", "another link"])
+def test_a_run_that_is_reached_through_a_link_is_linked_by_its_own_name(monkeypatch, how):
     open_run(recipe_file=recipe_file("mine")).adopt()
-    monkeypatch.setenv("IMP_RUN", "runs/latest")
+    folder = Path("runs/latest")
+    if how == "IMP_RUN":
+        monkeypatch.setenv("IMP_RUN", "runs/latest")
+        folder = None
+    elif how == "another link":
+        folder = Path("shortcut")
+        folder.symlink_to("runs/mine")
 
-    open_run(overrides=["train.epochs=7"]).adopt()
+    open_run(folder, overrides=["train.epochs=7"]).adopt()
 
-    assert str(Path("runs/latest").readlink()) == "mine"
-    assert reading.load(Path("runs/mine/recipe.toml"))["train"]["epochs"] == 7
+    assert link() == "mine"
+    assert open_run(Path("runs/mine")).recipe.train.epochs == 7
     assert sorted(path.name for path in Path("runs").iterdir()) == ["latest", "mine"]
-
-
-def test_a_run_reached_through_a_link_elsewhere_is_linked_by_its_own_name(monkeypatch):
-    open_run(recipe_file=recipe_file("one")).adopt()
-    open_run(recipe_file=recipe_file("two")).adopt()
-    Path("shortcut").symlink_to("runs/one")
-
-    open_run(Path("shortcut")).adopt()
-
-    assert str(Path("runs/latest").readlink()) == "one"
 
 
 def test_a_run_that_another_process_adopts_for_long_is_busy(monkeypatch):
@@ -330,9 +242,10 @@ def test_the_run_is_locked_while_it_is_adopted_and_free_afterwards(monkeypatch):
     assert sorted(path.name for path in Path("runs/digits").iterdir()) == ["environment.json", "recipe.toml"]
 
 
-def test_adopting_what_is_adopted_already_writes_nothing():
+def test_adopting_what_is_adopted_already_writes_nothing_and_keeps_the_environment_of_the_first_time():
     run = open_run()
     run.adopt()
+    files.write_json(Path("runs/digits/environment.json"), {"host": "the first"})
     before = {path: path.stat().st_mtime_ns for path in Path("runs/digits").iterdir()}
 
     with locks.writing(Path("runs/digits")):
@@ -341,19 +254,8 @@ def test_adopting_what_is_adopted_already_writes_nothing():
     assert {path: path.stat().st_mtime_ns for path in Path("runs/digits").iterdir()} == before
 
 
-def test_the_environment_is_of_the_first_time_a_run_was_adopted():
-    run = open_run()
-    run.adopt()
-    files.write_json(Path("runs/digits/environment.json"), {"host": "the first"})
-
-    run.adopt()
-
-    assert files.read_json(Path("runs/digits/environment.json")) == {"host": "the first"}
-
-
-def test_a_folder_called_latest_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    mine = tmp_path / "runs" / "latest"
+def test_a_folder_called_latest_is_left_alone():
+    mine = Path("runs/latest")
     mine.mkdir(parents=True)
 
     open_run().adopt()

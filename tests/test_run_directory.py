@@ -19,7 +19,7 @@ from helpers import ROOT
 from lottery.experiment.recipe import Recipe
 from lottery.rundir import identity, names
 from lottery.rundir.identity import MadeWith
-from lottery.rundir.names import NetworkFiles
+from lottery.rundir.names import File, NetworkFiles
 from lottery.rundir.records import MaskRecord, Result
 from lottery.rundir.run import Run
 from lottery.stages import thresholds
@@ -54,13 +54,7 @@ def test_the_page_names_every_key_of_a_table(kind, inner):
 def test_the_page_names_every_file():
     run = Run(Path("run"), Recipe())
     places = [NetworkFiles(Path("run")), run.replicate(1), run]
-    paths = [
-        found
-        for place in places
-        for name, value in inspect.getmembers(type(place), lambda member: isinstance(member, property))
-        for found in [value.fget(place)]
-        if isinstance(found, Path)
-    ]
+    paths = [getattr(place, name) for place in places for name, one in vars(type(place)).items() if isinstance(one, File)]
     paths += [
         run.replicate(1).thresholds("FAMILY"),
         Path(names.RECIPE),

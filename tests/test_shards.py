@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_prep import files, records, shards
+from data_prep import files, records
 from data_prep.pictures import pixels
 from data_prep.shards import Task, forget, made_before, make
 from data_prep.sources import Pictures
@@ -126,17 +126,6 @@ def test_a_note_is_readable(tmp_path):
     assert [bad["name"] for bad in note["bad"]] == ["image 1", "image 4"]
 
 
-def test_a_task_can_be_loaded_ahead_of_another_process(tmp_path):
-    class Read:
-        def load(self):
-            return task(tmp_path).part
-
-    asked = Task(tmp_path, "train-00000.tfrecord", "train", (8, 8, 3), Read(), np.arange(6, dtype=np.int32))
-
-    assert isinstance(asked.loaded().part, Pictures)
-    assert make(asked.loaded()) == make(asked)
-
-
 def test_odd_metadata_of_an_image_is_no_news(tmp_path, recwarn):
     import io
 
@@ -148,4 +137,4 @@ def test_odd_metadata_of_an_image_is_no_news(tmp_path, recwarn):
     make(task(tmp_path, [file.getvalue()] * 6))
 
     assert not recwarn.list
-    assert shards.is_whole(tmp_path, made_before(task(tmp_path)).shard)
+    assert made_before(task(tmp_path)).shard.is_whole(tmp_path)

@@ -84,21 +84,15 @@ def test_what_is_done_is_counted(run):
     assert counts(run) == {"records": (1, 0, 0, 0), "train": (1, 0, 0, 1), "thresholds": (2, 0, 0, 2), "oneshot": (2, 0, 0, 6)}
 
 
-def test_masks_beyond_the_recipe_are_wanted_of_every_replicate(run):
+def test_masks_beyond_the_recipe_are_wanted_of_every_replicate_and_one_that_was_removed_is_missing(run):
     mask(run, 1, 80, 90, 95)
     mask(run, 2, 80)
 
     assert counts(run)["thresholds"] == (4, 0, 0, 2)
-    (line,) = [line for line in status(run) if line.stage == "thresholds"]
-    assert line.details == ["replicate-2 has no mask oneshot q90, oneshot q95 yet"]
+    assert line(run, "thresholds").details == ["replicate-2 has no mask oneshot q90, oneshot q95 yet"]
     assert sum(counts(run)["oneshot"]) == 2 * 3 * 2
-
-
-def test_a_mask_that_was_removed_is_missing(run):
-    mask(run, 1, 80, 90)
     (run.replicate(1).mask_folder("oneshot") / "q80.h5").unlink()
-
-    assert counts(run)["thresholds"] == (1, 0, 0, 3)
+    assert counts(run)["thresholds"] == (3, 0, 0, 3)
 
 
 def test_what_failed_or_diverged_is_named_with_its_reason(run):
@@ -115,14 +109,18 @@ def test_what_failed_or_diverged_is_named_with_its_reason(run):
 
 
 def test_what_is_under_way_is_named_with_its_step_and_its_process(run):
-    dense = run.replicate(2).dense
-    with locks.writing(dense.folder):
-        assert line(run, "train").details[0].startswith("replicate-2 dense: beginning, process ")
-        locks.note(dense.folder, "step 90 of 900")
-        found = line(run, "train")
-
-    assert (found.under_way, found.missing) == (1, 1)
-    assert found.details[0].startswith("replicate-2 dense: step 90 of 900, process ")
+    rounds = with_rounds(run)
+    for network, stage, name in (
+        (run.replicate(2).dense, "train", "replicate-2 dense"),
+        (in_round(rounds, 2, 1), "weights", "replicate-2 weights round-01-step-000000 ticket"),
+    ):
+        with locks.writing(network.folder):
+            assert line(rounds, stage).details[0].startswith(f"{name}: beginning, process ")
+            locks.note(network.folder, "step 90 of 900")
+            found = line(rounds, stage)
+        assert found.under_way == 1
+        (told,) = found.details
+        assert told.startswith(f"{name}: step 90 of 900, process ")
 
 
 def test_the_time_left_follows_from_the_speed_of_what_is_done(run):
@@ -133,12 +131,7 @@ def test_the_time_left_follows_from_the_speed_of_what_is_done(run):
 
     assert line(run, "train").seconds_left == pytest.approx(20 * 3)
     assert line(run, "oneshot").seconds_left == pytest.approx((2 * 20 + 4 * 19) * 3)
-
-
-def test_when_all_is_done_no_time_is_left(run):
-    for number in (1, 2):
-        trained(run, number)
-
+    trained(run, 2)
     assert line(run, "train").seconds_left is None
 
 
@@ -160,13 +153,8 @@ def test_where_the_recipe_prunes_in_rounds_their_networks_are_counted_and_no_mas
     found = line(rounds, "weights")
     assert found.details == ["replicate-1 weights round-02-step-000000 ticket: diverged, the loss is not finite at step 50"]
     assert found.seconds_left == pytest.approx(4 * 20 * 2)
-
-
-def test_a_recipe_of_several_families_has_a_line_for_each(run):
     both = with_rounds(run, "80")
-
     assert [line.stage for line in status(both)] == ["records", "train", "thresholds", "oneshot", "weights"]
-    assert counts(both)["weights"] == (0, 0, 0, 4)
 
 
 def test_rounds_beyond_those_of_the_recipe_are_counted_as_far_as_they_were_begun(run):
@@ -177,16 +165,6 @@ def test_rounds_beyond_those_of_the_recipe_are_counted_as_far_as_they_were_begun
 
     assert counts(rounds)["weights"] == (1, 0, 1, 2)
     assert line(rounds, "weights").details == ["replicate-1/weights/round-02-step-000000/ticket: failed, no disk"]
-
-
-def test_a_round_under_way_is_named_with_its_step(run):
-    rounds = with_rounds(run)
-    network = in_round(rounds, 2, 1)
-    with locks.writing(network.folder):
-        locks.note(network.folder, "step 45 of 900")
-        (told,) = line(rounds, "weights").details
-
-    assert told.startswith("replicate-2 weights round-01-step-000000 ticket: step 45 of 900, process ")
 
 
 def test_a_replicate_that_was_added_is_counted_with_what_it_has(run):

@@ -13,6 +13,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import optuna
 import pytest
 import yaml
 from helpers import IMP, SLOWLY, clean_environment, imp, imp_here, mpirun, refused
@@ -20,7 +21,7 @@ from helpers import IMP, SLOWLY, clean_environment, imp, imp_here, mpirun, refus
 from lottery.experiment import plan, reading, spaces
 from lottery.rundir import records
 from lottery.rundir.records import Figures, Result
-from lottery.search import agents, study, sweep, values
+from lottery.search import study, sweep, values
 
 SWEEP = """
 name = "try"
@@ -78,9 +79,11 @@ def fresh(swept, tmp_path):
 
 def best_known(trial, run, network, *_):
     """A training without a network: the nearer its learning rate to 0.1, the better."""
-    accuracy = 1 - abs(math.log10(trial.asked.params["train.learning_rate"]) + 1) / 10
+    accuracy = 1 - abs(math.log10(trial.params["train.learning_rate"]) + 1) / 10
     for epoch in (1, 2):
-        trial.report(accuracy * epoch / 2, epoch, epoch == 2)
+        trial.report(accuracy * epoch / 2, epoch * study.STAGES)
+        if epoch == 1 and trial.should_prune():
+            raise optuna.TrialPruned
     final = Figures(
         step=90, train_loss=0.1, validation_loss=0.3, validation_accuracy=accuracy, test_loss=0.4, test_accuracy=accuracy
     )
@@ -90,7 +93,6 @@ def best_known(trial, run, network, *_):
 def play(trained=best_known, patch=setattr):
     """Have trials end as `trained` says, without TensorFlow."""
     patch(sweep, "_set_up", lambda *_: lambda run: None)
-    patch(sweep, "_forget", lambda: None)
     patch(sweep, "_trained", trained)
 
 
@@ -256,7 +258,7 @@ def test_a_trial_that_kills_its_process_twice_is_set_aside(fresh):
 
 def test_a_trial_whose_end_was_not_told_is_not_trained_again(fresh, played):
     begin(fresh, trials=1)
-    assert start_worker(fresh, "study.Trial.tell = lambda *_: os._exit(9)").wait() == 9
+    assert start_worker(fresh, "optuna.Study.tell = lambda *_: os._exit(9)").wait() == 9
     assert (fresh / "runs/try/sweep/trials/0000/result.json").exists()
     played(lambda *_: pytest.fail("trained again"))
 
@@ -313,7 +315,7 @@ def test_trials_may_be_of_fewer_classes(fresh):
     assert "classes = 0" in (fresh / "runs/try/recipe.toml").read_text()
     told = next(line for line in printed.splitlines() if "another seed" in line).partition("imp ")[2]
     for command in f"imp {told}".split(" && "):
-        imp(*command.split()[1:], cwd=fresh)
+        imp_here(*command.split()[1:], cwd=fresh)
     trained = tomllib.loads((fresh / "runs/try-best/recipe.toml").read_text())
     assert (trained["seed"], trained["train"]["batch"]) == (1, made["train"]["batch"])
     assert (fresh / "runs/try-best/replicate-1/train/result.json").exists()
@@ -321,7 +323,7 @@ def test_trials_may_be_of_fewer_classes(fresh):
 
 def test_a_trial_that_fails_is_a_record_and_the_others_go_on(fresh, played):
     def large_batches_fail(trial, *others):
-        if trial.asked.params["train.batch"] == "128":
+        if trial.params["train.batch"] == "128":
             raise MemoryError("no room\nfor that")
         return best_known(trial, *others)
 
@@ -338,7 +340,7 @@ def test_a_trial_that_fails_is_a_record_and_the_others_go_on(fresh, played):
 
 def test_a_worker_of_which_three_trials_in_a_row_fail_leaves_the_others(fresh, played):
     begin(fresh, SWEEP.replace("train.batch=32,64,128", "train.batch=100000,200000"))
-    played(lambda trial, run, *_: plan.make(values.applied(run.recipe, trial.asked.params), 1151))
+    played(lambda trial, run, *_: plan.make(values.applied(run.recipe, trial.params), 1151))
 
     done = imp_here("sweep", "try.toml", cwd=fresh, check=False)
 
@@ -372,11 +374,7 @@ def test_a_range_of_whole_numbers_holds_all_between_them_where_its_key_is_no_who
     kinds = {dimension.key: type(dimension.values[0]) for dimension in values.searched(wanted)}
 
     assert kinds == {"train.clip_norm": float, "train.epochs": int, "train.learning_rate": float}
-    assert agents.content(wanted, values.searched(wanted), Path("x"))["parameters"]["train.clip_norm"] == {
-        "distribution": "uniform",
-        "min": 0.0,
-        "max": 5.0,
-    }
+    assert sweep.parameter(values.searched(wanted)[0]) == {"distribution": "uniform", "min": 0.0, "max": 5.0}
 
 
 @pytest.mark.parametrize(

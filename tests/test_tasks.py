@@ -3,7 +3,7 @@
 import pytest
 
 from data_prep.errors import InputError
-from lottery.fanout.tasks import WHOLE, Part
+from lottery.fanout.executors import WHOLE, Part
 
 TASKS = list("abcdefghij")
 

@@ -9,7 +9,7 @@ import pytest
 from handmade import ORIGINS, finished
 from helpers import file_bytes, flip
 
-from data_prep import files, records
+from data_prep import records
 from data_prep.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.grids import parse_quantiles
@@ -22,10 +22,9 @@ from lottery.rundir import store
 from lottery.rundir.lineage import seals
 from lottery.rundir.names import MaskFiles
 from lottery.rundir.run import Run
-from lottery.stages.thresholds import COLUMNS, thresholds
+from lottery.stages.thresholds import COLUMNS, thresholds, warnings
 
 LAST = 90
-KERNELS = {"a/kernel": (2, 5), "b/kernel": (5, 2), "predictions/kernel": (2, 3)}
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -76,7 +75,7 @@ def take(run, quantiles=None):
 
 
 def labels(table):
-    return [mask.mask for mask in table.masks]
+    return [mask.mask for mask in table]
 
 
 def files_of(run, label, number=1):
@@ -126,9 +125,8 @@ def test_a_record_says_what_was_ranked_and_where_its_quantile_lies():
 
     (table,) = take(run)
 
-    assert (table.replicate, table.family, table.collapse) == (1, "oneshot", 0.001)
     chained = ("outputs", "made_from", "folder")
-    half, sparse = table.masks
+    half, sparse = table
     assert half.model_dump(exclude=chained) == {
         "format": 2,
         "replicate": 1,
@@ -153,8 +151,12 @@ def test_a_record_says_what_was_ranked_and_where_its_quantile_lies():
         },
     }
     assert (sparse.threshold, sparse.pruned, sparse.remaining) == (pytest.approx(18.1), 18, 2)
+    assert not store.load_mask(files_of(run, "q50").mask)["a/kernel"].any()
+    sparse_mask = store.load_mask(files_of(run, "q90").mask)
+    assert {path: array.shape for path, array in sparse_mask.items()} == {"a/kernel": (2, 5), "b/kernel": (5, 2)}
+    assert sparse_mask["b/kernel"].ravel().tolist() == [True] * 2 + [False] * 8
     assert dataclasses.astuple(sparse.kept.density) == (pytest.approx(0.1), 1 - 18 / 30, 1 - 18 / 32, None)
-    for label, record in zip(("q50", "q90"), table.masks, strict=True):
+    for label, record in zip(("q50", "q90"), table, strict=True):
         assert record.folder == f"replicate-1/oneshot/masks/{label}"
         assert record.outputs == seals(replicate.folder, [files_of(run, label).mask])
         assert record.made_from == seals(replicate.folder, [replicate.snapshot(LAST)])
@@ -172,7 +174,7 @@ def test_thresholds_are_those_of_numpy_and_exactly_k_weights_go():
     (table,) = take(run)
 
     magnitudes = np.abs(np.concatenate([array.ravel() for array in weights.values()]).astype(np.float64))
-    for record, quantile in zip(table.masks, parse_quantiles(run.recipe.families["oneshot"].quantiles), strict=True):
+    for record, quantile in zip(table, parse_quantiles(run.recipe.families["oneshot"].quantiles), strict=True):
         assert record.threshold == pytest.approx(np.quantile(magnitudes, float(quantile) / 100), rel=1e-9, abs=1e-12)
         assert record.pruned == ranking.pruned_count(quantile, 770)
         assert record.pruned + record.remaining == record.scores.count == 770
@@ -183,40 +185,32 @@ def test_thresholds_are_those_of_numpy_and_exactly_k_weights_go():
         assert record.scores.mean == pytest.approx(magnitudes.mean(), rel=1e-12)
 
 
-def test_there_is_a_mask_for_each_quantile_of_the_smallest_weights():
-    run = made(quantiles="50,97.5")
-
-    take(run)
-
-    assert names(run) == ["q50.h5", "q97.5.h5"]
-    half, sparse = (store.load_mask(files_of(run, label).mask) for label in ("q50", "q97.5"))
-    assert {path: array.shape for path, array in half.items()} == {path: KERNELS[path] for path in ("a/kernel", "b/kernel")}
-    assert not half["a/kernel"].any()
-    assert half["b/kernel"].all()
-    assert sparse["b/kernel"].ravel().tolist() == [True] + [False] * 9  # k = ceil(18.525) = 19
-
-
 def lines(run, number=1):
     path = run.replicate(number).folder / "oneshot/thresholds.csv"
     return csv.DictReader(path.read_text().splitlines())
 
 
-def test_the_thresholds_are_there_as_csv_too():
+def test_the_thresholds_are_there_as_csv_too_and_layer_collapse_is_warned_of(capsys):
     run = made(quantiles="0,50,97.5")
 
-    (table,) = take(run)
+    (table,) = thresholds(run, Reporter(), Selection())
 
+    collapse = "hardly anything is left of a/kernel (layer collapse)"
+    assert capsys.readouterr().err.splitlines() == [
+        "replicate-1 oneshot: 3 masks of 20 weights",
+        *(f"warning: at quantile {quantile}: {collapse}" for quantile in ("50", "97.5")),
+    ]
     reader = lines(run)
     rows = list(reader)
     assert tuple(reader.fieldnames) == COLUMNS
     assert [row["quantile"] for row in rows] == ["0", "50", "97.5"]
-    for row, expected in zip(rows, table.masks, strict=True):
+    for row, expected in zip(rows, table, strict=True):
         assert float(row["threshold"]) == expected.threshold
         assert [int(row[name]) for name in ("pruned", "remaining")] == [expected.pruned, expected.remaining]
         assert float(row["prunable"]) == expected.kept.density.prunable
         assert row["effective"] == row["layer"] == ""
         assert [float(row[name]) for name in ("count", "min", "max", "mean")] == [20, 1, 20, 10.5]
-    assert [row["warning"] for row in rows] == ["", *["hardly anything is left of a/kernel (layer collapse)"] * 2]
+    assert [row["warning"] for row in rows] == ["", collapse, collapse]
 
 
 def test_layer_by_layer_each_has_its_own_threshold():
@@ -224,7 +218,7 @@ def test_layer_by_layer_each_has_its_own_threshold():
 
     (table,) = take(run)
 
-    (record,) = table.masks
+    (record,) = table
     assert record.scores.model_dump() == {"count": 20, "min": 1, "max": 20, "mean": 10.5}
     assert record.threshold is None
     assert {path: layer.threshold for path, layer in record.layers.items()} == {"a/kernel": 5.5, "b/kernel": 15.5}
@@ -244,7 +238,7 @@ def test_scope_all_counts_statistics_which_no_density_says_are_pruned():
 
     (table,) = take(run)
 
-    (record,) = table.masks
+    (record,) = table
     assert (record.scores.count, record.scores.min, record.scores.max) == (32, 0, 99)
     assert record.pruned == 16  # ceil(15.5): six zeros, seven ones (one of them of `a`), three of `a`
     assert record.kept.density.total == 1 - 15 / 32  # of the statistics one went, which stays in the network
@@ -264,36 +258,25 @@ def test_families_side_by_side_have_masks_of_their_own_and_scores_of_their_own_p
 
     tables = thresholds(run, Reporter(), Selection())
 
-    assert [(table.family, labels(table)) for table in tables] == [("oneshot", ["q50"]), ("early", ["q90"])]
-    assert [table.masks[0].step for table in tables] == [LAST, 0]
-    assert [table.masks[0].scores.max for table in tables] == [20, 1000]
+    assert [(table[0].family, labels(table)) for table in tables] == [("oneshot", ["q50"]), ("early", ["q90"])]
+    assert [table[0].step for table in tables] == [LAST, 0]
+    assert [table[0].scores.max for table in tables] == [20, 1000]
     assert capsys.readouterr().err.splitlines()[0] == "replicate-1 oneshot: 1 mask of 20 weights"
-    assert [(one.family, labels(one)) for one in thresholds(run, Reporter(quiet=True), Selection(("early",), "60"))] == [
+    assert [(one[0].family, labels(one)) for one in thresholds(run, Reporter(quiet=True), Selection(("early",), "60"))] == [
         ("early", ["q60", "q90"])
     ]
     with pytest.raises(InputError, match="no family prunes in one shot: add one"):
         thresholds(run, Reporter(quiet=True), Selection(("iterative",)))
 
 
-def test_layer_collapse_is_warned_of_by_quantile(capsys):
-    run = made(quantiles="25,50")
-
-    thresholds(run, Reporter(), Selection())
-
-    assert capsys.readouterr().err.splitlines() == [
-        "replicate-1 oneshot: 2 masks of 20 weights",
-        "warning: at quantile 50: hardly anything is left of a/kernel (layer collapse)",
-    ]
-
-
 def test_another_share_that_a_layer_must_keep_is_asked_of_the_masks_there_are():
     run = made(quantiles="25")
-    assert take(run)[0].warnings == []
+    assert warnings(take(run)[0], 0.001) == []
     before = files_of(run, "q25").mask.stat().st_mtime_ns
 
     (table,) = take(dataclasses.replace(run, recipe=recipe_of(pruning={"collapse": 0.6}, quantiles="25")))
 
-    assert table.warnings == ["quantile 25: hardly anything is left of a/kernel (layer collapse)"]
+    assert warnings(table, 0.6) == ["quantile 25: hardly anything is left of a/kernel (layer collapse)"]
     assert [line["warning"] for line in lines(run)] == ["hardly anything is left of a/kernel (layer collapse)"]
     assert files_of(run, "q25").mask.stat().st_mtime_ns == before
 
@@ -302,10 +285,10 @@ def test_with_the_networks_topology_connections_are_told(capsys):
     nodes = [Node("images", "input", 2), Node("a", "linear", 5, ("images",), kernels={"a/kernel": (2, 5)})]
     nodes += [Node("b", "linear", 2, ("a",), kernels={"b/kernel": (5, 2)})]
     run = made(quantiles="25,50")
-    files.write_json(run.replicate(1).topology, Topology(tuple(nodes), ("b",)).to_json())
+    run.replicate(1).write_topology(Topology(tuple(nodes), ("b",)))
     vouch(run)
 
-    quarter, half = (one.kept for one in thresholds(run, Reporter(), Selection())[0].masks)
+    quarter, half = (one.kept for one in thresholds(run, Reporter(), Selection())[0])
 
     assert (quarter.density.effective, quarter.disconnected) == (15 / 20, False)  # 1 .. 5 went: one place of each channel
     assert (half.density.effective, half.disconnected) == (0, True)
@@ -327,124 +310,59 @@ def test_a_second_time_nothing_is_written_and_the_records_are_the_same():
     assert {path: time for path, time in before.items() if path.stat().st_mtime_ns != time} == {}
 
 
-def test_quantiles_asked_for_leave_the_grid_of_the_recipe_alone():
-    run = made(quantiles="50,90")
-
-    (table,) = take(run, "60,97.5")
-
-    assert labels(table) == ["q60", "q97.5"]
-    assert names(run) == ["q60.h5", "q97.5.h5"]
-    assert reading.resolve(reading.load(run.folder / "recipe.toml")) == run.recipe
-    assert run.recipe.families["oneshot"].quantiles == "50,90"
-
-
-def test_a_wider_grid_adds_masks_in_their_order_and_leaves_the_others():
-    run = made(quantiles="50,90")
-    (narrow,) = take(run)
-    before = file_bytes(run.replicate(1).mask_folder("oneshot"))
-
-    (wide,) = take(run, "60,97.5")
-    (again,) = take(dataclasses.replace(run, recipe=recipe_of(quantiles="50,70,99")))
-
-    assert labels(wide) == ["q50", "q60", "q90", "q97.5"]
-    assert labels(again) == ["q50", "q60", "q70", "q90", "q97.5", "q99"]
-    assert [line["quantile"] for line in lines(run)] == ["50", "60", "70", "90", "97.5", "99"]
-    after = file_bytes(run.replicate(1).mask_folder("oneshot"))
-    assert {name: after[name] for name in before} == before
-    assert all(record in again.masks for record in narrow.masks)
-
-
-def test_a_narrower_grid_takes_nothing_away():
-    run = made(quantiles="50,90")
-    take(run)
-
-    (table,) = take(run, "90")
-
-    assert labels(table) == ["q50", "q90"]
-
-
-def test_grids_taken_one_by_one_end_as_one_that_was_taken_at_once(monkeypatch, tmp_path):
+def test_wider_grids_add_masks_in_their_order_as_one_that_was_taken_at_once_and_leave_the_recipe_alone(monkeypatch, tmp_path):
     ends = []
-    for place, grids in (("one by one", ["90", "50", "60..70:5"]), ("at once", ["50,60,65,70,90"])):
+    for place, grids in (("one by one", ["90", "50", "60..70:5", "97.5"]), ("at once", ["50,60,65,70,90,97.5"])):
         (tmp_path / place).mkdir()
         monkeypatch.chdir(tmp_path / place)
         run = made()
-        for grid in grids:
-            take(run, grid)
+        tables = [take(run, grid)[0] for grid in grids]
+        assert labels(tables[-1]) == ["q50", "q60", "q65", "q70", "q90", "q97.5"]
+        assert all(record in tables[-1] for table in tables for record in table)
+        assert reading.resolve(reading.load(run.folder / "recipe.toml")) == run.recipe
         ends.append((list(lines(run)), file_bytes(run.replicate(1).mask_folder("oneshot"))))
 
     assert ends[0] == ends[1]
 
 
-def test_every_replicate_has_masks_of_its_own_weights():
-    run = made(replicates=3)
-    finish(run, 2, scale=2)
-
-    tables = take(run)
-
-    assert [table.replicate for table in tables] == [1, 2, 3]
-    assert [table.masks[0].scores.max for table in tables] == [20, 40, 20]
-    assert [names(run, number) for number in (1, 2, 3)] == [["q50.h5", "q90.h5"]] * 3
-
-
-def test_replicates_that_are_added_get_the_masks_that_the_others_have():
+def test_replicates_that_are_added_get_the_masks_that_the_others_have_of_their_own_weights():
     run = made(replicates=2)
+    finish(run, 2, scale=2)
     take(dataclasses.replace(run, chosen=(1,)), "60")
+    assert not run.replicate(2).mask_folder("oneshot").exists()
 
     tables = take(run, "70")
 
     assert [labels(table) for table in tables] == [["q60", "q70"]] * 2
     assert names(run, 2) == ["q60.h5", "q70.h5"]
+    assert [(table[0].replicate, table[0].scores.max) for table in tables] == [(1, 20), (2, 40)]
 
 
-def test_only_the_replicates_that_were_chosen_are_looked_at():
-    run = made(replicates=2)
-    run.replicate(1).dense.result.unlink()
-
-    (table,) = take(dataclasses.replace(run, chosen=(2,)))
-
-    assert table.replicate == 2
-    assert not run.replicate(1).mask_folder("oneshot").exists()
-
-
-def test_a_dense_network_that_is_not_trained_is_asked_for_before_anything_is_written():
-    run = made(replicates=2)
+def untrained(run):
     run.replicate(2).dense.result.unlink()
 
-    with pytest.raises(InputError, match=r"replicate-2/train holds no finished training: run `imp train` first"):
-        take(run)
 
-    assert not run.replicate(1).mask_folder("oneshot").exists()
-    assert not (run.folder / "recipe.toml").exists()
+def diverged(run):
+    finished(run.replicate(2), 7, status="diverged", reason="the loss is not finite: lower train.learning_rate")
 
 
-def test_a_damaged_snapshot_is_named_and_no_record_is_written():
-    run = made()
-    flip(run.replicate(1).snapshot(LAST))
+@pytest.mark.parametrize(
+    ("trouble", "exclude", "words"),
+    [
+        (untrained, [], r"replicate-2/train holds no finished training: run `imp train` first"),
+        (diverged, [], r"replicate-2/train diverged: the loss .*rate, and remove that folder"),
+        (lambda run: flip(run.replicate(1).snapshot(LAST)), [], r"step-000090\.h5 is damaged"),
+        (lambda run: None, ["predicitons/*"], r"pruning\.exclude: 'predicitons/\*' matches no variable of mobilenet_v2"),
+    ],
+)
+def test_what_no_mask_can_be_cut_from_is_named_before_anything_is_written(trouble, exclude, words):
+    run = made(replicates=2, pruning={"exclude": exclude})
+    trouble(run)
 
-    with pytest.raises(InputError, match=r"step-000090\.h5 is damaged"):
+    with pytest.raises(InputError, match=words):
         take(run)
 
     assert run.replicate(1).masks() == []
-
-
-def test_a_pattern_that_matches_nothing_is_refused_before_anything_is_written():
-    run = made(pruning={"exclude": ["predicitons/*"]})
-
-    with pytest.raises(InputError, match=r"pruning\.exclude: 'predicitons/\*' matches no variable of mobilenet_v2"):
-        take(run)
-
-    assert not run.replicate(1).mask_folder("oneshot").exists()
-
-
-def test_a_dense_network_that_diverged_is_told_with_the_way_out_and_nothing_is_written_that_would_bar_it():
-    run = made(replicates=2)
-    finished(run.replicate(2), 7, status="diverged", reason="the loss is not finite: lower train.learning_rate")
-
-    with pytest.raises(InputError, match=r"replicate-2/train diverged: the loss .*rate, and remove that folder"):
-        take(run)
-
-    assert not run.replicate(1).mask_folder("oneshot").exists()
 
 
 @pytest.mark.parametrize(
@@ -466,9 +384,3 @@ def test_masks_of_another_recipe_are_not_added_to(pruning, other):
         changed.check_outputs()
 
     assert file_bytes(run.replicate(1).mask_folder("oneshot")) == before
-
-
-@pytest.mark.parametrize("quantiles", ["", "90,80", "101"])
-def test_a_malformed_grid_is_refused(quantiles):
-    with pytest.raises(InputError, match="quantiles"):
-        take(made(), quantiles)

@@ -25,16 +25,17 @@ def real(retrained):
     return open_run(retrained / "runs" / "digits")
 
 
-def findings(run):
+def found(run, table):
+    """The rows of a table."""
     rows = frame.rows(run)
-    return tidy.Findings(run, rows, grouping.groups(run, rows))
+    return frame.dicts(getattr(tidy.Findings(run, rows, grouping.groups(run, rows)), table))
 
 
 def test_accuracies_have_a_row_for_each_group_with_a_result(run):
     all_replicates(run, "60", 0.01)
     ticket(run, 1, "90", status="diverged")
 
-    dense_row, row = findings(run).accuracies
+    dense_row, row = found(run, "accuracies")
 
     assert dense_row["network"] == "dense"
     assert dense_row["difference"] is None
@@ -48,14 +49,14 @@ def test_a_ticket_without_its_dense_network_has_no_difference(tmp_path):
     dense(made, 0.90)
     ticket(made, 2, "60", 0.9)
 
-    rows = findings(made).accuracies
+    rows = found(made, "accuracies")
 
     assert [row["difference"] for row in rows] == [None, None]
     assert not any(value != value for row in rows for value in row.values())  # no NaN
 
 
 def test_layers_count_what_each_mask_keeps(real):
-    rows = findings(real).layers
+    rows = found(real, "layers")
 
     replicate = real.replicate(1)
     assert {(row["masks"], row["mask"]) for row in rows} == {("oneshot", "q50"), ("oneshot", "q90")}
@@ -65,7 +66,7 @@ def test_layers_count_what_each_mask_keeps(real):
         assert row["share"] == pytest.approx(mask.mean())
         assert not row["collapsed"]
     strict = real.recipe.model_copy(update={"pruning": real.recipe.pruning.model_copy(update={"collapse": 1.0})})
-    assert all(row["collapsed"] for row in findings(Run(real.folder, strict)).layers)
+    assert all(row["collapsed"] for row in found(Run(real.folder, strict), "layers"))
 
 
 def test_masks_of_rounds_are_told_apart_by_their_rewind_points(tmp_path):
@@ -75,7 +76,7 @@ def test_masks_of_rounds_are_told_apart_by_their_rewind_points(tmp_path):
     for step in (0, 45):
         write_mask(made.replicate(1), "weights", "round-01", {"fc1/kernel": kept(10, *range(8))}, rewind_step=step)
 
-    rows = findings(made).layers
+    rows = found(made, "layers")
 
     assert [(row["masks"], row["mask"], row["share"]) for row in rows] == [
         ("oneshot", "q60", 0.4),
@@ -90,22 +91,20 @@ def test_layerwise_thresholds_and_those_of_an_earlier_point_are_no_lines_of_a_co
     amend(folder / "q50.json", threshold=None)
     amend(folder / "q90.json", step=17)
 
-    found = findings(run)
-
-    assert found.thresholds == []
-    assert found.magnitudes
+    assert found(run, "thresholds") == []
+    assert found(run, "magnitudes")
 
 
 def test_a_run_without_one_shot_masks_has_its_histogram_too(real, tmp_path):
     run = Run(shutil.copytree(real.folder, tmp_path / "run"), real.recipe)
     shutil.rmtree(run.replicate(1).mask_folder("oneshot"))
 
-    assert findings(run).magnitudes == findings(real).magnitudes
-    assert findings(run).thresholds == []
+    assert found(run, "magnitudes") == found(real, "magnitudes")
+    assert found(run, "thresholds") == []
 
 
 def test_magnitudes_count_every_weight_that_is_not_zero(real):
-    bars, cuts = findings(real).magnitudes, findings(real).thresholds
+    bars, cuts = found(real, "magnitudes"), found(real, "thresholds")
 
     replicate = real.replicate(1)
     state = store.load_state(replicate.snapshot(51))
@@ -117,7 +116,7 @@ def test_magnitudes_count_every_weight_that_is_not_zero(real):
 
 
 def test_courses_follow_each_network_from_its_rewind_point(real):
-    rows = findings(real).courses
+    rows = found(real, "courses")
 
     ticket = [row for row in rows if (row["network"], row["mask"], row["rewind"]) == ("ticket", "q90", "1ep")]
     assert [row["step"] for row in ticket] == [34, 51]
@@ -134,7 +133,7 @@ def test_courses_are_means_over_replicates_where_all_were_looked_at(run):
             accuracy = dict.fromkeys(("train_accuracy", "validation_accuracy", "test_accuracy"), number / 10)
             seal = journal.append(path, {"step": step, "epoch": step / 45, **accuracy}, seal)
 
-    rows = [row for row in findings(run).courses if row["network"] == "ticket"]
+    rows = [row for row in found(run, "courses") if row["network"] == "ticket"]
 
     assert len(rows) == tidy.POINTS
     assert {row["step"] % 6 for row in rows} == {1}
@@ -157,3 +156,15 @@ def test_costs_are_summed_by_kind(run):
     assert costs[0]["device_hours"] == pytest.approx(3 * 12 * 2 / 3600)
     assert costs[0]["epochs"] == pytest.approx(60)
     assert costs[0]["seconds_each"] == 12
+
+
+def test_the_training_has_a_row_for_each_replicate_epoch_and_split(run):
+    for number, seal in ((1, ""), (3, "")):
+        for epoch in (1, 2):
+            accuracies = {f"{split}_accuracy": number * epoch / 10 for split in ("train", "validation", "test")}
+            seal = journal.append(run.replicate(number).dense.metrics, {"step": 45 * epoch, "epoch": epoch, **accuracies}, seal)
+
+    rows = found(run, "training")
+
+    assert len(rows) == 2 * 2 * 3
+    assert rows[-1] == {"replicate": "replicate-3", "epoch": 2, "step": 90, "split": "test", "accuracy": 0.6}

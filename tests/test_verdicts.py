@@ -46,7 +46,7 @@ def test_many_samples_are_judged_as_each_would_be():
 
     found = verdicts.judged(samples, DELTA)
 
-    assert found.tolist() == [verdicts.judge(sample, DELTA) for sample in samples]
+    assert found.tolist() == [verdicts.judged(sample, DELTA) for sample in samples]
     assert set(found) == {"matching", "not matching", "undecided"}
     assert verdicts.deviation(samples) == pytest.approx(samples.std(axis=1, ddof=1))
 
@@ -71,18 +71,18 @@ def test_many_samples_are_judged_as_each_would_be():
     ],
 )
 def test_verdicts(differences, verdict):
-    assert verdicts.judge(differences, DELTA) == verdict
+    assert verdicts.judged(differences, DELTA) == verdict
 
 
 def test_exactly_delta_below_is_undecided():
-    assert verdicts.judge([-0.375, -0.25, -0.125], 0.25) == "undecided"
+    assert verdicts.judged([-0.375, -0.25, -0.125], 0.25) == "undecided"
 
 
 def test_a_wider_delta_lets_more_match():
     differences = [-0.0015, -0.0005, 0.0005]
 
-    assert verdicts.judge(differences, 0.002) == "undecided"
-    assert verdicts.judge(differences, 0.003) == "matching"
+    assert verdicts.judged(differences, 0.002) == "undecided"
+    assert verdicts.judged(differences, 0.003) == "matching"
 
 
 # For a ticket exactly as good as dense, by the standard deviation of paired differences in points; a delta of 0.2 points.

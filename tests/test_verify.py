@@ -5,12 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import empty, flip, imp, imp_here, tiny_set
+from helpers import empty, flip, imp, imp_here
 
 from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment import graph, reading
-from lottery.experiment.graph import Mask, Steps, Ticket, masks_of
+from lottery.experiment.graph import Mask, Ticket, masks_of
 from lottery.progress import Reporter
 from lottery.pruning.densities import Density, Kept
 from lottery.pruning.state import State
@@ -32,7 +32,8 @@ RECIPE = {
 
 @pytest.fixture
 def run(tmp_path):
-    """A finished run of made-up networks: two masks, a ticket of each and a control of the second."""
+    """A run of made-up networks: of one shot two masks, a ticket of each and a control of the second; a round of pruning and
+    its ticket, a second round that is only cut, and a third that is begun."""
     made = Run(tmp_path / "run", reading.resolve({"families": RECIPE}))
     made.adopt()
     replicate = made.replicate(1)
@@ -45,11 +46,16 @@ def run(tmp_path):
         cut(made, mask, snapshots[-1:])
     for one in found:
         end(made, one, [made.mask(one.mask).mask, snapshots[1]])
+    first, second, third = tickets(made, "chained")
+    cut(made, first.mask, snapshots[-1:])
+    end(made, first, [made.mask(first.mask).mask, snapshots[1]])
+    cut(made, second.mask, [made.network(first).final, made.mask(first.mask).mask])
+    cut(made, third.mask, [], table=False)
     return made
 
 
 def tickets(run, family):
-    return graph.tickets(1, family, run.recipe.families[family], Steps(LAST, (6,), LAST))
+    return graph.tickets(1, family, run.recipe.families[family], LAST, (6,), LAST)
 
 
 def claim(run, folder, output, family):
@@ -96,9 +102,9 @@ def problems(run):
     """What is wrong, by path inside the run directory."""
     found = verify(run.folder, Reporter(quiet=True))
     start = f"{run.folder}/"
-    assert all(check.path.startswith(start) for check in found)
-    assert all("\n" not in check.problem and check.path in check.problem for check in found if check.problem)
-    return {check.path.removeprefix(start): check.problem for check in found if check.problem}
+    assert all(path.startswith(start) for path in found)
+    assert all("\n" not in problem and path in problem for path, problem in found.items() if problem)
+    return {path.removeprefix(start): problem for path, problem in found.items() if problem}
 
 
 def everything(folder):
@@ -114,16 +120,19 @@ def binary(path):
     path.write_bytes(b"\xff\x00\xfe")
 
 
-COUNT = 25
+def something_else(path):
+    path.write_text("[1, 2]")
+
+
+COUNT = 35
 
 
 def test_a_good_run_has_every_file_checked_and_no_problem(run):
     found = verify(run.folder, Reporter(quiet=True))
 
     assert not problems(run)
-    checked = {check.path for check in found}
-    assert checked == {str(path) for path in run.folder.rglob("*") if path.is_file() and path.suffix != ".txt"}
-    assert len(found) == COUNT == 2 + (3 + 3) + (1 + 2 * 2) + 3 * 4
+    assert found.keys() == {str(path) for path in run.folder.rglob("*") if path.is_file() and path.suffix != ".txt"}
+    assert len(found) == COUNT == 2 + (3 + 3) + (1 + 2 * 2) + 3 * 4 + (1 + 2 + 2 + 1) + 4
 
 
 SHOT, ROUND = "replicate-1/shot", "replicate-1/chained/masks/round-01-step-000006"
@@ -146,6 +155,9 @@ RESULTS = [
         (f"{TICKET}/result.json", cut_off, "is damaged"),
         ("replicate-1/train/result.json", empty, "is damaged"),
         (f"{SHOT}/masks/q50.json", cut_off, "is damaged"),
+        (f"{SHOT}/masks/q50.json", something_else, ""),
+        (f"{TICKET}/result.json", something_else, ""),
+        *((name, cut_off, "") for name in (f"{ROUND}.h5", f"{ROUND}.json", f"{CHAINED}/final.h5")),
         (f"{SHOT}/masks/q50.json", binary, "is damaged"),
         ("environment.json", cut_off, "is damaged"),
         ("recipe.toml", binary, "is damaged"),
@@ -176,6 +188,11 @@ def test_a_recipe_that_says_what_cannot_be_is_named(run):
         (f"{TICKET}/final.h5", "ticket/result.json"),
         (f"{TICKET}/metrics.jsonl", "ticket/result.json"),
         (f"{SHOT}/q97.5-step-000000/reinit/final.h5", "reinit/result.json"),
+        (f"{ROUND}.h5", f"{ROUND}.json"),
+        (f"{CHAINED}/final.h5", "ticket/result.json"),
+        (f"{CHAINED}/metrics.jsonl", "ticket/result.json"),
+        ("replicate-1/chained/masks/round-02-step-000006.h5", "round-02-step-000006.json"),
+        ("replicate-1/chained/masks/made_with.json", "round-01-step-000006.json"),
     ],
 )
 def test_a_missing_file_is_named_with_the_one_that_promised_it(run, name, promised_by):
@@ -188,75 +205,6 @@ def test_a_missing_file_is_named_with_the_one_that_promised_it(run, name, promis
     assert promised_by in found[name]
 
 
-@pytest.fixture
-def pruned(run):
-    """The same run with a round of pruning and its ticket, a second round that is only cut, and a third that is begun."""
-    replicate = run.replicate(1)
-    first, second, third = tickets(run, "chained")
-    cut(run, first.mask, [replicate.snapshot(LAST)])
-    end(run, first, [run.mask(first.mask).mask, replicate.snapshot(6)])
-    cut(run, second.mask, [run.network(first).final, run.mask(first.mask).mask])
-    cut(run, third.mask, [], table=False)
-    return run
-
-
-def test_rounds_are_checked_file_by_file(pruned):
-    found = verify(pruned.folder, Reporter(quiet=True))
-
-    assert not problems(pruned)
-    assert len(found) == COUNT + (1 + 2 + 2 + 1) + 4
-
-
-@pytest.mark.parametrize(
-    ("name", "promised_by"),
-    [
-        (f"{ROUND}.h5", f"{ROUND}.json"),
-        (f"{CHAINED}/final.h5", "ticket/result.json"),
-        (f"{CHAINED}/metrics.jsonl", "ticket/result.json"),
-        ("replicate-1/chained/masks/round-02-step-000006.h5", "round-02-step-000006.json"),
-        ("replicate-1/chained/masks/made_with.json", "round-01-step-000006.json"),
-    ],
-)
-def test_a_missing_file_of_a_round_is_named_with_the_one_that_promised_it(pruned, name, promised_by):
-    (pruned.folder / name).unlink()
-
-    found = problems(pruned)
-
-    assert list(found) == [name]
-    assert "is missing" in found[name]
-    assert promised_by in found[name]
-
-
-@pytest.mark.parametrize("name", [f"{ROUND}.h5", f"{ROUND}.json", f"{CHAINED}/final.h5"])
-def test_a_damaged_file_of_a_round_is_named(pruned, name):
-    cut_off(pruned.folder / name)
-
-    assert list(problems(pruned)) == [name]
-
-
-def test_a_round_that_is_being_cut_lacks_nothing(pruned):
-    (pruned.folder / "replicate-1/chained/masks/round-03-step-000006.h5").unlink()
-
-    assert not problems(pruned)
-
-
-def test_every_problem_is_told_and_not_only_the_first(run):
-    names = [f"{SHOT}/masks/q50.h5", f"{TICKET}/final.h5", f"{TICKET}/result.json"]
-    for name in names:
-        cut_off(run.folder / name)
-    (run.folder / f"{SHOT}/masks/q97.5.h5").unlink()
-
-    assert sorted(problems(run)) == sorted([*names, f"{SHOT}/masks/q97.5.h5"])
-
-
-@pytest.mark.parametrize("content", ["[1, 2]", '"text"', "3", "{}", "null"])
-@pytest.mark.parametrize("name", [f"{SHOT}/masks/q50.json", "replicate-1/train/result.json", f"{TICKET}/result.json"])
-def test_json_that_says_something_else_breaks_nothing(run, name, content):
-    (run.folder / name).write_text(content)
-
-    verify(run.folder, Reporter(quiet=True))
-
-
 @pytest.mark.parametrize("content", [{}, {"mask": 5}, {"format": 2, "status": "done"}], ids=str)
 @pytest.mark.parametrize(
     ("name", "made_from_it"),
@@ -267,7 +215,7 @@ def test_json_that_says_something_else_breaks_nothing(run, name, content):
     ],
 )
 def test_json_that_does_not_say_what_it_should_is_named_and_the_others_are_checked(run, name, made_from_it, content):
-    place = identity.own_place(run.folder / name)
+    place = records.own_place(run.folder / name)
     files.write_json(run.folder / name, {"folder": place, **content})
     cut_off(run.folder / f"{TICKET}/final.h5")
 
@@ -299,55 +247,48 @@ def test_a_file_that_goes_while_others_are_checked_is_no_damage(run):
     assert [verifying._problem(*check) for check in seen] == [None] * len(seen)
 
 
-def test_a_run_that_is_under_way_lacks_nothing(run):
-    for name in ("replicate-1/train/result.json", "replicate-1/train/snapshots/step-000012.h5", f"{SHOT}/masks/q50.json"):
-        (run.folder / name).unlink()
-    shutil.rmtree(run.folder / SHOT)
+def test_a_run_that_is_under_way_lacks_nothing_nor_do_networks_that_diverged_and_rounds_that_are_being_cut(run):
+    one = tickets(run, "shot")[1]
+    run.network(one).final.unlink()
+    end(run, one, [run.mask(one.mask).mask, run.replicate(1).snapshot(6)], "diverged")
+    (run.folder / "replicate-1/chained/masks/round-03-step-000006.h5").unlink()
+    assert not problems(run)
+
+    for name in ("train/result.json", "train/snapshots/step-000012.h5"):
+        (run.folder / "replicate-1" / name).unlink()
+    for family in ("shot", "chained"):
+        shutil.rmtree(run.folder / "replicate-1" / family)
     (run.folder / "replicate-1/train/.checkpoint.h5.123.tmp").write_bytes(b"half")
 
     assert not problems(run)
 
 
-def test_what_diverged_has_no_weights_to_miss(run):
-    ticket = tickets(run, "shot")[1]
-    assert str(ticket) == "replicate-1 shot q50-step-000006 ticket"
-    run.network(ticket).final.unlink()
-    end(run, ticket, [run.mask(ticket.mask).mask, run.replicate(1).snapshot(6)], "diverged")
-
-    assert not problems(run)
-
-
-def test_nothing_is_written(run):
-    cut_off(run.folder / f"{SHOT}/masks/q50.h5")
-    before = everything(run.folder)
-
-    problems(run)
-
-    assert everything(run.folder) == before
-
-
 def test_verifying_a_run_that_was_trained_finds_nothing_wrong(retrained):
     before = everything(retrained)
 
-    for path in ("runs/latest", "runs/digits", "data/digits-8"):
+    for path in ("runs/latest", "data/digits-8"):
         assert imp_here("verify", path, cwd=retrained).stdout.endswith("files checked, 0 damaged\n")
 
     assert everything(retrained) == before
 
 
-def test_the_command_ends_with_1_when_something_is_damaged_and_names_it(run):
-    cut_off(run.folder / f"{SHOT}/masks/q50.h5")
+def test_the_command_ends_with_1_when_something_is_damaged_names_it_all_and_writes_nothing(run):
+    names = sorted([f"{SHOT}/masks/q50.h5", f"{TICKET}/final.h5", f"{TICKET}/metrics.jsonl"])
+    for name in names:
+        cut_off(run.folder / name)
     before = everything(run.folder)
 
     done = imp("verify", str(run.folder), cwd=run.folder, check=False)
     told = imp_here("verify", "--json", str(run.folder), cwd=run.folder, check=False)
 
     assert done.returncode == told.returncode == 1
-    assert done.stdout.splitlines()[0].startswith(f"{run.folder}/{SHOT}/masks/q50.h5 is damaged")
-    assert done.stdout.splitlines()[1:] == [f"{run.folder}: {COUNT} files checked, 1 damaged"]
+    *lines, last = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [f"{run.folder}/{name}" for name in names]
+    assert lines[0].startswith(f"{run.folder}/{names[0]} ")
+    assert last == f"{run.folder}: {COUNT} files checked, 3 damaged"
     rows = json.loads(told.stdout)
     assert len(rows) == COUNT
-    assert [row["path"] for row in rows if row["problem"]] == [f"{run.folder}/{SHOT}/masks/q50.h5"]
+    assert [row["path"] for row in rows if row["problem"]] == [f"{run.folder}/{name}" for name in names]
     assert everything(run.folder) == before
 
 
@@ -361,27 +302,3 @@ def test_what_is_neither_records_nor_a_run_is_refused(tmp_path):
         with pytest.raises(InputError, match="is not a folder"):
             verify(path, Reporter(quiet=True))
     assert imp_here("verify", "nowhere", cwd=tmp_path, check=False).returncode == 2
-
-
-def test_records_are_checked_shard_by_shard(tmp_path):
-    tiny_set(tmp_path, per_shard=20)
-    names = ["train-00001.tfrecord", "test-00000.tfrecord"]
-    flip(tmp_path / names[0])
-    (tmp_path / names[1]).unlink()
-    shutil.copy(tmp_path / "train-00000.tfrecord", tmp_path / "train-00009.tfrecord")
-
-    found = {check.path: check.problem for check in verify(tmp_path, Reporter(quiet=True))}
-
-    assert len(found) == 1 + 5 + 1
-    assert {path: problem for path, problem in found.items() if problem}.keys() == {
-        str(tmp_path / name) for name in (*names, "train-00009.tfrecord")
-    }
-
-
-def test_without_a_manifest_records_say_so(tmp_path):
-    tiny_set(tmp_path)
-    (tmp_path / "manifest.json").unlink()
-
-    (only,) = verify(tmp_path, Reporter(quiet=True))
-
-    assert "no records in" in str(only.problem)

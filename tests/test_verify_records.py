@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers import changed, empty, file_bytes, flip, imp, imp_here, refused
+from helpers import changed, empty, file_bytes, flip, imp, imp_here
 
 from data_prep import files
 
@@ -115,11 +115,3 @@ def test_the_remedy_for_a_damaged_shard_works(work, prepared):
 
     assert file_bytes(work / "set") == file_bytes(prepared / "set")
     imp_here("verify", "set", cwd=work)
-
-
-@pytest.mark.parametrize("path", ["nowhere", "file", "folder"])
-def test_what_is_neither_records_nor_a_run_is_refused(tmp_path, path):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-
-    refused(imp_here("verify", path, cwd=tmp_path, check=False), path, "name")

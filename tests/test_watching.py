@@ -8,8 +8,8 @@ from handmade import dense, planned, ticket
 from rich.console import Console
 from rich.table import Table
 
-from lottery.commands import watching
 from lottery.experiment.plan import Plan
+from lottery.results import status
 from lottery.results.status import Standing
 from lottery.rundir.run import Run
 
@@ -32,7 +32,7 @@ GRID = [
 
 
 def test_what_runs_comes_first_then_what_failed_then_what_waits_and_what_is_done_is_counted():
-    counts, table = watching.shown({"retrain": GRID}, 3.0)
+    counts, table = status.shown({"retrain": GRID}, 3.0)
 
     assert counts == "retrain: 1 done, 1 running, 1 failed, 1 diverged, 1 waiting; 60 an hour, 3 min 00 s left"
     assert isinstance(table, Table)
@@ -43,20 +43,20 @@ def test_what_runs_comes_first_then_what_failed_then_what_waits_and_what_is_done
 
 
 def test_two_at_a_time_take_half_as_long():
-    (counts, _) = watching.shown({"retrain": [GRID[3], GRID[3], GRID[1], GRID[1]]}, 3.0)
+    (counts, _) = status.shown({"retrain": [GRID[3], GRID[3], GRID[1], GRID[1]]}, 3.0)
 
     assert counts == "retrain: 2 running, 2 waiting; 120 an hour, 2 min 00 s left"
 
 
 @pytest.mark.parametrize("pace", [None, 3.0])
 def test_while_nothing_runs_there_is_no_rate(pace):
-    (counts, _) = watching.shown({"retrain": GRID[:3]}, pace)
+    (counts, _) = status.shown({"retrain": GRID[:3]}, pace)
 
     assert counts == "retrain: 1 done, 1 diverged, 1 waiting"
 
 
 def test_of_many_that_wait_the_next_are_shown_and_the_others_counted():
-    shown = watching.shown({"retrain": [Standing(f"n{number}", "waiting", "", 1.0) for number in range(25)]}, None)
+    shown = status.shown({"retrain": [Standing(f"n{number}", "waiting", "", 1.0) for number in range(25)]}, None)
 
     assert "n9" in text(shown)
     assert "n10" not in text(shown)
@@ -64,7 +64,7 @@ def test_of_many_that_wait_the_next_are_shown_and_the_others_counted():
 
 
 def test_when_all_is_done_there_is_no_table():
-    assert watching.shown({"train": GRID[:1]}, 3.0) == ["train: 1 done"]
+    assert status.shown({"train": GRID[:1]}, 3.0) == ["train: 1 done"]
 
 
 def test_it_goes_on_until_all_is_done(tmp_path, monkeypatch, capsys):
@@ -76,10 +76,10 @@ def test_it_goes_on_until_all_is_done(tmp_path, monkeypatch, capsys):
         slept.append(seconds)
         ticket(run, len(slept), "60", 0.9)
 
-    monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(status, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(Run, "plan", lambda run: Plan(run.recipe, 45))
 
-    watching.watch(run, 2.0)
+    status.watch(run, 2.0)
 
     assert slept == [2.0] * 3
     assert "oneshot: 3 done" in capsys.readouterr().out

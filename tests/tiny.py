@@ -9,9 +9,9 @@ import numpy as np
 from helpers import lenet, tiny_set
 
 from lottery.engine import models
+from lottery.engine.feed import MemoryFeed
 from lottery.engine.layers import BatchNorm, SynchronisedBatchNorm
 from lottery.engine.loop import Trainer
-from lottery.engine.memory import MemoryFeed
 from lottery.experiment.recipe import Data, Model, Recipe, Train
 from lottery.pruning import masks
 from lottery.rundir import store
@@ -53,7 +53,7 @@ def initial(seed: int = 0, model: Model | None = None, classes: int = 3) -> stor
     return models.initial_weights(model or lenet(), 8, classes, seed)
 
 
-def half_masks(state: store.State, paths: Sequence[str] = KERNELS, seed: int = 0) -> masks.Mask:
+def half_masks(state: store.State, paths: Sequence[str] = KERNELS, seed: int = 0) -> masks.Bits:
     rng = np.random.default_rng(seed)
     return {path: rng.random(state.weights[path].shape) < 0.5 for path in paths}
 

@@ -1,14 +1,58 @@
-"""Where images come from. Reading labels and naming images is a source's job; decoding, resizing and splitting is not."""
+"""Where images come from: labelled images of one or two splits, found but not yet read. Reading labels and naming images is a
+source's job; decoding, resizing and splitting is not."""
 
+import dataclasses
+import importlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from data_prep.errors import InputError
-from data_prep.sources.source import Part, Picture, Pictures, Source, Split
-
-__all__ = ["PATHS", "Part", "Picture", "Pictures", "Source", "Split", "check_name", "open_source"]
 
 PATHS = ("folder", "arrays")  # kinds whose name is a path
 KINDS = "`digits`, `tfds:NAME` (such as `tfds:cifar10`), `folder:DIR` or `arrays:FILE.npz`"
+
+Picture = Path | bytes | np.ndarray
+"""An image file, an encoded image, or pixels (uint8 or uint16, [height, width] or [height, width, 1 to 4])."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+    """Images at hand, and what each is called in messages. Files are opened by whoever decodes them."""
+
+    names: Sequence[str]
+    pictures: Sequence[Picture]
+
+    def __call__(self) -> "Pictures":
+        return self
+
+
+Part = Callable[[], Pictures]
+"""Some images of a split. It pickles small: it says where they are, and reads them when it is called."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split: `labels` (int32, [n], -1 where there is none) and `part`, which gives some images by their indices. `mixed`
+    says that neighbours are unrelated already (they are not in a folder sorted by class). `fingerprint` changes when images
+    come or go. `held` is in memory for as long as the split is in use."""
+
+    labels: np.ndarray
+    fingerprint: str
+    part: Callable[[np.ndarray], Part]
+    mixed: bool
+    held: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A labelled image set: the names of its classes, `train`, and the images kept for testing where it has some."""
+
+    classes: list[str]
+    train: Split
+    test: Split | None
 
 
 def check_name(name: str) -> None:
@@ -20,24 +64,10 @@ def check_name(name: str) -> None:
 
 
 def open_source(name: str, data_dir: Path | None = None) -> Source:
-    """The source called `name`, one of `KINDS`. `data_dir` is where TensorFlow Datasets keeps its files.
-
-    Raises InputError when there is no such source, or when its images have no classes.
-    """
+    """The source called `name`, one of `KINDS`: what `source` of the module of its kind returns. `data_dir` is where TensorFlow
+    Datasets keeps its files. Raises InputError when there is no such source, or when its images have no classes."""
     check_name(name)
     kind, _, rest = name.partition(":")
-    if name == "digits":
-        from data_prep.sources.digits import digits
-
-        return digits()
-    if kind == "tfds":
-        from data_prep.sources.tfds import tfds_source
-
-        return tfds_source(rest, data_dir)
-    if kind == "folder":
-        from data_prep.sources.folder import folder_source
-
-        return folder_source(Path(rest).expanduser())
-    from data_prep.sources.arrays import arrays_source
-
-    return arrays_source(Path(rest).expanduser())
+    where: tuple[Any, ...] = (Path(rest).expanduser(),) if kind in PATHS else (rest, data_dir) if rest else ()
+    opened: Source = importlib.import_module(f"data_prep.sources.{kind}").source(*where)
+    return opened

@@ -1,41 +1,22 @@
 """Images and labels in one NumPy archive (.npz)."""
 
-import dataclasses
-import lzma
 import weakref
-import zipfile
-import zlib
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.errors import InputError, first_line
-from data_prep.sources.source import Pictures, Source, Split
+from data_prep.sources import Pictures, Source, Split
 
 # Each pair names the arrays of one split: ours, those of Keras's mnist.npz, and those of MedMNIST (Yang et al. 2023).
 TRAIN = (("images", "labels"), ("x_train", "y_train"), ("train_images", "train_labels"))
-HELD_OUT = (
-    ("test_images", "test_labels"),
-    ("x_test", "y_test"),
-    ("val_images", "val_labels"),
-    ("x_val", "y_val"),
-)
+HELD_OUT = (("test_images", "test_labels"), ("x_test", "y_test"), ("val_images", "val_labels"), ("x_val", "y_val"))
+
+_held: weakref.WeakValueDictionary[tuple[Path, str], np.ndarray] = weakref.WeakValueDictionary()
 
 
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """Some rows of one array of `file`."""
-
-    file: Path
-    key: str
-    indices: np.ndarray
-
-    def load(self) -> Pictures:
-        return Pictures([f"{self.key}[{index}]" for index in self.indices], _array(self.file, self.key)[self.indices])
-
-
-def arrays_source(file: Path) -> Source:
+def source(file: Path) -> Source:
     """`images` (uint8 or uint16, [n, height, width] or [n, height, width, 1, 3 or 4]) and `labels` (integers, [n] or [n, 1])
     of an .npz file, or its `x_train`, `y_train`, `x_test`, `y_test`, or its `train_images` and so on; perhaps `classes`
     (strings): names, else the labels are. Raises InputError where that is not what the file holds."""
@@ -52,22 +33,15 @@ def arrays_source(file: Path) -> Source:
     return Source(classes, splits[0], splits[1] if held_out else None)
 
 
-# What zipfile and NumPy raise for an archive that is damaged, encrypted, or of a zip that they do not know yet.
-UNREADABLE = (ValueError, EOFError, RuntimeError, MemoryError, OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-
-
 def _keys(file: Path) -> set[str]:
     if not file.is_file():  # to open a pipe would wait for somebody who writes to it
         raise InputError(f"there is no file {file}: name an .npz file")
     with open(file, "rb") as content:
         try:
             archive = np.load(content, allow_pickle=False)
-        except UNREADABLE:
+        except Exception:  # whatever zipfile and NumPy raise for what they cannot read
             raise InputError(f"{file} is no .npz file: make one with numpy.savez") from None
         return set(archive.files) if isinstance(archive, np.lib.npyio.NpzFile) else set()
-
-
-_held: weakref.WeakValueDictionary[tuple[Path, str], np.ndarray] = weakref.WeakValueDictionary()
 
 
 def _array(file: Path, key: str) -> np.ndarray:
@@ -77,7 +51,7 @@ def _array(file: Path, key: str) -> np.ndarray:
     try:
         with np.load(file, allow_pickle=False) as archive:
             array = np.asarray(archive[key])
-    except UNREADABLE as error:
+    except Exception as error:  # such as for an archive that is damaged or encrypted
         raise InputError(f"{file}: {key} cannot be read ({first_line(error)}): make it anew with numpy.savez") from None
     _held[file, key] = array
     return array
@@ -99,19 +73,20 @@ def _split(file: Path, images_key: str, labels_key: str) -> Split:
         )
     if labels.min() < 0 or labels.max() > np.iinfo(np.int32).max:
         raise InputError(f"{file}: {labels_key} goes from {labels.min()} to {labels.max()}: number the classes from 0")
-    stat = file.stat()
+    stat, place = file.stat(), file.resolve()
     fingerprint = f"{images_key} {stat.st_size} {stat.st_mtime_ns}"
-    part = partial(Rows, file.resolve(), images_key)
-    return Split(labels.reshape(-1).astype(np.int32), fingerprint, part, mixed=False, held=images)
+    rows = labels.reshape(-1).astype(np.int32)
+    return Split(rows, fingerprint, lambda indices: partial(_rows, place, images_key, indices), mixed=False, held=images)
+
+
+def _rows(file: Path, key: str, indices: np.ndarray) -> Pictures:
+    return Pictures([f"{key}[{index}]" for index in indices], _array(file, key)[indices])
 
 
 def _classes(file: Path, keys: set[str], labels: np.ndarray) -> list[str]:
     """The names of the classes, each of which has a training image."""
     present = np.unique(labels).tolist()
-    named = "classes" in keys
-    names = (
-        [str(name) for name in _array(file, "classes").reshape(-1)] if named else [str(label) for label in range(len(present))]
-    )
+    names = [str(name) for name in (_array(file, "classes").reshape(-1) if "classes" in keys else range(len(present)))]
     if missing := sorted(set(range(len(names))) - set(present)):
         raise InputError(f"{file}: the class {names[missing[0]]} has no training image: number the classes without gaps")
     if len(present) > len(names):

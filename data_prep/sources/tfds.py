@@ -1,7 +1,6 @@
 """Image classification sets of TensorFlow Datasets. Only this process reads them; images leave it encoded."""
 
 import contextlib
-import dataclasses
 import difflib
 import hashlib
 import logging
@@ -14,41 +13,17 @@ from typing import Any
 import numpy as np
 
 from data_prep.errors import InputError, first_line
-from data_prep.sources.source import Pictures, Source, Split
+from data_prep.sources import Pictures, Source, Split
 
 HELD_OUT = ("test", "validation")
 BATCH = 256  # examples a read, because each read costs as much as many examples
 
 
-@dataclasses.dataclass(frozen=True)
-class Examples:
-    """Some examples of a split, by ascending index in the order of its files."""
-
-    set: str
-    data_dir: Path | None
-    split: str
-    indices: np.ndarray
-
-    def load(self) -> Pictures:
-        builder = _builder(self.set, self.data_dir)
-        image, _ = _keys(self.set, builder)
-        first, last = int(self.indices[0]), int(self.indices[-1])
-        wanted = set(self.indices.tolist())
-        encoded = [
-            value
-            for index, value in enumerate(_read(builder, f"{self.split}[{first}:{last + 1}]", image, encoded=True), first)
-            if index in wanted
-        ]
-        return Pictures([f"{self.split}[{index}]" for index in self.indices], encoded)
-
-
-def tfds_source(name: str, data_dir: Path | None = None) -> Source:
+def source(name: str, data_dir: Path | None = None) -> Source:
     """A set of TensorFlow Datasets with one image and one class label per example, read from `data_dir` (else TFDS's own
     folder, `TFDS_DATA_DIR`) and downloaded there when missing. Its test split, or else its validation split, is kept for
-    testing, whichever has labels.
-
-    Raises InputError when there is no such set (with the nearest names), or when it is not one of labelled images.
-    """
+    testing, whichever has labels. Raises InputError when there is no such set (with the nearest names), or when it is not one
+    of labelled images."""
     builder = _builder(name, data_dir)
     _, label = _keys(name, builder)
     if data_dir is not None and not Path(builder.data_path).exists():
@@ -68,22 +43,32 @@ def tfds_source(name: str, data_dir: Path | None = None) -> Source:
     def split(own: str) -> Split:
         labels = np.fromiter(_read(builder, own, label), np.int32)
         fingerprint = f"{builder.info.full_name} {own} {hashlib.sha256(labels.tobytes()).hexdigest()}"
-        return Split(labels, fingerprint, partial(Examples, name, data_dir, own), mixed=True)  # TFDS has shuffled it
+        # TFDS has shuffled it.
+        return Split(labels, fingerprint, lambda indices: partial(_examples, name, data_dir, own, indices), mixed=True)
 
     held_out = (split(own) for own in HELD_OUT if own in available)
     test = next((one for one in held_out if len(one.labels) and one.labels.min() >= 0), None)
     return Source(list(builder.info.features[label].names), split("train"), test)
 
 
-def _news(record: logging.LogRecord) -> bool:
-    """Whether a warning is one: TFDS deprecates a name that it uses itself, once per feature it reads."""
+def _examples(name: str, data_dir: Path | None, split: str, indices: np.ndarray) -> Pictures:
+    """Some examples of a split, by ascending index in the order of its files."""
+    builder, wanted = _builder(name, data_dir), set(indices.tolist())
+    first, last = int(indices[0]), int(indices[-1])
+    images = _read(builder, f"{split}[{first}:{last + 1}]", _keys(name, builder)[0], encoded=True)
+    encoded = [image for index, image in enumerate(images, first) if index in wanted]
+    return Pictures([f"{split}[{index}]" for index in indices], encoded)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """TFDS deprecates a name that it uses itself, once per feature it reads."""
     return "FeatureConnector.dtype" not in record.getMessage()
 
 
 def _builder(name: str, data_dir: Path | None) -> Any:
     import tensorflow_datasets as tfds
 
-    logging.getLogger("absl").addFilter(_news)
+    logging.getLogger("absl").addFilter(_is_news)
     if data_dir is not None and not data_dir.is_dir():
         raise InputError(f"--data-dir {data_dir} is not a folder: name the one that TensorFlow Datasets keeps its sets in")
     try:

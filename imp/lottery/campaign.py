@@ -19,7 +19,7 @@ from lottery.rundir import locks
 from lottery.rundir.run import EVERYTHING, Run, open_run
 from lottery.stages.decide import until_decided
 from lottery.stages.prepare import prepare
-from lottery.stages.retrain import IN_PROCESS, Execution, Summary, retrain
+from lottery.stages.retrain import IN_PROCESS, Execution, retrain, told
 from lottery.stages.thresholds import thresholds
 from lottery.stages.train import train
 from lottery.tracking import publish
@@ -36,14 +36,10 @@ class Campaign:
     unfinished: list[str] = dataclasses.field(default_factory=list)
     code: int = 0
 
-    def add(self, summary: Summary | None) -> None:
-        if summary and summary.unfinished:
-            self.unfinished += summary.lines()
-            self.code = 2 if summary.only_busy and self.code in (0, 2) else 1
-
 
 def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | None = None) -> Campaign:
-    """Prepare the images, train the dense network of every replicate, prune, train every ticket and its controls, report.
+    """Prepare the images, train the dense network of every replicate, cut the masks of one shot, train every ticket and its
+    controls (rounds cut their masks as they go), report.
 
     A network that fails or diverges is recorded, and the others go on. Raises InputError if the recipe and the run do not fit
     together, and Failed if a dense network diverged, because nothing can be built on it.
@@ -61,34 +57,26 @@ def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | N
 
 
 def train_tickets(run: Run, selection: Selection, execution: Execution, reporter: Reporter) -> Campaign:
-    """Train the networks of `selection`. Those that were not finished are returned, not raised. Raises Preempted on a
-    request to stop."""
-    made = Campaign()
+    """Train the networks of `selection`. Those that were not finished are returned, not raised; the code is 2 where all of them
+    are being trained by other processes. Raises Preempted on a request to stop."""
     try:
-        made.add(retrain(run, reporter, selection, execution))
+        unfinished = retrain(run, reporter, selection, execution) or {}
     except RanksFailed as failed:
         files.check_held()
         if failed.code == EXIT_CODE:
             raise Preempted("the ranks were told to stop") from None
-        made.code = failed.code
-    return made
+        return Campaign(code=failed.code)
+    lines = [f"{ticket} {told(outcome)}" for ticket, outcome in unfinished.items()]
+    statuses = {outcome["status"] for outcome in unfinished.values()}
+    return Campaign(None, lines, 2 if statuses == {"busy"} else int(bool(lines)))
 
 
 def train_until_decided(run: Run, most: int, selection: Selection, execution: Execution, reporter: Reporter) -> Campaign:
     """Train the tickets of `selection` in as many replicates as their verdicts need, `most` at most."""
-    made = Campaign()
-
-    def tickets(target: Run, chosen: Selection) -> None:
-        more = train_tickets(target, chosen, execution, reporter)
-        made.unfinished += more.unfinished
-        made.code = max(made.code, 1 if more.code else 0)
-
-    def replicate(target: Run, chosen: Selection) -> None:
-        train(target, reporter)
-        thresholds(target, reporter, dataclasses.replace(chosen, rewind=None))
-        tickets(target, chosen)
-
     with locks.staying(run.folder):
-        tickets(run, selection)
-        until_decided(run, most, reporter, replicate, selection)
-    return made
+        made = [train_tickets(run, selection, execution, reporter)]
+        for added, undecided in until_decided(run, most, reporter, selection):
+            train(added, reporter)
+            thresholds(added, reporter, dataclasses.replace(undecided, rewind=None))
+            made.append(train_tickets(added, undecided, execution, reporter))
+    return Campaign(None, [line for one in made for line in one.unfinished], int(any(one.code for one in made)))

@@ -8,7 +8,10 @@ from typing import Any
 import typer
 import typer.core
 
-from lottery.commands import cluster, examining, exploring, preparing, reading, stages, sweeping
+from data_prep.errors import Failed, Moved, one_line
+from lottery import preemption, tracking
+from lottery.commands import cluster, examining, preparing, reading, stages, sweeping
+from lottery.fanout.launcher import launched_rank
 
 INTERRUPTED = 128 + signal.SIGINT
 WIDEST = 128  # columns of help
@@ -45,32 +48,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
     help="Find lottery tickets: train, prune, rewind, retrain, compare.",
 )
-app.command()(preparing.prepare)
-app.command()(preparing.verify)
-app.command()(reading.recipe)
-app.command()(stages.train)
-app.command()(stages.thresholds)
-app.command()(stages.retrain)
-app.command()(stages.rounds)
-app.command()(reading.report)
-app.command()(exploring.explore)
-app.command()(reading.compare)
-app.command()(reading.export)
-app.command()(reading.status)
-app.command(name="run")(stages.run_all)
-app.command()(examining.doctor)
-app.command()(sweeping.sweep)
-app.command()(cluster.slurm)
+for command in (
+    *(preparing.prepare, preparing.verify, reading.recipe, stages.train, stages.thresholds, stages.retrain, stages.rounds),
+    *(reading.report, reading.explore, reading.compare, reading.export, reading.status, stages.run_all),
+    *(examining.doctor, sweeping.sweep, cluster.slurm),
+):
+    app.command(command.__name__.removesuffix("_all"))(command)
 app.add_typer(typer.Typer(cls=Measurements, no_args_is_help=True, help="Measure this machine."), name="bench")
 
 
 def main() -> None:
     """Run the command line. Exit codes: 2, with one line, for what the user can fix; 1 for what failed; 130 for Ctrl-C; 75 for
     SIGTERM and SIGUSR1."""
-    from data_prep.errors import Failed, Moved, one_line
-    from lottery import preemption, tracking
-    from lottery.fanout.launcher import launched_rank
-
     try:
         with preemption.heeded():
             code = app(standalone_mode=False)
@@ -95,10 +84,9 @@ def main() -> None:
 
 def _usage(error: BaseException) -> str | None:
     """The line for a command line that could not be parsed, None for any other error."""
-    context = getattr(error, "ctx", None)
     if not hasattr(error, "format_message"):
         return None
-    message = error.format_message()
+    message, context = error.format_message(), getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":  # no command at all: the message is the help
         print(message)
         sys.exit(2)

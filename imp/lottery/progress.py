@@ -27,55 +27,36 @@ class Reporter:
     @contextlib.contextmanager
     def counting(self, title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int], None]]:
         """Yield a function to call with the number of things just done, of `total` in all."""
-        with _bar(title, total, unit) if self.bars else contextlib.nullcontext(self._lines(title, total, unit)) as advance:
+        began = spoken = time.monotonic()
+        done = 0
+        with _bar(title, total, unit) if self.bars else contextlib.nullcontext(None) as show:
 
             def counted(count: int) -> None:
-                advance(count)
+                nonlocal done, spoken
+                done, now = done + count, time.monotonic()
+                rate = done / max(now - began, 1e-9)
+                if show:
+                    show(done, rate)
+                elif now - spoken >= LINE_SECONDS:
+                    left = duration((total - done) / rate)
+                    self.say(f"{title}: {done} of {total} {unit}, {rate:.0f} {unit}/s, {left} left")
+                    spoken = now
                 self.beat()
 
             yield counted
 
-    def _lines(self, title: str, total: int, unit: str) -> Callable[[int], None]:
-        began = spoken = time.monotonic()
-        done = 0
-
-        def advance(count: int) -> None:
-            nonlocal done, spoken
-            done += count
-            now = time.monotonic()
-            if now - spoken >= LINE_SECONDS:
-                rate = done / (now - began)
-                left = duration((total - done) / rate)
-                self.say(f"{title}: {done} of {total} {unit}, {rate:.0f} {unit}/s, {left} left")
-                spoken = now
-
-        return advance
-
 
 @contextlib.contextmanager
-def _bar(title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+def _bar(title: str, total: int, unit: str) -> Iterator[Callable[[int, float], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total} {task.fields[unit]}"),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    texts = ("{task.description}", "{task.completed}/{task.total} {task.fields[unit]}", "{task.fields[rate]}")
+    named, count, rate = map(TextColumn, texts)
+    columns = (named, BarColumn(), count, rate, TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=total, unit=unit, rate="")
-        began = time.monotonic()
-        done = 0
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            progress.update(task, advance=count, rate=f"{done / max(time.monotonic() - began, 1e-9):.0f}/s")
-
-        yield advance
+        yield lambda done, rate: progress.update(task, completed=done, rate=f"{rate:.0f}/s")
 
 
 def duration(seconds: float) -> str:

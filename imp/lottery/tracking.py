@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep import files
-from data_prep.errors import Moved
+from data_prep.errors import Moved, first_line
 
 if TYPE_CHECKING:
     from lottery.experiment.recipe import Recipe
@@ -24,72 +25,61 @@ ID = ".wandb-id"  # the file in a network's folder that says which W&B run is it
 INIT_SECONDS = 20
 FINISH_SECONDS = 20  # that the end of a process waits for all that is still to be sent
 
+Row = Mapping[str, Any]
+Watch = Callable[[Row], None] | None
+
 _sending: list[threading.Thread] = []
 _told: set[str] = set()
 
 
 class Tracker:
     """Passes rows on to the W&B run that `start` begins, or nowhere: first those `known` from an earlier process that have not
-    arrived. The first failure is told once and ends the mirroring of this network."""
+    arrived. The first failure is told once and ends the mirroring of this network. Each row goes to `watch`, too."""
 
-    def __init__(self, start: Callable[[], Any] | None = None, known: Sequence[Mapping[str, Any]] = ()):
+    def __init__(self, start: Callable[[], Any] | None = None, known: Sequence[Row] = (), watch: Watch = None):
+        self._watch = watch
         self._calls: queue.SimpleQueue[Callable[[Any], None] | None] = queue.SimpleQueue()
-        self._mirrors = start is not None
         if start:
-            rows = list(known)
-            _send(lambda: self._mirror(start, rows))
+            _send(partial(self._mirror, start, list(known)))
 
-    def log(self, row: Mapping[str, Any]) -> None:
-        self._later(lambda run: _log(run, row))
+    def log(self, row: Row) -> None:
+        self._calls.put(partial(_log, row))
+        if self._watch:
+            self._watch(row)
 
     def finish(self, result: "Result | None") -> None:
         """The training has ended, or without a result was stopped."""
         status = result.status if result else "stopped"
         final = result.final.model_dump(exclude={"step"}, exclude_none=True) if result and result.final else {}
-        self._later(lambda run: run.summary.update({"status": status, **final}))
-        self._later(lambda run: run.finish(exit_code=0 if status == "done" else 1))
-        self._later(None)
+        self._calls.put(lambda run: run.summary.update({"status": status, **final}))
+        self._calls.put(lambda run: run.finish(exit_code=0 if status == "done" else 1))
+        self._calls.put(None)
 
-    def _later(self, call: Callable[[Any], None] | None) -> None:
-        if self._mirrors:
-            self._calls.put(call)
-
-    def _mirror(self, start: Callable[[], Any], known: Sequence[Mapping[str, Any]]) -> None:
-        try:
-            run = start()
-            for row in known:
-                if row["step"] >= run.step:
-                    _log(run, row)
-            while call := self._calls.get():
-                call(run)
-        except (Exception, Moved) as error:  # no account, no network, no disk: a mirror ends no training, whatever breaks
-            self._mirrors = False
-            _complain(error)
+    def _mirror(self, start: Callable[[], Any], known: Sequence[Row]) -> None:
+        run = start()
+        for row in known:
+            if row["step"] >= run.step:
+                _log(row, run)
+        while call := self._calls.get():
+            call(run)
 
 
-def _log(run: Any, row: Mapping[str, Any]) -> None:
+def _log(row: Row, run: Any) -> None:
     run.log({key: value for key, value in row.items() if key not in ("step", "timing")}, step=row["step"])
 
 
-def track(
-    recipe: "Recipe", folder: Path, network: Path, record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()
-) -> Tracker:
+def track(recipe: "Recipe", folder: Path, network: Path, record: Row, rows: Sequence[Row] = (), watch: Watch = None) -> Tracker:
     """A tracker for the network in `network` of the run in `folder`, off unless the recipe asks for it. `record` is what the
     network is (variant, density, ...), `rows` what is known of its training from before this process."""
-    if recipe.track.wandb == "off":
-        return Tracker()
-    return Tracker(lambda: _start(recipe, folder, network, record), rows)
+    start = None if recipe.track.wandb == "off" else partial(_start, recipe, folder, network, record)
+    return Tracker(start, rows, watch)
 
 
 def publish(recipe: "Recipe", folder: Path, report: Path) -> None:
     """Keep the report of the run in `folder` as an artifact of a W&B run beside those of its networks, if the recipe asks for
     mirroring. A failure is told in one line."""
-    if recipe.track.wandb != "off":
-        _send(lambda: _publish(recipe, folder, report))
 
-
-def _publish(recipe: "Recipe", folder: Path, report: Path) -> None:
-    try:
+    def work() -> None:
         import wandb
 
         run = _start(recipe, folder, report, {})
@@ -99,14 +89,25 @@ def _publish(recipe: "Recipe", folder: Path, report: Path) -> None:
                 artifact.add_file(str(path), name=path.name)
         run.log_artifact(artifact)
         run.finish()
-    except (Exception, Moved) as error:
-        _complain(error)
+
+    if recipe.track.wandb != "off":
+        _send(work)
 
 
 def _send(work: Callable[[], None]) -> None:
-    thread = threading.Thread(target=work, name="wandb mirror", daemon=True)
-    _sending.append(thread)
-    thread.start()
+    """Do `work` in a thread. Why it fails is told once for each reason, however many networks that is true of."""
+
+    def sending() -> None:
+        try:
+            work()
+        except (Exception, Moved) as error:  # no account, no network, no disk: a mirror ends no training, whatever breaks
+            reason = first_line(error)
+            if reason not in _told:
+                _told.add(reason)
+                print(f"wandb mirrors nothing ({reason}); metrics.jsonl has everything", file=sys.stderr)
+
+    _sending.append(threading.Thread(target=sending, name="wandb mirror", daemon=True))
+    _sending[-1].start()
 
 
 def wait(seconds: float = FINISH_SECONDS) -> None:
@@ -127,42 +128,29 @@ def agents_run() -> Path | None:
 
 
 def _start(recipe: "Recipe", folder: Path, network: Path, record: Mapping[str, Any]) -> Any:
+    """The W&B run of a network. A training that was killed goes on in its own. Offline none can be gone on with: the new one,
+    which begins with all rows so far, takes the place of what was written before. An agent of a sweep has named its run."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # or it calls home at exit, offline too
     import wandb
 
+    offline, own = recipe.track.wandb == "offline", None
+    if "WANDB_RUN_ID" not in os.environ:
+        file = network / ID
+        own = file.read_text() if file.exists() else ""
+        if not re.fullmatch("[0-9a-f]{16}", own):  # which names a folder to remove: nothing else may stand there
+            own = secrets.token_hex(8)
+            files.write_text(file, own)
+        for written in folder.glob(f"wandb/offline-run-*-{own}") if offline else ():
+            shutil.rmtree(written)
     return wandb.init(
         project=recipe.track.project,
         group=folder.resolve().name,
         name=str(network.relative_to(folder)),
         config={**recipe.model_dump(), "network": dict(record)},
         dir=folder,
-        mode="offline" if recipe.track.wandb == "offline" else "online",
+        mode="offline" if offline else "online",
         reinit="create_new",
         settings=wandb.Settings(init_timeout=INIT_SECONDS, finish_timeout=FINISH_SECONDS, silent=True, console="off"),
-        **_place(folder, network, recipe.track.wandb == "offline"),
+        id=own,
+        resume="allow" if own and not offline else None,
     )
-
-
-def _place(folder: Path, network: Path, offline: bool) -> dict[str, Any]:
-    """Options by which a training that was killed goes on in its own W&B run. Offline none can be gone on with: the new one,
-    which begins with all rows so far, takes the place of what was written before. An agent of a sweep has named its run."""
-    if "WANDB_RUN_ID" in os.environ:
-        return {}
-    file = network / ID
-    own = file.read_text() if file.exists() else ""
-    if not re.fullmatch("[0-9a-f]{16}", own):  # which names a folder to remove: nothing else may stand there
-        own = secrets.token_hex(8)
-        files.write_text(file, own)
-    if not offline:
-        return {"id": own, "resume": "allow"}
-    for written in folder.glob(f"wandb/offline-run-*-{own}"):
-        shutil.rmtree(written)
-    return {"id": own}
-
-
-def _complain(error: BaseException) -> None:
-    """Once for each reason, however many networks it is true of."""
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if reason not in _told:
-        _told.add(reason)
-        print(f"wandb mirrors nothing ({reason}); metrics.jsonl has everything", file=sys.stderr)

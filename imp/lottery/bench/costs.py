@@ -9,9 +9,8 @@ import typer
 
 from data_prep.errors import InputError
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, machine, measurement, with_training
-from lottery.bench.process import TooLarge
-from lottery.bench.sheet import Bars, Column, Rows, Sheet, duration, rate
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, TooLarge, machine, measurement, with_training
+from lottery.bench.sheet import Column, bars, duration, rate
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
@@ -45,7 +44,7 @@ MEMORY = "memory: that of the process's growth on CPUs, of the device's allocato
 def ladder(
     bench: Bench,
     batch: Annotated[int, typer.Option(min=1, help="The batch before it is made larger.")] = 32,
-) -> Sheet:
+) -> None:
     """A plain training, made faster by one thing after another, in the order that pays."""
     recipe = bench.recipe()
     larger = recipe.train.batch
@@ -53,39 +52,10 @@ def ladder(
         raise InputError(f"--batch {batch} is to be the smaller one, but the recipe has train.batch {larger}")
     plain = recipe.model_copy(update={"data": recipe.data.model_copy(update={"crop": 0, "flip": False})})
     images = max(bench.pick(None, 12_800, 1_280), 2 * larger)
-    rows: Rows = []
-    below: dict[str, Any] = {}
-    for name, change in rungs(batch, larger, "mixed_float16" if machine()["gpus"] else "mixed_bfloat16").items():
-        rung = {**below, **change}
-        below = below or rung
-        with bench.row(name):
-            train = {key: value for key, value in rung.items() if key != "feed"}
-            walls, _, memory = _measured(bench, with_training(plain, **STILL, **train), images, feed=rung["feed"])
-            rates = timing.spread("images_per_s", [rung["batch"] / wall for wall in walls])
-            kept = all(rates["images_per_s"] > row["images_per_s"] for row in rows if row["kept"])
-            step = {"memory_gb": memory, "ms_per_step": 1000 * statistics.median(walls)}
-            rows.append({"name": name, **rung, **step, **rates, "kept": kept})
-            below = rung if kept else below
-    baseline = next((row["images_per_s"] for row in rows if row["name"] == BASE), None)
-    for row in rows:
-        row["share"] = baseline and row["images_per_s"] / baseline
-    return bench.sheet(
-        f"From a plain training to ours: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}",
-        LADDER_COLUMNS,
-        rows,
-        Bars("name", "images_per_s", "images a second", "low", "high"),
-        "each row has all that the rows above it have that were kept, which are those that made it faster; no augmentation; "
-        + MEMORY,
-        f"{bench.apart}; {recipe.train.threads} intra-op threads",
-    )
-
-
-def rungs(batch: int, larger: int, half: str) -> dict[str, dict[str, Any]]:
-    """The first rung, and what each other one changes of the one that it stands on, by name: its `feed`, as in `time_steps`,
-    and values of the recipe's `train` table; `half` is the narrower precision."""
-    return {
+    # What each rung changes of the one that it stands on: the `feed` of `time_steps`, or values of the recipe's `train` table.
+    rungs: dict[str, dict[str, Any]] = {
         BASE: {"precision": "float32", "batch": batch, "feed": "scaled", "xla": "off"},
-        "+ mixed precision": {"precision": half},
+        "+ mixed precision": {"precision": "mixed_float16" if machine()["gpus"] else "mixed_bfloat16"},
         "+ larger batch": {"batch": larger},
         "+ uint8 to the device, scaled there": {"feed": "bytes"},
         "+ parsed by batches, in parallel, ahead": {"feed": "together"},
@@ -93,17 +63,38 @@ def rungs(batch: int, larger: int, half: str) -> dict[str, dict[str, Any]]:
         "+ many steps a call": {"feed": "many"},
         "+ XLA": {"feed": "many", "xla": "on"},
     }
+    below = rungs[BASE]
+    for name, change in rungs.items():
+        rung = below | change
+        with bench.row(name):
+            train = {key: value for key, value in rung.items() if key != "feed"}
+            walls, _, memory = _measured(bench, with_training(plain, **STILL, **train), images, feed=rung["feed"])
+            rates = timing.spread("images_per_s", [rung["batch"] / wall for wall in walls])
+            kept = all(rates["images_per_s"] > row["images_per_s"] for row in bench.rows if row["kept"])
+            step = {"memory_gb": memory, "ms_per_step": 1000 * statistics.median(walls)}
+            bench.rows.append({"name": name, **rung, **step, **rates, "kept": kept})
+            below = rung if kept else below
+    baseline = next((row["images_per_s"] for row in bench.rows if row["name"] == BASE), None)
+    for row in bench.rows:
+        row["share"] = baseline and row["images_per_s"] / baseline
+    bench.sheet(
+        f"From a plain training to ours: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}",
+        LADDER_COLUMNS,
+        bars(bench.rows, "name", "images_per_s", "images a second", spread=True),
+        "each row has all that the rows above it have that were kept, which are those that made it faster; no augmentation; "
+        + MEMORY,
+        f"{bench.apart}; {recipe.train.threads} intra-op threads",
+    )
 
 
 @measurement(repeats=7, network=MOBILENET)
-def precision(bench: Bench) -> Sheet:
+def precision(bench: Bench) -> None:
     """A step in float32, mixed bfloat16 and mixed float16: time, the optimizer's part, memory."""
     recipe = bench.recipe()
-    rows = []
     for name in PRECISIONS:
         with bench.row(name):
-            rows.append(_row(bench, name, with_training(recipe, precision=name)))
-    return _sheet(bench, "Precision", recipe, rows)
+            bench.rows.append(_row(bench, name, with_training(recipe, precision=name)))
+    _sheet(bench, "Precision", recipe)
 
 
 @measurement(repeats=7, network=MOBILENET)
@@ -113,33 +104,27 @@ def remat(
         int | None, typer.Option(min=1, help="The batch to begin with in search of the largest.", show_default="4096")
     ] = None,
     memory: Annotated[float, typer.Option(min=0, help="GB that a training may take on CPUs; 0: half of what is free.")] = 0,
-) -> Sheet:
+) -> None:
     """A step with activations held and with them computed twice, in the same batch and each in its own largest."""
     from lottery.machine import capacity
 
     recipe = bench.recipe()
     limit = int(memory * 1e9) or capacity.host_budget(0)
-    rows = []
     for twice, name in ((False, "activations held"), (True, "computed twice")):
         own = with_training(recipe, remat=twice)
         with bench.row(name):
-            rows.append(_row(bench, name, own, limit_bytes=limit))
+            bench.rows.append(_row(bench, name, own, limit_bytes=limit))
+        name = f"{name}, largest batch"
         batch = bench.pick(largest, 4096, 2 * recipe.train.batch)
-        with bench.row(f"{name}, largest batch"):
-            rows += _largest(bench, f"{name}, largest batch", own, batch, limit)
-    return _sheet(bench, "Rematerialisation", recipe, rows)
-
-
-def _largest(bench: Bench, name: str, recipe: Recipe, batch: int, limit: int) -> Rows:
-    """The row of the first of `batch` and its halves that fits, as long as it is more than the recipe's own; on CPUs what fits
-    is what takes `limit` bytes at most. Each in a process of its own, because one that takes too much is ended."""
-    while batch > recipe.train.batch:
-        try:
-            return [_row(bench, name, with_training(recipe, batch=batch), limit_bytes=limit, alone=True)]
-        except TooLarge as error:
-            bench.reporter.say(f"{name}: batch {batch} does not fit ({error}), trying half of it")
-            batch //= 2
-    return []
+        with bench.row(name):
+            while batch > recipe.train.batch:
+                try:  # in a process of its own, because one that takes too much is ended
+                    bench.rows.append(_row(bench, name, with_training(own, batch=batch), limit_bytes=limit, alone=True))
+                    break
+                except TooLarge as error:
+                    bench.reporter.say(f"{name}: batch {batch} does not fit ({error}), trying half of it")
+                    batch //= 2
+    _sheet(bench, "Rematerialisation", recipe)
 
 
 def _row(bench: Bench, name: str, recipe: Recipe, **how: Any) -> dict[str, Any]:
@@ -150,12 +135,11 @@ def _row(bench: Bench, name: str, recipe: Recipe, **how: Any) -> dict[str, Any]:
     return row | {"epoch_s": EPOCH_IMAGES / row["images_per_s"], "memory_gb": memory}
 
 
-def _sheet(bench: Bench, what: str, recipe: Recipe, rows: Rows) -> Sheet:
-    return bench.sheet(
+def _sheet(bench: Bench, what: str, recipe: Recipe) -> None:
+    bench.sheet(
         f"{what}: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}",
         COLUMNS,
-        rows,
-        Bars("name", "images_per_s", "images a second"),
+        bars(bench.rows, "name", "images_per_s", "images a second"),
         f"epoch: {EPOCH_IMAGES:,} images; optimizer: its update alone, which is part of the step; {MEMORY}",
         f"{bench.apart}; {recipe.train.threads} intra-op threads",
     )
@@ -177,20 +161,20 @@ def time_steps(
     """
     import resource
 
-    from lottery.bench import others, ours
+    from lottery.bench import loops
     from lottery.engine import devices
 
     names = devices.set_up_tensorflow(recipe.train)
     if limit_bytes is not None and devices.on_cpu(names):
         resource.setrlimit(resource.RLIMIT_DATA, (timing.memory("VmData") + limit_bytes, resource.RLIM_INFINITY))
-    with tempfile.TemporaryDirectory() as place, ours.peak_memory(names[0]) as peak:
+    with tempfile.TemporaryDirectory() as place, timing.peak_memory(names[0]) as peak:
         if feed in ("single", "many"):
-            trainer = ours.OnNoise(recipe, names, images).trainer()
+            trainer = loops.on_noise(recipe, names, images)()
             if feed == "single":
                 trainer._adapt = lambda count, seconds: None  # type: ignore[method-assign]
-            take = ours.stepping(trainer)
+            take = loops.stepping(trainer)
         else:
-            take = others.stepping(recipe, feed, images, Path(place, "examples.tfrecord"))
+            take = loops.plain_stepping(recipe, feed, images, Path(place, "examples.tfrecord"))
         steps = timing.lasting(take, seconds)
         walls = [timing.seconds_of(lambda: take(steps)) / steps for _ in range(repeats)]
         peak_gb = peak() / 1e9

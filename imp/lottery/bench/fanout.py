@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ import typer
 from data_prep.errors import Failed, InputError
 from lottery.bench import timing
 from lottery.bench.harness import Bench, measurement
-from lottery.bench.sheet import Bars, Column, Sheet, rate
+from lottery.bench.sheet import Column, bars, rate
 from lottery.progress import count_of
 
 HELD = 0.2  # of the training images, again as validation and as test images
@@ -49,7 +48,7 @@ def fanout(
     evaluate: Annotated[str, typer.Option(help="How often validation and test images are looked at.")] = "1ep",
     pairs: Annotated[int, typer.Option(min=2, help="Tickets of the grid.")] = 4,
     ranks: Annotated[int, typer.Option(min=0, help="Up to so many; 0: one for each core.")] = 0,
-) -> Sheet:
+) -> None:
     """Tickets an hour by 1 .. n ranks, and what of a pair is not training."""
     from lottery.bench.noise import make_noise
     from lottery.experiment.grids import parse_interval
@@ -59,45 +58,47 @@ def fanout(
     parse_interval(evaluate)
     if pairs < 2 * most:  # of a single pair its start cannot be told apart
         raise InputError(f"{pairs} pairs are too few for {most} ranks: give each two or more (--pairs {2 * most})")
-    values = {
-        "model.name": model,
-        **({"model.alpha": alpha} if model == "mobilenet_v2" and alpha is not None else {}),
-        "train.batch": batch,
-        "train.epochs": epochs,
-        "train.evaluate": evaluate,
-        "train.warmup": "0",
-        "train.snapshots": "0",
-        "families.oneshot.quantiles": ",".join(f"{50 + 49 * index / pairs:g}" for index in range(pairs)),
-        "families.oneshot.rewind": "0",
-        "families.oneshot.controls": "[]",
-    }
-    settings = list(dict.fromkeys([(1, 1), (1, timing.cores()), *((count, 1) for count in range(2, most + 1))]))
+    quantiles = ",".join(f"{50 + 49 * index / pairs:g}" for index in range(pairs))
+    values = [
+        *(f"model.name={model}", f"train.batch={batch}", f"train.epochs={epochs}", f"train.evaluate={evaluate}"),
+        *([f"model.alpha={alpha}"] if model == "mobilenet_v2" and alpha is not None else []),
+        *("train.warmup=0", "train.snapshots=0", "families.oneshot.rewind=0", "families.oneshot.controls=[]"),
+        f"families.oneshot.quantiles={quantiles}",
+    ]
+    settings = [(1, 1), (1, timing.cores()), *((count, 1) for count in range(2, most + 1))]
+    runs: dict[Setting, list[Seconds]] = {setting: [] for setting in settings}
     with tempfile.TemporaryDirectory() as place:
-        make_noise(Path(place, "records"), train, size, held=round(train * HELD))
-        runs = _run_all(bench, Path(place), settings, [f"--set={key}={value}" for key, value in values.items()])
-    return bench.sheet(
+        folder = Path(place)
+        make_noise(folder / "records", train, size, held=round(train * HELD))
+        for threads in dict.fromkeys(threads for _, threads in runs):
+            bench.reporter.say(f"training the dense network, with {count_of(threads, 'thread')}")
+            run = f"--run=dense-{threads}"
+            options = [f"--set={value}" for value in (*values, f"train.threads={threads}")]
+            _imp(folder, "train", run, "--records=records", *options)
+            _imp(folder, "thresholds", run)
+        for turn in range(bench.repeats):
+            for setting, repeated in runs.items():
+                bench.reporter.say(f"run {turn + 1} of {bench.repeats}: {_title(*setting)}")
+                repeated.append(_retrain(folder, *setting))
+    for (each, threads), repeated in runs.items():
+        row: dict[str, Any] = {"title": _title(each, threads), "ranks": each, "threads": threads, "repeats": bench.repeats}
+        row |= timing.spread("tickets_per_hour", [3600 * pairs / run["wall"] for run in repeated])
+        for part in ("pair", "other", "evaluate", "start"):
+            row[f"{part}_seconds"] = statistics.median(run[part] for run in repeated)
+        for part in ("other", "evaluate"):
+            row[f"{part}_share"] = row[f"{part}_seconds"] / row["pair_seconds"]
+        bench.rows.append(row)
+    fastest = max(row["tickets_per_hour"] for row in bench.rows if row["ranks"] == 1)
+    for row in bench.rows:
+        row["ratio"] = row["tickets_per_hour"] / fastest
+    bench.sheet(
         f"{pairs} pairs of {count_of(epochs, 'epoch')}: {model}, {size}x{size}, batch {batch}",
         COLUMNS,
-        _rows(runs, pairs),
-        Bars("title", "tickets_per_hour", "tickets an hour", "low", "high"),
+        bars(bench.rows, "title", "tickets_per_hour", "tickets an hour", spread=True),
         "ratio: against the fastest single process; not training: of a pair after the first, beginning, evaluating, ending; "
         f"evaluating: every {evaluate}, {2 * round(train * HELD):,} images for {train:,} that are trained on",
         bench.medians,
     )
-
-
-def _run_all(bench: Bench, folder: Path, settings: Sequence[Setting], options: Sequence[str]) -> dict[Setting, list[Seconds]]:
-    for threads in dict.fromkeys(threads for _, threads in settings):
-        bench.reporter.say(f"training the dense network, with {count_of(threads, 'thread')}")
-        run = f"--run=dense-{threads}"
-        _imp(folder, "train", run, "--records=records", *options, f"--set=train.threads={threads}")
-        _imp(folder, "thresholds", run)
-    runs: dict[Setting, list[Seconds]] = {setting: [] for setting in settings}
-    for turn in range(bench.repeats):
-        for ranks, threads in settings:
-            bench.reporter.say(f"run {turn + 1} of {bench.repeats}: {_title(ranks, threads)}")
-            runs[ranks, threads].append(_retrain(folder, ranks, threads))
-    return runs
 
 
 def _retrain(folder: Path, ranks: int, threads: int) -> Seconds:
@@ -135,18 +136,6 @@ def pair_times(result: Path) -> tuple[float, float, float, float]:
         steps = row["step"]
     begun, ended = ((result.parent / name).stat().st_mtime for name in ("made_with.json", "result.json"))
     return begun, ended, trained, seconds - trained
-
-
-def _rows(runs: dict[Setting, list[Seconds]], pairs: int) -> list[dict[str, Any]]:
-    rows = []
-    for (ranks, threads), repeated in runs.items():
-        row: dict[str, Any] = {"title": _title(ranks, threads), "ranks": ranks, "threads": threads, "repeats": len(repeated)}
-        row |= timing.spread("tickets_per_hour", [3600 * pairs / run["wall"] for run in repeated])
-        for part in ("pair", "other", "evaluate", "start"):
-            row[f"{part}_seconds"] = statistics.median(run[part] for run in repeated)
-        rows.append(row | {f"{part}_share": row[f"{part}_seconds"] / row["pair_seconds"] for part in ("other", "evaluate")})
-    fastest = max(row["tickets_per_hour"] for row in rows if row["ranks"] == 1)
-    return [row | {"ratio": row["tickets_per_hour"] / fastest} for row in rows]
 
 
 def _title(ranks: int, threads: int) -> str:

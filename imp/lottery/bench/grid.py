@@ -9,7 +9,7 @@ import typer
 from data_prep.errors import InputError
 from lottery.bench import learning
 from lottery.bench.harness import LEARNABLE, Bench, RecordsOption, measurement, with_training
-from lottery.bench.sheet import Column, Heat, Sheet
+from lottery.bench.sheet import Column, heat
 from lottery.progress import count_of
 
 COLUMNS = (
@@ -29,7 +29,7 @@ def grid(
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Repeatable.", show_default="32 .. 256")] = None,
     rate: Annotated[list[float] | None, typer.Option(help="Repeatable.", show_default="0.0125 .. 0.4")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Trainings of each.", show_default="3")] = None,
-) -> Sheet:
+) -> None:
     """Accuracy over batch size and learning rate."""
     recipe = bench.recipe(*(("train.epochs=1", "train.warmup=0") if bench.quick else ()))
     batches = batch or ([64, 128] if bench.quick else [32, 64, 128, 256])
@@ -38,16 +38,14 @@ def grid(
     for one in rates:
         if not 0 < one < math.inf:
             raise InputError(f"--rate {one:g} is no learning rate: give a number above 0, such as 0.05")
-    rows = []
-    with learning.at_hand(recipe, records) as (settled, folder):
-        learning.check_batch(min(batches), folder)
+    with learning.at_hand(recipe, records, min(batches)) as (settled, folder):
         for size, one in itertools.product(batches, rates):
             name = f"batch {size}, learning rate {one:g}"
             with bench.row(name):
                 own = with_training(settled, batch=size, learning_rate=one, devices=1)
                 trainings = learning.run(bench, name, own, folder, seeds=count, split="validation")
-                rows.append({"batch": size, "learning_rate": one, **learning.ends(trainings, own.train.epochs)})
+                bench.rows.append({"batch": size, "learning_rate": one, **learning.ends(trainings, own.train.epochs)})
     title = f"Accuracy after {count_of(recipe.train.epochs, 'epoch')}: {learning.subject(settled)}"
     note = f"means over {count_of(count, 'seed')}, of those trainings that did not diverge; the last epoch's, not the best"
-    figure = Heat("learning_rate", "batch", "accuracy", ("learning rate", "batch", "validation accuracy, %"))
-    return bench.sheet(title, COLUMNS, rows, figure, note)
+    axes = ("learning rate", "batch", "validation accuracy, %")
+    bench.sheet(title, COLUMNS, heat(bench.rows, "learning_rate", "batch", "accuracy", axes), note)

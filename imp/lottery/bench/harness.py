@@ -4,22 +4,30 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from data_prep.errors import Failed, InputError
-from lottery.bench.process import Process, Result
-from lottery.bench.sheet import Column, Figure, Rows, Sheet, write
+from data_prep.errors import Failed, InputError, first_line
+from lottery.bench.sheet import Column, Rows, content, write
 from lottery.commands.options import JsonOption, SetOption, print_json
 from lottery.progress import Reporter
 
 if TYPE_CHECKING:
+    from lottery.bench.sheet import Figure
     from lottery.experiment.recipe import Recipe
 else:
     Recipe = Any  # whose module --help need not load
+
+Result = TypeVar("Result")
 
 # Networks that are measured where no recipe says otherwise: as --help calls them, and as --set would have them.
 Network = tuple[str, tuple[str, ...]]
@@ -30,6 +38,8 @@ LEARNABLE: Network = (MOBILENET[0], _SMALL)
 
 # Where there is nothing to learn, nothing may diverge either.
 STILL = {"devices": 1, "learning_rate": 1e-3, "warmup": "0"}
+
+MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError")
 
 
 def _writable(folder: Path | None) -> Path | None:
@@ -54,9 +64,76 @@ RecordsOption = Annotated[
 ]
 
 
+class TooLarge(Failed):
+    """It needs more memory than it may have: TensorFlow said so, or the process was killed, which is how that looks too."""
+
+
+class Process(contextlib.AbstractContextManager["Process"]):
+    """A process with TensorFlow that does one call after another, so that memory, threads and failures are the measured thing's
+    own; it starts at the first one, and anew where it has ended. It ends with the context, and with the process that asks."""
+
+    _child: BaseProcess | None = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._child:
+            self._child.kill()
+            self._child.join()
+
+    def call(self, function: Callable[..., Result], **arguments: Any) -> Result:
+        """What `function`, one of a module's, returns for `arguments`. Raises InputError where that does, TooLarge where it is
+        memory, and Failed, with a line that says why, where there is no result."""
+        if self._child is None or not self._child.is_alive():
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._child = context.Process(target=_serve, args=[theirs], daemon=True)
+            self._child.start()
+            theirs.close()
+        try:
+            self._pipe.send((function, arguments))
+            result, error = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            self._child.join()
+            code = self._child.exitcode or 0
+            if code < 0:
+                raise TooLarge(f"its process was ended by {signal.Signals(-code).name}; is there memory enough?") from None
+            raise Failed(f"its process ended with code {code}") from None
+        if error:
+            raise error
+        return result
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer each call with its result or its error."""
+    from lottery.engine.start import start_tensorflow
+
+    os.setpgrp()  # Ctrl-C is for the process that asks
+    os.dup2(2, 1)  # standard output is for the sheet
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(EOFError):
+        while True:
+            function, arguments = pipe.recv()
+            answer: tuple[Any, Exception | None]
+            try:
+                start_tensorflow()
+                answer = function(**arguments), None
+            except InputError as error:
+                answer = None, error
+            except Exception as error:
+                kind = TooLarge if type(error).__name__ in MEMORY_ERRORS else Failed
+                answer = None, kind(f"{type(error).__name__}: {first_line(error)}")
+            pipe.send(answer)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)
+
+
 @dataclasses.dataclass
 class Bench:
-    """A measurement under way: its common options, the names of the rows that `failed`, and `closing` lines."""
+    """A measurement under way: its common options, its `rows`, the names of those that `failed`, and `closing` lines."""
 
     name: str
     network: Network
@@ -68,6 +145,7 @@ class Bench:
     out: Path | None
     shared: Process
     reporter: Reporter = dataclasses.field(default_factory=Reporter)
+    rows: Rows = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)
     closing: list[str] = dataclasses.field(default_factory=list)
 
@@ -113,72 +191,60 @@ class Bench:
     def apart(self) -> str:
         return f"medians of {self.repeats} runs, {'rows share processes' if self.quick else 'each row in a process of its own'}"
 
-    def sheet(self, title: str, columns: Sequence[Column], rows: Rows, figure: Figure, *notes: str, **extras: float) -> Sheet:
-        return Sheet(self.name, title, machine(), columns, rows, figure, notes, extras)
+    def sheet(self, title: str, columns: Sequence[Column], figure: "Figure", *notes: str, **extras: float) -> None:
+        """Print what was found, and write it where that was asked for."""
+        from lottery.results.tables import print_table
+
+        found = content(self.name, title, machine(), columns, self.rows, notes, extras)
+        if self.as_json:
+            print_json(found)
+        elif self.rows:
+            print_table(title, [column.heading for column in columns], found["cells"])
+            print(*found["remarks"], sep="\n")
+        if self.out and self.rows:
+            for problem in write(found, figure, self.out):
+                self.reporter.say(problem)
+            path, index = self.out / self.name, self.out / "index.html"
+            self.closing.insert(0, f"written to {path}.html, .md, .png and .json; all measurements there: {index}")
+        if self.closing and not self.as_json:
+            print(*self.closing, sep="\n")
 
 
 def measurement(
     repeats: int = 0, few: int = 1, network: Network | None = None
-) -> Callable[[Callable[..., Sheet]], Callable[..., None]]:
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that takes a `Bench` and options of its own: it gets the common options too. --repeats is
     `repeats`, or `few` where it has to be quick; 0: it has none. --recipe and --set choose what is measured for `network`."""
     full = repeats
-    sentence = f"Network, images and training; else {network[0]}." if network else ""
     often = typer.Option(min=1, help="Runs of each, in turn.", show_default=f"{full}; fewer with --quick")
-    choosing = {"recipe": Annotated[Path | None, typer.Option("--recipe", metavar="TOML", help=sentence)], "set_": SetOption}
-    common = {"repeats": Annotated[int | None, often], "quick": QuickOption, "as_json": JsonOption, "out": OutOption}
+    choosing = typer.Option("--recipe", metavar="TOML", help=f"Network, images and training; else {(network or ('',))[0]}.")
 
-    def command_of(measure: Callable[..., Sheet]) -> Callable[..., None]:
-        @functools.wraps(measure)
+    def command_of(measure: Callable[..., None]) -> Callable[..., None]:
         def command(
-            recipe: Path | None = None,
-            set_: list[str] | None = None,
-            repeats: int | None = None,
-            quick: bool = False,
-            as_json: bool = False,
-            out: Path | None = None,
+            recipe: Annotated[Path | None, choosing] = None,
+            set_: SetOption = None,
+            repeats: Annotated[int | None, often] = None,
+            quick: QuickOption = False,
+            as_json: JsonOption = False,
+            out: OutOption = None,
             **own: Any,
         ) -> None:
             chosen = network or MOBILENET, recipe, set_ or ()
             with Process() as shared:
                 bench = Bench(measure.__name__, *chosen, repeats or (few if quick else full), quick, as_json, out, shared)
-                sheet = measure(bench, **own)
-            _conclude(sheet, bench)
+                measure(bench, **own)
+            if bench.failed:
+                raise typer.Exit(1)
 
-        before = list(map(_option, choosing.items())) if network else []
-        after = [_option(item) for item in common.items() if full or item[0] != "repeats"]
-        signature = inspect.Signature([*before, *list(inspect.signature(measure).parameters.values())[1:], *after])
-        command.__signature__ = signature  # type: ignore[attr-defined]
-        command.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+        common = list(inspect.signature(command).parameters.values())[:-1]
+        own = list(inspect.signature(measure).parameters.values())[1:]
+        parameters = [*(common[:2] if network else ()), *own, *common[2 if full else 3 :]]
+        functools.update_wrapper(command, measure)
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
         return command
 
     return command_of
-
-
-def _option(item: tuple[str, Any]) -> inspect.Parameter:
-    name, annotation = item
-    default = False if name in ("quick", "as_json") else None
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
-
-
-def _conclude(sheet: Sheet, bench: Bench) -> None:
-    """Print what was found, and write it where that was asked for. Exits with 1 where some rows failed."""
-    from lottery.results.tables import print_table
-
-    if bench.as_json:
-        print_json(sheet.content())
-    elif sheet.rows:
-        print_table(sheet.title, sheet.headings, sheet.cells)
-        print(*sheet.remarks, sep="\n")
-    if bench.out and sheet.rows:
-        for problem in write(sheet, bench.out):
-            bench.reporter.say(problem)
-        path, index = bench.out / sheet.name, bench.out / "index.html"
-        bench.closing.insert(0, f"written to {path}.html, .md, .png and .json; all measurements there: {index}")
-    if bench.closing and not bench.as_json:
-        print(*bench.closing, sep="\n")
-    if bench.failed:
-        raise typer.Exit(1)
 
 
 def with_training(recipe: Recipe, **train: Any) -> Recipe:

@@ -2,19 +2,15 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from lottery.bench import timing
 from lottery.bench.harness import Bench, measurement
-from lottery.bench.process import Process
-from lottery.bench.sheet import Bars, Column, Sheet, duration
+from lottery.bench.sheet import Column, bars, duration
 from lottery.commands.options import RunOption, opened
 from lottery.progress import count_of
-
-if TYPE_CHECKING:
-    from lottery.rundir.run import Run
 
 KINDS = {"tflite": "float32", "tflite_dynamic": "8-bit kernels"}
 COLUMNS = (
@@ -35,48 +31,43 @@ def inference(
     ] = None,
     replicate: Annotated[int, typer.Option(min=1, help="Of which replicate.")] = 1,
     threads: Annotated[list[int] | None, typer.Option(min=1, help="Repeatable.", show_default="1, 2, 4")] = None,
-) -> Sheet:
+) -> None:
     """Exported tickets beside the dense network: microseconds, memory, size."""
     from lottery.results import lookup
     from lottery.stages import export
 
     target = opened(run, must_exist=True)
+    place, manifest = target.replicate(replicate), target.manifest()
     if not ticket:
-        trained = [name for name in lookup.finished(target.replicate(replicate)) if " " not in name and name != lookup.DENSE]
+        trained = [name for name in lookup.finished(place) if " " not in name and name != lookup.DENSE]
         ticket = [*trained[:1], *trained[-1:]]
-    names = list(dict.fromkeys([lookup.DENSE, *ticket]))
-    for name in names:
-        lookup.trained(target, target.replicate(replicate), name)
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as place, Process() as exporting:
-        for title, name, to in [(f"{name}, {kind}", name, to) for name in names for to, kind in KINDS.items()]:
+    states = {name: lookup.trained(target, place, name)[1] for name in (lookup.DENSE, *ticket)}
+    network = {"model": target.recipe.model, "shape": manifest.shape, "classes": len(manifest.classes)}
+    height, width, _ = manifest.shape
+    with tempfile.TemporaryDirectory() as folder:
+        for title, name, to in [(f"{name}, {kind}", name, to) for name in states for to, kind in KINDS.items()]:
             with bench.row(title):
-                path = Path(place, f"{len(rows)}.tflite")
-                exporting.call(make_file, run=target, ticket=name, replicate=replicate, to=to, path=path)
-                content = path.read_bytes()
+                path = Path(folder, f"{len(bench.rows)}.tflite")
+                content = bench.shared.call(exported, to=to, state=states[name], **network)
+                path.write_bytes(content)
                 sizes = {"file_kb": len(content) / 1e3, "gzip_kb": export.gzipped(content) / 1e3}
                 for count in threads or ([1] if bench.quick else [1, 2, 4]):
                     row = bench.call(measure_file, path=path, threads=count, repeats=bench.repeats)
-                    rows.append({"name": f"{title}, {count_of(count, 'thread')}", "threads": count, **row, **sizes})
-    model, (height, width, _) = target.recipe.model.name, target.manifest().shape
-    return bench.sheet(
-        f"Inference by TensorFlow Lite: {model}, {height}x{width}, an image at a time",
+                    bench.rows.append({"name": f"{title}, {count_of(count, 'thread')}", "threads": count, **row, **sizes})
+    bench.sheet(
+        f"Inference by TensorFlow Lite: {target.recipe.model.name}, {height}x{width}, an image at a time",
         COLUMNS,
-        rows,
-        Bars("name", "us", "µs an image", "low", "high"),
+        bars(bench.rows, "name", "us", "µs an image", spread=True),
         "zeros are computed with like any other weight: a ticket is smaller after gzip, not faster",
         f"{bench.apart}; memory: by how much it grew",
     )
 
 
-def make_file(run: "Run", ticket: str, replicate: int, to: str, path: Path) -> None:
-    """Write the network `ticket` of a run to `path`, in a format of `formats`."""
+def exported(to: str, **network: Any) -> bytes:
+    """A network as a file in the format `to`: see `formats.make`."""
     from lottery.engine import formats
-    from lottery.results import lookup
 
-    manifest = run.manifest()
-    _, state = lookup.trained(run, run.replicate(replicate), ticket)
-    path.write_bytes(formats.make(to, run.recipe.model, manifest.shape, len(manifest.classes), state).content)
+    return formats.make(to, **network).content
 
 
 def measure_file(path: Path, threads: int, repeats: int) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import math
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.errors import InputError
-from lottery.bench.harness import Bench, Recipe
+from lottery.bench.harness import Bench, Recipe, with_training
 from lottery.progress import Reporter, duration
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from lottery.engine.loop import Trainer
 
 Training = Sequence[Mapping[str, Any]]  # a row an epoch, as `_epoch` says
@@ -24,10 +24,10 @@ CLOCK = "seconds are those of training: neither of compiling nor of looking at t
 
 
 @contextlib.contextmanager
-def at_hand(recipe: Recipe, records: Path | None) -> Iterator[tuple[Recipe, Path]]:
+def at_hand(recipe: Recipe, records: Path | None, batch: int) -> Iterator[tuple[Recipe, Path]]:
     """The recipe and the folder of its prepared set: `records`, whose settings the recipe then takes, or where the recipe looks
-    for it. The digits are prepared for the moment where they are not there. Raises InputError where others are not, and for a
-    recipe that counts its length in steps."""
+    for it. The digits are prepared for the moment where they are not there. Raises InputError where others are not, where they
+    do not fill a `batch`, and for a recipe that counts its length in steps."""
     from data_prep.prepare import existing, prepare, settings_of
     from data_prep.records import read_manifest
     from lottery.experiment.reading import resolve
@@ -35,17 +35,19 @@ def at_hand(recipe: Recipe, records: Path | None) -> Iterator[tuple[Recipe, Path
 
     if recipe.train.steps:
         raise InputError("train.steps is not heeded here: set it to 0, and train.epochs to the length that you want")
-    if records:
-        values, data = recipe.model_dump(), dataclasses.asdict(settings_of(read_manifest(records)))
-        yield resolve(values | {"data": {**values["data"], **data}}), records.resolve()
-        return
-    settings = recipe.records()
-    folder = Path(recipe.data.path) if recipe.data.path else default_records(settings)
     with tempfile.TemporaryDirectory() as place:
-        if settings.source == "digits" and not (folder / "manifest.json").exists():
-            folder = Path(place, "digits")
-            prepare(settings, folder)
-        existing(settings, folder)
+        if records:
+            folder, values = records, recipe.model_dump()
+            values["data"] |= dataclasses.asdict(settings_of(read_manifest(records)))
+            recipe = resolve(values)
+        else:
+            settings = recipe.records()
+            folder = Path(recipe.data.path) if recipe.data.path else default_records(settings)
+            if settings.source == "digits" and not (folder / "manifest.json").exists():
+                folder = Path(place, "digits")
+                prepare(settings, folder)
+            existing(settings, folder)
+        check_batch(batch, folder)
         yield recipe, folder.resolve()
 
 
@@ -75,14 +77,15 @@ def train_all(
     """Train the recipe's network with each of `seeds` seeds, its epochs or until its accuracy of `split` is `target` per cent;
     a line for each epoch unless `quiet`. One that diverged ends with the epoch before."""
     from data_prep.records import read_manifest
-    from lottery.engine import assembly, devices
+    from lottery.engine import assembly, devices, events
+    from lottery.engine.events import Evaluated
     from lottery.engine.loop import Diverged, Trainer
     from lottery.experiment.seeds import derive
 
+    recipe = with_training(recipe, evaluate="1ep", checkpoint_seconds=math.inf, checkpoint_steps=0)
     reporter = Reporter(quiet=quiet)
     names = devices.set_up_tensorflow(recipe.train)
-    feed = partial(assembly.make_feed, folder, read_manifest(folder), recipe.data, devices=names)
-    trainer = Trainer(recipe, names, feed)
+    trainer = Trainer(recipe, names, partial(assembly.make_feed, folder, read_manifest(folder), recipe.data, devices=names))
     began = time.perf_counter()
     trainer.load(trainer.drawn(derive(recipe.seed, 1, "initialisation")))
     trainer.advance(0, 1, 0)
@@ -91,43 +94,35 @@ def train_all(
     for seed in range(seeds):
         trainer.load(trainer.drawn(derive(recipe.seed, seed + 1, "initialisation")))
         rows: list[dict[str, Any]] = []
-        try:
-            while len(rows) < recipe.train.epochs and not (rows and target and rows[-1]["accuracy"] >= target):
-                rows.append(_epoch(trainer, len(rows), seed, split))
-                spent, accuracy = duration(sum(row["seconds"] for row in rows)), rows[-1]["accuracy"]
-                reporter.say(f"{name}, seed {seed + 1}: epoch {len(rows)}: {split} {accuracy:.2f} %, {spent} of training")
-        except Diverged as error:
-            reporter.say(f"{name}, seed {seed + 1}: {error}")
+        for event in events.run(trainer, 0, recipe.train.epochs * trainer.steps_per_epoch, seed):
+            match event:
+                case Evaluated(row):
+                    rows.append(_epoch(trainer, row, split))
+                    spent, accuracy = duration(sum(row["seconds"] for row in rows)), rows[-1]["accuracy"]
+                    reporter.say(f"{name}, seed {seed + 1}: epoch {len(rows)}: {split} {accuracy:.2f} %, {spent} of training")
+                    if target and accuracy >= target:
+                        break
+                case Diverged():
+                    reporter.say(f"{name}, seed {seed + 1}: {event}")
         trainings.append(rows)
     return trainings
 
 
-def _epoch(trainer: "Trainer", epoch: int, seed: int, split: str) -> dict[str, Any]:
-    """Train for one more epoch and look at the images of `split`; `accuracy`, in per cent, is the one that counts: the averaged
-    weights', where there are any."""
-    began = time.perf_counter()
-    losses, right, _ = train_epoch(trainer, epoch, seed).T
-    seconds = time.perf_counter() - began
-    images = len(right) * trainer.train.batch
-    raw = trainer.evaluate(split, averaged=False)
-    averaged = trainer.evaluate(split) if trainer.train.ema else None
+def _epoch(trainer: "Trainer", row: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """The row of one epoch; `accuracy`, in per cent, is the one that counts: the averaged weights', where there are any."""
+    images, accuracy = trainer.steps_per_epoch * trainer.train.batch, 100 * row[f"{split}_accuracy"]
+    raw = trainer.evaluate(split, averaged=False) if trainer.train.ema else None
     return {
-        "epoch": epoch + 1,
-        "seconds": seconds,
+        "epoch": round(row["epoch"]),
+        "seconds": images / row["timing"]["images_per_second"],
         "images": images,
-        "train_loss": float(losses.mean()),
-        "train_accuracy": 100 * float(right.sum()) / images,
-        "test_loss": raw.loss,
-        "test_accuracy": 100 * raw.accuracy,
-        "averaged_accuracy": 100 * averaged.accuracy if averaged else None,
-        "accuracy": 100 * (averaged or raw).accuracy,
+        "train_loss": row["train_loss"],
+        "train_accuracy": 100 * row["train_accuracy"],
+        "test_loss": raw.loss if raw else row[f"{split}_loss"],
+        "test_accuracy": 100 * raw.accuracy if raw else accuracy,
+        "averaged_accuracy": accuracy if raw else None,
+        "accuracy": accuracy,
     }
-
-
-def train_epoch(trainer: "Trainer", epoch: int, seed: int) -> "np.ndarray":
-    """What `Trainer.advance` says of the epoch's steps."""
-    first = epoch * trainer.steps_per_epoch
-    return trainer.advance(first, first + trainer.steps_per_epoch, order_seed=seed)
 
 
 def ends(trainings: Sequence[Training], epochs: int) -> dict[str, Any]:
@@ -138,11 +133,13 @@ def ends(trainings: Sequence[Training], epochs: int) -> dict[str, Any]:
     return {"accuracy": mean, **spread, "diverged": len(trainings) - len(last)}
 
 
-def reached(training: Training, target: float) -> tuple[int, float] | None:
-    """The first epoch at whose end the accuracy was `target`, and the seconds until then; None where it never was."""
-    seconds = 0.0
-    for row in training:
-        seconds += row["seconds"]
-        if row["accuracy"] >= target:
-            return row["epoch"], seconds
-    return None
+def reached(trainings: Sequence[Training], target: float) -> dict[str, Any]:
+    """Columns of how many trainings came to the accuracy `target`, and in the median of those, after how many epochs and
+    seconds."""
+    winners = []
+    for training in trainings:
+        epoch = next((index for index, row in enumerate(training, 1) if row["accuracy"] >= target), None)
+        if epoch:
+            winners.append((epoch, sum(row["seconds"] for row in training[:epoch])))
+    epochs, seconds = (map(statistics.median, zip(*winners, strict=True))) if winners else (None, None)
+    return {"reached": len(winners), "epochs": epochs, "seconds": seconds}

@@ -1,39 +1,50 @@
 """`imp bench limits`: copying memory and multiplying matrices."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 from lottery.bench import timing
 from lottery.bench.harness import Bench, machine, measurement
-from lottery.bench.sheet import Bars, Column, Sheet, rate
+from lottery.bench.sheet import Column, bars, rate
 from lottery.progress import Reporter, count_of
 
 DTYPES = ("float32", "bfloat16", "float16")
 COLUMNS = (Column("name", ""), *rate("value", "median", ",.1f"), Column("unit", "unit"))
+COPY_BYTES = 1 << 28
 
 
 @measurement(repeats=7, few=2)
-def limits(bench: Bench) -> Sheet:
+def limits(bench: Bench) -> None:
     """How fast this machine copies and multiplies, which everything else is measured against."""
-    rows = []
-    counts = list(dict.fromkeys([1, timing.cores()]))
-    for threads in counts:
-        name = f"copy, {count_of(threads, 'thread')}"
-        with bench.row(name):
-            rates = timing.copies(threads, bench.repeats, bench.pick(None, timing.COPY_BYTES, timing.COPY_BYTES >> 4))
-            rows.append({"name": name, **timing.spread("value", rates), "unit": "GB/s"})
-    places = [(count_of(threads, "thread"), "CPU:0", threads) for threads in counts]
+    places = [(count_of(threads, "thread"), "CPU:0", threads) for threads in dict.fromkeys([1, timing.cores()])]
+    for name, _, threads in places:
+        with bench.row(f"copy, {name}"):
+            rates = copies(threads, bench.repeats, COPY_BYTES >> 4 if bench.quick else COPY_BYTES)
+            bench.rows.append({"name": f"copy, {name}", **timing.spread("value", rates), "unit": "GB/s"})
     for name, device, threads in [*places, *([("GPU:0", "GPU:0", 1)] if machine()["gpus"] else [])]:
         with bench.row(f"products, {name}"):
             side = 256 if bench.quick else None
             by_dtype = bench.call(products, alone=True, device=device, threads=threads, side=side, repeats=bench.repeats)
             for dtype, rates in by_dtype.items():
-                rows.append({"name": f"{dtype} product, {name}", **timing.spread("value", rates), "unit": "GFLOP/s"})
-    return bench.sheet(
+                bench.rows.append({"name": f"{dtype} product, {name}", **timing.spread("value", rates), "unit": "GFLOP/s"})
+    bench.sheet(
         "What this machine can do",
         COLUMNS,
-        rows,
-        Bars("name", "value", "GB/s and GFLOP/s", "low", "high"),
+        bars(bench.rows, "name", "value", "GB/s and GFLOP/s", spread=True),
         f"{bench.medians}; copy: bytes that are read and written again, counted once",
         "product: of two square matrices, two operations for each multiplication with its addition",
     )
+
+
+def copies(threads: int, repeats: int, size: int = 0) -> list[float]:
+    """GB that this machine copies from one place in memory to another in a second, by so many threads: of each run."""
+    import numpy as np
+
+    size = size or COPY_BYTES
+    source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
+    parts = [slice(index * size // threads, (index + 1) * size // threads) for index in range(threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = timing.runs(lambda: list(pool.map(lambda part: np.copyto(target[part], source[part]), parts)), repeats)
+    return [size / wall / 1e9 for wall in seconds]
 
 
 def products(device: str, threads: int, side: int | None, repeats: int) -> dict[str, list[float]]:

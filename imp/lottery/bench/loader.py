@@ -10,7 +10,7 @@ import typer
 
 from data_prep.errors import InputError
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, with_training
-from lottery.bench.sheet import Bars, Column, Sheet, duration
+from lottery.bench.sheet import Column, bars, duration
 from lottery.bench.timing import spread
 from lottery.progress import count_of
 
@@ -27,13 +27,12 @@ COLUMNS = (
 def loader(
     bench: Bench,
     images: Annotated[int | None, typer.Option(min=1, help="Images of an epoch.", show_default="12800")] = None,
-) -> Sheet:
+) -> None:
     """An epoch with images loaded by 0, 1, 2, 4, 8 workers, streamed, and from memory: where it waits."""
     recipe, count = bench.recipe(), bench.pick(images, 12_800, 1_280)
     size, data, batch = recipe.data.size, recipe.data, recipe.train.batch
     if count < batch:
         raise InputError(f"train.batch {batch:,} is more than the {count:,} images of an epoch: raise --images")
-    rows = []
     for how in [*((0, 2) if bench.quick else (0, 1, 2, 4, 8)), "stream", "memory"]:
         name = how if isinstance(how, str) else f"tf.data, {count_of(how, 'worker')}"
         with bench.row(name):
@@ -42,13 +41,12 @@ def loader(
             load = statistics.median(waited for waited, _ in epochs)
             step = statistics.median(whole - waited for waited, whole in epochs)
             whole = spread("epoch_s", [whole for _, whole in epochs])
-            rows.append({"name": name, "load_s": load, "step_s": step, **whole, "load_share": load / whole["epoch_s"]})
+            bench.rows.append({"name": name, "load_s": load, "step_s": step, **whole, "load_share": load / whole["epoch_s"]})
     varied = ", ".join(["cropped"] * bool(data.crop) + ["mirrored"] * data.flip) or "as they are"
-    return bench.sheet(
+    bench.sheet(
         f"An epoch of {count} images of {size}x{size}, {varied}: {recipe.model.name}, batch {batch}",
         COLUMNS,
-        rows,
-        Bars("name", "epoch_s", "seconds an epoch", "low", "high"),
+        bars(bench.rows, "name", "epoch_s", "seconds an epoch", spread=True),
         "0 workers: images are read when they are asked for; memory and stream vary them inside the compiled step",
         f"medians of {bench.repeats} epochs after one to warm up; {recipe.train.threads} intra-op threads",
     )
@@ -57,8 +55,7 @@ def loader(
 def time_epochs(recipe: Recipe, how: int | str, images: int, repeats: int) -> list[tuple[float, float]]:
     """Seconds that the steps of each epoch waited for images, and seconds of the whole; `how` is a number of workers of
     tf.data, `stream` or `memory`."""
-    from lottery.bench import noise, others, ours
-    from lottery.bench.learning import train_epoch
+    from lottery.bench import loops, noise
     from lottery.engine import devices
     from lottery.engine.loop import Trainer
     from lottery.engine.stream import StreamFeed
@@ -68,21 +65,26 @@ def time_epochs(recipe: Recipe, how: int | str, images: int, repeats: int) -> li
     with tempfile.TemporaryDirectory() as place:
         if isinstance(how, int):
             path = Path(place, "examples.tfrecord")
-            others.write_examples(path, images, recipe.data.size)
-            plain = others.PlainStep(recipe)
-            batches = others.one_by_one(path, recipe.data, recipe.train.batch, how)
+            loops.write_examples(path, images, recipe.data.size)
+            step = loops.plain_step(recipe)
+            batches = loops.one_by_one(path, recipe.data, recipe.train.batch, how)
         elif how == "stream":
             manifest = noise.make_noise(Path(place), images, recipe.data.size)
             trainer = Trainer(recipe, names, lambda strategy: StreamFeed(Path(place), manifest, recipe.data, names))
         else:
-            trainer = ours.OnNoise(recipe, names, images).trainer()
+            trainer = loops.on_noise(recipe, names, images)()
         for epoch in range(repeats):
-            began = time.perf_counter()
+            began = asked = time.perf_counter()
             if isinstance(how, int):
-                waited = plain.epoch(batches)
+                waited = 0.0
+                for batch in batches:
+                    waited += time.perf_counter() - asked
+                    step(*batch).numpy()
+                    asked = time.perf_counter()
+                waited += time.perf_counter() - asked
             else:
                 before = trainer.waited
-                train_epoch(trainer, epoch, 0)
+                trainer.advance(epoch * trainer.steps_per_epoch, (epoch + 1) * trainer.steps_per_epoch, order_seed=0)
                 waited = trainer.waited - before
             epochs.append((waited, time.perf_counter() - began))
     return epochs

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,11 +29,7 @@ def make_noise(folder: Path, count: int, size: int, classes: int = CLASSES, held
         records.write_shard(folder / records.shard_name(split, number), split, examples(images, size, classes))
         for number, (split, images) in [*enumerate(parts), (0, ("validation", held)), (0, ("test", held))]
     ]
-    manifest = records.Manifest(shape, [str(label) for label in range(classes)], shards, settings(size))
+    made_with = dataclasses.asdict(Settings("folder:noise", size))
+    manifest = records.Manifest(shape, [str(label) for label in range(classes)], shards, made_with)
     records.write_manifest(folder, manifest)
     return manifest
-
-
-def settings(size: int) -> dict[str, Any]:
-    """What a recipe says of such a set, and the set of itself."""
-    return dataclasses.asdict(Settings("folder:noise", size))

@@ -1,6 +1,5 @@
 """`imp bench profile`: where a training step's time goes, from TensorFlow's own trace of it."""
 
-import contextlib
 import importlib.util
 import statistics
 import tempfile
@@ -13,7 +12,7 @@ import typer
 from data_prep.errors import InputError
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, with_training
-from lottery.bench.sheet import Bars, Column, Sheet
+from lottery.bench.sheet import Column, bars
 from lottery.progress import count_of
 
 COLUMNS = (
@@ -36,22 +35,23 @@ def profile(
     bench: Bench,
     cprofile: Annotated[bool, typer.Option("--cprofile", help="Also DIR/profile.prof of the host, for snakeviz.")] = False,
     nvtx: Annotated[bool, typer.Option("--nvtx", help="Ranges that NVIDIA's Nsight shows; needs the package nvtx.")] = False,
-) -> Sheet:
+) -> None:
     """Where a step's time goes: input, forward, backward, update, mask, host; and with --out the trace that says so."""
     if cprofile and not bench.out:
         raise InputError("--cprofile writes a file: say where with --out DIR")
     if nvtx and not importlib.util.find_spec("nvtx"):
         raise InputError("--nvtx needs a package that is not installed: pip install nvtx")
     recipe = bench.recipe()
-    with contextlib.ExitStack() as stack:
-        folder = bench.out / "profile-trace" if bench.out else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    train, size = recipe.train, recipe.data.size
+    with tempfile.TemporaryDirectory() as place:
+        folder = bench.out / "profile-trace" if bench.out else Path(place)
         folder.mkdir(parents=True, exist_ok=True)
         host_profile = bench.out / "profile.prof" if bench.out and cprofile else None
         bench.reporter.say(f"tracing {recipe.model.name}")
         traced = bench.call(
             trace_steps,
             recipe=with_training(recipe, **STILL),
-            images=max(bench.pick(None, 6_400, 640), 2 * recipe.train.batch),
+            images=max(bench.pick(None, 6_400, 640), 2 * train.batch),
             seconds=bench.seconds,
             repeats=bench.pick(None, 4, 1),
             folder=folder,
@@ -62,24 +62,10 @@ def profile(
         bench.closing.append(f"the trace: {traced['shown']}")
     if host_profile:
         bench.closing.append(f"the host's part: `snakeviz {host_profile}` shows it (snakeviz installed)")
-    return _sheet(bench, recipe, traced)
-
-
-def _sheet(bench: Bench, recipe: Recipe, traced: dict[str, Any]) -> Sheet:
-    size, train, steps, traced_ms = recipe.data.size, recipe.train, traced["steps"], traced["traced_ms"]
-    rows = [
-        {"name": part, "ms_per_step": share * traced_ms, "share": share, "operations": traced["operations"][part] / steps}
-        for part, share in traced["shares"].items()
-    ]
-    step_ms = statistics.median(traced["step_ms"])
-    whole = (
-        f"{count_of(steps, 'step')} traced: {traced_ms:,.2f} ms each, {step_ms:,.2f} without the trace (median of "
-        f"{count_of(len(traced['step_ms']), 'run')}), which costs {traced_ms / step_ms - 1:+.1%}"
-    )
-    notes = [whole, *NOTES, *([UNSEEN] if traced["on_gpu"] and not traced["seen_on_gpu"] else [])]
+    bench.rows += traced["rows"]
     title = f"Where a step's time goes: {recipe.model.name}, {size}x{size}, batch {train.batch}, {train.precision}"
-    figure = Bars("name", "ms_per_step", "ms a step")
-    return bench.sheet(title, COLUMNS, rows, figure, *notes, step_ms=step_ms, traced_step_ms=traced_ms)
+    figure = bars(bench.rows, "name", "ms_per_step", "ms a step")
+    bench.sheet(title, COLUMNS, figure, *traced["notes"], **traced["extras"])
 
 
 def trace_steps(
@@ -89,23 +75,21 @@ def trace_steps(
     as ever again, all the same `steps`; with a `host_profile`, once more under cProfile, which is written there; `nvtx`: with
     ranges that NVIDIA's tools see.
 
-    Returns for each of `traces.ROWS` its share of the traced time and the operations in it (`shares`, `operations`);
-    milliseconds a step with the trace (`traced_ms`) and of each run without (`step_ms`); whether the operations are those of
-    GPUs, and whether they should be (`seen_on_gpu`, `on_gpu`); and how to look at the trace below `folder` (`shown`).
+    Returns the `rows`, `notes` and `extras` of the sheet, and how to look at the trace below `folder` (`shown`).
     """
     import cProfile
 
     import tensorflow as tf
 
-    from lottery.bench import ours, traces
+    from lottery.bench import loops, traces
     from lottery.engine import devices, profiling
 
     names = devices.set_up_tensorflow(recipe.train)
-    trainer = ours.OnNoise(recipe, names, images).masked()
+    trainer = loops.on_noise(recipe, names, images)(masked=True)
     if nvtx:
         annotate = importlib.import_module("nvtx").annotate
         trainer.marking = lambda name: annotate(name, domain="imp")
-    take_steps = ours.stepping(trainer)
+    take_steps = loops.stepping(trainer)
     steps = timing.lasting(take_steps, seconds, trainer.steps_per_epoch)
     take = partial(take_steps, steps)
     walls = [timing.seconds_of(take) for _ in range(repeats)]
@@ -119,15 +103,17 @@ def trace_steps(
     if nvtx:
         trainer.evaluate("validation")
     source, shown = profiling.convert_newest(folder)
-    trace = traces.read(source)
-    whole, operations = trace.last - trace.first, trace.counts()
-    return {
-        "steps": steps,
-        "shares": {part: spent / whole for part, spent in traces.divide(*trace[:3]).items()},
-        "operations": {part: operations[part] for part in traces.ROWS},
-        "traced_ms": whole / 1e9 / steps,
-        "step_ms": [1000 * wall / steps for wall in walls],
-        "on_gpu": not devices.on_cpu(names),
-        "seen_on_gpu": trace.on_gpu,
-        "shown": shown,
-    }
+    lanes, first, last, seen_on_gpu = traces.read(source)
+    spent, operations = traces.divide(lanes, first, last)
+    traced_ms, step_ms = (last - first) / 1e9 / steps, statistics.median(1000 * wall / steps for wall in walls)
+    shares = {part: time / (last - first) for part, time in spent.items()}
+    rows = [
+        {"name": part, "ms_per_step": share * traced_ms, "share": share, "operations": operations[part] / steps}
+        for part, share in shares.items()
+    ]
+    whole = (
+        f"{count_of(steps, 'step')} traced: {traced_ms:,.2f} ms each, {step_ms:,.2f} without the trace (median of "
+        f"{count_of(len(walls), 'run')}), which costs {traced_ms / step_ms - 1:+.1%}"
+    )
+    notes = [whole, *NOTES, *([UNSEEN] if not seen_on_gpu and not devices.on_cpu(names) else [])]
+    return {"rows": rows, "notes": notes, "extras": {"step_ms": step_ms, "traced_step_ms": traced_ms}, "shown": shown}

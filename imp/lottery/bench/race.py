@@ -2,14 +2,15 @@
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from data_prep.errors import InputError
-from lottery.bench import ablation, learning
-from lottery.bench.harness import Bench, Network, RecordsOption, measurement, with_training
-from lottery.bench.sheet import Column, Lines, Sheet
+from lottery.bench import learning
+from lottery.bench.harness import Bench, Network, Recipe, RecordsOption, measurement, with_training
+from lottery.bench.sheet import Column, bars, lines
 from lottery.progress import count_of, duration
 
 RESNET9: Network = (
@@ -34,6 +35,30 @@ COLUMNS = (
     Column("seconds", "s", ",.1f"),
     Column("total_s", "s in all", ",.1f"),
 )
+BASE = "nothing"
+ABLATION_COLUMNS = (
+    Column("name", "changed"),
+    Column("accuracy", "test, %", ".2f"),
+    Column("low", "lowest", ".2f"),
+    Column("high", "highest", ".2f"),
+    Column("difference", "difference, points", "+.2f"),
+    Column("reached", "reached"),
+    Column("epochs", "epochs to target", ".1f"),
+    Column("seconds", "s to target", ",.1f"),
+    Column("epoch_s", "s an epoch", ",.1f"),
+    Column("diverged", "diverged"),
+)
+LEFT_OUT = (  # each a technique that is as good as not there
+    *("data.crop=0", "data.flip=false", "data.cutout=0", "data.resized_crop=0.0", "model.whitening=false"),
+    *("train.label_smoothing=0.0", "train.ema=0.0", "train.weight_decay=0.0", "train.nesterov=false"),
+    *("train.warmup=0", "train.clip_norm=0.0"),
+)
+OTHERS = (
+    *("model.activation=relu", "model.activation=gelu", "model.activation=silu"),
+    *("model.batchnorm_momentum=0.6", "model.batchnorm_momentum=0.9", "model.batchnorm_momentum=0.99"),
+    *("train.schedule=linear", "train.schedule=cosine", "train.schedule=constant"),
+    *("train.momentum=0.8", "train.momentum=0.9", "train.momentum=0.95"),
+)
 
 
 @measurement(network=RESNET9)
@@ -48,37 +73,80 @@ def race(
     vary: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="As --ablate, with this change to the recipe; repeatable.")
     ] = None,
-) -> Sheet:
+) -> None:
     """How long a training takes to a test accuracy, and what its parts are worth."""
     short = SHORT if not bench.recipe_file else ("train.epochs=2", "train.warmup=0")
     recipe = bench.recipe(*(short if bench.quick else ()))
     if not 0 < target <= 100:
         raise InputError(f"--target {target:g} is no accuracy: write per cent, such as 94")
-    with learning.at_hand(recipe, records) as (settled, folder):
+    with learning.at_hand(recipe, records, recipe.train.batch) as (settled, folder):
+        subject = learning.subject(settled)
         if ablate or vary:
-            changes = vary or ablation.ablations(recipe)[: 2 if bench.quick else None]
-            return ablation.sheet(bench, settled, folder, target, changes, seeds)
-        learning.check_batch(settled.train.batch, folder)
+            changes = vary or ablations(recipe)[: 2 if bench.quick else None]
+            _ablate(bench, settled, folder, target, changes, seeds)
+            return
         trainings: list[learning.Training] = []
-        with bench.row(f"{learning.subject(settled)}, to {target:g} %"):
+        with bench.row(f"{subject}, to {target:g} %"):
             trainings = learning.run(bench, "race", with_training(settled, devices=1), folder, seeds=seeds, target=target)
-    rows = []
     for seed, training in enumerate(trainings, 1):
         total = 0.0
         for row in training:
             total += row["seconds"]
-            rows.append({"seed": seed, **row, "total_s": total})
-    figure = Lines("total_s", "accuracy", "seed", ("seconds of training", "test accuracy, %"), "seed", target)
-    outcome = _outcome(settled.train.epochs, trainings, target)
-    return bench.sheet(f"Race: {learning.subject(settled)}", COLUMNS, rows, figure, outcome, learning.CLOCK)
+            bench.rows.append({"seed": seed, **row, "total_s": total})
+    figure = lines(bench.rows, "total_s", "accuracy", "seed", ("seconds of training", "test accuracy, %"), "seed", target)
+    bench.sheet(f"Race: {subject}", COLUMNS, figure, outcome(recipe.train.epochs, trainings, target), learning.CLOCK)
 
 
-def _outcome(epochs: int, trainings: Sequence[learning.Training], target: float) -> str:
-    winners = [winner for training in trainings if (winner := learning.reached(training, target))]
-    if not winners:
+def outcome(epochs: int, trainings: Sequence[learning.Training], target: float) -> str:
+    """Whether the trainings, of so many epochs at most, came to the `target`, and when."""
+    winners = learning.reached(trainings, target)
+    if not winners["reached"]:
         best = max((row["accuracy"] for training in trainings for row in training), default=None)
         came = "every training diverged" if best is None else f"the best came to {best:.2f} %"
         return f"{target:g} % was not reached within {count_of(epochs, 'epoch')}: {came}"
-    epoch, seconds = (statistics.median(values) for values in zip(*winners, strict=True))
-    of = f" (medians of {len(winners)} trainings, of {len(trainings)})" if len(trainings) > 1 else ""
-    return f"{target:g} % reached in epoch {epoch:g}, after {duration(seconds)} of training{of}"
+    of = f" (medians of {winners['reached']} trainings, of {len(trainings)})" if len(trainings) > 1 else ""
+    return f"{target:g} % reached in epoch {winners['epochs']:g}, after {duration(winners['seconds'])} of training{of}"
+
+
+def ablations(recipe: Recipe) -> list[str]:
+    """The changes to make to `recipe`: each technique left out, and other values of batch size, activation, momentum, schedule
+    and BatchNorm."""
+    from lottery.experiment import networks
+
+    sizes = (f"train.batch={size}" for size in (recipe.train.batch // 2, 2 * recipe.train.batch) if size)
+    known = tuple(f"model.{key}=" for key in networks.settings(recipe.model.name))
+    usable = [change for change in (*LEFT_OUT, *sizes, *OTHERS) if change.startswith(("data.", "train.", *known))]
+    return [change for change in usable if changed(recipe, change) != recipe]
+
+
+def changed(recipe: Recipe, change: str) -> Recipe:
+    """`recipe` with a `change` (KEY=VALUE). Raises InputError where it cannot be made."""
+    from lottery.experiment.reading import resolve
+
+    after = resolve(recipe.model_dump(), [change], setter="--vary")
+    if after.records() != recipe.records():
+        raise InputError(f"--vary {change}: that is another prepared set: give its folder with --records instead")
+    return after
+
+
+def _ablate(bench: Bench, recipe: Recipe, folder: Path, target: float, changes: Sequence[str], seeds: int) -> None:
+    """A row for the recipe and for each of `changes` to it, trained to their end with each of `seeds` seeds."""
+    for name, case in {BASE: recipe, **{change: changed(recipe, change) for change in changes}}.items():
+        with bench.row(f"{name} changed, {count_of(seeds, 'seed')}"):
+            trainings = learning.run(bench, name, with_training(case, devices=1), folder, seeds=seeds)
+            row = {"name": name, **learning.ends(trainings, case.train.epochs), **learning.reached(trainings, target)}
+            seconds = [epoch["seconds"] for training in trainings for epoch in training]
+            row["epoch_s"] = statistics.median(seconds) if seconds else None
+            bench.rows.append(row)
+    base = next((row["accuracy"] for row in bench.rows if row["name"] == BASE), None)
+    for row in bench.rows:
+        row["difference"] = None if None in (base, row["accuracy"]) else row["accuracy"] - base
+    bench.name = "ablation"
+    bench.sheet(
+        f"What each part of a race is worth: {learning.subject(recipe)}",
+        ABLATION_COLUMNS,
+        bars(bench.rows, "name", "difference", "points of test accuracy, against nothing changed"),
+        f"each change alone; accuracies at the end ({count_of(recipe.train.epochs, 'epoch')}, where that is not what changed), "
+        f"means over {count_of(seeds, 'seed')}; on test images, so not for choosing by",
+        f"reached: trainings that came to {target:g} % on the way, and the medians over those; {learning.CLOCK}",
+    )

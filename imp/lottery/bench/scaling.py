@@ -1,12 +1,12 @@
 """`imp bench scaling`: an epoch by 1, 2 .. n devices in batches of several sizes."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lottery.bench import learning, timing
 from lottery.bench.harness import LEARNABLE, Bench, RecordsOption, machine, measurement, with_training
-from lottery.bench.sheet import Column, Lines, Sheet, duration
+from lottery.bench.sheet import Column, duration, lines
 from lottery.progress import count_of
 
 COLUMNS = (
@@ -26,26 +26,25 @@ def scaling(
     records: RecordsOption = None,
     devices: Annotated[int, typer.Option(min=0, help="Up to so many; 0: all GPUs, or as many as there are cores.")] = 0,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Of each; repeatable.", show_default="50 .. 250")] = None,
-) -> Sheet:
+) -> None:
     """An epoch by 1, 2 .. n devices: seconds, speed-up, efficiency, accuracy."""
     recipe, gpus = bench.recipe(), machine()["gpus"]
     batches = batch or ([50] if bench.quick else [50, 100, 150, 200, 250])
-    rows: list[dict[str, Any]] = []
-    with learning.at_hand(recipe, records) as (settled, folder):
-        learning.check_batch(min(batches), folder)
+    with learning.at_hand(recipe, records, min(batches)) as (settled, folder):
         for each in batches:
+            alone = None  # images a second of one device
             for count in range(1, (devices or len(gpus) or timing.cores()) + 1):
                 name = f"{count_of(count, 'device')}, batch {each} each"
                 with bench.row(name):
                     own = with_training(settled, devices=count, batch=count * each, epochs=1 + bench.repeats)
                     (epochs,) = learning.run(bench, name, own, folder, alone=True, split="validation")
-                    figures = timing.spread("epoch_s", [row["seconds"] for row in epochs[1:]])
-                    rates = {
-                        "images_per_s": epochs[-1]["images"] / figures["epoch_s"],
-                        "accuracy": epochs[-1]["accuracy"] / 100,
-                    }
-                    rows.append({"devices": count, "each": each, **figures, **rates})
-    _compare(rows)
+                    row: dict[str, float] = {"devices": count, "each": each}
+                    row |= timing.spread("epoch_s", [epoch["seconds"] for epoch in epochs[1:]])
+                    speed, accuracy = epochs[-1]["images"] / row["epoch_s"], epochs[-1]["accuracy"] / 100
+                    alone = speed if count == 1 else alone
+                    speed_up = alone and speed / alone
+                    compared = {"speed_up": speed_up, "efficiency": speed_up and speed_up / count}
+                    bench.rows.append({**row, "images_per_s": speed, "accuracy": accuracy, **compared})
     notes = [
         f"medians of {bench.repeats} epochs after one to warm up; the validation accuracy is the one after them",
         "an epoch leaves out images that do not fill a last batch, so speed-up is that of images a second",
@@ -53,15 +52,5 @@ def scaling(
     if not gpus:
         notes.insert(0, "logical devices that share this machine's cores: a test of the code, not of a speed")
     title = f"Scaling over devices: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}"
-    return bench.sheet(
-        title, COLUMNS, rows, Lines("devices", "speed_up", "each", ("devices", "speed-up"), "batch of each"), *notes
-    )
-
-
-def _compare(rows: list[dict[str, Any]]) -> None:
-    """Add how each row compares with that of one device with the same batch of its own."""
-    alone = {row["each"]: row["images_per_s"] for row in rows if row["devices"] == 1}
-    for row in rows:
-        base = alone.get(row["each"])
-        row["speed_up"] = base and row["images_per_s"] / base
-        row["efficiency"] = base and row["speed_up"] / row["devices"]
+    figure = lines(bench.rows, "devices", "speed_up", "each", ("devices", "speed-up"), "batch of each")
+    bench.sheet(title, COLUMNS, figure, *notes)

@@ -10,16 +10,15 @@ import typer
 
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, Bench, Recipe, measurement
-from lottery.bench.sheet import Bars, Column, Sheet, duration
+from lottery.bench.sheet import Column, bars, duration
 from lottery.progress import Reporter
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from lottery.rundir.run import Run
 
 WIDTHS = ("1", "6.55")  # of MobileNetV2: 3.5 and 100 million weights, all ranked
 CLASSES = 1000
+BATCH = 8
 COLUMNS = (
     Column("name", ""),
     Column("weights", "weights"),
@@ -29,42 +28,32 @@ COLUMNS = (
     Column("bytes_per_weight", "bytes a weight", ",.1f"),
     Column("written_mb", "MB written", ",.1f"),
 )
-# Of the run whose masks are made: a single step of training, on a single batch.
-SHORT: dict[str, Any] = {
-    "replicates": 1,
-    "train.steps": 1,
-    "train.batch": 8,
-    "train.schedule": "constant",
-    "train.warmup": "0",
-    "train.snapshots": "0",
-    "families.oneshot.rewind": "0",
-}
+SHORT = (  # the run whose masks are made: a single step of training, on a single batch
+    *("replicates=1", "train.steps=1", f"train.batch={BATCH}", "train.schedule=constant", "train.warmup=0"),
+    *("train.snapshots=0", "families.oneshot.rewind=0"),
+)
 
 
 @measurement(repeats=7, network=MOBILENET)
 def thresholds(
     bench: Bench,
     quantiles: Annotated[str, typer.Option(metavar="GRID", help="A mask for each.")] = "60..99",
-) -> Sheet:
+) -> None:
     """Seconds and memory of the masks of a whole campaign, from 3.5 and from 100 million weights."""
     from lottery.experiment.grids import parse_quantiles
 
     masks = len(parse_quantiles(quantiles))
     own = bench.quick or bench.recipe_file or bench.overrides
-    rows = []
     for changes in [()] if own else [(f"model.alpha={alpha}", "pruning.exclude=[]") for alpha in WIDTHS]:
         recipe = bench.recipe(*changes)
-        name = (
-            f"{recipe.model.name}, alpha {recipe.model.alpha:g}" if recipe.model.name == "mobilenet_v2" else recipe.model.name
-        )
+        name = recipe.model.name + (f", alpha {recipe.model.alpha:g}" if recipe.model.name == "mobilenet_v2" else "")
         with tempfile.TemporaryDirectory() as place, bench.row(name):
             run = bench.call(_trained, recipe=recipe, folder=Path(place))
-            rows.append({"name": name, "masks": masks, **_measured(run, quantiles, bench.repeats)})
-    return bench.sheet(
+            bench.rows.append({"name": name, "masks": masks, **_measured(run, quantiles, bench.repeats)})
+    bench.sheet(
         f"The masks of quantiles {quantiles}",
         COLUMNS,
-        rows,
-        Bars("name", "seconds", "seconds", "low", "high"),
+        bars(bench.rows, "name", "seconds", "seconds", spread=True),
         "from the snapshot on disk to masks and table on disk; bytes a weight: the process's growth, of the weights ranked",
         f"medians of {bench.repeats} runs",
     )
@@ -73,16 +62,14 @@ def thresholds(
 def _trained(recipe: Recipe, folder: Path) -> "Run":
     """A run whose dense network has been trained for a step, on noise. In a process of its own: the one that measures has no
     TensorFlow, as the stage that it measures has none."""
-    from lottery.bench.noise import make_noise, settings
+    from lottery.bench.noise import make_noise
     from lottery.experiment.reading import resolve
     from lottery.rundir.run import Run
     from lottery.stages.train import train
 
     values, records = recipe.model_dump(), folder / "records"
-    make_noise(records, SHORT["train.batch"], recipe.data.size, CLASSES)
-    data = {**values["data"], **settings(recipe.data.size), "path": str(records)}
-    short = resolve({**values, "data": data}, [f"{key}={value}" for key, value in SHORT.items()])
-    run = Run(folder / "run", short.with_one_shot())
+    values["data"] |= {**make_noise(records, BATCH, recipe.data.size, CLASSES).made_with, "path": str(records)}
+    run = Run(folder / "run", resolve(values, SHORT).with_one_shot())
     train(run, Reporter(quiet=True))
     return run
 
@@ -90,9 +77,25 @@ def _trained(recipe: Recipe, folder: Path) -> "Run":
 def _measured(run: "Run", quantiles: str, repeats: int) -> dict[str, Any]:
     """From the snapshot on disk to the masks of `quantiles` and their table on disk; what Python and NumPy take to start is not
     counted. `bytes_per_weight` is by how much the process grew at most, over the weights that are ranked."""
-    walls, peaks = zip(*[_cut(run, quantiles) for _ in range(1 + repeats)], strict=True)
-    written = sum(path.stat().st_size for folder in _folders(run) for path in folder.iterdir())
-    magnitudes = _magnitudes(run)
+    import numpy as np
+
+    from lottery.experiment.plan import Selection
+    from lottery.pruning.masks import prunable
+    from lottery.rundir import store
+    from lottery.stages.thresholds import thresholds as cut
+
+    folders = [run.replicate(1).mask_folder(name) for name, family in run.recipe.families.items() if family.quantiles]
+    walls, peaks = [], []
+    for _ in range(1 + repeats):
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        with timing.peak_memory() as peak:
+            walls.append(timing.seconds_of(lambda: cut(run, Reporter(quiet=True), Selection(quantiles=quantiles))))
+            peaks.append(peak())
+    written = sum(path.stat().st_size for folder in folders for path in folder.iterdir())
+    state = store.load_state(run.replicate(1).snapshot(run.plan().total_steps), optimizer=False)
+    ranked = prunable(state, run.recipe.pruning.scope, run.recipe.pruning.exclude)
+    magnitudes = np.concatenate([np.abs(array).ravel() for array in ranked.values()])
     copies = (magnitudes.copy() for _ in range(repeats))
     return {
         "weights": magnitudes.size,
@@ -101,29 +104,3 @@ def _measured(run: "Run", quantiles: str, repeats: int) -> dict[str, Any]:
         "bytes_per_weight": statistics.median(peaks[1:]) / magnitudes.size,
         "written_mb": written / 1e6,
     }
-
-
-def _cut(run: "Run", quantiles: str) -> tuple[float, int]:
-    """Seconds and bytes of making all masks of `run` anew."""
-    from lottery.experiment.plan import Selection
-    from lottery.stages.thresholds import thresholds as cut
-
-    for folder in _folders(run):
-        shutil.rmtree(folder, ignore_errors=True)
-    with timing.peak_memory() as peak:
-        return timing.seconds_of(lambda: cut(run, Reporter(quiet=True), Selection(quantiles=quantiles))), peak()
-
-
-def _folders(run: "Run") -> list[Path]:
-    return [run.replicate(1).mask_folder(name) for name, family in run.recipe.families.items() if family.quantiles]
-
-
-def _magnitudes(run: "Run") -> "np.ndarray":
-    import numpy as np
-
-    from lottery.pruning import masks
-    from lottery.rundir import store
-
-    scope, exclude = run.recipe.pruning.scope, run.recipe.pruning.exclude
-    state = store.load_state(run.replicate(1).snapshot(run.plan().total_steps), optimizer=False)
-    return np.concatenate([np.abs(array).ravel() for array in masks.prunable(state, scope, exclude).values()])

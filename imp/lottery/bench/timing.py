@@ -9,7 +9,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from lottery.progress import Reporter
@@ -18,17 +18,12 @@ Work = Callable[[], object]
 Timing = tuple[float, float]  # wall and processor seconds of one call, those of ended children included
 
 RUN_SECONDS = 0.5
-COPY_BYTES = 1 << 28
 
 
-def in_turn(
-    contenders: Mapping[str, Work], repeats: int, reporter: Reporter, there_and_back: bool = False
-) -> dict[str, list[Timing]]:
-    """Call every contender to warm it up, then all in turn `repeats` times; a run is as many calls as last `RUN_SECONDS`.
-
-    Returns the timings of each run. `there_and_back`: every other turn goes from the last to the first, so that of two
-    contenders neither is always the earlier one, which a machine that grows slower would favour.
-    """
+def in_turn(contenders: Mapping[str, Work], repeats: int, reporter: Reporter) -> dict[str, list[Timing]]:
+    """Call every contender to warm it up, then all in turn `repeats` times; a run is as many calls as last `RUN_SECONDS`. Every
+    other turn goes from the last to the first, so that of two contenders neither is always the earlier one, which a machine
+    that grows slower would favour. Returns the timings of each run."""
     timings: dict[str, list[Timing]] = {name: [] for name in contenders}
     with reporter.counting("measuring", len(contenders) * (repeats + 1), "runs") as progress:
         calls = {}
@@ -37,7 +32,7 @@ def in_turn(
             calls[name] = math.ceil(RUN_SECONDS / seconds_of(work))
             progress(1)
         for turn in range(repeats):
-            for name in list(contenders)[:: -1 if there_and_back and turn % 2 else 1]:
+            for name in list(contenders)[:: -1 if turn % 2 else 1]:
                 timings[name].append(_timed(contenders[name], calls[name]))
                 progress(1)
     return timings
@@ -60,9 +55,7 @@ def lasting(take: Callable[[int], object], seconds: float, most: int = 1 << 20) 
     count, took = 1, 0.0
     while took < seconds and count < most:
         count = min(2 * count, most)
-        began = time.perf_counter()
-        take(count)
-        took = time.perf_counter() - began
+        took = seconds_of(partial(take, count))
     return count
 
 
@@ -71,26 +64,22 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
     return {name: statistics.median(values), "low": min(values), "high": max(values)}
 
 
-def copies(threads: int, repeats: int, size: int = 0) -> list[float]:
-    """GB that this machine copies from one place in memory to another in a second, by so many threads: of each run."""
-    import numpy as np
-
-    size = size or COPY_BYTES
-    source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-    parts = [slice(index * size // threads, (index + 1) * size // threads) for index in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = runs(lambda: list(pool.map(lambda part: np.copyto(target[part], source[part]), parts)), repeats)
-    return [size / wall / 1e9 for wall in seconds]
-
-
 @contextlib.contextmanager
-def peak_memory() -> Iterator[Callable[[], int]]:
-    """Yields a function that says by how many bytes this process has been larger than it was at the beginning, at most."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # gives unused memory back, so that using it again counts as growth
-    Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's high-water mark
-    before = memory("VmRSS")
-    yield lambda: memory("VmHWM") - before
+def peak_memory(device: str = "CPU:0") -> Iterator[Callable[[], int]]:
+    """Yields a function that says by how many bytes the memory taken, of this process or of a GPU that it trains on, has been
+    more than it was at the beginning, at most."""
+    if device.startswith("CPU"):
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # gives unused memory back, so that using it again counts as growth
+        Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's high-water mark
+        before = memory("VmRSS")
+        yield lambda: memory("VmHWM") - before
+    else:
+        import tensorflow as tf
+
+        tf.config.experimental.reset_memory_stats(device)
+        before = tf.config.experimental.get_memory_info(device)["current"]
+        yield lambda: tf.config.experimental.get_memory_info(device)["peak"] - before
 
 
 def memory(field: str) -> int:

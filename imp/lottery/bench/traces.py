@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lottery.engine.scopes import PARTS, part_of
 
@@ -19,23 +19,10 @@ _OPERATION = re.compile(r"[^:\s]+:[^:\s]+")  # name:type
 _SCHEDULER = "ExecutorState::Process"  # may lie within an operation that it goes on from
 
 
-class Trace(NamedTuple):
-    """What ran on each thread of the host, or on each stream of the GPUs, and the stretch (picoseconds) that was looked at."""
-
-    lanes: list[list[Interval]]
-    first: int
-    last: int
-    on_gpu: bool
-
-    def counts(self) -> Counter[str]:
-        """How many operations of each part began."""
-        began = (part for lane in self.lanes for first, _, part in lane if self.first <= first < self.last)
-        return Counter(part for part in began if part != HOST)
-
-
-def divide(lanes: Iterable[Sequence[Interval]], first: int, last: int) -> dict[str, float]:
-    """The time from `first` to `last` by what ran: an instant belongs, in equal parts, to what each lane is doing then, and to
-    `HOST` where no lane does anything else. Intervals of one lane may lie within each other: the innermost is what it does."""
+def divide(lanes: Sequence[Sequence[Interval]], first: int, last: int) -> tuple[dict[str, float], Counter[str]]:
+    """The time from `first` to `last` by what ran, and how many operations of each part began then. An instant belongs, in
+    equal parts, to what each lane is doing, and to `HOST` where no lane does anything else. Intervals of one lane may lie
+    within each other: the innermost is what it does."""
     changes = []
     for lane in lanes:
         for begins, ends, part in _innermost(lane):
@@ -51,7 +38,8 @@ def divide(lanes: Iterable[Sequence[Interval]], first: int, last: int) -> dict[s
         running[part] += change
         now = moment
     spent[HOST] += last - now
-    return spent
+    began = Counter(part for lane in lanes for moment, _, part in lane if part != HOST and first <= moment < last)
+    return spent, began
 
 
 def _innermost(lane: Sequence[Interval]) -> Iterator[Interval]:
@@ -71,9 +59,9 @@ def _innermost(lane: Sequence[Interval]) -> Iterator[Interval]:
             open_intervals.append(interval)
 
 
-def read(source: Path) -> Trace:
-    """What an XSpace (TensorFlow's `*.xplane.pb`) says of the stretch called `MARK`: of GPUs where it has any, else of the
-    host's threads."""
+def read(source: Path) -> tuple[list[list[Interval]], int, int, bool]:
+    """What an XSpace (TensorFlow's `*.xplane.pb`) says: what ran on each stream of the GPUs, or, where it has none, on each
+    thread of the host; when the stretch called `MARK` begins and ends; and whether the streams are those of GPUs."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace.FromString(source.read_bytes())
@@ -81,14 +69,9 @@ def read(source: Path) -> Trace:
     gpus = [(plane, line) for plane in space.planes if plane.name.startswith("/device:GPU") for line in plane.lines]
     streams = [_lane(plane, line, operations, OTHER) for plane, line in gpus if line.name.startswith("Stream")]
     host = next(plane for plane in space.planes if plane.name == "/host:CPU")
-    lanes = streams or [_lane(host, line, operations, None) for line in host.lines]
-    return Trace(lanes, *_marked(host), on_gpu=bool(streams))
-
-
-def _marked(host: Any) -> tuple[int, int]:
-    """When the event `MARK` begins and ends."""
-    key = next(key for key, event in host.event_metadata.items() if event.name == MARK)
-    return next(_span(line, event) for line in host.lines for event in line.events if event.metadata_id == key)
+    mark = next(key for key, event in host.event_metadata.items() if event.name == MARK)
+    first, last = next(_span(line, event) for line in host.lines for event in line.events if event.metadata_id == mark)
+    return streams or [_lane(host, line, operations, None) for line in host.lines], first, last, bool(streams)
 
 
 def _span(line: Any, event: Any) -> tuple[int, int]:
@@ -97,26 +80,21 @@ def _span(line: Any, event: Any) -> tuple[int, int]:
 
 
 def _lane(plane: Any, line: Any, operations: Operations, otherwise: str | None) -> list[Interval]:
-    """The events of a line that belong to one of `ROWS`; those that say nothing of it, to `otherwise`, if that is not None."""
-    named = {key: _named(event.name) for key, event in plane.event_metadata.items()}
+    """The events of a line that belong to one of `ROWS`, by name or by what their stats state; those that say nothing of it, to
+    `otherwise`, or else to the event that they lie in."""
+    named = {key: part_of(one.name) or OTHER for key, one in plane.event_metadata.items() if _OPERATION.fullmatch(one.name)}
+    named |= {key: HOST for key, one in plane.event_metadata.items() if one.name == _SCHEDULER}
     stats = {key: stat.name for key, stat in plane.stat_metadata.items()}
     lane = []
     for event in line.events:
-        part = named[event.metadata_id] or _stated(event.stats, stats, operations) or otherwise
+        part = named.get(event.metadata_id) or _stated(event.stats, stats, operations) or otherwise
         if part and event.duration_ps:
             lane.append((*_span(line, event), part))
     return lane
 
 
-def _named(name: str) -> str | None:
-    """What an event of this name belongs to; None where that is for its stats to say, or for the event that it lies in."""
-    if name == _SCHEDULER:
-        return HOST
-    return part_of(name) or OTHER if _OPERATION.fullmatch(name) else None
-
-
 def _stated(found: Any, names: dict[int, str], operations: Operations) -> str | None:
-    """As `_named`, by an event's stats: those of XLA's instructions, of a GPU's kernels, and of operations being started."""
+    """The part that an event's stats state: those of XLA's instructions, of a GPU's kernels, of operations being started."""
     texts = {names[stat.metadata_id]: names.get(stat.ref_value) or stat.str_value for stat in found}
     instruction = texts.get("hlo_module", ""), texts.get("hlo_op", "").rpartition("::")[2]
     if part := part_of(operations.get(instruction, "")) or part_of(texts.get("tf_op", "")):

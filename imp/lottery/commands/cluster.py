@@ -2,59 +2,36 @@
 
 import dataclasses
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from lottery.commands.options import (
-    PerGpuOption,
-    QuantilesOption,
-    RecipeOption,
-    ReplicateOption,
-    RewindOption,
-    RoundsOption,
-    RunOption,
-    family_names,
-    opened,
-)
+from lottery.commands import options
 
-if TYPE_CHECKING:
-    from lottery.rundir.run import Run
-
-
-class Stage(StrEnum):
-    """What a batch script runs. `own` are the options that not every stage has."""
-
-    train = "train"
-    retrain = "retrain"
-    rounds = "rounds"
-    sweep = "sweep"
-
-    @property
-    def own(self) -> tuple[str, ...]:
-        shared = ("--nodes", "--tasks-per-node", "--per-gpu", "--array")
-        return {
-            "train": ("--replicate",),
-            "retrain": ("--replicate", "--quantiles", "--rewind", *shared),
-            "rounds": ("--replicate", "--rounds", *shared),
-            "sweep": ("--nodes", "--tasks-per-node", "--array"),
-        }[self]
+Stage = StrEnum("Stage", ["train", "retrain", "rounds", "sweep"])
+_MPI = ("--nodes", "--tasks-per-node", "--array")
+OWN = {  # the options that not every stage has
+    Stage.train: ("--replicate",),
+    Stage.retrain: ("--replicate", "--quantiles", "--rewind", "--per-gpu", *_MPI),
+    Stage.rounds: ("--replicate", "--rounds", "--per-gpu", *_MPI),
+    Stage.sweep: _MPI,
+}
 
 
 def slurm(
     stage: Annotated[Stage, typer.Argument(help="What the job does.", show_default=False)],
-    run: RunOption = None,
-    recipe: RecipeOption = None,
-    replicate: ReplicateOption = None,
-    quantiles: QuantilesOption = None,
-    rewind: RewindOption = None,
-    rounds: RoundsOption = None,
+    run: options.RunOption = None,
+    recipe: options.RecipeOption = None,
+    replicate: options.ReplicateOption = None,
+    quantiles: options.QuantilesOption = None,
+    rewind: options.RewindOption = None,
+    rounds: options.RoundsOption = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes; default: one.")] = None,
     gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs on each node; 0: train on CPUs.")] = 0,
     tasks_per_node: Annotated[
         int | None, typer.Option(min=1, help="Ranks on each node; default: one per GPU, or --per-gpu.")
     ] = None,
-    per_gpu: PerGpuOption = None,
+    per_gpu: options.PerGpuOption = None,
     array: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, max=999_999, help="An array of N tasks that share the work, instead of an MPI job."),
@@ -71,21 +48,33 @@ def slurm(
     from data_prep import files
     from lottery.fanout.slurm import TASK, script, submit
 
-    target = opened(run, recipe, chosen=replicate, must_exist=stage is Stage.sweep and recipe is None)
+    target = options.opened(run, recipe, chosen=replicate, must_exist=stage is Stage.sweep and recipe is None)
     given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--rounds": rounds, "--per-gpu": per_gpu}
-    _check(
-        stage,
-        target,
-        given | {"--replicate": replicate or None, "--nodes": nodes, "--tasks-per-node": tasks_per_node, "--array": array},
-    )
+    shape = {"--replicate": replicate or None, "--nodes": nodes, "--tasks-per-node": tasks_per_node, "--array": array}
+    for option, value in {**given, **shape}.items():
+        if value is not None and option not in OWN[stage]:
+            raise typer.BadParameter(f"{option} cannot be used with {stage}")
+    if stage is Stage.sweep:  # which raises, as in the other cases, the error that the job would end with
+        from lottery.search.values import searched
+
+        searched(target.recipe)
+    elif stage is Stage.train:
+        target.plan()
+    else:
+        from lottery.experiment.plan import Selection
+        from lottery.stages.retrain import checked_tickets
+
+        is_rounds = stage is Stage.rounds
+        asked_of = dataclasses.replace(target, recipe=target.recipe.with_rounds()) if is_rounds else target
+        checked_tickets(asked_of, Selection(tuple(options.family_names(asked_of, is_rounds)), quantiles, rewind, rounds))
     replicates = [str(number) for number in target.chosen]
     tasks = f"1-{array}" if array else None
     if stage is Stage.train and len(target.numbers()) > 1:
         replicates, tasks = [TASK], ",".join(map(str, target.numbers()))
     elif array and stage is not Stage.sweep:
         given["--part"] = f"{TASK}/{array}"
-    options = [part for number in replicates for part in ("--replicate", number)]
-    options += [part for option, value in given.items() if value is not None for part in (option, str(value))]
+    typed = [part for number in replicates for part in ("--replicate", number)]
+    typed += [part for option, value in given.items() if value is not None for part in (option, str(value))]
     is_mpi = not tasks and stage is not Stage.train
     per_node = (tasks_per_node or max(1, gpus_per_node) * (per_gpu or 1)) if is_mpi else 1
     asked = {
@@ -99,30 +88,9 @@ def slurm(
         "partition": partition,
         "account": account,
     }
-    arguments = [stage, "--run", str(target.folder), *options]
+    arguments = [stage, "--run", str(target.folder), *typed]
     content = script(arguments, target.slurm, asked, sbatch or [], (nodes or 1) * per_node)
     path = target.slurm / f"{stage}.sh"
     target.adopt()
     files.write_text(path, content)
     print(submit(path) if submits else f"{path}: submit it with sbatch, or type this command again with --submit")
-
-
-def _check(stage: Stage, target: "Run", given: dict[str, Any]) -> None:
-    """Raise the error that the job would end with, or BadParameter for an option of another stage."""
-    from lottery.experiment.plan import Selection
-    from lottery.stages.retrain import checked_tickets
-
-    for option, value in given.items():
-        if value is not None and option not in stage.own:
-            raise typer.BadParameter(f"{option} cannot be used with {stage}")
-    if stage is Stage.sweep:
-        from lottery.search.values import searched
-
-        searched(target.recipe)
-    elif stage is Stage.train:
-        target.plan()
-    else:
-        rounds = stage is Stage.rounds
-        target = dataclasses.replace(target, recipe=target.recipe.with_rounds() if rounds else target.recipe)
-        names = family_names(target, rounds)
-        checked_tickets(target, Selection(tuple(names), given["--quantiles"], given["--rewind"], given["--rounds"]))

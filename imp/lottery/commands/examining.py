@@ -1,14 +1,38 @@
 """The command that examines the machine: doctor."""
 
-import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from data_prep.errors import InputError, first_line
 from lottery.commands.options import JsonOption, alone, print_json
+from lottery.fanout import launcher
+from lottery.progress import count_of
 
+PROBE_SECONDS = 60.0  # TensorFlow's start on a cold disk takes some
+SINFO_SECONDS = 10.0
+MOST_RANKS = 16  # that are tried, however many cores there are
+LITTLE_DISK = 5e9  # bytes
 MARKS = {"good": "ok", "limited": "!", "broken": "X"}
+FOUND = "found: "  # before the JSON that a probe prints
+
+
+class Finding(NamedTuple):
+    """What was found out. `limited`: some command will not work, or be slower; `broken`: training will not work. `remedy` is
+    what to do, empty where all is good."""
+
+    state: Literal["good", "limited", "broken"]
+    text: str
+    remedy: str = ""
 
 
 def doctor(
@@ -16,16 +40,177 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check devices, drivers, TensorFlow, MPI, Slurm, W&B, disk and locks, and say what to fix."""
-    from lottery.commands.findings import doctor
-
     alone()
-    findings = doctor(runs)
+    findings = examined(runs)
     if as_json:
-        print_json([dataclasses.asdict(finding) for finding in findings])
+        print_json([{"topic": topic, **finding._asdict()} for topic, finding in findings.items()])
     else:
-        for finding in findings:
-            print(f"{MARKS[finding.state]:2} {finding.topic}: {finding.text}")
+        for topic, finding in findings.items():
+            print(f"{MARKS[finding.state]:2} {topic}: {finding.text}")
             if finding.remedy:
                 print(f"     {finding.remedy}")
-    if any(finding.state == "broken" for finding in findings):
+    if any(finding.state == "broken" for finding in findings.values()):
         raise typer.Exit(1)
+
+
+def examined(runs: Path) -> dict[str, Finding]:
+    """What is found, by topic; run directories would lie in `runs`. What does not answer is given up after a while, and none
+    raises."""
+    from lottery.machine import environment, gpus
+
+    about, driver = environment.describe(), gpus.driver()
+    folder = next(folder for folder in (runs.absolute(), *runs.absolute().parents) if folder.exists())
+    return {
+        "machine": _machine(about),
+        "TensorFlow": _tensorflow(driver),
+        "NVIDIA driver": _gpus(driver),
+        "MPI": _mpi(about["cores"]),
+        "Slurm": _slurm(),
+        "W&B": _wandb(about["packages"]["wandb"]),
+        "disk": _disk(runs, folder),
+        "locks": _locking(folder),
+    }
+
+
+def _machine(about: Mapping[str, Any]) -> Finding:
+    cores, total = about["cores"], os.cpu_count() or 1
+    part = f" (of {total}: this process may not use the others)" if cores < total else ""
+    return Finding("good", f"{about['processor']}, {count_of(cores, 'core')}{part}; Python {about['python']}")
+
+
+_TENSORFLOW = """
+import json
+from lottery.engine.start import start_tensorflow
+start_tensorflow()
+import tensorflow as tf, keras
+build = tf.sysconfig.get_build_info()
+gpus = tf.config.list_physical_devices("GPU")
+names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
+total = float(tf.reduce_sum(tf.ones((64, 64)) @ tf.ones((64, 64))))
+print("found: " + json.dumps({"version": tf.__version__, "keras": keras.__version__, "cuda": build.get("cuda_version"),
+    "cudnn": build.get("cudnn_version"), "gpus": names, "right": total == 64.0**3}))
+"""
+
+
+def _tensorflow(driver: str | None) -> Finding:
+    about, said = _probe([sys.executable, "-c", _TENSORFLOW])
+    if about is None:
+        return Finding("broken", f"does not start: {said}", "install this package again in a new environment")
+    built = f"built for CUDA {about['cuda']}, cuDNN {about['cudnn']}" if about["cuda"] else "built for CPUs alone"
+    text = f"TensorFlow {about['version']}, Keras {about['keras']}, {built}"
+    if not about["right"]:
+        return Finding("broken", f"{text}; it multiplies matrices wrongly", "try another machine")
+    if driver and not about["gpus"]:
+        remedy = "pip install -e '.[cuda]', and look at CUDA_VISIBLE_DEVICES"
+        return Finding("limited", f"{text}; does not see the GPUs that the driver knows", remedy)
+    return Finding("good", f"{text}; {', '.join(about['gpus']) or 'no GPU: it trains on CPUs'}")
+
+
+def _gpus(driver: str | None) -> Finding:
+    if driver is None and (any(Path("/proc/driver/nvidia").glob("*")) or shutil.which("nvidia-smi")):
+        remedy = "ask who runs this machine: driver and library must be of one version"
+        return Finding("limited", "there is one, but NVML does not answer", remedy)
+    return Finding("good", driver or "none, and no GPU")
+
+
+_MPI = 'from mpi4py import MPI; print("found: " + __import__("json").dumps(MPI.Get_library_version().splitlines()[0]))'
+
+
+def _mpi(cores: int) -> Finding:
+    version, said = _probe([sys.executable, "-c", _MPI])
+    if version is None:
+        return Finding("limited", f"mpi4py finds none: {said}", "pip install -e '.[local]', or load your cluster's MPI")
+    library = str(version).partition(", package")[0].strip("\0 ,")
+    ranks = min(max(2, cores), MOST_RANKS)
+    try:
+        starter, line = launcher.mpirun(), launcher.command(ranks, ["-c", launcher.COUNTING])
+    except InputError:
+        remedy = "load the MPI that mpi4py found, or pip install -e '.[local]'"
+        return Finding("limited", f"{library}; no mpirun", remedy)
+    total, said = _probe(*line)
+    if total != ranks:
+        got = f"{total} of them found each other" if total else said
+        remedy = "mpirun and mpi4py must be of one MPI: which mpirun is first on PATH?"
+        return Finding("limited", f"{library}; {starter} started {ranks} ranks: {got}", remedy)
+    tried = "no more were tried" if ranks < cores else f"for {count_of(cores, 'core')}"
+    text = f"{library}; {starter} starts {ranks} ranks that find each other ({tried})"
+    if launcher.tolerates_faults(starter):
+        return Finding("good", f"{text}; ranks outlive each other (ULFM)")
+    remedy = "nothing is lost: type the command again; an Open MPI 5 built with ULFM goes on by itself"
+    return Finding("limited", f"{text}; when one dies the job ends (no ULFM)", remedy)
+
+
+def _slurm() -> Finding:
+    if not shutil.which("sbatch"):
+        return Finding("good", "none here")
+    listed, said = _output(["sinfo", "--noheader", "--format=%P %D"], SINFO_SECONDS)
+    if listed is None:
+        remedy = "ask who runs the cluster; imp slurm writes its scripts all the same"
+        return Finding("limited", f"sbatch is here, sinfo says: {said}", remedy)
+    partitions = ", ".join(f"{name} ({nodes} nodes)" for name, nodes in map(str.split, listed.splitlines()))
+    tasks = launcher.unused_tasks(1)
+    return Finding("limited" if tasks else "good", f"partitions: {partitions}", tasks or "")
+
+
+def _wandb(version: str) -> Finding:
+    if os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+        return Finding("good", f"wandb {version}, {os.environ['WANDB_MODE']} (WANDB_MODE)")
+    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").rstrip("/").rpartition("/")[2]
+    if os.environ.get("WANDB_API_KEY") or (netrc.is_file() and f"machine {host}" in netrc.read_text(errors="replace")):
+        return Finding("good", f"wandb {version}, with a key")
+    remedy = "wandb login, for --set track.wandb=online; offline needs none"
+    return Finding("limited", f"wandb {version}, no key", remedy)
+
+
+def _disk(runs: Path, folder: Path) -> Finding:
+    """How much room there is for `runs`, of which `folder` is there already."""
+    free = shutil.disk_usage(folder).free
+    remedy = "make room, or put run directories elsewhere with --run" if free < LITTLE_DISK else ""
+    return Finding("limited" if remedy else "good", f"{free / 1e9:,.0f} GB free for {runs}", remedy)
+
+
+_HELD = """
+import sys
+from pathlib import Path
+from lottery.rundir import locks
+print("found: " + str(int(locks.holder(Path(sys.argv[1])) is not None)))
+"""
+
+
+def _locking(folder: Path) -> Finding:
+    """Whether a lock that one process holds keeps another out, as run directories need it."""
+    from lottery.rundir import locks
+
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".imp-doctor-") as trial, locks.writing(Path(trial) / "lock"):
+            is_held, said = _probe([sys.executable, "-c", _HELD, str(Path(trial) / "lock")])
+            began = time.perf_counter()
+            with open(Path(trial) / "file", "wb") as file:
+                file.write(b"0" * 4096)
+                os.fsync(file.fileno())
+            milliseconds = 1e3 * (time.perf_counter() - began)
+    except (OSError, InputError) as error:
+        remedy = "name a folder of your own with --run, on a disk with locks"
+        return Finding("broken", f"{folder}: {first_line(error)}", remedy)
+    if not is_held:
+        remedy = "keep run directories on a file system with flock (NFS: mounted without nolock)"
+        return Finding("broken", f"a lock in {folder} does not keep others out{': ' + said if said else ''}", remedy)
+    return Finding("good", f"work in {folder}; a small file is on disk after {milliseconds:.1f} ms")
+
+
+def _probe(line: list[str], variables: Mapping[str, str] | None = None) -> tuple[Any, str]:
+    """What a process prints as JSON after the word `found:`; or None, and the last thing it said."""
+    printed, said = _output(line, PROBE_SECONDS, variables)
+    told = [text.removeprefix(FOUND) for text in (printed or "").splitlines() if text.startswith(FOUND)]
+    return (json.loads(told[-1]), "") if told else (None, said)
+
+
+def _output(line: list[str], seconds: float, variables: Mapping[str, str] | None = None) -> tuple[str | None, str]:
+    """What a process prints, None where it fails or takes too long; and the last thing it said."""
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=seconds, env=variables)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, first_line(error)
+    said = [text.strip() for text in (done.stderr or done.stdout).splitlines() if text.strip()]
+    return None if done.returncode else done.stdout, said[-1] if said else f"exit code {done.returncode}"

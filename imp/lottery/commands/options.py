@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from data_prep.errors import InputError
 from lottery.experiment.grids import MOST
+from lottery.fanout.launcher import launched_rank, launched_size
+from lottery.progress import Reporter
 
 if TYPE_CHECKING:
-    from lottery.progress import Reporter
     from lottery.rundir.run import Run
 
 STALL_SECONDS = 600.0
@@ -77,28 +79,22 @@ def opened(
 def family_names(run: "Run", rounds: bool) -> list[str]:
     """The families that prune in rounds, or those that prune in one shot. Raises InputError where there is none: a command
     about rounds has added one."""
-    from data_prep.errors import InputError
-
     names = [name for name, family in run.recipe.families.items() if bool(family.rounds) == rounds]
     if not names:
         raise InputError("no family prunes in one shot: `imp thresholds` adds one")
     return names
 
 
-def reporter() -> "Reporter":
+def reporter() -> Reporter:
     """Shows progress; under mpirun every line starts with the rank."""
-    from lottery.fanout.launcher import launched_rank
-    from lottery.progress import Reporter
-
     rank = launched_rank()
     return Reporter(prefix=f"rank {rank}: " if rank else "")
 
 
 def alone() -> None:
-    """Raise InputError if this process is one of several MPI ranks."""
-    from lottery.fanout.launcher import refuse_ranks
-
-    refuse_ranks()
+    """Raise InputError if this process is one of several MPI ranks: of all stages only retraining is for many."""
+    if launched_rank() is not None and launched_size() != 1:
+        raise InputError("only `imp retrain` runs on many ranks: leave mpirun out (`imp run --ranks N` starts its own)")
 
 
 def print_json(content: Any) -> None:

@@ -1,61 +1,46 @@
 """Commands for images and files: prepare, verify."""
 
-import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lottery.commands.options import JsonOption, RecipeOption, RunOption, SetOption, alone, opened, print_json, reporter
 
-if TYPE_CHECKING:
-    from data_prep.prepare import Means
-
-SourceArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="SOURCE", help="digits, tfds:NAME, folder:DIR or arrays:FILE.npz; default: what the recipe names."),
-]
-SizeOption = Annotated[int | None, typer.Option(help="Height and width of the images, in pixels.")]
-OutOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder for the records; default: one in $IMP_DATA, else in data/.")
-]
-ClassesOption = Annotated[int | None, typer.Option(help="Keep only this many classes, the first ones.")]
-ChannelsOption = Annotated[int | None, typer.Option(metavar="3|1", help="1: grey images; default: 3.")]
-ValOption = Annotated[
-    float | None, typer.Option(metavar="FRACTION", help="Share of the training images to hold out for validation.")
-]
-TestOption = Annotated[
-    float | None, typer.Option(metavar="FRACTION", help="Share of all images to test on, if the source has no test images.")
-]
-SplitSeedOption = Annotated[int | None, typer.Option(help="Seed that chooses the images held out; default: 0.")]
-WorkersOption = Annotated[int, typer.Option(min=0, help="Number of processes; 0: one per core.")]
-EngineOption = Annotated[str, typer.Option(help="Engine: local or spark.")]
-MasterOption = Annotated[str, typer.Option(metavar="URL", help="Spark master.")]
-MaxBadOption = Annotated[
-    float, typer.Option(min=0, max=1, metavar="FRACTION", help="Share of the images that may be undecodable.")
-]
-DataDirOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where TensorFlow Datasets keeps its files; default: $TFDS_DATA_DIR.")
-]
-AgainOption = Annotated[Path | None, typer.Option("--records", metavar="DIR", help="Restore what this prepared set has lost.")]
-
 
 def prepare(
-    source: SourceArgument = None,
-    size: SizeOption = None,
-    out: OutOption = None,
-    classes: ClassesOption = None,
-    channels: ChannelsOption = None,
-    val: ValOption = None,
-    test: TestOption = None,
-    split_seed: SplitSeedOption = None,
-    workers: WorkersOption = 0,
-    engine: EngineOption = "local",
-    master: MasterOption = "local[*]",
-    max_bad: MaxBadOption = 0.001,
-    data_dir: DataDirOption = None,
-    records: AgainOption = None,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SOURCE", help="digits, tfds:NAME, folder:DIR or arrays:FILE.npz; default: what the recipe names."
+        ),
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Height and width of the images, in pixels.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the records; default: one in $IMP_DATA, else in data/.")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(help="Keep only this many classes, the first ones.")] = None,
+    channels: Annotated[int | None, typer.Option(metavar="3|1", help="1: grey images; default: 3.")] = None,
+    val: Annotated[
+        float | None, typer.Option(metavar="FRACTION", help="Share of the training images to hold out for validation.")
+    ] = None,
+    test: Annotated[
+        float | None, typer.Option(metavar="FRACTION", help="Share of all images to test on, if the source has no test images.")
+    ] = None,
+    split_seed: Annotated[int | None, typer.Option(help="Seed that chooses the images held out; default: 0.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Number of processes; 0: one per core.")] = 0,
+    engine: Annotated[str, typer.Option(help="Engine: local or spark.")] = "local",
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark master.")] = "local[*]",
+    max_bad: Annotated[
+        float, typer.Option(min=0, max=1, metavar="FRACTION", help="Share of the images that may be undecodable.")
+    ] = 0.001,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where TensorFlow Datasets keeps its files; default: $TFDS_DATA_DIR.")
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option("--records", metavar="DIR", help="Restore what this prepared set has lost.")
+    ] = None,
     run: RunOption = None,
     recipe: RecipeOption = None,
     set_: SetOption = None,
@@ -64,6 +49,9 @@ def prepare(
     from data_prep.errors import InputError
     from data_prep.prepare import Means, settings_of
     from data_prep.records import read_manifest
+    from data_prep.sources import check_name
+    from lottery.experiment.reading import resolve
+    from lottery.rundir.run import default_records
     from lottery.stages import prepare as stage
 
     alone()
@@ -84,23 +72,13 @@ def prepare(
     elif names_a_run:
         raise InputError("SOURCE cannot be combined with --run, --recipe and --set: leave it out to prepare what they name")
     else:
-        _from_source(source, out, values, means)
-
-
-def _from_source(source: str, out: Path | None, values: dict[str, Any], means: "Means") -> None:
-    from data_prep.errors import InputError
-    from data_prep.sources import check_name
-    from lottery.experiment.reading import resolve
-    from lottery.rundir.run import default_records
-    from lottery.stages.prepare import prepare_set
-
-    check_name(source)
-    if "size" not in values:
-        raise InputError(f"--size is missing: write `imp prepare {source} --size 64` for images of 64x64")
-    settings = resolve({"data": values}, (), "prepare").records()
-    folder = out or default_records(settings)
-    prepare_set(settings, folder, reporter(), means)
-    print(f"train on them with: imp run --records {shlex.quote(str(folder))}")
+        check_name(source)
+        if size is None:
+            raise InputError(f"--size is missing: write `imp prepare {source} --size 64` for images of 64x64")
+        settings = resolve({"data": values}, (), "prepare").records()
+        folder = out or default_records(settings)
+        stage.prepare_set(settings, folder, reporter(), means)
+        print(f"train on them with: imp run --records {shlex.quote(str(folder))}")
 
 
 def verify(
@@ -110,12 +88,12 @@ def verify(
     from lottery.results.verify import verify
 
     checks = verify(path, reporter())
-    damaged = [check for check in checks if check.problem]
+    damaged = [problem for problem in checks.values() if problem]
     if as_json:
-        print_json([dataclasses.asdict(check) for check in checks])
+        print_json([{"path": file, "problem": problem} for file, problem in checks.items()])
     else:
-        for check in damaged:
-            print(check.problem)
+        for problem in damaged:
+            print(problem)
         print(f"{path}: {len(checks)} files checked, {len(damaged)} damaged")
     if damaged:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Commands that read a run: report, status, compare, export."""
+"""Commands that read a run: recipe, report, status, explore, compare, export."""
 
 import dataclasses
 from pathlib import Path
@@ -42,14 +42,14 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
 def show_report(run: "Run", made: "Report", as_json: bool) -> None:
     """Print the headline and the table of the report, and where its page is."""
     from lottery.results.frame import dicts
-    from lottery.results.report import DIFFERENCE_EXPLAINED, HEADINGS
+    from lottery.results.report import DIFFERENCE_EXPLAINED
 
     for line in made.left_out:
         reporter().say(line)
     if as_json:
         print_json({"headline": made.headline, "networks": dicts(made.rows), "groups": dicts(made.groups)})
         return
-    print_table(run.recipe.name, HEADINGS, made.table)
+    print_table(run.recipe.name, list(made.table[0]), [list(cells.values()) for cells in made.table])
     print(DIFFERENCE_EXPLAINED)
     for sentence in made.headline:
         print(sentence)
@@ -63,17 +63,15 @@ def status(
 ) -> None:
     """Show what is done, under way, failed and missing, and the time left."""
     from lottery.progress import duration
-    from lottery.results.status import status
+    from lottery.results import status as networks
 
     source = opened(run, must_exist=True)
     if watch:
         if as_json:
             raise typer.BadParameter("--watch shows a table: leave out --json")
-        from lottery.commands import watching
-
-        watching.watch(source, WATCH_SECONDS)
+        networks.watch(source, WATCH_SECONDS)
         return
-    lines = status(source)
+    lines = networks.status(source)
     if as_json:
         print_json([dataclasses.asdict(line) for line in lines])
         return
@@ -94,6 +92,56 @@ def status(
             print(detail)
 
 
+def explore(
+    run: RunOption = None,
+    at: Annotated[str, typer.Option(metavar="POINT", help="The dense network at a snapshot: 0, 34it, 1ep or end.")] = "end",
+    ticket: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A ticket instead of the dense network, such as q90-step-000034.")
+    ] = None,
+    variant: Annotated[str | None, typer.Option(help="ticket, or a control, such as reinit.", show_default="ticket")] = None,
+    replicate: Annotated[int, typer.Option(min=1, help="Which replicate.")] = 1,
+    scope: Annotated[
+        str | None, typer.Option(help="kernels, pointwise or all, without exclusions; default: what the recipe prunes.")
+    ] = None,
+    quantiles: Annotated[
+        str | None, typer.Option(metavar="GRID", help="Quantiles of |w| to show, in per cent.", show_default="50,75,90,99")
+    ] = None,
+    in_all: Annotated[bool, typer.Option("--in-all", help="Only the figures of all variables together.")] = False,
+    snapshots: Annotated[bool, typer.Option("--snapshots", help="How the norms change during the dense training.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how large the weights are: count, min, max, mean, norm and quantiles of |w|, by variable."""
+    from data_prep.errors import InputError
+    from lottery.pruning.masks import SCOPES
+    from lottery.results import explore
+
+    alone()
+    if scope is not None and scope not in SCOPES:
+        raise InputError(f"--scope {scope}: write {', '.join(SCOPES)}")
+    chosen = SCOPES[scope] if scope else None
+    source = opened(run, must_exist=True)
+    if snapshots:
+        if ticket or variant or quantiles or at != "end":
+            raise InputError(
+                "--snapshots shows the dense network at all its snapshots: leave out --at, --ticket, --variant and --quantiles"
+            )
+        title, rows = explore.course(source, replicate, chosen)
+    else:
+        if variant and not ticket:
+            raise InputError(f"--variant {variant} needs a ticket: name it with --ticket")
+        shown = explore.QUANTILES if quantiles is None else quantiles
+        title, rows = explore.explore(source, at, ticket, variant or "ticket", replicate, chosen, shown)
+    if as_json:
+        print_json([row for row in rows if row["path"] == explore.IN_ALL or not in_all])
+    elif snapshots:
+        together = explore.in_all(rows, source.plan().steps_per_epoch)
+        if not in_all:
+            print_table(title, explore.BY_VARIABLE_HEADINGS, explore.by_variable(rows))
+        print_table(f"{title}, in all", explore.IN_ALL_HEADINGS, together)
+    else:
+        print_table(title, *explore.table(rows[-1:] if in_all else rows))
+
+
 def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Show how alike masks are across replicates, rewind points, families and rounds, compared with chance."""
     from lottery.results.compare import compare, nesting, tables
@@ -102,12 +150,12 @@ def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     source = opened(run, must_exist=True)
     groups = compare(source, reporter())
     if as_json:
-        print_json([group.as_json() for group in groups])
+        print_json(groups)
         return
-    for table in tables(groups, source.recipe.pruning.collapse):
-        print_table(table.title, table.headings, table.lines)
-        if table.explained:
-            print(table.explained)
+    for title, headings, rows, explained in tables(source, groups):
+        print_table(title, headings, rows)
+        if explained:
+            print(explained)
     for sentence in nesting(groups):
         print(sentence)
     print(f"Every pair, layer by layer: {source.report / 'compare.csv'}")
@@ -121,7 +169,7 @@ def export(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to write; default: one in the run's export folder.")
     ] = None,
-    variant: Annotated[str, typer.Option(help="ticket, or a control: reinit, shuffle, random, extended.")] = "ticket",
+    variant: Annotated[str, typer.Option(help="ticket, or a control, such as reinit.")] = "ticket",
     replicate: Annotated[int, typer.Option(min=1, help="Which replicate.")] = 1,
     run: RunOption = None,
     as_json: JsonOption = False,
@@ -134,22 +182,22 @@ def export(
     if to not in FORMATS:
         raise InputError(f"--to {to}: write keras, tflite or npz")
     target = opened(run, must_exist=True)
-    made = export(target, reporter(), ticket, FORMATS[to], out, replicate, variant)
+    made = export(target, reporter(), ticket, to, out, replicate, variant)
     if as_json:
-        print_json(dataclasses.asdict(made))
+        print_json(made)
         return
     print_table(
-        made.path,
+        made["path"],
         ("bytes", "gzip -9", "dense, gzip -9", "of dense", "density", "exact zeros", "test"),
         [
             (
-                f"{made.bytes:,}",
-                f"{made.gzip_bytes:,}",
-                f"{made.dense_gzip_bytes:,}",
-                percent(made.gzip_share),
-                percent(made.density),
-                f"{made.zeros:,} of {made.weights:,}",
-                percent(made.test_accuracy),
+                f"{made['bytes']:,}",
+                f"{made['gzip_bytes']:,}",
+                f"{made['dense_gzip_bytes']:,}",
+                percent(made["gzip_bytes"] / made["dense_gzip_bytes"]),
+                percent(made["density"]),
+                f"{made['zeros']:,} of {made['weights']:,}",
+                percent(made["test_accuracy"]),
             )
         ],
     )

@@ -1,9 +1,8 @@
 """The command that searches for hyperparameters: sweep."""
 
-import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +11,6 @@ from lottery.results.tables import percent, print_table
 
 if TYPE_CHECKING:
     from lottery.rundir.run import Run
-    from lottery.search.outcome import Outcome
 
 SHOWN = 10  # trials in the terminal; trials.csv has them all
 
@@ -35,9 +33,7 @@ def sweep(
 
     target = opened(run, recipe, set_, records=records)
     if wandb:
-        from lottery.search import agents
-
-        path = agents.write(target)
+        path = stage.write_for_agents(target)
         stage.prepared(target, reporter())
         print(f"{path}: hand it to `wandb sweep`, and start agents as that says")
         return
@@ -45,38 +41,34 @@ def sweep(
     if launched_rank():
         return
     if as_json:
-        print_json(dataclasses.asdict(outcome))
+        print_json(outcome)
     else:
         _show(outcome, target)
 
 
-def _show(outcome: "Outcome", target: "Run") -> None:
+def _show(outcome: dict[str, Any], target: "Run") -> None:
     from lottery.progress import duration
     from lottery.search.values import text
 
-    ranked = sorted(outcome.trials, key=lambda one: (one.status != "complete", -(one.accuracy or 0), one.number))
+    ranked = sorted(outcome["trials"], key=lambda row: (row["status"] != "complete", -(row["accuracy"] or 0), row["number"]))
     cells = [
         (
-            str(one.number),
-            f"{one.status}{': ' + one.reason if one.reason else ''}",
-            percent(one.accuracy),
-            "" if one.epochs is None else f"{one.epochs:g}",
-            "" if one.seconds is None else duration(one.seconds),
-            *(text(one.values.get(key, "")) for key in outcome.keys),
+            str(row["number"]),
+            f"{row['status']}{row['reason'] and ': '}{row['reason']}",
+            percent(row["accuracy"]),
+            "" if row["epochs"] is None else f"{row['epochs']:g}",
+            "" if row["seconds"] is None else duration(row["seconds"]),
+            *(text(row["values"].get(key, "")) for key in outcome["keys"]),
         )
-        for one in ranked[:SHOWN]
+        for row in ranked[:SHOWN]
     ]
-    print_table(str(target.sweep), ("trial", "status", "validation", "epochs", "time", *outcome.keys), cells)
+    print_table(str(target.sweep), ("trial", "status", "validation", "epochs", "time", *outcome["keys"]), cells)
     if len(ranked) > SHOWN:
         print(f"and {len(ranked) - SHOWN} more in {target.sweep / 'trials.csv'}")
-    for key, share in outcome.importances.items():
+    for key, share in outcome["importances"].items():
         print(f"{key} explains {share:.0%} of the differences")
-    if outcome.best:
-        print(f"To train the best values with another seed: {_again(target)}")
-
-
-def _again(target: "Run") -> str:
-    """The command that trains the best values with the next seed, on records that a search on fewer classes has not made."""
-    words = ["--recipe", str(target.sweep / "best.toml"), "--set", f"seed={target.recipe.seed + 1}"]
-    options = shlex.join([*words, "--run", f"runs/{target.recipe.name}-best"])
-    return f"{'' if target.known_training_images() else f'imp prepare {options} && '}imp train {options}"
+    if outcome["best"]:
+        words = ["--recipe", str(target.sweep / "best.toml"), "--set", f"seed={target.recipe.seed + 1}"]
+        options = shlex.join([*words, "--run", f"runs/{target.recipe.name}-best"])
+        first = "" if target.known_training_images() else f"imp prepare {options} && "  # after a search on fewer classes
+        print(f"To train the best values with another seed: {first}imp train {options}")

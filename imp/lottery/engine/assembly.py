@@ -1,15 +1,15 @@
 """The engine of a run: TensorFlow set up, its images at hand, its network compiled."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import tensorflow as tf
 
 from data_prep import records
 from lottery.engine.devices import memory_of, on_cpu, set_up_tensorflow
-from lottery.engine.feed import Feed
+from lottery.engine.feed import Feed, MemoryFeed
 from lottery.engine.loop import Maskable, Trainer
-from lottery.engine.memory import MemoryFeed
 from lottery.engine.stream import StreamFeed
 from lottery.experiment.recipe import Data
 from lottery.machine import capacity
@@ -27,8 +27,7 @@ def make_feed(
     allocation: Allocation | None = None,
 ) -> Feed:
     """The feed that `data.feed` names; `auto` is in memory where the images fit the budget: on the devices, or else on the
-    host, both shared with the ranks beside this `allocation`. Raises InputError when a record is damaged, and when even
-    streaming needs more than there is."""
+    host, both shared with the ranks beside this `allocation`. Raises InputError for a damaged record, or too little memory."""
     records.check_lengths(folder, manifest)
     on_host, on_gpu = (allocation.on_host, allocation.on_gpu) if allocation else (1, 1)
     on_device = not on_cpu(devices) and manifest.bytes <= capacity.device_budget(data.budget, memory_of(devices), on_gpu)
@@ -47,14 +46,10 @@ def make_trainer(
 ) -> Trainer:
     """The compiled network of `run`, with its data set at hand; `maskable` as for `Trainer`. It has the cores of `allocation`,
     or all that the process may use, and `devices`, where these name what `set_up_tensorflow` returned before."""
-    names = devices or set_up_tensorflow(run.recipe.train, allocation.cores if allocation else None)
-    folder, manifest, data = run.records(), run.manifest(), run.recipe.data
-    trainer = Trainer(
-        run.recipe, names, lambda strategy: make_feed(folder, manifest, data, strategy, names, allocation), maskable
-    )
-    kept = "in memory" if isinstance(trainer.feed, MemoryFeed) else "streamed"
-    reporter.say(
-        f"{run.recipe.model.name} on {', '.join(names)}: {run.recipe.train.precision}, XLA {'on' if trainer.xla else 'off'}, "
-        f"images {kept}"
-    )
+    recipe = run.recipe
+    names = devices or set_up_tensorflow(recipe.train, allocation.cores if allocation else None)
+    feed = partial(make_feed, run.records(), run.manifest(), recipe.data, devices=names, allocation=allocation)
+    trainer = Trainer(recipe, names, feed, maskable)
+    xla, kept = "on" if trainer.xla else "off", "in memory" if isinstance(trainer.feed, MemoryFeed) else "streamed"
+    reporter.say(f"{recipe.model.name} on {', '.join(names)}: {recipe.train.precision}, XLA {xla}, images {kept}")
     return trainer

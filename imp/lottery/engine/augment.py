@@ -1,7 +1,7 @@
 """Augmentation inside the compiled step: images varied as their draws (see `order.draws`) say.
 
-Each function is compiled by XLA, which makes one pass of what would be a chain of slow small copies (on two CPU cores 36 times
-as fast); they move or blend pixels but leave scaling to the step, where XLA would round it otherwise.
+XLA makes one pass of each function (on two CPU cores 36 times as fast as a chain of small copies). Scaling is left to the step:
+XLA would round it otherwise.
 """
 
 from collections.abc import Mapping

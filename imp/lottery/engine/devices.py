@@ -14,9 +14,9 @@ from lottery.experiment.recipe import Recipe, Train
 def set_up_tensorflow(train: Train, cores: int | None = None) -> list[str]:
     """Threads, determinism and devices, which must be settled before TensorFlow starts. Returns the devices to train on.
 
-    As many operations run at a time as there are `cores`: where None, those that the process may use. The devices are the GPUs
-    that it sees; with `train.devices` = n, the first n of them, or n logical devices where there is none. Their products of
-    float32 keep all 23 bits of the mantissa, unless `train.precision` is `tf32` (10 bits, on GPUs since Ampere).
+    So many operations run at a time as there are `cores`, or cores that the process may use. The devices are the GPUs that it
+    sees, the first `train.devices` of them, or so many logical CPU devices where there is none. Products of float32 keep 23
+    bits of the mantissa, unless `train.precision` is `tf32` (10 bits, on GPUs since Ampere).
     """
     tf.config.threading.set_intra_op_parallelism_threads(train.threads)
     tf.config.threading.set_inter_op_parallelism_threads(cores or len(os.sched_getaffinity(0)))
@@ -64,14 +64,14 @@ def kind(devices: Sequence[str]) -> str:
 def uses_xla(recipe: Recipe, devices: Sequence[str], network: keras.Model) -> bool:
     """Whether XLA compiles the step of `network`; on CPUs its convolutions take six times as long as oneDNN's. Raises
     InputError where it is wanted but cannot."""
-    obstacle = None
+    obstacle, wanted = None, recipe.train.xla
     if recipe.model.batchnorm == "synchronised" and len(devices) > 1:
         obstacle = "what it compiles does not talk to other devices, and BatchNorm is synchronised"
     elif any(isinstance(layer, keras.layers.MaxPooling2D) for layer in network._flatten_layers()):
         obstacle = "its gradient of max-pooling is not deterministic"
-    if recipe.train.xla == "on" and obstacle:
+    if wanted == "on" and obstacle:
         raise InputError(f"XLA cannot compile {recipe.model.name} here: {obstacle}; set train.xla to auto or off")
-    return recipe.train.xla == "on" or (recipe.train.xla == "auto" and not on_cpu(devices) and not obstacle)
+    return wanted == "on" or (wanted == "auto" and not on_cpu(devices) and not obstacle)
 
 
 def strategy(devices: Sequence[str]) -> tf.distribute.Strategy:
@@ -79,6 +79,5 @@ def strategy(devices: Sequence[str]) -> tf.distribute.Strategy:
     layers (TensorFlow 2.21 stops with a shape mismatch), so there they are summed on the first one."""
     if len(devices) == 1:
         return tf.distribute.get_strategy()
-    return tf.distribute.MirroredStrategy(
-        list(devices), tf.distribute.ReductionToOneDevice() if on_cpu(devices) else tf.distribute.NcclAllReduce()
-    )
+    summed = tf.distribute.ReductionToOneDevice() if on_cpu(devices) else tf.distribute.NcclAllReduce()
+    return tf.distribute.MirroredStrategy(list(devices), summed)

@@ -5,6 +5,7 @@ policy in force; BatchNorm's variables and statistics stay in the dtype of varia
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -16,10 +17,8 @@ Normalised = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 class BatchNorm(keras.layers.Layer):
     """Batch normalisation (Ioffe & Szegedy 2015) by TensorFlow's fused kernel (Keras 3 composes it from seven operations).
-
-    Statistics are those of the replica's own part of the batch; the training step averages the moving ones over replicas.
-    The moving variance takes up the unbiased batch variance. Input and output: float [batch, height, width, channels].
-    """
+    Statistics are those of the replica's own part of the batch; the training step averages the moving ones over replicas. The
+    moving variance takes up the unbiased batch variance. Input and output: float [batch, height, width, channels]."""
 
     def __init__(self, momentum: float, epsilon: float, gamma: str | keras.initializers.Initializer, **options: Any):
         super().__init__(**options)
@@ -29,21 +28,11 @@ class BatchNorm(keras.layers.Layer):
         channels = (shape[-1],)
         self.gamma = self.add_weight(shape=channels, initializer=self.gamma_initializer, autocast=False, name="gamma")
         self.beta = self.add_weight(shape=channels, initializer="zeros", autocast=False, name="beta")
-        self.moving_mean = self._moving(channels, "zeros", "moving_mean")
-        self.moving_variance = self._moving(channels, "ones", "moving_variance")
-
-    def _moving(self, shape: Shape, initializer: str, name: str) -> keras.Variable:
-        """A statistic that each replica may assign; `add_weight` cannot make one."""
-        return keras.Variable(
-            keras.initializers.get(initializer),
-            shape,
-            self.variable_dtype,
-            trainable=False,
-            autocast=False,
-            synchronization="on_read",
-            aggregation="only_first_replica",
-            name=name,
-        )
+        # Each replica may assign these, which `add_weight` cannot make.
+        own: Any = {"trainable": False, "autocast": False, "synchronization": "on_read", "aggregation": "only_first_replica"}
+        zeros, ones = keras.initializers.Zeros(), keras.initializers.Ones()
+        self.moving_mean = keras.Variable(zeros, channels, self.variable_dtype, name="moving_mean", **own)
+        self.moving_variance = keras.Variable(ones, channels, self.variable_dtype, name="moving_variance", **own)
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         if not training:
@@ -59,15 +48,12 @@ class BatchNorm(keras.layers.Layer):
         """The outputs, and the mean and the unbiased variance of each channel."""
         if inputs.dtype == tf.float64:  # for which there is no fused kernel
             return self._compose(inputs, lambda sums: sums, 1)
-        return tf.compat.v1.nn.fused_batch_norm(
-            inputs, self.gamma.value, self.beta.value, epsilon=self.epsilon, is_training=True
-        )
+        gamma, beta = self.gamma.value, self.beta.value
+        return tf.compat.v1.nn.fused_batch_norm(inputs, gamma, beta, epsilon=self.epsilon, is_training=True)
 
     def _compose(self, inputs: tf.Tensor, total: Callable[[tf.Tensor], tf.Tensor], replicas: int) -> Normalised:
-        """`_normalise` over the batches of all `replicas`, of which `total` adds up a tensor.
-
-        The variance is taken about the mean of all: a mean of squares less a squared mean loses digits.
-        """
+        """`_normalise` over the batches of all `replicas`, of which `total` adds up a tensor. The variance is taken about the
+        mean of all: a mean of squares less a squared mean loses digits."""
         values = tf.cast(inputs, self.variable_dtype)
         count = tf.cast(tf.size(values) // values.shape[-1] * replicas, values.dtype)
         mean = total(tf.reduce_sum(values, [0, 1, 2])) / count
@@ -83,16 +69,12 @@ class SynchronisedBatchNorm(BatchNorm):
 
     def _normalise(self, inputs: tf.Tensor) -> Normalised:
         context = tf.distribute.get_replica_context()
-        return self._compose(
-            inputs, lambda sums: context.all_reduce(tf.distribute.ReduceOp.SUM, sums), context.num_replicas_in_sync
-        )
+        return self._compose(inputs, partial(context.all_reduce, "SUM"), context.num_replicas_in_sync)
 
 
 class PointwiseConv2D(keras.layers.Layer):
-    """A 1x1 convolution without bias as one matrix product over [batch x height x width, channels].
-
-    The kernel keeps the shape of a convolution, (1, 1, in, out).
-    """
+    """A 1x1 convolution without bias as one matrix product over [batch x height x width, channels]. The kernel keeps the shape
+    of a convolution, (1, 1, in, out)."""
 
     def __init__(self, filters: int, initializer: str, **options: Any):
         super().__init__(**options)
@@ -111,11 +93,9 @@ class PointwiseConv2D(keras.layers.Layer):
 
 
 class GroupedConv2D(keras.layers.Layer):
-    """A convolution without bias, padded to "same", whose channels are divided into `groups` that do not meet.
-
-    Keras's own Conv2D takes 270 times as long with groups on a CPU. The kernel has the shape of Keras's,
-    (size, size, in / groups, out).
-    """
+    """A convolution without bias, padded to "same", whose channels are divided into `groups` that do not meet. Keras's own
+    Conv2D takes 270 times as long with groups on a CPU. The kernel has the shape of Keras's, (size, size, in / groups,
+    out)."""
 
     def __init__(self, filters: int, size: int, stride: int, groups: int, initializer: str, **options: Any):
         super().__init__(**options)

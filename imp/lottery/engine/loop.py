@@ -1,22 +1,21 @@
 """The trainer: one compiled network, driven step by step from the host."""
 
 import contextlib
-import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from data_prep.errors import InputError
-from lottery.engine import devices, models, precision, whitening
+from lottery.engine import devices, models, whitening
 from lottery.engine.augment import normalise
 from lottery.engine.feed import Feed
 from lottery.engine.models.fingerprint import fingerprint
-from lottery.engine.optimizers import Optimizer, entry, weight_of
-from lottery.engine.step import Step, moving_statistics
+from lottery.engine.optimizers import weight_of
+from lottery.engine.step import Step
 from lottery.experiment import schedules
 from lottery.experiment.recipe import Recipe
 from lottery.machine import environment
@@ -41,23 +40,21 @@ class Diverged(Exception):
         self.step = step
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """Mean cross-entropy, top-1 and top-5 accuracy over every image of a split."""
 
     loss: float
     accuracy: float
     top5: float
-    count: int
 
 
 class Trainer:
     """One compiled network that any state and any mask can be put into.
 
     `make_feed` is told the strategy that the network is trained under. The step selects the gradients of the trainable
-    variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all.
-    `waited` counts the seconds that the device has stood still for want of images. `marking` makes a context, of its name, for
-    each compiled call ("steps") and each "evaluation", where a profiler is to see them.
+    variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all. `maker` says
+    versions and the kind of device. `waited` counts the seconds that the device has stood still for want of images. `marking`
+    makes a context of its name for each compiled call ("steps") and each "evaluation", where a profiler is to see them.
     """
 
     def __init__(
@@ -67,16 +64,17 @@ class Trainer:
         make_feed: Callable[[tf.distribute.Strategy], Feed],
         maskable: Maskable = lambda path, shape: False,
     ):
-        self.train, self._network, self._names = recipe.train, recipe.model, names
+        self.train, self._network = recipe.train, recipe.model
         if self.train.batch % len(names):
             raise InputError(f"train.batch {self.train.batch} does not divide among {len(names)} devices: change it")
+        self.maker, self.gpus = environment.maker(devices.kind(names)), 0 if devices.on_cpu(names) else len(names)
         self.strategy = devices.strategy(names)
+        self.replicas = int(self.strategy.num_replicas_in_sync)
         self.feed = make_feed(self.strategy)
-        with self.strategy.scope(), precision.policy(self.train.precision):
+        self.steps_per_epoch = self.feed.counts["train"] // self.train.batch
+        with self.strategy.scope(), models.policy(self.train.precision):
             self.model = models.build(recipe.model, self.feed.size, self.feed.classes, self.feed.channels)
             self.xla = devices.uses_xla(recipe, names, self.model)
-            optimizer = Optimizer(self.train, self.model.trainable_variables, moving_statistics(self.model))
-            scale = precision.LossScale() if self.train.precision == "mixed_float16" else None
             self._weights = {variable.path: variable for variable in self.model.trainable_variables}
             self._statistics = {variable.path: variable for variable in self.model.non_trainable_variables}
             self.masks = {
@@ -84,34 +82,18 @@ class Trainer:
                 for path, variable in self._weights.items()
                 if maskable(path, tuple(variable.shape))
             }
-            self._step = Step(recipe, self.strategy, self.feed, self.model, optimizer, self.masks, scale, self.xla)
-        self._optimizer = optimizer.state | (scale.state if scale else {})
-        self._fresh_optimizer = models.arrays(self._optimizer)
+            self._step = Step(recipe, self.strategy, self.feed, self.model, self.masks, self.xla)
+        self._optimizer = self._step.optimizer.state | (self._step.scale.state if self._step.scale else {})
+        self._fresh_optimizer, variables = models.arrays(self._optimizer), self._weights | self._statistics
+        self._averaged = {path: variable for path, variable in variables.items() if f"ema/{path}" in self._optimizer}
         self._steps_per_call = 1
         self.waited = 0.0
         self.marking: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-
-    @property
-    def gpus(self) -> int:
-        return 0 if devices.on_cpu(self._names) else len(self._names)
-
-    @cached_property
-    def maker(self) -> dict[str, str]:
-        """Versions and the kind of device."""
-        return environment.maker(devices.kind(self._names))
 
     @cached_property
     def origins(self) -> dict[str, str]:
         """What tells its images (`records`) and its network (`network`) from any others."""
         return {"records": self.feed.manifest.digest, "network": fingerprint(self.model, self.feed.manifest.shape)}
-
-    @property
-    def replicas(self) -> int:
-        return int(self.strategy.num_replicas_in_sync)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.feed.counts["train"] // self.train.batch
 
     def state(self, step: int) -> store.State:
         """A copy of everything that training on from `step` needs."""
@@ -120,8 +102,7 @@ class Trainer:
     def drawn(self, seed: int) -> store.State:
         """A freshly drawn network at step 0, a function of the recipe, `seed` and, where it whitens its images, of those. Its
         optimizer state is left empty."""
-        feed = self.feed
-        state = models.initial_weights(self._network, feed.size, feed.classes, seed, feed.channels)
+        state = models.initial_weights(self._network, self.feed.size, self.feed.classes, seed, self.feed.channels)
         if whitening.PATH in state.statistics:
             state.statistics[whitening.PATH] = self._whitening
         return state
@@ -130,44 +111,38 @@ class Trainer:
     def _whitening(self) -> np.ndarray:
         return whitening.kernel(normalise(self.feed.first_images(whitening.IMAGES), self.feed.data).numpy())
 
-    def load(self, state: store.State, mask: masks.Mask | None = None) -> None:
-        """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and optimizer state.
-
-        An empty optimizer state means a fresh one; averages then begin at the weights and statistics. Raises InputError when a
-        variable is missing, unknown or of another shape, and when the mask covers one that is not maskable.
-        """
+    def load(self, state: store.State, mask: masks.Bits | None = None) -> None:
+        """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and optimizer state. An
+        empty optimizer state means a fresh one; averages then begin at the weights and statistics. Raises InputError when a
+        variable is missing, unknown or of another shape, and when the mask covers one that is not maskable."""
         mask = mask or {}
         if unknown := mask.keys() - self.masks.keys():
             raise InputError(f"the mask covers {min(unknown)}, which this network does not prune: take thresholds again")
         models.assign(self._weights, masks.apply(mask, state.weights))
         models.assign(self._statistics, state.statistics)
-        optimizer = state.optimizer
+        optimizer, raw = state.optimizer, state.weights | state.statistics
         if not optimizer:
-            averaged = self._averages(state.weights | state.statistics)
-            optimizer = self._fresh_optimizer | {entry("ema", path): array for path, array in averaged.items()}
+            optimizer = self._fresh_optimizer | {f"ema/{path}": raw[path] for path in self._averaged}
         owners = {name: mask[weight_of(name)] for name in optimizer if weight_of(name) in mask}
         models.assign(self._optimizer, masks.apply(owners, optimizer))
         for path, variable in self.masks.items():
             variable.assign(mask.get(path, np.ones(variable.shape, bool)))
 
     def steps(self, first: int, last: int, order_seed: int, learning_rate: float | None = None) -> Iterator[np.ndarray]:
-        """Take optimizer steps `first` .. `last` - 1, all within one epoch, some at a time, until nobody asks for more; at the
-        schedule's learning rates, or at `learning_rate`.
-
-        Yields after each call (half a second at most) the figures of the steps taken (float64, [steps, 3], see `Step`).
-        Raises Diverged.
-        """
+        """Take optimizer steps `first` .. `last` - 1, all within one epoch, at the schedule's learning rates, or at
+        `learning_rate`. Yields after each call (half a second at most) the figures of the steps taken (float64, [steps, 3], see
+        `Step`). Raises Diverged."""
         epoch, offset = divmod(first, self.steps_per_epoch)
         began = time.perf_counter()
         batches = self.feed.epoch(order_seed, epoch, self.train.batch, offset)
         while first < last:
             rows, draws = batches.take(min(self._steps_per_call, last - first))
             fed = time.perf_counter()
-            learning_rates = schedules.rates(self.train, self.steps_per_epoch, first, len(rows[0]))
+            rates = schedules.rates(self.train, self.steps_per_epoch, first, len(rows[0]))
             if learning_rate is not None:
-                learning_rates = np.full_like(learning_rates, learning_rate)
+                rates = np.full_like(rates, learning_rate)
             with self.marking("steps"):
-                figures = self._step.steps(rows, draws, learning_rates).numpy().astype(np.float64)
+                figures = self._step.steps(rows, draws, rates).numpy().astype(np.float64)
             self._adapt(len(figures), time.perf_counter() - fed)
             self.waited += fed - began
             finite = np.isfinite(figures).all(axis=1)
@@ -189,36 +164,27 @@ class Trainer:
         count, batch = self.feed.counts[split], self._step.evaluated
         sweep = self.feed.sweep(split, batch)
         figures = []
-        with self.marking("evaluation"), self._averaged() if averaged else contextlib.nullcontext():
+        with self.marking("evaluation"), self._averages() if averaged else contextlib.nullcontext():
             while sweep.position * batch < count:
                 rows, extras = sweep.take(min(self._steps_per_call, -(-count // batch) - sweep.position))
                 figures.append(self._step.evaluations(rows, extras["weights"]).numpy().astype(np.float64))
-        loss, right, right_in_top = (np.concatenate(figures).sum(axis=0) / count).tolist()
-        return Evaluation(loss, right, right_in_top, count)
+        return Evaluation(*(np.concatenate(figures).sum(axis=0) / count).tolist())
 
     def is_constant(self) -> bool:
         """Whether the network, by its raw weights, gives every image the same answer: nothing gets through any more."""
-        logits = tf.cast(self.model(self._probe, training=False), tf.float32).numpy()
+        images = normalise(self.feed.first_images(PROBED), self.feed.data)
+        logits = tf.cast(self.model(images, training=False), tf.float32).numpy()
         return bool(np.ptp(logits, axis=0).max() <= ROUNDING * np.abs(logits).max())
 
-    @cached_property
-    def _probe(self) -> tf.Tensor:
-        return normalise(self.feed.first_images(PROBED), self.feed.data)
-
     @contextlib.contextmanager
-    def _averaged(self) -> Iterator[None]:
+    def _averages(self) -> Iterator[None]:
         """The averaged weights and statistics, where there are any, in place of the raw ones."""
-        averages = self._averages(self._weights | self._statistics)
-        raw = models.arrays(averages)
-        models.assign(averages, {path: np.asarray(self._optimizer[entry("ema", path)]) for path in raw})
+        raw = models.arrays(self._averaged)
+        models.assign(self._averaged, {path: np.asarray(self._optimizer[f"ema/{path}"]) for path in raw})
         try:
             yield
         finally:
-            models.assign(averages, raw)
-
-    def _averages(self, by_path: Mapping[str, Any]) -> dict[str, Any]:
-        """Of `by_path`, what is averaged."""
-        return {path: value for path, value in by_path.items() if entry("ema", path) in self._optimizer}
+            models.assign(self._averaged, raw)
 
     def _adapt(self, count: int, seconds: float) -> None:
         """Let a call last about `CALL_SECONDS`, growing no more than eightfold at once (the first call also compiles)."""

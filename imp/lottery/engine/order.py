@@ -4,8 +4,8 @@ Nothing here depends on how images are fed, so that both ways of feeding give th
 can be gone to without the ones before it.
 """
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,16 +15,14 @@ from lottery.experiment.recipe import Data
 Draws = dict[str, np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """A stretch of an order, up to position `end`, for which nothing but `blocks` (indices) need be at hand."""
 
     end: int
     blocks: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """Images by index (int32, [n]) in the order in which they are fed, and the windows that n divides into."""
 
     indices: np.ndarray
@@ -37,33 +35,25 @@ class Order:
 
 
 def shuffled(sizes: np.ndarray, mixed: int, seed: int, epoch: int) -> Order:
-    """All images of a split in the order of one epoch (counted from 0); `sizes` (int, [blocks]) says how many lie in each
-    block, and so many images as `mixed` are mixed at a time.
-
-    A split of at most `mixed` images is permuted as a whole. Of a larger one, blocks are drawn at random from everywhere,
-    and the images of each drawn group of blocks are permuted.
-    """
-    rng = _generator(seed, epoch, 0)
-    count = int(sizes.sum())
-    if count <= mixed:
-        return Order(rng.permutation(count).astype(np.int32), [Window(count, np.arange(len(sizes)))])
-    groups = _grouped(rng.permutation(len(sizes)), mixed)
-    starts = np.cumsum(sizes) - sizes
+    """All images of a split in the order of one epoch (counted from 0), from its `sizes` (int, [blocks]: the images in each).
+    A split of at most `mixed` images is permuted as a whole. Of a larger one, the images of groups of blocks that are drawn at
+    random are, about so many at a time."""
+    rng, starts = _generator(seed, epoch, 0), np.cumsum(sizes) - sizes
+    groups = [np.arange(len(sizes))] if sizes.sum() <= mixed else _grouped(rng.permutation(len(sizes)), mixed)
     parts = [
         rng.permutation(np.concatenate([np.arange(starts[block], starts[block] + sizes[block]) for block in group]))
         for group in groups
     ]
     ends = np.cumsum([len(part) for part in parts]).tolist()
-    return Order(np.concatenate(parts).astype(np.int32), [Window(*pair) for pair in zip(ends, groups, strict=True)])
+    return Order(np.concatenate(parts).astype(np.int32), list(map(Window, ends, groups)))
 
 
 def sequential(sizes: np.ndarray, mixed: int, length: int) -> Order:
     """All images of a split one after the other, and the last one repeated up to `length` places."""
-    count = int(sizes.sum())
-    indices = np.minimum(np.arange(length), count - 1).astype(np.int32)
+    indices = np.minimum(np.arange(length), sizes.sum() - 1).astype(np.int32)
     groups = _grouped(np.arange(len(sizes)), mixed)
     ends = np.cumsum([sizes[group].sum() for group in groups]).tolist()
-    return Order(indices, [Window(*pair) for pair in zip([*ends[:-1], length], groups, strict=True)])
+    return Order(indices, list(map(Window, [*ends[:-1], length], groups)))
 
 
 def draws(data: Data, count: int, seed: int, epoch: int) -> Draws:

@@ -4,13 +4,11 @@
 """
 
 import gzip
-import heapq
-import itertools
 import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -37,71 +35,62 @@ def check(folder: Path) -> None:
 
 
 class Trace:
-    """A trace of a training, which ends with this context at the latest; with no `folder`, nothing at all.
-
-    Below `folder`/plugins/profile/ come TensorFlow's `*.xplane.pb` and beside it `trace.json.gz`; `say` is told where, or
-    why there is none: a failure is told, not raised. The process may have one trace under way at a time.
-    """
+    """A trace of a training, which ends with this context at the latest; with no `folder`, nothing at all. Below
+    `folder`/plugins/profile/ come TensorFlow's `*.xplane.pb` and `trace.json.gz`; `say` is told where, or why there is none,
+    for failures are not raised. A process may have one trace under way at a time."""
 
     def __init__(self, folder: Path | None, say: Callable[[str], None]):
-        self._folder, self._say = folder or Path(), say
-        self._calls = 0
-        self._began = self._seconds = 0.0
-        self._running, self._over = False, folder is None
+        self._folder, self._say = folder, say
+        self._calls, self._began, self._seconds = 0, 0.0, 0.0
         self._lock = threading.Lock()
         self._limit = threading.Timer(LONGEST_SECONDS, self._attempt, [self._stop])
         self._limit.daemon = True
 
-    def advance(self) -> None:
-        """To be called after each compiled call of the training."""
-        self._calls += 1
-        if self._calls == WARM_UP_CALLS and not self._over:
-            self._attempt(self._start)
-        elif self._calls >= WARM_UP_CALLS + CALLS and time.monotonic() - self._began >= SECONDS:
-            self._finish()
-
     def __enter__(self) -> "Trace":
         return self
 
+    def advance(self) -> None:
+        """To be called after each compiled call of the training."""
+        self._calls += 1
+        if self._calls == WARM_UP_CALLS and self._folder:
+            self._attempt(self._start)
+        elif self._calls >= WARM_UP_CALLS + CALLS and time.monotonic() - self._began >= SECONDS:
+            self._attempt(self._finish)
+
     def __exit__(self, *error: object) -> None:
-        self._finish()
-
-    def _finish(self) -> None:
-        """Stop and write what there is; does nothing the second time."""
-        if self._over:
-            return
-        self._over = True
-        if self._calls > WARM_UP_CALLS:
-            self._attempt(self._write)
-        else:
-            self._attempt(lambda: self._stop(save=False))
-            self._say(f"no trace: the training was over before its compiled call {WARM_UP_CALLS + 1}; train for longer")
-
-    def _start(self) -> None:
-        tf.profiler.experimental.start(str(self._folder))
-        self._began = time.monotonic()
-        self._running = True
-        self._limit.start()
-
-    def _stop(self, save: bool = True) -> None:
-        self._limit.cancel()
-        with self._lock:
-            if self._running:
-                self._running = False
-                self._seconds = time.monotonic() - self._began
-                tf.profiler.experimental.stop(save)
-
-    def _write(self) -> None:
-        self._stop()
-        _, shown = convert_newest(self._folder)
-        self._say(f"a trace of {self._seconds:.1f} s: {shown}")
+        self._attempt(self._finish)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:  # a trace must not end a training, whatever breaks in it
-            self._over = True
+            self._folder = None
             self._say(f"no trace: {first_line(error)}")
+
+    def _start(self) -> None:
+        tf.profiler.experimental.start(str(self._folder))
+        self._began = time.monotonic()
+        self._limit.start()
+
+    def _stop(self, save: bool = True) -> None:
+        self._limit.cancel()
+        with self._lock:
+            began, self._began = self._began, 0.0
+            if began:
+                self._seconds = time.monotonic() - began
+                tf.profiler.experimental.stop(save)
+
+    def _finish(self) -> None:
+        """Stop and write what there is; does nothing the second time."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return
+        was_long_enough = self._calls > WARM_UP_CALLS
+        self._stop(save=was_long_enough)
+        if was_long_enough:
+            self._say(f"a trace of {self._seconds:.1f} s: {convert_newest(folder)[1]}")
+        else:
+            self._say(f"no trace: the training was over before its compiled call {WARM_UP_CALLS + 1}; train for longer")
 
 
 def convert_newest(folder: Path) -> tuple[Path, str]:
@@ -119,64 +108,39 @@ def convert_newest(folder: Path) -> tuple[Path, str]:
 
 def convert(source: Path, target: Path) -> int:
     """Write the earliest `MOST_EVENTS` events of an XSpace (TensorFlow's `*.xplane.pb`) in Chrome's trace event format.
-
     Gzipped JSON; times in microseconds, sorted. Planes (the host, each device) become processes, lines threads or streams.
-    Events are named by their op, if any, with the full name in `args`; those that took no time are left out (half of a
-    host's are the thread pool's book-keeping). Returns the number of events.
-    """
+    Events have the full name of their op in `args`; those that took no time are left out. Returns the number of events."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    space = xplane_pb2.XSpace.FromString(source.read_bytes())
-    names: list[dict[str, Any]] = []
-    lanes = []
-    for pid, plane in enumerate((plane for plane in space.planes if plane.lines), 1):
-        names.append(_naming("process", plane.name, pid, 0))
+    planes = [plane for plane in xplane_pb2.XSpace.FromString(source.read_bytes()).planes if plane.lines]
+    names, lasting = [], []
+    for pid, plane in enumerate(planes, 1):
+        names.append(("process_name", pid, 0, plane.name))
         for tid, line in enumerate(plane.lines, 1):
-            names.append(_naming("thread", line.display_name or line.name, pid, tid))
-            lanes.append(_events(plane, line, pid, tid))
-    count = 0
+            names.append(("thread_name", pid, tid, line.display_name or line.name))
+            starts = ((line.timestamp_ns * 1000 + event.offset_ps, event) for event in line.events if event.duration_ps)
+            lasting += [(start, pid, tid, -event.duration_ps, event) for start, event in starts]
+    lasting.sort(key=itemgetter(0, 1, 2, 3))  # what encloses comes first
+    del lasting[MOST_EVENTS:]
     with files.replacing(target) as temporary, gzip.open(temporary, "wt", compresslevel=5, encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
-        file.write(",\n".join(map(json.dumps, names)))
-        for event in itertools.islice(heapq.merge(*lanes, key=itemgetter("ts")), MOST_EVENTS):
-            file.write(",\n" + json.dumps(event))
-            count += 1
+        named = ({"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}} for kind, pid, tid, name in names)
+        file.write(",\n".join(map(json.dumps, named)))
+        for start, pid, tid, _, event in lasting:
+            place = {"pid": pid, "tid": tid, "ts": start / 1e6, "dur": event.duration_ps / 1e6}
+            file.write(",\n" + json.dumps({"ph": "X", **place, **_described(event, planes[pid - 1])}))
         file.write("\n]}\n")
-    return count
+    return len(lasting)
 
 
-def _naming(kind: str, name: str, pid: int, tid: int) -> dict[str, Any]:
-    return {"name": f"{kind}_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
-
-
-def _events(plane: Any, line: Any, pid: int, tid: int) -> Iterator[dict[str, Any]]:
-    """The events of one line, by time."""
-    full = {key: event.name for key, event in plane.event_metadata.items()}
-    short = {key: event.display_name or event.name for key, event in plane.event_metadata.items()}
-    stats = {key: stat.name for key, stat in plane.stat_metadata.items()}
-    lasting = (event for event in line.events if event.duration_ps)
-    for event in sorted(lasting, key=lambda event: (event.offset_ps, -event.duration_ps)):  # what encloses comes first
-        yield {
-            "name": short[event.metadata_id],
-            "ph": "X",
-            "pid": pid,
-            "tid": tid,
-            "ts": (line.timestamp_ns * 1000 + event.offset_ps) / 1e6,
-            "dur": event.duration_ps / 1e6,
-            "args": {"op": full[event.metadata_id], **_details(event.stats, stats)},
-        }
-
-
-def _details(stats: Any, names: dict[int, str]) -> dict[str, int | float | str]:
-    """The stats of an event that JSON can hold; those with a leading underscore are the profiler's own."""
-    details: dict[str, int | float | str] = {}
-    for stat in stats:
-        name, kind = names[stat.metadata_id], stat.WhichOneof("value")
-        if name.startswith("_") or kind not in PLAIN:
-            continue
-        value = getattr(stat, kind)
-        if kind == "ref_value":
-            details[name] = names[value]
-        elif kind != "double_value" or math.isfinite(value):
-            details[name] = value
-    return details
+def _described(event: Any, plane: Any) -> dict[str, Any]:
+    """The name of an event, and its stats that JSON can hold; those with a leading underscore are the profiler's own."""
+    operation = plane.event_metadata[event.metadata_id]
+    details: dict[str, int | float | str] = {"op": operation.name}
+    for stat in event.stats:
+        name, kind = plane.stat_metadata[stat.metadata_id].name, stat.WhichOneof("value")
+        if kind in PLAIN and not name.startswith("_"):
+            value = plane.stat_metadata[stat.ref_value].name if kind == "ref_value" else getattr(stat, kind)
+            if isinstance(value, int | str) or math.isfinite(value):
+                details[name] = value
+    return {"name": operation.display_name or operation.name, "args": details}

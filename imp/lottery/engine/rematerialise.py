@@ -1,8 +1,7 @@
 """Rematerialisation: a network run block by block, each block's activations computed again when its gradient is wanted.
 
-Chen et al. 2016 ("Training deep nets with sublinear memory cost"). Blocks are found in the graph of layers, so that any
-functional network will do. Both `tf.recompute_grad` and `keras.remat` would update moving averages twice a step: here a block
-hands back its new statistics, which are assigned once.
+Chen et al. 2016 ("Training deep nets with sublinear memory cost"). Blocks are found in any graph of layers. `tf.recompute_grad`
+and `keras.remat` update moving averages twice a step: here a block hands back its new statistics, which are assigned once.
 """
 
 import itertools
@@ -35,7 +34,11 @@ def run(block: keras.Model, inputs: tf.Tensor) -> tf.Tensor:
 
         def backward(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
             with tf.control_dependencies([upstream]):
-                again = [inputs + tf.cast(_nothing(upstream), inputs.dtype), *map(tf.identity, weights)]
+                # 0.0, but not before `upstream` is known: XLA heeds no control dependencies, and would find that this has been
+                # computed before. It does not see through the expression, which is that of `tf.recompute_grad`.
+                known = tf.cast(tf.reshape(upstream, [-1])[0], tf.bool)
+                nothing = tf.cast(tf.where(known == known, 0.0, math.nan), inputs.dtype)
+                again = [inputs + nothing, *map(tf.identity, weights)]
             with tf.GradientTape() as tape:
                 tape.watch(again)
                 outputs, _ = block.stateless_call(again[1:], frozen, again[0], training=True)
@@ -47,13 +50,6 @@ def run(block: keras.Model, inputs: tf.Tensor) -> tf.Tensor:
     for variable, value in zip(block.non_trainable_variables, statistics, strict=True):
         variable.assign(value)
     return outputs
-
-
-def _nothing(upstream: tf.Tensor) -> tf.Tensor:
-    """0.0, but not before `upstream` is known: XLA heeds no control dependencies, and would find that what is computed again
-    has been computed before. The expression, which it does not see through, is that of `tf.recompute_grad`."""
-    known = tf.cast(tf.reshape(upstream, [-1])[0], tf.bool)
-    return tf.where(known == known, 0.0, math.nan)
 
 
 def _cuts(network: keras.Model) -> list[keras.KerasTensor]:

@@ -15,9 +15,7 @@ _GRADIENT = "gradient_tape/"  # where TensorFlow puts what it derives, whichever
 @contextlib.contextmanager
 def part(name: str) -> Iterator[None]:
     """Operations made within, or in a function that this decorates, belong to `name`, one of `PARTS`, if not to an inner one.
-
-    A function compiled by XLA needs its own: it does not know where it is called.
-    """
+    A function compiled by XLA needs its own: it does not know where it is called."""
     with tf.name_scope(f"step.{name}"):
         yield
 

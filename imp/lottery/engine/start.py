@@ -6,10 +6,8 @@ import tempfile
 
 
 def start_tensorflow() -> None:
-    """Import TensorFlow and let it find its devices without the banner that no setting of its own turns off.
-
-    What it says goes to standard error after all when the import fails. Called before an engine module is imported.
-    """
+    """Import TensorFlow and let it find its devices without the banner that no setting of its own turns off. What it says goes
+    to standard error after all when the import fails. Called before an engine module is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
     shown = os.dup(2)

@@ -17,7 +17,7 @@ from data_prep.errors import InputError
 from lottery import preemption
 from lottery.engine import checkpoints, events, profiling
 from lottery.engine.checkpoints import Checkpoint
-from lottery.engine.events import CheckpointDue, Evaluated, Progress, SnapshotDue, Stepped
+from lottery.engine.events import CheckpointDue, Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Diverged, Trainer
 from lottery.machine import gpus
 from lottery.progress import Reporter, count_of
@@ -37,10 +37,9 @@ Track = Callable[[Mapping[str, Any], Sequence[journal.Row]], Tracker]
 class Task:
     """What to train: `start()` gives the state to begin from (with no optimizer state, a fresh one), `mask` what it may use.
 
-    `order_seed` seeds data order and augmentation; `snapshots` (step -> file) are saved on the way, the last step's
-    among them or else in the folder's `final`; `beside` are files that belong to the network and are there already; `record`
-    goes into the result as it is, with the seals of all these files by their names inside `root`; `learning_rate` is held in
-    place of the schedule's; `profile` is where to put a trace.
+    `order_seed` seeds data order and augmentation; `snapshots` (step -> file) are saved on the way, the last step's among them
+    or else in the folder's `final`; `beside` are files that are there already; `record` goes into the result, with the seals of
+    all these files by name inside `root`; `learning_rate` is held in place of the schedule's; `profile` takes a trace.
     """
 
     title: str
@@ -49,7 +48,7 @@ class Task:
     order_seed: int
     record: Mapping[str, Any]
     root: Path
-    mask: masks.Mask = dataclasses.field(default_factory=dict)
+    mask: masks.Bits = dataclasses.field(default_factory=dict)
     snapshots: Mapping[int, Path] = dataclasses.field(default_factory=dict)
     beside: Sequence[Path] = ()
     learning_rate: float | None = None
@@ -57,41 +56,41 @@ class Task:
 
 
 def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporter, track: Track) -> Result:
-    """Train `task` and return the result, which is also written; the caller holds the folder's lock.
-
-    Goes on from the checkpoint that a killed process left; the files come out the same. A network whose loss is not finite
-    gets the status `diverged` and its step, and keeps its last checkpoint. Raises Preempted, once what is under way is
-    saved.
-    """
+    """Train `task` and return the result, which is also written; the caller holds the folder's lock. Goes on from the
+    checkpoint that a killed process left; the files come out the same. A network whose loss is not finite gets the status
+    `diverged` and its step, and keeps its last checkpoint. Raises Preempted, once what is under way is saved."""
     for folder in {path.parent for path in task.snapshots.values()}:
         files.remove_stale(folder)
     with preemption.deferred():
         preemption.check()
         begun = _start(trainer, task, network)
-        rows, _ = journal.rewind(network.metrics, begun.progress.state.step, begun.journal)
+        rows, _ = journal.rewind(network.metrics, begun.state.step, begun.journal)
         tracker = track(task.record, rows)
         result: Result | None = None
         try:
-            divergence = _follow(trainer, task, network, begun, rows, tracker, reporter)
-            if not divergence and task.last_step not in task.snapshots:
-                store.save_state(network.final, trainer.state(task.last_step))
-            result = _result(trainer, task, network, rows, divergence)
+            try:
+                _follow(trainer, task, network, begun, rows, tracker, reporter)
+                if task.last_step not in task.snapshots:
+                    store.save_state(network.final, trainer.state(task.last_step))
+                outcome = _outcome(trainer, task, network, rows)
+            except Diverged as error:
+                outcome = {"status": "diverged", "reason": str(error), "step": error.step}
+            seconds, seal = sum(row["timing"]["seconds"] for row in rows), journal.read_sealed(network.metrics)[1]
+            made_on = {"replicas": trainer.replicas, "xla": trainer.xla, "timing": {"seconds": seconds, "journal": seal}}
+            result = Result.model_validate({**outcome, **task.record, **made_on})
         finally:
             tracker.finish(result)
         result = records.write(network.result, result)
-        if not divergence:
+        if result.status == "done":
             network.checkpoint.unlink(missing_ok=True)
     preemption.check()
     return result
 
 
 def fill_in(trainer: Trainer, task: Task, network: NetworkFiles, result: Result, reporter: Reporter) -> None:
-    """Make the snapshots that a finished training lacks, training on from the nearest earlier one (or from the start):
-    the same steps give the same bits. Its result lists them then. The caller holds the folder's lock.
-
-    Raises InputError where `result` says that it was trained on other devices, or in other steps, and where a file that it
-    lists was made again and is another.
-    """
+    """Make the snapshots that a finished training lacks, training on from the nearest earlier one (or from the start), and list
+    them in its result. The caller holds the folder's lock. Raises InputError where it was trained on other devices, or in other
+    steps, and where a file that it lists was made again and is another."""
     missing = sorted(step for step, path in task.snapshots.items() if not path.exists())
     if missing and (result.replicas, result.xla, result.step) != (trainer.replicas, trainer.xla, task.last_step):
         trained, here = _devices(result.replicas, result.xla), _devices(trainer.replicas, trainer.xla)
@@ -122,14 +121,14 @@ def _start(trainer: Trainer, task: Task, network: NetworkFiles) -> Checkpoint:
         trainer.load(state, task.mask)
         if state.step in task.snapshots:
             store.save_state(task.snapshots[state.step], trainer.state(state.step))
-        return Checkpoint(Progress(state), trainer.replicas, trainer.xla, "")
+        return Checkpoint(state, trainer.replicas, trainer.xla)
     begun = checkpoints.load(network.checkpoint)
     if (begun.replicas, begun.xla) != (trainer.replicas, trainer.xla):
         raise InputError(
             f"{network.checkpoint} was saved on {_devices(begun.replicas, begun.xla)}, this process has "
             f"{_devices(trainer.replicas, trainer.xla)}: go on where it was begun, or remove {network.folder}"
         )
-    trainer.load(begun.progress.state, task.mask)
+    trainer.load(begun.state, task.mask)
     return begun
 
 
@@ -141,61 +140,53 @@ def _follow(
     rows: list[journal.Row],
     tracker: Tracker,
     reporter: Reporter,
-) -> Diverged | None:
-    """Train to the end and do what is due on the way; each evaluation adds to `rows`. Returns where it diverged, if it did."""
-    seal, noted, start = begun.journal, 0.0, begun.progress
+) -> None:
+    """Train to the end and save what is due on the way; each evaluation adds to `rows`. Raises Diverged."""
+    first, last, seal, noted = begun.state.step, task.last_step, begun.journal, 0.0
+    how = tuple(task.snapshots), task.learning_rate, begun.figures, begun.seconds
     with (
-        reporter.counting(task.title, task.last_step - start.state.step) as progress,
+        reporter.counting(task.title, last - first) as progress,
         profiling.Trace(task.profile, reporter.say) as trace,
         contextlib.closing(gpus.Gauges(trainer.gpus)) as gauges,
     ):
-        for event in events.run(trainer, start, task.last_step, task.order_seed, task.snapshots, task.learning_rate):
+        for event in events.run(trainer, first, last, task.order_seed, *how):
             match event:
                 case Stepped(step, taken):
                     progress(taken)
                     trace.advance()
                     if time.monotonic() - noted > NOTE_SECONDS:
-                        locks.note(network.folder, f"step {step} of {task.last_step}")
+                        locks.note(network.folder, f"step {step} of {last}")
                         noted = time.monotonic()
                 case SnapshotDue(state):
                     store.save_state(task.snapshots[state.step], state)
-                case Evaluated(step, figures, timing):
-                    epoch = {"step": step, "epoch": step / trainer.steps_per_epoch}
-                    rows.append({**epoch, **figures, "timing": {**timing, **gauges.read()}})
-                    seal = journal.append(network.metrics, rows[-1], seal)
-                    tracker.log(rows[-1])
-                case CheckpointDue(reached):
-                    checkpoints.save(network.checkpoint, Checkpoint(reached, trainer.replicas, trainer.xla, seal))
+                case Evaluated(row):
+                    row["timing"].update(gauges.read())
+                    rows.append(row)
+                    seal = journal.append(network.metrics, row, seal)
+                    tracker.log(row)
+                case CheckpointDue(state, figures, seconds):
+                    reached = Checkpoint(state, trainer.replicas, trainer.xla, seal, figures, seconds)
+                    checkpoints.save(network.checkpoint, reached)
                     preemption.check()
                 case Diverged():
-                    return event
-    return None
+                    raise event
 
 
-def _result(
-    trainer: Trainer, task: Task, network: NetworkFiles, rows: list[journal.Row], divergence: Diverged | None
-) -> Result:
-    """What goes into result.json, once all other files are written."""
-    if divergence:
-        outcome = {"status": "diverged", "reason": str(divergence), "step": divergence.step}
-    else:
-        weights = trainer.state(task.last_step).weights.values()
-        figures = [name for name in rows[-1] if name.startswith(("validation_", "test_"))] + ["train_loss"]
-        least = min(rows, key=lambda row: row["validation_loss"])
-        outcome = {
-            "outputs": _outputs(task, network),
-            "status": "done",
-            "step": task.last_step,
-            "final": {name: rows[-1][name] for name in ("step", *figures)},
-            "least_validation_loss": {name: least[name] for name in ("step", *figures)},
-            "exact_zeros": sum(int(array.size - np.count_nonzero(array)) for array in weights),
-            "trainable_weights": sum(array.size for array in weights),
-            "constant": trainer.is_constant(),
-        }
-    seconds, seal = sum(row["timing"]["seconds"] for row in rows), journal.read_sealed(network.metrics)[1]
-    made_on = {"replicas": trainer.replicas, "xla": trainer.xla}
-    timing = {"seconds": seconds, "journal": seal}
-    return Result.model_validate({**outcome, **made_on, **task.record, "timing": timing})
+def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[journal.Row]) -> dict[str, Any]:
+    """What result.json says of the end of a training, whose files are all written."""
+    weights = trainer.state(task.last_step).weights.values()
+    figures = [name for name in rows[-1] if name.startswith(("validation_", "test_"))] + ["train_loss"]
+    least = min(rows, key=lambda row: row["validation_loss"])
+    return {
+        "outputs": _outputs(task, network),
+        "status": "done",
+        "step": task.last_step,
+        "final": {name: rows[-1][name] for name in ("step", *figures)},
+        "least_validation_loss": {name: least[name] for name in ("step", *figures)},
+        "exact_zeros": sum(int(array.size - np.count_nonzero(array)) for array in weights),
+        "trainable_weights": sum(array.size for array in weights),
+        "constant": trainer.is_constant(),
+    }
 
 
 def _outputs(task: Task, network: NetworkFiles) -> dict[str, str]:

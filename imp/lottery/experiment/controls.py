@@ -1,14 +1,11 @@
-"""Controls: networks trained beside a ticket. A control differs from its ticket in one thing, so a difference in accuracy is
-due to that thing.
+"""Controls: networks beside a ticket that differ from it in one thing, to which a difference in accuracy is due.
 
-A control is one function. It gets what its ticket is made of, and returns a mask and a state to start from. Its docstring is
-the sentence that explains it in the recipe and in the report. A new one is a function here, or a user's own, which a recipe
-names as `package.module:function`.
+A control is one function, from what its ticket is made of to a mask and a state to start from. Its docstring explains it in
+recipe and report. A new one is a function here, or a user's own, which a recipe names as `package.module:function`.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -16,36 +13,33 @@ import numpy as np
 from data_prep.errors import InputError
 from lottery.experiment import named
 from lottery.pruning import masks
-from lottery.pruning.masks import Mask
+from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 
 Start = Literal["dense", "fresh", "own"]
-ACCOMPANIED = "ticket", "dense"  # the other networks of a run
 
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What a control is made from: the ticket's `mask` over trainable variables; `start()`, the state that its `Start`
-    names; `fresh()`, newly drawn weights; and a `seed` for anything else that is drawn. `met` says which places of a kernel
-    can have an effect, if some cannot (`connectivity.met`). All of this is the same at every rewind point, and in every
-    family with such a mask."""
+    """What a control is made from: the ticket's `mask` over trainable variables; `start()`, the state that its `Start` names;
+    `fresh()`, newly drawn weights; a `seed` for anything else; and `met`, the places of kernels that can have an effect, where
+    some cannot (`connectivity.met`). All is the same at every rewind point, and in every family with such a mask."""
 
-    mask: Mask
+    mask: Bits
     start: Callable[[], State]
     fresh: Callable[[], State]
     seed: int
     met: Mapping[str, np.ndarray]
 
 
-Make = Callable[[Given], tuple[Mask, State]]
+Make = Callable[[Given], tuple[Bits, State]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Control:
-    """A control: its `name` in files, tables and legends, its `sentence`, its `dash` in charts (pixels on and off), and what
-    it starts from. `dense`: the dense network, at the ticket's rewind point, or at its end if tickets continue from one
-    another. `fresh`: newly drawn weights; one such control serves all rewind points. `own`: the end of the same control in
-    the round before; it has no mask."""
+    """A control: its `name` in files, tables and legends, its `sentence`, its `dash` in charts (pixels on and off), and its
+    `start`. `dense`: the dense network, at the ticket's rewind point, or at its end if tickets go on from one another. `fresh`:
+    new weights; one serves all rewind points. `own`: the end of the same control in the round before; it has no mask."""
 
     name: str
     sentence: str
@@ -53,8 +47,16 @@ class Control:
     make: Make
     dash: tuple[int, ...] = (4, 2)
 
-    def __call__(self, given: Given) -> tuple[Mask, State]:
-        return self.make(given)
+    def __call__(self, given: Given) -> tuple[Bits, State]:
+        """Raises InputError where a user's own function returns anything else."""
+        match self.make(given):
+            case (dict() as mask, State() as state) if self.start == "own" or _shapes(mask) == _shapes(given.mask):
+                return mask, state
+        raise InputError(f"control {self.name} must return a mask of the ticket's variables and shapes, and a state")
+
+
+def _shapes(mask: Bits) -> dict[str, tuple[int, ...]]:
+    return {path: np.shape(kept) for path, kept in mask.items()}
 
 
 def control(start: Start = "dense", dash: tuple[int, ...] = (4, 2)) -> Callable[[Make], Control]:
@@ -67,25 +69,25 @@ def control(start: Start = "dense", dash: tuple[int, ...] = (4, 2)) -> Callable[
 
 
 @control(start="fresh", dash=(7, 3))
-def reinit(given: Given) -> tuple[Mask, State]:
+def reinit(given: Given) -> tuple[Bits, State]:
     """the ticket's mask with fresh weights"""
     return given.mask, given.fresh()
 
 
 @control(start="dense", dash=(2, 2))
-def shuffle(given: Given) -> tuple[Mask, State]:
+def shuffle(given: Given) -> tuple[Bits, State]:
     """the ticket's weights under its mask shuffled within each layer"""
     return masks.shuffle(given.mask, given.seed, given.met), given.start()
 
 
 @control(start="fresh", dash=(7, 2, 2, 2))
-def random(given: Given) -> tuple[Mask, State]:
+def random(given: Given) -> tuple[Bits, State]:
     """fresh weights under the shuffled mask"""
     return masks.shuffle(given.mask, given.seed, given.met), given.fresh()
 
 
 @control(start="own", dash=(12, 4))
-def extended(given: Given) -> tuple[Mask, State]:
+def extended(given: Given) -> tuple[Bits, State]:
     """the dense network given the same extra training, in every round of lr and finetune"""
     return {}, given.start()
 
@@ -94,18 +96,10 @@ CONTROLS: dict[str, Control] = {one.name: one for one in (reinit, shuffle, rando
 
 
 def check_name(name: str) -> None:
-    """Raise InputError unless a recipe can ask for the control `name`. A user's own must not be called as one of ours is, or as
-    what it accompanies."""
+    """Raise InputError unless a recipe can ask for the control `name`: one of ours, or a user's own with another name."""
     named.check(name, [one.name for one in CONTROLS.values() if one.start != "own"], "control")
-    if named.is_own(name) and variant(name) in (*CONTROLS, *ACCOMPANIED):
+    if named.is_own(name) and variant(name) in (*CONTROLS, "ticket", "dense"):
         raise InputError(f"a control cannot be called {variant(name)!r}: give the function {name} another name")
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise InputError where two of the controls that a recipe names are called alike."""
-    for name, other in itertools.combinations(dict.fromkeys(names), 2):
-        if variant(name) == variant(other):
-            raise InputError(f"{name} and {other} are called alike: give one of the functions another name")
 
 
 def of(name: str) -> Control:

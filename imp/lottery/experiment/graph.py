@@ -5,7 +5,7 @@ ticket of the round before, within its mask. A network waits for what it is made
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -26,9 +26,9 @@ class Snapshot:
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """A mask of a family, called `label` in the recipe. It prunes `rate` per cent of what `within` keeps (of everything, if
-    that is None): the weights with the lowest scores on the network `scored_on` (a ticket is scored at its end). `rewind` is
-    the step that its chain of rounds rewinds to; it is None for a one-shot mask, which all rewind points share."""
+    """A mask of a family, called `label` in the recipe. It prunes `rate` per cent of what `within` keeps (None: of all): the
+    weights with the lowest scores on the network `scored_on` (a ticket is scored at its end). `rewind` is the step that its
+    chain of rounds rewinds to; None for a one-shot mask, which all rewind points share."""
 
     replicate: int
     family: str
@@ -42,7 +42,7 @@ class Mask:
     @property
     def name(self) -> str:
         """`q90`, `round-03-step-000034`."""
-        return self.label if self.rewind is None else _name(self.label, self.rewind)
+        return self.label if self.rewind is None else f"{self.label}-step-{self.rewind:06d}"
 
     def __str__(self) -> str:
         return f"replicate-{self.replicate} {self.family} {self.name}"
@@ -51,8 +51,7 @@ class Mask:
 @dataclasses.dataclass(frozen=True)
 class Ticket:
     """A network trained under `mask`: a ticket, or a control beside it (`variant`). It starts with the state `start` (a
-    ticket's state at its end; None: fresh weights) at step `first_step` of the schedule. `rewind` is the step that its
-    ticket is rewound to."""
+    ticket's at its end; None: fresh weights) at step `first_step` of the schedule. Its ticket is rewound to step `rewind`."""
 
     mask: Mask
     rewind: int
@@ -80,7 +79,7 @@ class Ticket:
     @property
     def name(self) -> str:
         """`q90-step-000034`, `round-03-step-000034`: the name of its ticket in its family."""
-        return _name(self.mask.label, self.rewind)
+        return f"{self.mask.label}-step-{self.rewind:06d}"
 
     @property
     def needs(self) -> "list[Ticket]":
@@ -92,82 +91,51 @@ class Ticket:
         return f"replicate-{self.replicate} {self.family} {self.name} {self.variant}"
 
 
-def _name(label: str, step: int) -> str:
-    return f"{label}-step-{step:06d}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Steps:
-    """The steps of a replicate's dense training that masks and tickets of a family refer to: where its weights are `scored`,
-    the points to `rewind` to, and its `end`."""
-
-    scored: int
-    rewind: Sequence[int]
-    end: int
-
-
-def tickets(replicate: int, name: str, family: Family, steps: Steps) -> list[Ticket]:
-    """Every network that `family` asks for in a replicate: tickets, and the controls of the masks that the recipe names.
-    Chains are in the order of their rounds, tickets first; in one shot the longest training comes first."""
-    wanted = family.control_labels
+def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Sequence[int], end: int) -> list[Ticket]:
+    """Every network that `family` asks for in a replicate, in order: tickets, and the controls of the masks that the recipe
+    names. Of the dense training's steps, one-shot masks are `scored` at one, tickets rewound to some, and `end` is the last."""
     found = []
-    for ticket in _tickets(replicate, name, family, steps):
-        found.append(ticket)
-        if family.method in GOING_ON:
-            found.append(beside(ticket, controls.extended, family, steps))
-        if ticket.mask.label in wanted:
-            found += [beside(ticket, controls.of(one), family, steps) for one in family.controls]
+    quantiles, controlled = [] if family.rounds else grids.parse_quantiles(family.quantiles), family.control_labels
+    for rewind in rewinds:
+        before: Snapshot | Ticket = Snapshot(replicate, end)
+        within: Mask | None = None
+        for number, label in enumerate(family.labels, 1):
+            if family.rounds:
+                mask = Mask(replicate, name, label, rewind, number, Fraction(str(family.rate)), before, within)
+            else:
+                mask = one_shot(name, quantiles[number - 1], Snapshot(replicate, scored))
+            start = before if family.method in GOING_ON else Snapshot(replicate, rewind)
+            ticket = Ticket(mask, rewind, TICKET, rewind, start)
+            found.append(ticket)
+            if family.method in GOING_ON:
+                found.append(beside(ticket, controls.extended, family, end))
+            if label in controlled:
+                found += [beside(ticket, controls.of(one), family, end) for one in family.controls]
+            if family.rounds:
+                before, within = ticket, mask
     return in_order(found)
 
 
 def in_order(found: Iterable[Ticket]) -> list[Ticket]:
     """Each network once: by round; in rounds tickets come before their controls; the longest training comes first."""
-
-    def place(ticket: Ticket) -> tuple[Any, ...]:
-        return (ticket.mask.round, ticket.mask.rewind is not None and ticket.variant != TICKET, ticket.first_step)
-
-    return sorted(dict.fromkeys(found), key=place)
+    is_control = {one: one.mask.rewind is not None and one.variant != TICKET for one in found}
+    return sorted(is_control, key=lambda one: (one.mask.round, is_control[one], one.first_step))
 
 
-def beside(ticket: Ticket, control: controls.Control, family: Family, steps: Steps) -> Ticket:
+def beside(ticket: Ticket, control: controls.Control, family: Family, end: int) -> Ticket:
     """The control of `ticket`; a fresh one serves all rewind points of a mask."""
     mask, rewind = ticket.mask, ticket.rewind
     if control.start == "fresh":
         return Ticket(mask, 0 if mask.rewind is None else rewind, control.name, 0, None)
-    start: Snapshot | Ticket = Snapshot(mask.replicate, steps.end if family.method in GOING_ON else rewind)
+    start: Snapshot | Ticket = Snapshot(mask.replicate, end if family.method in GOING_ON else rewind)
     if control.start == "own" and isinstance(ticket.start, Ticket):
-        start = beside(ticket.start, control, family, steps)
+        start = beside(ticket.start, control, family, end)
     return Ticket(mask, rewind, control.name, rewind, start)
-
-
-def _tickets(replicate: int, name: str, family: Family, steps: Steps) -> Iterator[Ticket]:
-    for rewind in steps.rewind:
-        if family.rounds:
-            yield from _chain(replicate, name, family, rewind, steps.end)
-        else:
-            for quantile in grids.parse_quantiles(family.quantiles):
-                mask = one_shot(name, quantile, Snapshot(replicate, steps.scored))
-                yield Ticket(mask, rewind, TICKET, rewind, _start(family, rewind, Snapshot(replicate, steps.end)))
 
 
 def one_shot(family: str, quantile: Fraction, scored_on: Snapshot) -> Mask:
     """The mask of a quantile, scored on the dense network."""
     return Mask(scored_on.replicate, family, grids.quantile_label(quantile), None, 1, quantile, scored_on, None)
-
-
-def _chain(replicate: int, name: str, family: Family, rewind: int, end: int) -> Iterator[Ticket]:
-    """The tickets of all rounds that rewind to one point, each scored on the one before."""
-    before: Snapshot | Ticket = Snapshot(replicate, end)
-    within: Mask | None = None
-    for number, label in enumerate(family.labels, 1):
-        mask = Mask(replicate, name, label, rewind, number, Fraction(str(family.rate)), before, within)
-        before = Ticket(mask, rewind, TICKET, rewind, _start(family, rewind, before))
-        within = mask
-        yield before
-
-
-def _start(family: Family, rewind: int, before: "Snapshot | Ticket") -> "Snapshot | Ticket":
-    return before if family.method in GOING_ON else Snapshot(before.replicate, rewind)
 
 
 def masks_of(found: Iterable[Ticket]) -> list[Mask]:

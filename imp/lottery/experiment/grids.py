@@ -1,5 +1,6 @@
 """Grids as a user writes them: quantiles (`60..80:5,85..99`), rounds (`3,7,9..18:3`), points of training (`0,10it,1ep`)."""
 
+import contextlib
 import dataclasses
 import fnmatch
 import itertools
@@ -7,12 +8,11 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Literal, TypeVar
+from typing import Literal
 
 from data_prep.errors import InputError
 
 MOST = 1_000  # values in a grid
-Default = TypeVar("Default")
 _NUMBER = r"\d{1,12}(?:\.\d{1,12})?"  # of which floats, in which results keep quantiles, hold every digit
 
 
@@ -21,41 +21,24 @@ def parse_quantiles(text: str) -> list[Fraction]:
 
     Raises InputError when the grid is empty, leaves 0..100, descends, names a quantile twice, or more than `MOST` of them.
     """
-    ranges = [_quantile_range(part.strip(), text) for part in _parts(text)]
-    if sum(count for *_, count in ranges) > MOST:
-        raise InputError(f"quantiles {text!r}: more than {MOST:,} values: write a coarser grid")
-    quantiles = [low + step * index for low, step, count in ranges for index in range(count)]
+    quantiles: list[Fraction] = []
+    for part in map(str.strip, text.split(",")):
+        match = re.fullmatch(rf"({_NUMBER})(?:\.\.({_NUMBER})(?::({_NUMBER}))?)?", part)
+        if not match:
+            ways = "write 90, 60..99 or 60..80:5, with at most 12 decimals"
+            raise InputError(f"quantiles {text!r}: {part!r} is not a quantile or a range; {ways}")
+        low, high, step = Fraction(match[1]), Fraction(match[2] or match[1]), Fraction(match[3] or 1)
+        if not 0 <= low <= high <= 100 or not step:
+            raise InputError(f"quantiles {text!r}: {part!r} must ascend within 0..100, in steps above 0")
+        count = int((high - low) / step) + 1
+        if len(quantiles) + count > MOST:
+            raise InputError(f"quantiles {text!r}: more than {MOST:,} values: write a coarser grid")
+        quantiles += [low + step * index for index in range(count)]
     for earlier, later in itertools.pairwise(quantiles):
         if later <= earlier:
-            raise InputError(
-                f"quantiles {text!r}: {quantile_name(later)} comes after {quantile_name(earlier)}, "
-                "but they must ascend, each named once"
-            )
+            order = f"{quantile_name(later)} comes after {quantile_name(earlier)}"
+            raise InputError(f"quantiles {text!r}: {order}, but they must ascend, each named once")
     return quantiles
-
-
-def _parts(text: str) -> list[str]:
-    parts = text.split(",")
-    if len(parts) > MOST:
-        raise InputError(f"a grid of {len(parts):,} values, starting with {parts[0]}, is too long: write at most {MOST:,}")
-    return parts
-
-
-def _quantile_range(part: str, text: str) -> tuple[Fraction, Fraction, int]:
-    """The lowest quantile of a range, its step, and how many there are."""
-    match = re.fullmatch(rf"({_NUMBER})(?:\.\.({_NUMBER})(?::({_NUMBER}))?)?", part)
-    if not match:
-        raise InputError(
-            f"quantiles {text!r}: {part!r} is not a quantile or a range; write 90, 60..99 or 60..80:5, with at most 12 decimals"
-        )
-    low = Fraction(match[1])
-    high = Fraction(match[2]) if match[2] else low
-    step = Fraction(match[3]) if match[3] else Fraction(1)
-    if not 0 <= low <= high <= 100:
-        raise InputError(f"quantiles {text!r}: {part!r} must ascend within 0..100")
-    if step == 0:
-        raise InputError(f"quantiles {text!r}: the step of {part!r} is 0")
-    return low, step, int((high - low) / step) + 1
 
 
 def quantile_name(quantile: Fraction) -> str:
@@ -100,23 +83,18 @@ def parse_interval(text: str) -> Point:
 
 
 def parse_points(text: str) -> list[Point]:
-    """Points of training joined by commas: `0,10it,1ep,2ep`. Raises InputError on an empty list, one of more than `MOST`, or a
-    malformed point."""
-    return [parse_point(part) for part in _parts(text)]
+    """Points of training joined by commas: `0,10it,1ep,2ep`. Raises InputError for a malformed one."""
+    return [parse_point(part) for part in text.split(",")]
 
 
 def parse_rounds(text: str) -> list[int]:
-    """Rounds of pruning, ascending: `9`, `1..18`, `3..18:3`, joined by commas. Raises InputError for anything but whole numbers
-    from 1."""
-    try:
+    """Rounds, ascending: `9`, `1..18`, `3..18:3`, joined by commas. Raises InputError but for whole numbers from 1 to 100."""
+    with contextlib.suppress(InputError):
         rounds = parse_quantiles(text)
-    except InputError:
-        rounds = [Fraction(0)]
-    if any(number.denominator != 1 or number < 1 for number in rounds):
-        raise InputError(
-            f"{text!r} is not a list of rounds: write whole numbers from 1 to 100, ascending, such as 9, 1..18 or 3..18:3"
-        )
-    return [int(number) for number in rounds]
+        if all(number.denominator == 1 and number >= 1 for number in rounds):
+            return [int(number) for number in rounds]
+    ways = "write whole numbers from 1 to 100, ascending, such as 9, 1..18 or 3..18:3"
+    raise InputError(f"{text!r} is not a list of rounds: {ways}")
 
 
 def quantile_label(quantile: Fraction) -> str:
@@ -135,19 +113,17 @@ def label_number(label: str) -> float:
 
 
 def parse_rates(rates: Sequence[str]) -> list[tuple[str, Fraction]]:
-    """Rates of pruning by shell pattern of variable paths: `predictions/*=10` is 10 per cent. Raises InputError when malformed
-    or out of 0..100."""
+    """Rates of pruning by shell pattern of paths, such as `predictions/*=10` (per cent). Raises InputError for another."""
     found = []
     for text in rates:
         match = re.fullmatch(rf"(.+?)\s*=\s*({_NUMBER})", text.strip())
         if not match or not 0 <= Fraction(match[2]) < 100:
-            raise InputError(
-                f"{text!r} is not a rate of pruning: write a pattern of paths and per cent, such as predictions/*=10"
-            )
+            ways = "write a pattern of paths and per cent, such as predictions/*=10"
+            raise InputError(f"{text!r} is not a rate of pruning: {ways}")
         found.append((match[1], Fraction(match[2])))
     return found
 
 
-def rate_of(path: str, rate: Default, others: Sequence[tuple[str, Fraction]]) -> Fraction | Default:
+def rate_of(path: str, rate: Fraction, others: Sequence[tuple[str, Fraction]]) -> Fraction:
     """The rate of the variable `path`: that of the first pattern of `others` that it matches, or else `rate`."""
     return next((other for pattern, other in others if fnmatch.fnmatchcase(path, pattern)), rate)

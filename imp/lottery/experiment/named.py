@@ -8,20 +8,18 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from data_prep.errors import InputError, first_line
-
-_OWN = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
+from lottery.pruning.criteria import CRITERIA, Criterion
 
 
 def is_own(name: str) -> bool:
     """Whether `name` is a user's own function. Raises InputError where it has a colon and still names none."""
-    if ":" in name and not re.fullmatch(_OWN, name):
+    if ":" in name and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
         raise InputError(f"{name!r} does not name a function: write package.module:function")
     return ":" in name
 
 
 def function(name: str, key: str) -> Callable[..., Any]:
-    """The function `package.module:function`, which the recipe's `key` names; the current folder is searched last. Raises
-    InputError where there is none."""
+    """The function that the recipe's `key` names; the current folder is searched last. Raises InputError if there is none."""
     module_name, _, function_name = name.partition(":")
     if "" not in sys.path:
         sys.path.append("")
@@ -29,22 +27,28 @@ def function(name: str, key: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except (ImportError, SyntaxError) as error:
-        raise InputError(
-            f"{key}: {module_name} cannot be imported: {first_line(error)}; name a module that is installed or in the current "
-            "folder"
-        ) from error
+        way_out = "name a module that is installed or in the current folder"
+        raise InputError(f"{key}: {module_name} cannot be imported: {first_line(error)}; {way_out}") from error
     named = getattr(module, function_name, None)
     if not callable(named):
         raise InputError(f"{key}: {module_name} has no function {function_name}")
     return named
 
 
-def check(name: str, known: Collection[str], kind: str) -> None:
-    """Raise InputError unless `name` is one of `known`, or a user's own."""
+def criterion(name: str) -> Criterion:
+    """The criterion that a family of the recipe names. Raises InputError if it is a user's own and does not exist."""
+    return CRITERIA.get(name) or function(name, "criterion")
+
+
+def check(name: str, known: Collection[str], kind: str, shown: str = "") -> None:
+    """Raise InputError unless `name` is one of `known` (in words: `shown`), or a user's own."""
     if is_own(name) or name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1)
-    raise InputError(
-        f"unknown {kind} {name!r}; "
-        + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}, and your own as package.module:function")
-    )
+    plain = {_plain(one): one for one in known}
+    near = difflib.get_close_matches(_plain(name), plain, n=1)
+    listed = f"known are {shown or ', '.join(known)}, and your own as package.module:function"
+    raise InputError(f"unknown {kind} {name!r}; " + (f"did you mean {plain[near[0]]!r}?" if near else listed))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()

@@ -1,11 +1,5 @@
 """The names of all networks, and the settings that each of them uses. Needs no TensorFlow; `models` builds the networks."""
 
-import difflib
-import re
-
-from data_prep.errors import InputError
-from lottery.experiment import named
-
 _STOCK = ("batchnorm", "batchnorm_momentum", "batchnorm_epsilon")
 _BATCHNORM = (*_STOCK, "batchnorm_gamma")
 
@@ -28,23 +22,8 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {  # of keras.applications
     **dict.fromkeys((f"ConvNeXt{size}" for size in ("Tiny", "Small", "Base", "Large", "XLarge")), ()),
     **dict.fromkeys(("VGG16", "VGG19"), ()),
 }
-
-
-def check_name(name: str) -> None:
-    """Raises InputError unless `name` is one of ours, of keras.applications, or `package.module:function`, a user's own."""
-    if not named.is_own(name) and name not in OURS and name not in APPLICATIONS:
-        plain = {_plain(known): known for known in (*APPLICATIONS, *OURS)}  # ours win where both have one
-        near = difflib.get_close_matches(_plain(name), plain, n=1)
-        if near:
-            raise InputError(f"unknown network {name!r}; did you mean {plain[near[0]]!r}?")
-        raise InputError(
-            f"unknown network {name!r}; known are {', '.join(OURS)}, those of keras.applications, and your own as "
-            "package.module:function"
-        )
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]", "", name).lower()
+KNOWN = (*APPLICATIONS, *OURS)  # ours last, and so taken where both have one that is spelt alike
+SHOWN = f"{', '.join(OURS)}, those of keras.applications"
 
 
 def settings(name: str) -> tuple[str, ...]:

@@ -4,18 +4,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from data_prep.errors import InputError
-from lottery.experiment import controls, graph, grids, schedules
-from lottery.experiment.graph import Mask, Snapshot, Steps, Ticket
+from lottery.experiment import controls, graph, grids, named, schedules
+from lottery.experiment.graph import TICKET, Mask, Snapshot, Ticket
 from lottery.experiment.recipe import Family, Recipe
 
-MOST_NETWORKS = 100_000  # of one grid
 UNKNOWN_STEPS = 1_000_000  # an epoch so long that iterations do not count
+LEAST_REPLICATES = 3  # without which there is no verdict, and no headline
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """What a command works on, as its options say: `families` by name (empty: all that the command can work on), other
-    `quantiles` or rewind points than the recipe's, and only the first `rounds` rounds."""
+    """What a command works on, as its options say: `families` by name (empty: all that it can), other `quantiles` or rewind
+    points than the recipe's, and only the first `rounds` rounds."""
 
     families: tuple[str, ...] = ()
     quantiles: str | None = None
@@ -23,30 +23,31 @@ class Selection:
     rounds: int | None = None
 
     def of(self, recipe: Recipe) -> dict[str, Family]:
-        """The families of `recipe` that are selected, with the grids asked for. Raises InputError for an unknown one, and where
-        quantiles or rounds are asked for and no family has them."""
+        """The selected families, with the grids asked for. Raises InputError for an unknown one, or for grids that none has."""
         for name in self.families:
             if name not in recipe.families:
                 raise InputError(f"--family {name} is not in the recipe, which has {', '.join(recipe.families)}")
         chosen = {name: family for name, family in recipe.families.items() if not self.families or name in self.families}
-        for option, given, way in (("quantiles", self.quantiles, "in one shot"), ("rounds", self.rounds, "in rounds")):
-            if given is not None and not any(getattr(family, option) for family in chosen.values()):
+        given = self._given()
+        for option, way in (("quantiles", "in one shot"), ("rounds", "in rounds")):
+            if option in given and not any(getattr(family, option) for family in chosen.values()):
                 raise InputError(f"--{option}: no selected family prunes {way}")
         if self.quantiles is not None:
             grids.parse_quantiles(self.quantiles)
             chosen = {name: family for name, family in chosen.items() if family.quantiles}
-        return {name: family.model_copy(update=self._grids(family)) for name, family in chosen.items()}
+        in_one_shot = {option: value for option, value in given.items() if option != "rounds"}
+        return {name: one.model_copy(update=given if one.rounds else in_one_shot) for name, one in chosen.items()}
 
-    def _grids(self, family: Family) -> dict[str, object]:
-        """The grids that options give in place of the recipe's."""
-        given = {"quantiles": self.quantiles, "rewind": self.rewind, "rounds": self.rounds if family.rounds else None}
-        return {key: value for key, value in given.items() if value is not None}
+    def _given(self) -> dict[str, str | int]:
+        """The grids in place of the recipe's, by option."""
+        options = {"quantiles": self.quantiles, "rewind": self.rewind, "rounds": self.rounds}
+        return {option: value for option, value in options.items() if value is not None}
 
     def typed(self) -> list[str]:
         """The options that say so."""
-        given = {"--quantiles": self.quantiles, "--rewind": self.rewind, "--rounds": self.rounds}
-        options = [part for option, value in given.items() if value is not None for part in (option, str(value))]
-        return [*(part for name in self.families for part in ("--family", name)), *options]
+        options = [("--family", name) for name in self.families]
+        options += [(f"--{option}", str(value)) for option, value in self._given().items()]
+        return [part for option in options for part in option]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,47 +67,35 @@ class Plan:
         return sorted({point.step(self.steps_per_epoch) for point in points} | {self.total_steps})
 
     def rewind_steps(self, rewind: str) -> list[int]:
-        """Steps of the rewind points in `rewind`, ascending. Raises InputError for one that leaves nothing to train, or
-        that is not among the snapshots."""
+        """The steps of rewind points, ascending. Raises InputError for one that leaves nothing to train, or has no snapshot."""
         _check("rewind point", rewind, self.recipe, self.steps_per_epoch, past_end=False)
         return self._saved("rewind point", rewind)
 
     def _saved(self, what: str, points: str) -> list[int]:
         """Steps of points at which the dense network is saved, ascending. Raises InputError for another."""
+        saved, known = self.recipe.train.snapshots, self.snapshot_steps()
         steps = {point.step(self.steps_per_epoch): point for point in grids.parse_points(points)}
         for step, point in steps.items():
-            if step not in self.snapshot_steps():
-                raise InputError(
-                    f"{what} {point} is not among the snapshots ({self.recipe.train.snapshots}): "
-                    f"add it with `imp train --set train.snapshots={self.recipe.train.snapshots},{point}`"
-                )
+            if step not in known:
+                way_out = f"add it with `imp train --set train.snapshots={saved},{point}`"
+                raise InputError(f"{what} {point} is not among the snapshots ({saved}): {way_out}")
         return sorted(steps)
-
-    def steps(self, family: Family) -> Steps:
-        """The steps that masks and tickets of `family` refer to. Raises InputError as `rewind_steps` does, and where the dense
-        network is not saved where it is to be scored."""
-        return Steps(self._scored(family), self.rewind_steps(family.rewind), self.total_steps)
 
     def _scored(self, family: Family) -> int:
         return self.total_steps if family.scored_at == "end" else self._saved("scored_at", family.scored_at)[0]
 
     def tickets(self, replicates: Sequence[int], families: Mapping[str, Family]) -> list[Ticket]:
-        """Every network of these families that the recipe asks for, in the order in which they are trained. Raises InputError
-        as `rewind_steps` does, and for more than `MOST_NETWORKS`."""
-        for family in families.values():
-            count = len(replicates) * len(self.steps(family).rewind) * len(family.labels) * (1 + len(family.controls))
-            if count > MOST_NETWORKS:
-                raise InputError(f"{count:,} networks are too many: make the grid coarser, {MOST_NETWORKS:,} networks at most")
+        """Every network of these families, in the order of training. Raises InputError as `rewind_steps` does."""
         return graph.in_order(
             ticket
             for number in replicates
             for name, family in families.items()
-            for ticket in graph.tickets(number, name, family, self.steps(family))
+            for rewinds in [self.rewind_steps(family.rewind)]
+            for ticket in graph.tickets(number, name, family, self._scored(family), rewinds, self.total_steps)
         )
 
     def masks(self, replicates: Sequence[int], families: Mapping[str, Family]) -> list[Mask]:
-        """The masks of these families that are scored on the dense network at once: those of one shot. They are cut before
-        anything is rewound, and so whatever the rewind points."""
+        """The one-shot masks of these families, which are cut before anything is rewound, whatever the rewind points."""
         return [
             graph.one_shot(name, quantile, Snapshot(number, self._scored(family)))
             for number in replicates
@@ -116,8 +105,8 @@ class Plan:
         ]
 
     def controls_of(self, ticket: Ticket, family: Family) -> list[Ticket]:
-        """The controls that the recipe asks for beside `ticket`, if it is the one that has them."""
-        return [graph.beside(ticket, controls.of(name), family, self.steps(family)) for name in family.controls]
+        """The controls that the recipe asks for beside a ticket that has them."""
+        return [graph.beside(ticket, controls.of(name), family, self.total_steps) for name in family.controls]
 
     def finetune_rate(self, family: Family) -> float:
         """The learning rate of `finetune`: the recipe's, or else that of the schedule's last step."""
@@ -130,10 +119,7 @@ class Plan:
 
 
 def make(recipe: Recipe, training_images: int) -> Plan:
-    """The plan of `recipe` for so many training images.
-
-    Raises InputError when a batch does not fit into them, or a point of training lies past the end.
-    """
+    """The plan of `recipe` for so many training images. Raises InputError when a batch does not fit into them, and as `of`."""
     steps_per_epoch = training_images // recipe.train.batch
     if not steps_per_epoch:
         raise InputError(f"train.batch is {recipe.train.batch}, but there are {training_images} training images: lower it")
@@ -148,10 +134,8 @@ def of(recipe: Recipe, steps_per_epoch: int) -> Plan:
 
 def check_points(recipe: Recipe, steps_per_epoch: int | None = None) -> None:
     """Raise InputError for a point of training past the end; without `steps_per_epoch`, only epochs can be judged."""
-    _check("train.snapshots", recipe.train.snapshots, recipe, steps_per_epoch, past_end=True)
-    if recipe.train.schedule == "step":
-        _check("train.milestones", recipe.train.milestones, recipe, steps_per_epoch, past_end=True)
-    _check("train.warmup", recipe.train.warmup, recipe, steps_per_epoch, past_end=True)
+    for name in ("snapshots", "warmup", *(["milestones"] if recipe.train.schedule == "step" else [])):
+        _check(f"train.{name}", getattr(recipe.train, name), recipe, steps_per_epoch, past_end=True)
     for name, family in recipe.families.items():
         _check(f"families.{name}.rewind", family.rewind, recipe, steps_per_epoch, past_end=False)
         if family.scored_at != "end":
@@ -161,14 +145,60 @@ def check_points(recipe: Recipe, steps_per_epoch: int | None = None) -> None:
 def _check(key: str, points: str, recipe: Recipe, steps_per_epoch: int | None, past_end: bool) -> None:
     """Every one of `points` must lie within training; unless `past_end`, before its last step."""
     length = steps_per_epoch or UNKNOWN_STEPS
-    by_steps = bool(recipe.train.steps)
+    unit = "steps" if recipe.train.steps else "epochs"
     for point in grids.parse_points(points):
         step, end = point.step(length), recipe.train.steps or recipe.train.epochs * length
-        if steps_per_epoch is None and point.amount and (point.unit == "it") != by_steps:
+        if steps_per_epoch is None and point.amount and (point.unit == "it") != (unit == "steps"):
             continue
         if step > end or (step == end and not past_end):
-            training = f"{recipe.train.steps} steps" if by_steps else f"{recipe.train.epochs} epochs"
+            training = f"{getattr(recipe.train, unit)} {unit}"
             problem = f"lies past the end of training ({training})" if step > end else "leaves nothing to train"
-            raise InputError(
-                f"{key}: {point} {problem}: choose an earlier point, or raise train.{'steps' if by_steps else 'epochs'}"
-            )
+            raise InputError(f"{key}: {point} {problem}: choose an earlier point, or raise train.{unit}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """A network and its cost in epochs (None while the length of one matters and is unknown); `certain` if not a headline's."""
+
+    title: str
+    epochs: float | None
+    rewound: bool
+    certain: bool = True
+
+
+def dry_run(recipe: Recipe, training_images: int | None) -> list[Cost]:
+    """Dense networks first, then those under masks, and last the controls of headlines, here of the sparsest tickets: at which
+    masks, if any, is known once the tickets are trained. While the number of training images is unknown, iterations count as
+    almost no part of an epoch. Raises InputError if it must be known."""
+    unknown = training_images is None and recipe.train.steps > 0
+    points = ",".join((recipe.train.snapshots, *(family.rewind for family in recipe.families.values())))
+    if unknown and any(point.unit == "ep" for point in grids.parse_points(points)):
+        raise InputError("the number of steps in an epoch is not known yet: run `imp prepare` first")
+    planned = make(recipe, training_images) if training_images is not None else Plan(recipe, UNKNOWN_STEPS)
+    replicates = range(1, recipe.replicates + 1)
+    written = {point.step(planned.steps_per_epoch): str(point) for point in grids.parse_points(recipe.train.snapshots)}
+    tickets = planned.tickets(replicates, recipe.families)
+    for family in recipe.families.values():
+        named.criterion(family.criterion)
+
+    def cost(title: str, first_step: int = 0, rewound: bool = True, certain: bool = True) -> Cost:
+        epochs = None if unknown else round((planned.total_steps - first_step) / planned.steps_per_epoch, 3)
+        return Cost(title, epochs, rewound, certain)
+
+    def under(ticket: Ticket, label: str, certain: bool) -> Cost:
+        title = f"replicate-{ticket.replicate} {ticket.family} {label} {ticket.variant}"
+        title += f", rewound to {written.get(ticket.rewind, '0')}"
+        return cost(title, ticket.first_step, certain=certain)
+
+    last = {name: family.labels[-1] for name, family in recipe.families.items() if family.controls_follow}
+    sparsest = [one for one in tickets if one.variant == TICKET and one.mask.label == last.get(one.family)]
+    following = [control for one in sparsest for control in planned.controls_of(one, recipe.families[one.family])]
+    return [
+        *(cost(f"replicate-{number} dense", rewound=False) for number in replicates),
+        *(under(ticket, ticket.mask.label, certain=True) for ticket in tickets),
+        *(
+            under(ticket, "headline", certain=False)
+            for ticket in dict.fromkeys(following)
+            if recipe.replicates >= LEAST_REPLICATES
+        ),
+    ]

@@ -1,5 +1,7 @@
 """Recipes as TOML: reading, overriding and checking them, and writing them with the meaning of each key."""
 
+import contextlib
+import copy
 import difflib
 import json
 import re
@@ -16,9 +18,9 @@ from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment.recipe import FAMILY_NAME, Family, Recipe
 
-DEEPEST = 8  # tables and lists within each other; a recipe has three
 FORMAT = 2  # of run directories
 _SEAL = f"# written by imp, format {FORMAT}; change it with --set. sha256 "
+_FAMILY = re.compile(rf"^\s*families\.({FAMILY_NAME})\.", re.MULTILINE)
 _WIDTH = 128
 
 
@@ -31,73 +33,38 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The table of a TOML file. Raises InputError when it is missing, or not TOML that could be a recipe."""
+    """The table of a TOML file. Raises InputError when it is missing, or not TOML."""
     try:
-        return _parsed(path.read_text())
+        return tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise InputError(f"there is no recipe {path}: see pipelines/ for some") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder, not a recipe: name a .toml file, such as pipelines/digits.toml") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not TOML: {error}") from None
     except ValueError as error:
-        raise InputError(f"{path} is not a recipe: {error}") from None
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """The table that `text` holds. Raises ValueError for what is not TOML, is nested ever deeper, or has whole numbers of more
-    than the 64 bits that TOML asks for."""
-    try:
-        table = tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    _check_values(table, DEEPEST)
-    return table
-
-
-def _check_values(value: Any, deepest: int) -> None:
-    if isinstance(value, dict | list):
-        if not deepest:
-            raise ValueError("it is nested too deeply")
-        for inner in value.values() if isinstance(value, dict) else value:
-            _check_values(inner, deepest - 1)
-    elif isinstance(value, int) and value.bit_length() > 63:
-        raise ValueError("it has a whole number of more than 64 bits")
+        raise InputError(f"{path} is not TOML: {error}") from None
 
 
 def resolve(table: dict[str, Any], overrides: Iterable[str] = (), origin: str = "recipe", setter: str = "--set") -> Recipe:
-    """A checked recipe from `table`, the defaults, and `overrides` such as `train.epochs=5`.
-
-    Raises InputError with the first key that is unknown (and the nearest known one) or of the wrong type; it begins with
-    `setter` where the overrides are to blame, else with `origin`.
-    """
-    known = flat(Recipe().model_dump()) | {f"families.{name}.{key}": value for name, key, value in _family_keys(table)}
-    merged = _copy(table)
+    """A checked recipe from `table`, the defaults, and `overrides` such as `train.epochs=5`. Raises InputError with the first
+    key that is unknown or of the wrong type; it begins with `setter` where the overrides are to blame, else with `origin`."""
+    defaults, merged, overrides = Recipe().model_dump(), copy.deepcopy(table), list(overrides)
+    in_table = table.get("families", {})
+    families = {*(in_table if isinstance(in_table, dict) else ()), *re.findall(_FAMILY, "\n".join(overrides))}
+    fields = {f"families.{name}.{key}": field.default for name in families for key, field in Family.model_fields.items()}
+    known = flat(defaults) | fields
     for override in overrides:
         key, value = _parse_override(override, known, setter)
-        if key.startswith("families.") and "families" not in merged:
-            merged["families"] = Recipe().model_dump()["families"]
+        if key.startswith("families."):
+            merged.setdefault("families", defaults["families"])
         _put(merged, key, value)
     try:
         return Recipe.model_validate(merged)
     except pydantic.ValidationError as error:
-        raise InputError(_explain(error, known, setter if merged != table and _is_valid(table) else origin)) from None
-
-
-def _family_keys(table: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """The keys of the families that a table names, each with its default."""
-    families = table.get("families", {})
-    for name in families if isinstance(families, dict) else {}:
-        for key, field in Family.model_fields.items():
-            yield name, key, field.default
-
-
-def _is_valid(table: dict[str, Any]) -> bool:
-    try:
-        Recipe.model_validate(table)
-    except pydantic.ValidationError:
-        return False
-    return True
+        blamed = origin
+        with contextlib.suppress(pydantic.ValidationError):
+            Recipe.model_validate(table)
+            blamed = setter
+        raise InputError(_explain(error, known, blamed)) from None
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -113,20 +80,17 @@ def check_format(path: Path) -> None:
     """Raise InputError where the run's own recipe in `path` is of a run directory that this version does not read."""
     first = path.read_bytes().partition(b"\n")[0].decode(errors="replace")
     if not first.startswith(_SEAL):
-        raise InputError(
-            f"{path} was written by another version of imp (this one reads format {FORMAT}): use that version, or begin "
-            "another run with --run. Where only its first line is damaged, remove it and name the run's recipe with --recipe"
-        )
+        way_out = "use that version, or begin another run with --run. Where only its first line is damaged, remove it and name"
+        problem = f"was written by another version of imp (this one reads format {FORMAT})"
+        raise InputError(f"{path} {problem}: {way_out} the run's recipe with --recipe")
 
 
 def load_sealed(path: Path) -> dict[str, Any]:
     """The table of a run's own recipe. Raises InputError when it is not as it was written."""
     seal, _, content = path.read_bytes().partition(b"\n")
     if seal.decode(errors="replace") != _SEAL + files.sha256(content):
-        raise InputError(
-            f"{path} is damaged or was changed by hand: change a run's values with --set KEY=VALUE, or name its recipe with "
-            "--recipe, which replaces this one"
-        )
+        way_out = "change a run's values with --set KEY=VALUE, or name its recipe with --recipe, which replaces this one"
+        raise InputError(f"{path} is damaged or was changed by hand: {way_out}")
     return load(path)
 
 
@@ -144,31 +108,22 @@ def _explained(table: pydantic.BaseModel, path: str) -> Iterator[str]:
         elif isinstance(value, dict):
             inner += [(f"{path}{name}.{key}", one) for key, one in value.items()]
         else:
-            yield from _explained_key(_assigned(name, value), field.description or "")
+            yield from _explained_key(name, value, field.description or "")
     for place, one in inner:
-        yield f"\n[{place}]  # {_first_sentence(one)}"
+        sentence = " ".join((type(one).__doc__ or "").split()).partition(". ")[0].rstrip(".")
+        yield f"\n[{place}]  # {sentence}"
         yield from _explained(one, f"{place}.")
 
 
-def _assigned(name: str, value: Any) -> str:
-    line = f"{name} = {json.dumps(value, ensure_ascii=False)}"  # a list on one line, which is TOML too
-    return line if isinstance(value, list) and len(line) <= _WIDTH else tomli_w.dumps({name: value}).rstrip("\n")
-
-
-def _explained_key(text: str, meaning: str) -> list[str]:
+def _explained_key(name: str, value: Any, meaning: str) -> list[str]:
     """The line of a key, its meaning behind it, or above where there is no room."""
+    text = f"{name} = {json.dumps(value, ensure_ascii=False)}"  # a list on one line, which is TOML too
+    if not isinstance(value, list) or len(text) > _WIDTH:
+        text = tomli_w.dumps({name: value}).rstrip("\n")
     line = f"{text:<33} # {meaning}"
     if "\n" not in text and len(line) <= _WIDTH:
         return [line]
     return [*textwrap.wrap(meaning, _WIDTH, initial_indent="# ", subsequent_indent="# "), text]
-
-
-def _first_sentence(table: pydantic.BaseModel) -> str:
-    return " ".join((type(table).__doc__ or "").split()).partition(". ")[0].rstrip(".")
-
-
-def _copy(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, dict) else value for key, value in table.items()}
 
 
 _KINDS = {
@@ -184,18 +139,14 @@ def _parse_override(override: str, known: dict[str, Any], setter: str) -> tuple[
     key = key.strip()
     if not equals:
         raise InputError(f"{setter} {override!r}: write KEY=VALUE, such as train.epochs=5")
-    if family := re.fullmatch(rf"families\.{FAMILY_NAME}\.(\w+)", key):
-        fields = Family.model_fields
-        known = known | ({key: fields[family[1]].default} if family[1] in fields else {})
     if key not in known:
         raise InputError(f"{setter} {override!r}: unknown key {key!r}{_nearest(key, known)}")
     if isinstance(known[key], str):
         return key, text.strip().strip("\"'")
     try:
-        value = _parsed(f"value = {text}")["value"]
+        return key, tomllib.loads(f"value = {text}")["value"]
     except ValueError:
         raise InputError(f"{setter} {override!r}: {text!r} is not {_KINDS[type(known[key])]}") from None
-    return key, float(value) if isinstance(known[key], float) and type(value) is int else value
 
 
 def _put(table: dict[str, Any], key: str, value: Any) -> None:

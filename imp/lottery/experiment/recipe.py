@@ -4,9 +4,10 @@ The defaults are the digits experiment (pipelines/digits.toml). A command withou
 """
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 from pydantic import Field
@@ -16,21 +17,26 @@ from data_prep.errors import InputError
 from data_prep.prepare import Settings
 from lottery.experiment import controls, grids, named, networks, spaces
 from lottery.pruning import criteria
+from lottery.pruning.masks import Scope
 
 MOST = 1_000_000_000  # of whatever a whole number counts
+SCORES = ", ".join(criteria.CRITERIA)
 FAMILY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"  # of a folder, and of a table without quotes
 
-Output = Literal["dense", "mask", "ticket"]
-Part = Literal["dense", "mask", "ticket", "nothing"]
+Output = Literal["dense", "mask", "ticket"]  # each depends on what decides those before it
 
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Moderate = Annotated[int, Field(ge=0, le=4096)]  # pixels, channels
-Seed = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Fractional = Annotated[float, Field(ge=0, lt=1)]
 Above0 = Annotated[float, Field(gt=0)]
 AtLeast0 = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(gt=0, lt=100)]
+Replicates = Annotated[int, Field(gt=0, le=grids.MOST)]
+Initializer = Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_normal"]
+Precision = Literal["float32", "tf32", "mixed_bfloat16", "mixed_float16", "float64"]
 
 
 def _checked(parse: Callable[[Any], object]) -> pydantic.AfterValidator:
@@ -55,26 +61,26 @@ def _check_family(text: str) -> None:
 
 Name = Annotated[str, _checked(_check_name)]
 FamilyName = Annotated[str, _checked(_check_family)]
-Network = Annotated[str, _checked(networks.check_name)]
+Network = Annotated[str, _checked(lambda name: named.check(name, networks.KNOWN, "network", networks.SHOWN))]
 Source = Annotated[str, _checked(sources.check_name)]
 QuantileGrid = Annotated[str, _checked(lambda text: text and grids.parse_quantiles(text))]
 Points = Annotated[str, _checked(grids.parse_points)]
 Point = Annotated[str, _checked(grids.parse_point)]
 PointOrEnd = Annotated[str, _checked(lambda text: text == "end" or grids.parse_point(text))]
+Rates = Annotated[list[str], _checked(grids.parse_rates)]
 Interval = Annotated[str, _checked(grids.parse_interval)]
 Criterion = Annotated[str, _checked(lambda name: named.check(name, criteria.CRITERIA, "criterion"))]
 Control = Annotated[str, _checked(controls.check_name)]
-Controls = Annotated[list[Control], _checked(controls.check_names)]
 
 
-def key(default: Any, meaning: str, decides: Part = "dense") -> Any:
+def key(default: Any, meaning: str, decides: Output | None = "dense") -> Any:
     """A recipe key that says what `decides` is (and all that is made from that): with another value it is another."""
     return Field(default, description=meaning, json_schema_extra={"decides": decides})
 
 
 def aside(default: Any, meaning: str) -> Any:
     """A recipe key that says how much to make or how to go about it, not what an output is."""
-    return key(default, meaning, "nothing")
+    return key(default, meaning, None)
 
 
 class Table(pydantic.BaseModel):
@@ -105,13 +111,9 @@ class Data(Table):
     cutout: Moderate = key(0, "side of a square that is blanked out (DeVries & Taylor 2017); 0: none")
 
     @pydantic.model_validator(mode="after")
-    def _scaled(self) -> "Data":
+    def _consistent(self) -> "Data":
         if len(self.mean) != len(self.deviation) or len(self.mean) not in (1, self.channels):
             raise InputError(f"mean and deviation need one number each, or {self.channels}, one for each channel")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _one_crop(self) -> "Data":
         if self.crop and self.resized_crop:
             raise InputError("crop and resized_crop exclude each other: set one to 0")
         return self
@@ -126,9 +128,7 @@ class Model(Table):
     stem: Literal["standard", "small"] = key("standard", "small: the first convolution keeps the resolution, as for 32x32")
     activation: Literal["relu", "elu", "gelu", "silu"] = key("relu", "of resnet9: relu, elu, gelu, silu")
     whitening: bool = key(False, "resnet9: begin with a fixed layer that whitens the images' 3x3 patches")
-    initializer: Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_normal"] = key(
-        "glorot_uniform", "glorot_normal, he_uniform, he_normal, lecun_normal"
-    )
+    initializer: Initializer = key("glorot_uniform", "glorot_normal, he_uniform, he_normal, lecun_normal")
     batchnorm: Literal["local", "synchronised"] = key("local", "statistics of each device's part of a batch, or of all of it")
     batchnorm_momentum: Fractional = key(0.9, "Keras's own 0.999 needs thousands of steps to settle")
     batchnorm_epsilon: Above0 = key(1e-3, "added to the variance")
@@ -157,9 +157,7 @@ class Train(Table):
     clip_norm: AtLeast0 = key(0.0, "largest norm of the whole gradient; 0: no limit")
     label_smoothing: Fractional = key(0.0, "share of each label that is spread over all classes")
     ema: Fractional = key(0.0, "average weights with this decay, such as 0.99, and evaluate the averages; 0: no average")
-    precision: Literal["float32", "tf32", "mixed_bfloat16", "mixed_float16", "float64"] = key(
-        "float32", "tf32 (on GPUs), mixed_bfloat16, mixed_float16, float64"
-    )
+    precision: Precision = key("float32", "tf32 (on GPUs), mixed_bfloat16, mixed_float16, float64")
     remat: bool = key(False, "compute each block's activations twice instead of holding them")
     xla: Literal["auto", "on", "off"] = key("auto", "on, off; auto: on GPUs")
     snapshots: Points = aside("0,10it,1ep,2ep", "points of training at which the dense network is saved, to rewind to")
@@ -174,9 +172,7 @@ class Train(Table):
 class Pruning(Table):
     """Which weights are prunable."""
 
-    scope: Literal["kernels", "pointwise", "all"] = key(
-        "kernels", "pointwise: 1x1 convolutions alone; all: every variable, BatchNorm's too", "mask"
-    )
+    scope: Scope = key("kernels", "pointwise: 1x1 convolutions alone; all: every variable, BatchNorm's too", "mask")
     exclude: list[str] = key(["Conv_1/*", "predictions/*"], "shell patterns of variable paths that stay dense", "mask")
     collapse: Share = aside(0.001, "a layer that keeps less than this share is called collapsed")
 
@@ -195,23 +191,19 @@ class Retrain(Table):
 class Family(Table):
     """A way to prune: what is scored, how much is pruned, what is rewound. Either `quantiles` (one shot) or `rounds`."""
 
-    criterion: Criterion = key("magnitude", "the score of a weight: magnitude, or your own as package.module:function", "mask")
+    criterion: Criterion = key("magnitude", f"the score of a weight: {SCORES}, or your own as package.module:function", "mask")
     scored_at: PointOrEnd = key("end", "one shot: the point of the dense training whose weights are scored", "mask")
     allocation: Literal["global", "layerwise"] = key("global", "layerwise: each layer is ranked by itself", "mask")
     quantiles: QuantileGrid = aside("", "one shot: per cent to prune, one mask for each, such as 90 or 60..80:5,85..99")
     rounds: Annotated[int, Field(ge=0, le=100)] = aside(0, "iterative pruning: how many rounds")
-    rate: Annotated[float, Field(gt=0, lt=100)] = key(
-        20.0, "rounds: per cent of the surviving weights to prune in each", "mask"
-    )
-    rates: Annotated[list[str], _checked(grids.parse_rates)] = key(
-        [], "rounds: other rates by path, such as predictions/*=10", "mask"
-    )
+    rate: Rate = key(20.0, "rounds: per cent of the surviving weights to prune in each", "mask")
+    rates: Rates = key([], "rounds: other rates by path, such as predictions/*=10", "mask")
     method: Literal["weights", "lr", "finetune"] = key(
         "weights", "weights: rewind weights and schedule; lr: the schedule alone; finetune: neither", "ticket"
     )
     rewind: Points = aside("0", "points of training that tickets are rewound to; each must be among train.snapshots")
     finetune_rate: AtLeast0 = key(0.0, "learning rate of finetune; 0: the last one of the schedule", "ticket")
-    controls: Controls = aside(["reinit"], f"trained beside tickets: {controls.sentences()}")
+    controls: list[Control] = aside(["reinit"], f"trained beside tickets: {controls.sentences()}")
     controls_at: str = aside("", "quantiles or rounds that have controls; empty: those of each headline, once it is known")
 
     @pydantic.model_validator(mode="after")
@@ -220,22 +212,21 @@ class Family(Table):
             raise InputError("give either quantiles (one shot) or rounds")
         if self.rounds and self.scored_at != "end":
             raise InputError("rounds are scored at the end of the round before: leave scored_at out")
-        if len(set(self.controls)) > len({controls.variant(name) for name in self.controls}):
-            raise InputError("two controls have the same name: rename a function")
-        (grids.parse_rounds if self.rounds else grids.parse_quantiles)(self.controls_at or "1")
+        for name, other in itertools.combinations(dict.fromkeys(self.controls), 2):
+            if controls.variant(name) == controls.variant(other):
+                raise InputError(f"{name} and {other} are called alike: give one of the functions another name")
+        self._labels(self.controls_at or "1")
         return self
 
     @property
     def controls_follow(self) -> bool:
-        """Whether controls accompany headlines, which are not known before the tickets are trained."""
+        """Whether controls accompany headlines, which are known once the tickets are trained."""
         return bool(self.controls) and not self.controls_at
 
     @property
     def labels(self) -> list[str]:
         """The names of its masks in the recipe, from dense to sparse: `q90` by quantile, `round-03` by round."""
-        if self.rounds:
-            return [grids.round_label(number) for number in range(1, self.rounds + 1)]
-        return [grids.quantile_label(quantile) for quantile in grids.parse_quantiles(self.quantiles)]
+        return self._labels(f"1..{self.rounds}" if self.rounds else self.quantiles)
 
     @property
     def fresh_controls(self) -> set[str]:
@@ -245,11 +236,12 @@ class Family(Table):
     @property
     def control_labels(self) -> list[str]:
         """The names of the masks that have controls, as far as the recipe says."""
-        if not self.controls_at:
-            return []
+        return self._labels(self.controls_at) if self.controls_at else []
+
+    def _labels(self, grid: str) -> list[str]:
         if self.rounds:
-            return [grids.round_label(number) for number in grids.parse_rounds(self.controls_at)]
-        return [grids.quantile_label(quantile) for quantile in grids.parse_quantiles(self.controls_at)]
+            return list(map(grids.round_label, grids.parse_rounds(grid)))
+        return list(map(grids.quantile_label, grids.parse_quantiles(grid)))
 
 
 class Sweep(Table):
@@ -286,9 +278,7 @@ class Recipe(Table):
 
     name: Name = aside("digits", "of the run, which is in runs/NAME")
     seed: Seed = key(0, "every random choice derives from it and the replicate's number")
-    replicates: Annotated[int, Field(gt=0, le=grids.MOST)] = aside(
-        1, "how often the whole experiment is done, each time with other seeds"
-    )
+    replicates: Replicates = aside(1, "how often the whole experiment is done, each time with other seeds")
     delta: Share = aside(0.002, "a ticket this much below dense in accuracy still matches")
     data: Data = Data()
     model: Model = Model()
@@ -301,14 +291,16 @@ class Recipe(Table):
 
     def with_one_shot(self) -> "Recipe":
         """The same, with a family of one shot if it has none: what commands about one shot work with."""
-        return self if any(family.quantiles for family in self.families.values()) else self._with("oneshot", ONESHOT)
+        return self._with("oneshot", ONESHOT)
 
     def with_rounds(self) -> "Recipe":
         """The same, with a family of rounds if it has none: what commands about rounds work with."""
-        return self if any(family.rounds for family in self.families.values()) else self._with("rounds", ROUNDS)
+        return self._with("rounds", ROUNDS)
 
     def _with(self, name: str, family: Family) -> "Recipe":
-        """The same with a family more, which rewinds to those of its points that are saved, or else to the first that is."""
+        """With a family more, if none prunes like it: rewound to its points that are saved, or else to the first that is."""
+        if any(bool(one.rounds) == bool(family.rounds) for one in self.families.values()):
+            return self
         saved = self.train.snapshots.split(",")
         rewind = [point for point in family.rewind.split(",") if point in saved] or saved[:1]
         added = family.model_copy(update={"rewind": ",".join(rewind)})
@@ -319,16 +311,10 @@ class Recipe(Table):
         return Settings(**self.data.model_dump(include={field.name for field in dataclasses.fields(Settings)}))
 
 
-_DECIDES: Mapping[Output, tuple[Part, ...]] = {
-    "dense": ("dense",),
-    "mask": ("dense", "mask"),
-    "ticket": ("dense", "mask", "ticket"),
-}
-
-
 def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict[str, Any]:
     """The values, by dotted key, that an output depends on: of the dense network, or of a mask or a ticket of `family`."""
-    without_effect, parts = _without_effect(recipe), _DECIDES[output]
+    without_effect, outputs = _without_effect(recipe), get_args(Output)
+    parts = outputs[: outputs.index(output) + 1]
     tables = {"": recipe, **{name: getattr(recipe, name) for name in ("data", "model", "train", "pruning", "retrain")}}
     if family:
         tables[f"families.{family}"] = recipe.families[family]

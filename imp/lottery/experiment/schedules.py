@@ -7,11 +7,9 @@ from lottery.experiment.recipe import Train
 
 
 def rates(train: Train, steps_per_epoch: int, first: int, count: int) -> np.ndarray:
-    """Learning rates (float32, [count]) of steps `first` .. `first + count - 1` of the whole schedule.
-
-    Linear warm-up from 0, then constant, linear to 0, cosine to 0 (Loshchilov & Hutter 2017, without restarts) or
-    multiplied by `gamma` at each milestone. A ticket rewound to step k takes up the schedule at step k.
-    """
+    """Learning rates (float32, [count]) of steps `first` .. `first + count - 1` of the schedule: linear warm-up from 0, then
+    constant, linear to 0, cosine to 0 (Loshchilov & Hutter 2017, without restarts) or times `gamma` at each milestone. A ticket
+    rewound to step k takes up the schedule at step k."""
     total = train.steps or train.epochs * steps_per_epoch
     warmup = parse_point(train.warmup).step(steps_per_epoch)
     steps = np.arange(first, first + count, dtype=np.float64)

@@ -7,6 +7,7 @@ train.batch=64,128,256             one of these
 """
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -31,10 +32,9 @@ class Dimension:
 def parse(lines: Sequence[str]) -> list[Dimension]:
     """The dimensions of a space. Raises InputError for a line that is none, and for a key that is named twice."""
     dimensions = [_dimension(line) for line in lines]
-    keys = [dimension.key for dimension in dimensions]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise InputError(f"sweep.space names {key} twice")
+    for earlier, later in itertools.combinations(dimensions, 2):
+        if earlier.key == later.key:
+            raise InputError(f"sweep.space names {later.key} twice")
     return dimensions
 
 

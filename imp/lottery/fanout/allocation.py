@@ -1,8 +1,9 @@
 """What each rank trains on: GPUs of its own, or a share of its host's cores."""
 
-import math
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import resource
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,10 +41,17 @@ def allocate(resources: Mapping[int, Resources], threads: int, per_gpu: int | No
     pools: dict[tuple[str, object], list[int]] = {}
     for rank, own in sorted(resources.items()):
         pools.setdefault((own.host, own.gpus or own.cores), []).append(rank)
-    gpus: dict[int, tuple[str, ...]] = {}
+    gpus: dict[int, tuple[str, ...]] = {}  # of the ranks that train, none though they may be
     for ranks in pools.values():
         gpus |= _divide(resources[ranks[0]], ranks, threads, per_gpu)
-    return {rank: _allocation(rank, resources, gpus) for rank in sorted(gpus)}
+    allocations = {}
+    for rank in sorted(gpus):
+        own = resources[rank]
+        on_host = [other for other in gpus if resources[other].host == own.host]
+        on_cores = sum(resources[other].cores == own.cores for other in on_host)
+        on_gpu = sum(not set(gpus[rank]).isdisjoint(gpus[other]) for other in on_host)
+        allocations[rank] = Allocation(gpus[rank], max(1, len(own.cores) // on_cores), len(on_host), max(1, on_gpu))
+    return allocations
 
 
 def _divide(pool: Resources, ranks: Sequence[int], threads: int, per_gpu: int | None) -> dict[int, tuple[str, ...]]:
@@ -62,47 +70,35 @@ def _divide(pool: Resources, ranks: Sequence[int], threads: int, per_gpu: int | 
     return {rank: pool.gpus[place :: len(training)] for place, rank in enumerate(training)}
 
 
-def _allocation(rank: int, resources: Mapping[int, Resources], gpus: Mapping[int, tuple[str, ...]]) -> Allocation:
-    """Of one of the ranks that train, which are those that have `gpus`, none though they may be."""
-    own, cores = gpus[rank], resources[rank].cores
-    on_host = [other for other in gpus if resources[other].host == resources[rank].host]
-    on_cores = sum(resources[other].cores == cores for other in on_host)
-    on_gpu = sum(not set(own).isdisjoint(gpus[other]) for other in on_host)
-    return Allocation(own, max(1, len(cores) // on_cores), len(on_host), max(1, on_gpu))
-
-
 def allocate_here(threads: int) -> Allocation:
-    """That of a process that nobody coordinates: its part of what the ranks on this host find, or all where it is alone. Where
-    there are fewer GPUs than ranks, which may be those that a scheduler gave to each, they share them."""
+    """That of a process that nobody coordinates: its part of what the ranks on this host find, which share the GPUs where there
+    are fewer, or all where it is alone."""
     own, ranks = resources_here(), launcher.local_size() or 1
     per_gpu = -(-ranks // len(own.gpus)) if 0 < len(own.gpus) < ranks else None
     numbers = range(1, ranks + 1)  # all of them train, whereas a rank 0 may not
     return allocate(dict.fromkeys(numbers, own), threads, per_gpu)[numbers[launcher.local_rank() or 0]]
 
 
-def ranks_fed(tasks: int, threads: int) -> int:
-    """How many ranks, each at one of so many `tasks` with so many `threads`, this host has cores and memory for. One, which is
-    this process, where a launcher or a scheduler started it, where it sees GPUs, and where no MPI can be had.
+def ranks_to_start(count: int | None, count_tasks: Callable[[], int], threads: int) -> int:
+    """How many ranks a command is to start on this host: `count`, or with None as many as the host has cores and memory for,
+    each with so many `threads` at one of the tasks, of which `count_tasks()` can be under way at once. 1 means that it does its
+    tasks itself: where a launcher or (unless ranks are asked for) a scheduler started it, beside GPUs, and without an MPI.
 
-    A rank takes as much memory as this process has taken, which may have trained too, and at least `RANK_BYTES`.
+    A rank takes as much memory as this process has taken, which may have trained too, and at least `RANK_BYTES`. What
+    `count_tasks` raises, such as for bad input, is raised here, without mpirun's own lines.
     """
-    own = resources_here()
-    if own.gpus or launcher.launched_rank() is not None or "SLURM_JOB_ID" in os.environ:
+    if count == 1 or launcher.launched_rank() is not None:
         return 1
-    cores = min(len(own.cores), _quota(Path("/sys/fs/cgroup/cpu.max")))
-    memory = capacity.free_memory() // max(RANK_BYTES, capacity.peak_memory())
-    ranks = min(tasks, int(cores // threads), memory)
+    tasks, own = count_tasks(), resources_here()
+    if count or own.gpus or "SLURM_JOB_ID" in os.environ:
+        return count or 1
+    cores: float = len(own.cores)
+    with contextlib.suppress(OSError, ValueError):  # its control group (version 2), as of a container, may have no limit: `max`
+        microseconds, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        cores = min(cores, microseconds / period)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    ranks = min(tasks, int(cores // threads), capacity.free_memory() // max(RANK_BYTES, most))
     return ranks if ranks > 1 and launcher.finds_ranks() else 1
-
-
-def _quota(file: Path) -> float:
-    """How many cores' time the control group (version 2) of this process may use, which a container's may be. No limit:
-    infinity."""
-    try:
-        microseconds, period = map(int, file.read_text().split())
-        return microseconds / period
-    except (OSError, ValueError):  # `max` is no number
-        return math.inf
 
 
 def crowded(resources: Mapping[int, Resources], allocations: Mapping[int, Allocation], threads: int) -> list[str]:

@@ -1,72 +1,18 @@
-"""Where tasks are done: in this process, or by MPI ranks that it starts."""
+"""Where tasks are done: in this process, by MPI ranks that it starts, or in parts by the tasks of a job array."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import dataclasses
+import re
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 from data_prep import files
+from data_prep.errors import InputError
 from lottery import preemption
 from lottery.fanout import launcher, mpi, ranks
-from lottery.fanout.allocation import allocate, ranks_fed, resources_here
-from lottery.fanout.tasks import Task, Workload
+from lottery.fanout.allocation import allocate, resources_here
+from lottery.fanout.ranks import Task, Workload
 
-
-class Executor(Protocol):
-    """Somebody who does tasks."""
-
-    def map(self, workload: Workload) -> bool:
-        """Do the tasks of `workload`. Returns whether `on_done` was called in this process, which knows now how they ended.
-
-        Raises what `list_tasks` raises; Preempted once all that was under way is saved; Moved where what this process holds is
-        elsewhere now.
-        """
-
-
-@dataclass(frozen=True)
-class InProcess:
-    """Does tasks itself, one after the other. Where mpirun or srun started this process as one of several ranks, which all call
-    `map`, rank 0 hands the tasks out: `per_gpu` ranks share a GPU (None: each has its own), and one that comes no further for
-    `stall` seconds is named."""
-
-    per_gpu: int | None = None
-    stall: float = 600.0
-
-    def map(self, workload: Workload) -> bool:
-        communicator = mpi.join()
-        if communicator is None:
-            self._work_alone(workload)
-            return True
-        preempted, coordinates = False, communicator.rank == 0
-        with communicator, preemption.deferred():
-            if coordinates:
-                _say_unused(communicator.size, workload)
-                preempted = ranks.coordinate(communicator, workload, self.per_gpu, self.stall)
-            else:
-                ranks.work(communicator, workload)
-        if coordinates:
-            files.check_held()
-        preemption.check()
-        if preempted:
-            raise preemption.Preempted("stopped, as another rank was told to")
-        return coordinates
-
-    def _work_alone(self, workload: Workload) -> None:
-        _say_unused(1, workload)
-        waiting = list(workload.list_tasks())
-        if not waiting:
-            return
-        worker = workload.make_worker(allocate({0: resources_here()}, workload.threads, self.per_gpu)[0], lambda: None)
-        while waiting:
-            task = waiting.pop(0)
-            waiting[:0] = workload.on_done(task, worker(task))
-
-
-IN_PROCESS = InProcess()
-
-
-def _say_unused(size: int, workload: Workload) -> None:
-    if line := launcher.unused_tasks(size):
-        workload.say(line)
+T = TypeVar("T")
 
 
 class RanksFailed(Exception):
@@ -77,37 +23,72 @@ class RanksFailed(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """Starts `count` MPI ranks on this host, each of which runs `imp` with `arguments`: a command that does the same workload
-    `InProcess`. `list_missing` lists the tasks that have no result yet."""
+def in_process(workload: Workload, per_gpu: int | None = None, stall: float = 600.0) -> bool:
+    """Do the tasks one after the other. Where mpirun or srun started this process as one of several ranks, which all call this,
+    rank 0 hands the tasks out: `per_gpu` ranks share a GPU (None: each has its own), and one that comes no further for `stall`
+    seconds is named. Returns whether `on_done` was called in this process, which knows now how they ended.
 
+    Raises what `list_tasks` raises; Preempted once what was under way is saved; Moved where its folder was moved.
+    """
+    communicator = mpi.join()
+    coordinates = communicator is None or communicator.rank == 0
+    if coordinates and (line := launcher.unused_tasks(communicator.size if communicator else 1)):
+        workload.say(line)
+    if communicator is None:
+        if waiting := list(workload.list_tasks()):
+            worker = workload.make_worker(allocate({0: resources_here()}, workload.threads, per_gpu)[0], lambda: None)
+        while waiting:
+            task = waiting.pop(0)
+            waiting[:0] = workload.on_done(task, worker(task))
+        return True
+    preempted = False
+    with communicator, preemption.deferred():
+        if coordinates:
+            preempted = ranks.coordinate(communicator, workload, per_gpu, stall)
+        else:
+            ranks.work(communicator, workload)
+    if coordinates:
+        files.check_held()
+    preemption.check()
+    if preempted:
+        raise preemption.Preempted("stopped, as another rank was told to")
+    return coordinates
+
+
+def on_ranks(count: int, arguments: Sequence[str], list_missing: Callable[[], Sequence[Task]]) -> None:
+    """Have `count` MPI ranks on this host run `imp` with `arguments`: a command that does its tasks `in_process`.
+    `list_missing` lists those without a result.
+
+    Raises RanksFailed when the command fails, and Preempted when it ends well but for results that are missing.
+    """
+    if code := launcher.launch(*launcher.command(count, ["-m", "lottery", *arguments])):
+        raise RanksFailed(code)
+    if missing := len(list_missing()):  # mpirun has been seen to call the loss of rank 0 a success
+        raise preemption.Preempted(f"mpirun ended early, {missing} results are missing")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The `index`-th of `count` parts, from 1: as many processes do a grid without knowing of each other."""
+
+    index: int
     count: int
-    arguments: Sequence[str]
-    list_missing: Callable[[], Sequence[Task]]
 
-    def map(self, workload: Workload) -> bool:
-        """Raises RanksFailed when the command fails, and Preempted when it ends well but for results that are missing."""
-        code = launcher.launch(*launcher.command(self.count, ["-m", "lottery", *self.arguments]))
-        if code:
-            raise RanksFailed(code)
-        if missing := len(self.list_missing()):  # mpirun has been seen to call the loss of rank 0 a success
-            raise preemption.Preempted(f"mpirun ended early, {missing} results are missing")
-        return False
+    @classmethod
+    def parse(cls, text: str) -> "Part":
+        """`3/20`. Raises InputError when it is not that."""
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise InputError(f"{text!r} is no part of a grid: write 3/20 for the third of twenty")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def of(self, tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[T]:
+        """The tasks of this part, in their order: those of every `count`-th key. Tasks with the same key stay together."""
+        places = {one: place for place, one in enumerate(dict.fromkeys(map(key, tasks)))}
+        return [task for task in tasks if places[key(task)] % self.count == self.index - 1]
 
 
-def on_ranks(
-    count: int | None,
-    arguments: Sequence[str],
-    list_missing: Callable[[], Sequence[Task]],
-    side_by_side: Callable[[Sequence[Task]], int],
-    threads: int,
-) -> Ranks | None:
-    """`Ranks` of this host; with `count` None as many as it feeds, of so many `threads` each, for as many of the missing tasks
-    as can be under way `side_by_side`. None where that is one, or a launcher started this process: it is to do the workload
-    itself. What `list_missing` raises, such as for bad input, is raised here, without mpirun's own lines."""
-    if count == 1 or launcher.launched_rank() is not None:
-        return None
-    missing = list_missing()
-    count = count or ranks_fed(side_by_side(missing), threads)
-    return Ranks(count, arguments, list_missing) if count > 1 else None
+WHOLE = Part(1, 1)

@@ -56,12 +56,6 @@ def unused_tasks(ranks: int) -> str | None:
     return f"Slurm gave this job {tasks} tasks, of which {ranks} train: `imp slurm` writes a script that uses all"
 
 
-def refuse_ranks() -> None:
-    """Raise InputError in a process that is one of several ranks: of all stages only retraining is for many."""
-    if launched_rank() is not None and launched_size() != 1:
-        raise InputError("only `imp retrain` runs on many ranks: leave mpirun out (`imp run --ranks N` starts its own)")
-
-
 def mpirun() -> str:
     """The mpirun beside this Python, or else on the path. Raises InputError where there is none."""
     beside = Path(sys.executable).with_name("mpirun")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError
-from lottery.fanout.coordinator import Lost
 from lottery.fanout.launcher import launched_rank, launched_size, local_size
 from lottery.preemption import Preempted
 from lottery.progress import duration
@@ -21,55 +20,12 @@ LOOK_SECONDS = 0.5
 DAEMONS = ("prterun", "prted")  # the parents of ranks where Open MPI lets them outlive each other
 
 
-class Communicator:
-    """All ranks of this job, over the module `mpi4py.MPI`; a context, at whose end this process leaves them.
-
-    MPI is begun and ended in a thread of its own, through ctypes, which lets other threads run meanwhile: where a rank is lost,
-    MPI waits for it for ever, and this process shall not.
-    """
-
-    def __init__(self, mpi: Any):
-        self.mpi, self.world = mpi, mpi.COMM_WORLD
-        self._begun, self._leaving, self._ended = threading.Event(), threading.Event(), threading.Event()
-
-    def begin(self) -> None:
-        """Raises Preempted when not all ranks begin."""
-        threading.Thread(target=self._take_part, daemon=True, name="MPI").start()
-        until = time.monotonic() + START_SECONDS
-        while not self._begun.wait(LOOK_SECONDS):
-            if _neighbour_is_lost():
-                raise Preempted("another rank was lost before all had begun")
-            if time.monotonic() > until:
-                raise Preempted(f"not all ranks have begun within {duration(START_SECONDS)}")
-        self.world.Set_errhandler(self.mpi.ERRORS_RETURN)  # mpi4py makes exceptions of them
-        self.rank, self.size = self.world.rank, self.world.size
-
-    def _take_part(self) -> None:
-        library = ctypes.CDLL(self.mpi.__file__)  # through which the functions of the MPI that it is linked to are found
-        library.MPI_Init_thread(None, None, self.mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
-        self._begun.set()
-        self._leaving.wait()
-        library.MPI_Finalize()
-        self._ended.set()
-
-    def __enter__(self) -> "Communicator":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._leaving.set()
-        self._ended.wait(LEAVE_SECONDS)
-
-    def channel(self, rank: int) -> "RankChannel":
-        """This rank's end of its connection with another."""
-        return RankChannel(self.mpi, rank)
-
-    def abort(self, code: int) -> None:
-        """End all ranks."""
-        self.world.Abort(code)
+class Lost(Exception):
+    """The process at the other end has ended."""
 
 
 class RankChannel:
-    """A `Channel` to `rank`."""
+    """This rank's end of its connection with `rank`, as of `multiprocessing.Pipe`. Each method may raise Lost."""
 
     def __init__(self, mpi: Any, rank: int):
         self.mpi, self.world, self.rank = mpi, mpi.COMM_WORLD, rank
@@ -96,6 +52,50 @@ class RankChannel:
             raise Lost from None
 
 
+class Communicator:
+    """All ranks of this job, over the module `mpi4py.MPI`, once all have begun; a context, at whose end this process leaves
+    them. Raises Preempted when not all begin.
+
+    MPI is begun and ended in a thread of its own, through ctypes, which lets other threads run meanwhile: where a rank is lost,
+    MPI waits for it for ever, and this process shall not.
+    """
+
+    def __init__(self, mpi: Any):
+        self.mpi, self.world = mpi, mpi.COMM_WORLD
+        self._begun, self._leaving, self._ended = threading.Event(), threading.Event(), threading.Event()
+        threading.Thread(target=self._take_part, daemon=True, name="MPI").start()
+        until = time.monotonic() + START_SECONDS
+        while not self._begun.wait(LOOK_SECONDS):
+            if _neighbour_is_lost():
+                raise Preempted("another rank was lost before all had begun")
+            if time.monotonic() > until:
+                raise Preempted(f"not all ranks have begun within {duration(START_SECONDS)}")
+        self.world.Set_errhandler(mpi.ERRORS_RETURN)  # mpi4py makes exceptions of them
+        self.rank, self.size = self.world.rank, self.world.size
+
+    def _take_part(self) -> None:
+        library = ctypes.CDLL(self.mpi.__file__)  # through which the functions of the MPI that it is linked to are found
+        library.MPI_Init_thread(None, None, self.mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+        self._begun.set()
+        self._leaving.wait()
+        library.MPI_Finalize()
+        self._ended.set()
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leaving.set()
+        self._ended.wait(LEAVE_SECONDS)
+
+    def channel(self, rank: int) -> RankChannel:
+        return RankChannel(self.mpi, rank)
+
+    def abort(self, code: int) -> None:
+        """End all ranks."""
+        self.world.Abort(code)
+
+
 def join() -> Communicator | None:
     """The ranks that this process was started among, once all have begun; None where no MPI launcher started it, or it is the
     only one.
@@ -106,19 +106,6 @@ def join() -> Communicator | None:
     started = launched_size()
     if launched_rank() is None or started == 1:
         return None
-    communicator = Communicator(_load())
-    communicator.begin()
-    if started in (None, communicator.size):
-        return communicator
-    with communicator:
-        raise InputError(
-            f"the launcher started {started} ranks, but MPI sees {communicator.size}: mpirun and mpi4py belong to different "
-            "MPIs; use the mpirun of the MPI that mpi4py loads"
-        )
-
-
-def _load() -> Any:
-    """mpi4py's MPI, not yet begun."""
     try:
         import mpi4py
 
@@ -129,7 +116,14 @@ def _load() -> Any:
             f"this process was started by an MPI launcher, but MPI cannot be loaded ({error}): "
             "`pip install 'imp-lottery[local]'` brings one"
         ) from None
-    return MPI
+    communicator = Communicator(MPI)
+    if started in (None, communicator.size):
+        return communicator
+    with communicator:
+        raise InputError(
+            f"the launcher started {started} ranks, but MPI sees {communicator.size}: mpirun and mpi4py belong to different "
+            "MPIs; use the mpirun of the MPI that mpi4py loads"
+        )
 
 
 def _neighbour_is_lost() -> bool:

@@ -18,7 +18,7 @@ TASK = "$SLURM_ARRAY_TASK_ID"
 def script(
     arguments: Sequence[str], logs: Path, options: Mapping[str, object], more: Sequence[str] = (), ranks: int = 1
 ) -> str:
-    """A batch script that runs imp with `arguments` on so many `ranks`, and leaves what it says in `logs`.
+    """A batch script that runs imp with `arguments` on so many `ranks`, and leaves what it, or each of them, says in `logs`.
 
     `options` are sbatch's by their long names (None: left to the cluster), `more` are others, as they are typed. Where they ask
     for an `array`, TASK in `arguments` stands for the number of a task. The job is queued again when its time limit is near or
@@ -32,6 +32,11 @@ def script(
         "open-mode": "append",
         "signal": f"B:USR1@{WARNING_SECONDS}",
     }
+    line = [str(Path(sys.executable).with_name("imp")), *arguments]
+    if ranks > 1:
+        line = [*launcher.mpirun_line(ranks, "--output", f"file={logs}/rank"), *line]
+    # TASK is for the shell; all else is quoted for it.
+    command = " ".join(TASK.join(shlex.quote(text) if text else "" for text in word.split(TASK)) for word in line)
     given = [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
     lines = [
         "#!/bin/bash",
@@ -39,7 +44,7 @@ def script(
         "",
         "# Before the time limit Slurm sends USR1: what is under way is saved, imp ends with 75, and the job is queued again.",
         "trap 'kill -USR1 $imp' USR1",
-        f"{_command(arguments, logs, ranks)} &",
+        f"{command} &",
         "imp=$!",
         "wait $imp; code=$?",
         "while kill -0 $imp 2> /dev/null; do wait $imp; code=$?; done  # a signal cut the wait short",
@@ -47,18 +52,9 @@ def script(
         "exit $code",
         "",
     ]
-    for line in lines:
-        if not line.isprintable():
-            raise InputError(f"{line!r} cannot be a line of a batch script: leave out what cannot be printed")
+    if strange := [line for line in lines if not line.isprintable()]:
+        raise InputError(f"{strange[0]!r} cannot be a line of a batch script: leave out what cannot be printed")
     return "\n".join(lines)
-
-
-def _command(arguments: Sequence[str], logs: Path, ranks: int) -> str:
-    """imp alone, or under mpirun with a log for each rank. TASK is for the shell; all else is quoted for it."""
-    line = [str(Path(sys.executable).with_name("imp")), *arguments]
-    if ranks > 1:
-        line = [*launcher.mpirun_line(ranks, "--output", f"file={logs}/rank"), *line]
-    return " ".join(TASK.join(shlex.quote(text) if text else "" for text in word.split(TASK)) for word in line)
 
 
 def submit(path: Path) -> str:

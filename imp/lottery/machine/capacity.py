@@ -1,9 +1,8 @@
 """What a training may take of its host: an allocation among ranks, and memory for resident images on the host and its
 devices."""
 
+import contextlib
 import dataclasses
-import math
-import resource
 from pathlib import Path
 
 _GIB = 1 << 30
@@ -34,22 +33,13 @@ def device_budget(gib: float, memory: int, ranks: int = 1) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that this process could still take: what the kernel calls available, and what its control group has left."""
+    """Bytes that this process could still take: what the kernel calls available, and what the limit of its control group
+    (version 2) leaves, where files that are cached in memory give way."""
     lines = Path("/proc/meminfo").read_text().splitlines()
-    available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    return int(min(available, _left_in_group(Path("/sys/fs/cgroup"))))
-
-
-def peak_memory() -> int:
-    """The most bytes that this process has had in memory so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _left_in_group(folder: Path) -> float:
-    """What the limit of a control group (version 2) leaves; files that are cached in memory give way. No limit: infinity."""
-    try:
-        limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
-        counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return max(limit - used + int(counts["inactive_file"]), 0)
-    except (OSError, ValueError, KeyError):  # `max` is no number
-        return math.inf
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError, KeyError):  # without a limit it says `max`
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free = min(free, max(limit - used + int(counts["inactive_file"]), 0))
+    return free

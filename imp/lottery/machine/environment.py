@@ -29,24 +29,18 @@ def named(makers: Sequence[Mapping[str, str]]) -> str:
 
 
 def describe() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     return {
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
         "host": platform.node(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": next(models, platform.processor()),
         "cores": len(os.sched_getaffinity(0)),
         "gpus": list(gpus.listed().values()),
         "revision": _revision(),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def _revision() -> str | None:

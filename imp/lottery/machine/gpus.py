@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 SECONDS = 1.0  # between two samples; NVML's own utilisation is that of the last sixth of a second to second
@@ -14,17 +13,19 @@ def listed() -> dict[str, str]:
     """The products (`NVIDIA H100 80GB HBM3`) of the GPUs that this process is let near (a container's, not all of the host's),
     by UUID, in PCI order. Without a GPU or its driver there are none."""
     with contextlib.suppress(Exception):
-        nvml = _nvml()
-        return {uuid: nvml.nvmlDeviceGetName(handle) for uuid, handle in _handles().items()}
+        nvml, handles = _nvml()
+        return {uuid: nvml.nvmlDeviceGetName(handle) for uuid, handle in handles.items()}
     return {}
 
 
 def driver() -> str | None:
     """The driver's version, its GPUs and their free memory, in words; None where NVML does not answer."""
     with contextlib.suppress(Exception):
-        nvml = _nvml()
-        free = {handle: nvml.nvmlDeviceGetMemoryInfo(handle).free / 2**30 for handle in _handles().values()}
-        named = (f"{nvml.nvmlDeviceGetName(handle)} ({gib:.0f} GiB free)" for handle, gib in free.items())
+        nvml, handles = _nvml()
+        named = (
+            f"{nvml.nvmlDeviceGetName(handle)} ({nvml.nvmlDeviceGetMemoryInfo(handle).free / 2**30:.0f} GiB free)"
+            for handle in handles.values()
+        )
         return f"{nvml.nvmlSystemGetDriverVersion()}: {', '.join(named)}"
     return None
 
@@ -55,7 +56,11 @@ class Gauges:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gpu gauges", daemon=True)
         with contextlib.suppress(Exception):
-            self._watched = _shown(visible()[:count]) if count else []
+            for name in visible()[:count] if count else ():  # as CUDA does, up to the first that fits none or two
+                fitting = [handle for uuid, handle in _nvml()[1].items() if name.startswith("GPU-") and uuid.startswith(name)]
+                if len(fitting) != 1:
+                    break
+                self._watched += fitting
         if self._watched:
             self._thread.start()
 
@@ -64,7 +69,7 @@ class Gauges:
         and `gpu_memory_bytes`, the most that was in use on any one of them, by whomever. Empty when there are none."""
         self._sample()
         samples, self._samples = self._samples, []
-        if not samples:
+        if not samples or self._closed.is_set():
             return {}
         shares, used = zip(*samples, strict=True)
         return {"gpu_utilisation": sum(shares) / len(shares), "gpu_memory_bytes": float(max(used))}
@@ -74,49 +79,29 @@ class Gauges:
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(SECONDS)
-        self._watched, self._samples = [], []
 
     def _watch(self) -> None:
         while not self._closed.wait(SECONDS):
             self._sample()
 
     def _sample(self) -> None:
-        watched = self._watched
-        if not watched:
+        if self._closed.is_set() or not self._watched:
             return
         try:
-            nvml = _nvml()
-            shares = [nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in watched]
-            used = [nvml.nvmlDeviceGetMemoryInfo(handle).used for handle in watched]
+            nvml, _ = _nvml()
+            shares = [nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in self._watched]
+            used = [nvml.nvmlDeviceGetMemoryInfo(handle).used for handle in self._watched]
+            self._samples.append((sum(shares) / len(shares), max(used)))
         except Exception:  # a GPU that fell off the bus, a driver that was replaced
             self._closed.set()
-            self._watched, self._samples = [], []
-        else:
-            self._samples.append((sum(shares) / len(shares), max(used)))
 
 
 @functools.cache
-def _nvml() -> Any:
-    """NVML, begun; the end of the process ends it. Raises its errors, which are those of one that is not there too."""
-    import pynvml
+def _nvml() -> tuple[Any, dict[str, Any]]:
+    """NVML, begun (the end of the process ends it), and its handles by UUID, in PCI order. Raises whatever it raises, also
+    where it is not there."""
+    import pynvml as nvml
 
-    pynvml.nvmlInit()
-    return pynvml
-
-
-def _handles() -> dict[str, Any]:
-    """NVML's handles by UUID, in PCI order."""
-    nvml = _nvml()
+    nvml.nvmlInit()
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    return {nvml.nvmlDeviceGetUUID(handle): handle for handle in handles}
-
-
-def _shown(names: Sequence[str]) -> list[Any]:
-    """The handles of the GPUs with these UUIDs, or beginnings of UUIDs; as CUDA does, up to the first that fits none or two."""
-    handles, shown = _handles(), []
-    for name in names:
-        fitting = [handle for uuid, handle in handles.items() if name.startswith("GPU-") and uuid.startswith(name)]
-        if len(fitting) != 1:
-            break
-        shown += fitting
-    return shown
+    return nvml, {nvml.nvmlDeviceGetUUID(handle): handle for handle in handles}

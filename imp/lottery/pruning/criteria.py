@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lottery.pruning.masks import Mask
+from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
 
 Gradients = Callable[[], Arrays]
-Criterion = Callable[[State, Mask, Gradients | None], Arrays]
+Criterion = Callable[[State, Bits, Gradients | None], Arrays]
 
 
-def magnitude(state: State, mask: Mask, gradients: Gradients | None = None) -> Arrays:
+def magnitude(state: State, mask: Bits, gradients: Gradients | None = None) -> Arrays:
     """|w|, as in Han et al. 2015 ("Learning both Weights and Connections for Efficient Neural Networks", section 3.1)."""
     variables = state.weights | state.statistics
     return {path: np.abs(variables[path]) for path in mask}

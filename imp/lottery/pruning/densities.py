@@ -6,7 +6,7 @@ import numpy as np
 
 from lottery.pruning import connectivity, masks
 from lottery.pruning.connectivity import Topology
-from lottery.pruning.masks import Mask
+from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 
 
@@ -53,21 +53,19 @@ class Kept:
         return None
 
 
-def kept(mask: Mask, state: State, topology: Topology | None) -> Kept:
+def kept(mask: Bits, state: State, topology: Topology | None) -> Kept:
     """What `mask` (over all prunable variables) keeps of the network `state`. With scope `all` it also ranks statistics.
     These are never pruned, and are left out of every count."""
     applied = masks.trainable_part(mask, state.weights)
     layers = {path: Layer(bits.size, int(np.count_nonzero(bits))) for path, bits in applied.items()}
-    effect = connectivity.effective(topology, mask) if topology else None
-    density = _density(applied, state, effect.connected if effect else None)
-    return Kept(density, layers, effect.disconnected if effect else None)
-
-
-def _density(applied: Mask, state: State, connected: dict[str, int] | None) -> Density:
-    counts = {path: int(np.count_nonzero(bits)) for path, bits in applied.items()}
-    prunable = max(sum(bits.size for bits in applied.values()), 1)
-    pruned = sum(bits.size for bits in applied.values()) - sum(counts.values())
+    prunable = sum(layer.weights for layer in layers.values())
+    pruned = prunable - sum(layer.kept for layer in layers.values())
     trainable = sum(array.size for array in state.weights.values())
     total = trainable + sum(array.size for array in state.statistics.values())
-    effective = None if connected is None else sum(connected.get(path, count) for path, count in counts.items()) / prunable
-    return Density(1 - pruned / prunable, 1 - pruned / max(trainable, 1), 1 - pruned / max(total, 1), effective)
+    sizes = {"prunable": prunable, "trainable": trainable, "total": total}
+    left = {name: 1 - pruned / max(size, 1) for name, size in sizes.items()}
+    if topology is None:
+        return Kept(Density(**left, effective=None), layers, None)
+    connected, disconnected = connectivity.effective(topology, mask)
+    effective = sum(connected.get(path, layer.kept) for path, layer in layers.items()) / max(prunable, 1)
+    return Kept(Density(**left, effective=effective), layers, disconnected)

@@ -4,7 +4,7 @@ A mask maps the path of a prunable variable to a boolean array of its shape, Tru
 """
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from data_prep.errors import InputError
 from lottery.pruning.state import Arrays, State
 
-Mask = dict[str, np.ndarray]
+Bits = dict[str, np.ndarray]
 Scope = Literal["kernels", "pointwise", "all"]
 SCOPES: dict[str, Scope] = {name: name for name in get_args(Scope)}
 
@@ -45,17 +45,17 @@ def in_scope(path: str, shape: tuple[int, ...], scope: Scope, exclude: Sequence[
     return scope == "all" or (is_kernel and (scope == "kernels" or is_pointwise))
 
 
-def whole(variables: Arrays) -> Mask:
+def whole(variables: Arrays) -> Bits:
     """The mask that keeps all of `variables`."""
     return {path: np.ones(array.shape, bool) for path, array in variables.items()}
 
 
-def trainable_part(mask: Mask, weights: Arrays) -> Mask:
-    """The part of `mask` over trainable variables, which a retraining applies (scope `all` also ranks statistics)."""
-    return {path: kept for path, kept in mask.items() if path in weights}
+def trainable_part(mask: Bits, trainable: Container[str]) -> Bits:
+    """The part of `mask` over `trainable` variables, which a retraining applies (scope `all` also ranks statistics)."""
+    return {path: kept for path, kept in mask.items() if path in trainable}
 
 
-def shuffle(mask: Mask, seed: int, met: Mapping[str, np.ndarray] | None = None) -> Mask:
+def shuffle(mask: Bits, seed: int, met: Mapping[str, np.ndarray] | None = None) -> Bits:
     """`mask` with its kept places permuted within each variable: the layerwise densities stay, the structure goes.
 
     Of a kernel in `met` (bool, broadcast to its shape: `connectivity.met`) only among the places that are met; what lies at
@@ -69,7 +69,7 @@ def shuffle(mask: Mask, seed: int, met: Mapping[str, np.ndarray] | None = None) 
     return shuffled
 
 
-def apply(mask: Mask, arrays: Arrays) -> Arrays:
+def apply(mask: Bits, arrays: Arrays) -> Arrays:
     """`arrays` with exact zeros (+0.0) where `mask` prunes; paths without a mask are passed on as they are."""
     return {
         path: np.where(mask[path], array, np.zeros((), array.dtype)) if path in mask else array

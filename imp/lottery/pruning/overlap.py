@@ -1,85 +1,91 @@
 """How much two masks overlap by position, compared with chance: for masks of networks with the same start."""
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data_prep.errors import InputError
-from lottery.pruning import masks
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from lottery.pruning.masks import Bits
 
 COUNTS = ("size", "pool", "kept_first", "kept_second", "shared")
-SHARES = (*("density_first", "density_second", "overlap", "overlap_by_chance", "jaccard", "jaccard_by_chance"), "excess_sd")
 
-Summable = TypeVar("Summable", bound="DataclassInstance")
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """Of `size` weights two masks keep `kept_first` and `kept_second`."""
-
-    size: int
-    kept_first: int
-    kept_second: int
-
-    @property
-    def density_first(self) -> float | None:
-        return share(self.kept_first, self.size)
-
-    @property
-    def density_second(self) -> float | None:
-        return share(self.kept_second, self.size)
+Figures = dict[str, float | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Overlap(Counts):
-    """How two masks overlap, in one variable or summed over several.
+class Packed(NamedTuple):
+    """A variable's mask in an eighth of its bytes: its bits (uint8, padded with zeros), shape and number of kept weights."""
 
-    Both keep `shared` weights. `expected` and `variance` are those of `shared` by chance: hypergeometric given the two counts
-    of each variable, summed over the variables. Chance draws from `pool` weights: all, or those that a mask from which both
-    were cut had left. All other figures are shares (0 .. 1) or standard deviations, None where there is nothing to divide by.
+    bits: np.ndarray
+    shape: tuple[int, ...]
+    kept: int
+
+
+def pack(mask: Bits) -> dict[str, Packed]:
+    return {path: Packed(np.packbits(kept), kept.shape, int(np.count_nonzero(kept))) for path, kept in mask.items()}
+
+
+def overlaps(
+    first: Mapping[str, Packed], second: Mapping[str, Packed], within: Mapping[str, Packed] | None = None
+) -> dict[str, Figures]:
+    """How two masks overlap in each variable that both have and, by the path `""`, in all of them.
+
+    Of `size` weights they keep `kept_first` and `kept_second`, of which `shared` are the same. By chance these are
+    hypergeometric given the two counts of each variable; it draws from `pool` weights: from what `within` keeps, where both
+    masks are cut from that, else from all. The others are shares (0 .. 1), None where there is nothing to divide by:
+
+    - `overlap`: |A and B| / min(|A|, |B|), the share of the sparser mask that is in the other (the overlap coefficient), and
+      its expectation, exact as the counts are given;
+    - `jaccard`: |A and B| / |A or B|. By chance it is the ratio of the expectations of both sizes, which is close to the
+      expectation of the ratio but not the same;
+    - `excess_sd`: shared weights beyond chance, in standard deviations.
+
+    Raises InputError when there is no common variable, or one has other shapes.
     """
+    paths = common(first, second)
+    cut = within is not None and all(_is_within(path, mask, within) for path in paths for mask in (first, second))
+    sums = {path: _sums(first[path], second[path], within[path].kept if cut and within else None) for path in paths}
+    return {path: _figures(*one) for path, one in {"": added(sums.values()), **sums}.items()}
 
-    pool: int
-    shared: int
-    expected: float
-    variance: float
 
-    SHARES: ClassVar = SHARES
+def common(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """The variables of two masks, each with its `shape`, that both have. Raises InputError as `overlaps` does."""
+    paths = [path for path in first if path in second]
+    if not paths:
+        raise InputError("the masks have no variable in common: compare masks of one network and one scope")
+    for path in paths:
+        shapes = ["x".join(map(str, mask[path].shape)) for mask in (first, second)]
+        if shapes[0] != shapes[1]:
+            raise InputError(f"{path} is {' and '.join(shapes)} in the two masks: compare masks of one network")
+    return paths
 
-    @property
-    def overlap(self) -> float | None:
-        """|A and B| / min(|A|, |B|): the share of the sparser mask that is in the other (the overlap coefficient)."""
-        return share(self.shared, min(self.kept_first, self.kept_second))
 
-    @property
-    def overlap_by_chance(self) -> float | None:
-        """Its expectation, exact, as the counts are given."""
-        return share(self.expected, min(self.kept_first, self.kept_second))
+def _is_within(path: str, mask: Mapping[str, Packed], other: Mapping[str, Packed]) -> bool:
+    return path in other and mask[path].shape == other[path].shape and not (mask[path].bits & ~other[path].bits).any()
 
-    @property
-    def jaccard(self) -> float | None:
-        """|A and B| / |A or B|."""
-        return share(self.shared, self.kept_first + self.kept_second - self.shared)
 
-    @property
-    def jaccard_by_chance(self) -> float | None:
-        """The ratio of the expectations of both sizes, which is close to the expectation of the ratio but not the same."""
-        return share(self.expected, self.kept_first + self.kept_second - self.expected)
+def _sums(first: Packed, second: Packed, pool: int | None) -> tuple[float, ...]:
+    """What of two masks of a variable can be added up over variables: the arguments of `_figures`."""
+    size = math.prod(first.shape)
+    drawn_from = size if pool is None else pool
+    shared = int(np.bitwise_count(first.bits & second.bits).sum(dtype=np.int64))
+    chance = by_chance(drawn_from, first.kept, second.kept)
+    return size, drawn_from, first.kept, second.kept, shared, *chance
 
-    @property
-    def excess_sd(self) -> float | None:
-        """Shared weights beyond chance, in standard deviations."""
-        return share(self.shared - self.expected, math.sqrt(self.variance))
 
-    def figures(self) -> dict[str, float | None]:
-        """`COUNTS` and `SHARES` by name."""
-        return {name: getattr(self, name) for name in (*COUNTS, *SHARES)}
+def _figures(size: int, pool: int, first: int, second: int, shared: int, expected: float, variance: float) -> Figures:
+    sparser, both = min(first, second), first + second
+    return {
+        **dict(zip(COUNTS, (size, pool, first, second, shared), strict=True)),
+        "density_first": share(first, size),
+        "density_second": share(second, size),
+        "overlap": share(shared, sparser),
+        "overlap_by_chance": share(expected, sparser),
+        "jaccard": share(shared, both - shared),
+        "jaccard_by_chance": share(expected, both - expected),
+        "excess_sd": share(shared - expected, math.sqrt(variance)),
+    }
 
 
 def share(part: float, whole: float) -> float | None:
@@ -93,48 +99,6 @@ def by_chance(size: int, first: int, second: int) -> tuple[float, float]:
     return mean, variance
 
 
-def total(parts: Iterable[Summable]) -> Summable:
-    """All of `parts` together, of which there is at least one: the sum of each field."""
-    first, *others = parts
-    return type(first)(*(sum(getattr(part, field.name) for part in (first, *others)) for field in dataclasses.fields(first)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Packed:
-    """A mask in an eighth of its bytes: by path its bits (uint8, padded with zeros), shape and number of kept weights."""
-
-    bits: Mapping[str, np.ndarray]
-    shapes: Mapping[str, tuple[int, ...]]
-    kept: Mapping[str, int]
-
-
-def pack(mask: masks.Mask) -> Packed:
-    return Packed(
-        {path: np.packbits(kept) for path, kept in mask.items()},
-        {path: kept.shape for path, kept in mask.items()},
-        {path: int(np.count_nonzero(kept)) for path, kept in mask.items()},
-    )
-
-
-def overlaps(first: Packed, second: Packed, within: Packed | None = None) -> dict[str, Overlap]:
-    """The overlap in each variable that both masks have. Chance draws from what `within` keeps, where both masks are cut from
-    that; else from all. Raises InputError when there is no common variable, or one has other shapes."""
-    common = [path for path in first.bits if path in second.bits]
-    if not common:
-        raise InputError("the masks have no variable in common: compare masks of one network and one scope")
-    cut = within is not None and all(_is_within(path, mask, within) for path in common for mask in (first, second))
-    return {path: _overlap(path, first, second, within if cut else None) for path in common}
-
-
-def _is_within(path: str, mask: Packed, other: Packed) -> bool:
-    return path in other.bits and mask.shapes[path] == other.shapes[path] and not (mask.bits[path] & ~other.bits[path]).any()
-
-
-def _overlap(path: str, first: Packed, second: Packed, within: Packed | None) -> Overlap:
-    if first.shapes[path] != second.shapes[path]:
-        shapes = " and ".join("x".join(map(str, mask.shapes[path])) for mask in (first, second))
-        raise InputError(f"{path} is {shapes} in the two masks: compare masks of one network")
-    size = math.prod(first.shapes[path])
-    shared = int(np.bitwise_count(first.bits[path] & second.bits[path]).sum(dtype=np.int64))
-    counts, pool = (first.kept[path], second.kept[path]), within.kept[path] if within else size
-    return Overlap(size, *counts, pool, shared, *by_chance(pool, *counts))
+def added(parts: Iterable[tuple[float, ...]]) -> tuple[Any, ...]:
+    """The sum at each place of the tuples; none where there are no `parts`."""
+    return tuple(map(sum, zip(*parts, strict=True)))

@@ -6,8 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from lottery.pruning.masks import Mask
+from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
+
+_BLOCK = 1 << 18  # weights at a time, so that temporaries stay in the cache
 
 
 def pruned_count(quantile: Fraction, count: int) -> int:
@@ -27,41 +29,30 @@ class Ranking:
     """
 
     scores: Arrays
-    among: Mask
+    among: Bits
     ascending: np.ndarray
 
-    def prune(self, count: int) -> Mask:
+    def prune(self, count: int) -> Bits:
         """The mask that drops exactly the `count` lowest survivors, ties broken by position (the order of paths, then C
         order), and keeps the others; what did not survive stays pruned."""
-        if count == 0:
-            return {path: self._survivors(path).copy() for path in self.scores}
-        edge = self.ascending[count - 1]
+        edge = self.ascending[count - 1] if count else -np.inf
         spared = int(np.searchsorted(self.ascending, edge, "right")) - count
         mask = {path: np.empty(array.shape, bool) for path, array in self.scores.items()}
-        for path in reversed(mask):
-            spared = self._prune_one(path, edge, spared, mask[path].reshape(-1))
+        for path in reversed(mask):  # from the end: of the weights that score `edge` the last `spared` stay
+            flat, kept = self.scores[path].reshape(-1), mask[path].reshape(-1)
+            for start in reversed(range(0, flat.size, _BLOCK)):
+                block = slice(start, start + _BLOCK)
+                np.greater(flat[block], edge, out=kept[block])
+                if spared:
+                    equal = flat[block] == edge
+                    if path in self.among:
+                        equal &= self.among[path].reshape(-1)[block]
+                    last = np.flatnonzero(equal)[-spared:]
+                    kept[block][last] = True
+                    spared -= last.size
             if path in self.among:
                 mask[path] &= self.among[path]
         return mask
-
-    def _prune_one(self, path: str, edge: np.number, spared: int, kept: np.ndarray) -> int:
-        """Fill `kept` for one variable, block by block from its end: of the weights that score `edge` the last `spared`
-        stay. Returns how many are still to be spared before it."""
-        flat = self.scores[path].reshape(-1)
-        for start in reversed(range(0, flat.size, _BLOCK)):
-            block = slice(start, start + _BLOCK)
-            np.greater(flat[block], edge, out=kept[block])
-            if spared:
-                equal = flat[block] == edge
-                if path in self.among:
-                    equal &= self.among[path].reshape(-1)[block]
-                last = np.flatnonzero(equal)[-spared:]
-                kept[block][last] = True
-                spared -= last.size
-        return spared
-
-    def _survivors(self, path: str) -> np.ndarray:
-        return self.among[path] if path in self.among else np.ones(self.scores[path].shape, bool)
 
     def threshold(self, quantile: Fraction) -> float:
         """The linear quantile of all scores, as `numpy.quantile` defines it; 0 if there are none. It is reported only; masks
@@ -75,10 +66,7 @@ class Ranking:
         return low + (high - low) * float(position - below)
 
 
-_BLOCK = 1 << 18  # weights at a time, so that temporaries stay in the cache
-
-
-def rank(scores: Arrays, among: Mask | None = None) -> Ranking:
+def rank(scores: Arrays, among: Bits | None = None) -> Ranking:
     """Sort the `scores` (path -> float array) of what `among` keeps."""
     among = {path: kept for path, kept in (among or {}).items() if path in scores}
     flat = [(array[among[path]] if path in among else array).reshape(-1) for path, array in scores.items()]

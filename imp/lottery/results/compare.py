@@ -1,30 +1,31 @@
-"""How alike the masks of a run are, compared with chance.
+"""Which masks of a run are compared with each other, and how alike they are, compared with chance.
 
 Masks of one replicate, whose networks start alike, are compared by position; masks of different replicates in what does not
 depend on the order of hidden units.
 """
 
-import contextlib
 import dataclasses
 import functools
+import itertools
 import shlex
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from data_prep import files
 from data_prep.errors import InputError
+from lottery.experiment.grids import label_number
 from lottery.progress import Reporter
 from lottery.pruning import invariants, masks, overlap
-from lottery.pruning.invariants import Likeness, Profile
-from lottery.pruning.overlap import Overlap, Packed
-from lottery.results import lookup
-from lottery.results.pairing import Kind, Pair, Source, grouped, pairs, sources
+from lottery.pruning.overlap import Figures
 from lottery.results.tables import csv_text
 from lottery.rundir import store
 from lottery.rundir.lineage import Lineage
+from lottery.rundir.records import MaskRecord
 from lottery.rundir.run import Run
-from lottery.rundir.topology import topology_of
+
+Kind = Literal["replicates", "rewinds", "families", "rounds", "densities"]
 
 TITLES: dict[Kind, str] = {
     "replicates": "the same mask in different replicates",
@@ -51,67 +52,122 @@ ACROSS_EXPLAINED = (
 )
 COLUMNS = (
     *("kind", "first", "second", "replicate_first", "replicate_second", "layer"),
-    *dict.fromkeys((*overlap.COUNTS, *overlap.SHARES, *invariants.SHARES)),
+    *(*overlap.COUNTS, "density_first", "density_second"),
+    *("overlap", "overlap_by_chance", "jaccard", "jaccard_by_chance", "excess_sd"),
+    *("layers_alike", "layers_alike_by_chance", "layers_alike_sd"),
+    *(f"{side}_{figure}" for side in invariants.SIDES for figure in ("correlation", "correlation_sd")),
+    *("units_alike", "units_alike_by_chance", "units_alike_sd"),
 )
 
+LIKE_DENSITY = 0.1  # relative difference up to which masks of unlike grids are compared
 HELD = 16  # masks at a time, bit-packed: with what loading one takes, under 4 bytes a weight
 
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """A pair and how alike it is, as a whole and by variable; `left_out` are the variables that only one of the masks has."""
-
-    pair: Pair
-    whole: Overlap | Likeness
-    layers: Mapping[str, Overlap | Likeness]
-    left_out: list[str]
-
-
-class Spread(NamedTuple):
-    """Mean and range over the pairs of a group; all None where no pair has the figure."""
-
-    mean: float | None
-    least: float | None
-    most: float | None
+Group = dict[str, Any]
+Item = TypeVar("Item")
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
-    """The pairs that differ in their replicates alone."""
+class Source:
+    """A mask of a run: its file and its record."""
 
-    members: list[Comparison]
+    path: Path
+    record: MaskRecord = dataclasses.field(compare=False)
 
     @property
-    def pair(self) -> Pair:
-        return self.members[0].pair
+    def replicate(self) -> int:
+        return self.record.replicate
 
-    def spread(self, figure: str) -> Spread:
-        """Of one of the figures' `SHARES`."""
-        values = [member.whole.figures()[figure] for member in self.members]
-        known = [value for value in values if value is not None]
-        return Spread(statistics.fmean(known), min(known), max(known)) if known else Spread(None, None, None)
+    @property
+    def density(self) -> float:
+        return self.record.kept.density.prunable
 
-    def as_json(self) -> dict[str, Any]:
-        """Names, spreads over the pairs by figure, and each pair with its layers."""
-        return {
-            "kind": self.pair.kind,
-            "first": self.pair.first.name,
-            "second": self.pair.second.name,
-            "spread": {figure: self.spread(figure)._asdict() for figure in self.members[0].whole.SHARES},
-            "pairs": [
-                {
-                    "replicate_first": member.pair.first.replicate,
-                    "replicate_second": member.pair.second.replicate,
-                    **member.whole.figures(),
-                    "layers": {path: layer.figures() for path, layer in member.layers.items()},
-                }
-                for member in self.members
-            ],
-        }
+    @property
+    def is_round(self) -> bool:
+        return self.record.rewind_step is not None
+
+    @property
+    def chain(self) -> str:
+        return self.record.family + (f"-step-{self.record.rewind_step:06d}" if self.is_round else "")
+
+    @property
+    def name(self) -> str:
+        """The same in every replicate: `oneshot/q90`, `lr-step-000034/round-03`."""
+        return f"{self.chain}/{self.record.mask}"
+
+
+def sources(run: Run) -> list[Source]:
+    """All masks of a run: replicate by replicate, family by family."""
+    return [
+        Source(files.mask, record)
+        for number in run.known_numbers()
+        for name in run.recipe.families
+        for files in run.replicate(number).masks(name)
+        if (record := files.read())
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two masks to compare. `kind` says why: it is the only thing in which they differ. Of two rounds of one chain the
+    denser is first."""
+
+    kind: Kind
+    first: Source
+    second: Source
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"kind": self.kind, "first": self.first.name, "second": self.second.name}
+
+    @property
+    def replicates(self) -> dict[str, int]:
+        return {"replicate_first": self.first.replicate, "replicate_second": self.second.replicate}
+
+
+def pairs(found: Sequence[Source]) -> list[Pair]:
+    """What is compared, kind by kind.
+
+    Families are compared where they have the same mask (a quantile, a round), and rewind to the same point, or one of them to
+    the start. The first round is cut from the dense network, so all chains of a family share it. Each mask of one shot is
+    compared with the round of each chain of its replicate that is nearest in density, if near enough.
+    """
+    wanted = [
+        Pair("replicates", *two)
+        for alike in grouped(found, lambda source: source.name)
+        for two in itertools.combinations(alike, 2)
+    ]
+    chains = []
+    for alike in grouped(found, lambda source: (source.replicate, source.record.mask)):
+        for one, other in itertools.combinations(alike, 2):
+            steps = {one.record.rewind_step, other.record.rewind_step}
+            if one.record.family == other.record.family:
+                chains.append(Pair("rewinds", one, other))
+            elif len(steps) == 1 or 0 in steps:
+                chains.append(Pair("families", one, other))
+    wanted += sorted(chains, key=lambda pair: pair.kind == "families")
+    chained = grouped((one for one in found if one.is_round), lambda source: (source.replicate, source.chain))
+    for chain in chained:
+        wanted += [Pair("rounds", *two) for two in itertools.pairwise(chain)]
+        wanted += [Pair("rounds", chain[0], later) for later in chain[2:]]
+    for chain in chained:
+        for source in (one for one in found if not one.is_round and one.replicate == chain[0].replicate):
+            nearest = min(chain, key=lambda later: abs(later.density - source.density))
+            if abs(nearest.density - source.density) <= LIKE_DENSITY * source.density:
+                wanted.append(Pair("densities", source, nearest))
+    return wanted
+
+
+def grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
+    """`found` by what `key` says of each, in the order of first appearance."""
+    together: dict[Hashable, list[Item]] = {}
+    for item in found:
+        together.setdefault(key(item), []).append(item)
+    return list(together.values())
 
 
 def compare(run: Run, reporter: Reporter) -> list[Group]:
-    """Compare the masks of a run, write `report/compare.csv`, and return the groups, kind by kind.
+    """Compare the masks of a run, write `report/compare.csv`, and return the groups of pairs that differ in their replicates
+    alone, kind by kind, as `imp compare --json` prints them.
 
     Masks are read when they are needed, and only `HELD` of them are kept. Raises InputError if there is nothing to
     compare but the rounds of one chain, which are nested by construction, or if two masks do not belong to one network.
@@ -125,197 +181,173 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
             f"{run.folder} has nothing to compare: that takes masks of two replicates, of two chains of rounds, or rounds as "
             f"dense as one-shot masks; `imp run --run {shlex.quote(str(run.folder))} --set replicates=3` adds replicates"
         )
-    packed, profile = _readers(run, found)
-    compared = []
+    layouts = {number: invariants.layouts(run.replicate(number).read_topology()) for number in run.known_numbers()}
+    packed, profile = _readers(run, layouts)
+    # Round 1 of a chain is cut from the dense network, so that other chains share it, and masks within it overlap by more than
+    # chance among all weights.
+    pools = {(one.replicate, one.chain): one for one in found if one.is_round and one.record.round == 1}
+    compared: list[tuple[Pair, dict[str, Figures]]] = []
+    in_one: list[set[str]] = []
     with reporter.counting("masks", len(wanted), "pairs") as advance:
         for pair in wanted:
-            compared.append(_compared(pair, found, packed, profile))
+            across = pair.kind == "replicates"
+            read, alike = (profile, invariants.likenesses) if across else (packed, overlap.overlaps)
+            pool = None if across or pair.kind == "rounds" else pools.get((pair.second.replicate, pair.second.chain))
+            first, second, *within = [read(source) for source in (pair.first, pair.second, pool) if source]
+            try:
+                compared.append((pair, alike(first, second, *within)))
+            except InputError as error:
+                raise InputError(f"{pair.first.path} and {pair.second.path}: {error}") from None
+            in_one.append(first.keys() ^ second.keys())
             advance(1)
-    _warn(compared, reporter)
-    files.write_text(run.report / "compare.csv", csv_text(COLUMNS, _rows(compared)))
-    return [
-        Group(members) for members in grouped(compared, lambda one: (one.pair.kind, one.pair.first.name, one.pair.second.name))
-    ]
+    _warn(wanted, in_one, layouts, reporter)
+    rows = (
+        {**pair.names, **pair.replicates, "layer": path, **figures}
+        for pair, by_path in compared
+        for path, figures in by_path.items()
+    )
+    files.write_text(run.report / "compare.csv", csv_text(COLUMNS, rows))
+    return [_group(members) for members in grouped(compared, lambda one: tuple(one[0].names.values()))]
 
 
-def _readers(run: Run, found: Sequence[Source]) -> tuple[Callable[[Source], Packed], Callable[[Source], dict[str, Profile]]]:
+def _readers(run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]]) -> tuple[Callable[[Source], Any], ...]:
     """Functions that read a mask, as networks are trained under it, packed or as a profile, and keep the last ones. They raise
     InputError for one that is not of its replicate's dense network."""
-    trained_part = lookup.trained_part(run, run.replicate(found[0].replicate))
     lineages = {number: Lineage(run.replicate(number)) for number in run.known_numbers()}
-    layouts = {number: invariants.layouts(topology_of(run.replicate(number))) for number in run.known_numbers()}
 
-    def load(source: Source) -> masks.Mask:
+    def load(source: Source) -> masks.Bits:
         lineages[source.replicate].check(source.path)
-        return trained_part(store.load_mask(source.path))
+        return masks.trainable_part(store.load_mask(source.path), source.record.kept.layers)
 
-    def packed(source: Source) -> Packed:
+    @functools.lru_cache(HELD)
+    def packed(source: Source) -> dict[str, overlap.Packed]:
         return overlap.pack(load(source))
 
-    def profile(source: Source) -> dict[str, Profile]:
-        with _naming(source):
-            return invariants.profiles(load(source), layouts[source.replicate])
+    @functools.lru_cache(len(layouts))
+    def profile(source: Source) -> dict[str, invariants.Profile]:
+        return invariants.profiles(load(source), layouts[source.replicate])
 
-    return functools.lru_cache(HELD)(packed), functools.lru_cache(len(layouts))(profile)
-
-
-def _compared(
-    pair: Pair,
-    found: Sequence[Source],
-    packed: Callable[[Source], Packed],
-    profile: Callable[[Source], dict[str, Profile]],
-) -> Comparison:
-    """Two masks of one replicate by position, those of two replicates in what does not depend on it."""
-    if pair.kind == "replicates":
-        one, other = profile(pair.first), profile(pair.second)
-        with _naming(pair.first, pair.second):
-            likenesses = invariants.likenesses(one, other)
-        return Comparison(pair, invariants.whole(likenesses), likenesses, sorted(one.keys() ^ other.keys()))
-    within = _first_round(pair, found)
-    first, second, pool = packed(pair.first), packed(pair.second), packed(within) if within else None
-    with _naming(pair.first, pair.second):
-        overlaps = overlap.overlaps(first, second, pool)
-    return Comparison(pair, overlap.total(overlaps.values()), overlaps, sorted(first.bits.keys() ^ second.bits.keys()))
+    return packed, profile
 
 
-@contextlib.contextmanager
-def _naming(*sources: Source) -> Iterator[None]:
-    """Put the masks' names before what is wrong with them."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{' and '.join(str(source.path) for source in sources)}: {error}") from None
+def _group(members: Sequence[tuple[Pair, dict[str, Figures]]]) -> Group:
+    """Names, mean and range over the pairs by figure (None where no pair has it), and each pair with its layers."""
+    pair, figures = members[0]
+    shares = [name for name in figures[""] if name not in overlap.COUNTS]
+    return {
+        **pair.names,
+        "spread": {name: _spread([found[""][name] for _, found in members]) for name in shares},
+        "pairs": [
+            {**pair.replicates, **found[""], "layers": {path: layer for path, layer in found.items() if path}}
+            for pair, found in members
+        ],
+    }
 
 
-def _first_round(pair: Pair, found: Sequence[Source]) -> Source | None:
-    """Round 1 of the second mask's chain: it is cut from the dense network, so that other chains share it, and masks within it
-    overlap by more than chance among all weights. None for rounds of one chain."""
-    if pair.kind == "rounds":
-        return None
-    place = (pair.second.replicate, pair.second.chain, 1)
-    rounds = (source for source in found if source.is_round)
-    return next((source for source in rounds if (source.replicate, source.chain, source.record.round) == place), None)
+def _spread(values: Sequence[float | None]) -> Figures:
+    known = [value for value in values if value is not None]
+    if not known:
+        return dict.fromkeys(("mean", "least", "most"))
+    return {"mean": statistics.fmean(known), "least": min(known), "most": max(known)}
 
 
-def _warn(compared: Sequence[Comparison], reporter: Reporter) -> None:
-    """Warn about masks of different scopes, and about networks whose connections are not known."""
-    partial = [one for one in compared if one.left_out]
-    if partial:
-        names = ", ".join(sorted({path for one in partial for path in one.left_out})[:3])
+def _warn(
+    wanted: Sequence[Pair], in_one: Sequence[set[str]], layouts: Mapping[int, Mapping[str, Any]], reporter: Reporter
+) -> None:
+    """Warn about masks of different scopes, of which only one has the variables `in_one`, and about networks whose connections
+    are not known."""
+    if partial := [paths for paths in in_one if paths]:
+        names = ", ".join(sorted(set().union(*partial))[:3])
         reporter.say(
-            f"warning: in {len(partial)} of {len(compared)} pairs the masks are of different scopes; what only one of them has "
+            f"warning: in {len(partial)} of {len(wanted)} pairs the masks are of different scopes; what only one of them has "
             f"does not count ({names}, ...)"
         )
-    wholes = [one.whole for one in compared if isinstance(one.whole, Likeness)]
-    unknown = [whole for whole in wholes if not whole.places and not whole.units]
+    across = [pair for pair in wanted if pair.kind == "replicates"]
+    unknown = [pair for pair in across if not (layouts[pair.first.replicate] and layouts[pair.second.replicate])]
     if unknown:
         reporter.say(
-            f"warning: in {len(unknown)} of {len(wholes)} pairs of replicates it is not known which layers read the input and "
+            f"warning: in {len(unknown)} of {len(across)} pairs of replicates it is not known which layers read the input and "
             f"which hidden units (a subclassed model does not say): only how many weights each layer keeps is compared"
         )
 
 
-def _rows(compared: Iterable[Comparison]) -> Iterator[dict[str, Any]]:
-    """A row for each pair, its `layer` empty, and after it one for each variable."""
-    for one in compared:
-        first, second = one.pair.first, one.pair.second
-        about = (one.pair.kind, first.name, second.name, first.replicate, second.replicate)
-        for path, found in {"": one.whole, **one.layers}.items():
-            yield {**dict(zip(COLUMNS, (*about, path), strict=False)), **found.figures()}
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """What is printed about one kind of pairs; `explained` is what a reader must know about its figures."""
-
-    title: str
-    headings: tuple[str, ...]
-    lines: list[tuple[str, ...]]
-    explained: str
-
-
-def tables(groups: Sequence[Group], least: float) -> Iterator[Table]:
-    """A table for each kind of pairs, except the rounds of one chain. An exclamation mark says that a layer keeps a smaller
-    share than `least`, or nothing, or that no path is left."""
+def tables(run: Run, groups: Sequence[Group]) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]], str]]:
+    """For each kind of pairs, except the rounds of one chain: a title, headings, rows, and what a reader must know about the
+    figures. An exclamation mark says that a layer keeps a smaller share than the recipe's `pruning.collapse`, or nothing, or
+    that no path is left."""
+    least = run.recipe.pruning.collapse
+    collapsed = {(source.name, source.replicate) for source in sources(run) if source.record.kept.warning(least)}
     for kind, title in TITLES.items():
         across = kind == "replicates"
         cells = _cells_across if across else _cells_by_position
-        lines = [(*_names(group, least), *cells(group)) for group in groups if group.pair.kind == kind]
-        if lines:
-            yield Table(title, ACROSS_HEADINGS if across else HEADINGS, lines, ACROSS_EXPLAINED if across else "")
+        rows = [(*_names(group, collapsed), *cells(group["spread"])) for group in groups if group["kind"] == kind]
+        if rows:
+            yield title, ACROSS_HEADINGS if across else HEADINGS, rows, ACROSS_EXPLAINED if across else ""
 
 
-def _names(group: Group, least: float) -> tuple[str, str, str]:
+def _names(group: Group, collapsed: set[tuple[str, int]]) -> tuple[str, str, str]:
     """The names of the masks, their densities, and the number of pairs."""
-    names = dict.fromkeys((group.pair.first.name, group.pair.second.name))
-    densities = dict.fromkeys(
-        _per_cent(group.spread(f"density_{which}").mean) + (" !" if _has_collapsed(group, which, least) else "")
-        for which in ("first", "second")
-    )
-    return "\n".join(names), "\n".join(densities), str(len(group.members))
+    names, densities = [], []
+    for which in ("first", "second"):
+        names.append(group[which])
+        marked = any((group[which], pair[f"replicate_{which}"]) in collapsed for pair in group["pairs"])
+        densities.append(_shown(group["spread"][f"density_{which}"]["mean"]) + (" !" if marked else ""))
+    return "\n".join(dict.fromkeys(names)), "\n".join(dict.fromkeys(densities)), str(len(group["pairs"]))
 
 
-def _cells_by_position(group: Group) -> tuple[str, ...]:
-    excess = group.spread("excess_sd").mean
+def _cells_by_position(spread: Mapping[str, Figures]) -> tuple[str, ...]:
+    excess = spread["excess_sd"]["mean"]
     return (
-        _with_range(group.spread("overlap"), _per_cent),
-        _per_cent(group.spread("overlap_by_chance").mean),
+        _with_range(spread["overlap"]),
+        _shown(spread["overlap_by_chance"]["mean"]),
         "" if excess is None else f"{excess:+,.1f}",
-        _per_cent(group.spread("jaccard").mean),
-        _per_cent(group.spread("jaccard_by_chance").mean),
+        _shown(spread["jaccard"]["mean"]),
+        _shown(spread["jaccard_by_chance"]["mean"]),
     )
 
 
-def _cells_across(group: Group) -> tuple[str, ...]:
+def _cells_across(spread: Mapping[str, Figures]) -> tuple[str, ...]:
     """A line in each cell for each of the figures that there are."""
     lines = []
     for figure, label in ACROSS.items():
-        found, deviation = group.spread(figure), group.spread(f"{figure}_sd").mean
-        if found.mean is not None and deviation is not None:
+        found, deviation = spread[figure], spread[f"{figure}_sd"]["mean"]
+        if found["mean"] is not None and deviation is not None:
             in_per_cent = figure.endswith("_alike")
-            chance = group.spread(f"{figure}_by_chance").mean if in_per_cent else 0
-            show = _per_cent if in_per_cent else _correlation
-            lines.append((label, _with_range(found, show), f"{show(chance)} ± {show(deviation)}"))
+            chance = spread[f"{figure}_by_chance"]["mean"] if in_per_cent else 0
+            scale = 100 if in_per_cent else 1
+            lines.append((label, _with_range(found, scale), f"{_shown(chance, scale)} ± {_shown(deviation, scale)}"))
     return tuple(map("\n".join, zip(*lines, strict=True)))
 
 
-def _has_collapsed(group: Group, which: str, least: float) -> bool:
-    """Whether a layer of any of these masks, the `first` or `second` of each pair, has, or all paths are cut."""
-    return any(getattr(member.pair, which).record.kept.warning(least) for member in group.members)
+def _with_range(spread: Figures, scale: int = 100) -> str:
+    mean, least, most = (_shown(value, scale) for value in spread.values())
+    return mean if spread["least"] == spread["most"] else f"{mean} ({least}..{most})"
 
 
-def _with_range(spread: Spread, show: Callable[[float | None], str]) -> str:
-    if spread.least == spread.most:
-        return show(spread.mean)
-    return f"{show(spread.mean)} ({show(spread.least)}..{show(spread.most)})"
+def _shown(value: float | None, scale: int = 100) -> str:
+    """In per cent, unless the scale is 1."""
+    return "" if value is None else f"{scale * value:z.2f}"
 
 
-def _per_cent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.2f}"
-
-
-def _correlation(value: float | None) -> str:
-    return "" if value is None else f"{value:z.2f}"
-
-
-def nesting(groups: Iterable[Group]) -> list[str]:
+def nesting(groups: Sequence[Group]) -> list[str]:
     """A sentence for each chain: whether each round keeps only weights that the one before, and the first, kept too."""
-    members = [member for group in groups if group.pair.kind == "rounds" for member in group.members]
-    steps = [(member.pair, member.whole) for member in members if isinstance(member.whole, Overlap)]
-    return [_nesting(alike) for alike in grouped(steps, lambda one: one[0].first.chain)]
+    chains: dict[str, list[tuple[int, int, Any]]] = {}
+    for group in groups:
+        if group["kind"] == "rounds":
+            (chain, first), (_, second) = (group[which].split("/") for which in ("first", "second"))
+            numbers = int(label_number(first)), int(label_number(second))
+            chains.setdefault(chain, []).extend((*numbers, pair) for pair in group["pairs"])
+    return [_nesting(chain, rounds) for chain, rounds in chains.items()]
 
 
-def _nesting(rounds: Sequence[tuple[Pair, Overlap]]) -> str:
-    chain = rounds[0][0].first.chain
-    for pair, found in rounds:
-        first, second, kept = pair.first, pair.second, found.kept_second
-        if found.shared < kept:
+def _nesting(chain: str, rounds: Sequence[tuple[int, int, Any]]) -> str:
+    for first, second, pair in rounds:
+        kept, shared = pair["kept_second"], pair["shared"]
+        if shared < kept:
             return (
-                f"{chain} is not nested: of the {kept:,} weights that replicate {second.replicate} keeps in round "
-                f"{second.record.round}, {found.shared:,} are in round {first.record.round}"
+                f"{chain} is not nested: of the {kept:,} weights that replicate {pair['replicate_second']} keeps in round "
+                f"{second}, {shared:,} are in round {first}"
             )
-    last, found = max(rounds, key=lambda one: (one[0].second.record.round, -one[0].first.record.round))
-    return (
-        f"{chain}: rounds {last.first.record.round} to {last.second.record.round} are nested; of the {found.kept_second:,} "
-        f"weights of the last, {found.shared:,} are in the first"
-    )
+    first, last, pair = max(rounds, key=lambda one: (one[1], -one[0]))
+    kept, shared = pair["kept_second"], pair["shared"]
+    return f"{chain}: rounds {first} to {last} are nested; of the {kept:,} weights of the last, {shared:,} are in the first"

@@ -1,4 +1,4 @@
-"""What a run has found so far as a tidy frame: a row a network. `grouping` and `contrasts` make theirs of it.
+"""What a run has found so far as a tidy frame: a row a network. `grouping` makes its own of it.
 
 Columns are named in `ROWS`, and nowhere else. Accuracies, densities and differences are 0 .. 1; what is not known is missing
 (NA). `each` gives the rows of a frame as named tuples, in which it is None.
@@ -18,9 +18,7 @@ from lottery.pruning import densities, masks
 from lottery.rundir import store
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.names import NetworkFiles, Replicate
-from lottery.rundir.records import Result
 from lottery.rundir.run import Run
-from lottery.rundir.topology import topology_of
 
 EXTENDED = controls.extended.name
 KIND = ["variant", "family", "method", "mask", "round", "rewind_step"]  # of a network: what its replicates have in common
@@ -65,16 +63,12 @@ def table(rows: Iterable[dict[str, Any]], columns: dict[str, str]) -> pandas.Dat
 
 def each(frame: pandas.DataFrame) -> list[Any]:
     """The rows of a frame as named tuples, None where a value is missing."""
-    return list(_plain(frame).itertuples(index=False, name="Row"))
+    return list(frame.astype(object).where(frame.notna(), None).itertuples(index=False, name="Row"))
 
 
 def dicts(frame: pandas.DataFrame) -> list[dict[str, Any]]:
     """The rows of a frame as dictionaries, None where a value is missing."""
-    return [{str(key): value for key, value in row.items()} for row in _plain(frame).to_dict("records")]
-
-
-def _plain(frame: pandas.DataFrame) -> pandas.DataFrame:
-    return frame.astype(object).where(frame.notna(), None)
+    return [row._asdict() for row in each(frame)]
 
 
 def rows(run: Run, tickets: Sequence[Ticket] | None = None) -> pandas.DataFrame:
@@ -109,29 +103,28 @@ def rewind_name(planned: Plan | None, step: int) -> str:
 
 
 def _of_replicate(run: Run, planned: Plan | None, number: int, tickets: Sequence[Ticket]) -> list[dict[str, Any]]:
-    replicate = run.replicate(number)
-    known = {replicate.dense: _DENSE} | {run.network(one): _facts(run, one) for one in tickets if one.replicate == number}
-    others = [network for network in replicate.networks() if network not in known and network.result.exists()]
-    known |= {network: {} for network in others if replicate.family_of(network) in run.recipe.families}
-    problem = Lineage(replicate).problem
-    found = [
-        {"replicate": number, **facts, **_row(run, network, problem), "folder": str(network.folder.relative_to(run.folder))}
-        for network, facts in known.items()
-    ]
-    found[0]["density_effective"] = _effective_of_dense(replicate, run)
-    for row in found:
+    replicate, families = run.replicate(number), run.recipe.families
+    known: dict[NetworkFiles, tuple[Any, ...]] = {replicate.dense: (DENSE, "", "", "", 0, 0)}  # by KIND
+    for one in (one for one in tickets if one.replicate == number):
+        place = (one.variant, one.family, families[one.family].method, one.mask.label, one.mask.round, one.rewind)
+        known[run.network(one)] = place
+    for network in replicate.networks():
+        if network not in known and network.result.exists() and replicate.family_of(network) in families:
+            known[network] = ()  # its result says so
+    problem, found = Lineage(replicate).problem, []
+    for network, place in known.items():
+        row: dict[str, Any] = dict(zip(KIND, place, strict=False)) | _row(run, network, problem)
+        going_on = row["method"] in GOING_ON and row["variant"] != EXTENDED
+        row["against"] = None if row["variant"] == DENSE else EXTENDED if going_on else DENSE  # what was trained as long
         row["rewind"] = rewind_name(planned, row["rewind_step"])
-        row["against"] = _against(row)
-    return _compared(run, found)
-
-
-_DENSE = {"variant": DENSE, "family": "", "method": "", "mask": "", "round": 0, "rewind_step": 0}
-
-
-def _facts(run: Run, ticket: Ticket) -> dict[str, Any]:
-    """What is known of a network that has no result, by `KIND`."""
-    place = (ticket.variant, ticket.family, run.recipe.families[ticket.family].method)
-    return dict(zip(KIND, (*place, ticket.mask.label, ticket.mask.round, ticket.rewind), strict=True))
+        found.append({**row, "replicate": number, "folder": str(network.folder.relative_to(run.folder))})
+    found[0]["density_effective"] = _effective_of_dense(replicate, run)
+    done = {(row["variant"], row["family"], row["mask"], row["rewind_step"]): row for row in found if row["status"] == "done"}
+    for row in done.values():
+        baseline = done.get(_baseline(run, row, done))
+        if baseline and row["against"]:
+            row["difference"] = row["validation_accuracy"] - baseline["validation_accuracy"]
+    return found
 
 
 def _row(run: Run, network: NetworkFiles, problem: Callable[[Path], str | None]) -> dict[str, Any]:
@@ -139,7 +132,21 @@ def _row(run: Run, network: NetworkFiles, problem: Callable[[Path], str | None])
     result = network.read_result()
     if result is None:
         return {"status": "missing"}
-    row = _described(result, run.recipe.pruning.collapse)
+    density = result.kept.density if result.kept else None
+    if result.variant == DENSE:
+        density = densities.Density(1.0, 1.0, 1.0, None)
+    row: dict[str, Any] = {
+        **{name: getattr(result, name) for name in (*KIND, "status", "exact_zeros", "epochs")},
+        "density": density and density.prunable,
+        "density_trainable": density and density.trainable,
+        "density_total": density and density.total,
+        "density_effective": density and density.effective,
+        "collapse": result.warning(run.recipe.pruning.collapse),
+        "reason": result.last_reason or None,
+        "seconds": result.timing.seconds,
+        "devices": result.replicas,
+        "made_by": environment.named(result.made_by) if result.made_by else None,
+    }
     stale = problem(network.result) if result.status == "done" else None
     if stale:
         return row | {"status": "stale", "reason": f"{network.result} {stale}"}
@@ -150,28 +157,10 @@ def _row(run: Run, network: NetworkFiles, problem: Callable[[Path], str | None])
     return row
 
 
-def _described(result: Result, collapse: float) -> dict[str, Any]:
-    density = result.kept.density if result.kept else None
-    if result.variant == DENSE:
-        density = densities.Density(1.0, 1.0, 1.0, None)
-    return {
-        **{name: getattr(result, name) for name in (*KIND, "status", "exact_zeros", "epochs")},
-        "density": density.prunable if density else None,
-        "density_trainable": density.trainable if density else None,
-        "density_total": density.total if density else None,
-        "density_effective": density.effective if density else None,
-        "collapse": result.warning(collapse),
-        "reason": result.last_reason or None,
-        "seconds": result.timing.seconds,
-        "devices": result.replicas,
-        "made_by": environment.named(result.made_by) if result.made_by else None,
-    }
-
-
 def _effective_of_dense(replicate: Replicate, run: Run) -> float | None:
     """The effective density of a dense network: 1, unless some of its weights only ever meet padding. None where its topology
     is not known, or it has no snapshot."""
-    topology, steps = topology_of(replicate), replicate.snapshot_steps()
+    topology, steps = replicate.read_topology(), replicate.snapshot_steps()
     if topology is None or not steps:
         return None
     state = store.load_state(replicate.snapshot(steps[-1]), optimizer=False)
@@ -179,25 +168,8 @@ def _effective_of_dense(replicate: Replicate, run: Run) -> float | None:
     return densities.kept(masks.whole(prunable), state, topology).density.effective
 
 
-def _against(row: Mapping[str, Any]) -> str | None:
-    """What a network is compared with: only what was trained as long."""
-    if row["variant"] == DENSE:
-        return None
-    return EXTENDED if row["method"] in GOING_ON and row["variant"] != EXTENDED else DENSE
-
-
-def _compared(run: Run, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of one replicate, each with the difference from the network that it is held against, where both are done."""
-    done = {(row["variant"], row["family"], row["mask"], row["rewind_step"]): row for row in found if row["status"] == "done"}
-    for row in done.values():
-        baseline = done.get(_baseline(run, row, done))
-        if baseline and row["against"]:
-            row["difference"] = row["validation_accuracy"] - baseline["validation_accuracy"]
-    return found
-
-
 def _baseline(run: Run, row: Mapping[str, Any], done: Iterable[tuple[str, str, str, int]]) -> tuple[str, str, str, int]:
-    """The network that one is held against. A fresh control of one shot serves all rewind points: it is held against what the
+    """The network that one is compared with. A fresh control of one shot serves all rewind points: it is compared with what the
     ticket of the earliest is."""
     if row["against"] != EXTENDED:
         return DENSE, "", "", 0

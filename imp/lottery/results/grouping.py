@@ -1,17 +1,24 @@
-"""The rows of a run by group of replicates, with their means and verdicts."""
+"""The rows of a run by group of replicates, with means and verdicts; groups compared with each other, paired by replicate; the
+controls that follow from the groups."""
 
+import dataclasses
+import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas
 
-from lottery.experiment.graph import DENSE, TICKET
+from lottery.experiment.graph import DENSE, TICKET, Ticket
+from lottery.experiment.plan import Plan
+from lottery.experiment.recipe import Family
 from lottery.results import frame, verdicts
-from lottery.results.frame import FIGURES, KIND, ROWS
+from lottery.results.frame import EXTENDED, FIGURES, KIND, ROWS
 from lottery.rundir.run import Run
 
+Kind = tuple[str, str, str, int]  # variant, family, mask, step of the rewind point
+Networks = dict[int, dict[str, Any]]  # rows by replicate
 GROUPS = {
     **{name: ROWS[name] for name in (*KIND, "rewind", "collapse", "against", "density")},
     "count": "Int64",  # networks that are done, of as many
@@ -25,6 +32,18 @@ GROUPS = {
     "needed": "Int64",  # replicates that would call a network exactly as good matching in 80 % of cases
     "verdict": "string",
 }
+_TICKET = ("family", "method", "mask", "round", "rewind", "rewind_step")
+CONTRASTS = {
+    **{name: ROWS[name] for name in (*_TICKET, "density", "collapse")},
+    "against": "string",  # what tickets are compared with: dense, a control, an earlier rewind point, another family
+    "collapse_against": "string",
+    "figure": "string",  # one of FIGURES
+    "mean": "Float64",  # of the differences, with their two-sided 95 % Student t interval
+    "low": "Float64",
+    "high": "Float64",
+    "count": "Int64",
+    "clear": "boolean",  # whether the interval lies on one side of zero
+}
 
 
 def groups(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
@@ -32,25 +51,22 @@ def groups(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
 
     Means are over the `count` networks that are done; a verdict is undecided while one is missing, failed or diverged.
     """
-    members: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in frame.dicts(networks):
-        members.setdefault(tuple(row[name] for name in KIND), []).append(row)
-    found = [_group(alike, run.recipe.delta) for alike in members.values()]
-    return frame.table(sorted(found, key=frame.order(run)), GROUPS)
+    kinds = (frame.dicts(alike) for _, alike in networks.groupby(KIND, sort=False))
+    return frame.table(sorted((_group(alike, run.recipe.delta) for alike in kinds), key=frame.order(run)), GROUPS)
 
 
 def _group(members: list[dict[str, Any]], delta: float) -> dict[str, Any]:
     first, finished = members[0], [row for row in members if row["status"] == "done"]
     differences = [row["difference"] for row in finished if row["difference"] is not None]
     deviation = verdicts.deviation(differences).item()
-    verdict = verdicts.judge(differences, delta) if len(differences) == len(members) else "undecided"
+    verdict = verdicts.judged(differences, delta).item() if len(differences) == len(members) else "undecided"
     group = {name: first[name] for name in (*KIND, "rewind")} | {
-        "collapse": next((row["collapse"] for row in members if row["collapse"]), None),
-        "against": next((row["against"] for row in members if row["against"]), None),
-        "density": mean(row["density"] for row in members),
+        "collapse": _first(members, "collapse"),
+        "against": _first(members, "against"),
+        "density": _mean(row["density"] for row in members),
         "count": len(finished),
         "planned": len(members),
-        **{name: mean(row[name] for row in finished) for name in (*FIGURES, "difference")},
+        **{name: _mean(row[name] for row in finished) for name in (*FIGURES, "difference")},
         "spread": statistics.stdev(row["validation_accuracy"] for row in finished) if len(finished) > 1 else None,
         "verdict": None if first["variant"] == DENSE else verdict,
     }
@@ -61,26 +77,111 @@ def _group(members: list[dict[str, Any]], delta: float) -> dict[str, Any]:
     return group | {"low": low, "high": high, "deviation": deviation, "needed": needed}
 
 
-def mean(values: Iterable[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
+
+
+def _first(rows: Iterable[Mapping[str, Any]], name: str) -> Any:
+    return next((row[name] for row in rows if row[name]), None)
 
 
 def tickets(found: pandas.DataFrame) -> dict[tuple[str, str], list[Any]]:
     """The groups of tickets by (family, rewind point), each from dense to sparse."""
     series: dict[tuple[str, str], list[Any]] = {}
-    for group in frame.each(found):
-        if group.variant == TICKET:
-            series.setdefault((group.family, group.rewind), []).append(group)
+    for group in frame.each(found[found["variant"] == TICKET]):
+        series.setdefault((group.family, group.rewind), []).append(group)
     return series
 
 
 def standing(series: Sequence[Any]) -> list[Any]:
     """Of the tickets of one series, from dense to sparse: those before the first that does not match."""
-    ends = [place for place, group in enumerate(series) if group.verdict == "not matching"]
-    return list(series[: ends[0] if ends else None])
+    return list(itertools.takewhile(lambda group: group.verdict != "not matching", series))
 
 
 def sparsest_matching(series: Sequence[Any]) -> Any | None:
     """Of the tickets of one series: the sparsest that matches with none denser *not* matching; None where none does."""
     return next((group for group in reversed(standing(series)) if group.verdict == "matching"), None)
+
+
+def contrasts(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
+    """Every kind of ticket against the dense network, against what accompanies it, against the ticket of the same mask that was
+    rewound to the earliest point, and against those of families further down in the recipe with a mask of that name; a row for
+    each of `FIGURES`. Only replicates that have both count."""
+    kinds: dict[Kind, Networks] = {}
+    for row in sorted(frame.dicts(networks[networks["status"] == "done"]), key=frame.order(run)):
+        kind = (row["variant"], row["family"], row["mask"], row["rewind_step"])
+        kinds.setdefault(kind, {})[row["replicate"]] = row
+    found = [
+        row
+        for kind, tickets in kinds.items()
+        if kind[0] == TICKET
+        for against, others in _others(run, kinds, kind)
+        for row in _contrast([(row, others[number]) for number, row in tickets.items() if number in others], against)
+    ]
+    return frame.table(found, CONTRASTS)
+
+
+def _others(run: Run, kinds: Mapping[Kind, Networks], ticket: Kind) -> Iterator[tuple[str, Networks]]:
+    """What a kind of tickets is compared with: a name, and the networks."""
+    _, name, mask, step = ticket
+    yield DENSE, kinds.get((DENSE, "", "", 0), {})
+    family, families = run.recipe.families[name], list(run.recipe.families)
+    fresh = family.fresh_controls if family.quantiles else set()
+    beside = dict.fromkeys(kind[0] for kind in kinds if kind[1:3] == (name, mask) and kind[0] != TICKET)
+    for variant in sorted(beside, key=lambda variant: variant != EXTENDED):
+        yield variant, kinds.get((variant, name, mask, 0 if variant in fresh else step), {})
+    earliest = min(kind[3] for kind in kinds if kind[:3] == (TICKET, name, mask))
+    if earliest < step:
+        others = kinds[TICKET, name, mask, earliest]
+        yield f"rewound to {next(iter(others.values()))['rewind']}", others
+    for other in families[families.index(name) + 1 :]:
+        yield f"{other} {mask}", kinds.get((TICKET, other, mask, step), {})
+
+
+def _contrast(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], against: str) -> Iterator[dict[str, Any]]:
+    for figure in FIGURES if pairs else ():
+        differences = [one[figure] - other[figure] for one, other in pairs]
+        low, high = map(float, verdicts.bounds(differences, 0.975))
+        yield {name: pairs[0][0][name] for name in _TICKET} | {
+            "density": statistics.fmean(one["density"] for one, _ in pairs),
+            "collapse": _first((one for one, _ in pairs), "collapse"),
+            "against": against,
+            "collapse_against": _first((other for _, other in pairs), "collapse"),
+            "figure": figure,
+            "mean": statistics.fmean(differences),
+            "low": low if math.isfinite(low) else None,
+            "high": high if math.isfinite(high) else None,
+            "count": len(pairs),
+            "clear": low > 0 or high < 0,
+        }
+
+
+def rows(run: Run) -> pandas.DataFrame:
+    """The rows of a run, including the controls of its headlines."""
+    planned = run.trained_plan()
+    return frame.rows(run, [*run.tickets(planned), *controls(run, planned, run.families())] if planned else None)
+
+
+def controls(run: Run, planned: Plan, families: Mapping[str, Family]) -> list[Ticket]:
+    """Where the recipe does not say which masks have controls: those of the headline of each series of `families`, in every
+    replicate that counts in it; none for a series with a ticket still to be trained."""
+    following = {name: family for name, family in families.items() if family.controls_follow}
+    if not following:
+        return []
+    everywhere = dataclasses.replace(run, chosen=())
+    asked = planned.tickets(everywhere.numbers(), following)
+    networks = frame.rows(everywhere, [ticket for ticket in asked if ticket.variant == TICKET])
+    networks = networks[(networks["variant"] == TICKET) & networks["family"].isin(list(following))]
+    found: dict[Ticket, None] = {}
+    for (name, step), series in networks.groupby(["family", "rewind_step"], sort=False):
+        family, left = following[name], series[series["status"] != "done"]
+        if family.rounds:  # none follows one that failed or diverged
+            left = left.drop_duplicates("replicate")
+        best = sparsest_matching(frame.each(groups(run, series)))
+        if best and not (left["status"] == "missing").any():
+            counted = series.loc[series["mask"] == best.mask, "replicate"].tolist()
+            for one in planned.tickets(counted, {name: family}):
+                if (one.variant, one.mask.label, one.rewind) == (TICKET, best.mask, step):
+                    found |= dict.fromkeys(planned.controls_of(one, family))
+    return list(found)

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,13 @@ def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list
     kinds = frame.each(groups)
     dense = next(group for group in kinds if group.variant == DENSE)
     sentences = [
-        f"The dense network reaches {dense.validation_accuracy:.2%} on validation images and "
-        f"{dense.test_accuracy:.2%} on test images ({_runs(dense.count)})."
+        f"The dense network reaches {dense.validation_accuracy:.2%} on validation images and {dense.test_accuracy:.2%} on test "
+        f"images ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'})."
     ]
-    for key, tickets in grouping.tickets(groups).items():
-        best = grouping.sparsest_matching(tickets)
-        found = _found(tickets, best, kinds, run, rows) if best else [_no_answer(tickets)]
-        found += [*_late(tickets), *_power(tickets, run.recipe.delta)]
-        sentences.append(f"{_series_name(run, *key)}, {' '.join(found)}")
+    for (name, rewind), tickets in grouping.tickets(groups).items():
+        alone = len(run.recipe.families) == 1 and not run.recipe.families[name].rounds
+        place = f"Rewound to {rewind}" if alone else f"Family {name}, rewound to {rewind}"
+        sentences.append(f"{place}: {' '.join(_answer(tickets, kinds, run, rows))}")
     missing = sum(group.planned - group.count for group in kinds)
     if missing:
         sentences.append(f"{missing} of {sum(group.planned for group in kinds)} networks have no result: see `imp status`.")
@@ -45,45 +44,47 @@ def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list
             f"Verdicts need {least} replicates, this run has {dense.planned}: "
             f"`imp run --run {shlex.quote(str(run.folder))} --set replicates={least}` adds the others."
         )
-    return [*sentences, *_coarse(run)]
+    results = [replicate.dense.read_result() for replicate in run.replicates()]
+    delta, images = run.recipe.delta, next((one.validation_images for one in results if one and one.validation_images), None)
+    if images and delta * images < 1:
+        sentences.append(
+            f"The margin of {delta * 100:g} points is {delta * images:.2f} of one of the {images} validation images: verdicts "
+            "need many replicates here, more images, or a larger `delta`."
+        )
+    return sentences
 
 
-def _series_name(run: Run, name: str, rewind: str) -> str:
-    if run.recipe.families[name].rounds:
-        return f"In rounds of {name} from {rewind}"
-    return f"Rewound to {rewind}" if len(run.recipe.families) == 1 else f"Of {name}, rewound to {rewind}"
-
-
-def _found(tickets: Sequence[Any], best: Any, groups: Sequence[Any], run: Run, rows: pandas.DataFrame) -> list[str]:
-    """The ticket of the headline, what its control says about it, and which denser tickets are undecided."""
-    open_ones = [group for group in tickets[: tickets.index(best)] if group.verdict == "undecided"]
-    return [
-        f"the sparsest matching ticket keeps {_share(best)}.",
-        _worth(run, rows, best),
-        _control(groups, best, run),
-        *([f"Denser ones that are undecided: {_places(open_ones)}."] if open_ones else []),
-    ]
-
-
-def _no_answer(tickets: Sequence[Any]) -> str:
-    standing = grouping.standing(tickets)
+def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run, rows: pandas.DataFrame) -> Iterator[str]:
+    """What is said of one series: the ticket of the headline, what its control says about it, the denser ones that are
+    undecided, tickets that match beyond one that does not, and how many replicates would be enough."""
+    standing, best = grouping.standing(tickets), grouping.sparsest_matching(tickets)
     level = [group for group in standing if group.difference is not None and group.difference >= 0]
-    if level:
-        return f"undecided; the sparsest ticket at or above {level[-1].against} so far keeps {_share(level[-1])}."
-    if standing:
-        return f"undecided; no ticket's mean is at or above that of {standing[0].against} so far."
-    return f"not even the densest ticket, of {_place(tickets[0])}, matches."
-
-
-def _late(tickets: Sequence[Any]) -> list[str]:
-    """Tickets that match beyond one that does not."""
-    beyond = tickets[len(grouping.standing(tickets)) :]
-    late = [group for group in beyond if group.verdict == "matching"]
-    return [f"Not counted, as {_place(beyond[0])} does not match: the sparser {_places(late)}."] if late else []
-
-
-def _places(tickets: Sequence[Any]) -> str:
-    return ", ".join(map(_place, tickets))
+    if best:
+        undecided = [_place(group) for group in tickets[: tickets.index(best)] if group.verdict == "undecided"]
+        yield f"the sparsest matching ticket keeps {_share(best)}."
+        yield _worth(run, rows, best)
+        yield _control(groups, best, run)
+        if undecided:
+            yield f"Denser tickets that are undecided: {', '.join(undecided)}."
+    elif level:
+        yield f"undecided; the sparsest ticket at or above {level[-1].against} so far keeps {_share(level[-1])}."
+    elif standing:
+        yield f"undecided; no ticket's mean is at or above that of {standing[0].against} so far."
+    else:
+        yield f"not even the densest ticket, of {_place(tickets[0])}, matches."
+    late = [_place(group) for group in tickets[len(standing) :] if group.verdict == "matching"]
+    if late:
+        yield f"Not counted, as {_place(tickets[len(standing)])} does not match: the sparser {', '.join(late)}."
+    spread_out = [group for group in standing if group.deviation and not group.collapse]
+    if spread_out:
+        spread, delta = math.sqrt(statistics.fmean(group.deviation**2 for group in spread_out)), run.recipe.delta
+        count, needed = max(group.count for group in spread_out), verdicts.replicates_needed(spread, delta)
+        enough = "" if needed and needed <= count else f", {needed or 'more than a million'} replicates in 80%"
+        called = f"{verdicts.power(count, spread, delta):.0%} of cases"
+        yield (
+            f"The differences have a standard deviation of {spread * 100:.2f} points. Then {count} replicates find that a "
+            f"ticket exactly as good as {spread_out[0].against} is matching in {called}{enough}."
+        )
 
 
 def _place(group: Any) -> str:
@@ -97,23 +98,16 @@ def _share(group: Any) -> str:
 
 def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
     """Whether a matching ticket wins: the same mask with fresh weights must not match."""
-    step = 0 if run.recipe.families[best.family].quantiles else best.rewind_step
-    place = (REINIT, best.family, best.mask, step)
+    family = run.recipe.families[best.family]
+    place = (REINIT, best.family, best.mask, 0 if family.quantiles else best.rewind_step)
     reinit = next((one for one in groups if (one.variant, one.family, one.mask, one.rewind_step) == place), None)
     name = "its control `reinit` (its mask, fresh weights)"
-    if reinit is None or not reinit.count:
-        command = shlex.join(["imp", *_training_reinit(best, run)])
-        return f"Whether it wins is open: {name} is not trained; `{command}` trains it."
-    points = f"{reinit.difference * 100:+.2f} points"
-    return {
-        "not matching": f"It wins: {name} does not match ({points}).",
-        "matching": f"It does not win: {name} matches too ({points}), so that its own weights do not matter.",
-    }.get(reinit.verdict or "", f"Whether it wins is open: {name} is undecided ({points}).")
-
-
-def _training_reinit(best: Any, run: Run) -> list[str]:
-    """The arguments of `imp` that train the control `reinit` of a ticket."""
-    family = run.recipe.families[best.family]
+    if reinit and reinit.count:
+        points = f"{reinit.difference * 100:+.2f} points"
+        return {
+            "not matching": f"It wins: {name} does not match ({points}).",
+            "matching": f"It does not win: {name} matches too ({points}), so its own weights do not matter.",
+        }.get(reinit.verdict or "", f"Whether it wins is open: {name} is undecided ({points}).")
     settings = []
     if family.control_labels and best.mask not in family.control_labels:
         numbers = sorted(map(grids.label_number, [*family.control_labels, best.mask]))
@@ -121,40 +115,14 @@ def _training_reinit(best: Any, run: Run) -> list[str]:
     if REINIT not in family.controls:
         settings.append(f"controls={json.dumps([*family.controls, REINIT])}")
     overrides = [part for setting in settings for part in ("--set", f"families.{best.family}.{setting}")]
-    return ["rounds" if family.rounds else "retrain", "--run", str(run.folder), *overrides]
-
-
-def _power(tickets: Sequence[Any], delta: float) -> list[str]:
-    """How far the differences of tickets that may match spread over replicates, and how many of these would be enough."""
-    found = [group for group in grouping.standing(tickets) if group.deviation and not group.collapse]
-    if not found:
-        return []
-    spread = math.sqrt(statistics.fmean(group.deviation**2 for group in found if group.deviation))
-    count, needed = max(group.count for group in found), verdicts.replicates_needed(spread, delta)
-    enough = "" if needed and needed <= count else f"; 80% takes {needed or 'more than a million'} replicates"
-    return [
-        f"With the spread found (a standard deviation of {spread * 100:.2f} points), {count} replicates call a ticket exactly "
-        f"as good as {found[0].against} matching in {verdicts.power(count, spread, delta):.0%} of cases{enough}."
-    ]
-
-
-def _coarse(run: Run) -> list[str]:
-    """A delta that is less than one validation image."""
-    results = [replicate.dense.read_result() for replicate in run.replicates()]
-    delta, images = run.recipe.delta, next((one.validation_images for one in results if one and one.validation_images), None)
-    if not images or delta * images >= 1:
-        return []
-    return [
-        f"{delta * 100:g} points, the most that a matching ticket may lose, are {delta * images:.2f} of one of the {images} "
-        "validation images: verdicts need many replicates here, more images, or a larger `delta`."
-    ]
+    command = shlex.join(["imp", "rounds" if family.rounds else "retrain", "--run", str(run.folder), *overrides])
+    return f"Whether it wins is open: {name} is not trained; `{command}` trains it."
 
 
 def _worth(run: Run, rows: pandas.DataFrame, best: Any) -> str:
     """The accuracy of a ticket, and its compressed size compared with the dense network's (if their files are intact)."""
-    kind = (TICKET, best.family, best.mask, best.rewind_step)
-    done = (row for row in frame.each(rows) if row.status == "done")
-    ticket = next(row for row in done if (row.variant, row.family, row.mask, row.rewind_step) == kind)
+    kind = (TICKET, best.family, best.mask, best.rewind_step, "done")
+    ticket = next(row for row in frame.each(rows) if (row.variant, row.family, row.mask, row.rewind_step, row.status) == kind)
     replicate = run.replicate(ticket.replicate)
     reached = f"It reaches {best.test_accuracy:.2%} on test images"
     try:
@@ -162,7 +130,7 @@ def _worth(run: Run, rows: pandas.DataFrame, best: Any) -> str:
         small, whole = (_compressed(Lineage(replicate), path) for path in networks)
     except InputError:
         return f"{reached}."
-    return f"{reached}; compressed it takes {small / 1000:,.0f} kB, the dense network {whole / 1000:,.0f}."
+    return f"{reached}; compressed it takes {small / 1000:,.0f} kB (the dense network {whole / 1000:,.0f} kB)."
 
 
 def _compressed(lineage: Lineage, path: Path) -> int:
@@ -170,7 +138,3 @@ def _compressed(lineage: Lineage, path: Path) -> int:
     lineage.check(path)
     state = store.load_state(path, optimizer=False)
     return len(gzip.compress(b"".join(array.tobytes() for array in (state.weights | state.statistics).values())))
-
-
-def _runs(count: int) -> str:
-    return "one run" if count == 1 else f"mean of {count} runs"

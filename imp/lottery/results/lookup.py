@@ -3,12 +3,11 @@ families have such a ticket, `lr/round-03-step-000000`."""
 
 import dataclasses
 import difflib
-from collections.abc import Callable
 
 from data_prep.errors import InputError
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.pruning import masks
-from lottery.pruning.state import State
+from lottery.pruning.state import Arrays, State
 from lottery.rundir import store
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.names import NetworkFiles, Replicate
@@ -36,11 +35,10 @@ def trained(run: Run, place: Replicate, ticket: str, variant: str = TICKET) -> t
     if result is None or result.status != "done":
         status, reason = (result.status, result.last_reason) if result else ("not finished", "see `imp status`")
         raise InputError(f"{network.folder} is {status} ({reason}): choose another, or train it again")
-    optimizer = bool(run.recipe.train.ema)
     final = place.snapshot(result.step or 0) if ticket == DENSE else network.final
     with store.promised_by(network.result):
         Lineage(place).check(final)
-        state = store.load_state(final, optimizer)
+        state = store.load_state(final, optimizer=bool(run.recipe.train.ema))
     if run.recipe.train.ema:
         weights = {path: state.optimizer[f"ema/{path}"] for path in state.weights}
         statistics = {path: state.optimizer.get(f"ema/{path}", array) for path, array in state.statistics.items()}
@@ -48,24 +46,19 @@ def trained(run: Run, place: Replicate, ticket: str, variant: str = TICKET) -> t
     return result, state
 
 
-def mask(run: Run, place: Replicate, result: Result, state: State) -> masks.Mask:
+def prunable(run: Run, state: State) -> Arrays:
+    """The variables that the recipe ranks. Raises InputError as `masks.prunable` does."""
+    return masks.prunable(state, run.recipe.pruning.scope, run.recipe.pruning.exclude)
+
+
+def mask(run: Run, place: Replicate, result: Result, state: State) -> masks.Bits:
     """The mask that a network was trained under, over trainable variables; of one without (dense, `extended`) all that is
     prunable. Raises InputError where it is missing or not the one."""
     file = place.mask_of(result)
     if file is None:
-        settings = run.recipe.pruning
-        return masks.whole(masks.prunable(dataclasses.replace(state, statistics={}), settings.scope, settings.exclude))
+        return masks.whole(prunable(run, dataclasses.replace(state, statistics={})))
     Lineage(place).check(file)
     return masks.trainable_part(store.load_mask(file), state.weights)
-
-
-def trained_part(run: Run, place: Replicate) -> Callable[[masks.Mask], masks.Mask]:
-    """A function from a mask to the mask that networks are trained under, without the statistics that scope `all` also
-    ranks."""
-    if run.recipe.pruning.scope != "all":
-        return lambda mask: mask
-    weights = store.load_state(place.snapshot(end(place)), optimizer=False).weights
-    return lambda mask: masks.trainable_part(mask, weights)
 
 
 def end(place: Replicate) -> int:
@@ -77,8 +70,7 @@ def end(place: Replicate) -> int:
 
 
 def snapshots(place: Replicate) -> list[int]:
-    """The steps at which the dense network was saved, ascending. Raises InputError if a snapshot that its result lists is
-    missing."""
+    """The steps at which the dense network was saved, ascending. Raises InputError if one that its result lists is missing."""
     result = place.dense.read_result()
     for name in result.outputs if result else ():
         if not (place.folder / name).exists():
@@ -101,18 +93,15 @@ def snapshot(place: Replicate, step: int, optimizer: bool = True) -> State:
 def find(place: Replicate, ticket: str, variant: str = TICKET) -> NetworkFiles:
     """The folder of `ticket` in a replicate, begun or finished. Raises InputError if there is none, with the names that
     exist, or if several families have one of that name."""
-    if ticket == DENSE and variant == TICKET:
-        return place.dense
-    called = ticket if variant == TICKET else f"{ticket} {variant}"
-    named = {place.ticket_name(network): network for network in place.networks()}
-    found = [name for name in named if called in (name, name.partition("/")[2])]
+    called, known = ticket if variant == TICKET else f"{ticket} {variant}", named(place)
+    found = [name for name in known if called in (name, _short(name))]
     if len(found) > 1:
         raise InputError(f"several families have {called!r}: write {', '.join(found)}")
     if found:
-        return named[found[0]]
+        return known[found[0]]
     there = finished(place)
     begins = sorted((one for one in there if f"/{called}-" in f"/{one}"), key=len)
-    near = begins or difflib.get_close_matches(called, [*there, *(one.partition("/")[2] for one in there)], n=1, cutoff=0.7)
+    near = begins or difflib.get_close_matches(called, [*there, *map(_short, there)], n=1, cutoff=0.7)
     shown = ", ".join(there[:LISTED]) + (f" and {len(there) - LISTED} more" if len(there) > LISTED else "")
     raise InputError(
         f"there is no {called!r} in {place.folder}{f'; did you mean {near[0]!r}?' if near else ''}; finished are: "
@@ -120,8 +109,18 @@ def find(place: Replicate, ticket: str, variant: str = TICKET) -> NetworkFiles:
     )
 
 
-def finished(place: Replicate) -> list[str]:
-    """The names of all finished networks of a replicate: `dense`, `oneshot/q90-step-000045`, `oneshot/q90-step-000045
+def _short(name: str) -> str:
+    """The name of a network without its family."""
+    return name.split("/")[-1]
+
+
+def named(place: Replicate) -> dict[str, NetworkFiles]:
+    """The networks of a replicate, begun or finished, by name: `dense`, `oneshot/q90-step-000045`, `oneshot/q90-step-000045
     reinit`."""
-    named = {DENSE: place.dense} | {place.ticket_name(network): network for network in place.networks()}
-    return [name for name, network in named.items() if (result := network.read_result()) and result.status == "done"]
+    return {DENSE: place.dense} | {place.ticket_name(network): network for network in place.networks()}
+
+
+def finished(place: Replicate) -> list[str]:
+    """The names of all finished networks of a replicate."""
+    results = {name: network.read_result() for name, network in named(place).items()}
+    return [name for name, result in results.items() if result and result.status == "done"]

@@ -32,18 +32,11 @@ def read(folder: Path) -> tuple[list[Measurement], list[str]]:
     found, problems = [], []
     for path in sorted(folder.glob("*.json")):
         try:
-            found.append(_read(path))
+            written = Measurement.model_validate(files.read_json(path))
+            found.append(written.model_copy(update={"name": path.stem, "picture": path.with_suffix(".png").read_bytes()}))
         except (InputError, pydantic.ValidationError):
             problems.append(f"{path} is damaged, or no measurement: left out; measure again, or move it elsewhere")
         except OSError as error:
             problems.append(f"{path} is left out ({error.filename}: {error.strerror}): measure again, or move it elsewhere")
-    return sorted(found, key=_place), problems
-
-
-def _read(path: Path) -> Measurement:
-    written = Measurement.model_validate(files.read_json(path))
-    return written.model_copy(update={"name": path.stem, "picture": path.with_suffix(".png").read_bytes()})
-
-
-def _place(measurement: Measurement) -> tuple[int, str]:
-    return ORDER.index(measurement.name) if measurement.name in ORDER else len(ORDER), measurement.name
+    places = {name: place for place, name in enumerate(ORDER)}
+    return sorted(found, key=lambda one: (places.get(one.name, len(ORDER)), one.name)), problems

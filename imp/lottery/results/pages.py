@@ -19,9 +19,7 @@ def fill(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["inline"] = _inline
-    environment.filters["within"] = _within
-    environment.filters["code"] = _code
+    environment.filters |= {"inline": _inline, "within": _within, "code": _code}
     return environment.get_template(template).render(**values)
 
 

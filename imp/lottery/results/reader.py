@@ -21,7 +21,7 @@ import pandas
 from data_prep import records
 from data_prep.errors import InputError
 from lottery.engine.start import start_tensorflow
-from lottery.experiment.graph import DENSE, TICKET
+from lottery.experiment.graph import TICKET
 from lottery.experiment.recipe import Recipe
 from lottery.pruning import masks, norms
 from lottery.pruning.state import Arrays, State
@@ -69,16 +69,15 @@ class Trained:
 
     def state(self) -> State:
         """Weights (averages over the training, if the recipe has them) and BatchNorm statistics at the end."""
-        ticket, variant = (DENSE, TICKET) if self.variant == DENSE else (self.name.split(" ")[0], self.variant)
-        return lookup.trained(self.run, self.run.replicate(self.replicate), ticket, variant)[1]
+        ticket, _, control = self.name.partition(" ")
+        return lookup.trained(self.run, self.run.replicate(self.replicate), ticket, control or TICKET)[1]
 
     def weights(self) -> Arrays:
         """The trainable variables at the end, path -> array of floats; what is pruned is exactly 0.0."""
         return self.state().weights
 
-    def mask(self) -> masks.Mask:
-        """The mask it was trained under: path -> array of booleans, True where a prunable weight is kept. All True for a
-        network without one."""
+    def mask(self) -> masks.Bits:
+        """The mask it was trained under: path -> bool array, True where a prunable weight is kept; without one, all True."""
         return lookup.mask(self.run, self.run.replicate(self.replicate), self.result, self.state())
 
     def metrics(self) -> pandas.DataFrame:
@@ -92,7 +91,7 @@ class Trained:
     def norms(self, quantiles: Iterable[float] = QUANTILES) -> pandas.DataFrame:
         """The magnitudes of its prunable weights at its end (averaged weights, if the recipe has them), in the columns of
         `Results.norms`."""
-        return _norms(self.state(), self.run.recipe, quantiles)
+        return _norms(lookup.prunable(self.run, self.state()), quantiles)
 
     def model(self) -> "keras.Model":
         """The network in float32, with these weights, built as `model.name` builds it now. It takes images as `Results.images`
@@ -116,8 +115,7 @@ class Results:
         return self.run.recipe
 
     def frame(self) -> pandas.DataFrame:
-        """One row per network of the run's grids, finished or missing, with the columns of summary.csv. Accuracies and
-        densities are 0 .. 1."""
+        """One row per network of the run's grids, finished or missing, with the columns of summary.csv; shares are 0 .. 1."""
         return frame.rows(self.run)
 
     def networks(self, replicate: int | None = None, **where: Any) -> list[Trained]:
@@ -129,8 +127,7 @@ class Results:
         return [one for one in found if all(getattr(one.result, key) == value for key, value in where.items())]
 
     def network(self, name: str, replicate: int = 1, variant: str = TICKET) -> Trained:
-        """The finished network with this name in `imp export --ticket`. Raises InputError if there is none, with the names
-        of others."""
+        """The finished network with this name in `imp export --ticket`. Raises InputError, which names others, if none."""
         place = lookup.replicate(self.run, replicate)
         found = lookup.find(place, name, variant)
         for one in self._of(replicate):
@@ -140,8 +137,7 @@ class Results:
 
     def _of(self, number: int) -> list[Trained]:
         place = self.run.replicate(number)
-        named = {DENSE: place.dense} | {place.ticket_name(one): one for one in place.networks()}
-        results = [(name, network, network.read_result()) for name, network in named.items()]
+        results = [(name, network, network.read_result()) for name, network in lookup.named(place).items()]
         problem = Lineage(place).problem
         return [
             Trained(name, number, result, self.run, network)
@@ -168,21 +164,16 @@ class Results:
     def norms(self, step: int | None = None, replicate: int = 1, quantiles: Iterable[float] = QUANTILES) -> pandas.DataFrame:
         """Magnitudes of the raw prunable weights of the dense network after `step` steps (by default at its end): one row
         per variable and one for all of them, with `count`, `zeros`, `min`, `max`, `mean`, `norm`, `q50`, ..."""
-        return _norms(self._dense(step, replicate), self.recipe, quantiles)
+        return _norms(self.prunable(step, replicate), quantiles)
 
     def prunable(self, step: int | None = None, replicate: int = 1) -> Arrays:
         """The raw weights of the dense network that the recipe's scope ranks, after `step` steps (by default at its end):
         path -> array. With scope `all`, BatchNorm statistics are included."""
-        settings = self.recipe.pruning
-        return masks.prunable(self._dense(step, replicate), settings.scope, settings.exclude)
-
-    def _dense(self, step: int | None, replicate: int) -> State:
         place = lookup.replicate(self.run, replicate)
-        return lookup.snapshot(place, lookup.end(place) if step is None else step)
+        return lookup.prunable(self.run, lookup.snapshot(place, lookup.end(place) if step is None else step))
 
     def quantiles(self, replicate: int = 1, family: str = "") -> list[float]:
-        """The quantiles that a replicate has masks of, ascending; by default those of the first one-shot family of the
-        recipe."""
+        """The quantiles that a replicate has masks of, ascending; by default of the first one-shot family of the recipe."""
         return [record.rate for _, record in self._one_shot(replicate, family) if record]
 
     def thresholds(self, replicate: int = 1, family: str = "") -> pandas.DataFrame:
@@ -192,11 +183,10 @@ class Results:
         if not cut:
             raise InputError(f"{self.run.replicate(replicate).folder} has no masks yet: run `imp thresholds` first")
         least = self.recipe.pruning.collapse
-        figures = ("threshold", "pruned", "remaining")
         return pandas.DataFrame(
             {
                 "quantile": record.rate,
-                **{name: getattr(record, name) for name in figures},
+                **record.model_dump(include={"threshold", "pruned", "remaining"}),
                 **dataclasses.asdict(record.kept.density),
                 "collapsed": record.kept.collapsed(least),
                 "warning": record.kept.warning(least),
@@ -204,7 +194,7 @@ class Results:
             for _, record in cut
         )
 
-    def mask(self, quantile: float, replicate: int = 1, family: str = "") -> masks.Mask:
+    def mask(self, quantile: float, replicate: int = 1, family: str = "") -> masks.Bits:
         """The mask of a quantile: path -> array of booleans, True where a weight is kept; with scope `all` also of BatchNorm
         statistics, which no training prunes."""
         place = lookup.replicate(self.run, replicate)
@@ -225,8 +215,7 @@ class Results:
         """Images (float32, [n, height, width, channels], scaled as in training) and labels (int32, [n]) of `train`,
         `validation` or `test`. Raises InputError if the records are not those that the run was trained on."""
         images, labels = records.read_split(self.run.records(), _manifest(self.run), split)
-        data = self.recipe.data
-        mean, deviation = (np.asarray(values, np.float32) for values in (data.mean, data.deviation))
+        mean, deviation = (np.asarray(values, np.float32) for values in (self.recipe.data.mean, self.recipe.data.deviation))
         return (images / np.float32(255) - mean) / deviation, labels
 
 
@@ -241,11 +230,8 @@ def _manifest(run: Run) -> records.Manifest:
     return manifest
 
 
-def _norms(state: State, recipe: Recipe, quantiles: Iterable[float]) -> pandas.DataFrame:
-    weights = masks.prunable(state, recipe.pruning.scope, recipe.pruning.exclude)
-    rows = []
-    for one in norms.table(weights, [Fraction(str(quantile)) for quantile in quantiles]):
-        named = {f"q{float(quantile):g}": value for quantile, value in one.quantiles.items()}
-        figures = {key: getattr(one, key) for key in ("path", "count", "zeros", "min", "max", "mean", "norm")}
-        rows.append({**figures, **named})
-    return pandas.DataFrame(rows).set_index("path")
+def _norms(weights: Arrays, quantiles: Iterable[float]) -> pandas.DataFrame:
+    wanted = [Fraction(str(quantile)) for quantile in quantiles]
+    rows = norms.table(weights, {f"q{float(quantile):g}": quantile for quantile in wanted})
+    found = pandas.DataFrame([{**row, **row["quantiles"]} for row in rows]).set_index("path")
+    return found.drop(columns=["quantiles", "histogram", "low", "high"])

@@ -3,7 +3,6 @@ how they differ, training.md with the course of the dense trainings; each table 
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas
@@ -13,131 +12,122 @@ from data_prep.errors import InputError
 from lottery.experiment import controls, reading
 from lottery.experiment.graph import DENSE
 from lottery.progress import count_of, duration
-from lottery.results import contrasts, curves, following, frame, grouping, measurements, pages, tidy
+from lottery.results import frame, grouping, measurements, pages, tidy
 from lottery.results.headline import headline
 from lottery.results.measurements import Measurement
-from lottery.results.tidy import Findings
+from lottery.rundir import lineage
 from lottery.rundir.run import Run
 
 if TYPE_CHECKING:
     from lottery.results.charts import Chart
 
-HEADINGS = (
-    *("network", "mask", "density", "rewound to", "runs", "validation", "test", "least loss at", "test there"),
-    *("difference", "sd", "for 80 %", "against", "verdict"),
-)
-CONTRASTS = (
-    *("ticket", "density", "rewound to", "against", "runs", "validation", "test", "test at least loss"),
-    "step of least loss",
-)
-
-
 FEW = 12  # groups without a result, which a table has room for
-COSTS = ("networks", "trained", "epochs", "device time", "each")
-
 DIFFERENCE_EXPLAINED = (
-    "difference: in points of validation accuracy, the mean over replicates, and in brackets its lower and its upper one-sided "
-    "95 % t bound, which decide the verdict (a two-sided 95 % interval is wider). The bounds cover other seeds, not other "
-    "images: all replicates share these validation images, so look at the test images too. sd: the standard deviation of that "
-    "difference over replicates; three replicates give only a rough idea of it. for 80 %: how many replicates with that "
-    "deviation call a network exactly as good as the one it is compared with matching in 80 % of cases."
+    "difference: how far the validation accuracy is above that of the network under `against`, in points: the mean over "
+    "replicates, and in brackets its lower and upper one-sided 95 % t bounds. The verdict follows from these bounds (a "
+    "two-sided 95 % interval is wider). They say what other seeds would give, not what other images would give: all replicates "
+    "share these validation images, so look at the test images too. sd: the standard deviation of the difference over "
+    "replicates; three replicates give only a rough idea of it. for 80 %: with that deviation, so many replicates find in 80 % "
+    "of cases that a network exactly as good as the one it is compared with is matching."
 )
 CONTRASTS_EXPLAINED = (
-    "Means over replicates that have both, in points (steps in the last column), with two-sided 95 % Student t intervals; "
-    "a star marks those clear of zero. Final accuracy on validation and test images; test accuracy at the step of least "
-    "validation loss, and that step. The intervals are not corrected for their number."
+    "Differences in points (in the last column, in steps): means over the replicates that have both networks, with two-sided "
+    "95 % Student t intervals. A star marks an interval that does not reach zero. The columns: final accuracy on validation "
+    "images and on test images, test accuracy at the step of least validation loss, and that step. The intervals are not "
+    "corrected for their number."
 )
+Cells = dict[str, str]  # a line of a table, by heading
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The content of the report, before it is laid out."""
+    """The content of the report, before it is laid out: frames, and tables as text, a dictionary by heading for each line."""
 
     run: Run
     headline: list[str]
     rows: pandas.DataFrame
     groups: pandas.DataFrame
-    contrasts: pandas.DataFrame
-    costs: pandas.DataFrame
+    table: list[Cells]
+    """The groups; if many of them have no trained network, these are left out."""
+    contrast_table: list[Cells]
+    cost_table: list[Cells]
+    warnings: list[str]
+    """A line for each mask that has collapsed."""
+    failures: list[str]
+    """A line for each network that did not come to its end."""
     charts: "list[Chart]"
     measurements: list[Measurement]
     left_out: list[str]
     """A line for each file that should be shown but cannot be read."""
 
-    @cached_property
-    def shown(self) -> list[tuple[Any, tuple[str, ...]]]:
-        """The groups, each with its cells in the columns `HEADINGS`. If many groups have no trained network, these are left
-        out."""
-        tried = self.rows.loc[self.rows["status"] != "missing", frame.KIND].drop_duplicates()
-        begun = self.groups.merge(tried, on=frame.KIND)
-        shown = self.groups if len(self.groups) - len(begun) <= FEW else begun
-        return [(group, _cells(group)) for group in frame.each(shown)]
-
-    @property
-    def table(self) -> list[tuple[str, ...]]:
-        """The groups that are shown, as text."""
-        return [cells for _, cells in self.shown]
-
-    @cached_property
-    def contrast_table(self) -> list[tuple[str, ...]]:
-        """The contrasts as text, in the columns `CONTRASTS`."""
-        kinds = self.contrasts.groupby(["family", "mask", "rewind", "against"], sort=False)
-        return [_contrast_cells({row.figure: row for row in frame.each(figures)}) for _, figures in kinds]
-
-    @property
-    def cost_table(self) -> list[tuple[str, ...]]:
-        """What the trainings took as text, in the columns `COSTS`, and last in all."""
-        sums = self.costs[["networks", "epochs", "device_hours"]].sum()
-        seconds = (self.costs["seconds_each"] * self.costs["networks"]).sum() / sums["networks"]
-        in_all = pandas.DataFrame([{"network": "in all", "family": "", **sums, "seconds_each": seconds}])
-        costs = pandas.concat([self.costs, in_all]) if len(self.costs) > 1 else self.costs
-        return [
-            (
-                f"{row.network}{', ' + row.family if row.family else ''}",
-                f"{row.networks:.0f}",
-                f"{row.epochs:,.1f}",
-                duration(3600 * row.device_hours),
-                duration(row.seconds_each),
-            )
-            for row in frame.each(costs)
-        ]
-
-    @property
-    def warnings(self) -> list[str]:
-        """A line for each mask that has collapsed."""
-        return [f"{_title(group)}: {group.collapse}" for group in frame.each(self.groups) if group.collapse]
-
-    @property
-    def failures(self) -> list[str]:
-        """A line for each network that did not come to its end."""
-        failed = self.rows[~self.rows["status"].isin(["done", "missing"])]
-        return [f"replicate {row.replicate}, {_title(row)}: {row.status}, {row.reason}" for row in frame.each(failed)]
-
 
 def report(run: Run) -> Report:
     """Write the report of a run as far as it is, and return it. Raises InputError if no dense training is done yet."""
-    rows = following.rows(run)
+    from lottery.results import charts  # Altair, which is slow to load
+
+    rows = grouping.rows(run)
     if not ((rows["status"] == "done") & (rows["variant"] == DENSE)).any():
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
-    groups = grouping.groups(run, rows)
-    charts, unread = _charts(Findings(run, rows, groups))
+    groups, contrasts, costs = grouping.groups(run, rows), grouping.contrasts(run, rows), tidy.costs(rows)
+    findings, drawn, unread = tidy.Findings(run, rows, groups), [], []
+    for chart in charts.CHARTS:
+        try:
+            drawn.append(chart(findings))
+        except InputError as error:
+            unread.append(f"left out of the report: {error}")
     measured, left_out = measurements.read(run.bench)
+    begun = groups.merge(rows.loc[rows["status"] != "missing", frame.KIND].drop_duplicates(), on=frame.KIND)
+    failed = rows[~rows["status"].isin(["done", "missing"])]
+    pairs = contrasts.groupby(["family", "mask", "rewind", "against"], sort=False)
     made = Report(
         run,
-        [*headline(groups, run, rows), *_strangers(rows)],
-        rows,
-        groups,
-        contrasts.contrasts(run, rows),
-        tidy.costs(rows),
-        charts,
-        measured,
-        [*unread, *left_out],
+        headline=[*headline(groups, run, rows), *_strangers(rows)],
+        rows=rows,
+        groups=groups,
+        table=[_cells(group) for group in frame.each(groups if len(groups) - len(begun) <= FEW else begun)],
+        contrast_table=[_contrast_cells(figures) for _, figures in pairs],
+        cost_table=_cost_cells(costs),
+        warnings=[f"{_title(group)}: {group.collapse}" for group in frame.each(groups) if group.collapse],
+        failures=[f"replicate {row.replicate}, {_title(row)}: {row.status}, {row.reason}" for row in frame.each(failed)],
+        charts=[chart for chart in drawn if chart],
+        measurements=measured,
+        left_out=[*unread, *left_out],
     )
-    files.write_text(run.report / "summary.md", _markdown(made))
-    files.write_text(run.report / "training.md", curves.markdown(run))
-    _write_tables(made)
-    files.write_text(run.report / "index.html", _html(made))
+    _write(made, {"summary": rows, "groups": groups, "contrasts": contrasts, "costs": costs})
     return made
+
+
+def _write(made: Report, tables: dict[str, pandas.DataFrame]) -> None:
+    """The pages, tables as CSV and charts as pictures; none of an earlier report that this one has not."""
+    from lottery.results import charts
+
+    run = made.run
+    files.write_text(run.report / "summary.md", _markdown(made))
+    files.write_text(run.report / "training.md", _training(run))
+    written: dict[str, bytes] = {}
+    for chart in made.charts:
+        tables |= chart.tables
+        written |= {f"{chart.name}.svg": chart.svg().encode(), f"{chart.name}.png": chart.png()}
+    written |= {f"{name}.csv": table.to_csv(index=False).encode() for name, table in tables.items() if len(table)}
+    usual = {f"{name}.{kind}" for name in (*tables, *charts.TABLES) for kind in ("csv", "svg", "png")}
+    for name in sorted(usual | written.keys()):
+        if name in written:
+            files.write_bytes(run.report / name, written[name])
+        else:
+            (run.report / name).unlink(missing_ok=True)
+    named = [controls.of(name) for family in run.recipe.families.values() for name in family.controls]
+    page = pages.fill(
+        "results/report.html",
+        report=made,
+        script=charts.script(),
+        difference_explained=DIFFERENCE_EXPLAINED,
+        contrasts_explained=CONTRASTS_EXPLAINED,
+        controls=list({one.name: one for one in named}.values()),
+        settings=run.recipe,
+        recipe=reading.to_toml(run.recipe),
+        made_in=run.environment(),
+    )
+    files.write_text(run.report / "index.html", page)
 
 
 def _strangers(rows: pandas.DataFrame) -> list[str]:
@@ -158,64 +148,38 @@ def _strangers(rows: pandas.DataFrame) -> list[str]:
     return sentences
 
 
-def _charts(findings: Findings) -> "tuple[list[Chart], list[str]]":
-    """A chart of each kind of which there is something to show; and a line for each damaged file that others would show."""
-    from lottery.results import charts  # Altair, which is slow to load
-
-    drawn, unread = [], []
-    for chart in charts.CHARTS:
-        try:
-            drawn.append(chart(findings))
-        except InputError as error:
-            unread.append(f"left out of the report: {error}")
-    return [chart for chart in drawn if chart], unread
-
-
-def _write_tables(made: Report) -> None:
-    """The page's tables as CSV and its charts as pictures; none of an earlier report that this one has not."""
-    from lottery.results import charts
-
-    frames = {"summary": made.rows, "groups": made.groups, "contrasts": made.contrasts, "costs": made.costs}
-    tables = {name: rows.to_csv(index=False) for name, rows in frames.items() if len(rows)}
-    written: dict[str, str | bytes] = {f"{name}.csv": text for name, text in tables.items()}
-    for chart in made.charts:
-        written |= {f"{name}.csv": text for name, text in chart.tables().items()}
-        written |= {f"{chart.name}.svg": chart.svg(), f"{chart.name}.png": chart.png()}
-    for name in (f"{name}.{kind}" for name in (*frames, *charts.TABLES) for kind in ("csv", "svg", "png")):
-        content = written.get(name)
-        if content is None:
-            (made.run.report / name).unlink(missing_ok=True)
-        else:
-            files.write_bytes(made.run.report / name, content if isinstance(content, bytes) else content.encode())
-
-
 def _title(row: Any) -> str:
     """The name of a network or a group in sentences."""
     return DENSE if row.variant == DENSE else f"{row.variant}, {row.family} {row.mask}, rewound to {row.rewind}"
 
 
-def _cells(group: Any) -> tuple[str, ...]:
-    count = str(group.count) if group.count == group.planned else f"{group.count} of {group.planned}"
-    rewind = "" if group.variant == DENSE else group.rewind
-    place = (group.variant, f"{group.family} {group.mask}".strip(), _density(group), rewind, count)
-    if not group.count:
-        return (*place, *[""] * 8, group.verdict or "")
-    spread = f" ± {group.spread * 100:.2f}" if group.spread is not None else ""
-    difference = "" if group.difference is None or group.variant == DENSE else f"{group.difference * 100:+.2f}"
-    if group.deviation is not None:
-        difference += f" ({group.low * 100:+.2f} .. {group.high * 100:+.2f})"
-    return (
-        *place,
-        f"{group.validation_accuracy * 100:.2f}{spread}",
-        f"{group.test_accuracy * 100:.2f}",
-        f"{group.least_validation_loss_step:.0f}",
-        f"{group.test_accuracy_there * 100:.2f}",
-        difference,
-        "" if group.deviation is None else f"{group.deviation * 100:.2f}",
-        "" if group.needed is None else str(group.needed),
-        group.against or "" if difference else "",
-        group.verdict or "",
-    )
+def _cells(group: Any) -> Cells:
+    return {
+        "network": group.variant,
+        "mask": f"{group.family} {group.mask}".strip(),
+        "density": _density(group),
+        "rewound to": "" if group.variant == DENSE else group.rewind,
+        "runs": str(group.count) if group.count == group.planned else f"{group.count} of {group.planned}",
+        "validation": _points(group.validation_accuracy) + _points(group.spread, " ± {:.2f}"),
+        "test": _points(group.test_accuracy),
+        "least loss at": _points(group.least_validation_loss_step, "{:.0f}", 1),
+        "test there": _points(group.test_accuracy_there),
+        "difference": _interval(group.difference, group.low, group.high),
+        "sd": _points(group.deviation),
+        "for 80 %": _points(group.needed, "{}", 1),
+        "against": "" if group.difference is None else group.against,
+        "verdict": group.verdict or "",
+    }
+
+
+def _points(figure: float | None, form: str = "{:.2f}", scale: int = 100) -> str:
+    """A figure in per cent; nothing where it is not known."""
+    return "" if figure is None else form.format(figure * scale)
+
+
+def _interval(mean: float | None, low: float | None, high: float | None, form: str = "{:+.2f}", scale: int = 100) -> str:
+    bounds = "" if low is None or high is None else f" ({_points(low, form, scale)} .. {_points(high, form, scale)})"
+    return _points(mean, form, scale) + bounds
 
 
 def _density(row: Any) -> str:
@@ -223,58 +187,76 @@ def _density(row: Any) -> str:
     return "" if row.density is None else f"{row.density:.2%}{' !' if row.collapse else ''}"
 
 
-def _contrast_cells(figures: Mapping[str, Any]) -> tuple[str, ...]:
-    first = next(iter(figures.values()))
-    return (
-        f"{first.family} {first.mask}",
-        _density(first),
-        first.rewind,
-        f"{first.against}{' !' if first.collapse_against else ''}",
-        str(first.count),
-        *(_interval(figures[name], 100, ".2f") for name in ("validation_accuracy", "test_accuracy", "test_accuracy_there")),
-        _interval(figures["least_validation_loss_step"], 1, ".0f"),
-    )
+def _contrast_cells(figures: pandas.DataFrame) -> Cells:
+    """The differences of one pair, a column for each of `FIGURES`; a star marks an interval that is clear of zero."""
+    rows = frame.each(figures)
+    cells = {
+        "ticket": f"{rows[0].family} {rows[0].mask}",
+        "density": _density(rows[0]),
+        "rewound to": rows[0].rewind,
+        "against": f"{rows[0].against}{' !' if rows[0].collapse_against else ''}",
+        "runs": str(rows[0].count),
+    }
+    for heading, row in zip(("validation", "test", "test at least loss", "step of least loss"), rows, strict=True):
+        form = ("{:+.0f}", 1) if row.figure == "least_validation_loss_step" else ("{:+.2f}", 100)
+        cells[heading] = _interval(row.mean, row.low, row.high, *form) + (" *" if row.clear else "")
+    return cells
 
 
-def _interval(difference: Any, scale: float, form: str) -> str:
-    """A mean and its interval, with a star if that is clear of zero."""
-    mean = f"{difference.mean * scale:+{form}}"
-    if difference.low is None or difference.high is None:
-        return mean
-    star = " *" if difference.clear else ""
-    return f"{mean} ({difference.low * scale:+{form}} .. {difference.high * scale:+{form}}){star}"
+def _cost_cells(costs: pandas.DataFrame) -> list[Cells]:
+    """What the trainings took, and last in all."""
+    sums = costs[["networks", "epochs", "device_hours"]].sum()
+    seconds = (costs["seconds_each"] * costs["networks"]).sum() / sums["networks"]
+    in_all = pandas.DataFrame([{"network": "in all", "family": "", **sums, "seconds_each": seconds}])
+    return [
+        {
+            "networks": f"{row.network}{', ' + row.family if row.family else ''}",
+            "trained": f"{row.networks:.0f}",
+            "epochs": f"{row.epochs:,.1f}",
+            "device time": duration(3600 * row.device_hours),
+            "each": duration(row.seconds_each),
+        }
+        for row in frame.each(pandas.concat([costs, in_all]) if len(costs) > 1 else costs)
+    ]
 
 
 def _markdown(made: Report) -> str:
-    lines = [f"# {made.run.recipe.name}", "", *made.headline, "", *_table(HEADINGS, made.table), "", DIFFERENCE_EXPLAINED]
+    lines = [f"# {made.run.recipe.name}", "", *made.headline, "", *_table(made.table), "", DIFFERENCE_EXPLAINED]
     if made.warnings:
         lines += ["", "## Layer collapse (!)", "", *(f"- {warning}" for warning in made.warnings)]
     if made.contrast_table:
-        lines += ["", "## Differences, paired by replicate", "", CONTRASTS_EXPLAINED, ""]
-        lines += _table(CONTRASTS, made.contrast_table)
+        lines += ["", "## Differences, paired by replicate", "", CONTRASTS_EXPLAINED, "", *_table(made.contrast_table)]
     return "\n".join(lines) + "\n"
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)]
+def _table(rows: Sequence[Cells]) -> list[str]:
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def _html(made: Report) -> str:
-    from lottery.results import charts
+def _training(run: Run) -> str:
+    """training.md: per replicate a sentence and a table of its epochs; accuracies in per cent."""
+    recipe, machine = run.recipe, run.environment()
+    lines = [f"# {recipe.name}: {recipe.model.name} trained densely", ""]
+    for replicate in map(run.replicate, run.known_numbers()):
+        if rows := lineage.rows(replicate.dense):
+            last, seconds = rows[-1], sum(row["timing"]["seconds"] for row in rows)
+            lines += [
+                f"{replicate.folder.name}: {last['test_accuracy']:.2%} of the test and {last['validation_accuracy']:.2%} of "
+                f"the validation images after {last['epoch']:g} epochs ({duration(seconds)}, evaluation included; "
+                f"{recipe.train.precision}, {recipe.train.threads} intra-op threads) on "
+                f"{machine.get('processor', 'an unknown processor')}, {machine.get('cores', '?')} cores, "
+                f"{len(machine.get('gpus', []))} GPUs, TensorFlow {machine.get('packages', {}).get('tensorflow', '?')}.",
+                *("", *_table([_epoch(row) for row in rows]), ""),
+            ]
+    return "\n".join(lines)
 
-    recipe = made.run.recipe
-    named = [name for family in recipe.families.values() for name in family.controls]
-    return pages.fill(
-        "results/report.html",
-        report=made,
-        script=charts.script(),
-        cost_headings=COSTS,
-        headings=HEADINGS,
-        difference_explained=DIFFERENCE_EXPLAINED,
-        contrast_headings=CONTRASTS,
-        contrasts_explained=CONTRASTS_EXPLAINED,
-        controls=list({one.name: one for one in map(controls.of, named)}.values()),
-        settings=recipe,
-        recipe=reading.to_toml(recipe),
-        made_in=made.run.environment(),
-    )
+
+def _epoch(row: Mapping[str, Any]) -> Cells:
+    return {
+        "epoch": f"{row['epoch']:g}",
+        "step": str(row["step"]),
+        "train loss": f"{row['train_loss']:.4f}",
+        **{split: _points(row[f"{split}_accuracy"]) for split in tidy.SPLITS},
+        "images/s": f"{row['timing']['images_per_second']:,.0f}",
+    }

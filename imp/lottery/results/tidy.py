@@ -10,19 +10,15 @@ import numpy as np
 import pandas
 
 from lottery.experiment.graph import DENSE
-from lottery.experiment.plan import Plan
 from lottery.pruning import masks, norms
-from lottery.results import curves, frame, lookup
-from lottery.rundir import lineage
+from lottery.results import frame, lookup
+from lottery.rundir import lineage, records
 from lottery.rundir.lineage import Lineage
-from lottery.rundir.names import Replicate
-from lottery.rundir.records import MaskRecord
 from lottery.rundir.run import Run
-from lottery.rundir.topology import layers_of
 
-Row = dict[str, Any]
 POINTS = 60  # of a course, which a chart of hundreds of them can show
 BINS = 60
+SPLITS = ("train", "validation", "test")
 _SHORT = {
     "variant": "network",
     "count": "runs",
@@ -47,60 +43,53 @@ class Findings:
     groups: pandas.DataFrame
 
     @cached_property
-    def accuracies(self) -> list[Row]:
+    def accuracies(self) -> pandas.DataFrame:
         """The groups that have a result: means over their runs; `sd_low` and `sd_high` are one standard deviation from them."""
         found = self.groups[self.groups["count"] > 0]
         accuracy, spread = found["validation_accuracy"], found["spread"].fillna(0)
         series = [_series(self.run, group) for group in frame.each(found)]
         found = found.assign(series=series, sd_low=accuracy - spread, sd_high=accuracy + spread)
-        return frame.dicts(found.rename(columns=_SHORT)[_ACCURACIES])
+        return found.rename(columns=_SHORT)[_ACCURACIES]
 
     @cached_property
-    def layers(self) -> list[Row]:
+    def layers(self) -> pandas.DataFrame:
         """What each mask of each replicate keeps of each layer; `collapsed` where that is nothing, or a smaller share than the
         recipe's `pruning.collapse`."""
-        planned = self.run.trained_plan()
-        return [
-            {
-                "replicate": number,
-                "masks": _source(planned, record),
-                "mask": record.mask,
-                "density": record.kept.density.prunable,
-                "layer": path.removesuffix("/kernel"),
-                "weights": layer.weights,
-                "kept": layer.kept,
-                "share": layer.kept / max(layer.weights, 1),
-                "collapsed": path in collapsed,
-            }
-            for number in self.run.known_numbers()
-            for order in [layers_of(self.run.replicate(number))]
-            for record in _masks(self.run, self.run.replicate(number))
-            for collapsed in [record.kept.collapsed(self.run.recipe.pruning.collapse)]
-            for path, layer in ((path, record.kept.layers[path]) for path in norms.in_order(record.kept.layers, order))
-        ]
+        return pandas.DataFrame(row for number in self.run.known_numbers() for row in _layers(self.run, number))
 
     @cached_property
-    def magnitudes(self) -> list[Row]:
-        return [bar for number in self._trained for bar in _histogram(self.run, number)]
+    def magnitudes(self) -> pandas.DataFrame:
+        """The histogram of log10 |w| of each replicate's final prunable weights."""
+        return pandas.concat([pandas.DataFrame(), *(_histogram(self.run, number) for number in self._trained)])
 
     @cached_property
-    def thresholds(self) -> list[Row]:
-        return [threshold for number in self._trained for threshold in _thresholds(self.run, self.run.replicate(number))]
+    def thresholds(self) -> pandas.DataFrame:
+        """Those of the masks that cut that histogram: magnitudes of final weights, all ranked together."""
+        cuts = (row for number in self._trained for row in _thresholds(self.run, number))
+        return pandas.DataFrame(cuts, columns=["replicate", "family", "mask", "threshold", "log10"])
 
     @cached_property
-    def courses(self) -> list[Row]:
+    def courses(self) -> pandas.DataFrame:
         """How each network's accuracy went up in its training: means over replicates, at no more than `POINTS` points of it."""
         done = self.networks[self.networks["status"] == "done"]
         kinds = (frame.each(alike) for _, alike in done.groupby(frame.KIND, sort=False))
-        return [point for alike in kinds for point in _course(self.run, alike)]
+        return pandas.DataFrame(point for alike in kinds for point in _course(self.run, alike))
 
     @cached_property
-    def training(self) -> list[Row]:
-        return curves.tidy(curves.read(self.run))
+    def training(self) -> pandas.DataFrame:
+        """The accuracies of the dense trainings, as far as they have come: a row for each replicate, epoch and split."""
+        return pandas.DataFrame(
+            {"replicate": replicate.folder.name, "epoch": row["epoch"], "step": row["step"], "split": split}
+            | {"accuracy": row[f"{split}_accuracy"]}
+            for replicate in map(self.run.replicate, self.run.known_numbers())
+            for row in lineage.rows(replicate.dense)
+            for split in SPLITS
+        )
 
     @property
     def _trained(self) -> list[int]:
-        return [row.replicate for row in frame.each(self.networks) if (row.variant, row.status) == (DENSE, "done")]
+        done = (self.networks["variant"] == DENSE) & (self.networks["status"] == "done")
+        return self.networks.loc[done, "replicate"].tolist()
 
 
 def _series(run: Run, group: Any) -> str:
@@ -111,72 +100,56 @@ def _series(run: Run, group: Any) -> str:
     return f"{chain}{'from scratch' if group.variant in family.fresh_controls else f'rewound to {group.rewind}'}"
 
 
-def _source(planned: Plan | None, record: MaskRecord) -> str:
-    """What masks of one chart have in common: the family, and of rounds the rewind point."""
-    if record.rewind_step is None:
-        return record.family
-    return f"{record.family} from {frame.rewind_name(planned, record.rewind_step)}"
+def _layers(run: Run, number: int) -> Iterator[dict[str, Any]]:
+    replicate, planned = run.replicate(number), run.trained_plan()
+    held, order = Lineage(replicate), replicate.layers()
+    for files in (files for name in run.recipe.families for files in replicate.masks(name)):
+        held.check(files.mask)
+        record = records.read(files.table, records.MaskRecord)
+        start = "" if record.rewind_step is None else f" from {frame.rewind_name(planned, record.rewind_step)}"
+        collapsed = record.kept.collapsed(run.recipe.pruning.collapse)
+        for path in norms.in_order(record.kept.layers, order):
+            layer = record.kept.layers[path]
+            yield {
+                "replicate": number,
+                "masks": f"{record.family}{start}",
+                "mask": record.mask,
+                "density": record.kept.density.prunable,
+                "layer": path.removesuffix("/kernel"),
+                "weights": layer.weights,
+                "kept": layer.kept,
+                "share": layer.kept / max(layer.weights, 1),
+                "collapsed": path in collapsed,
+            }
 
 
-def _masks(run: Run, replicate: Replicate) -> Iterator[MaskRecord]:
-    held = Lineage(replicate)
-    for name in run.recipe.families:
-        for files in replicate.masks(name):
-            held.check(files.mask)
-            if record := files.read():
-                yield record
-
-
-def _histogram(run: Run, number: int) -> list[Row]:
-    """Of log10 |w| of a replicate's final prunable weights."""
-    replicate = run.replicate(number)
+def _histogram(run: Run, number: int) -> pandas.DataFrame:
+    replicate, settings = run.replicate(number), run.recipe.pruning
     state = lookup.snapshot(replicate, lookup.end(replicate), optimizer=False)
-    settings = run.recipe.pruning
-    together = norms.table(masks.prunable(state, settings.scope, settings.exclude), [], BINS)[-1]
-    edges = np.linspace(together.low, together.high, BINS + 1)
-    return [
-        {"replicate": number, "log10_from": low, "log10_to": high, "weights": count}
-        for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), together.histogram, strict=True)
-    ]
+    together = norms.table(masks.prunable(state, settings.scope, settings.exclude), {}, BINS)[-1]
+    edges = np.linspace(together["low"], together["high"], BINS + 1)
+    bars = {"log10_from": edges[:-1], "log10_to": edges[1:], "weights": together["histogram"]}
+    return pandas.DataFrame({"replicate": number, **bars})
 
 
-def _thresholds(run: Run, replicate: Replicate) -> list[Row]:
-    """Those of the masks that cut that histogram: magnitudes of final weights, all ranked together."""
-    records = [record for name in run.recipe.families for files in replicate.masks(name) if (record := files.read())]
-    return [
-        {
-            "replicate": record.replicate,
-            "family": record.family,
-            "mask": record.mask,
-            "threshold": record.threshold,
-            "log10": float(np.log10(record.threshold)),
-        }
-        for record in records
-        if record.threshold and record.round == 1 and record.step == lookup.end(replicate)
-        if run.recipe.families[record.family].criterion == "magnitude"
-    ]
+def _thresholds(run: Run, number: int) -> Iterator[dict[str, Any]]:
+    replicate = run.replicate(number)
+    for name, family in run.recipe.families.items():
+        for record in (files.read() for files in replicate.masks(name) if family.criterion == "magnitude"):
+            if record and record.threshold and record.round == 1 and record.step == lookup.end(replicate):
+                facts = {name: getattr(record, name) for name in ("replicate", "family", "mask", "threshold")}
+                yield facts | {"log10": float(np.log10(record.threshold))}
 
 
-def _course(run: Run, alike: Sequence[Any]) -> Iterator[Row]:
+def _course(run: Run, alike: Sequence[Any]) -> Iterator[dict[str, Any]]:
     read = [{row["step"]: row for row in lineage.rows(run.network_in(network.folder))} for network in alike]
     steps = [step for step in read[0] if all(step in course for course in read)]
     places = np.linspace(0, max(len(steps) - 1, 0), min(len(steps), POINTS)).astype(int)
-    first = alike[0]
+    first, density = alike[0], statistics.fmean(network.density for network in alike)
+    about = {"network": first.variant, "family": first.family, "mask": first.mask, "density": density, "rewind": first.rewind}
     for step in (steps[index] for index in places):
-        yield {
-            "network": first.variant,
-            "family": first.family,
-            "mask": first.mask,
-            "density": statistics.fmean(network.density for network in alike),
-            "rewind": first.rewind,
-            "runs": len(alike),
-            "step": step,
-            "epoch": read[0][step]["epoch"],
-            **{
-                f"{split}_accuracy": statistics.fmean(course[step][f"{split}_accuracy"] for course in read)
-                for split in ("train", "validation", "test")
-            },
-        }
+        means = {name: statistics.fmean(course[step][name] for course in read) for name in map("{}_accuracy".format, SPLITS)}
+        yield about | {"runs": len(alike), "step": step, "epoch": read[0][step]["epoch"], **means}
 
 
 def costs(networks: pandas.DataFrame) -> pandas.DataFrame:

@@ -5,12 +5,10 @@
 
 import itertools
 import math
-from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Verdict = Literal["matching", "not matching", "undecided"]
 LEAST_REPLICATES = 3
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -48,11 +46,6 @@ def judged(differences: ArrayLike, delta: float) -> NDArray[np.str_]:
     low, high = bounds(differences)
     enough = np.shape(differences)[-1] >= LEAST_REPLICATES
     return np.select([enough & (low > -delta), enough & (high < -delta)], ["matching", "not matching"], "undecided")
-
-
-def judge(differences: ArrayLike, delta: float) -> Verdict:
-    """The verdict on one sample."""
-    return cast(Verdict, judged(differences, delta).item())
 
 
 def power(replicates: int, spread: float, delta: float) -> float:

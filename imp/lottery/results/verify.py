@@ -1,6 +1,5 @@
 """Checking every file of a record directory or a run directory: its content, and that no file is missing."""
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -17,21 +16,14 @@ from lottery.rundir.lineage import WAY_OUT, Lineage
 from lottery.rundir.names import ENVIRONMENT, RECIPE, NetworkFiles, Replicate, replicate_numbers
 from lottery.rundir.records import Result
 
+Check = tuple[Path, Callable[[], object]]
+_READERS: dict[str, Callable[[Path], object]] = {".h5": store.load, ".json": files.read_json, ".jsonl": journal.read}
 _OF_A_RUN = re.compile(rf"replicate-\d+|snapshots|masks|{FAMILY_NAME}")  # what people put elsewhere for room
 
-Check = tuple[Path, Callable[[], object]]
 
-
-@dataclasses.dataclass(frozen=True)
-class Checked:
-    """A file, and what is wrong with it (None: nothing)."""
-
-    path: str
-    problem: str | None
-
-
-def verify(path: Path, reporter: Reporter) -> list[Checked]:
-    """Check `path` file by file, changing nothing. Raises InputError when it is neither records nor a run directory."""
+def verify(path: Path, reporter: Reporter) -> dict[str, str | None]:
+    """Check `path` file by file, changing nothing: each file, and what is wrong with it (None: nothing). Raises InputError when
+    it is neither records nor a run directory."""
     if not path.is_dir():
         raise InputError(f"{path} is not a folder: name a folder of records or a run directory")
     if (path / records.MANIFEST).exists() or any(path.glob("*.tfrecord")):
@@ -45,7 +37,7 @@ def verify(path: Path, reporter: Reporter) -> list[Checked]:
         for file, check in checks:
             found[str(file)] = found.get(str(file)) or _problem(file, check)
             progress(1)
-    return [Checked(path, problem) for path, problem in found.items()]
+    return found
 
 
 def _problem(file: Path, check: Callable[[], object]) -> str | None:
@@ -57,6 +49,10 @@ def _problem(file: Path, check: Callable[[], object]) -> str | None:
         return line if str(file) in line else f"{file}: {line}"
 
 
+def _refuse(problem: str) -> None:
+    raise InputError(problem)
+
+
 def _records(folder: Path) -> Iterator[Check]:
     yield folder / records.MANIFEST, partial(records.read_manifest, folder)
     try:
@@ -65,10 +61,8 @@ def _records(folder: Path) -> Iterator[Check]:
         return
     for shard in manifest.shards:
         yield folder / shard.name, partial(records.check_shard, folder, manifest, shard)
-    listed = {shard.name for shard in manifest.shards}
-    for path in sorted(folder.glob("*.tfrecord")):
-        if path.name not in listed:
-            yield path, partial(_refuse, f"{path} is not in the manifest: remove it")
+    for path in sorted({*folder.glob("*.tfrecord")} - {folder / shard.name for shard in manifest.shards}):
+        yield path, partial(_refuse, f"{path} is not in the manifest: remove it")
 
 
 def _run(folder: Path) -> Iterator[Check]:
@@ -83,8 +77,8 @@ def _run(folder: Path) -> Iterator[Check]:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """What lies in the replicates and the sweep under the name of a file of ours, whatever it is, and links that stand for
-    nothing of a run. Links that do are entered, but none that leads back."""
+    """What lies in the replicates and the sweep under the name of a file of ours, whatever it is, and links that no folder of a
+    run would be. Links that one may be are entered, but none that leads back."""
     entered = {os.path.realpath(folder)}
     for top in (*folder.glob("replicate-*"), folder / "sweep"):
         if os.path.realpath(top) in entered:
@@ -92,15 +86,11 @@ def _entries(folder: Path) -> Iterator[Path]:
         for place, folders, names in os.walk(top, followlinks=True):
             here = Path(place)
             entered.add(os.path.realpath(here))
-            strange = [name for name in folders if _is_strange(here / name)]
+            links = [name for name in folders if (here / name).is_symlink() and not _OF_A_RUN.fullmatch(name)]
+            strange = [name for name in folders if name in links or Path(name).suffix in _READERS]
             folders[:] = [name for name in folders if name not in strange and os.path.realpath(here / name) not in entered]
             ours = [name for name in names if Path(name).suffix in _READERS and not name.startswith(".")]
             yield from (here / name for name in (*strange, *ours))
-
-
-def _is_strange(folder: Path) -> bool:
-    """Whether a folder is called like a file, or is a link that no folder of a run would be."""
-    return folder.suffix in _READERS or (folder.is_symlink() and not _OF_A_RUN.fullmatch(folder.name))
 
 
 def _read(path: Path) -> None:
@@ -135,11 +125,10 @@ def _promised(replicate: Replicate, table: Path) -> dict[Path, str | None]:
         record = replicate.read(table)
     except (InputError, OSError):  # which is found elsewhere
         return {}
-    promised: dict[Path, str | None] = {replicate.folder / name: seal for name, seal in record.outputs.items()}
-    is_trained = isinstance(record, Result) and record.outputs
-    return promised | dict.fromkeys(
-        [table.parent / identity.FILE, *([NetworkFiles(table.parent).metrics] if is_trained else [])]
-    )
+    unsealed = [table.parent / identity.FILE]
+    if isinstance(record, Result) and record.outputs:  # trained
+        unsealed.append(NetworkFiles(table.parent).metrics)
+    return {replicate.folder / name: seal for name, seal in record.outputs.items()} | dict.fromkeys(unsealed)
 
 
 def _check_promise(replicate: Replicate, path: Path, seal: str | None, table: Path) -> None:
@@ -151,14 +140,3 @@ def _check_promise(replicate: Replicate, path: Path, seal: str | None, table: Pa
         identity.made_with(path.parent)
     if path.suffix == ".jsonl":
         lineage.rows(NetworkFiles(path.parent))
-
-
-def _refuse(problem: str) -> None:
-    raise InputError(problem)
-
-
-_READERS: dict[str, Callable[[Path], object]] = {
-    ".h5": store.load,
-    ".json": files.read_json,
-    ".jsonl": journal.read,
-}

@@ -1,5 +1,5 @@
-"""Networks that kill the process which trains them (out of memory, a broken device). Each attempt leaves a note while it lasts.
-An attempt that finds the note of another knows that the other process died."""
+"""Networks that kill the process which trains them (out of memory, a broken device). Each attempt leaves a note while it lasts:
+one that finds the note of another knows that the other process died."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,8 +13,7 @@ KILLS = "set aside: twice in a row the process that trained it died without prog
 
 @contextlib.contextmanager
 def noted(network: NetworkFiles) -> Iterator[int]:
-    """Inside the context, an attempt is made at `network`, whose lock the caller holds. Yields how many attempts in a row
-    died before it without reaching another checkpoint."""
+    """An attempt at `network`, whose lock the caller holds. Yields how many in a row died since the last checkpoint."""
     reached = network.checkpoint.stat().st_mtime_ns if network.checkpoint.exists() else 0
     deaths = 0
     if network.attempt.exists():

@@ -1,17 +1,9 @@
-"""What outputs were made from, by content, so that no output is mistaken for one of another dense network, mask or image set.
-
-The table that is written last beside an output (`result.json` of a network, `q90.json` of a mask) says two things, by names
-inside the replicate's folder and seals (sha256):
-
-    outputs     the files that it stands for
-    made_from   the files that they were made from; `records`, the digest of the images; `network`, that of the network
-
-It holds where the tables of all that it was made from say the same of these files, and hold themselves. Images and network are
-those of the replicate's dense network.
+"""What outputs were made from, by content. A table (`records.Record`) holds where the tables of all that it was made from say
+the same of these files, and hold themselves; and where images and network are those of the replicate's dense network.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from data_prep import files
@@ -43,12 +35,11 @@ class Lineage:
 
     def __init__(self, replicate: Replicate):
         self._replicate = replicate
-        self._read = functools.cache(replicate.read)
+        self._read, self._dense = functools.cache(replicate.read), functools.cache(replicate.origins)
         self.problem = functools.cache(self._problem)
 
     def check(self, path: Path) -> None:
-        """Raise InputError if the file at `path`, which is about to be used, is not the one that its table was written for,
-        or if that table does not hold."""
+        """Raise InputError if the file at `path` is not the one that its table was written for, or that table does not hold."""
         table = self._replicate.table_of(path)
         problem = self.problem(table)
         if not problem and self._read(table).outputs.get(self._replicate.name_of(path)) != _seal(path):
@@ -57,13 +48,12 @@ class Lineage:
             raise InputError(f"{table} {problem}: {WAY_OUT}")
 
     def _problem(self, table: Path) -> str | None:
-        """Why the table does not hold, to be read after its name; None if it does. Raises InputError if it is damaged, or a
-        table that it depends on is."""
+        """Why the table does not hold, to be read after its name; None if it does. Raises InputError for a damaged table."""
         if not table.exists():
             return "is missing"
         for name, seal in self._read(table).made_from.items():
             if name in _ORIGINS:
-                if not is_same(self._dense.get(name, seal), seal):
+                if not is_same(self._dense().get(name, seal), seal):
                     return f"was made {_ORIGINS[name]} than the dense network of {self._replicate.folder.name}"
                 continue
             source = self._replicate.table_of(self._replicate.folder / name)
@@ -73,16 +63,8 @@ class Lineage:
                 return f"was made from another {name} than the one that is there"
         return None
 
-    @functools.cached_property
-    def _dense(self) -> dict[str, str]:
-        """What the dense network was made from; empty if there is none."""
-        return self._replicate.origins()
-
 
 def _seal(path: Path) -> str:
     if not path.exists():
         raise InputError(f"{path} is missing: run the stage that writes it")
-    return _SEALS[path.suffix](path)
-
-
-_SEALS: dict[str, Callable[[Path], str]] = {".h5": store.seal, ".json": files.json_seal}
+    return store.seal(path) if path.suffix == ".h5" else files.json_seal(path)

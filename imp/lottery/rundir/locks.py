@@ -33,25 +33,16 @@ class Busy(InputError):
 @contextlib.contextmanager
 def writing(folder: Path, patience: float = GLANCE_SECONDS) -> Iterator[None]:
     """Hold the lock of `folder` (made if missing, and removed again if nothing is written), cleared of what a killed writer
-    left half written in it.
-
-    Raises Busy when another process still holds it after `patience` seconds: by default at once. The kernel releases the lock
-    of a process that dies.
-    """
+    left half written in it. Raises Busy when another process still holds it after `patience` seconds: by default at once. The
+    kernel releases the lock of a process that dies."""
     files.check_held()
     path, made = folder / ".lock", _make(folder)
     descriptor = _acquire(path, made, time.monotonic() + patience)
-    try:
+    with _holding(path, descriptor, made):
         os.truncate(descriptor, 0)
         os.write(descriptor, _signature().encode())
         files.remove_stale(folder)
-        with files.held(path, descriptor):
-            yield
-    finally:
-        if files.is_still_at(path, descriptor):
-            path.unlink(missing_ok=True)
-            _remove_empty(made)
-        os.close(descriptor)
+        yield
 
 
 @contextlib.contextmanager
@@ -60,19 +51,28 @@ def staying(folder: Path) -> Iterator[None]:
     writes raises Moved. For a command that writes, and locks, several folders in it, one after the other."""
     files.check_held()
     made = _make(folder)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with _holding(folder, os.open(folder, os.O_RDONLY | os.O_DIRECTORY), made):
+        yield
+
+
+@contextlib.contextmanager
+def _holding(path: Path, descriptor: int, made: Sequence[Path]) -> Iterator[None]:
+    """Hold the lock or the folder `path`; then remove the lock, and of the folders that were `made` those that are empty."""
     try:
-        with files.held(folder, descriptor):
+        with files.held(path, descriptor):
             yield
     finally:
-        if files.is_still_at(folder, descriptor):
-            _remove_empty(made)
+        if files.is_still_at(path, descriptor):
+            if path.name == ".lock":
+                path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # one that holds something stays, and so do its parents
+                for folder in made:
+                    folder.rmdir()
         os.close(descriptor)
 
 
 def note(folder: Path, text: str) -> None:
-    """Let others know how far the writing in `folder` has come, if this process holds its lock. Raises Moved where it holds
-    something that is elsewhere now."""
+    """Let others know how far the writing in `folder` has come, if this process holds its lock. Raises Moved."""
     files.check_held()
     descriptor = files.descriptor_of(folder / ".lock")
     if descriptor is not None:
@@ -97,8 +97,7 @@ def holder(folder: Path) -> Holder | None:
 
 
 def _make(folder: Path) -> list[Path]:
-    """Make `folder`, which others that hold its lock for nothing may be removing meanwhile. Returns what was missing of it and
-    its parents."""
+    """Make `folder`, which others that held it for nothing may be removing. Returns what was missing of it and its parents."""
     for attempt in range(TRIES):
         made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         try:
@@ -108,12 +107,6 @@ def _make(folder: Path) -> list[Path]:
             if attempt == TRIES - 1:
                 raise
     return made
-
-
-def _remove_empty(made: Sequence[Path]) -> None:
-    with contextlib.suppress(OSError):  # one that holds something stays, and so do its parents
-        for folder in made:
-            folder.rmdir()
 
 
 def _acquire(path: Path, made: list[Path], until: float) -> int:
@@ -126,13 +119,10 @@ def _acquire(path: Path, made: list[Path], until: float) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            who = _read(descriptor).who
+            who, way_out = _read(descriptor).who, "keep the run directory on one that has them"
             os.close(descriptor)
             if not isinstance(error, BlockingIOError):
-                raise InputError(
-                    f"{path.parent} is on a file system without locks ({error.strerror}): "
-                    "keep the run directory on one that has them"
-                ) from None
+                raise InputError(f"{path.parent} is on a file system without locks ({error.strerror}): {way_out}") from None
             if time.monotonic() > until:
                 raise Busy(f"{path.parent} is being written by {who}: wait for it, or stop it") from None
             time.sleep(PAUSE_SECONDS)

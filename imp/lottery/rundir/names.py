@@ -1,20 +1,19 @@
-"""The names of all files in a run directory, and what a name stands for. docs/run-directory.md explains the files.
-
-replicate-1/train/                           the dense network
-replicate-1/train/snapshots/step-000034.h5   its weights at a rewind point
-replicate-1/FAMILY/masks/q90.h5              a mask, and beside it q90.json, what it prunes
-replicate-1/FAMILY/q90-step-000034/ticket/   a network trained under it
-"""
+"""The names of all files in a run directory, and what a name stands for. docs/run-directory.md lists and explains them."""
 
 import dataclasses
 import re
 from fractions import Fraction
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import pydantic
+
+from data_prep import files
+from data_prep.errors import InputError
 from lottery.experiment import grids
 from lottery.experiment.graph import TICKET, Mask, Ticket
 from lottery.experiment.recipe import FAMILY_NAME
+from lottery.pruning.connectivity import Topology
 from lottery.rundir import identity, records
 from lottery.rundir.records import MaskRecord, Record, Result
 
@@ -24,6 +23,7 @@ _REPLICATE = re.compile(r"replicate-([1-9][0-9]*)")
 _SNAPSHOT = re.compile(r"step-([0-9]{6,})\.h5")
 _NETWORK = re.compile(rf"{FAMILY_NAME}/(?:{_QUANTILE}|{_ROUND}){_STEP}/[^\W\d]\w*")
 _MASK = re.compile(rf"{FAMILY_NAME}/masks/(?:{_QUANTILE}|{_ROUND}{_STEP})\.(?:h5|json)")
+_TOPOLOGY = pydantic.TypeAdapter(Topology)
 
 
 def replicate_numbers(run: Path) -> list[int]:
@@ -32,45 +32,33 @@ def replicate_numbers(run: Path) -> list[int]:
     return sorted(int(name[1]) for name in names if name)
 
 
+class File:
+    """The path of a file, or a folder, in the `folder` of an object that has it as an attribute."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, owner: Any, kind: type) -> Path:
+        return owner.folder / self.name
+
+
 @dataclasses.dataclass(frozen=True)
 class NetworkFiles:
     """The folder of one network: dense, ticket or control."""
 
     folder: Path
 
-    @property
-    def result(self) -> Path:
-        """Written last: the training has ended, well or not."""
-        return self.folder / "result.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Exists while the training is under way."""
-        return self.folder / "checkpoint.h5"
-
-    @property
-    def attempt(self) -> Path:
-        """Exists while a process works on the network, or after a process died of it."""
-        return self.folder / "attempt.json"
-
-    @property
-    def final(self) -> Path:
-        """The state of a ticket or control at its end. That of a dense network is its last snapshot."""
-        return self.folder / "final.h5"
-
-    @property
-    def mask(self) -> Path:
-        """The network's own mask, if it is not the shared one of its ticket."""
-        return self.folder / "mask.h5"
+    result = File("result.json")  # written last: the training has ended, well or not
+    metrics = File("metrics.jsonl")
+    checkpoint = File("checkpoint.h5")  # exists while the training is under way
+    attempt = File("attempt.json")  # exists while a process works on the network, or after one died of it
+    final = File("final.h5")  # the state of a ticket or control at its end; of a dense network that is its last snapshot
+    mask = File("mask.h5")  # the network's own mask, if it is not the shared one of its ticket
 
     def clear(self) -> None:
         """Remove what a process left behind that died just after its training was done."""
         for left in (self.checkpoint, self.attempt):
-            if left.exists():
+            if left.exists():  # else a run on a read-only file system could not be looked through
                 left.unlink(missing_ok=True)
 
     def read_result(self) -> Result | None:
@@ -119,9 +107,29 @@ class Replicate:
 
     folder: Path
 
+    topology = File("train/topology.json")  # how the kernels are connected, from which a mask's effective density follows
+
     @property
     def dense(self) -> NetworkFiles:
         return NetworkFiles(self.folder / "train")
+
+    def read_topology(self) -> Topology | None:
+        """How the network is connected; None if its training could not tell (a user's subclassed model). Raises InputError if
+        it could and the file is missing."""
+        if self.topology.exists():
+            return _TOPOLOGY.validate_python(files.read_json(self.topology))
+        result = self.dense.read_result()
+        if result and self.name_of(self.topology) in result.outputs:
+            raise InputError(f"{self.topology} is missing: `imp train` adds it")
+        return None
+
+    def write_topology(self, topology: Topology) -> None:
+        files.write_json(self.topology, _TOPOLOGY.dump_python(topology, mode="json", exclude_defaults=True))
+
+    def layers(self) -> list[str]:
+        """The names of the network's layers in its order, as far as its topology is known."""
+        topology = self.read_topology()
+        return topology.layers if topology else []
 
     def snapshot(self, step: int) -> Path:
         return self.folder / "train" / "snapshots" / f"step-{step:06d}.h5"
@@ -130,11 +138,6 @@ class Replicate:
         """The steps at which there is a snapshot, ascending."""
         names = (_SNAPSHOT.fullmatch(path.name) for path in self.snapshot(0).parent.glob("step-*.h5"))
         return sorted(int(name[1]) for name in names if name)
-
-    @property
-    def topology(self) -> Path:
-        """How the network's kernels are connected, from which a mask's effective density follows."""
-        return self.folder / "train" / "topology.json"
 
     def mask_folder(self, family: str) -> Path:
         return self.folder / family / "masks"
@@ -151,8 +154,13 @@ class Replicate:
 
     def masks(self, family: str = "*") -> list[MaskFiles]:
         """Every mask that was cut, of whatever grid, though it may have lost a file; family by family, from dense to sparse."""
+
+        def place(mask: MaskFiles) -> tuple[Path, str, int, float]:
+            label, _, step = mask.name.partition("-step-")
+            return mask.folder, label[0], int(step or 0), grids.label_number(label)
+
         ours = {MaskFiles(path.parent, path.stem) for path in self.folder.glob(f"{family}/masks/*") if self._is_mask(path)}
-        return sorted(ours, key=_in_order)
+        return sorted(ours, key=place)
 
     def networks(self) -> list[NetworkFiles]:
         """Every network under a mask that was begun, of whatever grid; a copy that somebody keeps beside them is none."""
@@ -160,7 +168,7 @@ class Replicate:
         return [NetworkFiles(path) for path in sorted(ours) if path.is_dir()]
 
     def tables(self) -> list[Path]:
-        """Every table that exists. Each stands for files that were written before it."""
+        """Every table that exists."""
         tables = [self.dense.result, *(mask.table for mask in self.masks()), *(one.result for one in self.networks())]
         return [table for table in tables if table.exists()]
 
@@ -169,7 +177,7 @@ class Replicate:
         if self._is_mask(path):
             return path.with_suffix(".json")
         is_dense = path.is_relative_to(self.dense.folder)  # whose snapshots have a folder of their own
-        return (self.dense if is_dense else NetworkFiles(path.parent)).result
+        return self.dense.result if is_dense else NetworkFiles(path.parent).result
 
     def read(self, table: Path) -> Record:
         """What a table says. Raises InputError where it is damaged, or of another folder."""
@@ -183,10 +191,9 @@ class Replicate:
 
     def mask_of(self, result: Result) -> Path | None:
         """The mask that a network was trained under: its own, or the shared one of its ticket; None for one without."""
-        own = (name for name in result.outputs if name.endswith("/mask.h5"))
-        shared = (name for name in result.made_from if _MASK.fullmatch(name))
-        name = next(chain(own, shared), None)
-        return self.folder / name if name else None
+        own = [name for name in result.outputs if name.endswith("/mask.h5")]
+        names = [*own, *filter(_MASK.fullmatch, result.made_from)]
+        return self.folder / names[0] if names else None
 
     def name_of(self, path: Path) -> str:
         """What tables call a file of this replicate: `train/snapshots/step-000034.h5`."""
@@ -207,8 +214,3 @@ class Replicate:
         """What users call a network: `oneshot/q90-step-000034`; for a control, its variant is added."""
         family, name, variant = network.folder.relative_to(self.folder).parts
         return f"{family}/{name}" + ("" if variant == TICKET else f" {variant}")
-
-
-def _in_order(mask: MaskFiles) -> tuple[Path, str, int, float]:
-    label, _, step = mask.name.partition("-step-")
-    return mask.folder, label[0], int(step or 0), grids.label_number(label)

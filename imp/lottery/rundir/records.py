@@ -3,31 +3,49 @@
 docs/run-directory.md lists every key. Numbers are exact as JSON has them; accuracies, densities and shares are 0 .. 1.
 """
 
+import re
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import pydantic
 
+from data_prep import files
+from data_prep.errors import InputError
 from lottery.experiment.graph import DENSE
+from lottery.experiment.reading import FORMAT
 from lottery.pruning.densities import Kept
-from lottery.rundir import identity
 
-Status = Literal["done", "diverged", "failed"]
-
-
-class Record(identity.Table):
-    """A table that stands for files: `outputs` are these files, `made_from` the files that they were made from, by name
-    inside the replicate's folder, each with its checksum (sha256). `made_from` also has the digests of the `records` and of
-    the `network`."""
-
-    outputs: dict[str, str] = pydantic.Field({})
-    made_from: dict[str, str] = pydantic.Field({})
+# Dense, masks, one mask or network.
+_PLACE = re.compile(r".*/(replicate-\d+/(?:train|[^/]+/masks|[^/]+/[^/]+/[^/]+))", re.DOTALL)
 
 
-class Figures(pydantic.BaseModel):
-    """Losses and accuracies after `step` steps; the first five answers count where there are more classes."""
+class Values(pydantic.BaseModel):
+    """Values by key, none but these."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class Table(Values):
+    """A JSON file of a run directory, which names the folder that it lies in."""
+
+    format: Literal[2] = 2
+    folder: str = ""
+
+
+class Record(Table):
+    """A table that stands for files (`outputs`) and says what they were `made_from`: names inside the replicate's folder, each
+    with its checksum (sha256); `records` and `network`, their digests. `mask` is the label in the recipe."""
+
+    outputs: dict[str, str] = {}
+    made_from: dict[str, str] = {}
+    replicate: int
+    family: str = ""
+    mask: str = ""
+    round: int = 0
+
+
+class Figures(Values):
+    """Losses and accuracies after `step` steps; the first five answers count where there are more classes."""
 
     step: int
     train_loss: float
@@ -39,11 +57,8 @@ class Figures(pydantic.BaseModel):
     test_top5_accuracy: float | None = None
 
 
-class Timing(pydantic.BaseModel):
-    """What may differ between two trainings of the same network: the seconds, evaluation included, and the checksum of the
-    last line of the journal."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+class Timing(Values):
+    """What may differ between two trainings of the same network: the seconds, evaluation included, and the journal's seal."""
 
     seconds: float = 0.0
     journal: str = ""
@@ -52,14 +67,10 @@ class Timing(pydantic.BaseModel):
 class Result(Record):
     """The result of the training of one network. `final` and the keys after it are missing if it did not reach its end."""
 
-    status: Status
+    status: Literal["done", "diverged", "failed"]
     reason: str = ""
-    replicate: int
     variant: str = DENSE
-    family: str = ""
     method: str = ""
-    mask: str = ""
-    round: int = 0
     rewind_step: int = 0
     first_step: int = 0
     steps_per_epoch: int
@@ -74,7 +85,7 @@ class Result(Record):
     validation_images: int | None = None
     replicas: int | None = None
     xla: bool | None = None
-    made_by: list[dict[str, str]] = pydantic.Field([])
+    made_by: list[dict[str, str]] = []
     timing: Timing = Timing()
 
     @property
@@ -88,17 +99,14 @@ class Result(Record):
         return (self.reason.strip().splitlines() or [""])[-1]
 
     def warning(self, least: float) -> str | None:
-        """What a user must know about the network, in one line. A layer that keeps a smaller share than `least` has
-        collapsed."""
+        """What a user must know, in one line. A layer that keeps a smaller share than `least` has collapsed."""
         collapse = self.kept.warning(least) if self.kept else None
         return collapse or ("it gives every image the same answer (collapsed in training)" if self.constant else None)
 
 
-class Layer(pydantic.BaseModel):
-    """What a mask prunes of one variable: `weights` were left before it, `rate` per cent of them were to be pruned, and
-    `kept` are left after it. `threshold` is the linear quantile of the scores that were ranked together."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+class Layer(Values):
+    """What a mask prunes of one variable: `weights` were left before it, `rate` per cent of them were to be pruned, and `kept`
+    are left after it. `threshold` is the linear quantile of the scores that were ranked together."""
 
     rate: float
     threshold: float
@@ -106,10 +114,8 @@ class Layer(pydantic.BaseModel):
     kept: int
 
 
-class Scores(pydantic.BaseModel):
+class Scores(Values):
     """The scores that were ranked: their number, their ends and their mean."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     count: int
     min: float
@@ -120,10 +126,6 @@ class Scores(pydantic.BaseModel):
 class MaskRecord(Record):
     """A mask: its place in the grids, which network was scored at which step, and what it keeps."""
 
-    replicate: int
-    family: str
-    mask: str
-    round: int
     rewind_step: int | None
     rate: float
     step: int
@@ -135,14 +137,36 @@ class MaskRecord(Record):
     kept: Kept
 
 
-OneRecord = TypeVar("OneRecord", bound=Record)
+OneTable = TypeVar("OneTable", bound=Table)
 
 
-def write(path: Path, record: OneRecord) -> OneRecord:
-    """Write `record` with the name of its folder, and return it so."""
-    return identity.write(path, record)
+def write(path: Path, table: OneTable) -> OneTable:
+    """Write `table` with the name of its folder, and return it so."""
+    placed = table.model_copy(update={"folder": own_place(path)})
+    files.write_json(path, placed.model_dump(mode="json"))
+    return placed
 
 
-def read(path: Path, kind: type[OneRecord]) -> OneRecord:
-    """The record in `path`. Raises InputError where it is damaged, of another format, or copied from another folder."""
-    return identity.read(path, kind)
+def read(path: Path, kind: type[OneTable]) -> OneTable:
+    """The table in `path`. Raises InputError if it is damaged, has another format, or was copied from another folder."""
+    content = files.read_json(path)
+    try:
+        table = kind.model_validate(content)
+    except pydantic.ValidationError as error:
+        known, first = content.get("format", 1), error.errors()[0]
+        problem = f"has format {known}, but this version of imp reads format {FORMAT}"
+        if known == FORMAT:
+            problem = f"is not as it should be ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+        raise InputError(f"{path} {problem}: remove it and run its stage again") from None
+    if table.folder != own_place(path):
+        raise InputError(f"{path} was copied from another folder ({table.folder}): remove {path.parent}")
+    return table
+
+
+def own_place(path: Path) -> str:
+    """What the table in `path` calls its folder (of a mask's table, the mask), wherever its run lies: `replicate-1/train`, or
+    outside of replicates its name and that of the one above."""
+    is_masks = path.parent.name == "masks" and path.stem != "made_with"
+    folder = (path.with_suffix("") if is_masks else path.parent).absolute()
+    replicate = _PLACE.fullmatch(folder.as_posix())
+    return replicate[1] if replicate else "/".join(folder.parts[-2:])

@@ -18,7 +18,7 @@ from lottery.experiment.plan import Plan, Selection
 from lottery.experiment.recipe import Family, Recipe
 from lottery.machine import environment
 from lottery.rundir import identity, locks
-from lottery.rundir.names import ENVIRONMENT, RECIPE, MaskFiles, NetworkFiles, Replicate, replicate_numbers
+from lottery.rundir.names import ENVIRONMENT, RECIPE, File, MaskFiles, NetworkFiles, Replicate, replicate_numbers
 
 ADOPT_SECONDS = 30.0  # that a command waits for others which write the same run's recipe
 EVERYTHING = Selection()
@@ -31,6 +31,11 @@ class Run:
     folder: Path
     recipe: Recipe
     chosen: tuple[int, ...] = ()
+
+    report = File("report")
+    bench = File("bench")  # measurements that were made with `--out` here are shown in the report
+    sweep = File("sweep")  # a search for hyperparameters: its trials and its outcome
+    slurm = File("slurm")  # batch scripts, and the logs of their jobs
 
     def numbers(self) -> Sequence[int]:
         """The replicates that a command works on: those chosen, or as many as the recipe says. They count from 1."""
@@ -89,10 +94,9 @@ class Run:
         """The families that a command works on. One shot prunes at the quantiles asked for; otherwise at all quantiles that
         a replicate has masks of, or at the recipe's if there are none. Raises InputError as `Selection.of` does."""
         families = selection.of(self.recipe)
-        if selection.quantiles is None:
-            cut = {name: self.cut_quantiles(name) for name, family in families.items() if family.quantiles}
-            grid = {name: ",".join(map(grids.quantile_name, quantiles)) for name, quantiles in cut.items() if quantiles}
-            families |= {name: families[name].model_copy(update={"quantiles": text}) for name, text in grid.items()}
+        for name, family in families.items() if selection.quantiles is None else ():
+            if family.quantiles and (cut := ",".join(map(grids.quantile_name, self.cut_quantiles(name)))):
+                families[name] = family.model_copy(update={"quantiles": cut})
         return families
 
     def cut_quantiles(self, family: str) -> list[Fraction]:
@@ -104,29 +108,9 @@ class Run:
         """Every network to train under a mask, in order. Raises InputError as `Plan.tickets` and `families` do."""
         return planned.tickets(self.numbers(), self.families(selection))
 
-    @property
-    def report(self) -> Path:
-        return self.folder / "report"
-
-    @property
-    def bench(self) -> Path:
-        """Measurements that were made with `--out` here are shown in the report."""
-        return self.folder / "bench"
-
-    @property
-    def sweep(self) -> Path:
-        """A search for hyperparameters: its trials and its outcome."""
-        return self.folder / "sweep"
-
-    @property
-    def slurm(self) -> Path:
-        """Batch scripts, and the logs of their jobs."""
-        return self.folder / "slurm"
-
     def records(self) -> Path:
-        """The folder of the prepared set: `data.path`; or else, of those that hold one, the first of the default one under
-        `IMP_DATA` or in `data` of the current folder, the one that the run was trained on, and the one beside `runs`; or else
-        the default one."""
+        """The folder of the prepared set: `data.path`; or else the first that holds one of the default one, the one that the
+        run was trained on, and the one beside `runs`; or else the default one (in `IMP_DATA` or `data`)."""
         if self.recipe.data.path:
             return Path(self.recipe.data.path)
         usual = default_records(self.recipe.records())
@@ -135,8 +119,7 @@ class Run:
         return next((place for place in (usual, known, beside) if (place / MANIFEST).exists()), usual)
 
     def environment(self) -> dict[str, Any]:
-        """What the run was started on: versions, machine, revision; and where its `records` were last. Raises InputError if
-        that file is missing."""
+        """What the run was started on, and where its `records` were last. Raises InputError if that file is missing."""
         if not (self.folder / ENVIRONMENT).exists() and (self.folder / RECIPE).exists():
             raise InputError(f"{self.folder / ENVIRONMENT} is missing: {self.typed('train')} writes a new one")
         return self._noted()
@@ -153,8 +136,8 @@ class Run:
         return self.manifest().count("train") if (self.records() / MANIFEST).exists() else None
 
     def plan(self) -> Plan:
-        """Steps and networks, as the dense training carried them out, or else as the records give them. Raises InputError when
-        these are not there or do not suit the recipe."""
+        """As the dense training carried it out, or else as the records give it. Raises InputError when these are missing or do
+        not suit the recipe."""
         return self.trained_plan() or plan.make(self.recipe, self.manifest().count("train"))
 
     def trained_plan(self) -> Plan | None:
@@ -166,11 +149,8 @@ class Run:
         return None
 
     def adopt(self) -> None:
-        """Make this recipe the run's, and this run the one that commands use by default.
-
-        A stage calls it once its input is found good, before its first output. `runs/latest` points to runs in `runs` of the
-        current folder; a run elsewhere is named with --run or IMP_RUN.
-        """
+        """Make this recipe the run's, and a run in `runs` of the current folder the one that commands use by default. A stage
+        calls it once its input is found good, before its first output."""
         own, content, known = self.folder / RECIPE, reading.sealed(self.recipe), self._noted()
         described = known or environment.describe()
         if (self.records() / MANIFEST).exists():
@@ -179,9 +159,12 @@ class Run:
             with locks.writing(self.folder, ADOPT_SECONDS):
                 files.write_json(self.folder / ENVIRONMENT, described)
                 files.write_text(own, content)
-        actual = self.folder.resolve()
-        if actual.parent == Path("runs").resolve():
-            _link(Path("runs") / "latest", actual.name)
+        actual, latest = self.folder.resolve(), Path("runs/latest")
+        is_right = os.readlink(latest) == actual.name if latest.is_symlink() else latest.exists()  # which is a user's own
+        if actual.parent == latest.parent.resolve() and not is_right:
+            temporary = latest.with_name(f".latest.{os.getpid()}.tmp")
+            temporary.symlink_to(actual.name)
+            os.replace(temporary, latest)
 
 
 def default_records(settings: Settings) -> Path:
@@ -200,22 +183,20 @@ def open_run(
     recipe, else `runs/latest`, else `runs/digits`.
 
     Its recipe is `recipe_file`, or the run's own, or the default one, with `overrides` on top. With `records`, the folder of a
-    prepared set, its data are those, and without a recipe the run is called like them. Nothing is written.
-    Raises InputError when the recipe is malformed, when outputs there were made with another one or copied from another folder,
-    or when `must_exist` and there is no run.
+    prepared set, its data are those, and without a recipe the run is called like them. Nothing is written. Raises InputError
+    when the recipe is malformed, outputs were made with another one or copied, or a run that `must_exist` does not.
     """
     if folder is not None and str(folder).endswith(".toml"):
         recipe_file, folder = Path(folder), None
-    folder = Path(folder) if folder is not None else None
-    setter = "--records" if records and not overrides else "--set"
+    setter, latest = "--records" if records and not overrides else "--set", Path("runs/latest")
     if records is not None:
-        overrides = [*_data_of(records), *overrides]
-        if recipe_file is None:
-            overrides = [f"name={_run_name(records)}", *overrides]
-            if folder is None and not os.environ.get("IMP_RUN"):
-                folder = Path("runs") / reading.resolve({}, overrides).name
+        name, *data = _said_by(records)
+        overrides = [*([] if recipe_file else [name]), *data, *overrides]
     named = reading.resolve(reading.load(recipe_file), overrides, str(recipe_file), setter) if recipe_file else None
-    folder = folder or _default_folder(named, overrides)
+    folder = folder or os.environ.get("IMP_RUN")
+    if not folder and latest.is_symlink() and not (recipe_file or records):
+        folder = latest.parent / os.readlink(latest)
+    folder = Path(folder or latest.parent / (named or reading.resolve({}, overrides)).name)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a run directory: name another with --run")
     own = folder / RECIPE
@@ -233,30 +214,9 @@ def open_run(
     return run
 
 
-def _default_folder(named: Recipe | None, overrides: Sequence[str]) -> Path:
-    if os.environ.get("IMP_RUN"):
-        return Path(os.environ["IMP_RUN"])
-    latest = Path("runs") / "latest"
-    if named is None and latest.is_symlink():
-        return Path("runs") / os.readlink(latest)
-    return Path("runs") / (named or reading.resolve({}, overrides)).name
-
-
-def _data_of(records: Path) -> list[str]:
-    """The recipe values that say: these records."""
-    settings = dataclasses.asdict(settings_of(read_manifest(records)))
-    return [f"data.path={records.resolve()}", *(f"data.{key}={value}" for key, value in settings.items())]
-
-
-def _run_name(records: Path) -> str:
+def _said_by(records: Path) -> list[str]:
+    """The recipe values that a prepared set stands for: the name of a run on it, and its data."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", records.resolve().name).lstrip("-._")
-    return "records" if name in ("", "latest") else name
-
-
-def _link(link: Path, target: str) -> None:
-    """Point `link` to `target`. A file or folder of the user in its place is left alone."""
-    if os.readlink(link) == target if link.is_symlink() else link.exists():
-        return
-    temporary = link.parent / f".{link.name}.{os.getpid()}.tmp"
-    temporary.symlink_to(target)
-    os.replace(temporary, link)
+    settings = {"path": records.resolve(), **dataclasses.asdict(settings_of(read_manifest(records)))}
+    named = "records" if name in ("", "latest") else name
+    return [f"name={named}", *(f"data.{key}={value}" for key, value in settings.items())]

@@ -1,7 +1,5 @@
-"""HDF5 files with a checksum that is verified before reading: dictionaries of arrays, and a few attributes.
-
-The user block, the first 512 bytes, which HDF5 does not use, holds the sha256 of the rest. It is compared before HDF5 reads the
-file: a single flipped bit in HDF5's own structures can crash or hang it.
+"""HDF5 files of arrays and a few attributes. The user block, the first 512 bytes, holds the sha256 of the rest, which is
+compared before HDF5 reads the file: a single flipped bit in its structures can crash or hang it.
 """
 
 import contextlib
@@ -11,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import h5py
@@ -19,7 +16,7 @@ import numpy as np
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery.pruning.masks import Mask
+from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
 
 Attribute = str | int | float
@@ -38,8 +35,12 @@ def save_state(path: Path, state: State) -> None:
 
 
 def load_state(path: Path, optimizer: bool = True) -> State:
-    """The state in `path`, its optimizer state left out unless `optimizer`. Raises InputError as `load` does."""
-    return as_state(*load(path, None if optimizer else ("weights", "statistics")))
+    """The state in `path`, perhaps without that of the optimizer. Raises InputError as `load` does, and where the file holds
+    something else."""
+    groups, attributes = load(path, None if optimizer else ("weights", "statistics"))
+    if attributes.keys() != {"step"}:
+        raise InputError(f"{path} holds no network: remove it and run its stage again")
+    return as_state(groups, attributes)
 
 
 def as_state(groups: Mapping[str, Arrays], attributes: Mapping[str, Attribute]) -> State:
@@ -48,26 +49,20 @@ def as_state(groups: Mapping[str, Arrays], attributes: Mapping[str, Attribute]) 
 
 
 def save(path: Path, groups: Mapping[str, Mapping[str, np.ndarray]], attributes: Mapping[str, Attribute]) -> None:
-    """Write `groups` (name -> path -> array) and `attributes` to `path`, whole or not at all.
-
-    The file is built in memory, so that a full disk is an ordinary OSError and the same content gives the same bytes.
-    """
-    buffer = io.BytesIO()
+    """Write `groups` (name -> path -> array) and `attributes` to `path`, whole or not at all."""
+    buffer = io.BytesIO()  # in memory a full disk is an ordinary OSError, and the same content gives the same bytes
     with h5py.File(buffer, "w", userblock_size=SEAL_BYTES) as file:
         for group, arrays in groups.items():
             for name, array in arrays.items():
                 file.create_dataset(f"{group}/{name}", data=array)
-        for name, value in attributes.items():
-            file.attrs[name] = value
+        file.attrs.update(attributes)
     content = buffer.getvalue()[SEAL_BYTES:]
     files.write_bytes(path, _seal(files.sha256(content)) + content)
 
 
 def load(path: Path, only: Sequence[str] | None = None) -> tuple[dict[str, Arrays], dict[str, Attribute]]:
     """Groups (each in the order of its paths; only those of `only`, if given) and attributes of a file that `save` wrote.
-
-    Raises InputError with the file's name if it is missing, cut short, or changed in any bit.
-    """
+    Raises InputError with the file's name if it is missing, cut short, or changed in any bit."""
     if not path.exists():
         raise InputError(f"{path} is missing: run the stage that writes it")
     with open(path, "rb") as file:
@@ -75,22 +70,21 @@ def load(path: Path, only: Sequence[str] | None = None) -> tuple[dict[str, Array
         if seal != _seal(hashlib.file_digest(file, "sha256").hexdigest()):
             raise InputError(f"{path} is damaged (its sha256 differs): remove it and run its stage again")
         with h5py.File(file, "r") as content:
-            attributes = {name: _plain(value) for name, value in content.attrs.items()}
+            attributes = dict(content.attrs)
+            attributes |= {name: value.item() for name, value in attributes.items() if isinstance(value, np.generic)}
             return {name: _arrays(group) for name, group in content.items() if only is None or name in only}, attributes
 
 
-def save_mask(path: Path, mask: Mask, attributes: Mapping[str, Attribute]) -> None:
+def save_mask(path: Path, mask: Bits, attributes: Mapping[str, Attribute]) -> None:
     """Write `mask` bit-packed: `bits` (uint8) has one variable's after another's, each from a byte of its own, C order, first
-    weight in the highest bit; `layout` is JSON, the variables' paths and shapes in the order of their bits.
-
-    Two datasets however many variables there are: one for each would take HDF5 longer than all else that makes a mask.
-    """
+    weight in the highest bit; `layout` is JSON, the variables' paths and shapes in the order of their bits."""
+    # Two datasets however many variables there are: one for each would take HDF5 longer than all else that makes a mask.
     bits = np.concatenate([np.packbits(kept) for kept in mask.values()]) if mask else np.empty(0, np.uint8)
     layout = json.dumps({name: kept.shape for name, kept in mask.items()})
     save(path, {"mask": {"bits": bits, "layout": np.array(layout.encode())}}, attributes)
 
 
-def load_mask(path: Path) -> Mask:
+def load_mask(path: Path) -> Bits:
     """The mask that `save_mask` wrote. Raises InputError as `load` does, and where the file holds something else."""
     groups, _ = load(path)
     if "mask" not in groups:
@@ -116,8 +110,7 @@ def seal(path: Path) -> str:
 
 @contextlib.contextmanager
 def promised_by(table: Path) -> Iterator[None]:
-    """Adds to the error of a missing or damaged file that `table` must be removed, because it would count as a sign that the
-    file exists."""
+    """Adds to the error of a missing or damaged file that `table`, which says that the file exists, must be removed."""
     try:
         yield
     except InputError as error:
@@ -125,19 +118,12 @@ def promised_by(table: Path) -> Iterator[None]:
 
 
 def _arrays(group: h5py.Group) -> Arrays:
-    found: Arrays = {}
-    group.visititems(partial(_collect, found))
-    return dict(sorted(found.items()))
+    """The datasets of a group by their paths inside it."""
+    paths: list[str] = []
+    group.visit(paths.append)
+    items = {path: group[path] for path in sorted(paths)}
+    return {path: np.asarray(item[()]) for path, item in items.items() if isinstance(item, h5py.Dataset)}
 
 
 def _seal(digest: str) -> bytes:
     return f"imp-lottery sha256 {digest}\n".encode().ljust(SEAL_BYTES, b"\0")
-
-
-def _collect(into: Arrays, key: str, item: object) -> None:
-    if isinstance(item, h5py.Dataset):
-        into[key] = np.asarray(item[()])
-
-
-def _plain(value: object) -> Attribute:
-    return value.item() if isinstance(value, np.generic) else value  # type: ignore[return-value]

@@ -2,10 +2,9 @@
 own whose lock says whether anyone is at work on it."""
 
 import contextlib
-import dataclasses
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from optuna.trial import TrialState
 from data_prep.errors import InputError, first_line
 from lottery.experiment import seeds
 from lottery.experiment.spaces import Dimension
-from lottery.rundir import locks
+from lottery.rundir import journal, locks
+from lottery.rundir.names import NetworkFiles
 
 NAME = "sweep"
 GRACE_SECONDS = 30  # after which a lock of the journal was left by a worker that was killed
@@ -29,40 +29,41 @@ warnings.filterwarnings("ignore", "The reported value is ignored")  # of a trial
 
 class Study:
     """The sweep in `folder`: up to `count` trials of `dimensions`, the first `startup` of them drawn at random; none is pruned
-    before `grace` epochs. The Optuna study itself is `memory`.
-
-    Values after the first ones are proposed by the tree-structured Parzen estimator (Bergstra et al. 2011), from a seed that
-    depends on how many trials there have been; a trial is pruned when its best accuracy so far is under the median of the
-    others' at that stage (Golovin et al. 2017). Raises InputError where the journal is damaged.
-    """
+    before `grace` epochs. The Optuna study itself is `memory`. Values after the first ones are proposed by the tree-structured
+    Parzen estimator (Bergstra et al. 2011), from a seed that depends on how many trials there have been; a trial is pruned when
+    its best accuracy so far is under the median of the others' at that stage (Golovin et al. 2017). Raises InputError where the
+    journal is damaged."""
 
     def __init__(self, folder: Path, dimensions: Sequence[Dimension], count: int, startup: int, grace: float, seed: int):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.count, self.startup, self.seed = folder, count, startup, seed
         self.dimensions = dimensions
-        journal = folder.resolve() / "journal.log"  # an absolute path, or Optuna waits forever for a lock that was left
+        log = folder.resolve() / "journal.log"  # an absolute path, or Optuna waits forever for a lock that was left
         try:
             self.memory = optuna.create_study(
-                storage=optuna.storages.JournalStorage(_opened(journal)),
+                storage=optuna.storages.JournalStorage(_opened(log)),
                 study_name=NAME,
                 direction="maximize",
                 load_if_exists=True,
                 pruner=optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=round(grace * STAGES)),
             )
         except ValueError as error:
-            raise InputError(f"{journal} is damaged ({first_line(error)}): remove {folder} and begin the sweep again") from None
+            raise InputError(f"{log} is damaged ({first_line(error)}): remove {folder} and begin the sweep again") from None
 
     def trial_folder(self, number: int) -> Path:
         return self.folder / "trials" / f"{number:04d}"
 
     @contextlib.contextmanager
-    def trial(self) -> Iterator["Trial | None"]:
-        """The next trial, its folder locked: one that a killed worker left, or else a new one; None when there are enough."""
+    def trial(self) -> Iterator[optuna.Trial | None]:
+        """The next trial, its values drawn and its folder locked: one that a killed worker left, or else a new one; None when
+        there are enough."""
         with contextlib.ExitStack() as lock:
             with locks.writing(self.folder / "choosing", patience=math.inf):
                 asked = self._left(lock) or self._new(lock)
-                trial = Trial(self._drawn(asked), self.trial_folder(asked.number)) if asked else None
-            yield trial
+                if asked:
+                    for dimension in self.dimensions:
+                        _draw(asked, dimension)
+            yield asked
 
     def _left(self, lock: contextlib.ExitStack) -> optuna.Trial | None:
         """A trial under way on which nobody is at work. Its worker may have been killed in the midst of drawing its values."""
@@ -89,49 +90,58 @@ class Study:
         lock.enter_context(locks.writing(self.trial_folder(asked.number)))
         return asked
 
-    def _drawn(self, asked: optuna.Trial) -> optuna.Trial:
-        """The same with a value for each dimension; those that it has already stay."""
-        for dimension in self.dimensions:
-            if dimension.kind == "choice":
-                asked.suggest_categorical(dimension.key, dimension.values)
-            else:
-                suggest = asked.suggest_int if isinstance(dimension.values[0], int) else asked.suggest_float
-                suggest(dimension.key, *dimension.values, log=dimension.kind == "log")
-        return asked
+    def outcome(self) -> dict[str, Any]:
+        """What the sweep has found so far. `trials` has a row for each: its `accuracy` (validation, 0 .. 1) is the one at its
+        end, or the last that was seen of it; `seconds` were spent training, not waiting for a worker to go on with it. `best`
+        is the complete one with the highest accuracy, of equal ones the first; `importances` are shares of what varies by key
+        (fANOVA, Hutter et al. 2014), the largest first, none where too little is known."""
+        trials = [self._row(trial) for trial in self.memory.get_trials()]
+        complete = [row for row in trials if row["status"] == "complete"]
+        importances = {}
+        if len({row["accuracy"] for row in complete}) > 1:
+            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+            importances = optuna.importance.get_param_importances(self.memory, evaluator=evaluator)
+        return {
+            "trials": trials,
+            "best": max(complete, key=lambda row: row["accuracy"], default=None),
+            "importances": importances,
+            "keys": [dimension.key for dimension in self.dimensions],
+            "planned": self.count,
+            "under_way": sum(row["status"] == "under way" for row in trials),
+        }
+
+    def _row(self, trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
+        stage, told = trial.last_step, {TrialState.FAIL: "failed", TrialState.RUNNING: "under way"}
+        rows = journal.read(NetworkFiles(self.trial_folder(trial.number)).metrics)
+        seen = None if stage is None else trial.intermediate_values[stage]
+        return {
+            "number": trial.number + 1,
+            "status": told.get(trial.state, trial.state.name.lower()),
+            "accuracy": trial.value if trial.state is TrialState.COMPLETE else seen,
+            "epochs": None if stage is None else stage / STAGES,
+            "seconds": sum(row["timing"]["seconds"] for row in rows) if rows else None,
+            "reason": trial.user_attrs.get("reason", ""),
+            "values": trial.params,
+        }
 
 
-def _opened(journal: Path) -> JournalFileBackend:
+def _draw(asked: optuna.Trial, dimension: Dimension) -> None:
+    """Give the trial a value, unless it has one already."""
+    if dimension.kind == "choice":
+        asked.suggest_categorical(dimension.key, dimension.values)
+    else:
+        suggest = asked.suggest_int if isinstance(dimension.values[0], int) else asked.suggest_float
+        suggest(dimension.key, *dimension.values, log=dimension.kind == "log")
+
+
+def _opened(log: Path) -> JournalFileBackend:
     """The file of a journal, without a last line that a full disk or a crash cut short, to which the next would be added."""
-    lock = JournalFileSymlinkLock(str(journal), GRACE_SECONDS)
-    opened = JournalFileBackend(str(journal), lock)
+    lock = JournalFileSymlinkLock(str(log), GRACE_SECONDS)
+    opened = JournalFileBackend(str(log), lock)
     lock.acquire()
     try:
-        with open(journal, "r+b") as file:
+        with open(log, "r+b") as file:
             file.truncate(file.read().rfind(b"\n") + 1)
     finally:
         lock.release()
     return opened
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One choice of values, and how it comes out."""
-
-    asked: optuna.Trial
-    folder: Path
-
-    def report(self, accuracy: float, epoch: float, is_last: bool) -> None:
-        """Tell what it has come to. Raises TrialPruned where that is too little, and there is something left to save."""
-        self.asked.report(accuracy, round(epoch * STAGES))
-        if not is_last and self.asked.should_prune():
-            raise optuna.TrialPruned
-
-    def tell(self, result: Mapping[str, Any]) -> None:
-        """How it ended. One that diverged, or raised, is kept with its reason, and not tried again."""
-        if result["status"] == "done":
-            self.asked.study.tell(self.asked, result["accuracy"])
-        elif result["status"] == "pruned":
-            self.asked.study.tell(self.asked, state=TrialState.PRUNED)
-        else:
-            self.asked.set_user_attr("reason", result["reason"])
-            self.asked.study.tell(self.asked, state=TrialState.FAIL)

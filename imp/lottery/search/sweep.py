@@ -1,14 +1,15 @@
 """A sweep: dense trainings whose hyperparameters are proposed by what earlier ones came to. One of any number of workers."""
 
-import contextlib
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
+import yaml
+from optuna.trial import TrialState
 
 from data_prep import files
 from data_prep.errors import Failed, InputError, first_line, one_line
@@ -27,39 +28,32 @@ from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 from lottery.search import values
-from lottery.search.outcome import Outcome, outcome
-from lottery.search.study import Study, Trial
+from lottery.search.study import STAGES, Study
 from lottery.stages.prepare import prepare_set
-from lottery.tracking import Tracker, track
+from lottery.tracking import track
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
 
 MakeTrainer = Callable[[Run], "Trainer"]
 MADE_WITH = "sweep.json"
-LOOK_SECONDS = 0.1  # between two looks at a set that another worker is preparing
 GIVE_UP = 3  # trials in a row whose training raised: something is wrong here, not with their values
 
 
-def sweep(run: Run, reporter: Reporter) -> Outcome:
-    """Train trials until there are `sweep.trials`; return what they have found so far, which is also written.
-
+def sweep(run: Run, reporter: Reporter) -> dict[str, Any]:
+    """Train trials until there are `sweep.trials`; return what they have found so far (`Study.outcome`), which is also written.
     Any number of processes may do this at once on one run. What a killed one left is gone on with. Raises Preempted once the
     trial under way is saved, and Failed when all trials are over and none came to its end, or `GIVE_UP` of this worker's in a
-    row raised. What was found until then is written first.
-    """
+    row raised. What was found until then is written first."""
     dimensions, seat = values.searched(run.recipe), allocation.allocate_here(run.recipe.train.threads)
     allocation.show_gpus(seat)
     study = _open(run, dimensions, prepared(run, reporter))
     with locks.staying(run.folder):
         try:
             _work(study, subset(run), seat, reporter)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                _conclude(study, run)
-            raise
-        found = _conclude(study, run)
-    if found.best is None and not found.under_way:
+        finally:
+            found = _conclude(study, run)
+    if found["best"] is None and not found["under_way"]:
         raise Failed(f"no trial of {run.sweep} came to its end: see {run.sweep / 'trials.csv'}")
     return found
 
@@ -76,40 +70,30 @@ def subset(run: Run) -> Run:
 def prepared(run: Run, reporter: Reporter) -> Manifest:
     """What is in the set that trials train on, which one of the workers makes if it is missing."""
     on = subset(run)
-    while True:
-        try:
-            return prepare_set(on.recipe.records(), on.records(), reporter)
-        except locks.Busy:
-            time.sleep(LOOK_SECONDS)
+    return prepare_set(on.recipe.records(), on.records(), reporter, patience=math.inf)
 
 
 def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
-    """The study of a run's sweep, begun where there is none."""
-    settings = run.recipe.sweep
+    """The study of a run's sweep, begun where there is none: its trials differ in nothing but what is searched. Raises
+    InputError where it was begun with another recipe, or on other images."""
+    settings, path = run.recipe.sweep, run.sweep / MADE_WITH
+    searched = {dimension.key for dimension in dimensions}
+    made_with = {key: value for key, value in decisive(subset(run).recipe).items() if key not in searched}
+    made_with |= {"sweep.space": sorted(settings.space), "records": manifest.digest}
     with locks.writing(run.sweep / "choosing", patience=math.inf):
-        _check_same(run, dimensions, manifest.digest)
+        if not path.exists():
+            files.write_json(path, made_with)
+        before = files.read_json(path)
+        for key in sorted(before | made_with):
+            if before.get(key) != made_with.get(key):
+                raise InputError(
+                    f"{run.sweep} was begun with another recipe ({key} was {before.get(key)!r}, is {made_with.get(key)!r}): "
+                    "use the same, another --run, or remove that folder"
+                )
         run.adopt()
     per_epoch = max(1, manifest.count("train") // run.recipe.train.batch)
     grace = float(grids.parse_point(settings.grace).epochs(per_epoch))
     return Study(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed)
-
-
-def _check_same(run: Run, dimensions: list[Dimension], records: str) -> None:
-    """Trials of one study differ in nothing but what is searched; `records` is the digest of their images. Raises InputError
-    where the study was begun with another recipe, or on other images."""
-    searched = {dimension.key for dimension in dimensions}
-    made_with = {key: value for key, value in decisive(subset(run).recipe).items() if key not in searched}
-    made_with |= {"sweep.space": sorted(run.recipe.sweep.space), "records": records}
-    path = run.sweep / MADE_WITH
-    if not path.exists():
-        files.write_json(path, made_with)
-    before = files.read_json(path)
-    for key in sorted(before | made_with):
-        if before.get(key) != made_with.get(key):
-            raise InputError(
-                f"{run.sweep} was begun with another recipe ({key} was {before.get(key)!r}, is {made_with.get(key)!r}): use "
-                "the same, another --run, or remove that folder"
-            )
 
 
 def _work(study: Study, run: Run, seat: Allocation, reporter: Reporter) -> None:
@@ -121,7 +105,8 @@ def _work(study: Study, run: Run, seat: Allocation, reporter: Reporter) -> None:
             if trial is None:
                 return
             make_trainer = make_trainer or _set_up(run, seat)
-            failure = _train(trial, run, make_trainer, f"trial {trial.asked.number + 1} of {study.count}", reporter)
+            network = NetworkFiles(study.trial_folder(trial.number))
+            failure = _train(trial, run, network, make_trainer, f"trial {trial.number + 1} of {study.count}", reporter)
         failures = failures + 1 if failure else 0
         if failures == GIVE_UP:
             raise Failed(f"{GIVE_UP} trials in a row failed here, the last: {failure}: mend that and run the command again")
@@ -136,41 +121,45 @@ def _set_up(run: Run, seat: Allocation) -> MakeTrainer:
     return partial(assembly.make_trainer, reporter=Reporter(quiet=True), allocation=seat, devices=devices)
 
 
-def _train(trial: Trial, run: Run, make_trainer: MakeTrainer, name: str, reporter: Reporter) -> str:
-    """One trial to its end, whichever that is; why it failed, if its training raised. Raises OSError, such as of a full disk,
-    and leaves the trial to whoever comes next."""
-    reporter.say(f"{name}: {values.told(trial.asked.params)}")
-    network = NetworkFiles(trial.folder)
+def _train(
+    trial: optuna.Trial, run: Run, network: NetworkFiles, make_trainer: MakeTrainer, name: str, reporter: Reporter
+) -> str:
+    """One trial to its end, whichever that is; why it failed, if its training raised. One that fails or diverges is kept with
+    its reason, and not tried again. Raises OSError, such as of a full disk, and leaves the trial to whoever comes next."""
+    drawn = (f"{key.rpartition('.')[2]} {values.text(value)}" for key, value in trial.params.items())
+    reporter.say(f"{name}: {', '.join(drawn)}")  # such as learning_rate 0.03162, batch 64
+    status, reason, accuracy = "failed", "", None
     try:
         with attempts.noted(network) as deaths:
             if deaths >= attempts.DEADLY:
                 raise Failed(attempts.KILLS)
             ended = network.read_result() or _trained(trial, run, network, name, make_trainer, reporter)
-            result: dict[str, Any] = {"status": ended.status, "reason": ended.reason}
-            result |= {"accuracy": ended.final.validation_accuracy} if ended.final else {}
+            status, reason, accuracy = ended.status, ended.reason, ended.final.validation_accuracy if ended.final else None
     except optuna.TrialPruned:
-        result = {"status": "pruned"}
+        status = "pruned"
     except (Preempted, locks.Busy, OSError):
         raise
     except Exception as error:  # such as a batch that does not fit into memory: the others go on
-        result = {"status": "failed", "reason": one_line(error) or f"{type(error).__name__}: {first_line(error)}"}
-    finally:
-        _forget()
-    trial.tell(result)
-    failure = result["reason"] if result["status"] == "failed" else ""
-    accuracy = f"validation {result['accuracy']:.2%}" if "accuracy" in result else ""
-    reporter.say(f"{name}: {accuracy or result['status']}{failure and f': {failure}'}")
+        reason = one_line(error) or f"{type(error).__name__}: {first_line(error)}"
+    state = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}.get(status, TrialState.FAIL)
+    if state is TrialState.FAIL:
+        trial.set_user_attr("reason", reason)
+    trial.study.tell(trial, accuracy if state is TrialState.COMPLETE else None, state)
+    failure = reason if status == "failed" else ""
+    reporter.say(f"{name}: {status if accuracy is None else f'validation {accuracy:.2%}'}{failure and f': {failure}'}")
     network.checkpoint.unlink(missing_ok=True)
     network.final.unlink(missing_ok=True)
     return failure
 
 
-def _trained(trial: Trial, run: Run, network: NetworkFiles, name: str, make_trainer: MakeTrainer, reporter: Reporter) -> Result:
+def _trained(
+    trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, make_trainer: MakeTrainer, reporter: Reporter
+) -> Result:
     """What the training of a trial comes to. Raises TrialPruned."""
-    from lottery.engine import training
+    from lottery.engine import checkpoints, devices, training
 
-    drawn = trial.asked.params
-    own = values.applied(run.recipe, drawn)
+    devices.forget()
+    own = values.applied(run.recipe, trial.params)
     trainer = make_trainer(dataclasses.replace(run, recipe=own))
     planned = plan.make(own, run.manifest().count("train"))
     per_epoch = planned.steps_per_epoch
@@ -182,52 +171,65 @@ def _trained(trial: Trial, run: Run, network: NetworkFiles, name: str, make_trai
         record={"replicate": 1, "epochs": planned.total_steps / per_epoch, "steps_per_epoch": per_epoch},
         root=network.folder,
     )
-    if network.checkpoint.exists() and not _goes_on(network, trainer):
-        network.checkpoint.unlink()
-    mirror = partial(track, own, run.folder, network.folder)
-    return training.train(trainer, task, network, reporter, partial(_Watch, trial, planned.total_steps, mirror))
+    if network.checkpoint.exists():
+        saved = checkpoints.load(network.checkpoint)
+        if (saved.replicas, saved.xla) != (trainer.replicas, trainer.xla):  # by a killed worker on other devices: begin anew
+            network.checkpoint.unlink()
+
+    def watch(row: Mapping[str, Any]) -> None:
+        trial.report(row["validation_accuracy"], round(row["epoch"] * STAGES))
+        if row["step"] < planned.total_steps and trial.should_prune():  # else there is nothing left to save
+            raise optuna.TrialPruned
+
+    return training.train(trainer, task, network, reporter, partial(track, own, run.folder, network.folder, watch=watch))
 
 
-def _goes_on(network: NetworkFiles, trainer: "Trainer") -> bool:
-    """Whether what a killed worker saved was made on such devices as these; else the trial begins anew."""
-    from lottery.engine import checkpoints
-
-    saved = checkpoints.load(network.checkpoint)
-    return (saved.replicas, saved.xla) == (trainer.replicas, trainer.xla)
-
-
-def _forget() -> None:
-    from lottery.engine import devices  # TensorFlow, which has started by now
-
-    devices.forget()
-
-
-class _Watch(Tracker):
-    """Hands each accuracy to the trial, which may end the training, and to W&B where the recipe asks for it."""
-
-    def __init__(self, trial: Trial, last_step: int, mirror: Callable[..., Tracker], *known: Any):
-        super().__init__()
-        self.trial, self.last_step, self.mirror = trial, last_step, mirror(*known)
-
-    def log(self, row: Mapping[str, Any]) -> None:
-        self.mirror.log(row)
-        self.trial.report(row["validation_accuracy"], row["epoch"], row["step"] >= self.last_step)
-
-    def finish(self, result: Result | None) -> None:
-        self.mirror.finish(result)
-
-
-def _conclude(study: Study, run: Run) -> Outcome:
+def _conclude(study: Study, run: Run) -> dict[str, Any]:
     """What was found so far, also written: `trials.csv`, and the recipe of the best trial."""
     with locks.writing(run.sweep / "choosing", patience=math.inf):
-        found = outcome(study)
-        rows = [{"trial": one.number, **dataclasses.asdict(one), **one.values} for one in found.trials]
-        columns = ("trial", "status", "accuracy", "epochs", "seconds", "reason", *found.keys)
+        found = study.outcome()
+        rows = [{"trial": row["number"], **row, **row["values"]} for row in found["trials"]]
+        columns = ("trial", "status", "accuracy", "epochs", "seconds", "reason", *found["keys"])
         files.write_text(run.sweep / "trials.csv", csv_text(columns, rows))
-        if found.best is not None:
-            best = values.applied(run.recipe, found.best.values).model_copy(update={"name": f"{run.recipe.name}-best"})
+        if best := found["best"]:
+            recipe = values.applied(run.recipe, best["values"]).model_copy(update={"name": f"{run.recipe.name}-best"})
             classes = f", {run.recipe.sweep.classes} classes alone" if run.recipe.sweep.classes else ""
-            came_to = f"{found.best.accuracy:.2%} of the validation images{classes}"
-            head = f"# The best of {len(found.trials)} trials of imp sweep: {came_to}."
-            files.write_text(run.sweep / "best.toml", f"{head}\n\n{reading.to_toml(best)}")
+            came_to = f"{best['accuracy']:.2%} of the validation images{classes}"
+            head = f"# The best of {len(rows)} trials of imp sweep: {came_to}."
+            files.write_text(run.sweep / "best.toml", f"{head}\n\n{reading.to_toml(recipe)}")
     return found
+
+
+def write_for_agents(run: Run) -> Path:
+    """Write the same sweep for the agents of Weights & Biases, each of which runs `imp train`: `wandb.yaml`, a Bayesian search
+    that ends poor trials early, and beside it the recipe that it names. Returns its path. Raises InputError for what cannot be
+    searched."""
+    settings, parameters = run.recipe.sweep, {one.key: parameter(one) for one in values.searched(run.recipe)}
+    base, file = run.sweep / "wandb-recipe.toml", run.sweep / "wandb.yaml"
+    classes = ["--set", f"data.classes={settings.classes}", "--set", "data.path="] if settings.classes else []
+    train = ["train", "--recipe", str(base.resolve()), "--replicate", "1", "--set", "track.wandb=online", *classes]
+    content = {
+        "name": f"{run.recipe.name} sweep",
+        "project": run.recipe.track.project,
+        "method": "bayes",
+        "metric": {"name": "validation_accuracy", "goal": "maximize"},
+        "run_cap": settings.trials,
+        "early_terminate": {"type": "hyperband", "min_iter": max(1, round(grids.parse_point(settings.grace).epochs(None)))},
+        "parameters": parameters,
+        "command": ["${env}", "imp", *train, "${args_no_hyphens}"],
+    }
+    files.write_text(base, reading.to_toml(run.recipe))
+    files.write_text(file, yaml.safe_dump(content, sort_keys=False))
+    return file
+
+
+def parameter(dimension: Dimension) -> dict[str, Any]:
+    """A dimension as W&B writes one."""
+    if dimension.kind == "choice":
+        return {"values": list(dimension.values)}
+    low, high = dimension.values
+    if dimension.kind == "log":
+        distribution = "q_log_uniform_values" if isinstance(low, int) else "log_uniform_values"
+    else:
+        distribution = "int_uniform" if isinstance(low, int) else "uniform"
+    return {"distribution": distribution, "min": low, "max": high}

@@ -1,7 +1,7 @@
 """Adding replicates one by one, until no ticket is undecided or there are enough of them."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lottery.experiment import grids
@@ -10,14 +10,12 @@ from lottery.progress import Reporter, count_of
 from lottery.results import frame, grouping, verdicts
 from lottery.rundir.run import Run
 
-Train = Callable[[Run, Selection], None]
 
-
-def until_decided(run: Run, most: int, reporter: Reporter, train: Train, selection: Selection) -> None:
-    """Train each selected one-shot ticket that is undecided in one more replicate, with its dense network and masks, until
-    none is undecided or each has `most` replicates. A replicate that was begun is completed before another is added. A ticket
-    with a failed or diverged network gets no more replicates, and a replicate whose dense network diverged gets no tickets.
-    `train` trains a selection of a run, starting with the dense networks; if it leaves a ticket without a result, this ends.
+def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection) -> Iterator[tuple[Run, Selection]]:
+    """Yield a run of one more replicate and the selected one-shot tickets to train there, those that are undecided, until none
+    is or each has `most` replicates. A replicate that was begun is completed before another is added. A ticket with a failed or
+    diverged network gets no more replicates, and a replicate whose dense network diverged gets no tickets. Where a ticket is
+    left without a result, this ends.
 
     This looks at the data after each replicate, so it errs more often than the 5 % of a single look. It says first how often.
     """
@@ -35,15 +33,28 @@ def until_decided(run: Run, most: int, reporter: Reporter, train: Train, selecti
             break
         does = "continuing" if number in run.known_numbers() else "adding"
         reporter.say(f"undecided: {count_of(len(undecided), 'ticket')}; {does} replicate {number}")
-        added = dataclasses.replace(run, chosen=(number,))
         for series in dict.fromkeys((one.family, one.rewind) for one in missing):
-            train(added, _grid([one for one in missing if (one.family, one.rewind) == series]))
+            grid = _grid([one for one in missing if (one.family, one.rewind) == series])
+            yield dataclasses.replace(run, chosen=(number,)), grid
         if left := [one for one in missing if _lacks(run, number, one)]:
             reporter.say(
                 f"replicate {number} has no result for {count_of(len(left), 'ticket')} yet: the same command continues there"
             )
             return
-    _conclude(run, tickets, undecided, reporter)
+    if undecided:
+        after = max(one.count for one in undecided)
+        reporter.say(f"after {count_of(after, 'replicate')} still undecided: {count_of(len(undecided), 'ticket')}")
+    if unfinished := [one for one in tickets if one.count < one.planned]:
+        rows = frame.rows(run)
+        failed = {int(number) for number in rows.loc[rows["status"] == "failed", "replicate"]}
+        again = f"; {dataclasses.replace(run, chosen=tuple(sorted(failed))).typed('retrain')} tries those that failed again"
+        reporter.say(
+            f"undecided, because a network is missing, failed or diverged: {count_of(len(unfinished), 'ticket')}"
+            f"{again if failed else ''}"
+        )
+    elif not undecided:
+        after = max((one.count for one in tickets), default=0)
+        reporter.say(f"every ticket is decided after {count_of(after, 'replicate')}")
 
 
 def _selected(run: Run, selection: Selection) -> list[Any]:
@@ -61,18 +72,15 @@ def _selected(run: Run, selection: Selection) -> list[Any]:
 
 
 def _next(run: Run, tickets: Sequence[Any]) -> tuple[int, list[Any]]:
-    """The first replicate that lacks some of `tickets`, and which it lacks: a replicate that was not completed, or else a
-    new one."""
-    numbers = [number for number in range(1, max(run.known_numbers()) + 2) if not _diverged(run, number)]
-    for number in numbers:
-        if lacking := [one for one in tickets if _lacks(run, number, one)]:
+    """The first replicate that lacks some of `tickets`, and which it lacks: a replicate that was not completed (but for those
+    whose dense network diverged), or else a new one."""
+    last = max(run.known_numbers())
+    for number in range(1, last + 1):
+        dense = run.replicate(number).dense.read_result()
+        is_diverged = dense is not None and dense.status == "diverged"
+        if not is_diverged and (lacking := [one for one in tickets if _lacks(run, number, one)]):
             return number, lacking
-    return numbers[-1], []
-
-
-def _diverged(run: Run, number: int) -> bool:
-    result = run.replicate(number).dense.read_result()
-    return result is not None and result.status == "diverged"
+    return last + 1, list(tickets)
 
 
 def _lacks(run: Run, number: int, group: Any) -> bool:
@@ -85,20 +93,3 @@ def _grid(tickets: Sequence[Any]) -> Selection:
     """Groups of one family and one rewind point, as options say them."""
     quantiles = sorted({grids.label_number(one.mask) for one in tickets})
     return Selection((tickets[0].family,), ",".join(f"{one:.15g}" for one in quantiles), tickets[0].rewind)
-
-
-def _conclude(run: Run, tickets: Sequence[Any], undecided: Sequence[Any], reporter: Reporter) -> None:
-    if undecided:
-        after = max(one.count for one in undecided)
-        reporter.say(f"after {count_of(after, 'replicate')} still undecided: {count_of(len(undecided), 'ticket')}")
-    if unfinished := [one for one in tickets if one.count < one.planned]:
-        rows = frame.rows(run)
-        failed = {int(number) for number in rows.loc[rows["status"] == "failed", "replicate"]}
-        again = f"; {dataclasses.replace(run, chosen=tuple(sorted(failed))).typed('retrain')} tries those that failed again"
-        reporter.say(
-            f"undecided, because a network is missing, failed or diverged: {count_of(len(unfinished), 'ticket')}"
-            f"{again if failed else ''}"
-        )
-    elif not undecided:
-        after = max((one.count for one in tickets), default=0)
-        reporter.say(f"every ticket is decided after {count_of(after, 'replicate')}")

@@ -1,12 +1,10 @@
 """Writing a trained network to one file that other programs load: Keras, TensorFlow Lite or NumPy. And its compressed size."""
 
-import dataclasses
 import gzip
 import io
 import os
-from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
@@ -20,81 +18,60 @@ from lottery.results import lookup
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 
-Format = Literal["keras", "tflite", "npz"]
-FORMATS: dict[str, Format] = {name: name for name in get_args(Format)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Exported:
-    """An exported file, its size as it is and compressed by gzip at level 9, and the same sizes of the dense network.
-
-    `density` is over the prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0. `averaged` says whether
-    they are averages over the training (`train.ema`). `test_accuracy` is that at the end of the training. `difference` is the
-    largest difference between the outputs of the file and those of the network that `model.name` builds now with these weights,
-    as a share of the largest output (0.0 for arrays).
-    """
-
-    path: str
-    bytes: int
-    gzip_bytes: int
-    dense_bytes: int
-    dense_gzip_bytes: int
-    density: float
-    zeros: int
-    weights: int
-    averaged: bool
-    test_accuracy: float
-    difference: float
-
-    @property
-    def gzip_share(self) -> float:
-        """Of the dense network's compressed size."""
-        return self.gzip_bytes / self.dense_gzip_bytes
+FORMATS = ("keras", "tflite", "npz")
 
 
 def export(
     run: Run,
     reporter: Reporter,
     ticket: str,
-    to: Format,
+    to: str,
     out: Path | None = None,
     replicate: int = 1,
     variant: str = "ticket",
-) -> Exported:
-    """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`.
+) -> dict[str, Any]:
+    """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`. The
+    same network gives the same bytes.
 
-    The same network gives the same bytes. Raises InputError when there is no such network, it is not finished, `out` cannot be
-    written, or the format cannot hold it; Failed when the file does not answer as the network does.
+    Returns its `path` and size, as it is and compressed by gzip at level 9, and those of the dense network. `density` is over
+    the prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0; `averaged` says whether they are averages
+    (`train.ema`). `test_accuracy` is that at the end of the training. `difference` is the largest one between the outputs of
+    the file and those of the network that `model.name` builds now with these weights, as a share of the largest output (0.0 for
+    arrays). Raises InputError when there is no such network, it is not finished, `out` cannot be written, or the format cannot
+    hold it; Failed when the file does not answer as the network does.
     """
     path = _checked(out, to) if out else default_path(run, ticket, to, replicate, variant)
     place = lookup.replicate(run, replicate)
     result, state = lookup.trained(run, place, ticket, variant)
-    _say_what(run, to, reporter)
+    if run.recipe.train.ema:
+        reporter.say("exporting averaged weights and statistics (train.ema), which all accuracies of this run are of")
+    if run.recipe.train.precision == "float64" and to != "npz":
+        reporter.say("trained in float64, exported in float32")
     content, difference = _file(run, to, result, state, reporter)
     dense = content if ticket == DENSE else _file(run, to, *lookup.trained(run, place, DENSE), Reporter(quiet=True))[0]
     files.write_bytes(path, content)
-    return Exported(
-        path=str(path),
-        bytes=len(content),
-        gzip_bytes=gzipped(content),
-        dense_bytes=len(dense),
-        dense_gzip_bytes=gzipped(dense),
-        density=_density(result),
-        zeros=sum(array.size - int(np.count_nonzero(array)) for array in state.weights.values()),
-        weights=sum(array.size for array in state.weights.values()),
-        averaged=bool(run.recipe.train.ema),
-        test_accuracy=result.final.test_accuracy if result.final else 0.0,
-        difference=difference,
-    )
+    return {
+        "path": str(path),
+        "bytes": len(content),
+        "gzip_bytes": gzipped(content),
+        "dense_bytes": len(dense),
+        "dense_gzip_bytes": gzipped(dense),
+        "density": result.kept.density.prunable if result.kept else 1.0,
+        "zeros": sum(array.size - int(np.count_nonzero(array)) for array in state.weights.values()),
+        "weights": sum(array.size for array in state.weights.values()),
+        "averaged": bool(run.recipe.train.ema),
+        "test_accuracy": result.final.test_accuracy if result.final else 0.0,
+        "difference": difference,
+    }
 
 
-def default_path(run: Run, ticket: str, to: Format, replicate: int, variant: str) -> Path:
+def default_path(run: Run, ticket: str, to: str, replicate: int, variant: str) -> Path:
     """`export/replicate-1/q90-step-000045-ticket.keras` in the run directory."""
     name = "-".join((*PurePosixPath(ticket).parts, *([] if ticket == DENSE else [variant])))
     return run.folder / "export" / f"replicate-{replicate}" / f"{name}.{to}"
 
 
-def _checked(out: Path, to: Format) -> Path:
+def _checked(out: Path, to: str) -> Path:
     """`out`, if it can be written: better to know before the work than after it."""
     if out.suffix != f".{to}":
         raise InputError(f"--out {out}: its name must end in .{to}")
@@ -104,17 +81,18 @@ def _checked(out: Path, to: Format) -> Path:
     return out
 
 
-def _say_what(run: Run, to: Format, reporter: Reporter) -> None:
-    if run.recipe.train.ema:
-        reporter.say("exporting averaged weights and statistics (train.ema), which all accuracies of this run are of")
-    if run.recipe.train.precision == "float64" and to != "npz":
-        reporter.say("trained in float64, exported in float32")
+def _file(run: Run, to: str, result: Result, state: State, reporter: Reporter) -> tuple[bytes, float]:
+    """The bytes of the file, and how far its outputs are from the network's.
 
-
-def _file(run: Run, to: Format, result: Result, state: State, reporter: Reporter) -> tuple[bytes, float]:
-    """The bytes of the file, and how far its outputs are from the network's."""
+    An .npz has `weights/PATH` and `statistics/PATH`, as they were trained, and `mask/PATH`, True where a weight is kept; a
+    network without a mask (dense, `extended`) keeps all that is prunable.
+    """
     if to == "npz":
-        return _arrays(run, result, state), 0.0
+        mask, buffer = lookup.mask(run, run.replicate(result.replicate), result, state), io.BytesIO()
+        groups = {"weights": state.weights, "statistics": state.statistics, "mask": mask}
+        named: dict[str, Any] = {f"{group}/{path}": array for group in groups for path, array in groups[group].items()}
+        np.savez_compressed(buffer, **named)
+        return buffer.getvalue(), 0.0
     manifest = run.manifest()
     start_tensorflow()  # here, because arrays need none
     from lottery.engine import formats
@@ -124,24 +102,6 @@ def _file(run: Run, to: Format, result: Result, state: State, reporter: Reporter
         own = ", ".join(f"{kind.__name__!r} of {kind.__module__}" for kind in made.needs)
         reporter.say(f"it has layers of its own: to load it, have {own}, and name it in `custom_objects`")
     return made.content, made.difference
-
-
-def _arrays(run: Run, result: Result, state: State) -> bytes:
-    """An .npz of `weights/PATH` and `statistics/PATH`, as they were trained, and `mask/PATH`, True where a weight is kept.
-
-    A network without a mask (dense, `extended`) keeps all that is prunable.
-    """
-    mask = lookup.mask(run, run.replicate(result.replicate), result, state)
-    groups = {"weights": state.weights, "statistics": state.statistics, "mask": mask}
-    buffer = io.BytesIO()
-    named: Mapping[str, Any] = {f"{group}/{path}": array for group, arrays in groups.items() for path, array in arrays.items()}
-    np.savez_compressed(buffer, **named)
-    return buffer.getvalue()
-
-
-def _density(result: Result) -> float:
-    """Density over the prunable weights."""
-    return result.kept.density.prunable if result.kept else 1.0
 
 
 def gzipped(content: bytes) -> int:

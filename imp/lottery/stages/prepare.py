@@ -1,7 +1,7 @@
 """Stage 1: the records of a run, or a set of records on its own."""
 
 import contextlib
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from data_prep import prepare as preparing
@@ -25,11 +25,18 @@ def prepare(run: Run, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
     return manifest
 
 
-def prepare_set(settings: Settings, folder: Path, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
-    """Write a set to `folder`, or what it lacks, and say what it holds. Raises InputError as `data_prep.prepare` does."""
+def prepare_set(
+    settings: Settings, folder: Path, reporter: Reporter, means: Means = LOCALLY, patience: float = locks.GLANCE_SECONDS
+) -> Manifest:
+    """Write a set to `folder`, or what it lacks, and say what it holds. Raises InputError as `data_prep.prepare` does, and Busy
+    when another process still writes there after `patience` seconds."""
     there = preparing.existing(settings, folder) if (folder / MANIFEST).exists() else None
-    if there is None or not preparing.is_complete(folder, there):
-        there = _prepare(settings, folder, reporter, means)
+    if there is None or not there.is_whole(folder):
+        if settings.source.startswith("tfds:"):
+            start_tensorflow()
+        with locks.writing(folder, patience), contextlib.ExitStack() as bar:
+            counted = partial(reporter.counting, f"preparing {settings.source}", unit="images")
+            there = preparing.prepare(settings, folder, means, lambda total: bar.enter_context(counted(total=total)))
     counts = ", ".join(f"{there.count(split)} {split}" for split in SPLITS)
     kind = "grey images" if settings.channels == 1 else "images"
     reporter.say(f"records in {folder}: {counts} {kind} of {settings.size}x{settings.size}, {len(there.classes)} classes")
@@ -38,14 +45,3 @@ def prepare_set(settings: Settings, folder: Path, reporter: Reporter, means: Mea
     if len(there.bad) > SHOWN_BAD:
         reporter.say(f"and {len(there.bad) - SHOWN_BAD} more, all listed in {folder / MANIFEST}")
     return there
-
-
-def _prepare(settings: Settings, folder: Path, reporter: Reporter, means: Means) -> Manifest:
-    if settings.source.startswith("tfds:"):
-        start_tensorflow()
-    with locks.writing(folder), contextlib.ExitStack() as bar:
-
-        def begin(total: int) -> Callable[[int], None]:
-            return bar.enter_context(reporter.counting(f"preparing {settings.source}", total, "images"))
-
-        return preparing.prepare(settings, folder, means, begin)

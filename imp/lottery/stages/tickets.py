@@ -3,7 +3,7 @@
 import dataclasses
 import traceback
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,17 @@ from data_prep.errors import InputError, one_line
 from lottery.engine import assembly, training
 from lottery.experiment import controls, plan, seeds
 from lottery.experiment.graph import TICKET, Snapshot, Ticket
-from lottery.experiment.recipe import Family
 from lottery.fanout.allocation import Allocation
 from lottery.machine import environment
 from lottery.progress import Reporter
 from lottery.pruning import connectivity, densities, masks
-from lottery.pruning.densities import Kept
-from lottery.pruning.masks import Mask
+from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 from lottery.rundir import attempts, identity, locks, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.names import NetworkFiles, Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
-from lottery.rundir.topology import topology_of
 from lottery.stages import cut
 from lottery.tracking import track
 
@@ -39,40 +36,39 @@ class TicketWorker:
         maskable = partial(masks.in_scope, scope=run.recipe.pruning.scope, exclude=run.recipe.pruning.exclude)
         self.trainer = assembly.make_trainer(run, reporter, maskable, allocation)
         run.check_origins(self.trainer.origins)
-        self._warn_of_versions()
         self.shapes = self.trainer.state(0)
-
-    def _warn_of_versions(self) -> None:
-        """Say which dense networks were trained with other versions, or on another kind of device."""
-        for replicate in self.run.replicates():
+        for replicate in run.replicates():
             makers = _dense(replicate).made_by
             if makers != [self.trainer.maker]:
                 here = environment.named([self.trainer.maker])
-                self.reporter.say(
+                reporter.say(
                     f"warning: {replicate.dense.folder} was trained with {environment.named(makers)}, this is {here}: "
                     "differences between the networks may come from that"
                 )
 
     def __call__(self, ticket: Ticket) -> dict[str, Any]:
-        """Train `ticket`, and return how that ended. An exception is recorded as its failure, so that the others go on."""
+        """Train `ticket`, and return how that ended, in short. An exception is recorded as its failure, so that the others go
+        on."""
         network = self.run.network(ticket)
         try:
             with identity.claimed(network.folder, self.run.recipe, "ticket", self.trainer.origins, ticket.family):
                 result = network.read_result()
-                if result and result.is_ended:
-                    return outcome(result)
-                network.result.unlink(missing_ok=True)
-                with attempts.noted(network) as deaths:
-                    kills = deaths >= attempts.DEADLY
-                    return outcome(self._failed(ticket, network, attempts.KILLS) if kills else self._train(ticket, network))
+                if not (result and result.is_ended):
+                    network.result.unlink(missing_ok=True)
+                    with attempts.noted(network) as deaths:
+                        kills = deaths >= attempts.DEADLY
+                        result = self._failed(ticket, network, attempts.KILLS) if kills else self._train(ticket, network)
         except locks.Busy as error:
             return {"status": "busy", "reason": str(error)}
+        accuracy = result.final.validation_accuracy if result.final else None
+        figures = {"validation_accuracy": accuracy, "seconds": result.timing.seconds}
+        return {"status": result.status, "reason": result.last_reason, **figures}
 
     def _train(self, ticket: Ticket, network: NetworkFiles) -> Result:
         try:
             tracker = partial(track, self.run.recipe, self.run.folder, network.folder)
-            made = _Making(self, ticket, network)
-            return training.train(self.trainer, made.task(), network, self.reporter, tracker)
+            task = _Making(self, ticket, network).task()
+            return training.train(self.trainer, task, network, self.reporter, tracker)
         except locks.Busy:
             raise
         except Exception as error:
@@ -80,8 +76,7 @@ class TicketWorker:
 
     def _failed(self, ticket: Ticket, network: NetworkFiles, reason: str) -> Result:
         result = Result.model_validate({"status": "failed", "reason": reason, **self.facts(ticket)})
-        records.write(network.result, result)
-        return result
+        return records.write(network.result, result)
 
     def facts(self, ticket: Ticket) -> dict[str, Any]:
         """What a result says about its place in the grids."""
@@ -105,26 +100,29 @@ class _Making:
     def __init__(self, worker: TicketWorker, ticket: Ticket, network: NetworkFiles):
         self.worker, self.ticket, self.network = worker, ticket, network
         self.run, self.trainer, self.shapes = worker.run, worker.trainer, worker.shapes
-        self.replicate = self.run.replicate(ticket.replicate)
-
-    @property
-    def family(self) -> Family:
-        return self.run.recipe.families[self.ticket.family]
+        self.replicate, self.family = self.run.replicate(ticket.replicate), self.run.recipe.families[ticket.family]
+        self.spoken = ticket.mask.label if ticket.mask.rewind is None else f"round {ticket.mask.round}"  # its mask, in seeds
 
     def task(self) -> training.Task:
         """Raises InputError if something that the network is made from is missing or damaged, or belongs to other networks
         or devices."""
         self._check_devices()
-        ticket, sources = self.ticket, self._sources()
+        ticket, recipe, planned = self.ticket, self.run.recipe, self.worker.planned
+        if ticket.is_masked and self.family.rounds:
+            cut.cut(self.run, [ticket.mask])
+        sources = [self.run.mask(ticket.mask).mask] if ticket.is_masked else []
+        sources += [self._start_file()] if ticket.start else []
         lineage = Lineage(self.replicate)
         for path in sources:
             lineage.check(path)
         mask, start = self._begun()
+        order = ORDERS.get(recipe.retrain.order, f"ticket order {self.spoken}")  # which a ticket and its controls always share
+        is_finetuned = self.family.method == "finetune" and ticket.start
         return training.Task(
             title=str(ticket),
             start=start,
-            last_step=self.worker.planned.total_steps,
-            order_seed=seeds.derive(self.run.recipe.seed, ticket.replicate, self._order()),
+            last_step=planned.total_steps,
+            order_seed=seeds.derive(recipe.seed, ticket.replicate, order),
             mask=mask,
             record={
                 **self.worker.facts(ticket),
@@ -134,9 +132,7 @@ class _Making:
             },
             root=self.replicate.folder,
             beside=[self.network.mask] if self.network.mask.exists() else [],
-            learning_rate=self.worker.planned.finetune_rate(self.family)
-            if self.family.method == "finetune" and ticket.start
-            else None,
+            learning_rate=planned.finetune_rate(self.family) if is_finetuned else None,
         )
 
     def _check_devices(self) -> None:
@@ -148,76 +144,52 @@ class _Making:
                 "give it as many of the same kind, or train both with train.devices=1"
             )
 
-    def _sources(self) -> list[Path]:
-        """The files that the network is made from: its mask (of a round, cut now if it does not exist), and its start."""
-        mask = self.ticket.mask
-        if self.ticket.is_masked and self.family.rounds:
-            cut.cut(self.run, [mask])
-        shared = [self.run.mask(mask).mask] if self.ticket.is_masked else []
-        return [*shared, *([self._start_file] if self.ticket.start else [])]
-
-    @cached_property
     def _start_file(self) -> Path:
         """The snapshot of the rewind point, or the end of the network before."""
         start = self.ticket.start
         assert start is not None, "a network with fresh weights has no file to start from"
         return self.replicate.snapshot(start.step) if isinstance(start, Snapshot) else self.replicate.network(start).final
 
-    def _begun(self) -> tuple[Mask, Callable[[], State]]:
+    def _begun(self) -> tuple[Bits, Callable[[], State]]:
         """The mask of the network, over trainable variables, and a function that gives the state it starts from. A control's
         own mask is written beside its result."""
-        shared = (
-            masks.trainable_part(cut.load(self.run, self.ticket.mask), self.shapes.weights) if self.ticket.is_masked else {}
-        )
-        if self.ticket.variant == TICKET:
+        ticket, shared = self.ticket, {}
+        if ticket.is_masked:
+            shared = masks.trainable_part(cut.load(self.run, ticket.mask), self.shapes.weights)
+        if ticket.variant == TICKET:
             return shared, self._loaded
-        topology = topology_of(self.replicate)
+        topology = self.replicate.read_topology()
         met = connectivity.met(topology) if topology else {}
-        given = controls.Given(shared, self._loaded, self._drawn, self._seed("mask"), met)
-        control = self._control()
-        mask, start = control(given)
-        if self.ticket.is_masked and any(not _same(mask[path], shared[path]) for path in shared):
-            store.save_mask(self.network.mask, mask, {"mask": self.ticket.mask.name})
-        return mask, lambda: dataclasses.replace(start, step=self.ticket.first_step)
-
-    def _control(self) -> controls.Control:
         known = [controls.extended, *map(controls.of, self.family.controls)]
-        return next(one for one in known if one.name == self.ticket.variant)
+        control = next(one for one in known if one.name == ticket.variant)
+        mask, start = control(controls.Given(shared, self._loaded, self._drawn, self._seed("mask"), met))
+        if ticket.is_masked and any(mask[path].tobytes() != shared[path].tobytes() for path in shared):
+            store.save_mask(self.network.mask, mask, {"mask": ticket.mask.name})
+        return mask, lambda: dataclasses.replace(start, step=ticket.first_step)
 
     def _loaded(self) -> State:
         """The state in `start`, set to that point of the schedule."""
-        with store.promised_by(self.replicate.table_of(self._start_file)):
-            state = store.load_state(self._start_file)
+        path = self._start_file()
+        with store.promised_by(self.replicate.table_of(path)):
+            state = store.load_state(path)
         optimizer = state.optimizer if self.run.recipe.retrain.optimizer_state == "restore" else {}
         return dataclasses.replace(state, step=self.ticket.first_step, optimizer=optimizer)
 
     def _drawn(self) -> State:
         return self.trainer.drawn(self._seed("initialisation"))
 
-    def _order(self) -> str:
-        """What the order of its images is drawn for. A ticket and its controls always share it."""
-        return ORDERS.get(self.run.recipe.retrain.order, f"ticket order {_spoken(self.ticket)}")
-
     def _seed(self, purpose: str) -> int:
         """A seed that all rewind points of a mask share, and all families with such a mask."""
-        purpose = f"{self.ticket.variant} {_spoken(self.ticket)} {purpose}"
-        return seeds.derive(self.run.recipe.seed, self.ticket.replicate, purpose)
+        return seeds.derive(self.run.recipe.seed, self.ticket.replicate, f"{self.ticket.variant} {self.spoken} {purpose}")
 
-    def _kept(self, mask: Mask) -> Kept:
+    def _kept(self, mask: Bits) -> densities.Kept:
         """What the mask keeps; without a mask, everything prunable."""
         settings = self.run.recipe.pruning
         mask = mask or masks.whole(masks.prunable(self.shapes, settings.scope, settings.exclude))
-        kept = densities.kept(mask, self.shapes, topology_of(self.replicate))
+        kept = densities.kept(mask, self.shapes, self.replicate.read_topology())
         if warning := kept.warning(settings.collapse):
             self.worker.reporter.say(f"warning: {self.ticket}: {warning}")
         return kept
-
-
-def outcome(result: Result) -> dict[str, Any]:
-    """How a training ended, in short, for the process that handed it out."""
-    accuracy = result.final.validation_accuracy if result.final else None
-    seconds = result.timing.seconds
-    return {"status": result.status, "reason": result.last_reason, "validation_accuracy": accuracy, "seconds": seconds}
 
 
 def _dense(replicate: Replicate) -> Result:
@@ -225,12 +197,3 @@ def _dense(replicate: Replicate) -> Result:
     result = replicate.dense.read_result()
     assert result is not None, "commands check that the dense network is trained"
     return result
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one.tobytes() == other.tobytes()
-
-
-def _spoken(ticket: Ticket) -> str:
-    """The mask's name in seeds: `q90`, `round 3`."""
-    return ticket.mask.label if ticket.mask.rewind is None else f"round {ticket.mask.round}"

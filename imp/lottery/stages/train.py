@@ -4,7 +4,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep import files
 from data_prep.errors import Failed
 from lottery.engine.start import start_tensorflow
 from lottery.experiment import plan, seeds
@@ -14,7 +13,7 @@ from lottery.rundir import identity, locks
 from lottery.rundir.names import Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
-from lottery.stages import patterns
+from lottery.stages.cut import check_families
 from lottery.tracking import track
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
     if profile:
         profiling.check(profile)
     trainer = assembly.make_trainer(run, reporter)
-    patterns.check(run, lambda: [variable.path for variable in trainer.model.variables])
+    check_families(run, [variable.path for variable in trainer.model.variables])
     run.check_origins(trainer.origins)
     found = topology(trainer.model)
     for number in numbers:
@@ -70,13 +69,13 @@ def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter,
         with identity.claimed(dense.folder, run.recipe, "dense", trainer.origins):
             run.adopt()
             if found and not run.replicate(number).topology.exists():
-                files.write_json(run.replicate(number).topology, found.to_json())
+                run.replicate(number).write_topology(found)
             makers = identity.signed(dense.folder, trainer.maker)
             if len(makers) > 1:
                 reporter.say(f"warning: {dense.folder} was begun with {environment.named(makers)}")
             task = _task(run, planned, number, trainer, makers, profile if number == numbers[0] else None)
             result = dense.read_result()
-            if not dense.is_finished:
+            if not (result and result.is_ended):
                 tracker = partial(track, run.recipe, run.folder, dense.folder)
                 result = training.train(trainer, task, dense, reporter, tracker)
             if result and result.status == "done":

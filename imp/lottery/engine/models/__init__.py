@@ -1,46 +1,41 @@
-"""Networks, built by name from a recipe. They take float images, scaled as `data.mean` and `deviation` say (-1 .. 1 unless
-told otherwise), and return logits.
+"""Networks, built by name from a recipe: ours, those of `keras.applications`, and a user's own. They take float images, scaled
+as `data.mean` and `deviation` say, and return logits. Variable paths are the same in every process."""
 
-Variable paths are the same in every process, however many networks it built before.
-"""
-
-from collections.abc import Callable, Mapping
+import contextlib
+import inspect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 
 import keras
 import numpy as np
+from keras.src.backend.common import global_state
 
 from data_prep.errors import InputError, first_line
 from data_prep.records import Shape
-from lottery.engine.models import foreign, mobilenet, resnets, small
-from lottery.experiment import recipe
+from lottery.engine.models import mobilenet, resnets, small
+from lottery.experiment import named, networks, recipe
 from lottery.rundir import store
 
-_OURS: dict[str, Callable[[recipe.Model, Shape, int], keras.Model]] = {
-    "mobilenet_v2": mobilenet.mobilenet_v2,
-    "resnet20": resnets.resnet20,
-    "resnet56": resnets.resnet56,
-    "resnet50": resnets.resnet50,
-    "resnet9": resnets.resnet9,
-    "resnext29_32x4d": resnets.resnext29_32x4d,
-    "lenet_300_100": small.lenet_300_100,
-    "conv2": small.conv2,
-    "conv4": small.conv4,
-    "conv6": small.conv6,
-    "cifar_tutorial": small.cifar_tutorial,
+_OURS: dict[str, Callable[[keras.KerasTensor, recipe.Model, int], keras.KerasTensor]] = {
+    name: builder for module in (mobilenet, resnets, small) for name, builder in vars(module).items() if name in networks.OURS
 }
 
 
 def build(model: recipe.Model, size: int, classes: int, channels: int = 3) -> keras.Model:
-    """The network of `model` for images of float [batch, size, size, channels]; output float [batch, classes].
-
-    It computes in the dtype policy in force. Our own return their logits in the dtype of the variables, others in that of
-    computation. Raises InputError when there is no such network or it does not work for this size and these numbers.
-    """
+    """The network of `model` for images of float [batch, size, size, channels]; output float [batch, classes]. It computes in
+    the dtype policy in force. Our own return their logits in the dtype of the variables, others in that of computation. Raises
+    InputError when there is no such network, or not for these numbers, or two variables have one path."""
     shape = size, size, channels
+    counts = "object_name_uids"  # by which Keras numbers layers without a name over the whole process: here, from the start
+    before = global_state.get_global_attribute(counts)  # `clear_session` would forget policy, seed and compiled kernels too
     try:
         if model.name in _OURS:
-            return _OURS[model.name](model, shape, classes)
-        return foreign.build(model, shape, classes)
+            images = keras.Input(shape, name="images")
+            return keras.Model(images, _OURS[model.name](images, model, classes), name=model.name)
+        global_state.set_global_attribute(counts, defaultdict(int))
+        network = _users_own(model, size, classes) if ":" in model.name else _application(model, shape, classes)
+        _check(network, model.name, shape, classes)
+        return network
     except InputError:
         raise
     except ValueError as error:
@@ -48,21 +43,72 @@ def build(model: recipe.Model, size: int, classes: int, channels: int = 3) -> ke
             f"model.name: {model.name} cannot be built for {size}x{size} images of {channels} channels and {classes} classes "
             f"(change data.size, data.channels, or the network): {first_line(error)}"
         ) from error
+    finally:
+        global_state.set_global_attribute(counts, before)
+
+
+def _application(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+    """A network of `keras.applications`, untrained, its BatchNorm by the recipe and its preprocessing (of 0 .. 255) off."""
+    builder = getattr(keras.applications, model.name)
+    taken = inspect.signature(builder).parameters
+    options = {"weights": None, "input_shape": shape, "classes": classes, "classifier_activation": None}
+    some_take = {"alpha": model.alpha, "include_preprocessing": False}
+    network = builder(**options, **{key: value for key, value in some_take.items() if key in taken})
+    for layer in network.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.momentum, layer.epsilon = model.batchnorm_momentum, model.batchnorm_epsilon
+            layer.synchronized = model.batchnorm == "synchronised"
+        if isinstance(layer, keras.layers.Rescaling):
+            layer.scale = 1.0  # EfficientNet's preprocessing, which no option leaves out
+    return network
+
+
+def _users_own(model: recipe.Model, size: int, classes: int) -> keras.Model:
+    """What `build(size, classes)` of `model.name` = "package.module:build" returns."""
+    function = named.function(model.name, "model.name")
+    try:
+        inspect.signature(function).bind(size, classes)
+    except TypeError:
+        raise InputError(f"model.name: {model.name} does not take (size, classes): let it do so") from None
+    return function(size, classes)
+
+
+def _check(network: keras.Model, name: str, shape: Shape, classes: int) -> None:
+    if not isinstance(network, keras.Model):
+        raise InputError(f"model.name: {name} returned {type(network).__name__}: let it return a keras.Model")
+    takes = getattr(network, "input_shape", None)  # a subclassed network takes what comes
+    if isinstance(takes, tuple) and takes[-1] not in (None, shape[-1]):
+        raise InputError(
+            f"model.name: {name} takes images of shape {takes}, and data.channels is {shape[-1]}: change one of the two"
+        )
+    returned = getattr(network(keras.Input(shape)), "shape", None)
+    if returned != (None, classes):
+        raise InputError(f"model.name: {name} returns {returned}, not logits [batch, {classes}]: see to its last layer")
+    if any(variable.regularizer or variable.constraint for variable in network.trainable_variables):
+        raise InputError(f"model.name: {name} has regularisers or constraints, which are not heeded: use train.weight_decay")
+    for path, count in Counter(variable.path for variable in network.variables).items():
+        if count > 1:
+            raise InputError(f"model.name: {name} has {count} variables called {path}: give its layers names of their own")
+
+
+@contextlib.contextmanager
+def policy(name: str) -> Iterator[None]:
+    """Networks built within have the Keras dtype policy of `train.precision`; that of tf32 is float32."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float32" if name == "tf32" else name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def initial_weights(model: recipe.Model, size: int, classes: int, seed: int, channels: int = 3) -> store.State:
     """A freshly drawn network at step 0, a function of the recipe and `seed` alone. The optimizer state is left empty."""
     keras.utils.set_random_seed(seed)
-    return state_of(build(model, size, classes, channels))
-
-
-def state_of(network: keras.Model) -> store.State:
-    """The weights and statistics of `network` as a state at step 0, with no optimizer state."""
-    weights, statistics = (
-        arrays({variable.path: variable for variable in variables})
-        for variables in (network.trainable_variables, network.non_trainable_variables)
-    )
-    return store.State(0, weights, statistics, {})
+    network = build(model, size, classes, channels)
+    weights = {variable.path: variable for variable in network.trainable_variables}
+    statistics = {variable.path: variable for variable in network.non_trainable_variables}
+    return store.State(0, arrays(weights), arrays(statistics), {})
 
 
 def arrays(variables: Mapping[str, keras.Variable]) -> store.Arrays:

@@ -18,9 +18,8 @@ def fingerprint(network: keras.Model, shape: Shape) -> str:
     """The version of Keras, which another may describe the same network otherwise than, and a sha256 of the layers of `network`
     for images of `shape`, their settings and connections. Neither the dtype policy, nor seeds, nor automatic names count.
 
-    Of a network that Keras cannot describe (a subclassed one, one with such a layer, or with a lambda, of which Keras keeps the
-    place in its file too) it is of the shapes of the variables and of how often each operation of TensorFlow, and each number
-    that it has written in it, occurs in a call.
+    Of a network that Keras cannot describe (subclassed, or with such a layer or a lambda) it is of the shapes of the variables
+    and of how often each operation of TensorFlow, and each number written in it, occurs in a call.
     """
     described = _described(network) or _counted(network, shape)
     return f"keras-{keras.__version__} {hashlib.sha256(described.encode()).hexdigest()}"

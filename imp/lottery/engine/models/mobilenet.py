@@ -2,7 +2,6 @@
 
 import keras
 
-from data_prep.records import Shape
 from lottery.engine.models.parts import convolve, logits, normalise
 from lottery.experiment import recipe
 
@@ -18,12 +17,11 @@ _STAGES = (
 )
 
 
-def mobilenet_v2(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+def mobilenet_v2(x: keras.KerasTensor, model: recipe.Model, classes: int) -> keras.KerasTensor:
     """MobileNetV2 (Sandler et al. 2018, table 2), with the layer names, variables and shapes of
     `keras.applications.MobileNetV2`; `stem = "small"` keeps the resolution in the first convolution, for small images."""
-    inputs = x = keras.Input(shape, name="images")
     x = convolve(x, model, _divisible(32, model.alpha), 3, 1 if model.stem == "small" else 2, name="Conv1")
-    x = _relu6(normalise(x, model, "bn_Conv1"), "Conv1_relu")
+    x = keras.layers.ReLU(6.0, name="Conv1_relu")(normalise(x, model, "bn_Conv1"))
     block = 0
     for expansion, channels, repeats, stride in _STAGES:
         for repeat in range(repeats):
@@ -31,9 +29,9 @@ def mobilenet_v2(model: recipe.Model, shape: Shape, classes: int) -> keras.Model
             x = _inverted_residual(x, model, expansion, _divisible(channels, model.alpha), 1 if repeat else stride, name)
             block += 1
     x = convolve(x, model, _divisible(1280, max(model.alpha, 1.0)), 1, name="Conv_1")
-    x = _relu6(normalise(x, model, "Conv_1_bn"), "out_relu")
+    x = keras.layers.ReLU(6.0, name="out_relu")(normalise(x, model, "Conv_1_bn"))
     x = keras.layers.GlobalAveragePooling2D(name="global_average_pooling2d")(x)
-    return keras.Model(inputs, logits(x, model, classes), name="mobilenet_v2")
+    return logits(x, model, classes)
 
 
 def _inverted_residual(
@@ -42,17 +40,13 @@ def _inverted_residual(
     shortcut, incoming = x, x.shape[-1]
     if expansion > 1:
         x = convolve(x, model, expansion * incoming, 1, name=f"{name}_expand")
-        x = _relu6(normalise(x, model, f"{name}_expand_BN"), f"{name}_expand_relu")
+        x = keras.layers.ReLU(6.0, name=f"{name}_expand_relu")(normalise(x, model, f"{name}_expand_BN"))
     x = keras.layers.DepthwiseConv2D(
         3, stride, padding="same", use_bias=False, depthwise_initializer=model.initializer, name=f"{name}_depthwise"
     )(x)
-    x = _relu6(normalise(x, model, f"{name}_depthwise_BN"), f"{name}_depthwise_relu")
+    x = keras.layers.ReLU(6.0, name=f"{name}_depthwise_relu")(normalise(x, model, f"{name}_depthwise_BN"))
     x = normalise(convolve(x, model, channels, 1, name=f"{name}_project"), model, f"{name}_project_BN")
     return keras.layers.Add(name=f"{name}_add")([shortcut, x]) if incoming == channels and stride == 1 else x
-
-
-def _relu6(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
-    return keras.layers.ReLU(6.0, name=name)(x)
 
 
 def _divisible(channels: int, alpha: float, divisor: int = 8) -> int:

@@ -28,10 +28,6 @@ def convolve(
     )(x)
 
 
-def relu(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
-    return keras.layers.ReLU(name=name)(x)
-
-
 def logits(x: keras.KerasTensor, model: recipe.Model, classes: int, **options: Any) -> keras.KerasTensor:
     """The output layer. It computes in the dtype of its variables: mixed precision would leave logits of 8 to 11 bits."""
     return keras.layers.Dense(

@@ -3,106 +3,95 @@
 Padding is TensorFlow's "same", which at stride 2 is not symmetric as PyTorch's is.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import keras
 
-from data_prep.records import Shape
 from lottery.engine import whitening
-from lottery.engine.models.parts import convolve, logits, normalise, relu
+from lottery.engine.models.parts import convolve, logits, normalise
 from lottery.experiment import recipe
 
+Convolution = tuple[int, int, int, int]  # filters, size, stride, groups
+Block = Callable[[int, int], list[Convolution]]  # the convolutions of a block, by its stage and stride
 
-def cifar_resnet(model: recipe.Model, shape: Shape, classes: int, depth: int) -> keras.Model:
+
+def cifar_resnet(x: keras.KerasTensor, model: recipe.Model, classes: int, depth: int) -> keras.KerasTensor:
     """The ResNet for CIFAR of `depth` = 6k + 2 layers (He et al. 2016, section 4.2), with a 1x1 convolution on the shortcut
     where the shape changes, as in the code of the lottery papers; 16 channels in the first stage, or `width`."""
-    repeats, rest = divmod(depth - 2, 6)
-    assert not rest, f"{depth} is not 6k + 2"
     width = model.width or 16
-    inputs = x = keras.Input(shape, name="images")
-    x = relu(normalise(convolve(x, model, width, 3, name="conv1"), model, "bn1"), "relu1")
-    for stage, filters in enumerate((width, 2 * width, 4 * width), 1):
-        for block in range(1, repeats + 1):
-            x = _basic(x, model, filters, 2 if stage > 1 and block == 1 else 1, f"stage{stage}_block{block}")
-    x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
-    return keras.Model(inputs, logits(x, model, classes), name=f"resnet{depth}")
+
+    def block(stage: int, stride: int) -> list[Convolution]:
+        return [(width * 2**stage // 2, 3, stride, 1), (width * 2**stage // 2, 3, 1, 1)]
+
+    return _resnet(x, model, classes, (width, 3, 1, 1), [(depth - 2) // 6] * 3, block)
 
 
-def _basic(x: keras.KerasTensor, model: recipe.Model, filters: int, stride: int, name: str) -> keras.KerasTensor:
-    shortcut = _shortcut(x, model, filters, stride, name)
-    x = relu(normalise(convolve(x, model, filters, 3, stride, name=f"{name}_conv1"), model, f"{name}_bn1"), f"{name}_relu1")
-    x = normalise(convolve(x, model, filters, 3, name=f"{name}_conv2"), model, f"{name}_bn2")
-    return relu(keras.layers.Add(name=f"{name}_add")([shortcut, x]), f"{name}_relu2")
-
-
-def _shortcut(x: keras.KerasTensor, model: recipe.Model, filters: int, stride: int, name: str) -> keras.KerasTensor:
-    """`x` itself, or its projection where a block changes the shape."""
-    if stride == 1 and x.shape[-1] == filters:
-        return x
-    return normalise(convolve(x, model, filters, 1, stride, name=f"{name}_shortcut"), model, f"{name}_shortcut_bn")
-
-
-def resnet50(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+def resnet50(x: keras.KerasTensor, model: recipe.Model, classes: int) -> keras.KerasTensor:
     """ResNet-50 (He et al. 2016, table 1) with the stride in the 3x3 convolution, as in torchvision; `stem = "small"` begins
     with a 3x3 convolution that keeps the resolution and no pool, for small images."""
-    inputs = x = keras.Input(shape, name="images")
-    size, stride = (3, 1) if model.stem == "small" else (7, 2)
-    x = relu(normalise(convolve(x, model, 64, size, stride, name="conv1"), model, "bn1"), "relu1")
-    if model.stem != "small":
-        x = keras.layers.MaxPooling2D(3, 2, padding="same", name="pool1")(x)
-    for stage, repeats in enumerate((3, 4, 6, 3), 1):
-        width = 32 * 2**stage
-        for block in range(1, repeats + 1):
-            stride = 2 if stage > 1 and block == 1 else 1
-            x = _bottleneck(x, model, width, 4 * width, stride, 1, f"stage{stage}_block{block}")
-    x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
-    return keras.Model(inputs, logits(x, model, classes), name="resnet50")
+    stem = (64, 3, 1, 1) if model.stem == "small" else (64, 7, 2, 1)
+    return _resnet(x, model, classes, stem, [3, 4, 6, 3], partial(_bottleneck, 32, 4, 1))
 
 
-def resnext29_32x4d(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+def resnext29_32x4d(x: keras.KerasTensor, model: recipe.Model, classes: int) -> keras.KerasTensor:
     """The ResNeXt-29 for CIFAR (Xie et al. 2017, section 5.3) of cardinality 32 and width 4: three stages of three blocks."""
-    inputs = x = keras.Input(shape, name="images")
-    x = relu(normalise(convolve(x, model, 64, 3, name="conv1"), model, "bn1"), "relu1")
-    for stage in (1, 2, 3):
-        width = 64 * 2**stage
-        for block in (1, 2, 3):
-            stride = 2 if stage > 1 and block == 1 else 1
-            x = _bottleneck(x, model, width, 2 * width, stride, 32, f"stage{stage}_block{block}")
-    x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
-    return keras.Model(inputs, logits(x, model, classes), name="resnext29_32x4d")
+    return _resnet(x, model, classes, (64, 3, 1, 1), [3, 3, 3], partial(_bottleneck, 64, 2, 32))
 
 
-def _bottleneck(
-    x: keras.KerasTensor, model: recipe.Model, width: int, filters: int, stride: int, groups: int, name: str
+def _bottleneck(width: int, widening: int, groups: int, stage: int, stride: int) -> list[Convolution]:
+    return [(width * 2**stage, 1, 1, 1), (width * 2**stage, 3, stride, groups), (widening * width * 2**stage, 1, 1, 1)]
+
+
+def _resnet(
+    x: keras.KerasTensor, model: recipe.Model, classes: int, stem: Convolution, repeats: list[int], block: Block
 ) -> keras.KerasTensor:
-    shortcut = _shortcut(x, model, filters, stride, name)
-    x = relu(normalise(convolve(x, model, width, 1, name=f"{name}_conv1"), model, f"{name}_bn1"), f"{name}_relu1")
-    x = convolve(x, model, width, 3, stride, groups, name=f"{name}_conv2")
-    x = relu(normalise(x, model, f"{name}_bn2"), f"{name}_relu2")
-    x = normalise(convolve(x, model, filters, 1, name=f"{name}_conv3"), model, f"{name}_bn3")
-    return relu(keras.layers.Add(name=f"{name}_add")([shortcut, x]), f"{name}_relu3")
+    """The stem, with a pool where it has a stride, so many blocks a stage, and the classifier."""
+    x = _unit(x, model, stem, "conv1")
+    if stem[2] > 1:
+        x = keras.layers.MaxPooling2D(3, 2, padding="same", name="pool1")(x)
+    for stage, count in enumerate(repeats, 1):
+        for number in range(1, count + 1):
+            stride = 2 if stage > 1 and number == 1 else 1
+            x = _residual(x, model, block(stage, stride), stride, f"stage{stage}_block{number}")
+    return logits(keras.layers.GlobalAveragePooling2D(name="pool")(x), model, classes)
 
 
-def resnet9(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
-    """The small fast ResNet for CIFAR of David Page, "How to train your ResNet" (myrtle.ai 2018); with `whitening`, its first
-    convolution is the one of part 8 of that: fixed filters, and a 1x1 convolution that mixes them. 64 channels at first, or
-    `width`."""
+def _residual(x: keras.KerasTensor, model: recipe.Model, block: list[Convolution], stride: int, name: str) -> keras.KerasTensor:
+    """The convolutions of a block beside a shortcut, which is a projection where they change the shape."""
+    shortcut, (*first, last), count = x, block, len(block)
+    if stride > 1 or x.shape[-1] != last[0]:
+        shortcut = convolve(x, model, last[0], 1, stride, name=f"{name}_shortcut")
+        shortcut = normalise(shortcut, model, f"{name}_shortcut_bn")
+    for number, convolution in enumerate(first, 1):
+        x = _unit(x, model, convolution, f"{name}_conv{number}")
+    x = normalise(convolve(x, model, *last, name=f"{name}_conv{count}"), model, f"{name}_bn{count}")
+    return keras.layers.ReLU(name=f"{name}_relu{count}")(keras.layers.Add(name=f"{name}_add")([shortcut, x]))
+
+
+def _unit(x: keras.KerasTensor, model: recipe.Model, convolution: Convolution, name: str) -> keras.KerasTensor:
+    """A convolution of this name (`conv1`), then BatchNorm (`bn1`) and a ReLU (`relu1`)."""
+    x = normalise(convolve(x, model, *convolution, name=name), model, name.replace("conv", "bn"))
+    return keras.layers.ReLU(name=name.replace("conv", "relu"))(x)
+
+
+def resnet9(x: keras.KerasTensor, model: recipe.Model, classes: int) -> keras.KerasTensor:
+    """The fast ResNet for CIFAR of David Page, "How to train your ResNet" (myrtle.ai 2018); with `whitening`, it begins as part
+    8 of that does: fixed filters, and a 1x1 convolution that mixes them. 64 channels at first, or `width`."""
     width = model.width or 64
 
     def unit(x: keras.KerasTensor, filters: int, name: str, size: int = 3) -> keras.KerasTensor:
         x = normalise(convolve(x, model, filters, size, name=f"{name}_conv"), model, f"{name}_bn")
         return keras.layers.Activation(model.activation, name=f"{name}_{model.activation}")(x)
 
-    inputs = x = keras.Input(shape, name="images")
-    x = unit(whitening.layer(shape[-1])(x), width, "prep", size=1) if model.whitening else unit(x, width, "prep")
+    x = unit(whitening.layer(x.shape[-1])(x), width, "prep", size=1) if model.whitening else unit(x, width, "prep")
     for filters, residual, name in ((2 * width, True, "layer1"), (4 * width, False, "layer2"), (8 * width, True, "layer3")):
         x = keras.layers.MaxPooling2D(2, name=f"{name}_pool")(unit(x, filters, name))
         if residual:
             inner = unit(unit(x, filters, f"{name}_res1"), filters, f"{name}_res2")
             x = keras.layers.Add(name=f"{name}_add")([x, inner])
     x = logits(keras.layers.GlobalMaxPooling2D(name="pool")(x), model, classes, use_bias=False)
-    outputs = keras.layers.Rescaling(0.125, dtype=x.dtype, name="scale")(x)
-    return keras.Model(inputs, outputs, name="resnet9")
+    return keras.layers.Rescaling(0.125, dtype=x.dtype, name="scale")(x)
 
 
 resnet20 = partial(cifar_resnet, depth=20)

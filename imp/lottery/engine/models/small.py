@@ -4,37 +4,31 @@ from functools import partial
 
 import keras
 
-from data_prep.records import Shape
 from lottery.engine.models.parts import logits
 from lottery.experiment import recipe
 
 
-def lenet_300_100(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+def lenet_300_100(x: keras.KerasTensor, model: recipe.Model, classes: int) -> keras.KerasTensor:
     """The fully connected LeNet-300-100 (LeCun et al. 1998), on all pixels of all channels."""
-    inputs = keras.Input(shape, name="images")
-    return keras.Model(inputs, _dense(inputs, model, (300, 100), classes), name="lenet_300_100")
+    return _dense(x, model, (300, 100), classes)
 
 
-def conv(model: recipe.Model, shape: Shape, classes: int, layers: int) -> keras.Model:
+def conv(x: keras.KerasTensor, model: recipe.Model, classes: int, layers: int) -> keras.KerasTensor:
     """Conv-2, Conv-4 or Conv-6, scaled-down VGGs (Frankle & Carbin 2019, figure 2)."""
-    inputs = x = keras.Input(shape, name="images")
+    options = {"padding": "same", "activation": "relu", "kernel_initializer": model.initializer}
     for layer in range(1, layers + 1):
-        filters = 64 * 2 ** ((layer - 1) // 2)
-        x = keras.layers.Conv2D(
-            filters, 3, padding="same", activation="relu", kernel_initializer=model.initializer, name=f"conv{layer}"
-        )(x)
+        x = keras.layers.Conv2D(64 * 2 ** ((layer - 1) // 2), 3, name=f"conv{layer}", **options)(x)
         if layer % 2 == 0:
             x = keras.layers.MaxPooling2D(2, name=f"pool{layer // 2}")(x)
-    return keras.Model(inputs, _dense(x, model, (256, 256), classes), name=f"conv{layers}")
+    return _dense(x, model, (256, 256), classes)
 
 
-def cifar_tutorial(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+def cifar_tutorial(x: keras.KerasTensor, model: recipe.Model, classes: int) -> keras.KerasTensor:
     """The network of PyTorch's "Training a classifier" tutorial, with both convolutions widened to 64 channels."""
-    inputs = x = keras.Input(shape, name="images")
     for layer in (1, 2):
         x = keras.layers.Conv2D(64, 5, activation="relu", kernel_initializer=model.initializer, name=f"conv{layer}")(x)
         x = keras.layers.MaxPooling2D(2, name=f"pool{layer}")(x)
-    return keras.Model(inputs, _dense(x, model, (120, 84), classes), name="cifar_tutorial")
+    return _dense(x, model, (120, 84), classes)
 
 
 def _dense(x: keras.KerasTensor, model: recipe.Model, widths: tuple[int, ...], classes: int) -> keras.KerasTensor:

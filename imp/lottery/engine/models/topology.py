@@ -5,6 +5,7 @@ as every other, as one that mixes all channels.
 """
 
 from collections import Counter
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import keras
@@ -28,12 +29,7 @@ _CHANNELWISE = {
     *("PReLU", "Dropout", "GaussianDropout", "GaussianNoise", "AlphaDropout", "ActivityRegularization", "Identity"),
     *("Rescaling", "Normalization", "RepeatVector", "Divide", "TrueDivide", "Negative", "Absolute", "Square"),
     *(f"{kind}{rank}D" for kind in ("SpatialDropout", "ZeroPadding", "Cropping", "UpSampling") for rank in (1, 2, 3)),
-    *(
-        f"{part}{kind}Pooling{rank}D"
-        for part in ("", "Global", "Adaptive")
-        for kind in ("Average", "Max")
-        for rank in (1, 2, 3)
-    ),
+    *(f"{part}{kind}Pooling{rank}D" for part, kind, rank in product(("", "Global", "Adaptive"), ("Average", "Max"), (1, 2, 3))),
 }
 # Names of activations, functions or classes, without underscores and capitals.
 _NOT_ZERO_AT_ZERO = {
@@ -84,9 +80,9 @@ class _Reader:
     def node(self, name: str, kind: Kind, width: int, inputs: tuple[str, ...] = (), **options: Any) -> str:
         """Add a node, and return its name: `name`, numbered from its second use on."""
         self._names[name] += 1
-        unique = name if self._names[name] == 1 else f"{name}:{self._names[name]}"
-        self.nodes.append(Node(unique, kind, width, inputs, **options))
-        return unique
+        name = name if self._names[name] == 1 else f"{name}:{self._names[name]}"
+        self.nodes.append(Node(name, kind, width, inputs, **options))
+        return name
 
     def read(self, network: Any, inputs: list[_Source], prefix: str) -> list[_Source]:
         """Add the nodes of `network` on `inputs`, their names begun with `prefix`, and return its outputs' sources."""
@@ -104,20 +100,21 @@ class _Reader:
         inner = _functional(operation)
         if inner is not None and len(inner.inputs) == len(inputs):
             return self.read(inner, inputs, f"{name}/")
-        kind, output = _kind(call), call.output_tensors[0]
+        kind, names, (output, *others) = _kind(call), tuple(source.name for source in inputs), call.output_tensors
         if kind == "linear":
             return [self._linear(call, name, inputs[0])]
         if kind == "mix":
-            return self._mixed(call, name, inputs)
+            mixed = self.node(name, "mix", _width(output), names, kernels=_kernels(operation))
+            parts = [(self.node(name, "mix", _width(tensor), (mixed,)), tensor) for tensor in others]
+            return [_Source(node, everywhere(tensor)) for node, tensor in [(mixed, output), *parts]]
         constant = _constant(operation, kind, [source.constant for source in inputs])
         reshaped = kind == "reshape"
         positions = everywhere(output) if reshaped else followed(operation, [source.positions for source in inputs], output)
         if kind == "pass":
-            return [_Source(inputs[0].name, positions, constant)]
-        options: dict[str, Any] = {"gamma": operation.gamma.path} if kind == "scale" else {}
-        if kind == "multiply":
-            options = {"gates": tuple(place for place, source in enumerate(inputs) if source.constant)}
-        return [_Source(self.node(name, kind, _width(output), _names(inputs), **options), positions, constant)]
+            return [_Source(names[0], positions, constant)]
+        gamma = operation.gamma.path if kind == "scale" else ""
+        gates = tuple(place for place, source in enumerate(inputs) if source.constant and kind == "multiply")
+        return [_Source(self.node(name, kind, _width(output), names, gamma=gamma, gates=gates), positions, constant)]
 
     def _linear(self, call: Any, name: str, source: _Source) -> _Source:
         """The node of a kernel (a separable convolution has two), and of an activation over all channels behind it."""
@@ -138,12 +135,6 @@ class _Reader:
             node, positions = self.node(f"{name}/{activation}", "mix", width, (node,)), everywhere(output)
         return _Source(node, positions, activation in _NOT_ZERO_AT_ZERO)
 
-    def _mixed(self, call: Any, name: str, inputs: list[_Source]) -> list[_Source]:
-        first, *others = call.output_tensors
-        mixed = self.node(name, "mix", _width(first), _names(inputs), kernels=_kernels(call.operation))
-        parts = [(self.node(name, "mix", _width(tensor), (mixed,)), tensor) for tensor in others]
-        return [_Source(node, everywhere(tensor)) for node, tensor in [(mixed, first), *parts]]
-
 
 def _kind(call: Any) -> Kind | Literal["pass"]:
     """What a call of an operation does to channels; `pass` treats each on its own."""
@@ -163,7 +154,7 @@ def _kind(call: Any) -> Kind | Literal["pass"]:
         return "reshape"
     if name in _SCALES and last and operation.gamma is not None:
         return "scale"
-    channelwise = name in _CHANNELWISE | _SCALES | set(_MERGES) or _plain(_function(operation)) in _ACTIVATIONS
+    channelwise = name in _CHANNELWISE | _SCALES | set(_MERGES) or _plain(operation) in _ACTIVATIONS
     return "pass" if channelwise and before == after else "mix"
 
 
@@ -177,15 +168,12 @@ def _constant(operation: Any, kind: str, inputs: list[bool]) -> bool:
     if kind == "multiply":
         return all(inputs)
     number = _MERGES.get(type(operation).__name__) == "add" and len(inputs) == 1
-    return any(inputs) or number or _plain(_function(operation)) in _NOT_ZERO_AT_ZERO
-
-
-def _function(operation: Any) -> Any:
-    """What an operation that is nothing but an activation may be known by."""
-    return operation.activation if isinstance(operation, keras.layers.Activation) else type(operation)
+    return any(inputs) or number or _plain(operation) in _NOT_ZERO_AT_ZERO
 
 
 def _plain(function: Any) -> str:
+    """The plain name of an activation or operation; of a layer that is nothing but an activation, that of the activation."""
+    function = function.activation if isinstance(function, keras.layers.Activation) else function
     return getattr(function, "__name__", type(function).__name__).replace("_", "").lower()
 
 
@@ -198,7 +186,3 @@ def _kernels(operation: Any) -> dict[str, tuple[int, ...]]:
 def _width(tensor: keras.KerasTensor) -> int:
     """Channels or features: the size of the last axis, or 1 where that is unknown or the batch's."""
     return tensor.shape[-1] or 1 if len(tensor.shape) > 1 else 1
-
-
-def _names(sources: list[_Source]) -> tuple[str, ...]:
-    return tuple(source.name for source in sources)

@@ -17,7 +17,7 @@ import itertools
 import json
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,27 @@ def read_block(block: Block, images: np.ndarray, labels: np.ndarray) -> None:
         raise InputError(f"{block.path} is missing: {remedy(block.path.parent, 'run')}") from None
     if read != labels.nbytes + images.nbytes + _CRC.size or crc != _masked(crc32c.extend(crc32c.value(labels), images)):
         raise InputError(f"{block.path} is damaged (a checksum differs): {remedy(block.path.parent)}")
+
+
+def read_labels(blocks: Iterable[Block]) -> np.ndarray:
+    """The labels of `blocks` (int32, [n]), without their images and checksums."""
+    return np.concatenate([np.fromfile(block.path, LABEL, block.count, offset=block.offset) for block in blocks])
+
+
+def read_images(blocks: Sequence[Block], shape: Shape, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The images (uint8, [n, height, width, channels]) and labels (int32, [n]) at `indices` (int, [n]), counted through all of
+    `blocks`. Only blocks that hold one are read. Raises InputError as `read_block` does."""
+    ends = np.cumsum([block.count for block in blocks])
+    images, labels = np.empty((len(indices), *shape), np.uint8), np.empty(len(indices), np.int32)
+    holding = np.searchsorted(ends, indices, "right")
+    for number in np.unique(holding):
+        count = blocks[number].count
+        held = np.empty((count, *shape), np.uint8), np.empty(count, LABEL)
+        read_block(blocks[number], *held)
+        places = np.flatnonzero(holding == number)
+        within = indices[places] - (ends[number] - count)
+        images[places], labels[places] = (part[within] for part in held)
+    return images, labels
 
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:

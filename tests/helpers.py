@@ -102,11 +102,11 @@ def imp(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> s
 
 
 def imp_here(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same in this process, which takes no seconds to start: for what needs no process to end. What trains has the
-    TensorFlow of the fixture `tensorflow`."""
+    """The same in this process, which takes no seconds to start: for what needs no process to end. What trains, or is run after
+    TensorFlow was started, has the TensorFlow of the fixture `tensorflow`."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.ExitStack() as stack:
-        if arguments[0] in TRAINING:
+        if arguments[0] in TRAINING or "tensorflow" in sys.modules:
             stack.enter_context(mock.patch("lottery.engine.assembly.set_up_tensorflow", _set_up_before))
         stack.enter_context(contextlib.chdir(cwd))
         stack.enter_context(mock.patch.dict(os.environ, clean_environment(**environment), clear=True))

@@ -29,6 +29,8 @@ def largest(state, mask, gradients):
 
 def turned(given):
     """the ticket's weights with their signs turned"""
+    for kept in given.mask.values():
+        kept[...] = kept[..., ::-1].copy()  # in place, as a user may
     state = given.start()
     return given.mask, dataclasses.replace(state, weights={path: -array for path, array in state.weights.items()})
 
@@ -123,6 +125,15 @@ def test_a_criterion_of_the_users_own_cuts_the_masks_of_its_family(made):
     stayed, went = (np.concatenate([np.abs(weights[path][kept == keeps]) for path, kept in mask.items()]) for keeps in (1, 0))
 
     assert stayed.max() <= went.min()
+
+
+def test_the_mask_that_a_control_has_changed_is_beside_its_result_and_what_it_was_trained_under(made):
+    own = made.report.run.replicate(1).folder / "upside-down/q90-step-000017/turned"
+    mask, shared = store.load_mask(own / "mask.h5"), store.load_mask(own.parents[1] / "masks/q90.h5")
+
+    assert all(np.array_equal(mask[path], kept[..., ::-1]) for path, kept in shared.items())
+    weights = store.load_state(own / "final.h5").weights
+    assert not any(weights[path][~kept].any() for path, kept in mask.items())
 
 
 def test_a_criterion_and_a_control_of_the_users_own_stand_in_the_table_the_chart_and_the_page(made):

@@ -41,8 +41,16 @@ def run(tmp_path):
     return made
 
 
+OVERLAPS = [
+    {"mask": mask, "first": first, "second": second, "density": density, "overlap": 0.6, "chance": chance}
+    | {"beyond_chance": (0.6 - chance) / (1 - chance)}
+    for mask, density, chance in (("q50", 0.5, 0.5), ("q90", 0.1, 0.1))
+    for first, second in (("one", "two"), ("one", "three"), ("two", "three"))
+]
+
+
 COLUMNS = {"accuracies": tidy._ACCURACIES, "thresholds": list(CUTS[0])}  # also where there is no row
-NAMES = (*COLUMNS, "layers", "magnitudes", "courses", "training")
+NAMES = (*COLUMNS, "layers", "overlaps", "magnitudes", "courses", "training")
 
 
 def found(**tables):
@@ -69,6 +77,7 @@ def marks(specification):
         charts.layers(found(layers=LAYERS)),
         charts.magnitudes(found(magnitudes=BARS, thresholds=CUTS)),
         charts.magnitudes(found(magnitudes=BARS)),
+        charts.overlaps(found(overlaps=OVERLAPS)),
         charts.courses(found(courses=COURSE)),
         charts.training(
             found(training=[{"replicate": "replicate-1", "epoch": 1.0, "step": 9, "split": "test", "accuracy": 0.5}])
@@ -84,10 +93,11 @@ def test_a_chart_is_a_png_an_svg_and_a_table(chart):
 
 
 def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_like_its_function(run):
-    assert [chart(found()) for chart in charts.CHARTS] == [None] * 7
+    assert [chart(found()) for chart in charts.CHARTS] == [None] * 8
 
     all_replicates(run, "60", 0.0)
-    tables = {"accuracies": findings(run).accuracies, "layers": LAYERS, "magnitudes": BARS, "courses": COURSE}
+    tables = {"accuracies": findings(run).accuracies, "layers": LAYERS, "overlaps": OVERLAPS}
+    tables |= {"magnitudes": BARS, "courses": COURSE}
     drawn = [chart(found(**tables)) for chart in charts.CHARTS[:-1]]
     assert [chart.name for chart in drawn] == [chart.__name__ for chart in charts.CHARTS[:-1]]
 
@@ -161,10 +171,53 @@ def test_a_line_per_family_and_rewind_point_and_marks_for_controls(run):
     assert {row["series"] for row in shown} == {
         *("dense", "oneshot, rewound to 0", "oneshot, rewound to 1ep", "oneshot, from scratch", "lr, rewound to 1ep")
     }
-    line = [row for row in shown if (row["series"], row["network"]) == ("oneshot, rewound to 1ep", "ticket")]
+    together = specification["vconcat"][0]["layer"][3]["data"]["name"]
+    line = [row for row in specification["datasets"][together] if row["series"] == "oneshot, rewound to 1ep"]
     assert [row["density"] for row in line] == pytest.approx([0.4, 0.1])
     assert [row["validation"] for row in line] == pytest.approx([0.92, 0.90])
     assert [row["sd_high"] - row["sd_low"] for row in line] == pytest.approx([0.02, 0.02])
+
+
+def test_several_families_have_a_panel_for_each_series_with_its_controls_and_the_one_reinit_of_its_mask(run):
+    for step in (0, 45):
+        all_replicates(run, "60", 0.01, step=step)
+        all_replicates(run, "60", -0.03, step=step, variant="shuffle")
+    all_replicates(run, "60", -0.02, step=0, variant="reinit")
+    in_rounds(run, "lr", 1, 0.0)
+
+    specification = charts.accuracy(findings(run)).specification()
+
+    together, panels = specification["vconcat"]
+    drawn = [specification["datasets"][layer["data"]["name"]] for layer in together["layer"][1:]]
+    assert {row["network"] for rows in drawn for row in rows} == {"dense", "ticket"}
+    shown = {}
+    for panel in panels["concat"]:
+        rows = specification["datasets"][panel["layer"][-1]["data"]["name"]]
+        shown[panel["title"]["text"]] = [(row["network"], row["rewind"]) for row in rows]
+        assert panel["title"]["subtitle"] == "magnitude, global"
+    assert shown == {
+        "oneshot, rewound to 0": [("ticket", "0"), ("reinit", "0"), ("shuffle", "0")],
+        "oneshot, rewound to 1ep": [("reinit", "0"), ("ticket", "1ep"), ("shuffle", "1ep")],
+        "lr, rewound to 1ep": [("ticket", "1ep")],
+    }
+
+
+def test_training_curves_of_several_families_have_a_panel_each():
+    courses = COURSE + [row | {"family": "other-one"} for row in COURSE if row["network"] == "ticket"]
+
+    chart = charts.courses(found(courses=courses))
+
+    assert [panel["title"] for panel in chart.specification()["concat"]] == ["oneshot", "other-one"]
+    assert chart.png().startswith(PNG)
+
+
+def test_overlaps_have_a_panel_for_each_mask_that_says_what_chance_gives():
+    panels = charts.overlaps(found(overlaps=OVERLAPS)).specification()["concat"]
+
+    assert [(panel["title"]["text"], panel["title"]["subtitle"]) for panel in panels] == [
+        ("q50", "chance: 50.0%"),
+        ("q90", "chance: 10.0%"),
+    ]
 
 
 def test_the_heat_map_has_a_cell_for_each_ticket_with_its_verdict(run):

@@ -15,7 +15,14 @@ FRESH = State(0, {"a/kernel": np.full((4, 6), 2, np.float32)}, {}, {})
 
 
 def given(mask=None, met=None):
-    return Given({"a/kernel": KEPT} if mask is None else mask, lambda: DENSE, lambda: FRESH, SEED, met or {})
+    return Given(
+        {"a/kernel": KEPT} if mask is None else mask,
+        lambda: DENSE,
+        lambda: FRESH,
+        SEED,
+        met or {},
+        lambda: {"a/kernel": ~KEPT, "bn/moving_mean": KEPT},
+    )
 
 
 def shuffled(places=None):
@@ -30,6 +37,7 @@ TABLE = {
     # name: (its start, its mask, its state)
     "reinit": ("fresh", {"a/kernel": KEPT}, FRESH),
     "shuffle": ("dense", {"a/kernel": shuffled()}, DENSE),
+    "invert": ("dense", {"a/kernel": ~KEPT}, DENSE),
     "random": ("fresh", {"a/kernel": shuffled()}, FRESH),
     "extended": ("own", {}, DENSE),
 }

@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from data_prep import files
 from data_prep.errors import InputError
@@ -15,9 +18,40 @@ from lottery.stages import cut
 
 WEIGHTS = {"a/kernel": np.float32([[3.0, -1.0], [-0.0, 2.0]]), "b/kernel": np.float32([-5.0, 4.0])}
 STATE = State(12, WEIGHTS | {"b/bias": np.float32([9.0])}, {"bn/moving_mean": np.float32([-7.0])}, {})
+KERNELS = {path: np.ones(array.shape, bool) for path, array in WEIGHTS.items()}
 EVERYTHING = {path: np.ones(array.shape, bool) for path, array in (STATE.weights | STATE.statistics).items()}
 
-TABLE = {"magnitude": {path: np.abs(array) for path, array in (STATE.weights | STATE.statistics).items()}}
+
+class Known:
+    """A probe whose answers are known: gradients are the temperature, products twice their vector, flow half of |w|."""
+
+    seed = 3
+
+    def gradients(self, temperature=1.0):
+        return {path: np.full_like(array, temperature) for path, array in STATE.weights.items()}
+
+    def hessian_product(self, vector, temperature=1.0):
+        return {path: 2 * vector.get(path, np.zeros_like(array)) for path, array in STATE.weights.items()}
+
+    def flow(self):
+        return {path: np.abs(array) / 2 for path, array in STATE.weights.items()}
+
+
+def times(factor, of=lambda array: array):
+    return {path: factor * of(array) for path, array in WEIGHTS.items()}
+
+
+TABLE = {
+    "magnitude": times(1, np.abs),
+    "random": {
+        path: np.random.default_rng([3, index]).random(array.shape) for index, (path, array) in enumerate(WEIGHTS.items())
+    },
+    "snip": times(1, np.abs),
+    "grasp": times(400),  # that is, the highest of -w Hg goes
+    "grasp_abs": times(400, np.abs),
+    "synflow": times(0.5, np.abs),
+    "lamp": {"a/kernel": np.array([[1, 1 / 14], [0, 4 / 13]]), "b/kernel": np.array([1, 16 / 41])},
+}
 
 
 def test_every_criterion_is_in_the_table():
@@ -28,13 +62,58 @@ def test_every_criterion_is_in_the_table():
 def test_a_criterion_scores_each_weight_of_the_mask_and_changes_nothing(name):
     before = [array.tobytes() for array in (STATE.weights | STATE.statistics).values()]
 
-    for mask in (EVERYTHING, {"b/kernel": np.array([True, False])}):
-        scores = criteria.CRITERIA[name](STATE, mask, None)
+    scores = criteria.CRITERIA[name](STATE, KERNELS, Known())
 
-        assert scores.keys() == mask.keys()
-        for path, found in scores.items():
-            assert (found.dtype, found.tobytes()) == (np.float32, TABLE[name][path].tobytes())
+    assert scores.keys() == KERNELS.keys()
+    for path, found in scores.items():
+        np.testing.assert_allclose(found, TABLE[name][path], rtol=1e-6)
     assert [array.tobytes() for array in (STATE.weights | STATE.statistics).values()] == before
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_with_scope_all_every_variable_is_scored(name):
+    scores = criteria.CRITERIA[name](STATE, EVERYTHING, Known())
+
+    assert {path: array.shape for path, array in scores.items()} == {path: kept.shape for path, kept in EVERYTHING.items()}
+    if name in ("snip", "grasp", "grasp_abs", "synflow"):  # statistics have no derivative, and are never pruned
+        assert scores["bn/moving_mean"].max() == max(scores[path].max() for path in STATE.weights)
+
+
+def test_the_vector_of_grasp_is_zero_where_the_mask_prunes():
+    half = KERNELS | {"b/kernel": np.array([True, False])}
+
+    scores = criteria.grasp(STATE, half, Known())
+
+    assert scores["b/kernel"].tolist() == [400 * -5.0, 0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "kept", "expected"),
+    [
+        ([2, -2, 1], [True] * 3, [4 / 8, 1, 1 / 9]),  # of equal weights the first counts as smaller
+        ([3, -4, 5], [True, False, True], [9 / 34, 0, 1]),
+        ([0, 0], [True, True], [0, 0]),
+        ([1, 2], [False, False], [0, 0]),
+        ([1e-30, 1e30], [True, True], [1e-120, 1]),
+        ([], [], []),
+    ],
+)
+def test_lamp_gives_the_largest_of_each_layer_one(weights, kept, expected):
+    state, mask = State(0, {"a/kernel": np.float32(weights)}, {}, {}), {"a/kernel": np.array(kept, bool)}
+
+    found = criteria.lamp(state, mask, Known())["a/kernel"]
+
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@settings(deadline=None)
+@given(weights=hnp.arrays(np.float32, hnp.array_shapes(max_dims=4, max_side=5), elements=st.floats(-100, 100, width=32)))
+def test_lamp_orders_a_layer_as_magnitude_does(weights):
+    found = criteria.lamp(State(0, {"a": weights}, {}, {}), {"a": np.ones(weights.shape, bool)}, Known())["a"].ravel()
+
+    order = np.argsort(np.abs(weights.ravel()).astype(np.float64) ** 2, kind="stable")
+    assert (np.diff(found[order]) >= 0).all()
+    assert found.max() == (1 if weights.any() else 0)
 
 
 OWN = """
@@ -51,6 +130,11 @@ def infinite(state, mask, gradients):
 
 def nothing(state, mask, gradients):
     return {}
+
+def greedy(state, mask, gradients):
+    for kept in mask.values():
+        kept[...] = False
+    return state.weights
 
 def listed(state, mask, gradients):
     return [np.abs(state.weights[path]) for path in mask]
@@ -95,6 +179,12 @@ def test_the_lowest_scores_of_a_users_own_criterion_go(cut_by):
     assert made_with["values"]["families.own.criterion"] == "mycriteria:largest"
 
 
+def test_what_a_users_own_criterion_does_to_its_mask_stays_its_own(cut_by):
+    [made] = cut_by("mycriteria:greedy", iterations=2).masks()
+
+    assert made.read().remaining == 3
+
+
 @pytest.mark.parametrize("name", ["short", "infinite", "nothing", "listed"])
 def test_scores_that_are_none_are_refused_in_one_line(cut_by, name):
     with pytest.raises(
@@ -113,9 +203,9 @@ def test_a_criterion_that_is_not_there_is_refused_in_one_line(cut_by, criterion,
 
 
 def test_each_layer_is_ranked_by_itself_where_the_family_says_so(cut_by):
-    [made] = cut_by("magnitude", allocation="layerwise").masks()
+    [made] = cut_by("magnitude", allocation="uniform").masks()
 
-    mask = store.load_mask(made.mask)  # k = ceil(0.5 * 3) = 2, and ceil(0.5) = 1
+    mask = store.load_mask(made.mask)  # k = ceil(0.5 * 5) = 3 of 6
     assert {path: kept.astype(int).tolist() for path, kept in mask.items()} == {
         "a/kernel": [[1, 0], [0, 1]],
         "b/kernel": [1, 0],

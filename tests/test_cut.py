@@ -20,7 +20,7 @@ from lottery.rundir import locks, store
 from lottery.rundir.lineage import seals
 from lottery.rundir.records import Layer, MaskRecord
 from lottery.rundir.run import Run
-from lottery.stages import cut
+from lottery.stages import cut, scoring
 
 LAST = 12
 
@@ -90,7 +90,7 @@ def finish(run, mask, network):
 def cut_of(run, mask):
     """The mask, cut, and its record."""
     cut.cut(run, [mask])
-    return cut.load(run, mask), run.mask(mask).read()
+    return scoring.load(run, mask), run.mask(mask).read()
 
 
 def kept(mask):
@@ -186,7 +186,7 @@ def test_what_is_out_of_scope_or_excluded_is_not_in_the_mask_which_is_in_the_ord
     assert list(mask) == list(record.layers) == list(expected)
 
 
-@pytest.mark.parametrize("allocation", ["global", "layerwise"])
+@pytest.mark.parametrize("allocation", ["global", "uniform"])
 @pytest.mark.parametrize("rates", [[], ["b/*=35", "c/*=0"]], ids=str)
 def test_over_five_rounds_masks_only_shrink_each_by_exactly_its_share(make, allocation, rates):
     rng = np.random.default_rng(0)
@@ -200,8 +200,7 @@ def test_over_five_rounds_masks_only_shrink_each_by_exactly_its_share(make, allo
     for one in masks_of(run):
         last, (mask, record) = mask, cut_of(run, one)
         now = kept(mask)
-        alone = [["a/kernel"], ["b/kernel"], ["c/kernel"]]
-        for group in alone if allocation == "layerwise" or rates else [[*now]]:
+        for group in [["a/kernel"], ["b/kernel"], ["c/kernel"]] if rates else [[*now]]:
             rate = {"b/kernel": Fraction(35), "c/kernel": Fraction(0)}.get(group[0], Fraction(23)) if rates else Fraction(23)
             had = sum(before[path] for path in group)
             assert sum(now[path] for path in group) == had - round(rate / 100 * had)

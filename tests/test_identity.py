@@ -183,7 +183,7 @@ def test_a_key_that_an_output_does_not_know_is_a_difference(folder, key, train):
 OTHER = [
     ({"rate": 10.0}, "rate was 20.0, is 10.0"),
     ({"rates": ["fc*=10"]}, "rates was [], is ['fc*=10']"),
-    ({"allocation": "layerwise"}, "allocation was 'global', is 'layerwise'"),
+    ({"allocation": "erk"}, "allocation was 'global', is 'erk'"),
     ({"criterion": "mine:score"}, "criterion was 'magnitude', is 'mine:score'"),
     ({"rounds": 0, "quantiles": "90"}, "rate was 20.0, is None; families.own.rates was [], is None"),
 ]

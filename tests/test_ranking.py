@@ -52,13 +52,10 @@ def naive_mask(weights, count, among=None):
     return {path: part.reshape(array.shape) for (path, array), part in zip(weights.items(), parts, strict=True)}
 
 
-def at(weights, quantile, layerwise=False):
-    """The mask of a quantile, over all of `weights` or in each of them."""
-    rankings = [ranking.rank(part) for part in ranking.parted(weights, layerwise)]
-    mask = {}
-    for ranked in rankings:
-        mask |= ranked.prune(ranking.pruned_count(quantile, ranked.ascending.size))
-    return mask
+def at(weights, quantile):
+    """The mask of a quantile."""
+    ranked = ranking.rank(weights)
+    return ranked.prune(ranking.pruned_count(quantile, ranked.ascending.size))
 
 
 def equal(one, other):
@@ -86,8 +83,8 @@ def test_the_number_to_prune_is_the_ceiling_of_q_times_n_less_1_over_100(quantil
 
 
 @settings(relaxed, max_examples=300)
-@given(case=cases())
-def test_exactly_the_lowest_survivors_go_whatever_their_dtypes_and_ties_go_by_position(case):
+@given(case=cases(), stride=st.integers(1, 5))
+def test_exactly_the_lowest_survivors_go_whatever_their_dtypes_and_ties_go_by_position(case, stride):
     weights, among, count, block = case
 
     with mock.patch.object(ranking, "_BLOCK", block):
@@ -99,6 +96,9 @@ def test_exactly_the_lowest_survivors_go_whatever_their_dtypes_and_ties_go_by_po
         path: (array.shape, np.dtype(bool)) for path, array in weights.items()
     }
     assert equal(mask, expected)  # so masks are nested, and what went before stays away
+    whole = {path: among.get(path, np.ones(array.shape, bool)) for path, array in weights.items()}
+    with mock.patch.multiple(ranking, _STRIDE=stride, _MARGIN=0):
+        assert equal(ranking.lowest_cut(weights, whole, count), expected)
 
 
 @relaxed
@@ -184,15 +184,6 @@ def test_a_hand_made_network_is_pruned_over_all_layers_together():
     assert ranked.threshold(Fraction(75)) == pytest.approx(0.6)  # halfway from 0.4 to 0.8
 
 
-def test_a_hand_made_network_is_pruned_layer_by_layer():
-    weights = {"a/kernel": np.float32([[5, 4], [3, 2]]), "b/kernel": np.float32([1, 0.5, 0.25])}
-
-    mask = at(weights, Fraction(50), layerwise=True)  # k = ceil(1.5) = 2, and ceil(1) = 1
-
-    assert mask["a/kernel"].tolist() == [[True, True], [False, False]]
-    assert mask["b/kernel"].tolist() == [True, True, False]
-
-
 def test_no_quantile_prunes_a_single_weight():
     ranked = ranking.rank({"a/kernel": np.float32([0.0])})
 
@@ -228,26 +219,3 @@ def test_ranking_takes_as_much_memory_as_the_scores_and_pruning_a_byte_each(monk
 
     assert peak_of_ranking < 4.2 * count
     assert peak < 1.2 * count
-
-
-PARTED = {"a/kernel": np.ones(1), "fc/kernel": np.ones(2), "b/kernel": np.ones(3)}
-
-
-def test_weights_are_ranked_together_each_on_its_own_or_by_a_key():
-    together = ranking.parted(PARTED, layerwise=False)
-    alone = ranking.parted(PARTED, layerwise=True)
-    by_key = ranking.parted(PARTED, False, lambda path: path.startswith("fc"))
-
-    assert [list(part) for part in together] == [["a/kernel", "fc/kernel", "b/kernel"]]
-    assert [list(part) for part in alone] == [["a/kernel"], ["fc/kernel"], ["b/kernel"]]
-    assert [list(part) for part in by_key] == [["a/kernel", "b/kernel"], ["fc/kernel"]]
-    for parts in (together, alone, by_key):
-        assert all(array is PARTED[path] for part in parts for path, array in part.items())
-
-
-def test_layer_by_layer_no_key_brings_variables_together():
-    assert [list(part) for part in ranking.parted(PARTED, True, lambda path: "all")] == [[path] for path in PARTED]
-
-
-def test_of_no_weights_there_are_no_parts():
-    assert ranking.parted({}, layerwise=False) == []

@@ -69,6 +69,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
     assert all(word in message for word in words)
 
 
+@pytest.mark.parametrize("table", [{"pruning": ["rounds"]}, {"thresholds": {"quantiles": "50"}}, {"rounds": {"levels": 3}}])
+def test_a_recipe_of_the_first_version_is_told_what_has_changed(table):
+    assert refusal(table).startswith("some.toml is a recipe of imp 0.1.0: write a table [families.NAME]")
+
+
 WRONG = {
     "name": [5, "../elsewhere", "", "latest"],
     "seed": [-1],
@@ -155,7 +160,7 @@ SHOT, ROUNDS = {"quantiles": "90"}, {"rounds": 3}
         (SHOT | ROUNDS, "", "give either quantiles (one shot) or rounds"),
         (ROUNDS | {"scored_at": "1ep"}, "", "leave scored_at out"),
         (SHOT | {"scored_at": "late"}, ".scored_at", "'late'"),
-        (SHOT | {"allocation": "uniform"}, ".allocation", "'uniform'"),
+        (SHOT | {"allocation": "layerwise"}, ".allocation", "'layerwise'"),
         (SHOT | {"criterion": "magnitud"}, ".criterion", "did you mean 'magnitude'?"),
         (SHOT | {"criterion": "my:"}, ".criterion", "package.module:function"),
         (SHOT | {"method": "rewind"}, ".method", "'rewind'"),
@@ -173,6 +178,12 @@ SHOT, ROUNDS = {"quantiles": "90"}, {"rounds": 3}
         (ROUNDS | {"rate": 0.0}, ".rate", "0.0"),
         (ROUNDS | {"rate": 100.0}, ".rate", "100.0"),
         (ROUNDS | {"rates": ["fc*=5", "predictions/*"]}, ".rates", "'predictions/*'"),
+        (ROUNDS | {"rates": ["fc*=100"]}, ".rates", "100 per cent leaves nothing of fc*"),
+        (SHOT | {"densities": ["fc*=101"]}, ".densities", "'fc*=101' is not a density"),
+        (SHOT | {"scored_on": "ten"}, ".scored_on", "'ten' does not say how many images"),
+        (SHOT | {"scored_on": "0 a class"}, ".scored_on", "write 100, or 10 a class"),
+        (SHOT | {"iterations": -1}, ".iterations", "-1"),
+        (SHOT | {"criterion": "snap"}, ".criterion", "did you mean 'snip'?"),
         (ROUNDS | {"rates": "fc*=5"}, ".rates", "'fc*=5'"),
         (ROUNDS | {"rates": [5]}, ".rates.0", "5"),
     ],

@@ -58,7 +58,7 @@ def made(run, output, number=1):
         ("dense", "train.learning_rate=0.5", "train.learning_rate was 0.03, is 0.5"),
         ("dense", "data.shuffle=1000", "data.shuffle was 65536, is 1000"),
         ("dense", "seed=1", "(seed was 0, is 1)"),
-        ("mask", "families.oneshot.allocation=layerwise", "families.oneshot.allocation was 'global', is 'layerwise'"),
+        ("mask", "families.oneshot.allocation=uniform", "families.oneshot.allocation was 'global', is 'uniform'"),
         ("mask", "pruning.exclude=['a/*']", r"pruning.exclude was [], is ['a/*']"),
         ("ticket", "retrain.optimizer_state=restore", "retrain.optimizer_state was 'fresh', is 'restore'"),
         ("ticket", "train.batch=32", "train.batch was 64, is 32"),
@@ -101,10 +101,10 @@ def test_outputs_of_every_replicate_folder_are_compared_also_beyond_the_recipes(
 def test_every_output_is_compared_and_not_only_the_first():
     run = adopted("replicates=2")
     made(run, "dense")
-    layerwise = reading.resolve(run.recipe.model_dump(), ["families.oneshot.allocation=layerwise"])
-    made(dataclasses.replace(run, recipe=layerwise), "mask", 2)
+    uniform = reading.resolve(run.recipe.model_dump(), ["families.oneshot.allocation=uniform"])
+    made(dataclasses.replace(run, recipe=uniform), "mask", 2)
 
-    with pytest.raises(InputError, match=r"replicate-2/oneshot/masks .*allocation was 'layerwise', is 'global'"):
+    with pytest.raises(InputError, match=r"replicate-2/oneshot/masks .*allocation was 'uniform', is 'global'"):
         open_run(Path("run"))
 
 

@@ -213,8 +213,8 @@ def test_the_thresholds_are_there_as_csv_too_and_layer_collapse_is_warned_of(cap
     assert [row["warning"] for row in rows] == ["", collapse, collapse]
 
 
-def test_layer_by_layer_each_has_its_own_threshold():
-    run = made(quantiles="50", allocation="layerwise")
+def test_uniformly_each_layer_has_its_own_threshold():
+    run = made(quantiles="50", allocation="uniform")
 
     (table,) = take(run)
 
@@ -367,7 +367,7 @@ def test_what_no_mask_can_be_cut_from_is_named_before_anything_is_written(troubl
 
 @pytest.mark.parametrize(
     ("pruning", "other"),
-    [({}, {"allocation": "layerwise"}), ({"scope": "all"}, {}), ({"exclude": []}, {}), ({}, {"scored_at": "0"})],
+    [({}, {"allocation": "uniform"}), ({"scope": "all"}, {}), ({"exclude": []}, {}), ({}, {"scored_at": "0"})],
     ids=str,
 )
 def test_masks_of_another_recipe_are_not_added_to(pruning, other):

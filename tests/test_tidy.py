@@ -85,7 +85,7 @@ def test_masks_of_rounds_are_told_apart_by_their_rewind_points(tmp_path):
     ]
 
 
-def test_layerwise_thresholds_and_those_of_an_earlier_point_are_no_lines_of_a_common_histogram(real, tmp_path):
+def test_thresholds_of_single_layers_and_those_of_an_earlier_point_are_no_lines_of_a_common_histogram(real, tmp_path):
     run = Run(shutil.copytree(real.folder, tmp_path / "run"), real.recipe)
     folder = run.replicate(1).mask_folder("oneshot")
     amend(folder / "q50.json", threshold=None)
@@ -168,3 +168,32 @@ def test_the_training_has_a_row_for_each_replicate_epoch_and_split(run):
 
     assert len(rows) == 2 * 2 * 3
     assert rows[-1] == {"replicate": "replicate-3", "epoch": 2, "step": 90, "split": "test", "accuracy": 0.6}
+
+
+def test_overlaps_are_means_over_replicates_of_what_two_families_share(tmp_path):
+    half = {"quantiles": "50", "rewind": "0"}
+    made = Run(tmp_path / "run", planned("50,75", replicates=2, second=half, third=half))
+    dense(made, 0.9, 0.9)
+    for replicate, other in ((1, [1, 1, 0, 0]), (2, [1, 0, 1, 0])):
+        for family, bits in (("oneshot", [1, 1, 0, 0]), ("second", other), ("third", [0, 0, 1, 1])):
+            write_mask(made.replicate(replicate), family, "q50", {"fc/kernel": np.array(bits, bool)})
+    write_mask(made.replicate(1), "oneshot", "q75", {"fc/kernel": np.array([1, 0, 0, 0], bool)})
+
+    rows = found(made, "overlaps")
+
+    assert [(row["mask"], row["first"], row["second"], row["density"]) for row in rows] == [
+        ("q50", "oneshot", "second", 0.5),
+        ("q50", "oneshot", "third", 0.5),
+        ("q50", "second", "third", 0.5),
+    ]
+    assert [(row["overlap"], row["chance"], row["beyond_chance"]) for row in rows] == [
+        (0.75, 0.5, 0.5),
+        (0.0, 0.5, -1.0),
+        (0.25, 0.5, -0.5),
+    ]
+
+
+def test_one_family_shares_with_none(run):
+    write_mask(run.replicate(1), "oneshot", "q60", {"fc/kernel": np.array([1, 0], bool)})
+
+    assert found(run, "overlaps") == []

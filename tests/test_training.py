@@ -247,6 +247,16 @@ def test_weights_that_are_not_finite_are_divergence_and_never_a_checkpoint(train
     assert checkpoint_of(tmp_path).state.step == 4
 
 
+def test_weights_that_are_not_finite_are_never_the_end_of_a_ticket(trainer, tmp_path, bad_rate, monkeypatch):
+    monkeypatch.setattr(trainer, "evaluate", lambda split: Evaluation(0.5, 0.5, 0.5))  # a ReLU may hide them
+    bad_rate(step=LAST - 1, rate=math.inf)
+
+    result = attempt(trainer, tmp_path, dense=False)
+
+    assert (result.status, result.step) == ("diverged", LAST)
+    assert not (tmp_path / "final.h5").exists()
+
+
 @pytest.mark.parametrize(("step", "snapshot"), [(8, 9), (17, LAST)])
 def test_weights_that_are_not_finite_are_never_a_snapshot(trainer, tmp_path, bad_rate, step, snapshot):
     bad_rate(step=step, rate=math.inf)

@@ -47,7 +47,8 @@ def show_report(run: "Run", made: "Report", as_json: bool) -> None:
     for line in made.left_out:
         reporter().say(line)
     if as_json:
-        print_json({"headline": made.headline, "networks": dicts(made.rows), "groups": dicts(made.groups)})
+        tables = {"networks": made.rows, "groups": made.groups, "criteria": made.checks}
+        print_json({"headline": made.headline, **{name: dicts(table) for name, table in tables.items()}})
         return
     print_table(run.recipe.name, list(made.table[0]), [list(cells.values()) for cells in made.table])
     print(DIFFERENCE_EXPLAINED)

@@ -7,6 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from data_prep import records
+from lottery.engine.derivatives import Derivatives
 from lottery.engine.devices import memory_of, on_cpu, set_up_tensorflow
 from lottery.engine.feed import Feed, MemoryFeed
 from lottery.engine.loop import Maskable, Trainer
@@ -53,3 +54,10 @@ def make_trainer(
     xla, kept = "on" if trainer.xla else "off", "in memory" if isinstance(trainer.feed, MemoryFeed) else "streamed"
     reporter.say(f"{recipe.model.name} on {', '.join(names)}: {recipe.train.precision}, XLA {xla}, images {kept}")
     return trainer
+
+
+def make_derivatives(run: Run, cores: int | None = None) -> Derivatives:
+    """What differentiates the network of `run`. A process that trains too has given TensorFlow so many `cores` before."""
+    manifest = run.manifest()
+    run.check_origins({"records": manifest.digest})
+    return Derivatives(run.recipe, set_up_tensorflow(run.recipe.train, cores), manifest.shape, len(manifest.classes))

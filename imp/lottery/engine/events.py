@@ -73,13 +73,13 @@ def run(
                 since.append(taken)
                 yield Stepped(step, len(taken))
                 if step in snapshots:
-                    yield SnapshotDue(_finite(trainer.state(step)))
+                    yield SnapshotDue(finite(trainer.state(step)))
                 if step % every == 0 or step == last_step:
                     yield Evaluated(_row(trainer, step, np.concatenate(since), began))
                     since, began, trainer.waited = [NOTHING], time.perf_counter(), 0.0
                 if step < last_step and (preemption.asked() or clock.is_due(step)):
                     with clock.saving(step):
-                        state, spent = _finite(trainer.state(step)), time.perf_counter() - began
+                        state, spent = finite(trainer.state(step)), time.perf_counter() - began
                         yield CheckpointDue(state, np.concatenate(since), spent)
     except Diverged as divergence:
         yield divergence
@@ -105,7 +105,7 @@ def _row(trainer: Trainer, step: int, figures: np.ndarray, began: float) -> dict
     return {**row, "timing": {"seconds": time.perf_counter() - began, **speed}}
 
 
-def _finite(state: State) -> State:
+def finite(state: State) -> State:
     """`state`, which holds neither NaN nor infinity. Raises Diverged."""
     if not all(np.isfinite(array).all() for array in state.arrays()):
         raise Diverged(state.step)

@@ -71,7 +71,7 @@ def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporte
             try:
                 _follow(trainer, task, network, begun, rows, tracker, reporter)
                 if task.last_step not in task.snapshots:
-                    store.save_state(network.final, trainer.state(task.last_step))
+                    store.save_state(network.final, events.finite(trainer.state(task.last_step)))
                 outcome = _outcome(trainer, task, network, rows)
             except Diverged as error:
                 outcome = {"status": "diverged", "reason": str(error), "step": error.step}

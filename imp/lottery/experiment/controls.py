@@ -22,14 +22,16 @@ Start = Literal["dense", "fresh", "own"]
 @dataclasses.dataclass(frozen=True)
 class Given:
     """What a control is made from: the ticket's `mask` over trainable variables; `start()`, the state that its `Start` names;
-    `fresh()`, newly drawn weights; a `seed` for anything else; and `met`, the places of kernels that can have an effect, where
-    some cannot (`connectivity.met`). All is the same at every rewind point, and in every family with such a mask."""
+    `fresh()`, newly drawn weights; a `seed` for anything else; `met`, the places of kernels that can have an effect, where some
+    cannot (`connectivity.met`); and `inverted()`, the mask that keeps the other end of the scores. All is the same at every
+    rewind point, and in every family with such a mask."""
 
     mask: Bits
     start: Callable[[], State]
     fresh: Callable[[], State]
     seed: int
     met: Mapping[str, np.ndarray]
+    inverted: Callable[[], Bits]
 
 
 Make = Callable[[Given], tuple[Bits, State]]
@@ -80,6 +82,13 @@ def shuffle(given: Given) -> tuple[Bits, State]:
     return masks.shuffle(given.mask, given.seed, given.met), given.start()
 
 
+@control(start="dense", dash=(10, 2, 2, 2))
+def invert(given: Given) -> tuple[Bits, State]:
+    """the ticket's weights under the mask of the lowest scores"""
+    inverted = given.inverted()
+    return {path: inverted[path] for path in given.mask}, given.start()
+
+
 @control(start="fresh", dash=(7, 2, 2, 2))
 def random(given: Given) -> tuple[Bits, State]:
     """fresh weights under the shuffled mask"""
@@ -92,7 +101,7 @@ def extended(given: Given) -> tuple[Bits, State]:
     return {}, given.start()
 
 
-CONTROLS: dict[str, Control] = {one.name: one for one in (reinit, shuffle, random, extended)}
+CONTROLS: dict[str, Control] = {one.name: one for one in (reinit, shuffle, invert, random, extended)}
 
 
 def check_name(name: str) -> None:

@@ -112,14 +112,34 @@ def label_number(label: str) -> float:
     return float(label.removeprefix("q").removeprefix("round-") or 0)
 
 
+def parse_sample(text: str) -> tuple[int, bool]:
+    """How many images to draw, and whether so many of each class: `100`, `10 a class`. Raises InputError for anything else."""
+    match = re.fullmatch(r"([1-9]\d{0,8})( a class)?", text.strip())
+    if not match:
+        raise InputError(f"{text.strip()!r} does not say how many images: write 100, or 10 a class")
+    return int(match[1]), bool(match[2])
+
+
+def parse_densities(densities: Sequence[str]) -> list[tuple[str, Fraction]]:
+    """Shares (0 .. 1) of weights to keep by shell pattern of paths, such as `Conv1/*=100` (per cent). Raises InputError for
+    another."""
+    return [(pattern, share / 100) for pattern, share in _by_path(densities, "density", "Conv1/*=100")]
+
+
 def parse_rates(rates: Sequence[str]) -> list[tuple[str, Fraction]]:
     """Rates of pruning by shell pattern of paths, such as `predictions/*=10` (per cent). Raises InputError for another."""
+    found = _by_path(rates, "rate of pruning", "predictions/*=10")
+    if whole := next((pattern for pattern, rate in found if rate == 100), None):
+        raise InputError(f"a rate of 100 per cent leaves nothing of {whole}: write less")
+    return found
+
+
+def _by_path(texts: Sequence[str], what: str, example: str) -> list[tuple[str, Fraction]]:
     found = []
-    for text in rates:
+    for text in texts:
         match = re.fullmatch(rf"(.+?)\s*=\s*({_NUMBER})", text.strip())
-        if not match or not 0 <= Fraction(match[2]) < 100:
-            ways = "write a pattern of paths and per cent, such as predictions/*=10"
-            raise InputError(f"{text!r} is not a rate of pruning: {ways}")
+        if not match or Fraction(match[2]) > 100:
+            raise InputError(f"{text!r} is not a {what}: write a pattern of paths and per cent, such as {example}")
         found.append((match[1], Fraction(match[2])))
     return found
 

@@ -17,6 +17,7 @@ from data_prep.errors import InputError
 from data_prep.prepare import Settings
 from lottery.experiment import controls, grids, named, networks, spaces
 from lottery.pruning import criteria
+from lottery.pruning.allocation import Allocation
 from lottery.pruning.masks import Scope
 
 MOST = 1_000_000_000  # of whatever a whole number counts
@@ -68,6 +69,10 @@ Points = Annotated[str, _checked(grids.parse_points)]
 Point = Annotated[str, _checked(grids.parse_point)]
 PointOrEnd = Annotated[str, _checked(lambda text: text == "end" or grids.parse_point(text))]
 Rates = Annotated[list[str], _checked(grids.parse_rates)]
+Norm = Literal["batch", "moving"]
+Iterations = Annotated[int, Field(ge=0, le=10_000)]
+Densities = Annotated[list[str], _checked(grids.parse_densities)]
+Sample = Annotated[str, _checked(grids.parse_sample)]
 Interval = Annotated[str, _checked(grids.parse_interval)]
 Criterion = Annotated[str, _checked(lambda name: named.check(name, criteria.CRITERIA, "criterion"))]
 Control = Annotated[str, _checked(controls.check_name)]
@@ -191,9 +196,14 @@ class Retrain(Table):
 class Family(Table):
     """A way to prune: what is scored, how much is pruned, what is rewound. Either `quantiles` (one shot) or `rounds`."""
 
-    criterion: Criterion = key("magnitude", f"the score of a weight: {SCORES}, or your own as package.module:function", "mask")
+    criterion: Criterion = key("magnitude", f"{SCORES}, or package.module:function", "mask")
     scored_at: PointOrEnd = key("end", "one shot: the point of the dense training whose weights are scored", "mask")
-    allocation: Literal["global", "layerwise"] = key("global", "layerwise: each layer is ranked by itself", "mask")
+    scored_on: Sample = key("10 a class", "snip, grasp: how many training images; 100, or 10 a class", "mask")
+    scored_seed: Seed = key(0, "snip, grasp: another seed draws other images", "mask")
+    scored_norm: Norm = key("batch", "snip, grasp: BatchNorm by the statistics of each batch, or the moving ones", "mask")
+    iterations: Iterations = key(0, "score and prune in so many steps; 0: synflow 100, the others 1", "mask")
+    allocation: Allocation = key("global", "of weights to layers: global, uniform, uniform+, erk", "mask")
+    densities: Densities = key([], "per cent that layers keep, whatever the allocation, such as Conv1/*=100", "mask")
     quantiles: QuantileGrid = aside("", "one shot: per cent to prune, one mask for each, such as 90 or 60..80:5,85..99")
     rounds: Annotated[int, Field(ge=0, le=100)] = aside(0, "iterative pruning: how many rounds")
     rate: Rate = key(20.0, "rounds: per cent of the surviving weights to prune in each", "mask")
@@ -217,6 +227,11 @@ class Family(Table):
                 raise InputError(f"{name} and {other} are called alike: give one of the functions another name")
         self._labels(self.controls_at or "1")
         return self
+
+    @property
+    def passes(self) -> int:
+        """In how many iterations its masks are cut."""
+        return self.iterations or criteria.ITERATIONS.get(self.criterion, 1)
 
     @property
     def controls_follow(self) -> bool:
@@ -342,6 +357,10 @@ def _without_effect(recipe: Recipe) -> set[str]:
     for name, family in recipe.families.items():
         unused = ["scored_at"] if family.rounds else ["rate", "rates"]
         unused += [] if family.method == "finetune" else ["finetune_rate"]
+        unused += [] if family.passes > 1 else ["iterations"]
+        unused += [] if family.densities else ["densities"]
+        if family.criterion in criteria.CRITERIA and family.criterion not in criteria.WITH_IMAGES:
+            unused += ["scored_on", "scored_seed", "scored_norm"]
         keys |= {f"families.{name}.{key}" for key in unused}
     used = ("name", *networks.settings(recipe.model.name))
     return keys | {f"model.{key}" for key in Model.model_fields if key not in used}

@@ -1,7 +1,6 @@
 """Ranking weights by their scores, and masks that drop exactly the k lowest. Pure NumPy; nothing here changes its inputs."""
 
 import dataclasses
-from collections.abc import Callable, Hashable
 from fractions import Fraction
 
 import numpy as np
@@ -9,6 +8,8 @@ import numpy as np
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
 
+_STRIDE = 61  # of a sample of scores: a prime, which hardly any axis has
+_MARGIN = 100  # places in a sample, so that hardly any is too short
 _BLOCK = 1 << 18  # weights at a time, so that temporaries stay in the cache
 
 
@@ -33,26 +34,9 @@ class Ranking:
     ascending: np.ndarray
 
     def prune(self, count: int) -> Bits:
-        """The mask that drops exactly the `count` lowest survivors, ties broken by position (the order of paths, then C
-        order), and keeps the others; what did not survive stays pruned."""
+        """The mask that drops exactly the `count` lowest survivors, as `lowest_cut` does."""
         edge = self.ascending[count - 1] if count else -np.inf
-        spared = int(np.searchsorted(self.ascending, edge, "right")) - count
-        mask = {path: np.empty(array.shape, bool) for path, array in self.scores.items()}
-        for path in reversed(mask):  # from the end: of the weights that score `edge` the last `spared` stay
-            flat, kept = self.scores[path].reshape(-1), mask[path].reshape(-1)
-            for start in reversed(range(0, flat.size, _BLOCK)):
-                block = slice(start, start + _BLOCK)
-                np.greater(flat[block], edge, out=kept[block])
-                if spared:
-                    equal = flat[block] == edge
-                    if path in self.among:
-                        equal &= self.among[path].reshape(-1)[block]
-                    last = np.flatnonzero(equal)[-spared:]
-                    kept[block][last] = True
-                    spared -= last.size
-            if path in self.among:
-                mask[path] &= self.among[path]
-        return mask
+        return _cut(self.scores, self.among, edge, int(np.searchsorted(self.ascending, edge, "right")) - count)
 
     def threshold(self, quantile: Fraction) -> float:
         """The linear quantile of all scores, as `numpy.quantile` defines it; 0 if there are none. It is reported only; masks
@@ -69,15 +53,55 @@ class Ranking:
 def rank(scores: Arrays, among: Bits | None = None) -> Ranking:
     """Sort the `scores` (path -> float array) of what `among` keeps."""
     among = {path: kept for path, kept in (among or {}).items() if path in scores}
-    flat = [(array[among[path]] if path in among else array).reshape(-1) for path, array in scores.items()]
-    ascending = np.concatenate(flat) if flat else np.empty(0)
+    ascending = _survivors(scores, among)
     ascending.sort()
     return Ranking(scores, among, ascending)
 
 
-def parted(scores: Arrays, layerwise: bool, key: Callable[[str], Hashable] = lambda path: None) -> list[Arrays]:
-    """`scores` in parts that are ranked together: each variable on its own, or all variables with the same `key`."""
-    parts: dict[Hashable, Arrays] = {}
-    for path, array in scores.items():
-        parts.setdefault(path if layerwise else key(path), {})[path] = array
-    return list(parts.values())
+def lowest_cut(scores: Arrays, among: Bits, count: int) -> Bits:
+    """The mask that drops exactly the `count` lowest of what `among` keeps, ties broken by position (the order of paths, then C
+    order), and keeps the others; what did not survive stays pruned. For one mask it takes a fraction of what `rank` does."""
+    among = {path: among[path] for path in scores}
+    low = _lowest(scores, among, count)
+    edge = np.partition(low, count - 1)[count - 1] if count else -np.inf
+    return _cut(scores, among, edge, int(np.count_nonzero(low <= edge)) - count)
+
+
+def _lowest(scores: Arrays, among: Bits, count: int) -> np.ndarray:
+    """The scores of survivors up to one that at least `count` do not exceed: found from a sample, so that all others need not
+    be copied."""
+    sampled = {path: array.reshape(-1)[::_STRIDE] for path, array in scores.items()}
+    sample = np.sort(_survivors(sampled, {path: kept.reshape(-1)[::_STRIDE] for path, kept in among.items()}))
+    total = sum(int(np.count_nonzero(kept)) for kept in among.values())
+    place = int(len(sample) * count / max(total, 1) * 1.1) + _MARGIN
+    if place < len(sample):
+        within = {path: (array <= sample[place]) & among[path] for path, array in scores.items()}
+        low = _survivors(scores, within)
+        if low.size >= count:
+            return low
+    return _survivors(scores, among)
+
+
+def _survivors(scores: Arrays, among: Bits) -> np.ndarray:
+    flat = [(array[among[path]] if path in among else array).reshape(-1) for path, array in scores.items()]
+    return np.concatenate(flat) if flat else np.empty(0)
+
+
+def _cut(scores: Arrays, among: Bits, edge: float, spared: int) -> Bits:
+    """The mask of the survivors that score above `edge`, and of the last `spared` of those that score it."""
+    mask = {path: np.empty(array.shape, bool) for path, array in scores.items()}
+    for path in reversed(mask):  # from the end: of the weights that score `edge` the last `spared` stay
+        flat, kept = scores[path].reshape(-1), mask[path].reshape(-1)
+        for start in reversed(range(0, flat.size, _BLOCK)):
+            block = slice(start, start + _BLOCK)
+            np.greater(flat[block], edge, out=kept[block])
+            if spared:
+                equal = flat[block] == edge
+                if path in among:
+                    equal &= among[path].reshape(-1)[block]
+                last = np.flatnonzero(equal)[-spared:]
+                kept[block][last] = True
+                spared -= last.size
+        if path in among:
+            mask[path] &= among[path]
+    return mask

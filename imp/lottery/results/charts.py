@@ -3,9 +3,10 @@
 A chart is a function from what was found to it, None where there is nothing to draw, and an entry in `CHARTS`.
 """
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -14,14 +15,16 @@ import vl_convert
 
 from lottery.experiment import controls
 from lottery.experiment.graph import DENSE, TICKET
-from lottery.results import frame
+from lottery.results import criteria, frame
 from lottery.results.tidy import SPLITS, Findings
+from lottery.rundir.run import Run
 
 WIDTH, HEIGHT = 760, 320
 COLOURS = (
     *("#3b7dd8", "#e0812b", "#2f9e5f", "#c94f9b", "#8a63d2", "#a0892c", "#d24b4b", "#4aa3a3"),
     *("#1f4577", "#8a4a10", "#175c35", "#7c2a5e", "#4d3480", "#5c4e16", "#7d2323", "#245f5f"),
 )
+PANEL, COLUMNS = 215, 3  # the width of one of several panels, and how many fit beside each other
 GREY = "#8a8a8a"
 LINE = "#8a8a8a55"
 FEW = 12  # masks, which can be told by name in the width of a page
@@ -30,6 +33,7 @@ ZOOMING = "Drag to move, turn the wheel with Shift held to zoom."
 RESOLUTION = 150  # pixels an inch of a PNG
 _NETWORK = ("network", "family", "mask", "density", "rewind")
 _ACCURACY = (*_NETWORK, "validation", "test", "difference", "against", "verdict", "early_step", "early_test", "runs")
+_SPREAD = {"y": alt.Y("sd_low_shown:Q").scale(zero=False), "y2": alt.Y2("sd_high_shown:Q")}
 _FORMATS = {
     **dict.fromkeys(("density", "validation", "test", "early_test"), ".2%"),
     **dict.fromkeys(("accuracy", "train_accuracy", "validation_accuracy", "test_accuracy"), ".2%"),
@@ -38,6 +42,8 @@ _FORMATS = {
     "share": ".3%",
     "epoch": ".3~g",
     "threshold": ".4~g",
+    **dict.fromkeys(("overlap", "chance"), ".2%"),
+    "beyond_chance": "+.1%",
     "runs": "d",
 }
 
@@ -74,27 +80,76 @@ def script() -> str:
 
 
 def accuracy(findings: Findings) -> Chart | None:
-    """Accuracy against density."""
+    """Accuracy against density: of several families the tickets together, then each series with its controls."""
     rows = findings.accuracies
     if (rows["network"] == DENSE).all():
         return None
-    chosen = alt.selection_point(fields=["series"], bind="legend")
-    opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
     raised, cut = _raised(rows, "sd_low", "validation", "sd_low", "sd_high")
-    between = {"y": alt.Y("sd_low_shown:Q").scale(zero=False), "y2": "sd_high_shown:Q"}
-    band = _chart(raised[raised["network"] == DENSE]).mark_rect(color=GREY, opacity=0.2).encode(**between)
-    bars = _pruned(raised).mark_rule().encode(**between, opacity=opacity)
-    line, tickets, marks = _against_density(raised, "validation_shown", "validation accuracy")
+    together = _told_apart(raised)
+    chosen = alt.selection_point(fields=[_key(rows)], bind="legend")
+    opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
+    bars = _pruned(together).mark_rule().encode(**_SPREAD, opacity=opacity)
+    line, tickets, marks = _against_density(together, "validation_shown", "validation accuracy")
     marks = marks.encode(opacity=opacity).add_params(chosen, _zoom())
+    drawing: Any = alt.layer(_band(raised), bars, line, tickets.encode(opacity=opacity), marks)
+    drawing, below = drawing.properties(width=WIDTH, height=HEIGHT), ""
+    if len(together) < len(raised):
+        drawing = alt.vconcat(drawing, _by_series(findings.run, raised))
+        drawing = drawing.resolve_scale(strokeDash="independent", shape="independent")
+        below = " Below, the same tickets family by family with their controls, the tickets of the others in grey."
     return Chart(
         "accuracy",
         "Accuracy against density",
         "Final validation accuracy, means over runs, bars of one standard deviation; the dense network as a band. Sparser to "
-        f"the right.{cut} Click a line's name to see it alone; hold the pointer over a mark for its values. {ZOOMING}",
+        f"the right.{cut}{below} Click a line's name to see it alone; hold the pointer over a mark for its values. {ZOOMING}",
         {"accuracy": rows},
-        alt.layer(band, bars, line, tickets.encode(opacity=opacity), marks).properties(width=WIDTH, height=HEIGHT),
+        drawing,
         is_answer=True,
     )
+
+
+def _band(rows: pandas.DataFrame) -> alt.Chart:
+    """The standard deviation of the dense network."""
+    return _chart(rows[rows["network"] == DENSE]).mark_rect(color=GREY, opacity=0.2).encode(**_SPREAD)
+
+
+def _key(rows: pandas.DataFrame) -> str:
+    """What a line has its colour by: its family, where there are several."""
+    return "family" if rows.loc[rows["network"] != DENSE, "family"].nunique() > 1 else "series"
+
+
+def _told_apart(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """What can be told apart in one panel: of several families the tickets alone."""
+    return rows[rows["network"].isin([DENSE, TICKET])] if _key(rows) == "family" else rows
+
+
+def _by_series(run: Run, rows: pandas.DataFrame) -> alt.ConcatChart:
+    """A panel for each series of tickets, with its controls. A fresh control of one shot serves all rewind points."""
+    rows = rows[(rows["network"] == DENSE) | (rows["density"] > 0)]
+    tickets, networks = rows[rows["network"] == TICKET], rows.loc[rows["network"] != DENSE, "network"].unique().tolist()
+    extent = [rows["sd_low_shown"].min(), rows["sd_high_shown"].max()]
+    y = alt.Y("validation_shown:Q", title=None).scale(domain=extent, nice=True).axis(format=".0%", tickCount=5)
+    x, colour, dashes = _density(rows).title(None), _colour(rows), _dashes(run)
+    shape = alt.Shape("network:N", title=None).scale(domain=networks)
+    panels = []
+    for (name, rewind), _ in tickets.groupby(["family", "rewind"], sort=False):
+        family = run.recipe.families[name]
+        fresh = family.fresh_controls if family.quantiles else set()
+        own = rows[(rows["family"] == name) & ((rows["rewind"] == rewind) | rows["network"].isin(fresh))]
+        others = _chart(tickets[tickets["family"] != name]).mark_line(color=GREY, opacity=0.4, strokeWidth=1)
+        base = _chart(own).encode(x=x, y=y, color=colour)
+        lines = {network: base.transform_filter(alt.datum.network == network) for network in networks}
+        layers = (
+            _band(rows),
+            others.encode(x=x, y=y, detail="series:N"),
+            base.mark_rule(opacity=0.5).encode(**_SPREAD),
+            *(line.mark_line(strokeDash=dashes[it], strokeWidth=2.5 if it == TICKET else 1.2) for it, line in lines.items()),
+            base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=_tips(*_ACCURACY)),
+        )
+        title = name if tickets["rewind"].nunique() == 1 else f"{name}, rewound to {rewind}"
+        title = alt.TitleParams(title, subtitle=criteria.words(family), subtitleColor=GREY)
+        panels.append(alt.layer(*layers).properties(width=PANEL, height=PANEL * 3 // 4, title=title))
+    return alt.concat(*panels, columns=COLUMNS)
 
 
 def early_stop(findings: Findings) -> Chart | None:
@@ -102,11 +157,12 @@ def early_stop(findings: Findings) -> Chart | None:
     rows = findings.accuracies
     if TICKET not in set(rows["network"]):
         return None
-    raised, cut = _raised(rows, "early_test", "early_test")
-    step = _against_density(rows, "early_step", "step of least validation loss")
+    raised, cut = _raised(_told_apart(rows), "early_test", "early_test")
+    step = _against_density(raised, "early_step", "step of least validation loss")
     reached = _against_density(raised, "early_test_shown", "test accuracy there")
     panels = [alt.layer(*layers).properties(width=WIDTH // 2 - 40, height=HEIGHT) for layers in (step, reached)]
-    explained = f"The step of least validation loss, and the test accuracy there.{cut}"
+    of = " of tickets (those of controls are in the CSV)" if len(raised) < len(rows) else ""
+    explained = f"The step of least validation loss{of}, and the test accuracy there.{cut}"
     return Chart("early_stop", "Early stopping", explained, {"early_stop": rows}, alt.hconcat(*panels))
 
 
@@ -129,20 +185,37 @@ def _against_density(rows: pandas.DataFrame, figure: str, title: str) -> tuple[a
     y = alt.Y(f"{figure}:Q", title=title).scale(zero=False)
     y = y if figure == "early_step" else y.axis(format=".1%")
     is_dense = rows["network"] == DENSE
-    shape = alt.Shape("network:N", title=None).scale(domain=rows.loc[~is_dense, "network"].unique().tolist())
+    networks = rows.loc[~is_dense, "network"].unique().tolist()
+    shape: Any = alt.Shape("network:N", title=None).scale(domain=networks) if len(networks) > 1 else alt.value("circle")
     across = _chart(rows[is_dense]).mark_rule(color=GREY).encode(y=y, tooltip=_tips(*_ACCURACY))
     tickets = _pruned(rows).transform_filter(alt.datum.network == TICKET).mark_line().encode(y=y, detail="series:N")
+    points = rows.loc[rows["network"] == TICKET].sort_values("rewind_step")["rewind"].unique().tolist()
+    if _key(rows) == "family" and len(points) > 1:
+        tickets = tickets.encode(strokeDash=alt.StrokeDash("rewind:N", title="rewound to").scale(domain=points))
     marks = _pruned(rows).mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=_tips(*_ACCURACY))
     return across, tickets, marks
 
 
 def _pruned(rows: pandas.DataFrame) -> alt.Chart:
-    """Tickets and controls by density, a colour for each series."""
+    """Tickets and controls by density, a colour for each family, or else for each series."""
     shown = rows[(rows["network"] != DENSE) & (rows["density"] > 0)]  # where a logarithm ends
-    colour = alt.Color("series:N", title=None).scale(domain=shown["series"].unique().tolist(), range=list(COLOURS))
-    density = alt.X("density:Q", title="density: share of prunable weights kept")
-    density = density.axis(values=sorted(shown["density"].unique()), format=".3~p", labelOverlap="greedy", grid=False)
-    return _chart(shown).encode(x=density.scale(type="log", reverse=True, nice=False, padding=20), color=colour)
+    return _chart(shown).encode(x=_density(shown), color=_colour(shown))
+
+
+def _colour(rows: pandas.DataFrame) -> alt.Color:
+    key = _key(rows)
+    named = rows.loc[rows["network"] != DENSE, key].unique().tolist()
+    return alt.Color(f"{key}:N", title=None).scale(domain=named, range=list(COLOURS))
+
+
+def _density(rows: pandas.DataFrame) -> alt.X:
+    """From dense to sparse, as far as `rows` reach."""
+    there = sorted(rows.loc[rows["network"] != DENSE, "density"].unique())
+    axis = alt.X("density:Q", title="density: share of prunable weights kept").axis(
+        values=there, format=".3~p", labelOverlap="greedy", labelSeparation=4, grid=False
+    )
+    reach = [there[0], there[-1]] if there else alt.Undefined
+    return axis.scale(type="log", reverse=True, nice=False, padding=20, domain=reach)
 
 
 def _tips(*columns: str) -> list[alt.Tooltip]:
@@ -190,35 +263,69 @@ def layers(findings: Findings) -> Chart | None:
     if rows.empty:
         return None
     shown = rows[rows["replicate"] == rows["replicate"].iloc[0]]
-    sources = shown.groupby("masks", sort=False)
+    parts = [(source if shown["masks"].nunique() > 1 else "", part) for source, part in shown.groupby("masks", sort=False)]
+    width = WIDTH if len(parts) == 1 else WIDTH // COLUMNS
     return Chart(
         "layers",
         "What each mask keeps of each layer",
         f"Of replicate {shown['replicate'].iloc[0]}, layers in the order of the network (or of their names, where it is "
         "unknown). Red: collapsed, hardly anything or nothing is left of the layer.",
         {"layers": rows},
-        alt.vconcat(*(_layers_of(part, source if len(sources) > 1 else "") for source, part in sources)),
+        alt.concat(*(_layers_of(*part, width, at % COLUMNS == 0) for at, part in enumerate(parts)), columns=COLUMNS),
     )
 
 
-def _layers_of(rows: pandas.DataFrame, source: str) -> alt.Chart:
+def _layers_of(source: str, rows: pandas.DataFrame, width: int, named: bool) -> alt.Chart:
     share = alt.Color("share:Q", title="kept").scale(type="symlog", constant=0.01, domain=[0, 1], scheme="viridis")
     share = share.legend(format=".0%", values=[0, 0.01, 0.1, 1])
-    x, width = _masks(rows)
-    cells = _chart(rows, title=source).mark_rect().properties(width=width, height=alt.Step(14))
+    x, step = _masks(rows, width)
+    cells = _chart(rows, title=source).mark_rect().properties(width=step, height=alt.Step(14))
     return cells.encode(
         x=x,
-        y=alt.Y("layer:N", title=None).sort(rows["layer"].unique().tolist()),
+        y=alt.Y("layer:N", title=None).sort(rows["layer"].unique().tolist()).axis(labels=named, ticks=named),
         color=alt.when(alt.datum.collapsed).then(alt.value("#e5484d")).otherwise(share),
         tooltip=_tips("layer", "mask", "share", "kept", "weights", "collapsed"),
     )
 
 
-def _masks(rows: pandas.DataFrame) -> tuple[alt.X, alt.Step]:
-    """Masks across, from dense to sparse, and a cell width with which they fit the page."""
+def _masks(rows: pandas.DataFrame, width: int = WIDTH) -> tuple[alt.X, alt.Step]:
+    """Masks across, from dense to sparse, and a cell width with which they fit `width`."""
     named = rows.sort_values("density", ascending=False, kind="stable")["mask"].unique().tolist()
-    x = alt.X("mask:N", title=None).sort(named).axis(labelAngle=0 if len(named) <= FEW else -60)
-    return x, alt.Step(max(12, min(56, WIDTH // len(named))))
+    x = alt.X("mask:N", title=None).sort(named)
+    step = max(12, min(56, width // len(named)))
+    return x.axis(labelAngle=0 if step > 6 * max(map(len, named)) else -60), alt.Step(step)
+
+
+def overlaps(findings: Findings) -> Chart | None:
+    """How much the masks of two families have in common, a panel for each mask."""
+    rows = findings.overlaps
+    if rows.empty:
+        return None
+    names = list(dict.fromkeys([*rows["first"], *rows["second"]]))
+    rounds = rows["mask"].str.startswith("round").any()
+    pool = " In rounds, chance draws from round 1, where both masks lie in it." if rounds else ""
+    panels = [_overlaps_of(part, str(mask), names) for mask, part in rows.groupby("mask", sort=False)]
+    return Chart(
+        "overlaps",
+        "What the masks of different families share",
+        "The share of the weights of one mask that are in the other too, in per cent (the overlap coefficient): means over "
+        "replicates. By chance, two masks share what is said above each panel, given how many weights they keep of each layer. "
+        f"White: no more than by chance. Blue: more, up to the same mask. Red: less.{pool}",
+        {"overlaps": rows},
+        alt.concat(*panels, columns=COLUMNS),
+    )
+
+
+def _overlaps_of(rows: pandas.DataFrame, mask: str, names: Sequence[str]) -> Any:
+    chance = [f"{rows['chance'].agg(which):.1%}" for which in ("min", "max")]
+    x = alt.X("first:N", title=None).sort(names).axis(labelAngle=-60)
+    base = _chart(rows).encode(x=x, y=alt.Y("second:N", title=None).sort(names), tooltip=_tips(*rows.columns))
+    beyond = alt.Color("beyond_chance:Q", title="beyond chance").scale(scheme="redblue", domain=[-1, 1], clamp=True)
+    cells = base.mark_rect().encode(color=beyond.legend(format=".0%"))
+    strong = alt.when("abs(datum.beyond_chance) > 0.6").then(alt.value("white")).otherwise(alt.value("#222"))
+    numbers = base.mark_text(fontSize=10).encode(text=alt.Text("overlap:Q", format=".1%"), color=strong)
+    title = alt.TitleParams(mask, subtitle=f"chance: {' to '.join(dict.fromkeys(chance))}", subtitleColor=GREY)
+    return alt.layer(cells, numbers).properties(width=alt.Step(38), height=alt.Step(28), title=title)
 
 
 def magnitudes(findings: Findings) -> Chart | None:
@@ -228,7 +335,7 @@ def magnitudes(findings: Findings) -> Chart | None:
         return None
     replicate = rows["replicate"].iloc[0]
     shown = cuts[cuts["replicate"] == replicate]
-    named = shown["mask"].unique().tolist()
+    named = shown.sort_values("log10")["mask"].unique().tolist()
     bars = _chart(rows[rows["replicate"] == replicate]).mark_bar(color=GREY, opacity=0.7)
     bars = bars.transform_calculate(**{end: f"format(pow(10, datum.log10_{end}), '.2~e')" for end in ("from", "to")}).encode(
         x=alt.X("log10_from:Q", title="|w|").bin("binned").axis(labelExpr="format(pow(10, datum.value), '.1~e')"),
@@ -239,6 +346,8 @@ def magnitudes(findings: Findings) -> Chart | None:
     colour = alt.Color("mask:N", title="threshold").scale(scheme="plasma").sort(named)
     colour = colour.legend(alt.Legend() if len(named) <= FEW else None)
     lines = _chart(shown).mark_rule(strokeWidth=2)
+    if shown["family"].nunique() > 1:
+        lines = lines.encode(strokeDash=alt.StrokeDash("family:N", title=None).sort(shown["family"].unique().tolist()))
     lines = lines.encode(x="log10:Q", color=colour, tooltip=_tips("family", "mask", "threshold"))
     told = "; each mask drops what lies left of its threshold" if len(shown) else ""
     return Chart(
@@ -251,41 +360,59 @@ def magnitudes(findings: Findings) -> Chart | None:
 
 
 def courses(findings: Findings) -> Chart | None:
-    """Validation accuracy over training, a line for each network."""
+    """Validation accuracy over training, a line for each network, a panel for each family."""
     rows = findings.courses
     if rows.empty or TICKET not in set(rows["network"]):
         return None
-    x = alt.X("step:Q", title="step")
-    y = alt.Y("validation_accuracy:Q", title="validation accuracy").scale(zero=False).axis(format=".0%")
-    near = alt.selection_point(fields=["label"], on="pointerover", nearest=True, empty=False)
-    lines = _chart(rows.assign(label=rows[["network", "family", "mask", "rewind"]].agg(" ".join, axis=1)))
-    lines = lines.encode(x=x, y=y, detail="label:N")
-    sparsest = rows.loc[rows["density"] > 0, "density"].min()
-    density = alt.Color("density:Q", title="density").legend(format=".3~p")
-    density = density.scale(type="log", scheme="viridis", domain=[sparsest, 1.0], clamp=True)
-    named = [controls.of(name) for family in findings.run.recipe.families.values() for name in family.controls]
-    dashes = {TICKET: (1, 0), DENSE: (8, 0), **{one.name: one.dash for one in (*controls.CONTROLS.values(), *named)}}
-    there = rows["network"].unique().tolist()
-    dash = alt.StrokeDash("network:N", title=None)
-    drawn = lines.mark_line().encode(
-        color=alt.when(alt.datum.network == DENSE).then(alt.value(GREY)).otherwise(density),
-        strokeDash=dash.scale(domain=there, range=[list(dashes.get(name, controls.Control.dash)) for name in there]),
-        size=alt.when(near).then(alt.value(4)).otherwise(alt.value(1.5)),
-    )
-    points = lines.mark_point(opacity=0).encode(tooltip=_tips(*_NETWORK, "epoch", "step", *map("{}_accuracy".format, SPLITS)))
+    dense = rows["network"] == DENSE
+    parts = {name: rows[dense | (rows["family"] == name)] for name in rows.loc[~dense, "family"].unique()}
+    panels = [_courses(findings.run, part, rows, number) for number, part in enumerate(parts.values())]
+    if len(panels) == 1:
+        drawing: Any = panels[0].properties(width=WIDTH, height=HEIGHT)
+    else:
+        titled = (panel.properties(width=PANEL, height=PANEL, title=name) for name, panel in zip(parts, panels, strict=True))
+        drawing = alt.concat(*titled, columns=COLUMNS)
     return Chart(
         "courses",
         "Training curves",
         "Validation accuracy of every network, means over replicates, by the step of the schedule: a ticket begins at its "
         f"rewind point. The nearest line shows its values. {ZOOMING}",
         {"courses": rows},
-        alt.layer(drawn, points.add_params(near, _zoom())).properties(width=WIDTH, height=HEIGHT),
+        drawing,
     )
 
 
-def _zoom() -> alt.Parameter:
+def _courses(run: Run, rows: pandas.DataFrame, all_rows: pandas.DataFrame, number: int) -> Any:
+    """The lines of `rows`, on scales that fit `all_rows`: a panel with its own `number`."""
+    accuracies = all_rows["validation_accuracy"]
+    y = alt.Y("validation_accuracy:Q", title="validation accuracy").axis(format=".0%")
+    y = y.scale(zero=False, domain=[accuracies.min(), accuracies.max()], nice=True)
+    near = alt.selection_point(f"near_{number}", fields=["label"], on="pointerover", nearest=True, empty=False)
+    lines = _chart(rows.assign(label=rows[["network", "family", "mask", "rewind"]].agg(" ".join, axis=1)))
+    lines = lines.encode(x=alt.X("step:Q", title="step"), y=y, detail="label:N")
+    networks, dash = all_rows["network"].unique().tolist(), alt.StrokeDash("network:N", title=None)
+    sparsest = all_rows.loc[all_rows["density"] > 0, "density"].min()
+    density = alt.Color("density:Q", title="density").legend(format=".3~p")
+    density = density.scale(type="log", scheme="viridis", domain=[sparsest, 1.0], clamp=True)
+    drawn = lines.mark_line().encode(
+        color=alt.when(alt.datum.network == DENSE).then(alt.value(GREY)).otherwise(density),
+        strokeDash=dash.scale(domain=networks, range=[_dashes(run)[network] for network in networks]),
+        size=alt.when(near).then(alt.value(4)).otherwise(alt.value(1.5)),
+    )
+    points = lines.mark_point(opacity=0).encode(tooltip=_tips(*_NETWORK, "epoch", "step", *map("{}_accuracy".format, SPLITS)))
+    return alt.layer(drawn, points.add_params(near, _zoom(f"zoom_{number}")))
+
+
+def _dashes(run: Run) -> dict[str, list[int]]:
+    """How the lines of networks are dashed."""
+    named = [controls.of(name) for family in run.recipe.families.values() for name in family.controls]
+    dashes = {one.name: one.dash for one in (*controls.CONTROLS.values(), *named)} | {TICKET: (1, 0), DENSE: (8, 0)}
+    return collections.defaultdict(lambda: list(controls.Control.dash), {name: list(dash) for name, dash in dashes.items()})
+
+
+def _zoom(name: str = "zoom") -> alt.Parameter:
     """Moving and zooming; the wheel alone still scrolls the page."""
-    return alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]")
+    return alt.selection_interval(name, bind="scales", zoom="wheel![event.shiftKey]")
 
 
 def training(findings: Findings) -> Chart | None:
@@ -306,6 +433,6 @@ def training(findings: Findings) -> Chart | None:
 
 
 CHARTS: tuple[Callable[[Findings], Chart | None], ...] = (
-    *(accuracy, differences, early_stop, layers, magnitudes, courses, training),
+    *(accuracy, differences, early_stop, layers, overlaps, magnitudes, courses, training),
 )
 TABLES = (*(chart.__name__ for chart in CHARTS), "thresholds")

@@ -182,23 +182,12 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
             f"dense as one-shot masks; `imp run --run {shlex.quote(str(run.folder))} --set replicates=3` adds replicates"
         )
     layouts = {number: invariants.layouts(run.replicate(number).read_topology()) for number in run.known_numbers()}
-    packed, profile = _readers(run, layouts)
-    # Round 1 of a chain is cut from the dense network, so that other chains share it, and masks within it overlap by more than
-    # chance among all weights.
-    pools = {(one.replicate, one.chain): one for one in found if one.is_round and one.record.round == 1}
     compared: list[tuple[Pair, dict[str, Figures]]] = []
     in_one: list[set[str]] = []
     with reporter.counting("masks", len(wanted), "pairs") as advance:
-        for pair in wanted:
-            across = pair.kind == "replicates"
-            read, alike = (profile, invariants.likenesses) if across else (packed, overlap.overlaps)
-            pool = None if across or pair.kind == "rounds" else pools.get((pair.second.replicate, pair.second.chain))
-            first, second, *within = [read(source) for source in (pair.first, pair.second, pool) if source]
-            try:
-                compared.append((pair, alike(first, second, *within)))
-            except InputError as error:
-                raise InputError(f"{pair.first.path} and {pair.second.path}: {error}") from None
-            in_one.append(first.keys() ^ second.keys())
+        for pair, figures, partial in alike(run, found, wanted, layouts):
+            compared.append((pair, figures))
+            in_one.append(partial)
             advance(1)
     _warn(wanted, in_one, layouts, reporter)
     rows = (
@@ -208,6 +197,27 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
     )
     files.write_text(run.report / "compare.csv", csv_text(COLUMNS, rows))
     return [_group(members) for members in grouped(compared, lambda one: tuple(one[0].names.values()))]
+
+
+def alike(
+    run: Run, found: Sequence[Source], wanted: Iterable[Pair], layouts: Mapping[int, Mapping[str, invariants.Layout]]
+) -> Iterator[tuple[Pair, dict[str, Figures], set[str]]]:
+    """Each of the pairs, its figures by layer, and the variables that only one of its masks has. Only replicates are compared
+    by `layouts`."""
+    packed, profile = _readers(run, layouts)
+    # Round 1 of a chain is cut from the dense network, so that other chains share it, and masks within it overlap by more than
+    # chance among all weights.
+    pools = {(one.replicate, one.chain): one for one in found if one.is_round and one.record.round == 1}
+    for pair in wanted:
+        across = pair.kind == "replicates"
+        read, compared = (profile, invariants.likenesses) if across else (packed, overlap.overlaps)
+        pool = None if across or pair.kind == "rounds" else pools.get((pair.second.replicate, pair.second.chain))
+        first, second, *within = [read(source) for source in (pair.first, pair.second, pool) if source]
+        try:
+            figures = compared(first, second, *within)
+        except InputError as error:
+            raise InputError(f"{pair.first.path} and {pair.second.path}: {error}") from None
+        yield pair, figures, first.keys() ^ second.keys()
 
 
 def _readers(run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]]) -> tuple[Callable[[Source], Any], ...]:
@@ -292,6 +302,9 @@ def _names(group: Group, collapsed: set[tuple[str, int]]) -> tuple[str, str, str
         names.append(group[which])
         marked = any((group[which], pair[f"replicate_{which}"]) in collapsed for pair in group["pairs"])
         densities.append(_shown(group["spread"][f"density_{which}"]["mean"]) + (" !" if marked else ""))
+    if group["kind"] == "families":  # in one line: they are many
+        chains, (mask, _) = zip(*(name.split("/") for name in names), strict=True)
+        names = [f"{mask}: {', '.join(chains)}"]
     return "\n".join(dict.fromkeys(names)), "\n".join(dict.fromkeys(densities)), str(len(group["pairs"]))
 
 

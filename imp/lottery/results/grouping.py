@@ -63,10 +63,10 @@ def _group(members: list[dict[str, Any]], delta: float) -> dict[str, Any]:
     group = {name: first[name] for name in (*KIND, "rewind")} | {
         "collapse": _first(members, "collapse"),
         "against": _first(members, "against"),
-        "density": _mean(row["density"] for row in members),
+        "density": mean(row["density"] for row in members),
         "count": len(finished),
         "planned": len(members),
-        **{name: _mean(row[name] for row in finished) for name in (*FIGURES, "difference")},
+        **{name: mean(row[name] for row in finished) for name in (*FIGURES, "difference")},
         "spread": statistics.stdev(row["validation_accuracy"] for row in finished) if len(finished) > 1 else None,
         "verdict": None if first["variant"] == DENSE else verdict,
     }
@@ -77,7 +77,7 @@ def _group(members: list[dict[str, Any]], delta: float) -> dict[str, Any]:
     return group | {"low": low, "high": high, "deviation": deviation, "needed": needed}
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
 
@@ -108,29 +108,41 @@ def contrasts(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
     """Every kind of ticket against the dense network, against what accompanies it, against the ticket of the same mask that was
     rewound to the earliest point, and against those of families further down in the recipe with a mask of that name; a row for
     each of `FIGURES`. Only replicates that have both count."""
-    kinds: dict[Kind, Networks] = {}
-    for row in sorted(frame.dicts(networks[networks["status"] == "done"]), key=frame.order(run)):
-        kind = (row["variant"], row["family"], row["mask"], row["rewind_step"])
-        kinds.setdefault(kind, {})[row["replicate"]] = row
+    done = kinds(run, networks[networks["status"] == "done"])
     found = [
         row
-        for kind, tickets in kinds.items()
+        for kind, tickets in done.items()
         if kind[0] == TICKET
-        for against, others in _others(run, kinds, kind)
+        for against, others in _others(run, done, kind)
         for row in _contrast([(row, others[number]) for number, row in tickets.items() if number in others], against)
     ]
     return frame.table(found, CONTRASTS)
+
+
+def kinds(run: Run, networks: pandas.DataFrame) -> dict[Kind, Networks]:
+    """The rows of each kind of network by replicate: family by family, from dense to sparse."""
+    found: dict[Kind, Networks] = {}
+    for row in sorted(frame.dicts(networks), key=frame.order(run)):
+        found.setdefault((row["variant"], row["family"], row["mask"], row["rewind_step"]), {})[row["replicate"]] = row
+    return found
+
+
+def beside(run: Run, kinds: Mapping[Kind, Networks], ticket: Kind) -> Iterator[tuple[str, Networks]]:
+    """The controls of a kind of tickets: a name, and the networks. A fresh control of one shot serves all rewind points."""
+    _, name, mask, step = ticket
+    family = run.recipe.families[name]
+    fresh = family.fresh_controls if family.quantiles else set()
+    variants = dict.fromkeys(kind[0] for kind in kinds if kind[1:3] == (name, mask) and kind[0] != TICKET)
+    for variant in sorted(variants, key=lambda variant: variant != EXTENDED):
+        yield variant, kinds.get((variant, name, mask, 0 if variant in fresh else step), {})
 
 
 def _others(run: Run, kinds: Mapping[Kind, Networks], ticket: Kind) -> Iterator[tuple[str, Networks]]:
     """What a kind of tickets is compared with: a name, and the networks."""
     _, name, mask, step = ticket
     yield DENSE, kinds.get((DENSE, "", "", 0), {})
-    family, families = run.recipe.families[name], list(run.recipe.families)
-    fresh = family.fresh_controls if family.quantiles else set()
-    beside = dict.fromkeys(kind[0] for kind in kinds if kind[1:3] == (name, mask) and kind[0] != TICKET)
-    for variant in sorted(beside, key=lambda variant: variant != EXTENDED):
-        yield variant, kinds.get((variant, name, mask, 0 if variant in fresh else step), {})
+    families = list(run.recipe.families)
+    yield from beside(run, kinds, ticket)
     earliest = min(kind[3] for kind in kinds if kind[:3] == (TICKET, name, mask))
     if earliest < step:
         others = kinds[TICKET, name, mask, earliest]

@@ -15,7 +15,7 @@ import pandas
 from data_prep.errors import InputError
 from lottery.experiment import grids
 from lottery.experiment.graph import DENSE, TICKET
-from lottery.results import frame, grouping, lookup, verdicts
+from lottery.results import criteria, frame, grouping, lookup, verdicts
 from lottery.rundir import store
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import Run
@@ -24,17 +24,20 @@ REINIT = "reinit"
 
 
 def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list[str]:
-    """The answer in sentences: the accuracy of the dense network, and for each series of tickets the sparsest that matches."""
+    """The answer in sentences: the accuracy of the dense network, and for each series of tickets the sparsest that matches,
+    and whether its criterion is more than an allocation."""
     kinds = frame.each(groups)
     dense = next(group for group in kinds if group.variant == DENSE)
     sentences = [
         f"The dense network reaches {dense.validation_accuracy:.2%} on validation images and {dense.test_accuracy:.2%} on test "
         f"images ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'})."
     ]
+    of_criteria = {place: criteria.sentence(one) for place, one in criteria.series(criteria.checks(run, rows))}
     for (name, rewind), tickets in grouping.tickets(groups).items():
         alone = len(run.recipe.families) == 1 and not run.recipe.families[name].rounds
         place = f"Rewound to {rewind}" if alone else f"Family {name}, rewound to {rewind}"
-        sentences.append(f"{place}: {' '.join(_answer(tickets, kinds, run, rows))}")
+        told = of_criteria.get((name, rewind))
+        sentences.append(f"{place}: {' '.join([*_answer(tickets, kinds, run, rows), *([told] if told else [])])}")
     missing = sum(group.planned - group.count for group in kinds)
     if missing:
         sentences.append(f"{missing} of {sum(group.planned for group in kinds)} networks have no result: see `imp status`.")

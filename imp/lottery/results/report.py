@@ -2,6 +2,7 @@
 how they differ, training.md with the course of the dense trainings; each table as CSV, each chart as PNG, SVG and CSV."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from data_prep.errors import InputError
 from lottery.experiment import controls, reading
 from lottery.experiment.graph import DENSE
 from lottery.progress import count_of, duration
-from lottery.results import frame, grouping, measurements, pages, tidy
+from lottery.results import criteria, frame, grouping, measurements, pages, tidy
 from lottery.results.headline import headline
 from lottery.results.measurements import Measurement
 from lottery.rundir import lineage
@@ -36,6 +37,16 @@ CONTRASTS_EXPLAINED = (
     "images and on test images, test accuracy at the step of least validation loss, and that step. The intervals are not "
     "corrected for their number."
 )
+CRITERIA_EXPLAINED = (
+    "How far each control is above its ticket in validation accuracy, in points: the mean over replicates, and in brackets its "
+    "lower and upper one-sided 95 % t bounds. ✓: the control matches the ticket, ✗: it does not, ?: undecided, by the same "
+    "rules as a ticket and the dense network. `shuffle` keeps as many weights of each layer as the ticket, chosen at random. A "
+    "criterion is only an allocation if shuffle matches at every density that has it (where it is far better, the criterion "
+    "does harm): what counts is how many weights each layer keeps, not which. It is more than an allocation if shuffle does "
+    "not match at one density or more. If `reinit` matches, the initial weights do not matter; in one shot, one such network "
+    "serves all rewind points. If `invert` matches, the order of the scores does not matter. These are the checks of Frankle "
+    "et al. 2021 (arXiv 2009.08576)."
+)
 Cells = dict[str, str]  # a line of a table, by heading
 
 
@@ -49,6 +60,9 @@ class Report:
     groups: pandas.DataFrame
     table: list[Cells]
     """The groups; if many of them have no trained network, these are left out."""
+    checks: pandas.DataFrame
+    """Controls against tickets, and what they say of criteria."""
+    criteria_table: list[Cells]
     contrast_table: list[Cells]
     cost_table: list[Cells]
     warnings: list[str]
@@ -69,6 +83,7 @@ def report(run: Run) -> Report:
     if not ((rows["status"] == "done") & (rows["variant"] == DENSE)).any():
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
     groups, contrasts, costs = grouping.groups(run, rows), grouping.contrasts(run, rows), tidy.costs(rows)
+    checks = criteria.checks(run, rows)
     findings, drawn, unread = tidy.Findings(run, rows, groups), [], []
     for chart in charts.CHARTS:
         try:
@@ -85,15 +100,17 @@ def report(run: Run) -> Report:
         rows=rows,
         groups=groups,
         table=[_cells(group) for group in frame.each(groups if len(groups) - len(begun) <= FEW else begun)],
+        checks=checks,
+        criteria_table=_criteria_cells(checks),
         contrast_table=[_contrast_cells(figures) for _, figures in pairs],
         cost_table=_cost_cells(costs),
         warnings=[f"{_title(group)}: {group.collapse}" for group in frame.each(groups) if group.collapse],
         failures=[f"replicate {row.replicate}, {_title(row)}: {row.status}, {row.reason}" for row in frame.each(failed)],
         charts=[chart for chart in drawn if chart],
         measurements=measured,
-        left_out=[*unread, *left_out],
+        left_out=[*dict.fromkeys(unread), *left_out],
     )
-    _write(made, {"summary": rows, "groups": groups, "contrasts": contrasts, "costs": costs})
+    _write(made, {"summary": rows, "groups": groups, "contrasts": contrasts, "criteria": checks, "costs": costs})
     return made
 
 
@@ -121,6 +138,7 @@ def _write(made: Report, tables: dict[str, pandas.DataFrame]) -> None:
         report=made,
         script=charts.script(),
         difference_explained=DIFFERENCE_EXPLAINED,
+        criteria_explained=CRITERIA_EXPLAINED,
         contrasts_explained=CONTRASTS_EXPLAINED,
         controls=list({one.name: one for one in named}.values()),
         settings=run.recipe,
@@ -203,6 +221,32 @@ def _contrast_cells(figures: pandas.DataFrame) -> Cells:
     return cells
 
 
+def _criteria_cells(checks: pandas.DataFrame) -> list[Cells]:
+    """A line for each ticket of a series with the verdict of `shuffle`, a column for each control; the verdict of the whole
+    series on its first line."""
+    there, lines = checks.loc[checks["mean"].notna(), "control"].unique(), []
+    for _, rows in criteria.series(checks):
+        for mask, found in itertools.groupby(rows, lambda row: row.mask):
+            by_control = {row.control: row for row in found}
+            first, shuffle = next(iter(by_control.values())), by_control.get(criteria.SHUFFLE)
+            cells = {
+                "family": f"{first.family} ({criteria.words(first)})",
+                "mask": mask,
+                "density": _points(first.density, "{:.2f}%"),
+                "rewound to": first.rewind,
+                "runs": str(first.count) if first.count == first.planned else f"{first.count} of {first.planned}",
+            }
+            cells |= {name: _check(by_control[name]) if name in by_control else "" for name in there}
+            cells["verdict"] = shuffle.verdict if shuffle else ""
+            lines.append(cells | {"criterion": first.series_verdict if first is rows[0] else ""})
+    return lines
+
+
+def _check(row: Any) -> str:
+    signs = {"matching": "✓", "not matching": "✗"}
+    return "" if row.mean is None else f"{_interval(row.mean, row.low, row.high)} {signs.get(row.verdict, '?')}"
+
+
 def _cost_cells(costs: pandas.DataFrame) -> list[Cells]:
     """What the trainings took, and last in all."""
     sums = costs[["networks", "epochs", "device_hours"]].sum()
@@ -224,6 +268,8 @@ def _markdown(made: Report) -> str:
     lines = [f"# {made.run.recipe.name}", "", *made.headline, "", *_table(made.table), "", DIFFERENCE_EXPLAINED]
     if made.warnings:
         lines += ["", "## Layer collapse (!)", "", *(f"- {warning}" for warning in made.warnings)]
+    if made.criteria_table:
+        lines += ["", "## More than an allocation?", "", CRITERIA_EXPLAINED, "", *_table(made.criteria_table)]
     if made.contrast_table:
         lines += ["", "## Differences, paired by replicate", "", CONTRASTS_EXPLAINED, "", *_table(made.contrast_table)]
     return "\n".join(lines) + "\n"

@@ -10,8 +10,8 @@ import numpy as np
 import pandas
 
 from lottery.experiment.graph import DENSE
-from lottery.pruning import masks, norms
-from lottery.results import frame, lookup
+from lottery.pruning import masks, norms, overlap
+from lottery.results import compare, frame, lookup
 from lottery.rundir import lineage, records
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import Run
@@ -58,6 +58,19 @@ class Findings:
         return pandas.DataFrame(row for number in self.run.known_numbers() for row in _layers(self.run, number))
 
     @cached_property
+    def overlaps(self) -> pandas.DataFrame:
+        """How masks of one name overlap in two families, compared with chance: means over replicates. `beyond_chance` is 0 for
+        no more than by chance, 1 for the same weights."""
+        found = compare.sources(self.run)
+        wanted = [pair for pair in compare.pairs(found) if pair.kind == "families"]
+        compared = compare.alike(self.run, found, wanted, {})
+        rows = pandas.DataFrame(_overlap(self.run, pair, figures[""]) for pair, figures, _ in compared)
+        if rows.empty:
+            return rows
+        means = rows.groupby(["mask", "first", "second"], sort=False, as_index=False).mean()
+        return means.assign(beyond_chance=(means["overlap"] - means["chance"]) / (1 - means["chance"]))
+
+    @cached_property
     def magnitudes(self) -> pandas.DataFrame:
         """The histogram of log10 |w| of each replicate's final prunable weights."""
         return pandas.concat([pandas.DataFrame(), *(_histogram(self.run, number) for number in self._trained)])
@@ -101,18 +114,17 @@ def _series(run: Run, group: Any) -> str:
 
 
 def _layers(run: Run, number: int) -> Iterator[dict[str, Any]]:
-    replicate, planned = run.replicate(number), run.trained_plan()
+    replicate = run.replicate(number)
     held, order = Lineage(replicate), replicate.layers()
     for files in (files for name in run.recipe.families for files in replicate.masks(name)):
         held.check(files.mask)
         record = records.read(files.table, records.MaskRecord)
-        start = "" if record.rewind_step is None else f" from {frame.rewind_name(planned, record.rewind_step)}"
         collapsed = record.kept.collapsed(run.recipe.pruning.collapse)
         for path in norms.in_order(record.kept.layers, order):
             layer = record.kept.layers[path]
             yield {
                 "replicate": number,
-                "masks": f"{record.family}{start}",
+                "masks": _masks(run, record),
                 "mask": record.mask,
                 "density": record.kept.density.prunable,
                 "layer": path.removesuffix("/kernel"),
@@ -121,6 +133,18 @@ def _layers(run: Run, number: int) -> Iterator[dict[str, Any]]:
                 "share": layer.kept / max(layer.weights, 1),
                 "collapsed": path in collapsed,
             }
+
+
+def _masks(run: Run, record: records.MaskRecord) -> str:
+    """The name of the masks of a family; in rounds, of a rewind point."""
+    step = record.rewind_step
+    return record.family if step is None else f"{record.family} from {frame.rewind_name(run.trained_plan(), step)}"
+
+
+def _overlap(run: Run, pair: compare.Pair, figures: overlap.Figures) -> dict[str, Any]:
+    names = {"first": _masks(run, pair.first.record), "second": _masks(run, pair.second.record)}
+    shares = {"density": pair.first.density, "overlap": figures["overlap"], "chance": figures["overlap_by_chance"]}
+    return {"mask": pair.first.record.mask, **names, **shares}
 
 
 def _histogram(run: Run, number: int) -> pandas.DataFrame:

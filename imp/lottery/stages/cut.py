@@ -3,41 +3,53 @@
 import fnmatch
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from fractions import Fraction
+import os
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 
 from data_prep.errors import InputError
 from lottery.experiment import grids, named
 from lottery.experiment.graph import Mask, Snapshot
-from lottery.experiment.recipe import Family, Pruning
-from lottery.pruning import densities, masks, ranking
-from lottery.pruning.ranking import Ranking
-from lottery.pruning.state import Arrays, State
+from lottery.experiment.recipe import Pruning
+from lottery.pruning import densities, masks
 from lottery.rundir import identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import Layer, MaskRecord, Scores
 from lottery.rundir.run import Run
+from lottery.stages.probing import Probes
+from lottery.stages.scoring import Scoring
 
 
-def cut(run: Run, wanted: Iterable[Mask]) -> None:
+def cut(run: Run, wanted: Iterable[Mask], probes: Probes | None = None) -> None:
     """Write those of the masks that are missing, and beside each what it prunes.
 
-    Of the weights that are ranked together (all of the same pruning rate, or each layer) exactly k go: in one shot those of the
-    quantile (`ranking.pruned_count`), in rounds round(rate x survivors). Masks that are there are checked to be of the networks
-    that are there. Raises InputError where they are not, or what they are scored on is missing or damaged.
+    Exactly k weights go: in one shot those of the quantile (`ranking.pruned_count`), in rounds round(rate x survivors); the
+    family's allocation divides what stays among layers. Masks that are there are checked to be of the networks that are there.
+    Raises InputError where they are not, or what they are scored on is missing or damaged.
     """
+    probes = probes or Probes(run)
 
     def source(mask: Mask) -> tuple[int, str, str]:
         """What masks that are cut from the same scores have in common."""
         return mask.replicate, mask.family, mask.within.name if mask.within else ""
 
     for _, alike in itertools.groupby(sorted(wanted, key=source), key=source):
-        _cut(run, list(alike))
+        _cut(run, list(alike), probes)
 
 
-def _cut(run: Run, alike: Sequence[Mask]) -> None:
+def inverted(run: Run, mask: Mask, probes: Probes) -> masks.Bits:
+    """The mask that keeps the other end of the same scores, as many weights by the same allocation."""
+    replicate = run.replicate(mask.replicate)
+    lineage, sources = Lineage(replicate), _sources(run, mask)
+    for path in sources:
+        lineage.check(path)
+    return Scoring(run, mask, probes, inverted=True).cut(mask)[0]
+
+
+def _cut(run: Run, alike: Sequence[Mask], probes: Probes) -> None:
     replicate, first = run.replicate(alike[0].replicate), alike[0]
     lineage, missing = Lineage(replicate), [mask for mask in alike if not run.mask(mask).is_cut]
     for mask in alike:
@@ -45,67 +57,44 @@ def _cut(run: Run, alike: Sequence[Mask]) -> None:
             lineage.check(replicate.mask(mask).mask)
     if not missing:
         return
-    scored = first.scored_on
-    network = replicate.snapshot(scored.step) if isinstance(scored, Snapshot) else replicate.network(scored).final
-    sources = [network, *([replicate.mask(first.within).mask] if first.within else [])]
+    sources = _sources(run, first)
     for path in sources:
         lineage.check(path)
-    folder, family = replicate.mask_folder(first.family), run.recipe.families[first.family]
+    folder = replicate.mask_folder(first.family)
     with identity.claimed(folder, run.recipe, "mask", replicate.origins(), first.family, math.inf):
-        with store.promised_by(replicate.table_of(network)):
-            state = store.load_state(network, optimizer=False)
-        before = load(run, first.within) if first.within else None
-        prunable = masks.prunable(state, run.recipe.pruning.scope, run.recipe.pruning.exclude)
-        scores = _scores(family.criterion, state, before or masks.whole(prunable))
-        parts = ranking.parted(scores, family.allocation == "layerwise", _rates(family, first))
-        rankings, made_from = [ranking.rank(part, before) for part in parts], seals(replicate.folder, sources)
-        for mask in missing:
+        scoring, made_from = Scoring(run, first, probes), seals(replicate.folder, sources)
+
+        def write(mask: Mask) -> None:
             if not run.mask(mask).is_cut:  # which another may have done meanwhile
-                _write(run, mask, family, rankings, state, made_from)
+                _write(run, mask, scoring, made_from)
+
+        write(missing[0])  # which compiles what all of them need
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if scoring.family.passes > 1 else 1) as threads:
+            list(threads.map(write, missing[1:]))
 
 
-def load(run: Run, mask: Mask) -> masks.Bits:
-    """The mask as it was cut. Raises InputError if it is missing or damaged."""
-    cut = run.mask(mask)
-    with store.promised_by(cut.table):
-        return store.load_mask(cut.mask)
+def _sources(run: Run, mask: Mask) -> list[Path]:
+    """The files of the network that `mask` is scored on and of the mask that it is within."""
+    replicate, scored = run.replicate(mask.replicate), mask.scored_on
+    network = replicate.snapshot(scored.step) if isinstance(scored, Snapshot) else replicate.network(scored).final
+    return [network, *([replicate.mask(mask.within).mask] if mask.within else [])]
 
 
-def _rates(family: Family, mask: Mask) -> Callable[[str], Fraction]:
-    """How much of a variable goes, per cent: as much as of all, or in rounds what the recipe says of its path."""
-    others = grids.parse_rates(family.rates) if family.rounds else []
-    return lambda path: grids.rate_of(path, mask.rate, others)
-
-
-def _scores(criterion: str, state: State, mask: masks.Bits) -> Arrays:
-    """The score of each weight of `mask`. Raises InputError if a user's own criterion returns anything else."""
-    scores = named.criterion(criterion)(state, mask, None)
-    for path, kept in mask.items():
-        if (
-            not isinstance(scores, Mapping)
-            or path not in scores
-            or np.shape(scores[path]) != kept.shape
-            or not np.isfinite(scores[path]).all()
-        ):
-            raise InputError(f"criterion: {criterion} must give a finite score for every weight of {path}")
-    return {path: np.asarray(scores[path]) for path in sorted(mask)}
-
-
-def _write(run: Run, mask: Mask, family: Family, rankings: Sequence[Ranking], state: State, made_from: dict[str, str]) -> None:
-    replicate, files, rates = run.replicate(mask.replicate), run.mask(mask), _rates(family, mask)
-    bits: masks.Bits = {}
-    layers: dict[str, Layer] = {}
-    for part in rankings:
-        rate, count = rates(next(iter(part.scores))), part.ascending.size
-        threshold = part.threshold(rate)
-        kept = part.prune(round(rate / 100 * count) if family.rounds else ranking.pruned_count(rate, count))
-        bits |= kept
-        for path, left in kept.items():
-            had = int(np.count_nonzero(part.among[path])) if path in part.among else left.size
-            layers[path] = Layer(rate=float(rate), threshold=threshold, weights=had, kept=int(np.count_nonzero(left)))
-    bits, layers = dict(sorted(bits.items())), dict(sorted(layers.items()))
+def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) -> None:
+    replicate, files, state = scoring.replicate, run.mask(mask), scoring.state
+    bits, parts = scoring.cut(mask)
+    rows = {path: (part, part.ranking.threshold(part.rate)) for part in parts for path in part.ranking.scores}
+    layers = {
+        path: Layer(
+            rate=float(part.rate),
+            threshold=threshold,
+            weights=int(np.count_nonzero(scoring.before[path])),
+            kept=int(np.count_nonzero(bits[path])),
+        )
+        for path, (part, threshold) in sorted(rows.items())
+    }
     remaining = sum(layer.kept for layer in layers.values())
-    ranked = [part.ascending for part in rankings if part.ascending.size]
+    ranked = [part.ranking.ascending for part in parts if part.ranking.ascending.size]
     count = sum(scores.size for scores in ranked)
     store.save_mask(files.mask, bits, {"mask": mask.name, "step": state.step})
     records.write(
@@ -126,7 +115,7 @@ def _write(run: Run, mask: Mask, family: Family, rankings: Sequence[Ranking], st
                 max=float(max((scores[-1] for scores in ranked), default=0.0)),
                 mean=float(sum(scores.sum(dtype=np.float64) for scores in ranked)) / max(count, 1),
             ),
-            threshold=threshold if len(rankings) == 1 else None,
+            threshold=next(threshold for _, threshold in rows.values()) if len(parts) == 1 else None,
             pruned=sum(layer.weights for layer in layers.values()) - remaining,
             remaining=remaining,
             layers=layers,

@@ -14,6 +14,7 @@ from lottery.rundir import locks
 from lottery.rundir.records import MaskRecord
 from lottery.rundir.run import Run
 from lottery.stages.cut import check_families, cut
+from lottery.stages.probing import Probes
 
 COLUMNS = (
     *("quantile", "layer", "threshold", "pruned", "remaining", "prunable", "trainable", "total", "effective", "warning"),
@@ -37,10 +38,10 @@ def thresholds(run: Run, reporter: Reporter, selection: Selection) -> list[Table
     for name, family in families.items():
         quantiles = sorted({*grids.parse_quantiles(family.quantiles), *run.cut_quantiles(name)})
         families[name] = family.model_copy(update={"quantiles": ",".join(map(grids.quantile_name, quantiles))})
-    tables = []
+    tables, probes = [], Probes(run)
     with locks.staying(run.folder):
         for number in run.numbers():
-            cut(run, planned.masks([number], families))
+            cut(run, planned.masks([number], families), probes)
         run.adopt()
         for replicate in run.replicates():
             for name in families:

@@ -22,7 +22,8 @@ from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.names import NetworkFiles, Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
-from lottery.stages import cut
+from lottery.stages import cut, scoring
+from lottery.stages.probing import Probes
 from lottery.tracking import track
 
 ORDERS = {"same": "order", "fresh": "ticket order"}
@@ -36,7 +37,7 @@ class TicketWorker:
         maskable = partial(masks.in_scope, scope=run.recipe.pruning.scope, exclude=run.recipe.pruning.exclude)
         self.trainer = assembly.make_trainer(run, reporter, maskable, allocation)
         run.check_origins(self.trainer.origins)
-        self.shapes = self.trainer.state(0)
+        self.shapes, self.probes = self.trainer.state(0), Probes(run, allocation.cores if allocation else None)
         for replicate in run.replicates():
             makers = _dense(replicate).made_by
             if makers != [self.trainer.maker]:
@@ -109,7 +110,7 @@ class _Making:
         self._check_devices()
         ticket, recipe, planned = self.ticket, self.run.recipe, self.worker.planned
         if ticket.is_masked and self.family.rounds:
-            cut.cut(self.run, [ticket.mask])
+            cut.cut(self.run, [ticket.mask], self.worker.probes)
         sources = [self.run.mask(ticket.mask).mask] if ticket.is_masked else []
         sources += [self._start_file()] if ticket.start else []
         lineage = Lineage(self.replicate)
@@ -155,14 +156,16 @@ class _Making:
         own mask is written beside its result."""
         ticket, shared = self.ticket, {}
         if ticket.is_masked:
-            shared = masks.trainable_part(cut.load(self.run, ticket.mask), self.shapes.weights)
+            shared = masks.trainable_part(scoring.load(self.run, ticket.mask), self.shapes.weights)
         if ticket.variant == TICKET:
             return shared, self._loaded
         topology = self.replicate.read_topology()
         met = connectivity.met(topology) if topology else {}
         known = [controls.extended, *map(controls.of, self.family.controls)]
         control = next(one for one in known if one.name == ticket.variant)
-        mask, start = control(controls.Given(shared, self._loaded, self._drawn, self._seed("mask"), met))
+        own = {path: kept.copy() for path, kept in shared.items()}  # which a user's function may change in place
+        inverted = partial(cut.inverted, self.run, ticket.mask, self.worker.probes)
+        mask, start = control(controls.Given(own, self._loaded, self._drawn, self._seed("mask"), met, inverted))
         if ticket.is_masked and any(mask[path].tobytes() != shared[path].tobytes() for path in shared):
             store.save_mask(self.network.mask, mask, {"mask": ticket.mask.name})
         return mask, lambda: dataclasses.replace(start, step=ticket.first_step)

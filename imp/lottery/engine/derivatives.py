@@ -1,0 +1,169 @@
+"""Derivatives of a network at any weights: what criteria score weights by. No variable is changed; nothing is trained."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from lottery.engine import devices, models
+from lottery.engine.augment import normalise
+from lottery.experiment.recipe import Recipe
+from lottery.pruning.masks import Bits
+from lottery.pruning.state import Arrays, State
+
+Tensors = list[tf.Tensor]
+ZERO = tf.UnconnectedGradients.ZERO
+
+
+class Derivatives:
+    """The networks that a recipe builds for images of `shape` (height, width, channels) and so many `classes`, ready to be
+    differentiated on the devices `names`. Arrays are by the path of each trainable variable, in its shape.
+
+    Images go through in batches of `train.batch`, each divided among the devices as evenly as it can be; with `training`,
+    BatchNorm normalises by what one device holds of one batch (or by the batch, if the recipe synchronises it), else by the
+    moving statistics of the state. Sums are taken over batches and devices in a fixed order: the same call gives the same bits.
+    """
+
+    def __init__(self, recipe: Recipe, names: Sequence[str], shape: tuple[int, int, int], classes: int):
+        self.recipe, self.shape, self.classes = recipe, shape, classes
+        self.strategy = devices.strategy(names)
+        self._flowing: State | None = None  # whose absolute values the linear network has
+        self._compiled: dict[tuple[bool, bool], Callable[..., Tensors]] = {}
+
+    def gradients(
+        self, state: State, images: np.ndarray, labels: np.ndarray, temperature: float = 1.0, training: bool = True
+    ) -> Arrays:
+        """dL/dw of the mean cross-entropy L of logits / `temperature` on `images` (uint8, [n, height, width, channels]), whose
+        `labels` are int32 [n]; without weight decay and label smoothing."""
+        return self._summed(state, None, images, labels, temperature, training)
+
+    def hessian_product(
+        self,
+        state: State,
+        vector: Arrays,
+        images: np.ndarray,
+        labels: np.ndarray,
+        temperature: float = 1.0,
+        training: bool = True,
+    ) -> Arrays:
+        """H v for the Hessian H of that L and the `vector` v, which is zero where it lacks a path. No Hessian is made: H v is
+        the gradient of g v (Pearlmutter 1994)."""
+        return self._summed(state, vector, images, labels, temperature, training)
+
+    def flow(self, state: State, mask: Bits) -> Arrays:
+        """|w| dR/d|w| (float64) under `mask`, for the sum R of the outputs for one image of ones, where weights have their
+        absolute values and activations pass on what they get. BatchNorm scales by its moving variance and subtracts no mean, so
+        that every term of R is the product of the weights along a path."""
+        if self._flowing is not state:
+            weights, statistics = self._ordered(self._linear, state)
+            for variable, value in zip(
+                self._linear.trainable_variables + self._linear.non_trainable_variables, weights + statistics, strict=True
+            ):
+                variable.assign(tf.zeros_like(value) if variable.path.endswith("moving_mean") else tf.abs(value))
+            self._flowing = state
+        variables = self._linear.trainable_variables
+        kept = [mask[one.path].ravel() if one.path in mask else np.ones(one.shape, bool).ravel() for one in variables]
+        return self._named(self._linear, self._flow(np.concatenate(kept)))
+
+    @cached_property
+    def _network(self) -> keras.Model:
+        return self._built("float64" if self.recipe.train.precision == "float64" else "float32")
+
+    @cached_property
+    def _linear(self) -> keras.Model:
+        """The network in float64 (the products of deep networks leave the range of float32), its activations the identity."""
+        network = self._built("float64")
+        for layer in network._flatten_layers():
+            if isinstance(layer, keras.layers.ReLU):
+                layer.max_value = None  # what is left is the identity of what is positive
+            elif hasattr(layer, "activation"):
+                layer.activation = keras.activations.linear
+        return network
+
+    def _built(self, precision: str) -> keras.Model:
+        height, _, channels = self.shape
+        with models.policy(precision):
+            return models.build(self.recipe.model, height, self.classes, channels)
+
+    def _summed(
+        self, state: State, vector: Arrays | None, images: np.ndarray, labels: np.ndarray, temperature: float, training: bool
+    ) -> Arrays:
+        weights, statistics = self._ordered(self._network, state)
+        variables = self._network.trainable_variables if vector is not None else []
+        along = [tf.constant((vector or {}).get(one.path, np.zeros(one.shape)), one.dtype) for one in variables]
+        how = bool(along), training
+        if how not in self._compiled:
+            self._compiled[how] = self._compile(*how)
+        derive, total = self._compiled[how], None
+        for first in range(0, len(images), self.recipe.train.batch):
+            part = slice(first, first + self.recipe.train.batch)
+            found = derive(weights, statistics, along, images[part], labels[part], np.float32(1 / temperature))
+            total = found if total is None else [one + other for one, other in zip(total, found, strict=True)]
+        assert total is not None, "there are images"
+        return {path: array / len(images) for path, array in self._named(self._network, total).items()}
+
+    def _compile(self, along: bool, training: bool) -> Callable[..., Tensors]:
+        """A function of weights, statistics, the vector (empty unless `along`), a batch and the logits' scale: the sum of each
+        image's gradient or, with a vector, of its Hessian's product with that."""
+
+        def derive(
+            weights: Tensors, statistics: Tensors, vector: Tensors, images: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor
+        ) -> Tensors:
+            def own() -> Tensors:
+                context = tf.distribute.get_replica_context()
+                places = tf.cast(tf.range(2) + context.replica_id_in_sync_group, tf.int64)
+                first, last = tf.unstack(places * tf.shape(images, tf.int64)[0] // context.num_replicas_in_sync)
+                given = normalise(images[first:last], self.recipe.data), labels[first:last]
+                with tf.GradientTape() as tape:
+                    tape.watch(weights)
+                    gradients = self._gradients(weights, statistics, *given, scale, training)
+                    if not along:
+                        return gradients
+                    slope = tf.add_n([tf.reduce_sum(one * part) for one, part in zip(vector, gradients, strict=True)])
+                return tape.gradient(slope, weights, unconnected_gradients=ZERO)
+
+            return [self.strategy.reduce("SUM", one, axis=None) for one in self.strategy.run(own)]
+
+        weights, statistics = self._network.trainable_variables, self._network.non_trainable_variables
+        specs = [[tf.TensorSpec(one.shape, one.dtype) for one in group] for group in (weights, statistics, weights * along)]
+        batch = tf.TensorSpec([None, *self.shape], tf.uint8), tf.TensorSpec([None], tf.int32)
+        return tf.function(derive, input_signature=[*specs, *batch, tf.TensorSpec([], tf.float32)], autograph=False)
+
+    def _gradients(
+        self, weights: Tensors, statistics: Tensors, images: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor, training: bool
+    ) -> Tensors:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            logits, _ = self._network.stateless_call(weights, statistics, images, training=training)
+            logits *= tf.cast(scale, logits.dtype)
+            loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        return tape.gradient(loss, weights, unconnected_gradients=ZERO)
+
+    @tf.function(autograph=False)
+    def _flow(self, kept: tf.Tensor) -> Tensors:
+        """`kept` (bool, [n]) has a place for every trainable weight."""
+        variables, others = self._linear.trainable_variables, self._linear.non_trainable_variables
+        parts = tf.split(kept, [math.prod(one.shape) for one in variables])
+        weights = [tf.where(tf.reshape(part, one.shape), one.value, 0) for one, part in zip(variables, parts, strict=True)]
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            ones = tf.ones((1, *self.shape), tf.float64)
+            outputs, _ = self._linear.stateless_call(weights, [one.value for one in others], ones, training=False)
+            total = tf.reduce_sum(outputs)
+        gradients = tape.gradient(total, weights, unconnected_gradients=ZERO)
+        return [one * gradient for one, gradient in zip(weights, gradients, strict=True)]
+
+    def _ordered(self, network: keras.Model, state: State) -> tuple[Tensors, Tensors]:
+        """The arrays of `state` in the order of the variables of `network`, in their dtypes."""
+        weights = [tf.constant(state.weights[variable.path], variable.dtype) for variable in network.trainable_variables]
+        others = ((variable.dtype, state.statistics[variable.path]) for variable in network.non_trainable_variables)
+        return weights, [tf.constant(array, dtype) for dtype, array in others]
+
+    def _named(self, network: keras.Model, tensors: Tensors) -> Arrays:
+        return {
+            variable.path: np.asarray(memoryview(tensor))
+            for variable, tensor in zip(network.trainable_variables, tensors, strict=True)
+        }

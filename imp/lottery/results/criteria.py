@@ -1,0 +1,100 @@
+"""The verdict of a criterion: does its score find the weights that matter, or only how many each layer should keep?
+
+The control `shuffle` keeps as many weights of each layer, chosen at random. Where it does as well as the ticket, the score has
+only allocated (Frankle et al. 2021, "Pruning Neural Networks at Initialization: Why Are We Missing the Mark?", arXiv
+2009.08576).
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas
+
+from lottery.experiment.graph import TICKET
+from lottery.results import frame, grouping, verdicts
+from lottery.results.frame import ROWS
+from lottery.results.grouping import Networks
+from lottery.rundir.run import Run
+
+SHUFFLE = "shuffle"
+CONTROLS = (SHUFFLE, "reinit", "invert")
+ONLY, MORE, UNDECIDED = "only an allocation", "more than an allocation", "undecided"
+CHECKS = {
+    "family": "string",
+    "criterion": "string",
+    "allocation": "string",
+    **{name: ROWS[name] for name in ("mask", "round", "rewind", "rewind_step", "density")},
+    "control": "string",
+    "count": "Int64",  # replicates that have both networks, of as many that are to have the control
+    "planned": "Int64",
+    "mean": "Float64",  # of the differences control - ticket in validation accuracy, with their one-sided 95 % bounds
+    "low": "Float64",
+    "high": "Float64",
+    "verdict": "string",  # whether the control matches the ticket
+    "series_verdict": "string",  # of the criterion, over all densities of the series
+}
+
+
+def checks(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
+    """Every ticket's controls against it, paired by replicate, for each series (family, rewind point) that has `shuffle`."""
+    kinds, series = grouping.kinds(run, networks), dict[tuple[str, int], list[dict[str, Any]]]()
+    for kind, tickets in kinds.items():
+        beside = dict(grouping.beside(run, kinds, kind)) if kind[0] == TICKET else {}
+        rows = series.setdefault((kind[1], kind[3]), [])
+        rows += [_check(run, tickets, beside[name], name) for name in CONTROLS if beside.get(name)]
+    shuffled = {place: [row for row in rows if row["control"] == SHUFFLE] for place, rows in series.items()}
+    judged = {place: _judged(rows) for place, rows in shuffled.items() if any(row["count"] for row in rows)}
+    return frame.table((row | {"series_verdict": told} for place, told in judged.items() for row in series[place]), CHECKS)
+
+
+def _check(run: Run, tickets: Networks, controls: Networks, name: str) -> dict[str, Any]:
+    pairs = [(controls[number], tickets[number]) for number in controls if number in tickets]
+    done = [(one, ticket) for one, ticket in pairs if one["status"] == ticket["status"] == "done"]
+    differences = [one["validation_accuracy"] - ticket["validation_accuracy"] for one, ticket in done]
+    bounded = verdicts.deviation(differences) > 0
+    low, high = map(float, verdicts.bounds(differences)) if bounded else (None, None)
+    first = next(iter(tickets.values()))
+    family = run.recipe.families[first["family"]]
+    return {column: first[column] for column in ("family", "mask", "round", "rewind", "rewind_step")} | {
+        "criterion": family.criterion,
+        "allocation": family.allocation,
+        "density": grouping.mean(row["density"] for row in tickets.values()),
+        "control": name,
+        "count": len(done),
+        "planned": len(controls),
+        "mean": statistics.fmean(differences) if done else None,
+        "low": low,
+        "high": high,
+        "verdict": verdicts.judged(differences, run.recipe.delta).item() if len(done) == len(controls) else UNDECIDED,
+    }
+
+
+def _judged(shuffled: Sequence[Mapping[str, Any]]) -> str:
+    found = {row["verdict"] for row in shuffled}
+    return MORE if "not matching" in found else ONLY if found == {"matching"} else UNDECIDED
+
+
+def series(checks: pandas.DataFrame) -> Iterator[tuple[tuple[str, str], list[Any]]]:
+    """The rows of each series, from dense to sparse, by its family and rewind point."""
+    for _, rows in checks.groupby(["family", "rewind_step"], sort=False):
+        found = frame.each(rows)
+        yield (found[0].family, found[0].rewind), found
+
+
+def words(family: Any) -> str:
+    """What a family prunes by: its criterion and its allocation."""
+    return f"{family.criterion.rpartition(':')[2]}, {family.allocation}"
+
+
+def sentence(rows: Sequence[Any]) -> str:
+    """The verdict of one series in a sentence."""
+    found = rows[0].series_verdict
+    verdict = {MORE: "not matching", ONLY: "matching"}.get(found, UNDECIDED)
+    shuffled = [row for row in rows if row.control == SHUFFLE and row.verdict == verdict]
+    places = ", ".join(row.mask if row.density is None else f"{row.density:.2%}" for row in shuffled)
+    name = f"criterion ({words(rows[0])})"
+    if found == UNDECIDED:
+        return f"Whether its {name} is more than an allocation is undecided: so is the control `{SHUFFLE}` at {places}."
+    matches = "matches" if found == ONLY else "does not match"
+    return f"Its {name} is {found}: the control `{SHUFFLE}` {matches} the ticket at {places}."

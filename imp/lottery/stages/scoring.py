@@ -1,0 +1,143 @@
+"""From the scores of one network to masks of any density: iterations, allocations, exact counts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from data_prep.errors import InputError
+from lottery.experiment import grids, named
+from lottery.experiment.graph import Mask, Snapshot
+from lottery.pruning import allocation, masks, ranking
+from lottery.pruning.masks import Bits
+from lottery.pruning.ranking import Ranking
+from lottery.pruning.state import Arrays, State
+from lottery.rundir import store
+from lottery.rundir.run import Run
+from lottery.stages.probing import Probes
+
+
+class Part(NamedTuple):
+    """Weights that were ranked together: in the last iteration `rate` per cent of them went, and `keep` stayed."""
+
+    ranking: Ranking
+    keep: int
+    rate: Fraction
+
+
+class Scoring:
+    """The network that the mask `first` is scored on, and all masks that are cut from its scores; with `inverted`, those that
+    keep the lowest scores. Raises InputError if the network or the mask around them is damaged."""
+
+    def __init__(self, run: Run, first: Mask, probes: Probes, inverted: bool = False):
+        self.replicate, self.family = run.replicate(first.replicate), run.recipe.families[first.family]
+        self.inverted, scored = inverted, first.scored_on
+        network = self.replicate.snapshot(scored.step) if isinstance(scored, Snapshot) else self.replicate.network(scored).final
+        with store.promised_by(self.replicate.table_of(network)):
+            self.state: State = store.load_state(network, optimizer=False)
+        prunable = masks.prunable(self.state, run.recipe.pruning.scope, run.recipe.pruning.exclude)
+        self.before = load(run, first.within) if first.within else masks.whole(prunable)
+        self._probes = probes.of(first.replicate, self.family)
+        self._rates, self._ranked = grids.parse_rates(self.family.rates), dict[tuple[str, ...], Ranking]()
+        self._densities = grids.parse_densities(self.family.densities)
+
+    def cut(self, mask: Mask) -> tuple[Bits, list[Part]]:
+        """A mask, and what was ranked together for it in the last iteration.
+
+        Of n iterations, the i-th leaves N (k / N)^(i / n) of N weights, where k stay in the end (Tanaka et al. 2020, algorithm
+        1; de Jorge et al. 2021, section 4).
+        """
+        within, last = self.before, self.family.passes
+        for number in range(1, last):
+            scores = self._scores(within)
+            within = _joined(
+                ranking.lowest_cut(_of(scores, paths), within, _count(within, paths) - keep)
+                for paths, keep in self._divided(mask, within, number / last)
+            )
+        scores = self._first if last == 1 else self._scores(within)
+        parts = [self._part(mask, scores, within, *group) for group in self._divided(mask, within, 1)]
+        return _joined(part.ranking.prune(part.ranking.ascending.size - part.keep) for part in parts), parts
+
+    def _part(self, mask: Mask, scores: Arrays, within: Bits, paths: tuple[str, ...], keep: int) -> Part:
+        is_shared = self.family.passes == 1  # by all masks of this scoring
+        ranked = self._ranked.get(paths) if is_shared else None
+        if ranked is None:
+            among = within if mask.within or not is_shared else None
+            ranked = self._ranked[paths] = ranking.rank(_of(scores, paths), among)
+        size = ranked.ascending.size
+        is_plain = is_shared and self.family.allocation == "global" and not self._densities
+        return Part(ranked, keep, self._rate(mask, paths[0]) if is_plain else Fraction(100 * (size - keep), max(size, 1)))
+
+    def _divided(self, mask: Mask, within: Bits, progress: float) -> list[allocation.Group]:
+        """Which layers are ranked together and how much of them stays, so far on the way from all to the last iteration.
+        Layers of one pruning rate share what stays of them."""
+        alike: dict[Fraction, list[str]] = {}
+        for path in within:
+            alike.setdefault(self._rate(mask, path), []).append(path)
+        groups: list[allocation.Group] = []
+        for rate, paths in alike.items():
+            count = _count(self.before, paths)
+            pruned = round(rate / 100 * count) if self.family.rounds else ranking.pruned_count(rate, count)
+            keep = round(count * ((count - pruned) / max(count, 1)) ** progress) if progress < 1 else count - pruned
+            left = {path: _count(within, [path]) for path in paths}
+            shapes = {path: within[path].shape for path in paths}
+            groups += allocation.allocate(self.family.allocation, left, keep, shapes, self._densities, self._kernels)
+        return groups
+
+    def _rate(self, mask: Mask, path: str) -> Fraction:
+        """How much of a variable goes, per cent: as much as of all, or in rounds what the recipe says of its path."""
+        return grids.rate_of(path, mask.rate, self._rates if self.family.rounds else [])
+
+    @cached_property
+    def _kernels(self) -> Mapping[str, tuple[int, ...]] | None:
+        topology = self.replicate.read_topology()
+        return topology.kernels if topology else None
+
+    @cached_property
+    def _first(self) -> Arrays:
+        return self._scores(self.before)
+
+    def _scores(self, within: Bits) -> Arrays:
+        """The score of each weight of `within`. Raises InputError if the criterion gives anything else."""
+        name = self.family.criterion
+        own = {path: kept.copy() for path, kept in within.items()}  # which a user's function may change in place
+        scores = named.criterion(name)(self.state, own, self._probes.at(self.state, within))
+        for path, kept in within.items():
+            if (
+                not isinstance(scores, Mapping)
+                or path not in scores
+                or np.shape(scores[path]) != kept.shape
+                or not _is_finite(scores[path])
+            ):
+                raise InputError(f"criterion: {name} must give a finite score for every weight of {path}")
+        found = {path: np.asarray(scores[path]) for path in sorted(within)}
+        return {path: -array for path, array in found.items()} if self.inverted else found
+
+
+def load(run: Run, mask: Mask) -> Bits:
+    """The mask as it was cut. Raises InputError if it is missing or damaged."""
+    cut = run.mask(mask)
+    with store.promised_by(cut.table):
+        return store.load_mask(cut.mask)
+
+
+def _is_finite(scores: np.ndarray) -> bool:
+    with np.errstate(over="ignore", invalid="ignore"):  # a sum is quicker to look at, but may overflow
+        return bool(np.isfinite(np.sum(scores)) or np.isfinite(scores).all())
+
+
+def _of(scores: Arrays, paths: Sequence[str]) -> Arrays:
+    return {path: scores[path] for path in sorted(paths)}
+
+
+def _count(mask: Bits, paths: Sequence[str]) -> int:
+    return sum(int(np.count_nonzero(mask[path])) for path in paths)
+
+
+def _joined(parts: Iterable[Bits]) -> Bits:
+    whole: Bits = {}
+    for part in parts:
+        whole |= part
+    return dict(sorted(whole.items()))

@@ -1,0 +1,183 @@
+"""The verdict of a criterion on hand-made runs: how controls stand against their tickets, the headline, the page and its CSV.
+The one-sided 95 % quantile of Student's t is 2.919986 with 2 degrees of freedom."""
+
+import csv
+import json
+import math
+
+import pytest
+from handmade import dense, in_round, planned, ticket
+
+from lottery.commands.reading import show_report
+from lottery.results import criteria, frame, grouping, report
+from lottery.results.headline import headline
+from lottery.rundir.run import Run
+
+
+def begun(tmp_path, quantiles="60,90", rewind="0", replicates=3, **more):
+    made = Run(tmp_path / "run", planned(quantiles, rewind, replicates, ("reinit", "shuffle"), quantiles, **more))
+    dense(made, *(0.90 + 0.01 * number for number in range(replicates)))
+    return made
+
+
+def beside(run, quantile, *points, control="shuffle", step=0, family="oneshot"):
+    """Tickets that reach 90 %, and controls so many points above them; None: not trained."""
+    for number, above in enumerate(points, 1):
+        ticket(run, number, quantile, 0.9, step, family=family)
+        if above is not None:
+            ticket(run, number, quantile, 0.9 + above / 100, step, control, family=family)
+
+
+def checks(run):
+    return frame.each(criteria.checks(run, frame.rows(run)))
+
+
+def by_place(run):
+    """The verdict of each control, and of its series: by mask, rewind point and control."""
+    return {(row.mask, row.rewind, row.control): (row.verdict, row.series_verdict) for row in checks(run)}
+
+
+def told(run):
+    """What the headline says of criteria, by the place that its paragraph is about."""
+    rows = frame.rows(run)
+    sentences = headline(grouping.groups(run, rows), run, rows)
+    found = (sentence.partition(": ") for sentence in sentences if "criterion (" in sentence)
+    return {place: f"{answer.partition('riterion')[2]}" for place, _, answer in found}
+
+
+GOOD, BAD, OPEN = (0.1, 0.2, 0.1), (-1.0, -1.1, -1.2), (-1.0, 1.0, 0.0)
+OPEN_QUESTION = "is more than an allocation is undecided: so is the control `shuffle` at"
+
+
+@pytest.mark.parametrize(
+    ("denser", "sparser", "verdict", "sentence"),
+    [
+        (GOOD, GOOD, criteria.ONLY, "is only an allocation: the control `shuffle` matches the ticket at 40.00%, 10.00%."),
+        (GOOD, BAD, criteria.MORE, "is more than an allocation: the control `shuffle` does not match the ticket at 10.00%."),
+        (OPEN, BAD, criteria.MORE, "is more than an allocation: the control `shuffle` does not match the ticket at 10.00%."),
+        (GOOD, OPEN, criteria.UNDECIDED, f"{OPEN_QUESTION} 10.00%."),
+        (GOOD[:2], GOOD[:2], criteria.UNDECIDED, f"{OPEN_QUESTION} 40.00%, 10.00%."),
+        ((0.1, None, 0.1), GOOD, criteria.UNDECIDED, f"{OPEN_QUESTION} 40.00%."),
+    ],
+)
+def test_a_criterion_is_judged_by_the_shuffled_mask_at_every_density(tmp_path, denser, sparser, verdict, sentence):
+    run = begun(tmp_path, replicates=len(denser))
+    beside(run, "60", *denser)
+    beside(run, "90", *sparser)
+
+    assert {row.series_verdict for row in checks(run)} == {verdict}
+    assert told(run) == {"Rewound to 0": f" (magnitude, global) {sentence}"}
+
+
+def test_the_difference_is_the_control_less_its_ticket_paired_by_replicate_with_the_bounds_of_verdicts(tmp_path):
+    run = begun(tmp_path, "60")
+    for number, (accuracy, above) in enumerate(((0.5, -0.01), (0.7, -0.02), (0.9, -0.03)), 1):
+        ticket(run, number, "60", accuracy, 0)
+        ticket(run, number, "60", accuracy + above, 0, "shuffle")
+
+    row = checks(run)[0]
+
+    margin = 2.919986 * 0.01 / math.sqrt(3)
+    assert (row.family, row.criterion, row.allocation, row.control) == ("oneshot", "magnitude", "global", "shuffle")
+    assert (row.count, row.planned, row.density) == (3, 3, pytest.approx(0.4))
+    assert (row.mean, row.low, row.high) == (
+        pytest.approx(-0.02),
+        pytest.approx(-0.02 - margin, rel=1e-5),
+        pytest.approx(-0.02 + margin, rel=1e-5),
+    )
+    assert row.verdict == "not matching"
+
+
+def test_only_densities_that_have_shuffle_count_and_without_it_there_is_no_verdict(tmp_path):
+    run = Run(tmp_path / "run", planned("60,90", "0", 3, ("reinit", "shuffle"), "90"))
+    dense(run, 0.9, 0.9, 0.9)
+    beside(run, "60", *BAD, control="reinit")
+    assert checks(run) == []
+    assert told(run) == {}
+
+    beside(run, "90", *GOOD)
+
+    assert by_place(run) == {
+        ("q60", "0", "reinit"): ("not matching", "only an allocation"),
+        ("q90", "0", "shuffle"): ("matching", "only an allocation"),
+        ("q90", "0", "reinit"): ("undecided", "only an allocation"),  # still to be trained
+    }
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_control_or_a_ticket_that_is_not_done_leaves_it_undecided(tmp_path, status):
+    run = begun(tmp_path, "60,90", replicates=4)
+    beside(run, "60", *GOOD, None)
+    ticket(run, 4, "60", status=status, step=0, variant="shuffle")
+    beside(run, "90", *BAD, -1.0)
+    ticket(run, 2, "90", status=status, step=0)
+
+    assert [(row.mask, row.count, row.verdict) for row in checks(run) if row.control == "shuffle"] == [
+        ("q60", 3, "undecided"),
+        ("q90", 3, "undecided"),
+    ]
+
+
+def test_each_rewind_point_has_its_verdict_and_one_reinit_of_one_shot_serves_all(tmp_path):
+    run = begun(tmp_path, "90", "0,1ep")
+    beside(run, "90", *BAD)
+    beside(run, "90", *GOOD, step=45)
+    for number, above in enumerate(BAD, 1):
+        ticket(run, number, "90", 0.9 + above / 100, 0, "reinit")
+
+    assert by_place(run) == {
+        ("q90", "0", "shuffle"): ("not matching", "more than an allocation"),
+        ("q90", "0", "reinit"): ("not matching", "more than an allocation"),
+        ("q90", "1ep", "shuffle"): ("matching", "only an allocation"),
+        ("q90", "1ep", "reinit"): ("not matching", "only an allocation"),
+    }
+    assert {place: sentence[:27] for place, sentence in told(run).items()} == {
+        "Rewound to 0": " (magnitude, global) is mor",
+        "Rewound to 1ep": " (magnitude, global) is onl",
+    }
+
+
+def test_in_rounds_a_control_belongs_to_the_chain_of_its_rewind_point(tmp_path):
+    run = Run(tmp_path / "run", planned("", rounds={"rounds": 1, "rewind": "0,1ep", "controls": ["shuffle", "reinit"]}))
+    dense(run, 0.9, 0.9, 0.9)
+    for number, above in enumerate(BAD, 1):
+        for step in (0, 45):
+            in_round(run, number, "weights", 1, 0.9, step)
+            in_round(run, number, "weights", 1, 0.9 + above / 100, step, "shuffle")
+        in_round(run, number, "weights", 1, 0.9 + above / 100, 45, "reinit")
+
+    assert list(by_place(run)) == [("round-01", "0", "shuffle"), ("round-01", "1ep", "shuffle"), ("round-01", "1ep", "reinit")]
+
+
+def test_the_page_the_summary_the_csv_and_the_command_show_it(tmp_path, capsys):
+    run = begun(tmp_path, "60,90", other={"quantiles": "90", "rewind": "0", "allocation": "uniform", "controls": ["shuffle"]})
+    beside(run, "60", *GOOD)
+    beside(run, "90", *BAD)
+    beside(run, "90", *GOOD, family="other")
+
+    made = report.report(run)
+
+    # 0.13 ± 2.919986 x 0.058 / sqrt(3) and -1.1 ± 2.919986 x 0.1 / sqrt(3) points
+    good, bad, own, other = "+0.13 (+0.04 .. +0.23) ✓", "-1.10 (-1.27 .. -0.93) ✗", "magnitude, global", "magnitude, layerwise"
+    assert [tuple(cells.values()) for cells in made.criteria_table] == [
+        (f"oneshot ({own})", "q60", "40.00%", "0", "3", good, "matching", "more than an allocation"),
+        (f"oneshot ({own})", "q90", "10.00%", "0", "3", bad, "not matching", ""),
+        (f"other ({other})", "q90", "10.00%", "0", "3", good, "matching", "only an allocation"),
+    ]
+    page, summary = ((run.report / name).read_text() for name in ("index.html", "summary.md"))
+    assert '<h2 id="criteria">More than an allocation?</h2>' in page
+    assert "<b>Family other, rewound to 0:</b>" in page
+    assert "## More than an allocation?" in summary
+    sentence = "Its criterion (magnitude, layerwise) is only an allocation: the control `shuffle` matches the ticket at 10.00%."
+    assert sentence in summary
+    with open(run.report / "criteria.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["control"] == "shuffle"]
+    assert [(row["family"], row["mask"], row["verdict"]) for row in rows] == [
+        ("oneshot", "q60", "matching"),
+        ("oneshot", "q90", "not matching"),
+        ("other", "q90", "matching"),
+    ]
+    show_report(run, made, True)
+    assert json.loads(capsys.readouterr().out)["criteria"][0]["verdict"] == "matching"
+    show_report(run, made, False)
+    assert sentence in capsys.readouterr().out

@@ -1,0 +1,198 @@
+"""Derivatives: against finite differences and by hand, on one device and on several, whatever the layers."""
+
+import numpy as np
+import pytest
+
+from lottery.engine import models
+from lottery.engine.derivatives import Derivatives
+from lottery.engine.models.topology import topology
+from lottery.experiment import reading
+from lottery.pruning import connectivity
+from lottery.pruning.state import State
+
+keras = pytest.importorskip("keras")
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+CLASSES = 3
+DEVICES = ["CPU:0"]
+RNG = np.random.default_rng(0)
+
+
+def smooth(size, classes):
+    """No BatchNorm and no kinks: exact to many digits by finite differences."""
+    pixels = keras.Input((size, size, 3))
+    x = keras.layers.Conv2D(4, 3, activation="tanh", name="conv")(pixels)
+    x = keras.layers.DepthwiseConv2D(3, padding="same", name="depthwise")(x)
+    x = keras.layers.Flatten(name="flatten")(keras.layers.Conv2D(4, 1, activation="softplus", name="pointwise")(x))
+    return keras.Model(pixels, keras.layers.Dense(classes, name="logits")(x))
+
+
+def dense(size, classes):
+    pixels = keras.Input((size, size, 3))
+    x = keras.layers.Dense(5, "sigmoid", use_bias=False, name="one")(keras.layers.Flatten(name="flatten")(pixels))
+    return keras.Model(pixels, keras.layers.Dense(classes, use_bias=False, name="two")(x))
+
+
+def recipe(name, precision="float64", batch=8, **model):
+    table = {"model": {"name": name, **model}, "train": {"precision": precision, "batch": batch}, "data": {"size": 8}}
+    return reading.resolve(table)
+
+
+def network(name, size=8, **options):
+    made = recipe(name, **options)
+    with models.policy(made.train.precision):
+        state = models.initial_weights(made.model, size, CLASSES, 1)
+    return made, state
+
+
+def images(count=8, size=8):
+    return RNG.integers(0, 256, (count, size, size, 3)).astype(np.uint8), RNG.integers(0, CLASSES, count).astype(np.int32)
+
+
+def derivatives(made, names=DEVICES, size=8):
+    return Derivatives(made, names, (size, size, 3), CLASSES)
+
+
+def loss(made, state, pixels, labels, temperature):
+    """By the network itself, built anew."""
+    with models.policy("float64"):
+        built = models.build(made.model, pixels.shape[1], CLASSES)
+    models.assign({one.path: one for one in built.variables}, state.weights | state.statistics)
+    logits = np.asarray(built((pixels / 255 - 0.5) / 0.5, training=False)) / temperature
+    largest = logits.max(axis=1)
+    return np.mean(largest + np.log(np.exp(logits - largest[:, None]).sum(axis=1)) - logits[np.arange(len(labels)), labels])
+
+
+def moved(state, path, index, by):
+    weights = {name: array.copy() for name, array in state.weights.items()}
+    weights[path][index] += by
+    return State(0, weights, state.statistics, {})
+
+
+@pytest.mark.parametrize("temperature", [1.0, 200.0])
+def test_gradients_are_those_of_finite_differences(temperature):
+    made, state = network("test_derivatives:smooth")
+    batch, step = images(20), 1e-5
+
+    found = derivatives(made).gradients(state, *batch, temperature, training=False)
+
+    assert {path: array.shape for path, array in found.items()} == {path: one.shape for path, one in state.weights.items()}
+    for path, array in found.items():
+        index = tuple(RNG.integers(0, size) for size in array.shape)
+        up, down = (loss(made, moved(state, path, index, by), *batch, temperature) for by in (step, -step))
+        assert array[index] == pytest.approx((up - down) / (2 * step), rel=1e-4, abs=1e-9), path
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "training"),
+    [
+        ("test_derivatives:smooth", {}, True),
+        ("mobilenet_v2", {"alpha": 0.35}, False),
+        ("resnext29_32x4d", {}, False),
+        ("resnet20", {"width": 4, "batchnorm": "synchronised"}, True),
+        ("resnet20", {"width": 4}, True),
+        ("conv2", {}, True),
+    ],
+)
+def test_a_hessian_product_is_the_difference_of_gradients_along_it(name, model, training):
+    made, state = network(name, **model)
+    batch, step = images(6), 1e-8  # so short that hardly any ReLU turns
+    vector = {path: RNG.standard_normal(array.shape) for path, array in state.weights.items() if path.endswith("kernel")}
+    own = derivatives(made)
+
+    found = own.hessian_product(state, vector, *batch, 2.0, training)
+
+    def along(by):
+        weights = {path: array + by * vector.get(path, 0) for path, array in state.weights.items()}
+        return own.gradients(State(0, weights, state.statistics, {}), *batch, 2.0, training)
+
+    up, down = along(step), along(-step)
+    assert found.keys() == state.weights.keys()
+    differences = np.concatenate([(up[path] - down[path]).ravel() / (2 * step) for path in found])
+    whole = np.concatenate([array.ravel() for array in found.values()])
+    assert np.quantile(np.abs(whole - differences), 0.9) < 1e-5 * np.abs(whole).max()
+
+
+def test_batches_and_devices_change_nothing_but_the_last_bits():
+    made, state = network("test_derivatives:smooth", batch=64)
+    batch = images(23)
+
+    whole = derivatives(made).gradients(state, *batch)
+    assert derivatives(made).gradients(state, *batch)["conv/kernel"].tobytes() == whole["conv/kernel"].tobytes()
+    for parts, names in ((8, DEVICES), (64, ["CPU:0", "CPU:1", "CPU:2"]), (4, ["CPU:0", "CPU:1"])):
+        apart = derivatives(recipe("test_derivatives:smooth", batch=parts), names).gradients(state, *batch)
+        for path, array in whole.items():
+            np.testing.assert_allclose(apart[path], array, rtol=1e-6, atol=1e-9)
+
+
+def test_nothing_of_the_state_is_changed_and_no_statistics_move():
+    made, state = network("resnet20", width=4)
+    before = {path: array.tobytes() for path, array in (state.weights | state.statistics).items()}
+    own, batch = derivatives(made), images()
+
+    first = own.gradients(state, *batch)
+    own.hessian_product(state, first, *batch)
+    own.flow(state, {})
+
+    assert {path: array.tobytes() for path, array in (state.weights | state.statistics).items()} == before
+    assert all(own.gradients(state, *batch)[path].tobytes() == array.tobytes() for path, array in first.items())
+
+
+def test_the_flow_of_a_dense_network_is_a_product_of_absolute_weights():
+    made, state = network("test_derivatives:dense", size=8)
+    one, two = np.abs(state.weights["one/kernel"]), np.abs(state.weights["two/kernel"])
+
+    flow = derivatives(made).flow(state, {})
+
+    np.testing.assert_allclose(flow["one/kernel"], one * two.sum(axis=1))
+    np.testing.assert_allclose(flow["two/kernel"], two * one.sum(axis=0)[:, None])
+
+
+CHAINS = {
+    "lenet_300_100": ["fc1", "fc2", "predictions"],
+    "conv2": ["conv1", "conv2", "fc1", "fc2", "predictions"],
+    "mobilenet_v2": ["Conv1", "expanded_conv_depthwise", "expanded_conv_project", "block_1_expand", "Conv_1", "predictions"],
+    "resnext29_32x4d": ["conv1", "predictions"],
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_flow_is_conserved_whatever_the_mask(name):
+    """Tanaka et al. 2020, theorem 2: as much flows through each layer that every path goes through."""
+    made, state = network(name)
+
+    flow = derivatives(made).flow(state, random_mask(state, 0.7))
+
+    sums = [flow[path].sum() for path in (f"{layer}/kernel" for layer in CHAINS[name])]
+    assert sums[0] > 0
+    np.testing.assert_allclose(sums, sums[0], rtol=1e-9)
+
+
+def random_mask(state, density):
+    """A random mask of its kernels."""
+    rng = np.random.default_rng(1)
+    return {path: rng.random(array.shape) < density for path, array in state.weights.items() if path.endswith("kernel")}
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "density", "is_exact"),
+    [
+        ("lenet_300_100", {}, 0.02, True),
+        ("mobilenet_v2", {"alpha": 0.35}, 0.05, True),
+        ("resnet20", {"width": 4}, 0.05, False),
+        ("resnext29_32x4d", {}, 0.02, False),
+        ("conv2", {}, 0.01, False),
+    ],
+)
+def test_what_something_flows_through_is_connected(name, model, density, is_exact):
+    """Flow is followed from position to position and max-pooling passes on one of four, connections from channel to channel:
+    on maps of several positions the counts differ, so that one cannot stand for the other."""
+    made, state = network(name, **model)
+    mask = random_mask(state, density)
+
+    flow = derivatives(made).flow(state, mask)
+
+    counts = {path: np.count_nonzero(flow[path]) for path in mask}
+    connected = connectivity.effective(topology(models.build(made.model, 8, CLASSES)), mask).connected
+    assert all(count <= connected[path] for path, count in counts.items())
+    assert (counts == connected) == is_exact

@@ -61,12 +61,21 @@ def test_the_first_to_claim_a_folder_writes_what_its_outputs_depend_on_and_the_s
 
     made_with = {"output": output, "family": family, "values": decisive(wanted, output, family)}
     assert content == {"format": 2, "folder": "replicate-1/train", **made_with, "made_from": ORIGINS, "made_by": []}
+    (folder / "made").touch()
     before = contents(folder)
     with pytest.raises(ZeroDivisionError), identity.claimed(folder, resolved(**table), output, ORIGINS, family):
         raise ZeroDivisionError
     assert contents(folder) == before
-    assert [path.name for path in folder.iterdir()] == ["made_with.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["made", "made_with.json"]
     assert locks.holder(folder) is None
+
+
+def test_a_folder_in_which_an_exception_leaves_nothing_may_be_begun_with_other_values(folder):
+    with pytest.raises(ZeroDivisionError), identity.claimed(folder, resolved(seed=1), "dense", ORIGINS):
+        raise ZeroDivisionError
+
+    with identity.claimed(folder, resolved(seed=2), "dense", ORIGINS):
+        assert identity.made_with(folder).values["seed"] == 2
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,9 @@ def claimed(
     folder: Path, recipe: Recipe, output: Output, origins: Mapping[str, str], family: str = "", patience: float = GLANCE_SECONDS
 ) -> Iterator[None]:
     """Hold the lock of an output folder, which now says that it is made with `recipe` and from `origins`: the digests of the
-    `records` and the `network`. Raises locks.Busy when another process holds it, and InputError when it was begun with other
-    values, images or network, or copied from another folder."""
+    `records` and the `network`. One in which an exception leaves nothing else may be begun again with other values. Raises
+    locks.Busy when another process holds it, and InputError when it was begun with other values, images or network, or copied
+    from another folder."""
     with locks.writing(folder, patience):
         if (folder / FILE).exists():
             check_folder(folder, recipe)
@@ -48,7 +49,12 @@ def claimed(
             values = decisive(recipe, output, family)
             made = {"output": output, "family": family, "values": values, "made_from": origins, "made_by": []}
             records.write(folder / FILE, MadeWith.model_validate(made))
-        yield
+        try:
+            yield
+        except BaseException:
+            if {path.name for path in folder.iterdir()} == {FILE, ".lock"}:
+                (folder / FILE).unlink()
+            raise
 
 
 def signed(folder: Path, maker: Mapping[str, str]) -> list[dict[str, str]]:

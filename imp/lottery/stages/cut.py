@@ -126,7 +126,7 @@ def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) ->
 
 def check_families(run: Run, variables: Collection[str] = ()) -> None:
     """Raise InputError for a criterion of the user's own that does not exist. Raise it too for a shell pattern of
-    `pruning.exclude`, or of a family's `rates`, that matches no path of `variables`, which are those of the trained dense
+    `pruning.exclude`, or of a family's `rates` or `densities`, that matches no path of `variables`, which are those of the trained dense
     network where none are given: it is a typo. The default of `pruning.exclude` names layers that only some networks have, and
     is not checked.
 
@@ -138,7 +138,9 @@ def check_families(run: Run, variables: Collection[str] = ()) -> None:
     begun = {name for name in recipe.families for number in run.known_numbers() if run.replicate(number).masks(name)}
     given = [] if begun else [("pruning.exclude", pattern) for pattern in recipe.pruning.exclude if pattern not in usual]
     for name in (name for name in recipe.families if name not in begun):
-        given += [(f"families.{name}.rates", pattern) for pattern, _ in grids.parse_rates(recipe.families[name].rates)]
+        family = recipe.families[name]
+        given += [(f"families.{name}.rates", pattern) for pattern, _ in grids.parse_rates(family.rates)]
+        given += [(f"families.{name}.densities", pattern) for pattern, _ in grids.parse_densities(family.densities)]
     if given and not variables:
         state = store.load_state(run.replicates()[0].snapshot(run.plan().total_steps), optimizer=False)
         variables = [*state.weights, *state.statistics]

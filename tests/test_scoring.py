@@ -1,0 +1,216 @@
+"""Masks from the scores of a real network, as `imp thresholds` and the control `invert` cut them."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from helpers import contents, imp_here, refused, settings
+
+from data_prep import records
+from lottery.pruning import criteria, ranking
+from lottery.rundir import store
+from lottery.rundir.run import open_run
+from lottery.stages.probing import Probes
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+SIZES = {"fc1/kernel": (192, 300), "fc2/kernel": (300, 100)}  # predictions are not pruned
+COUNT = 57_600 + 30_000
+
+
+def own(*values, quantiles="50,90", name="own", scored_at="0"):
+    """Options for a family that is scored at initialisation."""
+    table = [f"quantiles={quantiles}", f"scored_at={scored_at}", "rewind=0", "controls=[]", *values]
+    return settings(*(f"families.{name}.{value}" for value in table))
+
+
+def cut(work, *values, check=True, more=(), **options):
+    return imp_here("thresholds", "--family", "own", *own(*values, **options), *more, cwd=work, check=check)
+
+
+def masks_in(work, family="own"):
+    made = open_run(work / "runs/digits", must_exist=True).replicate(1).masks(family)
+    return {one.name: (store.load_mask(one.mask), one.read()) for one in made}
+
+
+def lowest(scores, within, count):
+    """Naively: a mask without the `count` lowest survivors."""
+    flat = np.concatenate([np.where(within[path], scores[path], np.inf).ravel() for path in SIZES])
+    kept = np.isfinite(flat)
+    kept[np.argsort(flat, kind="stable")[:count]] = False
+    parts = np.split(kept, [57_600])
+    return {path: part.reshape(SIZES[path]) for path, part in zip(SIZES, parts, strict=True)}
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(np.array_equal(one[path], other[path]) for path in one)
+
+
+@pytest.fixture
+def probe(work, monkeypatch):
+    """A function: what the family of the run may ask about its initial network under a mask, and that network."""
+
+    def ask(mask):
+        run = open_run(work / "runs/digits", must_exist=True)
+        state = store.load_state(run.replicate(1).snapshot(0), optimizer=False)
+        monkeypatch.setattr("lottery.engine.assembly.set_up_tensorflow", lambda train, cores=None: ["CPU:0"])
+        return state, Probes(run).of(1, run.recipe.families["own"]).at(state, mask)
+
+    return ask
+
+
+@pytest.mark.parametrize("name", criteria.CRITERIA)
+def test_every_criterion_prunes_exactly_as_many_as_the_quantile_says(work, probe, name):
+    cut(work, f"criterion={name}")
+
+    found = masks_in(work)
+
+    for label, quantile in (("q50", 50), ("q90", 90)):
+        mask, record = found[label]
+        gone = ranking.pruned_count(Fraction(quantile), COUNT)
+        assert (record.pruned, record.remaining) == (gone, COUNT - gone)
+        assert sum(int(kept.sum()) for kept in mask.values()) == COUNT - gone
+    if name != "synflow":  # which is scored a hundred times
+        whole = {path: np.ones(shape, bool) for path, shape in SIZES.items()}
+        state, asked = probe(whole)
+        scores = criteria.CRITERIA[name](state, whole, asked)
+        assert equal(found["q90"][0], lowest(scores, whole, ranking.pruned_count(Fraction(90), COUNT)))
+
+
+@pytest.mark.parametrize("name", ["snip", "synflow"])
+def test_iterations_score_and_prune_in_turn(work, probe, name):
+    cut(work, f"criterion={name}", "iterations=3", quantiles="90")
+
+    within = {path: np.ones(shape, bool) for path, shape in SIZES.items()}
+    keep = COUNT - ranking.pruned_count(Fraction(90), COUNT)
+    for left in (round(COUNT * (keep / COUNT) ** (1 / 3)), round(COUNT * (keep / COUNT) ** (2 / 3)), keep):
+        state, asked = probe(within)
+        scores = criteria.CRITERIA[name](state, within, asked)
+        within = lowest(scores, within, sum(int(kept.sum()) for kept in within.values()) - left)
+    assert equal(masks_in(work)["q90"][0], within)
+
+
+@pytest.mark.parametrize("name", ["snip", "grasp", "synflow", "random"])
+def test_masks_come_out_the_same_bit_for_bit(work, name):
+    cut(work, f"criterion={name}")
+    folder = work / "runs/digits/replicate-1/own/masks"
+    before = contents(folder)
+
+    for path in folder.glob("q*"):
+        path.unlink()
+    cut(work)
+
+    assert contents(folder) == before
+
+
+def test_no_layer_collapses_before_it_must_with_synflow(work):
+    """Maximal critical compression (Tanaka et al. 2020, section 2): one weight a layer is left, and they are connected."""
+    one_each = f"{Fraction(100 * (COUNT - 2), COUNT - 1)!s}"
+    quantile = f"{float(Fraction(one_each)):.9f}"[:-1]
+
+    cut(work, "criterion=synflow", quantiles=quantile)
+    imp_here("thresholds", "--family", "plain", *own("criterion=magnitude", quantiles=quantile, name="plain"), cwd=work)
+
+    [(mask, record)] = masks_in(work).values()
+    assert {path: int(kept.sum()) for path, kept in mask.items()} == {"fc1/kernel": 1, "fc2/kernel": 1}
+    assert not record.kept.disconnected
+    [(_, record)] = masks_in(work, "plain").values()
+    assert record.remaining == 2
+    assert record.kept.disconnected
+
+
+@pytest.mark.parametrize("allocation", ["uniform", "uniform+", "erk"])
+def test_an_allocation_is_exact_in_total_and_per_layer(work, allocation):
+    cut(work, f"allocation={allocation}", scored_at="end")
+
+    for label, quantile in (("q50", 50), ("q90", 90)):
+        mask, record = masks_in(work)[label]
+        keep = COUNT - ranking.pruned_count(Fraction(quantile), COUNT)
+        assert record.remaining == keep
+        counts = {path: int(kept.sum()) for path, kept in mask.items()}
+        weight = {path: sum(shape) if allocation == "erk" else math.prod(shape) for path, shape in SIZES.items()}
+        assert counts["fc1/kernel"] == pytest.approx(keep * weight["fc1/kernel"] / sum(weight.values()), abs=1)
+        assert {path: layer.kept for path, layer in record.layers.items()} == counts
+
+
+def test_layers_keep_the_densities_that_a_family_names(work):
+    cut(work, "criterion=lamp", "densities=['fc2/*=25']")
+
+    for label in ("q50", "q90"):
+        mask, _ = masks_in(work)[label]
+        assert mask["fc2/kernel"].sum() == 7_500
+
+
+def drawn(work, *values):
+    cut(work, "criterion=snip", *values)
+    run = open_run(work / "runs/digits", must_exist=True)
+    return Probes(run).of(1, run.recipe.families["own"]).images
+
+
+def test_images_are_drawn_by_class_without_replacement_and_shuffled(work):
+    images, labels = drawn(work, "scored_on=7 a class")
+
+    assert images.shape == (70, 8, 8, 3)
+    assert np.bincount(labels).tolist() == [7] * 10
+    assert len(set(labels[:10].tolist())) > 3
+    run = open_run(work / "runs/digits", must_exist=True)
+    every, classes = records.read_split(run.records(), run.manifest(), "train")
+    places = [np.flatnonzero((every == image).all(axis=(1, 2, 3))) for image in images]
+    assert all(label in classes[place] for place, label in zip(places, labels, strict=True))
+    assert len({int(place[0]) for place in places}) > 65  # a few digits are there twice
+
+
+def test_images_are_drawn_from_all_and_others_by_another_seed_or_replicate(work):
+    first, labels = drawn(work, "scored_on=100")
+    run = open_run(work / "runs/digits", must_exist=True)
+    family = run.recipe.families["own"]
+
+    assert first.shape == (100, 8, 8, 3)
+    assert len(set(np.bincount(labels, minlength=10).tolist())) > 1
+    assert np.array_equal(Probes(run).of(1, family).images[0], first)
+    assert not np.array_equal(Probes(run).of(2, family).images[0], first)
+    other = family.model_copy(update={"scored_seed": 1})
+    assert not np.array_equal(Probes(run).of(1, other).images[0], first)
+
+
+def test_invert_trains_under_the_other_end_of_the_scores(work, probe):
+    options = own("criterion=snip", "controls=['invert']", "controls_at=90", quantiles="90")
+    imp_here("thresholds", "--family", "own", *options, cwd=work)
+    imp_here("retrain", "--family", "own", cwd=work)
+
+    whole = {path: np.ones(shape, bool) for path, shape in SIZES.items()}
+    state, asked = probe(whole)
+    scores = criteria.snip(state, whole, asked)
+    opposite = lowest({path: -array for path, array in scores.items()}, whole, ranking.pruned_count(Fraction(90), COUNT))
+    folder = work / "runs/digits/replicate-1/own/q90-step-000000/invert"
+    assert equal(store.load_mask(folder / "mask.h5"), opposite)
+    weights = store.load_state(folder / "final.h5").weights
+    assert not any(weights[path][~kept].any() for path, kept in opposite.items())
+
+
+def test_what_cannot_be_scored_is_one_line_and_changes_nothing(work):
+    (work / "scores.py").write_text(
+        "import numpy as np\n"
+        "def nans(state, mask, probe):\n    return {path: np.full(kept.shape, np.nan) for path, kept in mask.items()}\n"
+        "def flat(state, mask, probe):\n    return {path: np.ones(kept.size) for path, kept in mask.items()}\n"
+    )
+    before = contents(work)
+
+    for value, words in (
+        ("criterion=scores:nans", "scores:nans must give a finite score for every weight of fc1/kernel"),
+        ("criterion=scores:flat", "scores:flat must give a finite score for every weight of fc1/kernel"),
+        ("densities=['fc1/*=100']", "a density of 10.0000% cannot be reached: fc1/kernel alone keep 65.7534%"),
+        ("densities=['*=3']", "the densities of all layers keep 3.0000%; prune 97 per cent"),
+        ("densities=['fc7/*=3']", "families.own.densities: 'fc7/*' matches no variable"),
+    ):
+        refused(cut(work, value, quantiles="90", check=False), words)
+    refused(cut(work, "criterion=snip", "scored_on=200 a class", check=False), "a class has only", "training images: lower it")
+    refused(cut(work, "criterion=snip", "scored_on=5000", check=False), "there are only 1151 training images")
+    assert contents(work) == before
+
+
+def test_a_criterion_that_needs_images_says_where_they_are_missing(work):
+    done = cut(work, "criterion=snip", check=False, more=["--set", "data.path=nowhere"])
+
+    refused(done, "no records in nowhere", "imp prepare")

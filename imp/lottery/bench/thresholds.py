@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 WIDTHS = ("1", "6.55")  # of MobileNetV2: 3.5 and 100 million weights, all ranked
 CLASSES = 1000
-BATCH = 8
+BATCH = 100
+IMAGES = 1000  # which criteria that need them see
 COLUMNS = (
     Column("name", ""),
     Column("weights", "weights"),
@@ -38,20 +39,22 @@ SHORT = (  # the run whose masks are made: a single step of training, on a singl
 def thresholds(
     bench: Bench,
     quantiles: Annotated[str, typer.Option(metavar="GRID", help="A mask for each.")] = "60..99",
+    criterion: Annotated[str, typer.Option(metavar="NAME", help="The score of a weight.")] = "magnitude",
 ) -> None:
-    """Seconds and memory of the masks of a whole campaign, from 3.5 and from 100 million weights."""
+    """Seconds and memory of the masks of a whole campaign: from 3.5 and, by magnitude, from 100 million weights."""
     from lottery.experiment.grids import parse_quantiles
 
     masks = len(parse_quantiles(quantiles))
     own = bench.quick or bench.recipe_file or bench.overrides
-    for changes in [()] if own else [(f"model.alpha={alpha}", "pruning.exclude=[]") for alpha in WIDTHS]:
-        recipe = bench.recipe(*changes)
+    widths = WIDTHS if criterion == "magnitude" else WIDTHS[:1]
+    for changes in [()] if own else [(f"model.alpha={alpha}", "pruning.exclude=[]") for alpha in widths]:
+        recipe = bench.recipe(*changes, f"families.oneshot.criterion={criterion}", f"families.oneshot.scored_on={IMAGES}")
         name = recipe.model.name + (f", alpha {recipe.model.alpha:g}" if recipe.model.name == "mobilenet_v2" else "")
         with tempfile.TemporaryDirectory() as place, bench.row(name):
             run = bench.call(_trained, recipe=recipe, folder=Path(place))
             bench.rows.append({"name": name, "masks": masks, **_measured(run, quantiles, bench.repeats)})
     bench.sheet(
-        f"The masks of quantiles {quantiles}",
+        f"The masks of quantiles {quantiles}, by {criterion}",
         COLUMNS,
         bars(bench.rows, "name", "seconds", "seconds", spread=True),
         "from the snapshot on disk to masks and table on disk; bytes a weight: the process's growth, of the weights ranked",
@@ -68,7 +71,7 @@ def _trained(recipe: Recipe, folder: Path) -> "Run":
     from lottery.stages.train import train
 
     values, records = recipe.model_dump(), folder / "records"
-    values["data"] |= {**make_noise(records, BATCH, recipe.data.size, CLASSES).made_with, "path": str(records)}
+    values["data"] |= {**make_noise(records, IMAGES, recipe.data.size, CLASSES).made_with, "path": str(records)}
     run = Run(folder / "run", resolve(values, SHORT).with_one_shot())
     train(run, Reporter(quiet=True))
     return run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lottery.commands.options import JsonOption, RunOption, SetOption, alone, opened, print_json, reporter
-from lottery.results.tables import percent, print_table
+from lottery.results.tables import percent, print_table, times, whole
 
 if TYPE_CHECKING:
     from lottery.results.report import Report
@@ -189,13 +189,18 @@ def export(
         return
     print_table(
         made["path"],
-        ("bytes", "gzip -9", "dense, gzip -9", "of dense", "density", "exact zeros", "test"),
+        (
+            *("bytes", "gzip -9", "dense, gzip -9", "of dense", "bitmap + values", "CSR", "MACs", "speed-up"),
+            *("density", "exact zeros", "test"),
+        ),
         [
             (
                 f"{made['bytes']:,}",
                 f"{made['gzip_bytes']:,}",
                 f"{made['dense_gzip_bytes']:,}",
                 percent(made["gzip_bytes"] / made["dense_gzip_bytes"]),
+                *map(whole, (made["bitmap_bytes"], made["csr_bytes"], made["macs"])),
+                times(made["speedup"]),
                 percent(made["density"]),
                 f"{made['zeros']:,} of {made['weights']:,}",
                 percent(made["test_accuracy"]),

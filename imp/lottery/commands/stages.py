@@ -9,7 +9,7 @@ import typer
 
 from lottery.commands import options
 from lottery.experiment.grids import MOST
-from lottery.results.tables import percent, print_table
+from lottery.results.tables import percent, print_table, times, whole
 
 if TYPE_CHECKING:
     from lottery.campaign import Campaign
@@ -57,6 +57,7 @@ def thresholds(
 ) -> None:
     """Cut the masks of one-shot families, one for each quantile."""
     from lottery.experiment.plan import Selection
+    from lottery.pruning.costs import BYTES
     from lottery.stages.thresholds import thresholds, warnings
 
     options.alone()
@@ -73,7 +74,10 @@ def thresholds(
         print_table(
             f"replicate-{table[0].replicate} {table[0].family}: scores of {scores.count} weights ({pruning.scope}): "
             f"min {scores.min:.3g}, mean {scores.mean:.4g}, max {scores.max:.4g}",
-            ("quantile", "threshold", "pruned", "remaining", "density", "effective", "of trainable", "of total"),
+            (
+                *("quantile", "threshold", "pruned", "remaining", "density", "effective", "of trainable", "of total"),
+                *("MACs", "speed-up", "float32", "bitmap", "CSR", "gzip -1"),
+            ),
             [
                 (
                     f"{mask.rate:g}{' !' if mask.kept.warning(pruning.collapse) else ''}",
@@ -81,6 +85,9 @@ def thresholds(
                     str(mask.pruned),
                     str(mask.remaining),
                     *(percent(getattr(mask.kept.density, of)) for of in ("prunable", "effective", "trainable", "total")),
+                    whole(mask.costs.macs),
+                    times(mask.costs.speedup),
+                    *(whole(getattr(mask.costs, name)) for name in BYTES),
                 )
                 for mask in table
             ],

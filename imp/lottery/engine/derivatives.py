@@ -1,7 +1,8 @@
 """Derivatives of a network at any weights: what criteria score weights by. No variable is changed; nothing is trained."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import keras
@@ -98,9 +99,10 @@ class Derivatives:
         if how not in self._compiled:
             self._compiled[how] = self._compile(*how)
         derive, total = self._compiled[how], None
-        for first in range(0, len(images), self.recipe.train.batch):
-            part = slice(first, first + self.recipe.train.batch)
-            found = derive(weights, statistics, along, images[part], labels[part], np.float32(1 / temperature))
+        parts = -(-len(images) // self.recipe.train.batch)
+        for part in zip(np.array_split(images, parts), np.array_split(labels, parts), strict=True):
+            with _as_written():
+                found = derive(weights, statistics, along, *map(tf.constant, part), tf.constant(1 / temperature))
             total = found if total is None else [one + other for one, other in zip(total, found, strict=True)]
         assert total is not None, "there are images"
         return {path: array / len(images) for path, array in self._named(self._network, total).items()}
@@ -114,8 +116,8 @@ class Derivatives:
         ) -> Tensors:
             def own() -> Tensors:
                 context = tf.distribute.get_replica_context()
-                places = tf.cast(tf.range(2) + context.replica_id_in_sync_group, tf.int64)
-                first, last = tf.unstack(places * tf.shape(images, tf.int64)[0] // context.num_replicas_in_sync)
+                number = int(tf.get_static_value(context.replica_id_in_sync_group))
+                first, last = (place * images.shape[0] // context.num_replicas_in_sync for place in (number, number + 1))
                 given = normalise(images[first:last], self.recipe.data), labels[first:last]
                 with tf.GradientTape() as tape:
                     tape.watch(weights)
@@ -127,10 +129,7 @@ class Derivatives:
 
             return [self.strategy.reduce("SUM", one, axis=None) for one in self.strategy.run(own)]
 
-        weights, statistics = self._network.trainable_variables, self._network.non_trainable_variables
-        specs = [[tf.TensorSpec(one.shape, one.dtype) for one in group] for group in (weights, statistics, weights * along)]
-        batch = tf.TensorSpec([None, *self.shape], tf.uint8), tf.TensorSpec([None], tf.int32)
-        return tf.function(derive, input_signature=[*specs, *batch, tf.TensorSpec([], tf.float32)], autograph=False)
+        return tf.function(derive, autograph=False)  # for each size of a batch: known sizes make half as large a graph
 
     def _gradients(
         self, weights: Tensors, statistics: Tensors, images: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor, training: bool
@@ -167,3 +166,14 @@ class Derivatives:
             variable.path: np.asarray(memoryview(tensor))
             for variable, tensor in zip(network.trainable_variables, tensors, strict=True)
         }
+
+
+@contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+    """Functions that are called within run as they are written. TensorFlow 2.21's graph optimizer makes second derivatives of
+    deep networks with BatchNorm wrong: by as much as they are, in MobileNetV2."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})

@@ -22,6 +22,8 @@ from lottery.engine.loop import Diverged, Trainer
 from lottery.machine import gpus
 from lottery.progress import Reporter, count_of
 from lottery.pruning import masks
+from lottery.pruning.connectivity import Topology
+from lottery.pruning.costs import costs
 from lottery.rundir import journal, lineage, locks, records, store
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
@@ -35,7 +37,8 @@ Track = Callable[[Mapping[str, Any], Sequence[journal.Row]], Tracker]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What to train: `start()` gives the state to begin from (with no optimizer state, a fresh one), `mask` what it may use.
+    """What to train: `start()` gives the state to begin from (with no optimizer state, a fresh one), `mask` what it may use;
+    `topology` is that of the network, where it is known.
 
     `order_seed` seeds data order and augmentation; `snapshots` (step -> file) are saved on the way, the last step's among them
     or else in the folder's `final`; `beside` are files that are there already; `record` goes into the result, with the seals of
@@ -49,6 +52,7 @@ class Task:
     record: Mapping[str, Any]
     root: Path
     mask: masks.Bits = dataclasses.field(default_factory=dict)
+    topology: Topology | None = None
     snapshots: Mapping[int, Path] = dataclasses.field(default_factory=dict)
     beside: Sequence[Path] = ()
     learning_rate: float | None = None
@@ -174,13 +178,15 @@ def _follow(
 
 def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[journal.Row]) -> dict[str, Any]:
     """What result.json says of the end of a training, whose files are all written."""
-    weights = trainer.state(task.last_step).weights.values()
+    state = trainer.state(task.last_step)
+    weights = state.weights.values()
     figures = [name for name in rows[-1] if name.startswith(("validation_", "test_"))] + ["train_loss"]
     least = min(rows, key=lambda row: row["validation_loss"])
     return {
         "outputs": _outputs(task, network),
         "status": "done",
         "step": task.last_step,
+        "costs": dataclasses.asdict(costs(task.mask, state, task.topology)),
         "final": {name: rows[-1][name] for name in ("step", *figures)},
         "least_validation_loss": {name: least[name] for name in ("step", *figures)},
         "exact_zeros": sum(int(array.size - np.count_nonzero(array)) for array in weights),

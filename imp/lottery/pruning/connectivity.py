@@ -34,13 +34,15 @@ class Node:
 
     - `linear`: a convolution or dense layer with one of `kernels` (path -> shape [..., in / groups, out], depthwise
       [..., in, multiplier] with as many groups as inputs; `transposed` [..., out, in]). Where some places of its window only
-      ever read padding, `met` says which do not: those that are met along each axis of the window.
+      ever read padding, `met` says which do not: those that are met along each axis of the window. `positions` is how often
+      each weight is multiplied for one image: once at each position of the output (`transposed`: of the input). None where a
+      size is not known.
     - `scale`: a factor for each channel, which a mask may prune too: the variable `gamma`.
     - `add`: any elementwise merge in which one live input is enough. `multiply`: one in which all must live, save those at the
       places `gates`, which are not zero without input (a sigmoid).
     - `concatenate`: along the channels. `reshape`: any that keeps the order of values, as flattening does.
     - `mix`: anything else. All outputs live when any input does, all inputs are wanted when any output is; its `kernels` count
-      in full then.
+      in full then, once at each position of the output.
 
     What treats each channel on its own (activations, pooling, padding) needs no node.
     """
@@ -55,6 +57,7 @@ class Node:
     gamma: str = ""
     gates: tuple[int, ...] = ()
     met: Met = ()
+    positions: int | None = None
 
     @property
     def window(self) -> np.ndarray:
@@ -79,6 +82,15 @@ class Topology:
     def kernels(self) -> dict[str, tuple[int, ...]]:
         """The shape of every kernel by its path."""
         return {path: shape for node in self.nodes for path, shape in node.kernels.items()}
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """How often each weight of a kernel is multiplied for one image, by the path of those of which it is known."""
+        found: dict[str, list[int | None]] = {}
+        for node in self.nodes:
+            for path in node.kernels:
+                found.setdefault(path, []).append(node.positions)
+        return {path: sum(filter(None, uses)) for path, uses in found.items() if None not in uses}
 
     @property
     def layers(self) -> list[str]:

@@ -23,10 +23,22 @@ class Density:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A prunable variable: its number of `weights`, and how many of them are `kept`."""
+    """A prunable variable: its number of `weights`, and how many of them are `kept`. `positions`: how often each is multiplied
+    for one image; None where that is not known, or where it is not multiplied with what the layer gets (a bias)."""
 
     weights: int
     kept: int
+    positions: int | None = None
+
+    @property
+    def dense_macs(self) -> int | None:
+        """Multiply-accumulates of the whole layer for one image."""
+        return None if self.positions is None else self.weights * self.positions
+
+    @property
+    def macs(self) -> int | None:
+        """Those of the kept weights."""
+        return None if self.positions is None else self.kept * self.positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +69,8 @@ def kept(mask: Bits, state: State, topology: Topology | None) -> Kept:
     """What `mask` (over all prunable variables) keeps of the network `state`. With scope `all` it also ranks statistics.
     These are never pruned, and are left out of every count."""
     applied = masks.trainable_part(mask, state.weights)
-    layers = {path: Layer(bits.size, int(np.count_nonzero(bits))) for path, bits in applied.items()}
+    positions = topology.positions if topology else {}
+    layers = {path: Layer(bits.size, int(np.count_nonzero(bits)), positions.get(path)) for path, bits in applied.items()}
     prunable = sum(layer.weights for layer in layers.values())
     pruned = prunable - sum(layer.kept for layer in layers.values())
     trainable = sum(array.size for array in state.weights.values())

@@ -61,25 +61,33 @@ def rank(scores: Arrays, among: Bits | None = None) -> Ranking:
 def lowest_cut(scores: Arrays, among: Bits, count: int) -> Bits:
     """The mask that drops exactly the `count` lowest of what `among` keeps, ties broken by position (the order of paths, then C
     order), and keeps the others; what did not survive stays pruned. For one mask it takes a fraction of what `rank` does."""
-    among = {path: among[path] for path in scores}
-    low = _lowest(scores, among, count)
-    edge = np.partition(low, count - 1)[count - 1] if count else -np.inf
-    return _cut(scores, among, edge, int(np.count_nonzero(low <= edge)) - count)
+    low = _lowest(scores, {path: among[path] for path in scores}, count)
+    found = [scores[path].reshape(-1)[places] for path, places in low.items()]
+    flat = np.concatenate(found) if found else np.empty(0)
+    edge = np.partition(flat, count - 1)[count - 1] if count else -np.inf
+    below = count - int(np.count_nonzero(flat < edge))  # of those that score `edge`, so many go: the first
+    mask = {path: among[path].copy() for path in scores}
+    for (path, places), values in zip(low.items(), found, strict=True):
+        equal = np.flatnonzero(values == edge)[:below]
+        below -= equal.size
+        pruned = mask[path].reshape(-1)
+        pruned[places[values < edge]] = False
+        pruned[places[equal]] = False
+    return mask
 
 
-def _lowest(scores: Arrays, among: Bits, count: int) -> np.ndarray:
-    """The scores of survivors up to one that at least `count` do not exceed: found from a sample, so that all others need not
-    be copied."""
+def _lowest(scores: Arrays, among: Bits, count: int) -> dict[str, np.ndarray]:
+    """Where the survivors are (path -> places in C order) up to a score that at least `count` do not exceed: found from a
+    sample, so that all others need not be looked at again."""
     sampled = {path: array.reshape(-1)[::_STRIDE] for path, array in scores.items()}
     sample = np.sort(_survivors(sampled, {path: kept.reshape(-1)[::_STRIDE] for path, kept in among.items()}))
     total = sum(int(np.count_nonzero(kept)) for kept in among.values())
     place = int(len(sample) * count / max(total, 1) * 1.1) + _MARGIN
     if place < len(sample):
-        within = {path: (array <= sample[place]) & among[path] for path, array in scores.items()}
-        low = _survivors(scores, within)
-        if low.size >= count:
+        low = {path: np.flatnonzero((array <= sample[place]) & among[path]) for path, array in scores.items()}
+        if sum(map(len, low.values())) >= count:
             return low
-    return _survivors(scores, among)
+    return {path: np.flatnonzero(kept) for path, kept in among.items()}
 
 
 def _survivors(scores: Arrays, among: Bits) -> np.ndarray:

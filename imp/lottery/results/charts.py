@@ -32,14 +32,29 @@ SHOWN = 0.1  # how far below the dense network an accuracy may lie to be shown w
 ZOOMING = "Drag to move, turn the wheel with Shift held to zoom."
 RESOLUTION = 150  # pixels an inch of a PNG
 _NETWORK = ("network", "family", "mask", "density", "rewind")
-_ACCURACY = (*_NETWORK, "validation", "test", "difference", "against", "verdict", "early_step", "early_test", "runs")
+_ACCURACY = (
+    *_NETWORK,
+    "macs_share",
+    "validation",
+    "test",
+    "difference",
+    "against",
+    "verdict",
+    "early_step",
+    "early_test",
+    "runs",
+)
+_LEFT = {
+    "density": "density: share of prunable weights kept",
+    "macs_share": "share of the dense network's multiply-accumulates",
+}
 _SPREAD = {"y": alt.Y("sd_low_shown:Q").scale(zero=False), "y2": alt.Y2("sd_high_shown:Q")}
 _FORMATS = {
     **dict.fromkeys(("density", "validation", "test", "early_test"), ".2%"),
     **dict.fromkeys(("accuracy", "train_accuracy", "validation_accuracy", "test_accuracy"), ".2%"),
     **dict.fromkeys(("weights", "kept", "early_step", "step"), ",.0f"),
     "difference": "+.2%",
-    "share": ".3%",
+    **dict.fromkeys(("share", "macs_share"), ".3%"),
     "epoch": ".3~g",
     "threshold": ".4~g",
     **dict.fromkeys(("overlap", "chance"), ".2%"),
@@ -89,7 +104,7 @@ def accuracy(findings: Findings) -> Chart | None:
     chosen = alt.selection_point(fields=[_key(rows)], bind="legend")
     opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
     bars = _pruned(together).mark_rule().encode(**_SPREAD, opacity=opacity)
-    line, tickets, marks = _against_density(together, "validation_shown", "validation accuracy")
+    line, tickets, marks = _against(together, "validation_shown", "validation accuracy")
     marks = marks.encode(opacity=opacity).add_params(chosen, _zoom())
     drawing: Any = alt.layer(_band(raised), bars, line, tickets.encode(opacity=opacity), marks)
     drawing, below = drawing.properties(width=WIDTH, height=HEIGHT), ""
@@ -129,7 +144,7 @@ def _by_series(run: Run, rows: pandas.DataFrame) -> alt.ConcatChart:
     tickets, networks = rows[rows["network"] == TICKET], rows.loc[rows["network"] != DENSE, "network"].unique().tolist()
     extent = [rows["sd_low_shown"].min(), rows["sd_high_shown"].max()]
     y = alt.Y("validation_shown:Q", title=None).scale(domain=extent, nice=True).axis(format=".0%", tickCount=5)
-    x, colour, dashes = _density(rows).title(None), _colour(rows), _dashes(run)
+    x, colour, dashes = _left(rows).title(None), _colour(rows), _dashes(run)
     shape = alt.Shape("network:N", title=None).scale(domain=networks)
     panels = []
     for (name, rewind), _ in tickets.groupby(["family", "rewind"], sort=False):
@@ -158,12 +173,31 @@ def early_stop(findings: Findings) -> Chart | None:
     if TICKET not in set(rows["network"]):
         return None
     raised, cut = _raised(_told_apart(rows), "early_test", "early_test")
-    step = _against_density(raised, "early_step", "step of least validation loss")
-    reached = _against_density(raised, "early_test_shown", "test accuracy there")
+    step = _against(raised, "early_step", "step of least validation loss")
+    reached = _against(raised, "early_test_shown", "test accuracy there")
     panels = [alt.layer(*layers).properties(width=WIDTH // 2 - 40, height=HEIGHT) for layers in (step, reached)]
     of = " of tickets (those of controls are in the CSV)" if len(raised) < len(rows) else ""
     explained = f"The step of least validation loss{of}, and the test accuracy there.{cut}"
     return Chart("early_stop", "Early stopping", explained, {"early_stop": rows}, alt.hconcat(*panels))
+
+
+def macs(findings: Findings) -> Chart | None:
+    """Accuracy against what is left of the multiply-accumulates, where that is not the density."""
+    rows = findings.accuracies
+    tickets = rows[(rows["network"] == TICKET) & rows["macs_share"].notna()]
+    if (tickets["macs_share"] - tickets["density"]).abs().lt(0.001).all():
+        return None
+    raised, cut = _raised(_told_apart(rows), "validation", "validation")
+    layers = _against(raised, "validation_shown", "validation accuracy", "macs_share")
+    return Chart(
+        "macs",
+        "Accuracy against arithmetic",
+        "Final validation accuracy against the share of multiply-accumulates that the kept weights need: how families compare "
+        f"at equal arithmetic rather than at equal density.{cut} {ZOOMING}",
+        {"macs": rows},
+        alt.layer(*layers).properties(width=WIDTH, height=HEIGHT).add_params(_zoom()),
+        is_answer=True,
+    )
 
 
 def _chart(rows: pandas.DataFrame, **more: Any) -> alt.Chart:
@@ -180,7 +214,7 @@ def _raised(rows: pandas.DataFrame, lowest: str, *figures: str) -> tuple[pandas.
     return raised, f" Marks at {least:.1%} ({below}) lie below that." if below else ""
 
 
-def _against_density(rows: pandas.DataFrame, figure: str, title: str) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
+def _against(rows: pandas.DataFrame, figure: str, title: str, over: str = "density") -> tuple[alt.Chart, alt.Chart, alt.Chart]:
     """`figure` of the dense network across, a line for each series of tickets, a mark for each network."""
     y = alt.Y(f"{figure}:Q", title=title).scale(zero=False)
     y = y if figure == "early_step" else y.axis(format=".1%")
@@ -188,18 +222,18 @@ def _against_density(rows: pandas.DataFrame, figure: str, title: str) -> tuple[a
     networks = rows.loc[~is_dense, "network"].unique().tolist()
     shape: Any = alt.Shape("network:N", title=None).scale(domain=networks) if len(networks) > 1 else alt.value("circle")
     across = _chart(rows[is_dense]).mark_rule(color=GREY).encode(y=y, tooltip=_tips(*_ACCURACY))
-    tickets = _pruned(rows).transform_filter(alt.datum.network == TICKET).mark_line().encode(y=y, detail="series:N")
+    tickets = _pruned(rows, over).transform_filter(alt.datum.network == TICKET).mark_line().encode(y=y, detail="series:N")
     points = rows.loc[rows["network"] == TICKET].sort_values("rewind_step")["rewind"].unique().tolist()
     if _key(rows) == "family" and len(points) > 1:
         tickets = tickets.encode(strokeDash=alt.StrokeDash("rewind:N", title="rewound to").scale(domain=points))
-    marks = _pruned(rows).mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=_tips(*_ACCURACY))
+    marks = _pruned(rows, over).mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=_tips(*_ACCURACY))
     return across, tickets, marks
 
 
-def _pruned(rows: pandas.DataFrame) -> alt.Chart:
-    """Tickets and controls by density, a colour for each family, or else for each series."""
-    shown = rows[(rows["network"] != DENSE) & (rows["density"] > 0)]  # where a logarithm ends
-    return _chart(shown).encode(x=_density(shown), color=_colour(shown))
+def _pruned(rows: pandas.DataFrame, over: str = "density") -> alt.Chart:
+    """Tickets and controls by what is left of them, a colour for each family, or else for each series."""
+    shown = rows[(rows["network"] != DENSE) & (rows[over] > 0)]  # where a logarithm ends
+    return _chart(shown).encode(x=_left(shown, over), color=_colour(shown))
 
 
 def _colour(rows: pandas.DataFrame) -> alt.Color:
@@ -208,10 +242,10 @@ def _colour(rows: pandas.DataFrame) -> alt.Color:
     return alt.Color(f"{key}:N", title=None).scale(domain=named, range=list(COLOURS))
 
 
-def _density(rows: pandas.DataFrame) -> alt.X:
+def _left(rows: pandas.DataFrame, over: str = "density") -> alt.X:
     """From dense to sparse, as far as `rows` reach."""
-    there = sorted(rows.loc[rows["network"] != DENSE, "density"].unique())
-    axis = alt.X("density:Q", title="density: share of prunable weights kept").axis(
+    there = sorted(rows.loc[rows["network"] != DENSE, over].unique())
+    axis = alt.X(f"{over}:Q", title=_LEFT[over]).axis(
         values=there, format=".3~p", labelOverlap="greedy", labelSeparation=4, grid=False
     )
     reach = [there[0], there[-1]] if there else alt.Undefined
@@ -433,6 +467,6 @@ def training(findings: Findings) -> Chart | None:
 
 
 CHARTS: tuple[Callable[[Findings], Chart | None], ...] = (
-    *(accuracy, differences, early_stop, layers, overlaps, magnitudes, courses, training),
+    *(accuracy, differences, macs, early_stop, layers, overlaps, magnitudes, courses, training),
 )
 TABLES = (*(chart.__name__ for chart in CHARTS), "thresholds")

@@ -15,6 +15,7 @@ from lottery.experiment.graph import DENSE, GOING_ON, TICKET, Ticket
 from lottery.experiment.plan import Plan
 from lottery.machine import environment
 from lottery.pruning import densities, masks
+from lottery.pruning.costs import BYTES
 from lottery.rundir import store
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.names import NetworkFiles, Replicate
@@ -23,6 +24,7 @@ from lottery.rundir.run import Run
 EXTENDED = controls.extended.name
 KIND = ["variant", "family", "method", "mask", "round", "rewind_step"]  # of a network: what its replicates have in common
 FIGURES = ["validation_accuracy", "test_accuracy", "test_accuracy_there", "least_validation_loss_step"]
+COSTS = ("macs", "speedup", *BYTES)
 ROWS = {
     "replicate": "Int64",
     "variant": "string",  # dense, ticket, or a control's name
@@ -35,6 +37,9 @@ ROWS = {
     "density_total": "Float64",
     "density_effective": "Float64",
     "exact_zeros": "Int64",
+    "macs": "Int64",  # multiply-accumulates for one image, and how many times fewer than those of the dense network
+    "speedup": "Float64",
+    **dict.fromkeys(BYTES, "Int64"),
     "collapse": "string",  # a warning
     "rewind": "string",  # as the recipe writes it: 1ep
     "rewind_step": "Int64",
@@ -141,6 +146,7 @@ def _row(run: Run, network: NetworkFiles, problem: Callable[[Path], str | None])
         "density_trainable": density and density.trainable,
         "density_total": density and density.total,
         "density_effective": density and density.effective,
+        **({name: getattr(result.costs, name) for name in COSTS} if result.costs else {}),
         "collapse": result.warning(run.recipe.pruning.collapse),
         "reason": result.last_reason or None,
         "seconds": result.timing.seconds,

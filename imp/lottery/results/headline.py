@@ -1,23 +1,18 @@
 """The answer of a run in sentences: the accuracy of its dense network, the sparsest tickets that match it, their controls, and
 how sure the answer is."""
 
-import gzip
 import json
 import math
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas
 
-from data_prep.errors import InputError
 from lottery.experiment import grids
-from lottery.experiment.graph import DENSE, TICKET
-from lottery.results import criteria, frame, grouping, lookup, verdicts
-from lottery.rundir import store
-from lottery.rundir.lineage import Lineage
+from lottery.experiment.graph import DENSE
+from lottery.results import criteria, frame, grouping, verdicts
 from lottery.rundir.run import Run
 
 REINIT = "reinit"
@@ -37,7 +32,7 @@ def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list
         alone = len(run.recipe.families) == 1 and not run.recipe.families[name].rounds
         place = f"Rewound to {rewind}" if alone else f"Family {name}, rewound to {rewind}"
         told = of_criteria.get((name, rewind))
-        sentences.append(f"{place}: {' '.join([*_answer(tickets, kinds, run, rows), *([told] if told else [])])}")
+        sentences.append(f"{place}: {' '.join([*_answer(tickets, kinds, run), *([told] if told else [])])}")
     missing = sum(group.planned - group.count for group in kinds)
     if missing:
         sentences.append(f"{missing} of {sum(group.planned for group in kinds)} networks have no result: see `imp status`.")
@@ -57,7 +52,7 @@ def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list
     return sentences
 
 
-def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run, rows: pandas.DataFrame) -> Iterator[str]:
+def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run) -> Iterator[str]:
     """What is said of one series: the ticket of the headline, what its control says about it, the denser ones that are
     undecided, tickets that match beyond one that does not, and how many replicates would be enough."""
     standing, best = grouping.standing(tickets), grouping.sparsest_matching(tickets)
@@ -65,7 +60,7 @@ def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run, rows: panda
     if best:
         undecided = [_place(group) for group in tickets[: tickets.index(best)] if group.verdict == "undecided"]
         yield f"the sparsest matching ticket keeps {_share(best)}."
-        yield _worth(run, rows, best)
+        yield _worth(groups, best)
         yield _control(groups, best, run)
         if undecided:
             yield f"Denser tickets that are undecided: {', '.join(undecided)}."
@@ -122,22 +117,14 @@ def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
     return f"Whether it wins is open: {name} is not trained; `{command}` trains it."
 
 
-def _worth(run: Run, rows: pandas.DataFrame, best: Any) -> str:
-    """The accuracy of a ticket, and its compressed size compared with the dense network's (if their files are intact)."""
-    kind = (TICKET, best.family, best.mask, best.rewind_step, "done")
-    ticket = next(row for row in frame.each(rows) if (row.variant, row.family, row.mask, row.rewind_step, row.status) == kind)
-    replicate = run.replicate(ticket.replicate)
+def _worth(groups: Sequence[Any], best: Any) -> str:
+    """The accuracy of a ticket, and its compressed size and MACs compared with the dense network's."""
+    dense = next(group for group in groups if group.variant == DENSE)
     reached = f"It reaches {best.test_accuracy:.2%} on test images"
-    try:
-        networks = run.network_in(ticket.folder).final, replicate.snapshot(lookup.end(replicate))
-        small, whole = (_compressed(Lineage(replicate), path) for path in networks)
-    except InputError:
-        return f"{reached}."
-    return f"{reached}; compressed it takes {small / 1000:,.0f} kB (the dense network {whole / 1000:,.0f} kB)."
-
-
-def _compressed(lineage: Lineage, path: Path) -> int:
-    """The bytes of a network's weights and statistics after gzip."""
-    lineage.check(path)
-    state = store.load_state(path, optimizer=False)
-    return len(gzip.compress(b"".join(array.tobytes() for array in (state.weights | state.statistics).values())))
+    if best.gzip_bytes and dense.gzip_bytes:
+        reached += (
+            f"; compressed it takes {best.gzip_bytes / 1000:,.0f} kB (the dense network {dense.gzip_bytes / 1000:,.0f} kB)"
+        )
+    if best.speedup:
+        reached += f", and its kept weights are {best.speedup:.3g} times fewer multiplications"
+    return f"{reached}."

@@ -24,6 +24,7 @@ from lottery.engine.start import start_tensorflow
 from lottery.experiment.graph import TICKET
 from lottery.experiment.recipe import Recipe
 from lottery.pruning import masks, norms
+from lottery.pruning.costs import Costs
 from lottery.pruning.state import Arrays, State
 from lottery.results import frame, lookup
 from lottery.rundir import lineage, store
@@ -60,6 +61,12 @@ class Trained:
     def density(self) -> float:
         """The share (0 .. 1) of the prunable weights that it keeps."""
         return self.result.kept.density.prunable if self.result.kept else 1.0
+
+    @property
+    def costs(self) -> Costs:
+        """Multiply-accumulates for one image, theoretical speed-up and bytes of its weights: whole, sparse and compressed."""
+        assert self.result.costs is not None, "it is done"
+        return self.result.costs
 
     @property
     def test_accuracy(self) -> float:
@@ -177,8 +184,8 @@ class Results:
         return [record.rate for _, record in self._one_shot(replicate, family) if record]
 
     def thresholds(self, replicate: int = 1, family: str = "") -> pandas.DataFrame:
-        """Those masks: one row per quantile, with `threshold`, `pruned`, `remaining`, densities, and a `warning` if a layer
-        has collapsed or no path is left."""
+        """Those masks: one row per quantile, with `threshold`, `pruned`, `remaining`, densities, costs (MACs and bytes), and a
+        `warning` if a layer has collapsed or no path is left."""
         cut = self._one_shot(replicate, family)
         if not cut:
             raise InputError(f"{self.run.replicate(replicate).folder} has no masks yet: run `imp thresholds` first")
@@ -188,6 +195,8 @@ class Results:
                 "quantile": record.rate,
                 **record.model_dump(include={"threshold", "pruned", "remaining"}),
                 **dataclasses.asdict(record.kept.density),
+                **dataclasses.asdict(record.costs),
+                "speedup": record.costs.speedup,
                 "collapsed": record.kept.collapsed(least),
                 "warning": record.kept.warning(least),
             }

@@ -11,8 +11,9 @@ import pandas
 from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment import controls, reading
-from lottery.experiment.graph import DENSE
+from lottery.experiment.graph import DENSE, TICKET
 from lottery.progress import count_of, duration
+from lottery.pruning.costs import BYTES
 from lottery.results import criteria, frame, grouping, measurements, pages, tidy
 from lottery.results.headline import headline
 from lottery.results.measurements import Measurement
@@ -47,6 +48,13 @@ CRITERIA_EXPLAINED = (
     "serves all rewind points. If `invert` matches, the order of the scores does not matter. These are the checks of Frankle "
     "et al. 2021 (arXiv 2009.08576)."
 )
+SIZES_EXPLAINED = (
+    "MACs: multiply-accumulates of the kept weights for one image; biases, BatchNorm and activations are not counted. Speed-up:"
+    " those of the dense network divided by these. This is theory: zeros take as long as other numbers, unless the program "
+    "that runs the network skips them. kB: all weights and statistics as float32, zeros included; the prunable ones as a bitmap and "
+    "the values that are kept; the prunable ones as compressed sparse rows (CSR, 32-bit indices); as float32 after gzip -1. "
+    "Means over replicates. Controls are in groups.csv, MACs by layer in layers.csv."
+)
 Cells = dict[str, str]  # a line of a table, by heading
 
 
@@ -63,6 +71,8 @@ class Report:
     checks: pandas.DataFrame
     """Controls against tickets, and what they say of criteria."""
     criteria_table: list[Cells]
+    size_table: list[Cells]
+    """What tickets cost to compute and to store."""
     contrast_table: list[Cells]
     cost_table: list[Cells]
     warnings: list[str]
@@ -102,6 +112,9 @@ def report(run: Run) -> Report:
         table=[_cells(group) for group in frame.each(groups if len(groups) - len(begun) <= FEW else begun)],
         checks=checks,
         criteria_table=_criteria_cells(checks),
+        size_table=[
+            _size_cells(group) for group in frame.each(groups) if group.gzip_bytes and group.variant in (DENSE, TICKET)
+        ],
         contrast_table=[_contrast_cells(figures) for _, figures in pairs],
         cost_table=_cost_cells(costs),
         warnings=[f"{_title(group)}: {group.collapse}" for group in frame.each(groups) if group.collapse],
@@ -139,6 +152,7 @@ def _write(made: Report, tables: dict[str, pandas.DataFrame]) -> None:
         script=charts.script(),
         difference_explained=DIFFERENCE_EXPLAINED,
         criteria_explained=CRITERIA_EXPLAINED,
+        sizes_explained=SIZES_EXPLAINED,
         contrasts_explained=CONTRASTS_EXPLAINED,
         controls=list({one.name: one for one in named}.values()),
         settings=run.recipe,
@@ -203,6 +217,19 @@ def _interval(mean: float | None, low: float | None, high: float | None, form: s
 def _density(row: Any) -> str:
     """The density, with an exclamation mark if a layer has collapsed."""
     return "" if row.density is None else f"{row.density:.2%}{' !' if row.collapse else ''}"
+
+
+def _size_cells(group: Any) -> Cells:
+    form = dict(zip(BYTES, ("float32, kB", "bitmap + values, kB", "CSR, kB", "gzip, kB"), strict=True))
+    return {
+        "network": group.variant,
+        "mask": f"{group.family} {group.mask}".strip(),
+        "density": _density(group),
+        "rewound to": "" if group.variant == DENSE else group.rewind,
+        "MACs": _points(group.macs, "{:,.0f}", 1),
+        "speed-up": _points(group.speedup, "{:.3g}", 1),
+        **{heading: _points(getattr(group, name) / 1000, "{:,.1f}", 1) for name, heading in form.items()},
+    }
 
 
 def _contrast_cells(figures: pandas.DataFrame) -> Cells:
@@ -270,6 +297,8 @@ def _markdown(made: Report) -> str:
         lines += ["", "## Layer collapse (!)", "", *(f"- {warning}" for warning in made.warnings)]
     if made.criteria_table:
         lines += ["", "## More than an allocation?", "", CRITERIA_EXPLAINED, "", *_table(made.criteria_table)]
+    if made.size_table:
+        lines += ["", "## Size and arithmetic", "", SIZES_EXPLAINED, "", *_table(made.size_table)]
     if made.contrast_table:
         lines += ["", "## Differences, paired by replicate", "", CONTRASTS_EXPLAINED, "", *_table(made.contrast_table)]
     return "\n".join(lines) + "\n"

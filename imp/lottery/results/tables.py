@@ -28,6 +28,16 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{share:.2%}"
 
 
+def whole(count: int | None) -> str:
+    """A count; nothing where it is not known."""
+    return "" if count is None else f"{count:,}"
+
+
+def times(factor: float | None) -> str:
+    """How many times as much; nothing where it is not known."""
+    return "" if factor is None else f"{factor:.3g}x"
+
+
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """The rows as CSV under a line of their columns; what else a row has is left out, what it lacks stays empty."""
     buffer = io.StringIO()

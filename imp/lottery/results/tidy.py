@@ -28,7 +28,20 @@ _SHORT = {
     "test_accuracy_there": "early_test",
 }
 _ACCURACIES = [
-    *("network", "family", "mask", "density", "rewind", "rewind_step", "series", "runs", "validation", "sd_low", "sd_high"),
+    *(
+        "network",
+        "family",
+        "mask",
+        "density",
+        "macs_share",
+        "rewind",
+        "rewind_step",
+        "series",
+        "runs",
+        "validation",
+        "sd_low",
+        "sd_high",
+    ),
     *("test", "difference", "against", "verdict", "early_step", "early_test"),
 ]
 
@@ -48,7 +61,9 @@ class Findings:
         found = self.groups[self.groups["count"] > 0]
         accuracy, spread = found["validation_accuracy"], found["spread"].fillna(0)
         series = [_series(self.run, group) for group in frame.each(found)]
-        found = found.assign(series=series, sd_low=accuracy - spread, sd_high=accuracy + spread)
+        found = found.assign(
+            series=series, sd_low=accuracy - spread, sd_high=accuracy + spread, macs_share=1 / found["speedup"]
+        )
         return found.rename(columns=_SHORT)[_ACCURACIES]
 
     @cached_property
@@ -131,6 +146,8 @@ def _layers(run: Run, number: int) -> Iterator[dict[str, Any]]:
                 "weights": layer.weights,
                 "kept": layer.kept,
                 "share": layer.kept / max(layer.weights, 1),
+                "dense_macs": layer.dense_macs,
+                "macs": layer.macs,
                 "collapsed": path in collapsed,
             }
 

@@ -13,6 +13,7 @@ from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment.graph import DENSE
 from lottery.experiment.reading import FORMAT
+from lottery.pruning.costs import Costs
 from lottery.pruning.densities import Kept
 
 # Dense, masks, one mask or network.
@@ -65,7 +66,8 @@ class Timing(Values):
 
 
 class Result(Record):
-    """The result of the training of one network. `final` and the keys after it are missing if it did not reach its end."""
+    """The result of the training of one network. `costs`, `final` and the keys after it are missing if it did not reach its
+    end."""
 
     status: Literal["done", "diverged", "failed"]
     reason: str = ""
@@ -77,6 +79,7 @@ class Result(Record):
     epochs: float
     step: int | None = None
     kept: Kept | None = None
+    costs: Costs | None = None
     final: Figures | None = None
     least_validation_loss: Figures | None = None
     exact_zeros: int | None = None
@@ -135,6 +138,7 @@ class MaskRecord(Record):
     remaining: int
     layers: dict[str, Layer]
     kept: Kept
+    costs: Costs
 
 
 OneTable = TypeVar("OneTable", bound=Table)

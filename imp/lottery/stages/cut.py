@@ -14,7 +14,7 @@ from data_prep.errors import InputError
 from lottery.experiment import grids, named
 from lottery.experiment.graph import Mask, Snapshot
 from lottery.experiment.recipe import Pruning
-from lottery.pruning import densities, masks
+from lottery.pruning import costs, densities, masks
 from lottery.rundir import identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import Layer, MaskRecord, Scores
@@ -69,7 +69,7 @@ def _cut(run: Run, alike: Sequence[Mask], probes: Probes) -> None:
                 _write(run, mask, scoring, made_from)
 
         write(missing[0])  # which compiles what all of them need
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if scoring.family.passes > 1 else 1) as threads:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
             list(threads.map(write, missing[1:]))
 
 
@@ -82,6 +82,7 @@ def _sources(run: Run, mask: Mask) -> list[Path]:
 
 def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) -> None:
     replicate, files, state = scoring.replicate, run.mask(mask), scoring.state
+    topology = replicate.read_topology()
     bits, parts = scoring.cut(mask)
     rows = {path: (part, part.ranking.threshold(part.rate)) for part in parts for path in part.ranking.scores}
     layers = {
@@ -119,16 +120,17 @@ def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) ->
             pruned=sum(layer.weights for layer in layers.values()) - remaining,
             remaining=remaining,
             layers=layers,
-            kept=densities.kept(bits, state, replicate.read_topology()),
+            kept=densities.kept(bits, state, topology),
+            costs=costs.costs(bits, state, topology),
         ),
     )
 
 
 def check_families(run: Run, variables: Collection[str] = ()) -> None:
     """Raise InputError for a criterion of the user's own that does not exist. Raise it too for a shell pattern of
-    `pruning.exclude`, or of a family's `rates` or `densities`, that matches no path of `variables`, which are those of the trained dense
-    network where none are given: it is a typo. The default of `pruning.exclude` names layers that only some networks have, and
-    is not checked.
+    `pruning.exclude`, or of a family's `rates` or `densities`, that matches no path of `variables` (by default those of the
+    trained dense network): it is a typo. The default of `pruning.exclude` names layers that only some networks have, and is not
+    checked.
 
     A family that has masks keeps the patterns that they were made with, whatever these match.
     """

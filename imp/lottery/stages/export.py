@@ -33,12 +33,13 @@ def export(
     """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`. The
     same network gives the same bytes.
 
-    Returns its `path` and size, as it is and compressed by gzip at level 9, and those of the dense network. `density` is over
-    the prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0; `averaged` says whether they are averages
-    (`train.ema`). `test_accuracy` is that at the end of the training. `difference` is the largest one between the outputs of
-    the file and those of the network that `model.name` builds now with these weights, as a share of the largest output (0.0 for
-    arrays). Raises InputError when there is no such network, it is not finished, `out` cannot be written, or the format cannot
-    hold it; Failed when the file does not answer as the network does.
+    Returns its `path` and size, as it is and compressed by gzip at level 9, and those of the dense network. `macs`, `speedup`
+    and the bytes of sparse formats are those of `pruning.costs`. `density` is over the prunable weights; `zeros` of the
+    `weights` trainable ones are exactly 0.0; `averaged` says whether they are averages (`train.ema`). `test_accuracy` is that
+    at the end of the training. `difference` is the largest one between the outputs of the file and those of the network that
+    `model.name` builds now with these weights, as a share of the largest output (0.0 for arrays). Raises InputError when there
+    is no such network, it is not finished, `out` cannot be written, or the format cannot hold it; Failed when the file does not
+    answer as the network does.
     """
     path = _checked(out, to) if out else default_path(run, ticket, to, replicate, variant)
     place = lookup.replicate(run, replicate)
@@ -56,6 +57,7 @@ def export(
         "gzip_bytes": gzipped(content),
         "dense_bytes": len(dense),
         "dense_gzip_bytes": gzipped(dense),
+        **{name: getattr(result.costs, name) for name in ("macs", "dense_macs", "speedup", "bitmap_bytes", "csr_bytes")},
         "density": result.kept.density.prunable if result.kept else 1.0,
         "zeros": sum(array.size - int(np.count_nonzero(array)) for array in state.weights.values()),
         "weights": sum(array.size for array in state.weights.values()),

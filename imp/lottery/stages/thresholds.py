@@ -18,6 +18,7 @@ from lottery.stages.probing import Probes
 
 COLUMNS = (
     *("quantile", "layer", "threshold", "pruned", "remaining", "prunable", "trainable", "total", "effective", "warning"),
+    *("dense_macs", "macs", "speedup", "float32_bytes", "bitmap_bytes", "csr_bytes", "gzip_bytes"),
     *("count", "min", "max", "mean"),
 )
 Table = list[MaskRecord]  # the masks of one family in one replicate, from dense to sparse
@@ -64,12 +65,15 @@ def warnings(table: Sequence[MaskRecord], collapse: float) -> list[str]:
 
 
 def _rows(table: Sequence[MaskRecord], collapse: float) -> Iterator[dict[str, Any]]:
-    """One row per mask, with the keys `COLUMNS`; if thresholds differ by layer, one more per layer."""
+    """One row per mask, with the keys `COLUMNS`, and one more for each of its layers."""
     for mask in table:
         figures = {name: getattr(mask, name) for name in ("threshold", "pruned", "remaining")}
         kept = {**dataclasses.asdict(mask.kept.density), "warning": mask.kept.warning(collapse)}
         quantile = mask.mask.removeprefix("q")
-        yield {"quantile": quantile, **figures, **kept, **mask.scores.model_dump()}
-        if mask.threshold is None:
-            for layer, one in mask.layers.items():
-                yield {"quantile": quantile, "layer": layer, "threshold": one.threshold}
+        spent = dataclasses.asdict(mask.costs) | {"speedup": mask.costs.speedup}
+        yield {"quantile": quantile, **figures, **kept, **spent, **mask.scores.model_dump()}
+        for path, layer in mask.layers.items():
+            left = mask.kept.layers.get(path)  # none of BatchNorm's statistics, which no training prunes
+            spent = {"dense_macs": left.dense_macs, "macs": left.macs} if left else {}
+            one = {"threshold": layer.threshold, "pruned": layer.weights - layer.kept, "remaining": layer.kept}
+            yield {"quantile": quantile, "layer": path, **one, **spent}

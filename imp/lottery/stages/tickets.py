@@ -125,6 +125,7 @@ class _Making:
             last_step=planned.total_steps,
             order_seed=seeds.derive(recipe.seed, ticket.replicate, order),
             mask=mask,
+            topology=self.replicate.read_topology(),
             record={
                 **self.worker.facts(ticket),
                 "kept": self._kept(mask),

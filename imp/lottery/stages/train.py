@@ -104,6 +104,7 @@ def _task(
             "made_by": makers,
         },
         root=replicate.folder,
+        topology=replicate.read_topology(),
         beside=[replicate.topology],
         profile=profile,
     )

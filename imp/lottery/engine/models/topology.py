@@ -4,6 +4,7 @@ Operations are known by the names of their classes, if Keras or this project mad
 as every other, as one that mixes all channels.
 """
 
+import math
 from collections import Counter
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -104,7 +105,10 @@ class _Reader:
         if kind == "linear":
             return [self._linear(call, name, inputs[0])]
         if kind == "mix":
-            mixed = self.node(name, "mix", _width(output), names, kernels=_kernels(operation))
+            kernels = _kernels(operation)
+            mixed = self.node(
+                name, "mix", _width(output), names, kernels=kernels, positions=_count(output) if kernels else None
+            )
             parts = [(self.node(name, "mix", _width(tensor), (mixed,)), tensor) for tensor in others]
             return [_Source(node, everywhere(tensor)) for node, tensor in [(mixed, output), *parts]]
         constant = _constant(operation, kind, [source.constant for source in inputs])
@@ -128,7 +132,8 @@ class _Reader:
             met: Met = ()
             if len(shape) > 2 and not path.endswith("pointwise_kernel"):
                 met, positions = convolved(operation, shape[:-2], positions, output)
-            options = {"groups": groups, "transposed": transposed, "met": met}
+            used = _count(call.input_tensors[0] if transposed else output)
+            options = {"groups": groups, "transposed": transposed, "met": met, "positions": used}
             node = self.node(name, "linear", width, (node,), kernels={path: shape}, **options)
         activation = _plain(getattr(operation, "activation", keras.activations.linear))
         if activation not in _ACTIVATIONS:
@@ -181,6 +186,11 @@ def _kernels(operation: Any) -> dict[str, tuple[int, ...]]:
     """The shapes of the kernels of an operation (none, unless it is a layer), by path."""
     variables = {variable.path: tuple(variable.shape) for variable in getattr(operation, "variables", [])}
     return {path: shape for path, shape in variables.items() if masks.in_scope(path, shape, "kernels")}
+
+
+def _count(tensor: keras.KerasTensor) -> int | None:
+    """The number of positions of `tensor` [batch, ..., channels]; None where one of its sizes is not known."""
+    return None if None in tensor.shape[1:-1] else math.prod(tensor.shape[1:-1])
 
 
 def _width(tensor: keras.KerasTensor) -> int:

@@ -1,0 +1,89 @@
+"""What a network costs under a mask: multiply-accumulates (MACs) to compute, bytes to store. Pure NumPy.
+
+MACs are counted as by Blalock et al. 2020 ("What is the State of Neural Network Pruning?", section 5): a kept weight of a
+kernel once at each position of its layer's output, padding included; biases, BatchNorm and activations not at all. Sparse code
+rarely is as much faster as MACs are fewer.
+"""
+
+import dataclasses
+import math
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from lottery.pruning import masks
+from lottery.pruning.connectivity import Topology
+from lottery.pruning.masks import Bits
+from lottery.pruning.state import State
+
+FLOAT = INDEX = 4  # bytes of a float32 and an int32
+GZIP_LEVEL = 1  # the fastest, as there may be many masks
+BYTES = ("float32_bytes", "bitmap_bytes", "csr_bytes", "gzip_bytes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """MACs for one image: of the `dense` network and of what the mask keeps; None where a kernel's use is not known.
+
+    Bytes are of all weights and statistics: as `float32_bytes`, with zeros; with each prunable variable as a bitmap and its
+    kept values (`bitmap_bytes`), or as compressed sparse rows (`csr_bytes`); and as float32 after gzip, level 1.
+    """
+
+    dense_macs: int | None
+    macs: int | None
+    float32_bytes: int
+    bitmap_bytes: int
+    csr_bytes: int
+    gzip_bytes: int
+
+    @property
+    def speedup(self) -> float | None:
+        """The theoretical speed-up: dense MACs over kept MACs. None where that is not known, or nothing is kept."""
+        return self.dense_macs / self.macs if self.dense_macs and self.macs else None
+
+
+def costs(mask: Bits, state: State, topology: Topology | None) -> Costs:
+    """What the network `state` costs under `mask` (path -> bool array; variables that it lacks are whole)."""
+    mask = masks.trainable_part(mask, state.weights)
+    kept = {path: int(np.count_nonzero(bits)) for path, bits in mask.items()}
+    sizes = {path: array.size for path, array in (state.weights | state.statistics).items()}
+    whole = FLOAT * sum(size for path, size in sizes.items() if path not in kept)
+    values = FLOAT * sum(kept.values())
+    rows = sum(_rows(state.weights[path].shape) + 1 for path in kept)
+    dense_macs, macs = _macs(topology, kept)
+    return Costs(
+        dense_macs=dense_macs,
+        macs=macs,
+        float32_bytes=FLOAT * sum(sizes.values()),
+        bitmap_bytes=whole + values + sum(-(-sizes[path] // 8) for path in kept),
+        csr_bytes=whole + values + INDEX * (sum(kept.values()) + rows),
+        gzip_bytes=_gzipped(mask, state),
+    )
+
+
+def _macs(topology: Topology | None, kept: dict[str, int]) -> tuple[int, int] | tuple[None, None]:
+    if topology is None or topology.positions.keys() != topology.kernels.keys():
+        return None, None
+    weights = {path: math.prod(shape) for path, shape in topology.kernels.items()}
+    used = topology.positions
+    dense = sum(count * used[path] for path, count in weights.items())
+    return dense, sum(kept.get(path, count) * used[path] for path, count in weights.items())
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    """Those of a kernel as a matrix: one for each output, which its last axis counts."""
+    return shape[-1] if len(shape) > 1 else 1
+
+
+def _gzipped(mask: Bits, state: State) -> int:
+    packer = zlib.compressobj(GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS)
+    packed = [len(packer.compress(array.data)) for array in _masked(mask, state)]
+    return sum(packed) + len(packer.flush())
+
+
+def _masked(mask: Bits, state: State) -> Iterator[np.ndarray]:
+    """All arrays in the order of their paths, as float32 with zeros where they are pruned."""
+    for path, array in sorted((state.weights | state.statistics).items()):
+        values = array.astype(np.float32, copy=False)
+        yield np.ascontiguousarray(np.where(mask[path], values, np.float32(0)) if path in mask else values)

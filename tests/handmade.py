@@ -7,6 +7,7 @@ import numpy as np
 from lottery.experiment import reading
 from lottery.experiment.graph import Mask, Snapshot, Ticket
 from lottery.experiment.grids import parse_quantiles, quantile_label, round_label
+from lottery.pruning.costs import Costs
 from lottery.pruning.densities import Density, Kept, Layer
 from lottery.rundir import records, store
 from lottery.rundir.lineage import seals
@@ -34,6 +35,9 @@ def planned(quantiles="60", rewind="1ep", replicates=3, controls=(), controls_at
             "families": {**families, **more},
         }
     )
+
+
+COSTS = Costs(dense_macs=100, macs=50, float32_bytes=400, bitmap_bytes=220, csr_bytes=410, gzip_bytes=200)
 
 
 def figures(accuracy, step=STEPS):
@@ -93,6 +97,7 @@ def write_mask(replicate, family, label, mask, rewind_step=None, rate=None, made
         "remaining": left,
         "layers": {},
         "kept": Kept(Density(share, share, share, None), layers, more.pop("disconnected", None)),
+        "costs": COSTS,
     }
     records.write(files.table, MaskRecord(**{**found, **more}))
     return files

@@ -158,7 +158,7 @@ def test_the_page_the_summary_the_csv_and_the_command_show_it(tmp_path, capsys):
     made = report.report(run)
 
     # 0.13 ± 2.919986 x 0.058 / sqrt(3) and -1.1 ± 2.919986 x 0.1 / sqrt(3) points
-    good, bad, own, other = "+0.13 (+0.04 .. +0.23) ✓", "-1.10 (-1.27 .. -0.93) ✗", "magnitude, global", "magnitude, layerwise"
+    good, bad, own, other = "+0.13 (+0.04 .. +0.23) ✓", "-1.10 (-1.27 .. -0.93) ✗", "magnitude, global", "magnitude, uniform"
     assert [tuple(cells.values()) for cells in made.criteria_table] == [
         (f"oneshot ({own})", "q60", "40.00%", "0", "3", good, "matching", "more than an allocation"),
         (f"oneshot ({own})", "q90", "10.00%", "0", "3", bad, "not matching", ""),
@@ -168,7 +168,7 @@ def test_the_page_the_summary_the_csv_and_the_command_show_it(tmp_path, capsys):
     assert '<h2 id="criteria">More than an allocation?</h2>' in page
     assert "<b>Family other, rewound to 0:</b>" in page
     assert "## More than an allocation?" in summary
-    sentence = "Its criterion (magnitude, layerwise) is only an allocation: the control `shuffle` matches the ticket at 10.00%."
+    sentence = "Its criterion (magnitude, uniform) is only an allocation: the control `shuffle` matches the ticket at 10.00%."
     assert sentence in summary
     with open(run.report / "criteria.csv") as file:
         rows = [row for row in csv.DictReader(file) if row["control"] == "shuffle"]

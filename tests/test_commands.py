@@ -19,7 +19,7 @@ from lottery.rundir import store
 from lottery.rundir.names import Replicate
 from lottery.rundir.run import open_run
 
-CHARTS = ("accuracy", "differences", "early_stop", "layers", "magnitudes", "courses", "training")
+CHARTS = ("accuracy", "differences", "macs", "early_stop", "layers", "magnitudes", "courses", "training")
 FEW = settings("families.oneshot.quantiles=90", "families.oneshot.rewind=1ep", "families.oneshot.controls=[]")
 
 
@@ -30,7 +30,7 @@ def test_the_smoke_recipe_runs_from_images_to_a_report(smoke):
     report = folder / "runs/latest/report"
     assert {path.name for path in report.iterdir()} == {
         *("index.html", "summary.csv", "summary.md", "training.md"),
-        *("groups.csv", "contrasts.csv", "costs.csv", "thresholds.csv"),
+        *("groups.csv", "contrasts.csv", "costs.csv", "criteria.csv", "thresholds.csv"),
         *(f"{chart}.{kind}" for chart in CHARTS for kind in ("csv", "png", "svg")),
     }
     with open(report / "summary.csv") as file:
@@ -198,7 +198,7 @@ def test_wider_grids_add_outputs_and_leave_the_others(work):
     assert set(after) - set(before) == {*snapshots, "oneshot/masks/q97.5.h5", "oneshot/masks/q97.5.json"}
     assert {name for name in before if after[name] != before[name]} == {"train/result.json"}  # which lists the snapshots
     with open(run / "oneshot/thresholds.csv") as file:
-        assert [row["quantile"] for row in csv.DictReader(file)] == ["50", "90", "97.5"]
+        assert [row["quantile"] for row in csv.DictReader(file) if not row["layer"]] == ["50", "90", "97.5"]
 
 
 def test_a_snapshot_made_later_is_the_one_made_on_the_way(trained, work):

@@ -6,11 +6,13 @@ from helpers import changed
 
 from data_prep import files
 from data_prep.errors import InputError
+from lottery.pruning.costs import Costs
 from lottery.pruning.densities import Density, Kept, Layer
 from lottery.rundir import records
 from lottery.rundir.names import MaskFiles, NetworkFiles, Replicate
 from lottery.rundir.records import Figures, MaskRecord, Result, Scores
 
+COSTS = Costs(dense_macs=100, macs=10, float32_bytes=40, bitmap_bytes=6, csr_bytes=16, gzip_bytes=9)
 KEPT = Kept(Density(0.1, 0.2, 0.3, None), {"a/kernel": Layer(10, 1)}, None)
 FIGURES = {"train_loss": 0.1, "validation_loss": 0.2, "validation_accuracy": 0.3, "test_loss": 0.4, "test_accuracy": 0.5}
 DONE = Result(
@@ -27,6 +29,7 @@ DONE = Result(
     epochs=1 / 3,
     step=900,
     kept=KEPT,
+    costs=COSTS,
     final=Figures(step=900, **FIGURES),
     made_by=[{"imp": "0.1.0", "device": "CPU"}],
     outputs={"own/q90-step-000045/ticket/final.h5": "0" * 64},
@@ -46,6 +49,7 @@ MASK = MaskRecord(
     remaining=1,
     layers={"a/kernel": records.Layer(rate=90, threshold=0.7, weights=10, kept=1)},
     kept=KEPT,
+    costs=COSTS,
 )
 
 

@@ -274,3 +274,32 @@ def test_a_network_whose_graph_cannot_be_read_has_no_topology():
 
     assert topology(network) is None
     assert topology(keras.Sequential([keras.layers.Dense(2)])) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "classes", "macs"),
+    [
+        (Model(name="lenet_300_100"), 28, 10, 28 * 28 * 3 * 300 + 300 * 100 + 100 * 10),
+        (Model(name="mobilenet_v2", alpha=1.0), 224, 1000, pytest.approx(300e6, rel=0.01)),  # those of its paper
+        (Model(name="resnet20"), 32, 10, pytest.approx(41e6, rel=0.02)),
+    ],
+)
+def test_positions_are_how_often_each_weight_is_multiplied(model, size, classes, macs):
+    graph = topology(models.build(model, size, classes))
+
+    assert sum(prod(shape) * graph.positions[path] for path, shape in graph.kernels.items()) == macs
+
+
+def test_positions_of_strided_transposed_and_shared_kernels():
+    shared = keras.layers.Dense(3, name="shared")
+
+    def layers(x):
+        x = keras.layers.Conv2D(4, 3, 2, padding="same", name="strided")(x)  # 8 x 8 to 4 x 4
+        x = keras.layers.Conv2DTranspose(3, 3, 2, padding="same", name="transposed")(x)  # 4 x 4 to 8 x 8
+        return shared(shared(x))
+
+    assert topology(functional(layers, (8, 8, 2))).positions == {
+        "strided/kernel": 16,
+        "transposed/kernel": 16,
+        "shared/kernel": 2 * 64,
+    }

@@ -67,7 +67,14 @@ def write(network, accuracy=None, status="done", first_step=0, early=None, origi
 def write_result(replicate, network, outputs=(), made_from=(), origins=ORIGINS, **more):
     """A result of `replicate` that stands for the files `outputs`, made from the files `made_from`."""
     chained = {"outputs": seals(replicate.folder, outputs), "made_from": origins | seals(replicate.folder, made_from)}
-    known = {"status": "done", "replicate": _number(replicate), "steps_per_epoch": 45, "epochs": 20.0, "made_by": [MAKER]}
+    known = {
+        "status": "done",
+        "costs": COSTS,
+        "replicate": _number(replicate),
+        "steps_per_epoch": 45,
+        "epochs": 20.0,
+        "made_by": [MAKER],
+    }
     records.write(network.result, Result(**{**known, **chained, **more}))
 
 

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from handmade import COSTS
 from helpers import empty, flip, imp, imp_here
 
 from data_prep import files
@@ -74,6 +75,7 @@ def cut(run, mask: Mask, made_from, table=True):
         kept = Kept(Density(0.5, 0.5, 0.5, None), {}, None)
         scores = Scores(count=30, min=0, max=29, mean=14.5)
         others = {"step": LAST, "scores": scores, "threshold": None, "pruned": 0, "remaining": 30, "layers": {}, "kept": kept}
+        others["costs"] = COSTS
         records.write(made.table, MaskRecord(**chain, **place, rate=float(mask.rate), **others))
 
 

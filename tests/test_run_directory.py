@@ -42,7 +42,7 @@ def mentioned(name):
 
 @pytest.mark.parametrize(
     ("kind", "inner"),
-    [(Result, "Kept Density Layer Figures Timing"), (MaskRecord, "Kept Density Layer Scores"), (MadeWith, "")],
+    [(Result, "Kept Density Layer Costs Figures Timing"), (MaskRecord, "Kept Density Layer Costs Scores"), (MadeWith, "")],
 )
 def test_the_page_names_every_key_of_a_table(kind, inner):
     known = models(kind)

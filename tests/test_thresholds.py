@@ -146,8 +146,16 @@ def test_a_record_says_what_was_ranked_and_where_its_quantile_lies():
         },
         "kept": {
             "density": {"prunable": 0.5, "trainable": 1 - 10 / 30, "total": 1 - 10 / 32, "effective": None},
-            "layers": {"a/kernel": {"weights": 10, "kept": 0}, "b/kernel": {"weights": 10, "kept": 10}},
+            "layers": {
+                "a/kernel": {"weights": 10, "kept": 0, "positions": None},
+                "b/kernel": {"weights": 10, "kept": 10, "positions": None},
+            },
             "disconnected": None,
+        },
+        "costs": {
+            **{"dense_macs": None, "macs": None, "float32_bytes": 4 * 32, "gzip_bytes": half.costs.gzip_bytes},
+            "bitmap_bytes": 4 * (12 + 10) + 2 + 2,
+            "csr_bytes": 4 * (12 + 10) + 4 * (10 + (5 + 1) + (2 + 1)),  # kept, and the outputs of each
         },
     }
     assert (sparse.threshold, sparse.pruned, sparse.remaining) == (pytest.approx(18.1), 18, 2)
@@ -201,8 +209,10 @@ def test_the_thresholds_are_there_as_csv_too_and_layer_collapse_is_warned_of(cap
         *(f"warning: at quantile {quantile}: {collapse}" for quantile in ("50", "97.5")),
     ]
     reader = lines(run)
-    rows = list(reader)
+    every = list(reader)
+    rows = [row for row in every if not row["layer"]]
     assert tuple(reader.fieldnames) == COLUMNS
+    assert [row["layer"] for row in every] == ["", "a/kernel", "b/kernel"] * 3
     assert [row["quantile"] for row in rows] == ["0", "50", "97.5"]
     for row, expected in zip(rows, table, strict=True):
         assert float(row["threshold"]) == expected.threshold
@@ -228,8 +238,8 @@ def test_uniformly_each_layer_has_its_own_threshold():
     assert mask["b/kernel"].ravel().tolist() == [True] * 5 + [False] * 5
     assert [(line["quantile"], line["layer"], line["threshold"], line["remaining"]) for line in lines(run)] == [
         ("50", "", "", "10"),
-        ("50", "a/kernel", "5.5", ""),
-        ("50", "b/kernel", "15.5", ""),
+        ("50", "a/kernel", "5.5", "5"),
+        ("50", "b/kernel", "15.5", "5"),
     ]
 
 
@@ -277,7 +287,8 @@ def test_another_share_that_a_layer_must_keep_is_asked_of_the_masks_there_are():
     (table,) = take(dataclasses.replace(run, recipe=recipe_of(pruning={"collapse": 0.6}, quantiles="25")))
 
     assert warnings(table, 0.6) == ["quantile 25: hardly anything is left of a/kernel (layer collapse)"]
-    assert [line["warning"] for line in lines(run)] == ["hardly anything is left of a/kernel (layer collapse)"]
+    told = [line["warning"] for line in lines(run) if not line["layer"]]
+    assert told == ["hardly anything is left of a/kernel (layer collapse)"]
     assert files_of(run, "q25").mask.stat().st_mtime_ns == before
 
 

@@ -242,9 +242,13 @@ def test_the_first_round_is_cut_from_the_dense_network(run):
         },
         kept={
             "density": {"prunable": 0.8, "trainable": 0.8, "total": 0.8, "effective": None},
-            "layers": {"a/kernel": {"weights": 10, "kept": 6}, "b/kernel": {"weights": 10, "kept": 10}},
+            "layers": {
+                "a/kernel": {"weights": 10, "kept": 6, "positions": None},
+                "b/kernel": {"weights": 10, "kept": 10, "positions": None},
+            },
             "disconnected": None,
         },
+        costs=record.costs,
     )
     assert files.read_json(there.folder / "made_with.json") == {
         "format": 2,

@@ -1,7 +1,7 @@
 """Results of hand-made runs: a row for each network."""
 
 import pytest
-from handmade import all_replicates, amend, dense, in_round, in_rounds, planned, ticket, write_mask
+from handmade import COSTS, all_replicates, amend, dense, in_round, in_rounds, planned, ticket, write_mask
 from helpers import kept
 
 from lottery.experiment.graph import DENSE
@@ -75,12 +75,13 @@ def test_masks_beyond_the_recipe_are_missed_in_every_replicate(run):
 
 
 def test_the_row_of_a_ticket(run):
-    ticket(run, 2, "90", 0.905, exact_zeros=1234, replicas=4)
+    ticket(run, 2, "90", 0.905, exact_zeros=1234, replicas=4, costs=COSTS)
 
     row = done(run)[-1]
 
     known = {"replicate": 2, "variant": "ticket", "family": "oneshot", "method": "weights", "mask": "q90", "round": 1}
     known |= {"density": 0.1, "density_trainable": 0.11, "density_total": 0.12, "density_effective": None, "collapse": None}
+    known |= {"macs": 50, "speedup": 2.0, "float32_bytes": 400, "bitmap_bytes": 220, "csr_bytes": 410, "gzip_bytes": 200}
     known |= {"exact_zeros": 1234, "rewind": "1ep", "rewind_step": 45, "status": "done", "reason": None}
     known |= {"validation_accuracy": 0.905, "against": "dense", "difference": -0.005, "validation_loss": 0.5}
     known |= {"test_accuracy": 0.895, "test_loss": 0.6, "least_validation_loss_step": 450, "test_accuracy_there": 0.895}
@@ -276,7 +277,7 @@ def test_what_is_not_known_is_empty_in_a_table(run):
     assert len(lines) == 1 + 3 + 3
     assert (
         lines[-1]
-        == "3,ticket,oneshot,weights,q60,1,,,,,,,1ep,45,missing,,,dense,,,,,,,,,,,replicate-3/oneshot/q60-step-000045/ticket"
+        == "3,ticket,oneshot,weights,q60,1,,,,,,,,,,,,,1ep,45,missing,,,dense,,,,,,,,,,,replicate-3/oneshot/q60-step-000045/ticket"
     )
 
 

@@ -129,9 +129,11 @@ def parse_densities(densities: Sequence[str]) -> list[tuple[str, Fraction]]:
 def parse_rates(rates: Sequence[str]) -> list[tuple[str, Fraction]]:
     """Rates of pruning by shell pattern of paths, such as `predictions/*=10` (per cent). Raises InputError for another."""
     found = _by_path(rates, "rate of pruning", "predictions/*=10")
-    for text, (_, rate) in zip(rates, found, strict=True):
+    for text, (pattern, rate) in zip(rates, found, strict=True):
         if rate == 100:
-            raise InputError(f"{text!r} is a rate that leaves nothing: write less, such as predictions/*=10")
+            raise InputError(
+                f"{text!r}: a rate of 100 per cent leaves nothing of {pattern}: write less, such as predictions/*=10"
+            )
     return found
 
 

@@ -126,5 +126,5 @@ def _worth(groups: Sequence[Any], best: Any) -> str:
             f"; compressed it takes {best.gzip_bytes / 1000:,.0f} kB (the dense network {dense.gzip_bytes / 1000:,.0f} kB)"
         )
     if best.speedup:
-        reached += f", and its kept weights are {best.speedup:.3g} times fewer multiplications"
+        reached += f"; in theory it needs {best.speedup:.3g} times fewer multiply-accumulates"
     return f"{reached}."

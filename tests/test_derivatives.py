@@ -1,5 +1,7 @@
 """Derivatives: against finite differences and by hand, on one device and on several, whatever the layers."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -123,6 +125,18 @@ def test_batches_and_devices_change_nothing_but_the_last_bits():
         apart = derivatives(recipe("test_derivatives:smooth", batch=parts), names).gradients(state, *batch)
         for path, array in whole.items():
             np.testing.assert_allclose(apart[path], array, rtol=1e-6, atol=1e-9)
+
+
+def test_masks_that_are_cut_side_by_side_get_the_same_second_derivatives():
+    made, state = network("mobilenet_v2", alpha=0.35)
+    batch, own = images(), derivatives(made)
+    vector = own.gradients(state, *batch)
+    alone = own.hessian_product(state, vector, *batch)
+
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda _: own.hessian_product(state, vector, *batch), range(6)))
+
+    assert all(one[path].tobytes() == array.tobytes() for one in found for path, array in alone.items())
 
 
 def test_nothing_of_the_state_is_changed_and_no_statistics_move():

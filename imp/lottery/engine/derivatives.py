@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
@@ -17,6 +18,7 @@ from lottery.pruning.state import Arrays, State
 
 Tensors = list[tf.Tensor]
 ZERO = tf.UnconnectedGradients.ZERO
+_OPTION = threading.Lock()
 
 
 class Derivatives:
@@ -171,9 +173,11 @@ class Derivatives:
 @contextlib.contextmanager
 def _as_written() -> Iterator[None]:
     """Functions that are called within run as they are written. TensorFlow 2.21's graph optimizer makes second derivatives of
-    deep networks with BatchNorm wrong: by as much as they are, in MobileNetV2."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    try:
-        yield
-    finally:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    deep networks with BatchNorm wrong: by as much as they are, in MobileNetV2. One thread at a time, as the option is the
+    process's."""
+    with _OPTION:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        try:
+            yield
+        finally:
+            tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})

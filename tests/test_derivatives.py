@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lottery.engine import models
-from lottery.engine.derivatives import Derivatives
+from lottery.engine.derivatives import Derivatives, as_written
 from lottery.engine.models.topology import topology
 from lottery.experiment import reading
 from lottery.pruning import connectivity
@@ -127,16 +127,20 @@ def test_batches_and_devices_change_nothing_but_the_last_bits():
             np.testing.assert_allclose(apart[path], array, rtol=1e-6, atol=1e-9)
 
 
-def test_masks_that_are_cut_side_by_side_get_the_same_second_derivatives():
-    made, state = network("mobilenet_v2", alpha=0.35)
-    batch, own = images(), derivatives(made)
-    vector = own.gradients(state, *batch)
-    alone = own.hessian_product(state, vector, *batch)
+def test_a_thread_does_not_switch_the_graph_optimizer_on_while_another_computes():
+    from tensorflow import config
 
-    with ThreadPoolExecutor(3) as threads:
-        found = list(threads.map(lambda _: own.hessian_product(state, vector, *batch), range(6)))
+    def briefly():
+        with as_written():
+            pass
 
-    assert all(one[path].tobytes() == array.tobytes() for one in found for path, array in alone.items())
+    with ThreadPoolExecutor(1) as threads:
+        with as_written():
+            other = threads.submit(briefly)
+            with pytest.raises(TimeoutError):
+                other.result(0.2)
+            assert config.optimizer.get_experimental_options()["disable_meta_optimizer"] is True
+        other.result(5)
 
 
 def test_nothing_of_the_state_is_changed_and_no_statistics_move():

@@ -103,7 +103,7 @@ class Derivatives:
         derive, total = self._compiled[how], None
         parts = -(-len(images) // self.recipe.train.batch)
         for part in zip(np.array_split(images, parts), np.array_split(labels, parts), strict=True):
-            with _as_written():
+            with as_written():
                 found = derive(weights, statistics, along, *map(tf.constant, part), tf.constant(1 / temperature))
             total = found if total is None else [one + other for one, other in zip(total, found, strict=True)]
         assert total is not None, "there are images"
@@ -171,7 +171,7 @@ class Derivatives:
 
 
 @contextlib.contextmanager
-def _as_written() -> Iterator[None]:
+def as_written() -> Iterator[None]:
     """Functions that are called within run as they are written. TensorFlow 2.21's graph optimizer makes second derivatives of
     deep networks with BatchNorm wrong: by as much as they are, in MobileNetV2. One thread at a time, as the option is the
     process's."""

@@ -57,7 +57,7 @@ def export(
         "gzip_bytes": gzipped(content),
         "dense_bytes": len(dense),
         "dense_gzip_bytes": gzipped(dense),
-        **{name: getattr(result.costs, name) for name in ("macs", "dense_macs", "speedup", "bitmap_bytes", "csr_bytes")},
+        **{name: getattr(result.costs, name, None) for name in ("macs", "dense_macs", "speedup", "bitmap_bytes", "csr_bytes")},
         "density": result.kept.density.prunable if result.kept else 1.0,
         "zeros": sum(array.size - int(np.count_nonzero(array)) for array in state.weights.values()),
         "weights": sum(array.size for array in state.weights.values()),

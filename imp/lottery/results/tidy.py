@@ -28,21 +28,8 @@ _SHORT = {
     "test_accuracy_there": "early_test",
 }
 _ACCURACIES = [
-    *(
-        "network",
-        "family",
-        "mask",
-        "density",
-        "macs_share",
-        "rewind",
-        "rewind_step",
-        "series",
-        "runs",
-        "validation",
-        "sd_low",
-        "sd_high",
-    ),
-    *("test", "difference", "against", "verdict", "early_step", "early_test"),
+    *("network", "family", "mask", "density", "macs_share", "rewind", "rewind_step", "series", "runs"),
+    *("validation", "sd_low", "sd_high", "test", "difference", "against", "verdict", "early_step", "early_test"),
 ]
 
 

@@ -188,14 +188,14 @@ def macs(findings: Findings) -> Chart | None:
     if (tickets["macs_share"] - tickets["density"]).abs().lt(0.001).all():
         return None
     raised, cut = _raised(_told_apart(rows), "validation", "validation")
-    layers = _against(raised, "validation_shown", "validation accuracy", "macs_share")
+    across, line, marks = _against(raised, "validation_shown", "validation accuracy", "macs_share")
     return Chart(
         "macs",
         "Accuracy against arithmetic",
         "Final validation accuracy against the share of multiply-accumulates that the kept weights need: how families compare "
         f"at equal arithmetic rather than at equal density.{cut} {ZOOMING}",
         {"macs": rows},
-        alt.layer(*layers).properties(width=WIDTH, height=HEIGHT).add_params(_zoom()),
+        alt.layer(across, line, marks.add_params(_zoom())).properties(width=WIDTH, height=HEIGHT),
         is_answer=True,
     )
 

@@ -34,7 +34,7 @@ class Derivatives:
         self.recipe, self.shape, self.classes = recipe, shape, classes
         self.strategy = devices.strategy(names)
         self._flowing: State | None = None  # whose absolute values the linear network has
-        self._compiled: dict[tuple[bool, bool], Callable[..., Tensors]] = {}
+        self._compiled: dict[tuple[tuple[str, ...] | None, bool], Callable[..., Tensors]] = {}
 
     def gradients(
         self, state: State, images: np.ndarray, labels: np.ndarray, temperature: float = 1.0, training: bool = True
@@ -52,8 +52,8 @@ class Derivatives:
         temperature: float = 1.0,
         training: bool = True,
     ) -> Arrays:
-        """H v for the Hessian H of that L and the `vector` v, which is zero where it lacks a path. No Hessian is made: H v is
-        the gradient of g v (Pearlmutter 1994)."""
+        """H v for the Hessian H of that L with respect to the variables that the `vector` v has; the others are constant. No
+        Hessian is made: H v is the gradient of g v (Pearlmutter 1994)."""
         return self._summed(state, vector, images, labels, temperature, training)
 
     def flow(self, state: State, mask: Bits) -> Arrays:
@@ -69,7 +69,7 @@ class Derivatives:
             self._flowing = state
         variables = self._linear.trainable_variables
         kept = [mask[one.path].ravel() if one.path in mask else np.ones(one.shape, bool).ravel() for one in variables]
-        return self._named(self._linear, self._flow(np.concatenate(kept)))
+        return _named(variables, self._flow(np.concatenate(kept)))
 
     @cached_property
     def _network(self) -> keras.Model:
@@ -95,11 +95,10 @@ class Derivatives:
         self, state: State, vector: Arrays | None, images: np.ndarray, labels: np.ndarray, temperature: float, training: bool
     ) -> Arrays:
         weights, statistics = self._ordered(self._network, state)
-        variables = self._network.trainable_variables if vector is not None else []
-        along = [tf.constant((vector or {}).get(one.path, np.zeros(one.shape)), one.dtype) for one in variables]
-        how = bool(along), training
+        along = [tf.constant(vector[one.path], one.dtype) for one in self._asked(vector)] if vector else []
+        how = tuple(vector) if vector else None, training
         if how not in self._compiled:
-            self._compiled[how] = self._compile(*how)
+            self._compiled[how] = self._compile(vector, training)
         derive, total = self._compiled[how], None
         parts = -(-len(images) // self.recipe.train.batch)
         for part in zip(np.array_split(images, parts), np.array_split(labels, parts), strict=True):
@@ -107,41 +106,48 @@ class Derivatives:
                 found = derive(weights, statistics, along, *map(tf.constant, part), tf.constant(1 / temperature))
             total = found if total is None else [one + other for one, other in zip(total, found, strict=True)]
         assert total is not None, "there are images"
-        return {path: array / len(images) for path, array in self._named(self._network, total).items()}
+        return {path: array / len(images) for path, array in _named(self._asked(vector), total).items()}
 
-    def _compile(self, along: bool, training: bool) -> Callable[..., Tensors]:
-        """A function of weights, statistics, the vector (empty unless `along`), a batch and the logits' scale: the sum of each
-        image's gradient or, with a vector, of its Hessian's product with that."""
+    def _asked(self, vector: Arrays | None) -> list[keras.Variable]:
+        """The variables to differentiate with respect to."""
+        return [one for one in self._network.trainable_variables if not vector or one.path in vector]
+
+    def _compile(self, vector: Arrays | None, training: bool) -> Callable[..., Tensors]:
+        """A function of weights, statistics, the vector's arrays, a batch and the logits' scale: the sum of each image's
+        gradient or, with a `vector`, of its Hessian's product with one of these paths."""
+        asked = {one.path for one in self._asked(vector)}
+        variables = self._network.trainable_variables
 
         def derive(
-            weights: Tensors, statistics: Tensors, vector: Tensors, images: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor
+            weights: Tensors, statistics: Tensors, along: Tensors, images: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor
         ) -> Tensors:
+            chosen = [weight for weight, variable in zip(weights, variables, strict=True) if variable.path in asked]
+
             def own() -> Tensors:
                 context = tf.distribute.get_replica_context()
                 number = int(tf.get_static_value(context.replica_id_in_sync_group))
                 first, last = (place * images.shape[0] // context.num_replicas_in_sync for place in (number, number + 1))
                 given = normalise(images[first:last], self.recipe.data), labels[first:last]
                 with tf.GradientTape() as tape:
-                    tape.watch(weights)
-                    gradients = self._gradients(weights, statistics, *given, scale, training)
+                    tape.watch(chosen)
+                    with tf.GradientTape() as inner:
+                        inner.watch(chosen)
+                        loss = self._loss(weights, statistics, *given, scale, training)
+                    gradients = inner.gradient(loss, chosen, unconnected_gradients=ZERO)
                     if not along:
                         return gradients
-                    slope = tf.add_n([tf.reduce_sum(one * part) for one, part in zip(vector, gradients, strict=True)])
-                return tape.gradient(slope, weights, unconnected_gradients=ZERO)
+                    slope = tf.add_n([tf.reduce_sum(one * part) for one, part in zip(along, gradients, strict=True)])
+                return tape.gradient(slope, chosen, unconnected_gradients=ZERO)
 
             return [self.strategy.reduce("SUM", one, axis=None) for one in self.strategy.run(own)]
 
         return tf.function(derive, autograph=False)  # for each size of a batch: known sizes make half as large a graph
 
-    def _gradients(
+    def _loss(
         self, weights: Tensors, statistics: Tensors, images: tf.Tensor, labels: tf.Tensor, scale: tf.Tensor, training: bool
-    ) -> Tensors:
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            logits, _ = self._network.stateless_call(weights, statistics, images, training=training)
-            logits *= tf.cast(scale, logits.dtype)
-            loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-        return tape.gradient(loss, weights, unconnected_gradients=ZERO)
+    ) -> tf.Tensor:
+        logits, _ = self._network.stateless_call(weights, statistics, images, training=training)
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits * tf.cast(scale, logits.dtype)))
 
     @tf.function(autograph=False)
     def _flow(self, kept: tf.Tensor) -> Tensors:
@@ -163,11 +169,9 @@ class Derivatives:
         others = ((variable.dtype, state.statistics[variable.path]) for variable in network.non_trainable_variables)
         return weights, [tf.constant(array, dtype) for dtype, array in others]
 
-    def _named(self, network: keras.Model, tensors: Tensors) -> Arrays:
-        return {
-            variable.path: np.asarray(memoryview(tensor))
-            for variable, tensor in zip(network.trainable_variables, tensors, strict=True)
-        }
+
+def _named(variables: Sequence[keras.Variable], tensors: Tensors) -> Arrays:
+    return {variable.path: np.asarray(memoryview(tensor)) for variable, tensor in zip(variables, tensors, strict=True)}
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 
 FLOAT = INDEX = 4  # bytes of a float32 and an int32
-GZIP_LEVEL = 1  # the fastest, as there may be many masks
 BYTES = ("float32_bytes", "bitmap_bytes", "csr_bytes", "gzip_bytes")
 
 
@@ -27,7 +26,8 @@ class Costs:
     """MACs for one image: of the `dense` network and of what the mask keeps; None where a kernel's use is not known.
 
     Bytes are of all weights and statistics: as `float32_bytes`, with zeros; with each prunable variable as a bitmap and its
-    kept values (`bitmap_bytes`), or as compressed sparse rows (`csr_bytes`); and as float32 after gzip, level 1.
+    kept values (`bitmap_bytes`), or as compressed sparse rows (`csr_bytes`); and as float32 after gzip that looks for runs
+    alone (zlib's strategy RLE): of arrays with many zeros that is faster than level 1 and smaller than level 9.
     """
 
     dense_macs: int | None
@@ -77,7 +77,7 @@ def _rows(shape: tuple[int, ...]) -> int:
 
 
 def _gzipped(mask: Bits, state: State) -> int:
-    packer = zlib.compressobj(GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS)
+    packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS, strategy=zlib.Z_RLE)
     packed = [len(packer.compress(array.data)) for array in _masked(mask, state)]
     return sum(packed) + len(packer.flush())
 

@@ -53,7 +53,7 @@ SIZES_EXPLAINED = (
     "Speed-up: those of the dense network divided by these. This is theory: zeros take as long as other numbers, unless the "
     "program that runs the network skips them. kB: all weights and statistics as float32, zeros included; the prunable ones "
     "as a bitmap and the values that are kept; the prunable ones as compressed sparse rows (CSR, 32-bit indices); as "
-    "float32 after gzip -1. Means over replicates. Controls are in groups.csv, MACs by layer in layers.csv."
+    "float32 after gzip. Means over replicates. Controls are in groups.csv, MACs by layer in layers.csv."
 )
 Cells = dict[str, str]  # a line of a table, by heading
 

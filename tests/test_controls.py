@@ -35,6 +35,7 @@ def shuffled(places=None):
 
 TABLE = {
     # name: (its start, its mask, its state)
+    "rewound": ("dense", {"a/kernel": KEPT}, DENSE),
     "reinit": ("fresh", {"a/kernel": KEPT}, FRESH),
     "shuffle": ("dense", {"a/kernel": shuffled()}, DENSE),
     "invert": ("dense", {"a/kernel": ~KEPT}, DENSE),

@@ -12,7 +12,7 @@ from lottery.rundir.names import MaskFiles, NetworkFiles, Replicate, replicate_n
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 
-SHOT = graph.one_shot("own", Fraction("97.5"), Snapshot(2, 900))
+SHOT = graph.one_shot(2, "own", Fraction("97.5"), 900)
 *_, LAST = graph.tickets(2, "chained", Family(rounds=3, controls=[]), 900, (45,), 900)
 OTHERS = ("replicate-2.bak", "replicate-0", "replicate-x", "replicate-²", "replicates", "train")  # are no replicates
 

@@ -42,7 +42,7 @@ def adopted(*overrides):
 def made(run, output, number=1):
     """The folder of an output of `run`, made with its recipe."""
     replicate = run.replicate(number)
-    mask = graph.one_shot("oneshot", Fraction(90), Snapshot(number, 900))
+    mask = graph.one_shot(number, "oneshot", Fraction(90), 900)
     folder = {
         "dense": replicate.dense.folder,
         "mask": replicate.mask_folder("oneshot"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import contents, lenet, tiny_set
-from tiny import half_masks, initial
+from tiny import KERNELS, half_masks, initial
 
 from data_prep import files
 from data_prep.errors import InputError
@@ -18,9 +18,12 @@ from lottery.engine import checkpoints, loop, training
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Evaluation, Trainer
 from lottery.engine.stream import StreamFeed
+from lottery.engine.updates import MaskUpdates
 from lottery.experiment.recipe import Data, Recipe, Train
 from lottery.preemption import Preempted
 from lottery.progress import Reporter
+from lottery.pruning import masks
+from lottery.pruning.updates import Schedule
 from lottery.rundir import journal, lineage, store
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
@@ -169,6 +172,30 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(
 
     begin = partial(attempt, trainer, dense=dense)
     assert_the_same_wherever_it_dies(begin, tmp_path, die_at, left_in(tmp_path / "whole"), range(1, count + 1, by))
+
+
+@pytest.mark.parametrize("method", ["gmp", "rigl", "set"])
+def test_a_training_whose_mask_changes_ends_with_the_same_files_wherever_it_dies(trainer, tmp_path, die_at, method):
+    everything = masks.whole({path: initial().weights[path] for path in KERNELS})
+    mask = everything if method == "gmp" else half_masks(initial())
+    counter = die_at(0)
+
+    def begin(folder):
+        trainer._steps_per_call = 2
+        schedule = Schedule(method, every=3, begin=0, until=14, drop_fraction=0.3)
+        changing = MaskUpdates(schedule, 0, pruned=200, divide=lambda keep: [(KERNELS, keep)], seed=7)
+        start = partial(initial, classes=trainer.feed.classes)
+        task = training.Task("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
+        return training.train(trainer, task, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
+
+    begin(tmp_path / "whole")
+    expected, count = left_in(tmp_path / "whole"), counter["passed"]
+    final, kept = store.load_state(tmp_path / "whole/final.h5"), store.load_mask(tmp_path / "whole/mask.h5")
+    assert any((kept[path] != mask[path]).any() for path in mask)
+    assert not any(final.weights[path][~kept[path]].any() for path in mask)
+    assert expected["result.json"]["outputs"].keys() == {"final.h5", "mask.h5"}
+
+    assert_the_same_wherever_it_dies(begin, tmp_path, die_at, expected, range(1, count + 1, 2))
 
 
 @pytest.mark.parametrize("lost", [0, -1], ids=["first", "last"])

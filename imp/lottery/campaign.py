@@ -48,7 +48,7 @@ def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | N
     prepare(run, reporter)
     with locks.staying(run.folder):
         train(run, reporter)
-        if any(family.quantiles for family in run.recipe.families.values()):
+        if any(family.is_cut_at_once for family in run.recipe.families.values()):
             thresholds(run, reporter, EVERYTHING)
         made = train_tickets(run, EVERYTHING, execution, reporter)
         made.report = report(run)

@@ -10,6 +10,8 @@ import numpy as np
 
 from data_prep.errors import InputError
 from lottery.experiment.recipe import Train
+from lottery.pruning.masks import Bits
+from lottery.pruning.state import Arrays
 from lottery.rundir import store
 
 SLOW_DISK = 100e6  # bytes a second, from which the first checkpoint's time is guessed
@@ -18,7 +20,8 @@ NOTHING = np.empty((0, 3))  # the figures of no steps
 
 class Checkpoint(NamedTuple):
     """How far a training has come: its state; how many `replicas` were trained, by `xla` or not; the seal of the last row in
-    its `journal`; and of the steps since then the figures (float64, [steps, 3], see `Step`) and the seconds."""
+    its `journal`; and of the steps since then the figures (float64, [steps, 3], see `Step`) and the seconds. Where the mask
+    changes in training: its `mask`, and the values of pruned weights that were put `aside`."""
 
     state: store.State
     replicas: int
@@ -26,10 +29,13 @@ class Checkpoint(NamedTuple):
     journal: str = ""
     figures: np.ndarray = NOTHING
     seconds: float = 0.0
+    mask: Bits | None = None
+    aside: Arrays | None = None
 
 
 def save(path: Path, saved: Checkpoint) -> None:
     groups = {**store.groups(saved.state), "since_evaluation": {"figures": saved.figures}}
+    groups |= {name: arrays for name, arrays in (("mask", saved.mask), ("aside", saved.aside)) if arrays is not None}
     attributes = {name: getattr(saved, name) for name in ("seconds", "replicas", "xla", "journal")}
     store.save(path, groups, {"step": saved.state.step, **attributes})
 
@@ -41,7 +47,7 @@ def load(path: Path) -> Checkpoint:
         raise InputError(f"{path} is no checkpoint: remove it and run its stage again")
     state, figures = store.as_state(groups, found), groups["since_evaluation"]["figures"]
     made = int(found["replicas"]), bool(found["xla"]), str(found["journal"])
-    return Checkpoint(state, *made, figures, float(found["seconds"]))
+    return Checkpoint(state, *made, figures, float(found["seconds"]), groups.get("mask"), groups.get("aside"))
 
 
 class Clock:

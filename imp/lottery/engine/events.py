@@ -10,6 +10,7 @@ from lottery import preemption
 from lottery.engine.checkpoints import NOTHING, Clock
 from lottery.engine.loop import Diverged, Trainer
 from lottery.engine.step import TOP
+from lottery.engine.updates import MaskUpdates
 from lottery.experiment.grids import parse_point
 from lottery.rundir.store import State
 
@@ -52,23 +53,26 @@ def run(
     order_seed: int,
     snapshots: Collection[int] = (),
     learning_rate: float | None = None,
+    updates: MaskUpdates | None = None,
     figures: np.ndarray = NOTHING,
     seconds: float = 0.0,
 ) -> Iterator[Event]:
     """Train what `trainer` has loaded from `first_step` to `last_step`, at the schedule's learning rates or at a constant one.
 
     The splits are evaluated as often as the recipe says, and at the end; `figures` and `seconds` are those of earlier steps, as
-    in `CheckpointDue`. `snapshots` are the steps whose state is wanted. A training that diverges ends with that event, in place
+    in `CheckpointDue`. `snapshots` are the steps whose state is wanted: as it is before `updates` change the mask there. A
+    training that diverges ends with that event, in place
     of one that would hold a number that is not finite.
     """
     step, since = first_step, [figures]
     every = max(1, parse_point(trainer.train.evaluate).step(trainer.steps_per_epoch))
     stops = {last_step, *range(0, last_step, trainer.steps_per_epoch), *range(0, last_step, every), *snapshots}
+    stops |= set(updates.steps) if updates else set()
     clock = Clock(trainer.train, step, sum(array.nbytes for array in trainer.state(step).arrays()))
     began, trainer.waited = time.perf_counter() - seconds, 0.0
     try:
         for stop in sorted(stop for stop in stops if step < stop <= last_step):
-            for taken in trainer.steps(step, stop, order_seed, learning_rate):
+            for taken in _steps(trainer, step, stop, order_seed, learning_rate, updates):
                 step += len(taken)
                 since.append(taken)
                 yield Stepped(step, len(taken))
@@ -83,6 +87,18 @@ def run(
                         yield CheckpointDue(state, np.concatenate(since), spent)
     except Diverged as divergence:
         yield divergence
+
+
+def _steps(
+    trainer: Trainer, first: int, last: int, order_seed: int, learning_rate: float | None, updates: MaskUpdates | None
+) -> Iterator[np.ndarray]:
+    """What `Trainer.steps` yields, after the change of the mask that is due at step `first`, which may take that step."""
+    if updates and first in updates.steps:
+        figures = updates.change(trainer, first, order_seed)
+        first += len(figures)
+        if len(figures):
+            yield figures
+    yield from trainer.steps(first, last, order_seed, learning_rate)
 
 
 def _row(trainer: Trainer, step: int, figures: np.ndarray, began: float) -> dict[str, Any]:

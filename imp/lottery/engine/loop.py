@@ -20,6 +20,7 @@ from lottery.experiment import schedules
 from lottery.experiment.recipe import Recipe
 from lottery.machine import environment
 from lottery.pruning import masks
+from lottery.pruning.state import Arrays
 from lottery.rundir import store
 
 CALL_SECONDS = 0.5
@@ -111,6 +112,10 @@ class Trainer:
     def _whitening(self) -> np.ndarray:
         return whitening.kernel(normalise(self.feed.first_images(whitening.IMAGES), self.feed.data).numpy())
 
+    def mask(self) -> masks.Bits:
+        """A copy of the current mask, of every variable that one may cover."""
+        return {path: variable.numpy() for path, variable in self.masks.items()}
+
     def load(self, state: store.State, mask: masks.Bits | None = None) -> None:
         """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and optimizer state. An
         empty optimizer state means a fresh one; averages then begin at the weights and statistics. Raises InputError when a
@@ -151,6 +156,17 @@ class Trainer:
             first += len(figures)
             yield figures
             began = time.perf_counter()
+
+    def dense_gradients(self, step: int, order_seed: int) -> tuple[np.ndarray, Arrays]:
+        """Spend optimizer step `step` on looking: its images go forward and backward, BatchNorm's statistics move, no weight
+        does. Returns the step's figures (float64, [1, 3], see `Step`) and the gradient of the mean loss by every weight that a
+        mask may cover, kept or not (path -> array), before clipping and decay. Raises Diverged."""
+        epoch, offset = divmod(step, self.steps_per_epoch)
+        rows, draws = self.feed.epoch(order_seed, epoch, self.train.batch, offset).take(1)
+        figures, gradients = self._step.dense_gradients(rows, draws)
+        if not np.isfinite(figures).all():
+            raise Diverged(step)
+        return figures.numpy().astype(np.float64), {path: one.numpy() for path, one in gradients.items()}
 
     def advance(self, first: int, last: int, order_seed: int) -> np.ndarray:
         """All that `steps` yields from `first` to `last`, of one epoch or several, in one array."""

@@ -19,6 +19,8 @@ from lottery.engine.optimizers import LossScale, Optimizer, assign, masked
 from lottery.engine.scopes import part
 from lottery.experiment.recipe import Recipe
 
+Named = dict[str, tf.Tensor]
+
 TOP = 5  # a right answer among the first so many
 EVALUATED = 256  # images at a time, or as many as a training batch has: small batches leave a processor half idle
 
@@ -50,6 +52,7 @@ class Step:
         self.evaluated = batch * max(1, EVALUATED // batch)
         step = [self.feed.rows_spec(batch), self.feed.draws_spec(batch), tf.TensorSpec([None], tf.float32)]
         self.steps = self._compiled(self._step, step)
+        self.dense_gradients = tf.function(self._dense_gradients, input_signature=step[:2])
         evaluation = [self.feed.rows_spec(self.evaluated), tf.TensorSpec([None, self.evaluated], tf.float32)]
         self.evaluations = self._compiled(self._evaluate, evaluation)
 
@@ -76,6 +79,22 @@ class Step:
             self._share_statistics()
             overflow = self._update(tf.distribute.get_replica_context().all_reduce("SUM", gradients), learning_rate)
         return tf.stack([loss, right, overflow / self.strategy.num_replicas_in_sync])
+
+    def _dense_gradients(self, rows: Sequence[tf.Tensor], draws: Named) -> tuple[tf.Tensor, Named]:
+        """What `_step` returns of one step ([1, 3]) in which no weight moves, and the gradients, summed over replicas and not
+        masked, of every variable that has a mask."""
+
+        def find(rows: Sequence[tf.Tensor], draws: Named) -> tuple[tf.Tensor, Named]:
+            loss, right, gradients = self._gradients(*self._images(rows, draws))
+            self._share_statistics()
+            scale = self.scale.scale if self.scale else 1.0
+            named = zip(self.model.trainable_variables, gradients, strict=True)
+            maskable = {weight.path: one / tf.cast(scale, one.dtype) for weight, one in named if weight.path in self.masks}
+            return tf.stack([loss, right, 0.0]), maskable
+
+        given = tf.nest.map_structure(itemgetter(0), (rows, draws))
+        sums = tf.nest.map_structure(partial(self.strategy.reduce, "SUM", axis=None), self.strategy.run(find, args=given))
+        return sums[0][None], sums[1]
 
     @part("input")
     def _images(self, rows: Sequence[tf.Tensor], draws: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:

@@ -19,9 +19,10 @@ from lottery.engine import checkpoints, events, profiling
 from lottery.engine.checkpoints import Checkpoint
 from lottery.engine.events import CheckpointDue, Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Diverged, Trainer
+from lottery.engine.updates import MaskUpdates
 from lottery.machine import gpus
 from lottery.progress import Reporter, count_of
-from lottery.pruning import masks
+from lottery.pruning import densities, masks
 from lottery.pruning.connectivity import Topology
 from lottery.pruning.costs import costs
 from lottery.rundir import journal, lineage, locks, records, store
@@ -42,7 +43,8 @@ class Task:
 
     `order_seed` seeds data order and augmentation; `snapshots` (step -> file) are saved on the way, the last step's among them
     or else in the folder's `final`; `beside` are files that are there already; `record` goes into the result, with the seals of
-    all these files by name inside `root`; `learning_rate` is held in place of the schedule's; `profile` takes a trace.
+    all these files by name inside `root`; `learning_rate` is held in place of the schedule's; `updates` change the mask on the
+    way, and the folder then gets the last one; `kept` says what a mask keeps; `profile` takes a trace.
     """
 
     title: str
@@ -56,6 +58,8 @@ class Task:
     snapshots: Mapping[int, Path] = dataclasses.field(default_factory=dict)
     beside: Sequence[Path] = ()
     learning_rate: float | None = None
+    updates: MaskUpdates | None = None
+    kept: Callable[[masks.Bits], densities.Kept] | None = None
     profile: Path | None = None
 
 
@@ -76,12 +80,15 @@ def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporte
                 _follow(trainer, task, network, begun, rows, tracker, reporter)
                 if task.last_step not in task.snapshots:
                     store.save_state(network.final, events.finite(trainer.state(task.last_step)))
+                if task.updates:
+                    store.save_mask(network.mask, trainer.mask(), {"step": task.last_step})
                 outcome = _outcome(trainer, task, network, rows)
             except Diverged as error:
                 outcome = {"status": "diverged", "reason": str(error), "step": error.step}
             seconds, seal = sum(row["timing"]["seconds"] for row in rows), journal.read_sealed(network.metrics)[1]
             made_on = {"replicas": trainer.replicas, "xla": trainer.xla, "timing": {"seconds": seconds, "journal": seal}}
-            result = Result.model_validate({**outcome, **task.record, **made_on})
+            kept = {"kept": task.kept(trainer.mask() if task.updates else task.mask)} if task.kept else {}
+            result = Result.model_validate({**outcome, **kept, **task.record, **made_on})
         finally:
             tracker.finish(result)
         result = records.write(network.result, result)
@@ -132,7 +139,9 @@ def _start(trainer: Trainer, task: Task, network: NetworkFiles) -> Checkpoint:
             f"{network.checkpoint} was saved on {_devices(begun.replicas, begun.xla)}, this process has "
             f"{_devices(trainer.replicas, trainer.xla)}: go on where it was begun, or remove {network.folder}"
         )
-    trainer.load(begun.state, task.mask)
+    trainer.load(begun.state, task.mask if begun.mask is None else begun.mask)
+    if task.updates and begun.aside is not None:
+        task.updates.aside = begun.aside
     return begun
 
 
@@ -147,7 +156,7 @@ def _follow(
 ) -> None:
     """Train to the end and save what is due on the way; each evaluation adds to `rows`. Raises Diverged."""
     first, last, seal, noted = begun.state.step, task.last_step, begun.journal, 0.0
-    how = tuple(task.snapshots), task.learning_rate, begun.figures, begun.seconds
+    how = tuple(task.snapshots), task.learning_rate, task.updates, begun.figures, begun.seconds
     with (
         reporter.counting(task.title, last - first) as progress,
         profiling.Trace(task.profile, reporter.say) as trace,
@@ -169,7 +178,8 @@ def _follow(
                     seal = journal.append(network.metrics, row, seal)
                     tracker.log(row)
                 case CheckpointDue(state, figures, seconds):
-                    reached = Checkpoint(state, trainer.replicas, trainer.xla, seal, figures, seconds)
+                    masked = (trainer.mask(), task.updates.aside) if task.updates else (None, None)
+                    reached = Checkpoint(state, trainer.replicas, trainer.xla, seal, figures, seconds, *masked)
                     checkpoints.save(network.checkpoint, reached)
                     preemption.check()
                 case Diverged():
@@ -186,7 +196,7 @@ def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[jou
         "outputs": _outputs(task, network),
         "status": "done",
         "step": task.last_step,
-        "costs": dataclasses.asdict(costs(task.mask, state, task.topology)),
+        "costs": dataclasses.asdict(costs(trainer.mask() if task.updates else task.mask, state, task.topology)),
         "final": {name: rows[-1][name] for name in ("step", *figures)},
         "least_validation_loss": {name: least[name] for name in ("step", *figures)},
         "exact_zeros": sum(int(array.size - np.count_nonzero(array)) for array in weights),

@@ -82,6 +82,12 @@ def shuffle(given: Given) -> tuple[Bits, State]:
     return masks.shuffle(given.mask, given.seed, given.met), given.start()
 
 
+@control(start="dense", dash=(5, 2, 2, 2))
+def rewound(given: Given) -> tuple[Bits, State]:
+    """a ticket of the mask that gmp, rigl or set ended with: rewound, and trained under it from there"""
+    return given.mask, given.start()
+
+
 @control(start="dense", dash=(10, 2, 2, 2))
 def invert(given: Given) -> tuple[Bits, State]:
     """the ticket's weights under the mask of the lowest scores"""
@@ -101,7 +107,7 @@ def extended(given: Given) -> tuple[Bits, State]:
     return {}, given.start()
 
 
-CONTROLS: dict[str, Control] = {one.name: one for one in (reinit, shuffle, invert, random, extended)}
+CONTROLS: dict[str, Control] = {one.name: one for one in (rewound, reinit, shuffle, invert, random, extended)}
 
 
 def check_name(name: str) -> None:

@@ -27,8 +27,9 @@ class Snapshot:
 @dataclasses.dataclass(frozen=True)
 class Mask:
     """A mask of a family, called `label` in the recipe. It prunes `rate` per cent of what `within` keeps (None: of all): the
-    weights with the lowest scores on the network `scored_on` (a ticket is scored at its end). `rewind` is the step that its
-    chain of rounds rewinds to; None for a one-shot mask, which all rewind points share."""
+    weights with the lowest scores on the network `scored_on` (a ticket is scored at its end; None: it prunes gradually, in the
+    training of its ticket). `rewind` is the step that its chain of rounds rewinds to; None for a one-shot mask, which all
+    rewind points share."""
 
     replicate: int
     family: str
@@ -36,7 +37,7 @@ class Mask:
     rewind: int | None
     round: int = dataclasses.field(compare=False)
     rate: Fraction = dataclasses.field(compare=False)
-    scored_on: "Snapshot | Ticket" = dataclasses.field(compare=False, repr=False)
+    scored_on: "Snapshot | Ticket | None" = dataclasses.field(compare=False, repr=False)
     within: "Mask | None" = dataclasses.field(compare=False, repr=False)
 
     @property
@@ -51,13 +52,15 @@ class Mask:
 @dataclasses.dataclass(frozen=True)
 class Ticket:
     """A network trained under `mask`: a ticket, or a control beside it (`variant`). It starts with the state `start` (a
-    ticket's at its end; None: fresh weights) at step `first_step` of the schedule. Its ticket is rewound to step `rewind`."""
+    ticket's at its end; None: fresh weights) at step `first_step` of the schedule. Its ticket is rewound to step `rewind`. A
+    control beside a ticket whose mask changes in training has the mask that this ended with (`found_by`)."""
 
     mask: Mask
     rewind: int
     variant: str
     first_step: int = dataclasses.field(compare=False)
     start: "Snapshot | Ticket | None" = dataclasses.field(compare=False, repr=False)
+    found_by: "Ticket | None" = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def replicate(self) -> int:
@@ -84,7 +87,7 @@ class Ticket:
     @property
     def needs(self) -> "list[Ticket]":
         """The networks that must be trained before this one can be."""
-        sources = [self.start, *([self.mask.scored_on] if self.is_masked else [])]
+        sources = [self.start, self.found_by, *([self.mask.scored_on] if self.is_masked else [])]
         return [source for source in sources if isinstance(source, Ticket)]
 
     def __str__(self) -> str:
@@ -103,7 +106,7 @@ def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Seq
             if family.rounds:
                 mask = Mask(replicate, name, label, rewind, number, Fraction(str(family.rate)), before, within)
             else:
-                mask = one_shot(name, quantiles[number - 1], Snapshot(replicate, scored))
+                mask = one_shot(replicate, name, quantiles[number - 1], None if family.is_gradual else scored)
             start = before if family.method in GOING_ON else Snapshot(replicate, rewind)
             ticket = Ticket(mask, rewind, TICKET, rewind, start)
             found.append(ticket)
@@ -125,17 +128,19 @@ def in_order(found: Iterable[Ticket]) -> list[Ticket]:
 def beside(ticket: Ticket, control: controls.Control, family: Family, end: int) -> Ticket:
     """The control of `ticket`; a fresh one serves all rewind points of a mask."""
     mask, rewind = ticket.mask, ticket.rewind
+    found_by = ticket if family.updates != "none" else None
     if control.start == "fresh":
-        return Ticket(mask, 0 if mask.rewind is None else rewind, control.name, 0, None)
+        return Ticket(mask, 0 if control.name in family.shared_controls else rewind, control.name, 0, None, found_by)
     start: Snapshot | Ticket = Snapshot(mask.replicate, end if family.method in GOING_ON else rewind)
     if control.start == "own" and isinstance(ticket.start, Ticket):
         start = beside(ticket.start, control, family, end)
-    return Ticket(mask, rewind, control.name, rewind, start)
+    return Ticket(mask, rewind, control.name, rewind, start, found_by)
 
 
-def one_shot(family: str, quantile: Fraction, scored_on: Snapshot) -> Mask:
-    """The mask of a quantile, scored on the dense network."""
-    return Mask(scored_on.replicate, family, grids.quantile_label(quantile), None, 1, quantile, scored_on, None)
+def one_shot(replicate: int, family: str, quantile: Fraction, scored: int | None) -> Mask:
+    """The mask of a quantile, scored on the dense network after so many steps (None: pruned gradually)."""
+    source = None if scored is None else Snapshot(replicate, scored)
+    return Mask(replicate, family, grids.quantile_label(quantile), None, 1, quantile, source, None)
 
 
 def masks_of(found: Iterable[Ticket]) -> list[Mask]:

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from data_prep.errors import InputError
 from lottery.experiment import controls, graph, grids, named, schedules
-from lottery.experiment.graph import TICKET, Mask, Snapshot, Ticket
+from lottery.experiment.graph import TICKET, Mask, Ticket
 from lottery.experiment.recipe import Family, Recipe
+from lottery.pruning import updates
 
 UNKNOWN_STEPS = 1_000_000  # an epoch so long that iterations do not count
 LEAST_REPLICATES = 3  # without which there is no verdict, and no headline
@@ -71,6 +72,15 @@ class Plan:
         _check("rewind point", rewind, self.recipe, self.steps_per_epoch, past_end=False)
         return self._saved("rewind point", rewind)
 
+    def check_updates(self, name: str, family: Family) -> None:
+        """Raise InputError for a rewind point of the family `name` after which no mask would change that is to change."""
+        for point in grids.parse_points(family.rewind) if family.updates != "none" else ():
+            if not self.updates(family).steps(step := point.step(self.steps_per_epoch)):
+                raise InputError(
+                    f"families.{name}: its masks never change after step {step} of {self.total_steps}: lower update_every "
+                    f"({family.update_every}), or raise update_until ({family.update_until:g})"
+                )
+
     def _saved(self, what: str, points: str) -> list[int]:
         """Steps of points at which the dense network is saved, ascending. Raises InputError for another."""
         saved, known = self.recipe.train.snapshots, self.snapshot_steps()
@@ -85,7 +95,10 @@ class Plan:
         return self.total_steps if family.scored_at == "end" else self._saved("scored_at", family.scored_at)[0]
 
     def tickets(self, replicates: Sequence[int], families: Mapping[str, Family]) -> list[Ticket]:
-        """Every network of these families, in the order of training. Raises InputError as `rewind_steps` does."""
+        """Every network of these families, in the order of training. Raises InputError as `rewind_steps` and `check_updates`
+        do."""
+        for name, family in families.items():
+            self.check_updates(name, family)
         return graph.in_order(
             ticket
             for number in replicates
@@ -97,10 +110,10 @@ class Plan:
     def masks(self, replicates: Sequence[int], families: Mapping[str, Family]) -> list[Mask]:
         """The one-shot masks of these families, which are cut before anything is rewound, whatever the rewind points."""
         return [
-            graph.one_shot(name, quantile, Snapshot(number, self._scored(family)))
+            graph.one_shot(number, name, quantile, self._scored(family))
             for number in replicates
             for name, family in families.items()
-            if family.quantiles
+            if family.is_cut_at_once
             for quantile in grids.parse_quantiles(family.quantiles)
         ]
 
@@ -112,6 +125,12 @@ class Plan:
         """The learning rate of `finetune`: the recipe's, or else that of the schedule's last step."""
         last = schedules.rates(self.recipe.train, self.steps_per_epoch, self.total_steps - 1, 1)[0]
         return family.finetune_rate or float(last)
+
+    def updates(self, family: Family) -> updates.Schedule:
+        """When the masks of a family change in training."""
+        until = int(family.update_until * self.total_steps)
+        every = grids.parse_interval(family.update_every).step(self.steps_per_epoch)
+        return updates.Schedule(family.updates, every, int(family.update_from * self.total_steps), until, family.drop_fraction)
 
     def epochs(self, ticket: Ticket) -> float:
         """What `ticket` costs, in epochs."""
@@ -129,7 +148,10 @@ def make(recipe: Recipe, training_images: int) -> Plan:
 def of(recipe: Recipe, steps_per_epoch: int) -> Plan:
     """The plan of `recipe` for epochs of so many steps. Raises InputError when a point of training lies past the end."""
     check_points(recipe, steps_per_epoch)
-    return Plan(recipe, steps_per_epoch)
+    planned = Plan(recipe, steps_per_epoch)
+    for name, family in recipe.families.items():
+        planned.check_updates(name, family)
+    return planned
 
 
 def check_points(recipe: Recipe, steps_per_epoch: int | None = None) -> None:

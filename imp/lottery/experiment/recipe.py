@@ -19,6 +19,7 @@ from lottery.experiment import controls, grids, named, networks, spaces
 from lottery.pruning import criteria
 from lottery.pruning.allocation import Allocation
 from lottery.pruning.masks import Scope
+from lottery.pruning.updates import Updates
 
 MOST = 1_000_000_000  # of whatever a whole number counts
 SCORES = ", ".join(criteria.CRITERIA)
@@ -212,6 +213,11 @@ class Family(Table):
         "weights", "weights: rewind weights and schedule; lr: the schedule alone; finetune: neither", "ticket"
     )
     rewind: Points = aside("0", "points of training that tickets are rewound to; each must be among train.snapshots")
+    updates: Updates = key("none", "how the mask changes while a ticket trains: gmp, rigl, set; none: not at all", "ticket")
+    update_every: Interval = key("100it", "gmp, rigl, set: the time between two changes", "ticket")
+    update_from: Fractional = key(0.0, "gmp: the share of the training after which pruning begins", "ticket")
+    update_until: Fractional = key(0.75, "gmp, rigl, set: the share of the training after which the mask stays", "ticket")
+    drop_fraction: Fractional = key(0.3, "rigl, set: the share of a layer's kept weights that is replaced at first", "ticket")
     finetune_rate: AtLeast0 = key(0.0, "learning rate of finetune; 0: the last one of the schedule", "ticket")
     controls: list[Control] = aside(["reinit"], f"trained beside tickets: {controls.sentences()}")
     controls_at: str = aside("", "quantiles or rounds that have controls; empty: those of each headline, once it is known")
@@ -227,6 +233,34 @@ class Family(Table):
                 raise InputError(f"{name} and {other} are called alike: give one of the functions another name")
         self._labels(self.controls_at or "1")
         return self
+
+    @pydantic.model_validator(mode="after")
+    def _updates_fit(self) -> "Family":
+        changing = self.updates != "none"
+        if changing and (self.rounds or self.method != "weights"):
+            raise InputError(f"updates = {self.updates} is of tickets of one shot: give quantiles, and method = weights")
+        if self.is_gradual and (self.criterion, self.iterations) != ("magnitude", 0):
+            raise InputError("updates = gmp prunes by magnitude, at each update: leave criterion and iterations out")
+        if self.is_gradual and self.update_from >= self.update_until:
+            raise InputError("update_from must be less than update_until")
+        if self.updates in ("rigl", "set") and 0 in grids.parse_quantiles(self.quantiles):
+            raise InputError(f"updates = {self.updates} has nothing to grow at quantile 0: leave that out")
+        needs = {controls.rewound.name: changing, controls.invert.name: not changing}
+        for name in self.controls:
+            if not needs.get(name, True):
+                kind = "stay as they are" if changing else "change"
+                raise InputError(f"control {name} is of masks that {kind} in training: leave it out")
+        return self
+
+    @property
+    def is_gradual(self) -> bool:
+        """Whether tickets start dense and are pruned while they train."""
+        return self.updates == "gmp"
+
+    @property
+    def is_cut_at_once(self) -> bool:
+        """Whether all its masks are cut before any of its tickets is trained."""
+        return bool(self.quantiles) and not self.is_gradual
 
     @property
     def passes(self) -> int:
@@ -244,8 +278,13 @@ class Family(Table):
         return self._labels(f"1..{self.rounds}" if self.rounds else self.quantiles)
 
     @property
+    def shared_controls(self) -> set[str]:
+        """The variants of controls of which one serves all rewind points of a mask."""
+        return self.fresh_controls if self.quantiles and self.updates == "none" else set()
+
+    @property
     def fresh_controls(self) -> set[str]:
-        """The variants of controls that start with fresh weights: in one shot, one serves all rewind points of a mask."""
+        """The variants of controls that start with fresh weights."""
         return {one.name for one in (*controls.CONTROLS.values(), *map(controls.of, self.controls)) if one.start == "fresh"}
 
     @property
@@ -304,6 +343,12 @@ class Recipe(Table):
     sweep: Sweep = Sweep()
     track: Track = Track()
 
+    @pydantic.model_validator(mode="after")
+    def _only_trained_masks_change(self) -> "Recipe":
+        if self.pruning.scope == "all" and any(family.updates != "none" for family in self.families.values()):
+            raise InputError("updates change masks of trained weights alone: set pruning.scope to kernels or pointwise")
+        return self
+
     def with_one_shot(self) -> "Recipe":
         """The same, with a family of one shot if it has none: what commands about one shot work with."""
         return self._with("oneshot", ONESHOT)
@@ -343,6 +388,14 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
     }
 
 
+_UPDATES_WITHOUT = {
+    "none": ["updates", "update_every", "update_from", "update_until", "drop_fraction"],
+    "gmp": ["drop_fraction", "scored_at"],
+    "rigl": ["update_from"],
+    "set": ["update_from"],
+}
+
+
 def _without_effect(recipe: Recipe) -> set[str]:
     """Keys that the choice of another leaves without a meaning."""
     keys = {"train.epochs" if recipe.train.steps else "train.steps"}
@@ -359,6 +412,7 @@ def _without_effect(recipe: Recipe) -> set[str]:
         unused += [] if family.method == "finetune" else ["finetune_rate"]
         unused += [] if family.passes > 1 else ["iterations"]
         unused += [] if family.densities else ["densities"]
+        unused += _UPDATES_WITHOUT[family.updates]
         if family.criterion in criteria.CRITERIA and family.criterion not in criteria.WITH_IMAGES:
             unused += ["scored_on", "scored_seed", "scored_norm"]
         keys |= {f"families.{name}.{key}" for key in unused}

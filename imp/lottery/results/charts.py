@@ -149,8 +149,7 @@ def _by_series(run: Run, rows: pandas.DataFrame) -> alt.ConcatChart:
     panels = []
     for (name, rewind), _ in tickets.groupby(["family", "rewind"], sort=False):
         family = run.recipe.families[name]
-        fresh = family.fresh_controls if family.quantiles else set()
-        own = rows[(rows["family"] == name) & ((rows["rewind"] == rewind) | rows["network"].isin(fresh))]
+        own = rows[(rows["family"] == name) & ((rows["rewind"] == rewind) | rows["network"].isin(family.shared_controls))]
         others = _chart(tickets[tickets["family"] != name]).mark_line(color=GREY, opacity=0.4, strokeWidth=1)
         base = _chart(own).encode(x=x, y=y, color=colour)
         lines = {network: base.transform_filter(alt.datum.network == network) for network in networks}

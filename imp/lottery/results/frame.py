@@ -180,6 +180,6 @@ def _baseline(run: Run, row: Mapping[str, Any], done: Iterable[tuple[str, str, s
     if row["against"] != EXTENDED:
         return DENSE, "", "", 0
     family, step = run.recipe.families[row["family"]], row["rewind_step"]
-    if family.quantiles and row["variant"] in family.fresh_controls:
+    if row["variant"] in family.shared_controls:
         step = min((one[3] for one in done if one[:3] == (EXTENDED, row["family"], row["mask"])), default=step)
     return EXTENDED, row["family"], row["mask"], step

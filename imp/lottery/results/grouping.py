@@ -132,10 +132,9 @@ def beside(run: Run, kinds: Mapping[Kind, Networks], ticket: Kind) -> Iterator[t
     """The controls of a kind of tickets: a name, and the networks. A fresh control of one shot serves all rewind points."""
     _, name, mask, step = ticket
     family = run.recipe.families[name]
-    fresh = family.fresh_controls if family.quantiles else set()
     variants = dict.fromkeys(kind[0] for kind in kinds if kind[1:3] == (name, mask) and kind[0] != TICKET)
     for variant in sorted(variants, key=lambda variant: variant != EXTENDED):
-        yield variant, kinds.get((variant, name, mask, 0 if variant in fresh else step), {})
+        yield variant, kinds.get((variant, name, mask, 0 if variant in family.shared_controls else step), {})
 
 
 def _others(run: Run, kinds: Mapping[Kind, Networks], ticket: Kind) -> Iterator[tuple[str, Networks]]:

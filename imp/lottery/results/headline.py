@@ -97,7 +97,7 @@ def _share(group: Any) -> str:
 def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
     """Whether a matching ticket wins: the same mask with fresh weights must not match."""
     family = run.recipe.families[best.family]
-    place = (REINIT, best.family, best.mask, 0 if family.quantiles else best.rewind_step)
+    place = (REINIT, best.family, best.mask, 0 if REINIT in family.shared_controls else best.rewind_step)
     reinit = next((one for one in groups if (one.variant, one.family, one.mask, one.rewind_step) == place), None)
     name = "its control `reinit` (its mask, fresh weights)"
     if reinit and reinit.count:

@@ -217,7 +217,7 @@ class Results:
 
     def _one_shot(self, replicate: int, family: str) -> list[tuple[MaskFiles, MaskRecord]]:
         place = lookup.replicate(self.run, replicate)
-        name = family or next((name for name, one in self.recipe.families.items() if one.quantiles), "")
+        name = family or next((name for name, one in self.recipe.families.items() if one.is_cut_at_once), "")
         return [(files, record) for files in place.masks(name) if name and (record := files.read())]
 
     def images(self, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -105,7 +105,7 @@ def _line(stage: str, found: Sequence[Standing], pace: float | None) -> Line:
 
 def _masks(run: Run, planned: Plan) -> list[Line]:
     """Every replicate of the recipe should have the one-shot masks that any has; one that was added has what it was given."""
-    families = {name: family for name, family in run.recipe.families.items() if family.quantiles}
+    families = {name: family for name, family in run.recipe.families.items() if family.is_cut_at_once}
     done = {
         number: {(name, files.name) for name in families for files in run.replicate(number).masks(name) if files.is_cut}
         for number in run.known_numbers()

@@ -11,7 +11,7 @@ import pydantic
 from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment import grids
-from lottery.experiment.graph import TICKET, Mask, Ticket
+from lottery.experiment.graph import TICKET, Mask, Snapshot, Ticket
 from lottery.experiment.recipe import FAMILY_NAME
 from lottery.pruning.connectivity import Topology
 from lottery.rundir import identity, records
@@ -152,6 +152,10 @@ class Replicate:
     def network(self, ticket: Ticket) -> NetworkFiles:
         return NetworkFiles(self.folder / ticket.family / ticket.name / ticket.variant)
 
+    def state_of(self, source: Snapshot | Ticket) -> Path:
+        """The file of a state that something is made from: the dense network's at a step, or a ticket's at its end."""
+        return self.snapshot(source.step) if isinstance(source, Snapshot) else self.network(source).final
+
     def masks(self, family: str = "*") -> list[MaskFiles]:
         """Every mask that was cut, of whatever grid, though it may have lost a file; family by family, from dense to sparse."""
 
@@ -190,8 +194,9 @@ class Replicate:
         return [folder for folder in folders if (folder / identity.FILE).exists()]
 
     def mask_of(self, result: Result) -> Path | None:
-        """The mask that a network was trained under: its own, or the shared one of its ticket; None for one without."""
-        own = [name for name in result.outputs if name.endswith("/mask.h5")]
+        """The mask that a network was trained under: its own, what its ticket ended with, or the shared one; None for one
+        without."""
+        own = [name for name in (*result.outputs, *result.made_from) if name.endswith("/mask.h5")]
         names = [*own, *filter(_MASK.fullmatch, result.made_from)]
         return self.folder / names[0] if names else None
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from data_prep.errors import InputError
 from lottery.experiment import grids, named
-from lottery.experiment.graph import Mask, Snapshot
+from lottery.experiment.graph import Mask
 from lottery.experiment.recipe import Pruning
 from lottery.pruning import costs, densities, masks
 from lottery.rundir import identity, records, store
@@ -75,9 +75,9 @@ def _cut(run: Run, alike: Sequence[Mask], probes: Probes) -> None:
 
 def _sources(run: Run, mask: Mask) -> list[Path]:
     """The files of the network that `mask` is scored on and of the mask that it is within."""
-    replicate, scored = run.replicate(mask.replicate), mask.scored_on
-    network = replicate.snapshot(scored.step) if isinstance(scored, Snapshot) else replicate.network(scored).final
-    return [network, *([replicate.mask(mask.within).mask] if mask.within else [])]
+    replicate = run.replicate(mask.replicate)
+    assert mask.scored_on, "masks of gradual pruning are not cut"
+    return [replicate.state_of(mask.scored_on), *([replicate.mask(mask.within).mask] if mask.within else [])]
 
 
 def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) -> None:

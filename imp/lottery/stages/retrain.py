@@ -122,7 +122,7 @@ def checked_tickets(run: Run, selection: Selection) -> list[Ticket]:
 
 def _check_masks(run: Run, selection: Selection) -> None:
     for name, family in run.families(selection).items():
-        for replicate in run.replicates() if family.quantiles else ():
+        for replicate in run.replicates() if family.is_cut_at_once else ():
             cut_there = {mask.name for mask in replicate.masks(name) if mask.is_cut}
             if not cut_there:
                 raise InputError(f"{replicate.folder} has no masks: run {run.typed('thresholds')} first")

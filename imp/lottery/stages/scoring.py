@@ -9,7 +9,7 @@ import numpy as np
 
 from data_prep.errors import InputError
 from lottery.experiment import grids, named
-from lottery.experiment.graph import Mask, Snapshot
+from lottery.experiment.graph import Mask
 from lottery.pruning import allocation, masks, ranking
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking
@@ -33,8 +33,8 @@ class Scoring:
 
     def __init__(self, run: Run, first: Mask, probes: Probes, inverted: bool = False):
         self.replicate, self.family = run.replicate(first.replicate), run.recipe.families[first.family]
-        self.inverted, scored = inverted, first.scored_on
-        network = self.replicate.snapshot(scored.step) if isinstance(scored, Snapshot) else self.replicate.network(scored).final
+        assert first.scored_on, "masks of gradual pruning are not cut"
+        self.inverted, network = inverted, self.replicate.state_of(first.scored_on)
         with store.promised_by(self.replicate.table_of(network)):
             self.state: State = store.load_state(network, optimizer=False)
         prunable = masks.prunable(self.state, run.recipe.pruning.scope, run.recipe.pruning.exclude)

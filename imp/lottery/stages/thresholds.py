@@ -30,7 +30,7 @@ def thresholds(run: Run, reporter: Reporter, selection: Selection) -> list[Table
     Masks of other quantiles stay; a quantile that one replicate has is cut in all. Raises InputError if a dense network is not
     trained, or no selected family prunes in one shot.
     """
-    families = {name: family for name, family in selection.of(run.recipe).items() if family.quantiles}
+    families = {name: family for name, family in selection.of(run.recipe).items() if family.is_cut_at_once}
     if not families:
         raise InputError("no family prunes in one shot: add one, as with --set families.oneshot.quantiles=60..99")
     run.check_trained()

@@ -3,18 +3,20 @@
 import dataclasses
 import traceback
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError, one_line
 from lottery.engine import assembly, training
-from lottery.experiment import controls, plan, seeds
-from lottery.experiment.graph import TICKET, Snapshot, Ticket
+from lottery.engine.updates import MaskUpdates
+from lottery.experiment import controls, grids, plan, seeds
+from lottery.experiment.graph import TICKET, Ticket
 from lottery.fanout.allocation import Allocation
 from lottery.machine import environment
 from lottery.progress import Reporter
-from lottery.pruning import connectivity, densities, masks
+from lottery.pruning import connectivity, densities, masks, ranking
+from lottery.pruning.allocation import allocate
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 from lottery.rundir import attempts, identity, locks, records, store
@@ -22,7 +24,7 @@ from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.names import NetworkFiles, Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
-from lottery.stages import cut, scoring
+from lottery.stages import cut
 from lottery.stages.probing import Probes
 from lottery.tracking import track
 
@@ -111,12 +113,12 @@ class _Making:
         ticket, recipe, planned = self.ticket, self.run.recipe, self.worker.planned
         if ticket.is_masked and self.family.rounds:
             cut.cut(self.run, [ticket.mask], self.worker.probes)
-        sources = [self.run.mask(ticket.mask).mask] if ticket.is_masked else []
-        sources += [self._start_file()] if ticket.start else []
+        sources = [*([self.mask_file] if self.mask_file else []), *([self._start_file()] if ticket.start else [])]
         lineage = Lineage(self.replicate)
         for path in sources:
             lineage.check(path)
         mask, start = self._begun()
+        updates = self._updates(mask)
         order = ORDERS.get(recipe.retrain.order, f"ticket order {self.spoken}")  # which a ticket and its controls always share
         is_finetuned = self.family.method == "finetune" and ticket.start
         return training.Task(
@@ -128,13 +130,38 @@ class _Making:
             topology=self.replicate.read_topology(),
             record={
                 **self.worker.facts(ticket),
-                "kept": self._kept(mask),
                 "made_from": {**self.trainer.origins, **seals(self.replicate.folder, sources)},
                 "made_by": identity.signed(self.network.folder, self.trainer.maker),
             },
             root=self.replicate.folder,
-            beside=[self.network.mask] if self.network.mask.exists() else [],
+            beside=[self.network.mask],
             learning_rate=planned.finetune_rate(self.family) if is_finetuned else None,
+            updates=updates,
+            kept=self._kept,
+        )
+
+    @cached_property
+    def mask_file(self) -> Path | None:
+        """The mask that its own is made from: the shared one, or what its ticket ended with; None for a network without one."""
+        ticket = self.ticket
+        if ticket.found_by:
+            return self.run.network(ticket.found_by).mask
+        return self.run.mask(ticket.mask).mask if ticket.is_masked and ticket.mask.scored_on else None
+
+    def _updates(self, mask: Bits) -> MaskUpdates | None:
+        """How the mask changes in this training. Only those of tickets do; controls have what theirs ended with."""
+        ticket, family = self.ticket, self.family
+        if family.updates == "none" or ticket.variant != TICKET:
+            return None
+        sizes, topology = {path: kept.size for path, kept in mask.items()}, self.replicate.read_topology()
+        shapes, densities = {path: kept.shape for path, kept in mask.items()}, grids.parse_densities(family.densities)
+        kernels = topology.kernels if topology else None
+        return MaskUpdates(
+            schedule=self.worker.planned.updates(family),
+            first=ticket.first_step,
+            pruned=ranking.pruned_count(ticket.mask.rate, sum(sizes.values())),
+            divide=lambda keep: allocate(family.allocation, sizes, keep, shapes, densities, kernels),
+            seed=self._seed("updates"),
         )
 
     def _check_devices(self) -> None:
@@ -148,16 +175,18 @@ class _Making:
 
     def _start_file(self) -> Path:
         """The snapshot of the rewind point, or the end of the network before."""
-        start = self.ticket.start
-        assert start is not None, "a network with fresh weights has no file to start from"
-        return self.replicate.snapshot(start.step) if isinstance(start, Snapshot) else self.replicate.network(start).final
+        assert self.ticket.start, "a network with fresh weights has no file to start from"
+        return self.replicate.state_of(self.ticket.start)
 
     def _begun(self) -> tuple[Bits, Callable[[], State]]:
         """The mask of the network, over trainable variables, and a function that gives the state it starts from. A control's
         own mask is written beside its result."""
         ticket, shared = self.ticket, {}
-        if ticket.is_masked:
-            shared = masks.trainable_part(scoring.load(self.run, ticket.mask), self.shapes.weights)
+        if self.mask_file:
+            with store.promised_by(self.replicate.table_of(self.mask_file)):
+                shared = masks.trainable_part(store.load_mask(self.mask_file), self.shapes.weights)
+        elif ticket.is_masked:
+            shared = self._everything
         if ticket.variant == TICKET:
             return shared, self._loaded
         topology = self.replicate.read_topology()
@@ -186,12 +215,15 @@ class _Making:
         """A seed that all rewind points of a mask share, and all families with such a mask."""
         return seeds.derive(self.run.recipe.seed, self.ticket.replicate, f"{self.ticket.variant} {self.spoken} {purpose}")
 
+    @cached_property
+    def _everything(self) -> Bits:
+        settings = self.run.recipe.pruning
+        return masks.whole(masks.prunable(self.shapes, settings.scope, settings.exclude))
+
     def _kept(self, mask: Bits) -> densities.Kept:
         """What the mask keeps; without a mask, everything prunable."""
-        settings = self.run.recipe.pruning
-        mask = mask or masks.whole(masks.prunable(self.shapes, settings.scope, settings.exclude))
-        kept = densities.kept(mask, self.shapes, self.replicate.read_topology())
-        if warning := kept.warning(settings.collapse):
+        kept = densities.kept(mask or self._everything, self.shapes, self.replicate.read_topology())
+        if warning := kept.warning(self.run.recipe.pruning.collapse):
             self.worker.reporter.say(f"warning: {self.ticket}: {warning}")
         return kept
 

@@ -1,0 +1,64 @@
+"""Changing the mask of a network in training, between two calls of the compiled step: exact selections, made on the host."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from lottery.engine.checkpoints import NOTHING
+from lottery.engine.loop import Trainer
+from lottery.pruning import masks
+from lottery.pruning.allocation import Group
+from lottery.pruning.state import Arrays
+from lottery.pruning.updates import Schedule, replaced, smallest_pruned
+
+
+@dataclasses.dataclass
+class MaskUpdates:
+    """The changes that `schedule` asks for in a training that starts at step `first`. GMP prunes `pruned` weights in the end,
+    and `divide` says of a number of weights to keep how many are those of which layers; `seed` is SET's. `aside` has GMP's
+    pruned values (path -> array, zero where a weight is kept)."""
+
+    schedule: Schedule
+    first: int
+    pruned: int
+    divide: Callable[[int], Sequence[Group]]
+    seed: int
+    aside: Arrays = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def steps(self) -> frozenset[int]:
+        return frozenset(self.schedule.steps(self.first))
+
+    def change(self, trainer: Trainer, step: int, order_seed: int) -> np.ndarray:
+        """Change the mask before step `step`. Returns the figures of the steps that this took (float64, [0 or 1, 3]): RigL
+        looks at the gradients of one step in place of taking it, and leaves the mask as it is where one is not finite (float16
+        has overflowed). Raises Diverged."""
+        match self.schedule.method:
+            case "gmp":
+                self._prune(trainer, step)
+            case "set":
+                rng = np.random.default_rng([self.seed, step])
+                self._replace(trainer, step, lambda path: rng.random(trainer.masks[path].shape))
+            case "rigl":
+                figures, gradients = trainer.dense_gradients(step, order_seed)
+                if all(np.isfinite(array).all() for array in gradients.values()):
+                    self._replace(trainer, step, lambda path: np.abs(gradients[path]))
+                return figures
+        return NOTHING
+
+    def _prune(self, trainer: Trainer, step: int) -> None:
+        state, mask = trainer.state(step), trainer.mask()
+        weights = {path: state.weights[path] + self.aside.get(path, 0) for path in mask}
+        total = sum(array.size for array in weights.values())
+        mask = smallest_pruned(weights, self.divide(total - self.schedule.pruned(step, self.pruned)))
+        self.aside = masks.apply({path: ~kept for path, kept in mask.items()}, weights)
+        trainer.load(dataclasses.replace(state, weights=state.weights | weights), mask)
+
+    def _replace(self, trainer: Trainer, step: int, scores: Callable[[str], np.ndarray]) -> None:
+        state, mask = trainer.state(step), trainer.mask()
+        for path, kept in sorted(mask.items()):
+            count = self.schedule.replaced(step, int(np.count_nonzero(kept)))
+            mask[path] = replaced(state.weights[path], kept, scores(path), count)
+        trainer.load(state, mask)

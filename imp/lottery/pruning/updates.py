@@ -1,0 +1,73 @@
+"""Masks that change while a network trains: when, and by how much. Pure NumPy; nothing here changes its inputs.
+
+- `gmp`: gradual magnitude pruning (Zhu & Gupta 2017, "To prune, or not to prune", arXiv 1710.01878, section 3). It starts
+  dense, and more and more of the smallest weights go. A pruned weight's value is put aside: it returns if others fall below.
+- `rigl`: RigL (Evci et al. 2020, "Rigging the Lottery", arXiv 1911.11134, algorithm 1). In each layer some of the smallest
+  weights are dropped, and as many of those with the largest gradient are grown.
+- `set`: SET (Mocanu et al. 2018, "Scalable training of artificial neural networks with adaptive sparse connectivity", arXiv
+  1707.04780): the same, but what is grown is chosen at random.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+
+from lottery.pruning.allocation import Group
+from lottery.pruning.masks import Bits
+from lottery.pruning.ranking import lowest_cut
+from lottery.pruning.state import Arrays
+
+Updates = Literal["none", "gmp", "rigl", "set"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The mask changes by `method` every `every` steps: in GMP after step `begin` and up to `until`, in RigL and SET before
+    `until`. `drop_fraction` is the share of a layer's kept weights that RigL and SET replace at first."""
+
+    method: Updates
+    every: int
+    begin: int
+    until: int
+    drop_fraction: float
+
+    def steps(self, first: int = 0) -> list[int]:
+        """The steps before which the mask changes, of a training that starts at step `first`."""
+        begin, end = (self.begin, self.until + 1) if self.method == "gmp" else (0, self.until)
+        return [step for step in range(begin + self.every, end, self.every) if step > first]
+
+    def pruned(self, step: int, finally_: int) -> int:
+        """How many weights GMP has pruned after its change at `step`, of so many in the end: the cubic of Zhu & Gupta 2017,
+        equation 1, rounded down."""
+        progress = Fraction(step - self.begin, self.steps()[-1] - self.begin)
+        return math.floor(finally_ * (1 - (1 - progress) ** 3))
+
+    def replaced(self, step: int, kept: int) -> int:
+        """How many of a layer's `kept` weights RigL and SET replace at `step`: the cosine of Evci et al. 2020, section 3."""
+        return math.floor(self.drop_fraction / 2 * (1 + math.cos(math.pi * step / self.until)) * kept)
+
+
+def smallest_pruned(weights: Arrays, groups: Iterable[Group]) -> Bits:
+    """The mask that keeps of each of `groups` (layers that are ranked together) the largest weights, as many as it says."""
+    mask: Bits = {}
+    for paths, keep in groups:
+        magnitudes = {path: np.abs(weights[path]) for path in sorted(paths)}
+        everything = {path: np.ones(array.shape, bool) for path, array in magnitudes.items()}
+        mask |= lowest_cut(magnitudes, everything, sum(array.size for array in magnitudes.values()) - keep)
+    return dict(sorted(mask.items()))
+
+
+def replaced(weights: np.ndarray, kept: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
+    """A layer's mask after the `count` smallest of its `kept` weights are dropped and as many of the highest `scores` among all
+    that are then not kept are grown; a weight may be dropped and grown again. Equal ones go by position, the first first."""
+    left = _without_lowest(np.abs(weights), kept, count)
+    free = ~left
+    return left | (free & ~_without_lowest(-scores, free, count))
+
+
+def _without_lowest(scores: np.ndarray, among: np.ndarray, count: int) -> np.ndarray:
+    return lowest_cut({"": scores}, {"": among}, count)[""]

@@ -1,0 +1,126 @@
+"""Families whose masks change in training, through the command line: exact masks, controls, the same bytes, bad input."""
+
+import shutil
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from helpers import contents, imp_here, refused, settings
+
+from data_prep import files
+from lottery.pruning import ranking
+from lottery.results.reader import open_results
+from lottery.rundir import store
+from lottery.rundir.run import open_run
+
+SIZES = {"fc1/kernel": 192 * 300, "fc2/kernel": 300 * 100}
+
+
+def family(name, *values, quantiles="90"):
+    table = [f"quantiles={quantiles}", "rewind=0", f"controls_at={quantiles}", "update_every=5it", *values]
+    return settings(*(f"families.{name}.{value}" for value in table))
+
+
+GMP = family("gmp", "updates=gmp", 'controls=["rewound","reinit","shuffle"]')
+RIGL = family("rigl", "updates=rigl", "criterion=random", "scored_at=0", "allocation=erk", 'controls=["rewound"]')
+STATIC = family("static", "criterion=random", "scored_at=0", "allocation=erk", "controls=[]")
+
+
+@pytest.fixture(scope="module")
+def finished(trained, tmp_path_factory):
+    """A run of lenet with families of GMP, RigL and static masks, beside that of one shot."""
+    folder = tmp_path_factory.mktemp("sparse") / "work"
+    shutil.copytree(trained, folder, symlinks=True)
+    imp_here("run", *GMP, *RIGL, *STATIC, "--ranks", "1", cwd=folder)
+    return folder
+
+
+def network(folder, name, variant="ticket"):
+    return folder / f"runs/digits/replicate-1/{name}/q90-step-000000/{variant}"
+
+
+def kept(mask):
+    return {path: int(bits.sum()) for path, bits in mask.items()}
+
+
+def test_gmp_ends_with_as_many_weights_as_one_shot_and_rigl_with_as_many_of_each_layer_as_it_began_with(finished):
+    total = sum(SIZES.values())
+    gmp, rigl = (store.load_mask(network(finished, name) / "mask.h5") for name in ("gmp", "rigl"))
+    begun = store.load_mask(finished / "runs/digits/replicate-1/rigl/masks/q90.h5")
+    one_shot = store.load_mask(finished / "runs/digits/replicate-1/oneshot/masks/q90.h5")
+
+    assert sum(kept(gmp).values()) == sum(kept(one_shot).values()) == total - ranking.pruned_count(Fraction(90), total)
+    assert kept(rigl) == kept(begun)
+    assert any((rigl[path] != begun[path]).any() for path in rigl)
+    assert not (finished / "runs/digits/replicate-1/gmp/masks").exists()
+    for name, mask in (("gmp", gmp), ("rigl", rigl)):
+        final = store.load_state(network(finished, name) / "final.h5")
+        result = files.read_json(network(finished, name) / "result.json")
+        for path, bits in mask.items():
+            assert not final.weights[path][~bits].any()
+            assert result["kept"]["layers"][path]["kept"] == bits.sum()
+
+
+def test_controls_have_the_mask_that_their_ticket_ended_with(finished):
+    mask = store.load_mask(network(finished, "gmp") / "mask.h5")
+
+    for variant in ("rewound", "reinit"):
+        folder, result = network(finished, "gmp", variant), files.read_json(network(finished, "gmp", variant) / "result.json")
+        assert not (folder / "mask.h5").exists()
+        assert "gmp/q90-step-000000/ticket/mask.h5" in result["made_from"]
+        weights = store.load_state(folder / "final.h5").weights
+        assert not any(weights[path][~bits].any() for path, bits in mask.items())
+    shuffled = store.load_mask(network(finished, "gmp", "shuffle") / "mask.h5")
+    assert kept(shuffled) == kept(mask)
+    assert any((shuffled[path] != mask[path]).any() for path in mask)
+    made = {one.result.variant: one for one in open_results(finished / "runs/digits").networks(family="gmp")}
+    assert all(np.array_equal(made["rewound"].mask()[path], bits) for path, bits in mask.items())
+
+
+def test_the_same_command_again_does_nothing_and_the_same_run_anew_has_the_same_bytes(finished, trained, tmp_path):
+    before = contents(finished / "runs/digits")
+    imp_here("run", "--ranks", "1", cwd=finished)
+    assert contents(finished / "runs/digits") == before
+
+    again = tmp_path / "work"
+    shutil.copytree(trained, again, symlinks=True)
+    imp_here("retrain", "--family", "gmp", *GMP, cwd=again)
+    for name in ("final.h5", "mask.h5"):
+        assert (network(again, "gmp") / name).read_bytes() == (network(finished, "gmp") / name).read_bytes()
+
+
+def test_a_control_waits_for_its_ticket(finished):
+    run = open_run(finished / "runs/digits", must_exist=True)
+    controls = [one for one in run.tickets(run.plan()) if one.family == "gmp" and one.variant != "ticket"]
+    assert {one.variant for one in controls} == {"rewound", "reinit", "shuffle"}
+    assert all([(need.family, need.variant) for need in one.needs] == [("gmp", "ticket")] for one in controls)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["updates=gmp", "update_every=500it"], "families.own: its masks never change after step 0 of"),
+        (["updates=rigl", "update_every=500it", "scored_at=0"], "lower update_every (500it), or raise update_until (0.75)"),
+        (["updates=gmp", "update_from=0.9"], "update_from must be less than update_until"),
+        (["updates=gmp", "criterion=snip"], "updates = gmp prunes by magnitude, at each update"),
+        (["updates=rigl", "quantiles=0,50"], "updates = rigl has nothing to grow at quantile 0"),
+        (["updates=set", "method=finetune"], "updates = set is of tickets of one shot"),
+        (["updates=set", 'controls=["invert"]'], "control invert is of masks that stay as they are in training"),
+        (['controls=["rewound"]'], "control rewound is of masks that change in training"),
+        (["updates=rigl", "update_every=0"], "'0' is not an interval"),
+        (["updates=rig"], "updates"),
+    ],
+)
+def test_what_cannot_change_is_one_line_and_changes_nothing(work, values, words):
+    before = contents(work)
+    given = settings(*(f"families.own.{value}" for value in ["quantiles=50", "rewind=0", "controls=[]", *values]))
+
+    said = 1 if "never change" in words or "lower update_every" in words else 0  # of the images, whose number this takes
+    refused(imp_here("run", *given, "--ranks", "1", cwd=work, check=False), words, said=said)
+
+    assert contents(work) == before
+
+
+def test_masks_of_statistics_do_not_change(work):
+    given = settings("families.own.quantiles=50", "families.own.updates=gmp", "pruning.scope=all")
+    refused(imp_here("run", *given, cwd=work, check=False), "set pruning.scope to kernels or pointwise")

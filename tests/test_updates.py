@@ -1,0 +1,242 @@
+"""Masks that change in training, worked out by hand from the papers' formulas: GMP, RigL, SET."""
+
+import dataclasses
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from tiny import CPUS, KERNELS, half_masks, initial, same
+
+from lottery.engine import events
+from lottery.engine.events import Evaluated, SnapshotDue, Stepped
+from lottery.engine.loop import Trainer
+from lottery.engine.updates import MaskUpdates
+from lottery.pruning import masks
+from lottery.pruning.updates import Schedule, replaced, smallest_pruned
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+LAST = 24
+RIGL = Schedule("rigl", every=4, begin=0, until=18, drop_fraction=0.3)
+SET = dataclasses.replace(RIGL, method="set")
+GMP = Schedule("gmp", every=4, begin=2, until=19, drop_fraction=0.3)
+
+
+def by_size(keep, sizes):
+    """All layers together."""
+    return [(tuple(sizes), keep)]
+
+
+def updates(schedule, pruned=0):
+    return MaskUpdates(schedule, 0, pruned, lambda keep: by_size(keep, KERNELS), seed=3)
+
+
+def loaded(make_trainer, schedule, **options):
+    """A trainer at its start, and the mask that it starts with: half of each layer, or everything for GMP."""
+    trainer, state = make_trainer(epochs=4, **options), initial()
+    mask = half_masks(state)
+    if schedule.method == "gmp":
+        mask = masks.whole({path: state.weights[path] for path in KERNELS})
+    trainer.load(state, mask)
+    return trainer, mask
+
+
+def counts(mask):
+    return {path: int(kept.sum()) for path, kept in mask.items()}
+
+
+def test_gmp_changes_the_mask_every_so_many_steps_up_to_its_end_and_the_others_before_theirs():
+    assert GMP.steps() == [6, 10, 14, 18]
+    assert Schedule("gmp", 5, 0, 20, 0.3).steps() == [5, 10, 15, 20]
+    assert Schedule("set", 5, 0, 20, 0.3).steps() == [5, 10, 15]
+    assert RIGL.steps() == [4, 8, 12, 16]
+    assert RIGL.steps(first=8) == [12, 16]
+    assert Schedule("rigl", 100, 0, 18, 0.3).steps() == []
+
+
+@pytest.mark.parametrize("finally_", [0, 1, 90, 99_999])
+def test_the_sparsity_of_gmp_is_the_cubic_at_every_change(finally_):
+    schedule = Schedule("gmp", every=100, begin=1000, until=5000, drop_fraction=0.3)
+
+    pruned = [schedule.pruned(step, finally_) for step in schedule.steps()]
+
+    times = (np.array(schedule.steps()) - 1000) / 4000
+    cubic = finally_ + (0 - finally_) * (1 - times) ** 3  # s_f + (s_i - s_f) (1 - (t - t_0) / (n dt))^3
+    np.testing.assert_allclose(pruned, cubic, atol=1 + 1e-6)
+    assert all(count <= exact + 1e-6 for count, exact in zip(pruned, cubic, strict=True))
+    assert pruned == sorted(pruned)
+    assert pruned[-1] == finally_
+    assert schedule.pruned(2000, 64) == math.floor(64 * (1 - Fraction(3, 4) ** 3))
+
+
+def test_the_share_that_is_replaced_falls_as_a_cosine():
+    schedule = Schedule("rigl", every=100, begin=0, until=1000, drop_fraction=0.3)
+    for step in schedule.steps():
+        assert schedule.replaced(step, 1000) == math.floor(0.15 * (1 + math.cos(step * math.pi / 1000)) * 1000)
+    assert schedule.replaced(500, 101) == 15  # 0.15 of them
+
+
+def chosen_by_hand(weights, kept, scores, count):
+    """Algorithm 1 of Evci et al. 2020, one weight after another."""
+    kept, weights, scores = kept.ravel().tolist(), np.abs(weights).ravel(), scores.ravel()
+    places = range(len(kept))
+    for place in sorted((place for place in places if kept[place]), key=lambda place: (weights[place], place))[:count]:
+        kept[place] = False
+    for place in sorted((place for place in places if not kept[place]), key=lambda place: (-scores[place], place))[:count]:
+        kept[place] = True
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_dropped_and_grown_is_that_of_the_paper_with_ties_by_position(seed):
+    rng = np.random.default_rng(seed)
+    shape = tuple(rng.integers(1, 9, size=2))
+    weights, scores = rng.integers(-3, 4, shape) / 4, rng.integers(0, 4, shape) / 4
+    kept = rng.random(shape) < rng.random()
+    count = int(rng.integers(0, kept.sum() + 1))
+
+    found = replaced(weights, kept, scores, count)
+
+    assert found.ravel().tolist() == chosen_by_hand(weights, kept, scores, count)
+    assert found.sum() == kept.sum()
+
+
+def test_gmp_keeps_the_largest_of_what_is_ranked_together():
+    weights = {"a": np.array([3.0, -1.0, 0.5]), "b": np.array([[-4.0, 2.0]]), "c": np.array([0.1, 0.2])}
+
+    mask = smallest_pruned(weights, [(("a", "b"), 2), (("c",), 1)])
+
+    assert {path: kept.tolist() for path, kept in mask.items()} == {
+        "a": [True, False, False],
+        "b": [[True, False]],
+        "c": [False, True],
+    }
+
+
+@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]], ids=["one", "two"])
+def test_dense_gradients_are_those_of_the_whole_batch_and_no_weight_moves(make_trainer, devices):
+    plain = {"momentum": 0.0, "weight_decay": 0.0, "nesterov": False, "schedule": "constant", "learning_rate": 0.5}
+    trainer = make_trainer(devices=devices, **plain)
+    state = initial()
+    trainer.load(state)
+
+    figures, gradients = trainer.dense_gradients(3, 0)
+
+    assert same(trainer.state(0), state)
+    trainer.load(state)
+    (taken,) = trainer.steps(3, 4, 0)
+    moved = trainer.state(4)
+    np.testing.assert_allclose(figures, taken, rtol=1e-6)
+    assert gradients.keys() == set(KERNELS)
+    for path, gradient in gradients.items():
+        np.testing.assert_allclose(state.weights[path] - 0.5 * gradient, moved.weights[path], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("schedule", [RIGL, SET], ids=["rigl", "set"])
+def test_each_change_is_that_of_the_paper_and_counts_never_do(make_trainer, monkeypatch, schedule):
+    trainer, mask = loaded(make_trainer, schedule)
+    monkeypatch.setattr(Trainer, "_adapt", lambda trainer, count, seconds: None)
+    seen, load, look = [], trainer.load, trainer.dense_gradients
+    monkeypatch.setattr(trainer, "load", lambda state, mask: (seen.append((state, trainer.mask(), mask)), load(state, mask)))
+    gradients = []
+    monkeypatch.setattr(trainer, "dense_gradients", lambda *where: gradients.append(look(*where)) or gradients[-1])
+
+    for event in events.run(trainer, 0, LAST, 0, updates=updates(schedule)):
+        if isinstance(event, Stepped):
+            assert counts(trainer.mask()) == counts(mask)
+            state = trainer.state(event.step)
+            for path, kept in trainer.mask().items():
+                assert not state.weights[path][~kept].any()
+                assert not state.optimizer[f"momentum/{path}"][~kept].any()
+
+    assert [state.step for state, _, _ in seen] == schedule.steps()
+    for number, (state, before, after) in enumerate(seen):
+        assert any((before[path] != after[path]).any() for path in before)
+        rng = np.random.default_rng([3, state.step])
+        for path in sorted(before):
+            share = 0.15 * (1 + math.cos(math.pi * state.step / 18))
+            scores = np.abs(gradients[number][1][path]) if gradients else rng.random(before[path].shape)
+            expected = chosen_by_hand(state.weights[path], before[path], scores, math.floor(share * before[path].sum()))
+            assert after[path].ravel().tolist() == expected
+
+
+def test_a_weight_that_is_dropped_and_grown_at_once_keeps_value_and_momentum_and_a_new_one_starts_at_zero(make_trainer):
+    trainer, mask = loaded(make_trainer, RIGL)
+    trainer.advance(0, 4, 0)
+    before = trainer.state(4)
+    everything = dataclasses.replace(RIGL, drop_fraction=0.99, until=1_000_000)  # nearly all are dropped
+
+    updates(everything).change(trainer, 4, 0)
+
+    after, changed = trainer.state(5), trainer.mask()
+    for path, kept in mask.items():
+        stayed, new = changed[path] & kept, changed[path] & ~kept
+        for name in (path, f"momentum/{path}"):
+            old, now = ({**one.weights, **one.optimizer}[name] for one in (before, after))
+            np.testing.assert_array_equal(now[stayed], old[stayed])
+            assert not now[new].any()
+    lost = sum(int((kept & ~changed[path]).sum()) for path, kept in mask.items())
+    assert 0 < lost < sum(counts(mask).values()) * 0.9  # so that some were dropped and came back
+
+
+def test_gmp_prunes_by_the_cubic_and_a_weight_that_returns_has_its_value(make_trainer, monkeypatch):
+    trainer, mask = loaded(make_trainer, GMP)
+    total = sum(counts(mask).values())
+    pruned = math.floor(0.9 * total)
+    changing, reached = updates(GMP, pruned), 0
+
+    for event in events.run(trainer, 0, LAST, 0, updates=changing):
+        if isinstance(event, Stepped):
+            done = [step for step in GMP.steps() if step < event.step]
+            reached = math.floor(pruned * (1 - (1 - (done[-1] - 2) / 16) ** 3) + 1e-9) if done else 0
+            assert total - sum(counts(trainer.mask()).values()) == reached
+            state = trainer.state(event.step)
+            for path, kept in trainer.mask().items():
+                assert not state.weights[path][~kept].any()
+                assert not state.optimizer[f"momentum/{path}"][~kept].any()
+                assert not changing.aside.get(path, np.zeros(1))[kept if done else slice(0)].any()
+    assert reached == pruned
+
+    state, (path, *_) = trainer.state(LAST), KERNELS
+    kept = trainer.mask()[path]
+    place = tuple(np.argwhere(~kept)[np.argmax(np.abs(changing.aside[path][~kept]))])
+    value = changing.aside[path][place]
+    assert value != 0
+    for weights in (state.weights[name] for name in KERNELS):
+        weights *= 1e-6  # all others fall below
+    trainer.load(state, trainer.mask())
+    changing.change(trainer, 18, 0)
+    assert trainer.mask()[path][place]
+    assert trainer.state(LAST).weights[path][place] == value
+    assert trainer.state(LAST).optimizer[f"momentum/{path}"][place] == 0
+    assert total - sum(counts(trainer.mask()).values()) == pruned
+
+
+@pytest.mark.parametrize("schedule", [RIGL, SET, GMP], ids=["rigl", "set", "gmp"])
+@pytest.mark.parametrize("more", [{}, {"precision": "mixed_float16"}, {"ema": 0.9, "optimizer": "adam"}], ids=repr)
+def test_replicas_stay_alike_and_pruned_weights_are_zero_everywhere(make_trainer, schedule, more):
+    trainer, _ = loaded(make_trainer, schedule, devices=CPUS[:2], **more)
+
+    stream = list(events.run(trainer, 0, LAST, 0, snapshots={9, LAST}, updates=updates(schedule, 100)))
+
+    assert isinstance(stream[-1], Evaluated)
+    final = [event.state for event in stream if isinstance(event, SnapshotDue)][-1]
+    for path, kept in trainer.mask().items():
+        owned = [final.weights[path], *(array for name, array in final.optimizer.items() if name.endswith(f"/{path}"))]
+        assert len(owned) == (4 if "ema" in more else 2)
+        assert not any(array[~kept].any() for array in owned)
+    for variable in [*trainer.masks.values(), *(one.value for one in trainer.model.variables), *trainer._optimizer.values()]:
+        copies = [copy.numpy().tobytes() for copy in trainer.strategy.experimental_local_results(variable)]
+        assert len(set(copies)) == 1
+
+
+def test_where_float16_overflows_the_mask_stays(make_trainer, monkeypatch):
+    trainer, mask = loaded(make_trainer, RIGL)
+    monkeypatch.setattr(
+        trainer, "dense_gradients", lambda *where: (np.ones((1, 3)), {path: np.full(1, np.inf) for path in mask})
+    )
+
+    assert len(updates(RIGL).change(trainer, 4, 0)) == 1
+
+    assert all((trainer.mask()[path] == kept).all() for path, kept in mask.items())

@@ -97,7 +97,9 @@ def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_lik
 
     all_replicates(run, "60", 0.0)
     rows = findings(run).accuracies
-    tables = {"accuracies": rows.assign(macs_share=rows["density"] ** 0.5), "layers": LAYERS, "overlaps": OVERLAPS}
+    rows = rows.assign(macs_share=rows["density"] ** 0.5, cost=2.0)
+    other = rows[rows["network"] == "ticket"].assign(family="other", series="other")
+    tables = {"accuracies": pandas.concat([rows, other]), "layers": LAYERS, "overlaps": OVERLAPS}
     tables |= {"magnitudes": BARS, "courses": COURSE}
     drawn = [chart(found(**tables)) for chart in charts.CHARTS[:-1]]
     assert [chart.name for chart in drawn] == [chart.__name__ for chart in charts.CHARTS[:-1]]

@@ -75,7 +75,7 @@ def test_masks_beyond_the_recipe_are_missed_in_every_replicate(run):
 
 
 def test_the_row_of_a_ticket(run):
-    ticket(run, 2, "90", 0.905, exact_zeros=1234, replicas=4, costs=COSTS)
+    ticket(run, 2, "90", 0.905, exact_zeros=1234, replicas=4, costs=COSTS, training_macs=1900, finding_macs=400)
 
     row = done(run)[-1]
 
@@ -85,6 +85,12 @@ def test_the_row_of_a_ticket(run):
     known |= {"exact_zeros": 1234, "rewind": "1ep", "rewind_step": 45, "status": "done", "reason": None}
     known |= {"validation_accuracy": 0.905, "against": "dense", "difference": -0.005, "validation_loss": 0.5}
     known |= {"test_accuracy": 0.895, "test_loss": 0.6, "least_validation_loss_step": 450, "test_accuracy_there": 0.895}
+    known |= {
+        "training_macs": 1900,
+        "finding_macs": 400,
+        "training_cost": None,
+        "finding_cost": None,
+    }  # of dense it is not known
     known |= {"epochs": 19.0, "seconds": 12.0, "devices": 4}
     known |= {"made_by": "imp 0.1.0, tensorflow 2.21.0, keras 3.15.1 on CPU"}
     known |= {"folder": "replicate-2/oneshot/q90-step-000045/ticket"}
@@ -276,7 +282,7 @@ def test_what_is_not_known_is_empty_in_a_table(run):
 
     assert len(lines) == 1 + 3 + 3
     begins, ends = "3,ticket,oneshot,weights,q60,1", "replicate-3/oneshot/q60-step-000045/ticket"
-    assert lines[-1] == f"{begins},,,,,,,,,,,,,1ep,45,missing,,,dense,,,,,,,,,,,{ends}"
+    assert lines[-1] == f"{begins},,,,,,,,,,,,,,,,,1ep,45,missing,,,dense,,,,,,,,,,,{ends}"
 
 
 def test_a_replicate_that_was_added_and_is_not_trained_yet_is_missing_as_a_dense_network_alone(run):

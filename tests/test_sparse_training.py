@@ -61,6 +61,35 @@ def test_gmp_ends_with_as_many_weights_as_one_shot_and_rigl_with_as_many_of_each
             assert result["kept"]["layers"][path]["kept"] == bits.sum()
 
 
+def test_results_say_what_they_cost_to_train_and_to_find(finished):
+    total, steps, batch = sum(SIZES.values()), 51, 64
+    dense = total + 1000  # the output layer is not pruned
+
+    def macs(name, variant="ticket"):
+        result = files.read_json(network(finished, name, variant) / "result.json")
+        return result["training_macs"], result["finding_macs"]
+
+    masks = {name: store.load_mask(network(finished, name) / "mask.h5") for name in ("gmp", "rigl")}
+    left = sum(kept(masks["rigl"]).values()) + 1000
+    looks = 7  # before steps 5, 10 ... 35, of 38
+    rigl = (3 * left * (steps - looks) + (2 * left + dense) * looks) * batch
+    assert macs("static") == (3 * left * steps * batch, 0)
+    assert macs("rigl") == (rigl, 0)
+    assert macs("rigl", "rewound") == (3 * left * steps * batch, rigl)
+    assert 3 * left * steps * batch < macs("gmp")[0] < 3 * dense * steps * batch
+    assert macs("gmp", "reinit") == (3 * (sum(kept(masks["gmp"]).values()) + 1000) * steps * batch, macs("gmp")[0])
+    assert macs("oneshot") == (3 * left * steps * batch, 3 * dense * steps * batch)
+    whole = files.read_json(finished / "runs/digits/replicate-1/train/result.json")
+    assert (whole["training_macs"], whole["finding_macs"]) == (3 * dense * steps * batch, 0)
+
+    rows = open_results(finished / "runs/digits").frame().set_index(["family", "mask", "variant", "rewind_step"])
+    assert rows.loc[("static", "q90", "ticket", 0), "training_cost"] == pytest.approx(3 * left / dense)
+    assert rows.loc[("oneshot", "q90", "ticket", 17), "finding_cost"] == pytest.approx(3)
+    page = (finished / "runs/digits/report/summary.md").read_text()
+    assert "## At equal cost" in page
+    assert "| q90 | 10.00% | static | 0 |" in page
+
+
 def test_controls_have_the_mask_that_their_ticket_ended_with(finished):
     mask = store.load_mask(network(finished, "gmp") / "mask.h5")
 

@@ -174,6 +174,10 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(
     assert_the_same_wherever_it_dies(begin, tmp_path, die_at, left_in(tmp_path / "whole"), range(1, count + 1, by))
 
 
+def kept_in(mask):
+    return sum(int(kept.sum()) for kept in mask.values())
+
+
 @pytest.mark.parametrize("method", ["gmp", "rigl", "set"])
 def test_a_training_whose_mask_changes_ends_with_the_same_files_wherever_it_dies(trainer, tmp_path, die_at, method):
     everything = masks.whole({path: initial().weights[path] for path in KERNELS})
@@ -183,7 +187,7 @@ def test_a_training_whose_mask_changes_ends_with_the_same_files_wherever_it_dies
     def begin(folder):
         trainer._steps_per_call = 2
         schedule = Schedule(method, every=3, begin=0, until=14, drop_fraction=0.3)
-        changing = MaskUpdates(schedule, 0, pruned=200, divide=lambda keep: [(KERNELS, keep)], seed=7)
+        changing = MaskUpdates(schedule, 0, pruned=200, divide=lambda keep: [(KERNELS, keep)], seed=7, macs=kept_in)
         start = partial(initial, classes=trainer.feed.classes)
         task = training.Task("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
         return training.train(trainer, task, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())

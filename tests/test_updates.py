@@ -29,7 +29,11 @@ def by_size(keep, sizes):
 
 
 def updates(schedule, pruned=0):
-    return MaskUpdates(schedule, 0, pruned, lambda keep: by_size(keep, KERNELS), seed=3)
+    return MaskUpdates(schedule, 0, pruned, lambda keep: by_size(keep, KERNELS), seed=3, macs=macs)
+
+
+def macs(mask):
+    return sum(int(kept.sum()) for kept in mask.values())
 
 
 def loaded(make_trainer, schedule, **options):
@@ -159,6 +163,30 @@ def test_each_change_is_that_of_the_paper_and_counts_never_do(make_trainer, monk
             scores = np.abs(gradients[number][1][path]) if gradients else rng.random(before[path].shape)
             expected = chosen_by_hand(state.weights[path], before[path], scores, math.floor(share * before[path].sum()))
             assert after[path].ravel().tolist() == expected
+
+
+@pytest.mark.parametrize("schedule", [RIGL, SET], ids=["rigl", "set"])
+def test_a_training_costs_what_the_paper_counts(make_trainer, schedule):
+    trainer, mask = loaded(make_trainer, schedule)
+    changing, sparse, dense = updates(schedule), macs(mask), macs(masks.whole(mask))
+
+    list(events.run(trainer, 0, LAST, 0, updates=changing))
+
+    looks = 4 if schedule is RIGL else 0  # 3 f_S a step, and 2 f_S + f_D where RigL looks (Evci et al. 2020, appendix H)
+    assert changing.trained_macs(trainer.mask(), LAST) == (LAST - looks) * 3 * sparse + looks * (2 * sparse + dense)
+
+
+def test_gmp_costs_three_passes_through_what_is_left_at_each_step(make_trainer):
+    trainer, mask = loaded(make_trainer, GMP)
+    total = macs(mask)
+    changing, pruned = updates(GMP, total // 2), [0] * 6
+
+    list(events.run(trainer, 0, LAST, 0, updates=changing))
+
+    for step in GMP.steps():  # 6, 10, 14, 18
+        pruned += [GMP.pruned(step, total // 2)] * (4 if step < 18 else LAST - 18)
+    assert len(pruned) == LAST
+    assert changing.trained_macs(trainer.mask(), LAST) == sum(3 * (total - gone) for gone in pruned)
 
 
 def test_a_weight_that_is_dropped_and_grown_at_once_keeps_value_and_momentum_and_a_new_one_starts_at_zero(make_trainer):

@@ -10,7 +10,6 @@ import numpy as np
 
 from data_prep.errors import InputError
 from lottery.experiment.recipe import Train
-from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
 from lottery.rundir import store
 
@@ -21,7 +20,7 @@ NOTHING = np.empty((0, 3))  # the figures of no steps
 class Checkpoint(NamedTuple):
     """How far a training has come: its state; how many `replicas` were trained, by `xla` or not; the seal of the last row in
     its `journal`; and of the steps since then the figures (float64, [steps, 3], see `Step`) and the seconds. Where the mask
-    changes in training: its `mask`, and the values of pruned weights that were put `aside`."""
+    changes in training: what its `updates` need to go on."""
 
     state: store.State
     replicas: int
@@ -29,13 +28,12 @@ class Checkpoint(NamedTuple):
     journal: str = ""
     figures: np.ndarray = NOTHING
     seconds: float = 0.0
-    mask: Bits | None = None
-    aside: Arrays | None = None
+    updates: Arrays | None = None
 
 
 def save(path: Path, saved: Checkpoint) -> None:
     groups = {**store.groups(saved.state), "since_evaluation": {"figures": saved.figures}}
-    groups |= {name: arrays for name, arrays in (("mask", saved.mask), ("aside", saved.aside)) if arrays is not None}
+    groups |= {"updates": saved.updates} if saved.updates else {}
     attributes = {name: getattr(saved, name) for name in ("seconds", "replicas", "xla", "journal")}
     store.save(path, groups, {"step": saved.state.step, **attributes})
 
@@ -47,7 +45,7 @@ def load(path: Path) -> Checkpoint:
         raise InputError(f"{path} is no checkpoint: remove it and run its stage again")
     state, figures = store.as_state(groups, found), groups["since_evaluation"]["figures"]
     made = int(found["replicas"]), bool(found["xla"]), str(found["journal"])
-    return Checkpoint(state, *made, figures, float(found["seconds"]), groups.get("mask"), groups.get("aside"))
+    return Checkpoint(state, *made, figures, float(found["seconds"]), groups.get("updates"))
 
 
 class Clock:

@@ -24,7 +24,7 @@ from lottery.machine import gpus
 from lottery.progress import Reporter, count_of
 from lottery.pruning import densities, masks
 from lottery.pruning.connectivity import Topology
-from lottery.pruning.costs import costs
+from lottery.pruning.costs import STEP, costs
 from lottery.rundir import journal, lineage, locks, records, store
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
@@ -139,9 +139,8 @@ def _start(trainer: Trainer, task: Task, network: NetworkFiles) -> Checkpoint:
             f"{network.checkpoint} was saved on {_devices(begun.replicas, begun.xla)}, this process has "
             f"{_devices(trainer.replicas, trainer.xla)}: go on where it was begun, or remove {network.folder}"
         )
-    trainer.load(begun.state, task.mask if begun.mask is None else begun.mask)
-    if task.updates and begun.aside is not None:
-        task.updates.aside = begun.aside
+    mask = task.updates.resume(begun.updates) if task.updates and begun.updates else task.mask
+    trainer.load(begun.state, mask)
     return begun
 
 
@@ -178,8 +177,8 @@ def _follow(
                     seal = journal.append(network.metrics, row, seal)
                     tracker.log(row)
                 case CheckpointDue(state, figures, seconds):
-                    masked = (trainer.mask(), task.updates.aside) if task.updates else (None, None)
-                    reached = Checkpoint(state, trainer.replicas, trainer.xla, seal, figures, seconds, *masked)
+                    changes = task.updates.saved(trainer.mask()) if task.updates else None
+                    reached = Checkpoint(state, trainer.replicas, trainer.xla, seal, figures, seconds, changes)
                     checkpoints.save(network.checkpoint, reached)
                     preemption.check()
                 case Diverged():
@@ -188,15 +187,20 @@ def _follow(
 
 def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[journal.Row]) -> dict[str, Any]:
     """What result.json says of the end of a training, whose files are all written."""
-    state = trainer.state(task.last_step)
+    state, mask = trainer.state(task.last_step), trainer.mask() if task.updates else task.mask
     weights = state.weights.values()
+    spent, steps = costs(mask, state, task.topology), task.last_step - int(task.record.get("first_step", 0))
+    trained = spent.macs and STEP * spent.macs * steps
+    if task.updates:
+        trained = task.updates.trained_macs(mask, task.last_step)
     figures = [name for name in rows[-1] if name.startswith(("validation_", "test_"))] + ["train_loss"]
     least = min(rows, key=lambda row: row["validation_loss"])
     return {
         "outputs": _outputs(task, network),
         "status": "done",
         "step": task.last_step,
-        "costs": dataclasses.asdict(costs(trainer.mask() if task.updates else task.mask, state, task.topology)),
+        "costs": dataclasses.asdict(spent),
+        "training_macs": None if trained is None else trained * trainer.train.batch,
         "final": {name: rows[-1][name] for name in ("step", *figures)},
         "least_validation_loss": {name: least[name] for name in ("step", *figures)},
         "exact_zeros": sum(int(array.size - np.count_nonzero(array)) for array in weights),

@@ -10,6 +10,8 @@ from lottery.engine.checkpoints import NOTHING
 from lottery.engine.loop import Trainer
 from lottery.pruning import masks
 from lottery.pruning.allocation import Group
+from lottery.pruning.costs import STEP
+from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
 from lottery.pruning.updates import Schedule, replaced, smallest_pruned
 
@@ -17,24 +19,48 @@ from lottery.pruning.updates import Schedule, replaced, smallest_pruned
 @dataclasses.dataclass
 class MaskUpdates:
     """The changes that `schedule` asks for in a training that starts at step `first`. GMP prunes `pruned` weights in the end,
-    and `divide` says of a number of weights to keep how many are those of which layers; `seed` is SET's. `aside` has GMP's
-    pruned values (path -> array, zero where a weight is kept)."""
+    and `divide` says of a number of weights to keep how many are those of which layers; `seed` is SET's; `macs` counts what a
+    mask leaves to compute for one image (None: not known). `aside` has GMP's pruned values (path -> array, zero where a weight
+    is kept), and `spent` the MACs of the steps up to step `counted`, for one image in each."""
 
     schedule: Schedule
     first: int
     pruned: int
     divide: Callable[[int], Sequence[Group]]
     seed: int
+    macs: Callable[[Bits], int | None]
     aside: Arrays = dataclasses.field(default_factory=dict)
+    spent: int = 0
+
+    def __post_init__(self) -> None:
+        self.counted = self.first
 
     @cached_property
     def steps(self) -> frozenset[int]:
         return frozenset(self.schedule.steps(self.first))
 
+    def saved(self, mask: Bits) -> Arrays:
+        """What `resume` needs to go on under `mask`."""
+        groups = {"mask": mask, "aside": self.aside}
+        arrays = {f"{group}/{path}": array for group, arrays in groups.items() for path, array in arrays.items()}
+        return arrays | {"counts": np.array([self.counted, self.spent])}
+
+    def resume(self, saved: Arrays) -> Bits:
+        """Go on from what was `saved`, and return the mask there."""
+        self.counted, self.spent = map(int, saved["counts"])
+        self.aside = {name.removeprefix("aside/"): array for name, array in saved.items() if name.startswith("aside/")}
+        return {name.removeprefix("mask/"): array for name, array in saved.items() if name.startswith("mask/")}
+
+    def trained_macs(self, mask: Bits, step: int) -> int | None:
+        """The MACs of the training up to `step`, for one image in each; `mask` is that of the steps since the last change."""
+        return None if (each := self.macs(mask)) is None else self.spent + STEP * each * (step - self.counted)
+
     def change(self, trainer: Trainer, step: int, order_seed: int) -> np.ndarray:
         """Change the mask before step `step`. Returns the figures of the steps that this took (float64, [0 or 1, 3]): RigL
         looks at the gradients of one step in place of taking it, and leaves the mask as it is where one is not finite (float16
         has overflowed). Raises Diverged."""
+        before = trainer.mask()
+        self.spent, self.counted = self.trained_macs(before, step) or 0, step
         match self.schedule.method:
             case "gmp":
                 self._prune(trainer, step)
@@ -43,10 +69,18 @@ class MaskUpdates:
                 self._replace(trainer, step, lambda path: rng.random(trainer.masks[path].shape))
             case "rigl":
                 figures, gradients = trainer.dense_gradients(step, order_seed)
+                self.spent += 2 * (self.macs(before) or 0) + (
+                    self.macs(masks.whole(before)) or 0
+                )  # a dense gradient of weights
+                self.counted += 1
                 if all(np.isfinite(array).all() for array in gradients.values()):
                     self._replace(trainer, step, lambda path: np.abs(gradients[path]))
                 return figures
         return NOTHING
+
+    def _looked(self, mask: Bits) -> int:
+        """The MACs of a step in which RigL looks: forward and back through the kept weights, and the gradient of all."""
+        return (STEP - 1) * (self.macs(mask) or 0) + (self.macs(masks.whole(mask)) or 0)
 
     def _prune(self, trainer: Trainer, step: int) -> None:
         state, mask = trainer.state(step), trainer.mask()

@@ -90,6 +90,22 @@ class Ticket:
         sources = [self.start, self.found_by, *([self.mask.scored_on] if self.is_masked else [])]
         return [source for source in sources if isinstance(source, Ticket)]
 
+    @property
+    def lineage(self) -> "list[Ticket]":
+        """The networks under masks that had to be trained before this one, each once."""
+        return list(dict.fromkeys(one for need in self.needs for one in (*need.lineage, need)))
+
+    @property
+    def masks(self) -> list[Mask]:
+        """The masks that had to be cut for this one, its own among them."""
+        return list(dict.fromkeys(one.mask for one in (*self.lineage, self) if one.is_masked and one.mask.scored_on))
+
+    @property
+    def dense_steps(self) -> int:
+        """For how many steps the dense network had to be trained before it."""
+        sources = [source for one in (*self.lineage, self) for source in (one.start, one.is_masked and one.mask.scored_on)]
+        return max((source.step for source in sources if isinstance(source, Snapshot)), default=0)
+
     def __str__(self) -> str:
         return f"replicate-{self.replicate} {self.family} {self.name} {self.variant}"
 

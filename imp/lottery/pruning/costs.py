@@ -17,6 +17,7 @@ from lottery.pruning.connectivity import Topology
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 
+STEP = 3  # passes through the network of a training step, each as dear as the forward one (Evci et al. 2020, appendix H)
 FLOAT = INDEX = 4  # bytes of a float32 and an int32
 BYTES = ("float32_bytes", "bitmap_bytes", "csr_bytes", "gzip_bytes")
 
@@ -60,6 +61,11 @@ def costs(mask: Bits, state: State, topology: Topology | None) -> Costs:
         csr_bytes=whole + values + INDEX * (sum(kept.values()) + rows),
         gzip_bytes=_gzipped(mask, state),
     )
+
+
+def macs(mask: Bits, topology: Topology | None) -> int | None:
+    """The MACs for one image of what `mask` keeps; None where a kernel's use is not known."""
+    return _macs(topology, {path: int(np.count_nonzero(bits)) for path, bits in mask.items()})[1]
 
 
 def _macs(topology: Topology | None, kept: dict[str, int]) -> tuple[int, int] | tuple[None, None]:

@@ -119,5 +119,6 @@ def _of(mask: Bits, state: State) -> Arrays:
 
 
 CRITERIA: dict[str, Criterion] = {one.__name__: one for one in (magnitude, random, snip, grasp, grasp_abs, synflow, lamp)}
+PASSES = {snip.__name__: 3, grasp.__name__: 9, grasp_abs.__name__: 9, synflow.__name__: 3}  # through the network, each scoring
 WITH_IMAGES = (snip.__name__, grasp.__name__, grasp_abs.__name__)
 ITERATIONS = {synflow.__name__: 100}

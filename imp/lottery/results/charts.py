@@ -55,7 +55,7 @@ _FORMATS = {
     **dict.fromkeys(("weights", "kept", "early_step", "step"), ",.0f"),
     "difference": "+.2%",
     **dict.fromkeys(("share", "macs_share"), ".3%"),
-    "epoch": ".3~g",
+    **dict.fromkeys(("epoch", "cost"), ".3~g"),
     "threshold": ".4~g",
     **dict.fromkeys(("overlap", "chance"), ".2%"),
     "beyond_chance": "+.1%",
@@ -195,6 +195,32 @@ def macs(findings: Findings) -> Chart | None:
         f"at equal arithmetic rather than at equal density.{cut} {ZOOMING}",
         {"macs": rows},
         alt.layer(across, line, marks.add_params(_zoom())).properties(width=WIDTH, height=HEIGHT),
+        is_answer=True,
+    )
+
+
+def equal_cost(findings: Findings) -> Chart | None:
+    """Accuracy of several families against what a ticket costs in all, a panel for each mask."""
+    rows = findings.accuracies
+    rows = rows[(rows["network"] == TICKET) & rows["cost"].notna()]
+    if rows["family"].nunique() < 2:
+        return None
+    raised, cut = _raised(findings.accuracies, "sd_low", "validation", "sd_low", "sd_high")
+    x = alt.X("cost:Q", title="cost in all, dense epochs").scale(zero=False)
+    y = alt.Y("validation_shown:Q", title="validation accuracy").scale(zero=False).axis(format=".1%")
+    panels = []
+    for mask, alike in raised[raised["network"].eq(TICKET) & raised["cost"].notna()].groupby("mask", sort=False):
+        base = _chart(alike).encode(x=x, color=_colour(raised))
+        marks = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=_tips(*_ACCURACY, "cost"))
+        layers = alt.layer(_band(raised), base.mark_rule(opacity=0.5).encode(**_SPREAD), marks)
+        panels.append(layers.properties(width=PANEL, height=PANEL * 3 // 4, title=str(mask)))
+    return Chart(
+        "equal_cost",
+        "Accuracy against cost",
+        "Final validation accuracy against what a ticket costs to train and to find, in epochs of the dense network, "
+        f"counted in multiply-accumulates; the dense network as a band. Upper left is better.{cut}",
+        {"equal_cost": rows},
+        alt.concat(*panels, columns=COLUMNS),
         is_answer=True,
     )
 
@@ -388,7 +414,7 @@ def magnitudes(findings: Findings) -> Chart | None:
         "Where the weights sit",
         f"The prunable weights of replicate {replicate}'s dense network by magnitude{told}.",
         {"magnitudes": rows, "thresholds": cuts},
-        alt.layer(bars, lines).properties(width=WIDTH, height=HEIGHT * 2 // 3),
+        alt.layer(bars, *([lines] if len(shown) else [])).properties(width=WIDTH, height=HEIGHT * 2 // 3),
     )
 
 
@@ -466,6 +492,6 @@ def training(findings: Findings) -> Chart | None:
 
 
 CHARTS: tuple[Callable[[Findings], Chart | None], ...] = (
-    *(accuracy, differences, macs, early_stop, layers, overlaps, magnitudes, courses, training),
+    *(accuracy, differences, macs, equal_cost, early_stop, layers, overlaps, magnitudes, courses, training),
 )
 TABLES = (*(chart.__name__ for chart in CHARTS), "thresholds")

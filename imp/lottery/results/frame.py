@@ -25,6 +25,8 @@ EXTENDED = controls.extended.name
 KIND = ["variant", "family", "method", "mask", "round", "rewind_step"]  # of a network: what its replicates have in common
 FIGURES = ["validation_accuracy", "test_accuracy", "test_accuracy_there", "least_validation_loss_step"]
 COSTS = ("macs", "speedup", *BYTES)
+TRAINED = ("training_macs", "finding_macs")
+SPENT = ("training_cost", "finding_cost")
 ROWS = {
     "replicate": "Int64",
     "variant": "string",  # dense, ticket, or a control's name
@@ -40,6 +42,10 @@ ROWS = {
     "macs": "Int64",  # multiply-accumulates for one image, and how many times fewer than those of the dense network
     "speedup": "Float64",
     **dict.fromkeys(BYTES, "Int64"),
+    "training_macs": "Int64",  # of its training, and of all that had to be trained and scored before
+    "finding_macs": "Int64",
+    "training_cost": "Float64",  # the same in epochs of the dense network
+    "finding_cost": "Float64",
     "collapse": "string",  # a warning
     "rewind": "string",  # as the recipe writes it: 1ep
     "rewind_step": "Int64",
@@ -124,6 +130,9 @@ def _of_replicate(run: Run, planned: Plan | None, number: int, tickets: Sequence
         row["rewind"] = rewind_name(planned, row["rewind_step"])
         found.append({**row, "replicate": number, "folder": str(network.folder.relative_to(run.folder))})
     found[0]["density_effective"] = _effective_of_dense(replicate, run)
+    epoch = found[0]["training_macs"] / found[0]["epochs"] if found[0].get("training_macs") else None
+    for row in found if epoch else ():
+        row |= {cost: row[macs] / epoch for macs, cost in zip(TRAINED, SPENT, strict=True) if row.get(macs) is not None}
     done = {(row["variant"], row["family"], row["mask"], row["rewind_step"]): row for row in found if row["status"] == "done"}
     for row in done.values():
         baseline = done.get(_baseline(run, row, done))
@@ -147,6 +156,7 @@ def _row(run: Run, network: NetworkFiles, problem: Callable[[Path], str | None])
         "density_total": density and density.total,
         "density_effective": density and density.effective,
         **({name: getattr(result.costs, name) for name in COSTS} if result.costs else {}),
+        **{name: getattr(result, name) for name in TRAINED},
         "collapse": result.warning(run.recipe.pruning.collapse),
         "reason": result.last_reason or None,
         "seconds": result.timing.seconds,

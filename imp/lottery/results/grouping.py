@@ -14,7 +14,7 @@ from lottery.experiment.graph import DENSE, TICKET, Ticket
 from lottery.experiment.plan import Plan
 from lottery.experiment.recipe import Family
 from lottery.results import frame, verdicts
-from lottery.results.frame import COSTS, EXTENDED, FIGURES, KIND, ROWS
+from lottery.results.frame import COSTS, EXTENDED, FIGURES, KIND, ROWS, SPENT
 from lottery.rundir.run import Run
 
 Kind = tuple[str, str, str, int]  # variant, family, mask, step of the rewind point
@@ -25,7 +25,7 @@ GROUPS = {
     "planned": "Int64",
     **{name: ROWS[name] for name in ("validation_accuracy", "test_accuracy", "test_accuracy_there", "difference")},
     "least_validation_loss_step": "Float64",
-    **dict.fromkeys(COSTS, "Float64"),
+    **dict.fromkeys((*COSTS, *SPENT), "Float64"),
     "spread": "Float64",  # the standard deviation of validation accuracies
     "low": "Float64",  # one-sided 95 % bounds of the mean difference
     "high": "Float64",
@@ -67,7 +67,7 @@ def _group(members: list[dict[str, Any]], delta: float) -> dict[str, Any]:
         "density": mean(row["density"] for row in members),
         "count": len(finished),
         "planned": len(members),
-        **{name: mean(row[name] for row in finished) for name in (*FIGURES, *COSTS, "difference")},
+        **{name: mean(row[name] for row in finished) for name in (*FIGURES, *COSTS, *SPENT, "difference")},
         "spread": statistics.stdev(row["validation_accuracy"] for row in finished) if len(finished) > 1 else None,
         "verdict": None if first["variant"] == DENSE else verdict,
     }

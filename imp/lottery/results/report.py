@@ -55,6 +55,12 @@ SIZES_EXPLAINED = (
     "as a bitmap and the values that are kept; the prunable ones as compressed sparse rows (CSR, 32-bit indices); as "
     "float32 after gzip. Means over replicates. Controls are in groups.csv, MACs by layer in layers.csv."
 )
+EQUAL_COST_EXPLAINED = (
+    "What a ticket costs, in epochs of the dense network, counted in multiply-accumulates as by Evci et al. 2020 (appendix H): "
+    "a step is three passes through what the mask keeps. Before: all that had to be trained and scored first, such as the "
+    "dense network up to where weights or scores were taken from it, and earlier rounds. ✓: no other ticket of that mask that "
+    "costs as much or less has a higher mean accuracy."
+)
 Cells = dict[str, str]  # a line of a table, by heading
 
 
@@ -74,6 +80,8 @@ class Report:
     size_table: list[Cells]
     """What tickets cost to compute and to store."""
     contrast_table: list[Cells]
+    equal_cost_table: list[Cells]
+    """Of several families, tickets of the same mask by what they cost to train and to find."""
     cost_table: list[Cells]
     warnings: list[str]
     """A line for each mask that has collapsed."""
@@ -116,6 +124,7 @@ def report(run: Run) -> Report:
             _size_cells(group) for group in frame.each(groups) if group.gzip_bytes and group.variant in (DENSE, TICKET)
         ],
         contrast_table=[_contrast_cells(figures) for _, figures in pairs],
+        equal_cost_table=_equal_cost_cells(groups),
         cost_table=_cost_cells(costs),
         warnings=[f"{_title(group)}: {group.collapse}" for group in frame.each(groups) if group.collapse],
         failures=[f"replicate {row.replicate}, {_title(row)}: {row.status}, {row.reason}" for row in frame.each(failed)],
@@ -153,6 +162,7 @@ def _write(made: Report, tables: dict[str, pandas.DataFrame]) -> None:
         difference_explained=DIFFERENCE_EXPLAINED,
         criteria_explained=CRITERIA_EXPLAINED,
         sizes_explained=SIZES_EXPLAINED,
+        equal_cost_explained=EQUAL_COST_EXPLAINED,
         contrasts_explained=CONTRASTS_EXPLAINED,
         controls=list({one.name: one for one in named}.values()),
         settings=run.recipe,
@@ -274,6 +284,29 @@ def _check(row: Any) -> str:
     return "" if row.mean is None else f"{_interval(row.mean, row.low, row.high)} {signs.get(row.verdict, '?')}"
 
 
+def _equal_cost_cells(groups: pandas.DataFrame) -> list[Cells]:
+    tickets = groups[(groups["variant"] == TICKET) & (groups["count"] > 0)].dropna(subset=list(frame.SPENT))
+    if tickets["family"].nunique() < 2:
+        return []
+    tickets = tickets.assign(cost=tickets["training_cost"] + tickets["finding_cost"])
+    masks = (alike.sort_values("cost") for _, alike in tickets.groupby("mask", sort=False))
+    return [
+        {
+            "mask": row.mask,
+            "density": f"{row.density:.2%}",
+            "family": row.family,
+            "rewound to": row.rewind,
+            "validation": f"{row.validation_accuracy:.2%}",
+            "before": f"{row.finding_cost:.2f}",
+            "training": f"{row.training_cost:.2f}",
+            "in all": f"{row.cost:.2f}",
+            "best at its cost": "✓" if row.validation_accuracy >= best else "",
+        }
+        for alike in masks
+        for row, best in zip(frame.each(alike), alike["validation_accuracy"].cummax(), strict=True)
+    ]
+
+
 def _cost_cells(costs: pandas.DataFrame) -> list[Cells]:
     """What the trainings took, and last in all."""
     sums = costs[["networks", "epochs", "device_hours"]].sum()
@@ -299,6 +332,8 @@ def _markdown(made: Report) -> str:
         lines += ["", "## More than an allocation?", "", CRITERIA_EXPLAINED, "", *_table(made.criteria_table)]
     if made.size_table:
         lines += ["", "## Size and arithmetic", "", SIZES_EXPLAINED, "", *_table(made.size_table)]
+    if made.equal_cost_table:
+        lines += ["", "## At equal cost", "", EQUAL_COST_EXPLAINED, "", *_table(made.equal_cost_table)]
     if made.contrast_table:
         lines += ["", "## Differences, paired by replicate", "", CONTRASTS_EXPLAINED, "", *_table(made.contrast_table)]
     return "\n".join(lines) + "\n"

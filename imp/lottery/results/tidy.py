@@ -28,7 +28,7 @@ _SHORT = {
     "test_accuracy_there": "early_test",
 }
 _ACCURACIES = [
-    *("network", "family", "mask", "density", "macs_share", "rewind", "rewind_step", "series", "runs"),
+    *("network", "family", "mask", "density", "macs_share", "cost", "rewind", "rewind_step", "series", "runs"),
     *("validation", "sd_low", "sd_high", "test", "difference", "against", "verdict", "early_step", "early_test"),
 ]
 
@@ -44,12 +44,17 @@ class Findings:
 
     @cached_property
     def accuracies(self) -> pandas.DataFrame:
-        """The groups that have a result: means over their runs; `sd_low` and `sd_high` are one standard deviation from them."""
+        """The groups that have a result: means over their runs; `sd_low` and `sd_high` are one standard deviation from them;
+        `cost` is that of training and of all before, in epochs of the dense network."""
         found = self.groups[self.groups["count"] > 0]
         accuracy, spread = found["validation_accuracy"], found["spread"].fillna(0)
         series = [_series(self.run, group) for group in frame.each(found)]
         found = found.assign(
-            series=series, sd_low=accuracy - spread, sd_high=accuracy + spread, macs_share=1 / found["speedup"]
+            series=series,
+            sd_low=accuracy - spread,
+            sd_high=accuracy + spread,
+            macs_share=1 / found["speedup"],
+            cost=found["training_cost"] + found["finding_cost"],
         )
         return found.rename(columns=_SHORT)[_ACCURACIES]
 

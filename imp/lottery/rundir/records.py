@@ -80,6 +80,8 @@ class Result(Record):
     step: int | None = None
     kept: Kept | None = None
     costs: Costs | None = None
+    training_macs: int | None = None
+    finding_macs: int | None = None
     final: Figures | None = None
     least_validation_loss: Figures | None = None
     exact_zeros: int | None = None

@@ -15,7 +15,7 @@ from lottery.experiment.graph import TICKET, Ticket
 from lottery.fanout.allocation import Allocation
 from lottery.machine import environment
 from lottery.progress import Reporter
-from lottery.pruning import connectivity, densities, masks, ranking
+from lottery.pruning import connectivity, costs, criteria, densities, masks, ranking
 from lottery.pruning.allocation import allocate
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
@@ -130,6 +130,7 @@ class _Making:
             topology=self.replicate.read_topology(),
             record={
                 **self.worker.facts(ticket),
+                "finding_macs": self._finding_macs(),
                 "made_from": {**self.trainer.origins, **seals(self.replicate.folder, sources)},
                 "made_by": identity.signed(self.network.folder, self.trainer.maker),
             },
@@ -162,7 +163,26 @@ class _Making:
             pruned=ranking.pruned_count(ticket.mask.rate, sum(sizes.values())),
             divide=lambda keep: allocate(family.allocation, sizes, keep, shapes, densities, kernels),
             seed=self._seed("updates"),
+            macs=partial(costs.macs, topology=topology),
         )
+
+    def _finding_macs(self) -> int | None:
+        """The multiply-accumulates of all that had to be trained and scored before: of the dense network up to the last step
+        that something was taken from, the tickets of earlier rounds, each scoring. None where MACs are not known."""
+        topology, ticket = self.replicate.read_topology(), self.ticket
+        dense = costs.macs(self._everything, topology)
+        before = [self.run.network(one).read_result() for one in ticket.lineage]
+        spent = [one.training_macs for one in before if one and one.training_macs is not None]
+        if dense is None or len(spent) < len(before):
+            return None
+        images = costs.STEP * ticket.dense_steps * self.run.recipe.train.batch
+        return dense * (images + len(ticket.masks) * self._scoring_passes()) + sum(spent)
+
+    def _scoring_passes(self) -> int:
+        """How often an image goes through the network, in all, for the scores of one mask."""
+        family, (count, each) = self.family, grids.parse_sample(self.family.scored_on)
+        images = count * (self.trainer.feed.classes if each else 1) if family.criterion in criteria.WITH_IMAGES else 1
+        return criteria.PASSES.get(family.criterion, 0) * images * family.passes
 
     def _check_devices(self) -> None:
         dense = _dense(self.replicate)

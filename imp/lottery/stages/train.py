@@ -97,6 +97,7 @@ def _task(
         record={
             "replicate": number,
             "first_step": 0,
+            "finding_macs": 0,
             "epochs": planned.total_steps / planned.steps_per_epoch,
             "steps_per_epoch": planned.steps_per_epoch,
             "validation_images": trainer.feed.counts["validation"],

@@ -15,6 +15,7 @@ from lottery.engine.augment import augment, cut_out, normalise
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Diverged
 from lottery.engine.stream import StreamFeed
+from lottery.experiment import schedules
 from lottery.experiment.recipe import Data, Model
 from lottery.rundir import store
 
@@ -178,7 +179,7 @@ def test_a_rate_of_0_lets_the_weights_stand_still(make_trainer):
     trainer = make_trainer(weight_decay=0.1)
     trainer.load(initial())
 
-    list(trainer.steps(0, STEPS, 0, learning_rate=0.0))
+    list(trainer.steps(0, STEPS, 0, rates=schedules.constant(0.0)))
 
     assert same(dataclasses.replace(trainer.state(0), optimizer={}), dataclasses.replace(initial(), optimizer={}))
 

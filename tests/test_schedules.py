@@ -93,3 +93,13 @@ def test_so_many_steps_need_not_be_whole_epochs():
     expected = [0.5, 1, 1, 0.8, 0.6, 0.4, 0.2]
 
     np.testing.assert_allclose(rates(4, steps=7, schedule="linear", warmup="0.5ep"), expected, rtol=1e-6)
+
+
+def test_a_training_that_is_longer_has_the_same_schedule_stretched():
+    settings = Train(epochs=4, schedule="cosine", warmup="1ep", learning_rate=1.0)
+    usual, longer = (schedules.rates(settings, 100, 0, 400 * length, length) for length in (1, 5))
+
+    np.testing.assert_allclose(longer[::5][20:], usual[20:], rtol=1e-6)
+    assert len(longer) == 2000
+    assert longer[-1] < usual[-1]
+    assert longer[:500].argmax() == 499

@@ -61,6 +61,17 @@ def test_gmp_ends_with_as_many_weights_as_one_shot_and_rigl_with_as_many_of_each
             assert result["kept"]["layers"][path]["kept"] == bits.sum()
 
 
+def test_a_family_may_train_longer_than_the_dense_network(work):
+    given = family("long", "criterion=random", "scored_at=0", "length=2.5", "controls=[]", quantiles="50")
+    imp_here("run", *given, "--ranks", "1", cwd=work)
+
+    result = files.read_json(work / "runs/digits/replicate-1/long/q50-step-000000/ticket/result.json")
+    whole = files.read_json(work / "runs/digits/replicate-1/train/result.json")
+    assert (result["step"], result["epochs"], whole["step"]) == (128, pytest.approx(128 / 17), 51)
+    left = sum(SIZES.values()) // 2 + 1000
+    assert result["training_macs"] == pytest.approx(3 * left * 128 * 64, rel=1e-3)
+
+
 def test_results_say_what_they_cost_to_train_and_to_find(finished):
     total, steps, batch = sum(SIZES.values()), 51, 64
     dense = total + 1000  # the output layer is not pruned
@@ -138,6 +149,8 @@ def test_a_control_waits_for_its_ticket(finished):
         (['controls=["rewound"]'], "control rewound is of masks that change in training"),
         (["updates=rigl", "update_every=0"], "'0' is not an interval"),
         (["updates=rig"], "updates"),
+        (["length=2.0", "rewind=1ep"], 'with rewind = "0": leave it out'),
+        (["length=0.0"], "length"),
     ],
 )
 def test_what_cannot_change_is_one_line_and_changes_nothing(work, values, words):

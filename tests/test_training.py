@@ -19,6 +19,7 @@ from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Evaluation, Trainer
 from lottery.engine.stream import StreamFeed
 from lottery.engine.updates import MaskUpdates
+from lottery.experiment import schedules
 from lottery.experiment.recipe import Data, Recipe, Train
 from lottery.preemption import Preempted
 from lottery.progress import Reporter
@@ -55,11 +56,11 @@ def save_every_fourth_step(monkeypatch):
 FACTS = {"replicate": 1, "epochs": 3, "steps_per_epoch": 6}  # which the engine passes on
 
 
-def attempt(trainer, folder: Path, dense: bool, last: int = LAST, learning_rate: float | None = None) -> dict:
+def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rates=None) -> dict:
     trainer._steps_per_call = 2
     snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
     start = partial(initial, classes=trainer.feed.classes)
-    task = training.Task("tiny", start, last, 5, FACTS, folder, snapshots=snapshots, learning_rate=learning_rate)
+    task = training.Task("tiny", start, last, 5, FACTS, folder, snapshots=snapshots, rates=rates)
     return training.train(trainer, task, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
 
 
@@ -337,8 +338,8 @@ def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_wit
 
     for wanted in (2, 6, 8):  # a snapshot's, an epoch's end, the middle of an epoch
 
-        def steps(trainer, first, last, order_seed, learning_rate=None, wanted=wanted):
-            for found in original(trainer, first, last, order_seed, learning_rate):
+        def steps(trainer, first, last, order_seed, rates=None, wanted=wanted):
+            for found in original(trainer, first, last, order_seed, rates):
                 first += len(found)
                 if first == wanted:
                     os.kill(os.getpid(), signal.SIGTERM)
@@ -394,14 +395,14 @@ def test_a_constant_rate_takes_the_place_of_the_schedule_and_survives_a_death(ma
     constant = make_trainer(epochs=3, schedule="constant", learning_rate=0.01)
     attempt(constant, tmp_path / "constant", dense=False)
     counter = die_at(0)
-    attempt(falling, tmp_path / "held", dense=False, learning_rate=0.01)
+    attempt(falling, tmp_path / "held", dense=False, rates=schedules.constant(0.01))
     count = counter["passed"]
     attempt(falling, tmp_path / "falling", dense=False)
     die_at(count // 2)
     with pytest.raises(Killed):
-        attempt(falling, tmp_path / "killed", dense=False, learning_rate=0.01)
+        attempt(falling, tmp_path / "killed", dense=False, rates=schedules.constant(0.01))
     die_at(0)
-    attempt(falling, tmp_path / "killed", dense=False, learning_rate=0.01)
+    attempt(falling, tmp_path / "killed", dense=False, rates=schedules.constant(0.01))
 
     assert left_in(tmp_path / "held") == left_in(tmp_path / "constant")
     assert left_in(tmp_path / "killed") == left_in(tmp_path / "held")

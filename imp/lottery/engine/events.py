@@ -12,6 +12,7 @@ from lottery.engine.loop import Diverged, Trainer
 from lottery.engine.step import TOP
 from lottery.engine.updates import MaskUpdates
 from lottery.experiment.grids import parse_point
+from lottery.experiment.schedules import Rates
 from lottery.rundir.store import State
 
 
@@ -52,7 +53,7 @@ def run(
     last_step: int,
     order_seed: int,
     snapshots: Collection[int] = (),
-    learning_rate: float | None = None,
+    rates: Rates | None = None,
     updates: MaskUpdates | None = None,
     figures: np.ndarray = NOTHING,
     seconds: float = 0.0,
@@ -72,7 +73,7 @@ def run(
     began, trainer.waited = time.perf_counter() - seconds, 0.0
     try:
         for stop in sorted(stop for stop in stops if step < stop <= last_step):
-            for taken in _steps(trainer, step, stop, order_seed, learning_rate, updates):
+            for taken in _steps(trainer, step, stop, order_seed, rates, updates):
                 step += len(taken)
                 since.append(taken)
                 yield Stepped(step, len(taken))
@@ -90,7 +91,7 @@ def run(
 
 
 def _steps(
-    trainer: Trainer, first: int, last: int, order_seed: int, learning_rate: float | None, updates: MaskUpdates | None
+    trainer: Trainer, first: int, last: int, order_seed: int, rates: Rates | None, updates: MaskUpdates | None
 ) -> Iterator[np.ndarray]:
     """What `Trainer.steps` yields, after the change of the mask that is due at step `first`, which may take that step."""
     if updates and first in updates.steps:
@@ -98,7 +99,7 @@ def _steps(
         first += len(figures)
         if len(figures):
             yield figures
-    yield from trainer.steps(first, last, order_seed, learning_rate)
+    yield from trainer.steps(first, last, order_seed, rates)
 
 
 def _row(trainer: Trainer, step: int, figures: np.ndarray, began: float) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from lottery.engine.optimizers import weight_of
 from lottery.engine.step import Step
 from lottery.experiment import schedules
 from lottery.experiment.recipe import Recipe
+from lottery.experiment.schedules import Rates
 from lottery.machine import environment
 from lottery.pruning import masks
 from lottery.pruning.state import Arrays
@@ -133,21 +134,19 @@ class Trainer:
         for path, variable in self.masks.items():
             variable.assign(mask.get(path, np.ones(variable.shape, bool)))
 
-    def steps(self, first: int, last: int, order_seed: int, learning_rate: float | None = None) -> Iterator[np.ndarray]:
-        """Take optimizer steps `first` .. `last` - 1, all within one epoch, at the schedule's learning rates, or at
-        `learning_rate`. Yields after each call (half a second at most) the figures of the steps taken (float64, [steps, 3], see
-        `Step`). Raises Diverged."""
+    def steps(self, first: int, last: int, order_seed: int, rates: Rates | None = None) -> Iterator[np.ndarray]:
+        """Take optimizer steps `first` .. `last` - 1, all within one epoch, at the schedule's learning rates, or at `rates`.
+        Yields after each call (half a second at most) the figures of the steps taken (float64, [steps, 3], see `Step`). Raises
+        Diverged."""
+        rates = rates or partial(schedules.rates, self.train, self.steps_per_epoch)
         epoch, offset = divmod(first, self.steps_per_epoch)
         began = time.perf_counter()
         batches = self.feed.epoch(order_seed, epoch, self.train.batch, offset)
         while first < last:
             rows, draws = batches.take(min(self._steps_per_call, last - first))
             fed = time.perf_counter()
-            rates = schedules.rates(self.train, self.steps_per_epoch, first, len(rows[0]))
-            if learning_rate is not None:
-                rates = np.full_like(rates, learning_rate)
             with self.marking("steps"):
-                figures = self._step.steps(rows, draws, rates).numpy().astype(np.float64)
+                figures = self._step.steps(rows, draws, rates(first, len(rows[0]))).numpy().astype(np.float64)
             self._adapt(len(figures), time.perf_counter() - fed)
             self.waited += fed - began
             finite = np.isfinite(figures).all(axis=1)

@@ -20,6 +20,7 @@ from lottery.engine.checkpoints import Checkpoint
 from lottery.engine.events import CheckpointDue, Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Diverged, Trainer
 from lottery.engine.updates import MaskUpdates
+from lottery.experiment.schedules import Rates
 from lottery.machine import gpus
 from lottery.progress import Reporter, count_of
 from lottery.pruning import densities, masks
@@ -43,7 +44,7 @@ class Task:
 
     `order_seed` seeds data order and augmentation; `snapshots` (step -> file) are saved on the way, the last step's among them
     or else in the folder's `final`; `beside` are files that are there already; `record` goes into the result, with the seals of
-    all these files by name inside `root`; `learning_rate` is held in place of the schedule's; `updates` change the mask on the
+    all these files by name inside `root`; `rates` take the place of the schedule; `updates` change the mask on the
     way, and the folder then gets the last one; `kept` says what a mask keeps; `profile` takes a trace.
     """
 
@@ -57,7 +58,7 @@ class Task:
     topology: Topology | None = None
     snapshots: Mapping[int, Path] = dataclasses.field(default_factory=dict)
     beside: Sequence[Path] = ()
-    learning_rate: float | None = None
+    rates: Rates | None = None
     updates: MaskUpdates | None = None
     kept: Callable[[masks.Bits], densities.Kept] | None = None
     profile: Path | None = None
@@ -155,7 +156,7 @@ def _follow(
 ) -> None:
     """Train to the end and save what is due on the way; each evaluation adds to `rows`. Raises Diverged."""
     first, last, seal, noted = begun.state.step, task.last_step, begun.journal, 0.0
-    how = tuple(task.snapshots), task.learning_rate, task.updates, begun.figures, begun.seconds
+    how = tuple(task.snapshots), task.rates, task.updates, begun.figures, begun.seconds
     with (
         reporter.counting(task.title, last - first) as progress,
         profiling.Trace(task.profile, reporter.say) as trace,

@@ -62,6 +62,10 @@ class Plan:
     def total_steps(self) -> int:
         return self.recipe.train.steps or self.recipe.train.epochs * self.steps_per_epoch
 
+    def last_step(self, family: Family) -> int:
+        """Where tickets of `family` end."""
+        return round(family.length * self.total_steps)
+
     def snapshot_steps(self) -> list[int]:
         """Steps at which the dense training is saved: the grid of the recipe, and the end."""
         points = grids.parse_points(self.recipe.train.snapshots)
@@ -77,8 +81,8 @@ class Plan:
         for point in grids.parse_points(family.rewind) if family.updates != "none" else ():
             if not self.updates(family).steps(step := point.step(self.steps_per_epoch)):
                 raise InputError(
-                    f"families.{name}: its masks never change after step {step} of {self.total_steps}: lower update_every "
-                    f"({family.update_every}), or raise update_until ({family.update_until:g})"
+                    f"families.{name}: its masks never change after step {step} of {self.last_step(family)}: lower "
+                    f"update_every ({family.update_every}), or raise update_until ({family.update_until:g})"
                 )
 
     def _saved(self, what: str, points: str) -> list[int]:
@@ -128,13 +132,14 @@ class Plan:
 
     def updates(self, family: Family) -> updates.Schedule:
         """When the masks of a family change in training."""
-        until = int(family.update_until * self.total_steps)
+        last = self.last_step(family)
         every = grids.parse_interval(family.update_every).step(self.steps_per_epoch)
-        return updates.Schedule(family.updates, every, int(family.update_from * self.total_steps), until, family.drop_fraction)
+        begin, until = (int(share * last) for share in (family.update_from, family.update_until))
+        return updates.Schedule(family.updates, every, begin, until, family.drop_fraction)
 
     def epochs(self, ticket: Ticket) -> float:
         """What `ticket` costs, in epochs."""
-        return (self.total_steps - ticket.first_step) / self.steps_per_epoch
+        return (self.last_step(self.recipe.families[ticket.family]) - ticket.first_step) / self.steps_per_epoch
 
 
 def make(recipe: Recipe, training_images: int) -> Plan:
@@ -203,20 +208,19 @@ def dry_run(recipe: Recipe, training_images: int | None) -> list[Cost]:
     for family in recipe.families.values():
         named.criterion(family.criterion)
 
-    def cost(title: str, first_step: int = 0, rewound: bool = True, certain: bool = True) -> Cost:
-        epochs = None if unknown else round((planned.total_steps - first_step) / planned.steps_per_epoch, 3)
-        return Cost(title, epochs, rewound, certain)
+    def cost(title: str, steps: float, rewound: bool = True, certain: bool = True) -> Cost:
+        return Cost(title, None if unknown else round(steps / planned.steps_per_epoch, 3), rewound, certain)
 
     def under(ticket: Ticket, label: str, certain: bool) -> Cost:
         title = f"replicate-{ticket.replicate} {ticket.family} {label} {ticket.variant}"
         title += f", rewound to {written.get(ticket.rewind, '0')}"
-        return cost(title, ticket.first_step, certain=certain)
+        return cost(title, planned.last_step(recipe.families[ticket.family]) - ticket.first_step, certain=certain)
 
     last = {name: family.labels[-1] for name, family in recipe.families.items() if family.controls_follow}
     sparsest = [one for one in tickets if one.variant == TICKET and one.mask.label == last.get(one.family)]
     following = [control for one in sparsest for control in planned.controls_of(one, recipe.families[one.family])]
     return [
-        *(cost(f"replicate-{number} dense", rewound=False) for number in replicates),
+        *(cost(f"replicate-{number} dense", planned.total_steps, rewound=False) for number in replicates),
         *(under(ticket, ticket.mask.label, certain=True) for ticket in tickets),
         *(
             under(ticket, "headline", certain=False)

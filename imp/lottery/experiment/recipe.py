@@ -35,6 +35,7 @@ Fractional = Annotated[float, Field(ge=0, lt=1)]
 Above0 = Annotated[float, Field(gt=0)]
 AtLeast0 = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Length = Annotated[float, Field(gt=0, le=1000)]
 Rate = Annotated[float, Field(gt=0, lt=100)]
 Replicates = Annotated[int, Field(gt=0, le=grids.MOST)]
 Initializer = Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_normal"]
@@ -213,6 +214,7 @@ class Family(Table):
         "weights", "weights: rewind weights and schedule; lr: the schedule alone; finetune: neither", "ticket"
     )
     rewind: Points = aside("0", "points of training that tickets are rewound to; each must be among train.snapshots")
+    length: Length = key(1.0, "one shot, rewound to 0: how many times as long as the dense network tickets train", "ticket")
     updates: Updates = key("none", "how the mask changes while a ticket trains: gmp, rigl, set; none: not at all", "ticket")
     update_every: Interval = key("100it", "gmp, rigl, set: the time between two changes", "ticket")
     update_from: Fractional = key(0.0, "gmp: the share of the training after which pruning begins", "ticket")
@@ -232,6 +234,12 @@ class Family(Table):
             if controls.variant(name) == controls.variant(other):
                 raise InputError(f"{name} and {other} are called alike: give one of the functions another name")
         self._labels(self.controls_at or "1")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _length_fits(self) -> "Family":
+        if self.length != 1 and (self.rounds or self.method != "weights" or self.rewind != "0"):
+            raise InputError('length is of tickets of one shot, by method = weights, with rewind = "0": leave it out')
         return self
 
     @pydantic.model_validator(mode="after")
@@ -412,6 +420,7 @@ def _without_effect(recipe: Recipe) -> set[str]:
         unused += [] if family.method == "finetune" else ["finetune_rate"]
         unused += [] if family.passes > 1 else ["iterations"]
         unused += [] if family.densities else ["densities"]
+        unused += ["length"] if family.length == 1 else []
         unused += _UPDATES_WITHOUT[family.updates]
         if family.criterion in criteria.CRITERIA and family.criterion not in criteria.WITH_IMAGES:
             unused += ["scored_on", "scored_seed", "scored_norm"]

@@ -10,7 +10,7 @@ from typing import Any
 from data_prep.errors import InputError, one_line
 from lottery.engine import assembly, training
 from lottery.engine.updates import MaskUpdates
-from lottery.experiment import controls, grids, plan, seeds
+from lottery.experiment import controls, grids, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
 from lottery.fanout.allocation import Allocation
 from lottery.machine import environment
@@ -120,11 +120,10 @@ class _Making:
         mask, start = self._begun()
         updates = self._updates(mask)
         order = ORDERS.get(recipe.retrain.order, f"ticket order {self.spoken}")  # which a ticket and its controls always share
-        is_finetuned = self.family.method == "finetune" and ticket.start
         return training.Task(
             title=str(ticket),
             start=start,
-            last_step=planned.total_steps,
+            last_step=planned.last_step(self.family),
             order_seed=seeds.derive(recipe.seed, ticket.replicate, order),
             mask=mask,
             topology=self.replicate.read_topology(),
@@ -136,7 +135,7 @@ class _Making:
             },
             root=self.replicate.folder,
             beside=[self.network.mask],
-            learning_rate=planned.finetune_rate(self.family) if is_finetuned else None,
+            rates=self._rates(),
             updates=updates,
             kept=self._kept,
         )
@@ -165,6 +164,12 @@ class _Making:
             seed=self._seed("updates"),
             macs=partial(costs.macs, topology=topology),
         )
+
+    def _rates(self) -> schedules.Rates:
+        if self.family.method == "finetune" and self.ticket.start:
+            return schedules.constant(self.worker.planned.finetune_rate(self.family))
+        steps_per_epoch = self.worker.planned.steps_per_epoch
+        return partial(schedules.rates, self.run.recipe.train, steps_per_epoch, length=self.family.length)
 
     def _finding_macs(self) -> int | None:
         """The multiply-accumulates of all that had to be trained and scored before: of the dense network up to the last step

@@ -300,11 +300,16 @@ def _equal_cost_cells(groups: pandas.DataFrame) -> list[Cells]:
             "before": f"{row.finding_cost:.2f}",
             "training": f"{row.training_cost:.2f}",
             "in all": f"{row.cost:.2f}",
-            "best at its cost": "✓" if row.validation_accuracy >= best else "",
+            "best at its cost": "✓" if row.validation_accuracy >= _best(alike, row.cost) else "",
         }
         for alike in masks
-        for row, best in zip(frame.each(alike), alike["validation_accuracy"].cummax(), strict=True)
+        for row in frame.each(alike)
     ]
+
+
+def _best(tickets: pandas.DataFrame, cost: float) -> float:
+    """The highest accuracy among those that cost no more."""
+    return float(tickets.loc[tickets["cost"] <= cost * (1 + 1e-9), "validation_accuracy"].max())
 
 
 def _cost_cells(costs: pandas.DataFrame) -> list[Cells]:

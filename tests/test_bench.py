@@ -179,6 +179,14 @@ def test_masks(quick):
     assert [row["mask_share"] is None for row in measured["rows"]] == [True, False, True, False]
 
 
+def test_updates(quick):
+    measured = quick("updates", *LENET)
+
+    assert [row["name"] for row in measured["rows"]] == ["a mask that stays", "SET", "RigL", "GMP"]
+    assert [row["overhead"] is None for row in measured["rows"]] == [True, False, False, False]
+    assert all(row["ms_per_step"] > 0 for row in measured["rows"])
+
+
 PARTS = ("input", "forward", "backward", "update", "mask")
 
 

@@ -141,8 +141,13 @@ def test_dense_gradients_are_those_of_the_whole_batch_and_no_weight_moves(make_t
 def test_each_change_is_that_of_the_paper_and_counts_never_do(make_trainer, monkeypatch, schedule):
     trainer, mask = loaded(make_trainer, schedule)
     monkeypatch.setattr(Trainer, "_adapt", lambda trainer, count, seconds: None)
-    seen, load, look = [], trainer.load, trainer.dense_gradients
-    monkeypatch.setattr(trainer, "load", lambda state, mask: (seen.append((state, trainer.mask(), mask)), load(state, mask)))
+    seen, change, look = [], trainer.change_mask, trainer.dense_gradients
+
+    def seeing(mask, weights):
+        seen.append((trainer.mask(), mask, weights))
+        change(mask, weights)
+
+    monkeypatch.setattr(trainer, "change_mask", seeing)
     gradients = []
     monkeypatch.setattr(trainer, "dense_gradients", lambda *where: gradients.append(look(*where)) or gradients[-1])
 
@@ -154,14 +159,14 @@ def test_each_change_is_that_of_the_paper_and_counts_never_do(make_trainer, monk
                 assert not state.weights[path][~kept].any()
                 assert not state.optimizer[f"momentum/{path}"][~kept].any()
 
-    assert [state.step for state, _, _ in seen] == schedule.steps()
-    for number, (state, before, after) in enumerate(seen):
+    assert len(seen) == len(schedule.steps())
+    for number, (step, (before, after, weights)) in enumerate(zip(schedule.steps(), seen, strict=True)):
         assert any((before[path] != after[path]).any() for path in before)
-        rng = np.random.default_rng([3, state.step])
+        rng = np.random.default_rng([3, step])
         for path in sorted(before):
-            share = 0.15 * (1 + math.cos(math.pi * state.step / 18))
+            share = 0.15 * (1 + math.cos(math.pi * step / 18))
             scores = np.abs(gradients[number][1][path]) if gradients else rng.random(before[path].shape)
-            expected = chosen_by_hand(state.weights[path], before[path], scores, math.floor(share * before[path].sum()))
+            expected = chosen_by_hand(weights[path], before[path], scores, math.floor(share * before[path].sum()))
             assert after[path].ravel().tolist() == expected
 
 

@@ -5,10 +5,25 @@ from typing import Any
 
 import typer.main
 
-from lottery.bench import costs, fanout, grid, images, inference, limits, loader, profile, race, scaling, step, thresholds
+from lottery.bench import (
+    costs,
+    fanout,
+    grid,
+    images,
+    inference,
+    limits,
+    loader,
+    profile,
+    race,
+    scaling,
+    step,
+    thresholds,
+    updates,
+)
 
 COMMANDS = (
     *(limits.limits, images.prepare, images.feed, loader.loader, step.step, profile.profile, costs.ladder, step.masks),
+    updates.updates,
     *(costs.precision, costs.remat, race.race, grid.grid, scaling.scaling, thresholds.thresholds, fanout.fanout),
     inference.inference,
 )

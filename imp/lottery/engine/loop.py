@@ -14,7 +14,7 @@ from lottery.engine import devices, models, whitening
 from lottery.engine.augment import normalise
 from lottery.engine.feed import Feed
 from lottery.engine.models.fingerprint import fingerprint
-from lottery.engine.optimizers import weight_of
+from lottery.engine.optimizers import masked, weight_of
 from lottery.engine.step import Step
 from lottery.experiment import schedules
 from lottery.experiment.recipe import Recipe
@@ -133,6 +133,28 @@ class Trainer:
         models.assign(self._optimizer, masks.apply(owners, optimizer))
         for path, variable in self.masks.items():
             variable.assign(mask.get(path, np.ones(variable.shape, bool)))
+
+    def prunable(self) -> Arrays:
+        """A copy of the weights that a mask may cover."""
+        return {path: self._weights[path].numpy() for path in self.masks}
+
+    def change_mask(self, mask: masks.Bits, weights: Arrays) -> None:
+        """Put `mask` in place of the current one, and `weights` (both of every variable that a mask may cover) in place of the
+        current ones. What it prunes becomes zero there, in the optimizer's state and in averages."""
+        self._change({path: (mask[path], weights[path]) for path in self.masks})
+
+    @cached_property
+    def _change(self) -> Callable[[dict[str, tuple[np.ndarray, np.ndarray]]], None]:
+        owned = {path: [one for name, one in self._optimizer.items() if weight_of(name) == path] for path in self.masks}
+
+        def change(given: dict[str, tuple[tf.Tensor, tf.Tensor]]) -> None:
+            for path, (mask, weights) in given.items():
+                self.masks[path].assign(mask)
+                self._weights[path].assign(masked(weights, mask))
+                for variable in owned[path]:
+                    variable.assign(masked(variable.value(), mask))
+
+        return tf.function(change, autograph=False)
 
     def steps(self, first: int, last: int, order_seed: int, rates: Rates | None = None) -> Iterator[np.ndarray]:
         """Take optimizer steps `first` .. `last` - 1, all within one epoch, at the schedule's learning rates, or at `rates`.

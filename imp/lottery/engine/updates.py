@@ -83,16 +83,15 @@ class MaskUpdates:
         return (STEP - 1) * (self.macs(mask) or 0) + (self.macs(masks.whole(mask)) or 0)
 
     def _prune(self, trainer: Trainer, step: int) -> None:
-        state, mask = trainer.state(step), trainer.mask()
-        weights = {path: state.weights[path] + self.aside.get(path, 0) for path in mask}
+        weights = {path: array + self.aside.get(path, 0) for path, array in trainer.prunable().items()}
         total = sum(array.size for array in weights.values())
         mask = smallest_pruned(weights, self.divide(total - self.schedule.pruned(step, self.pruned)))
         self.aside = masks.apply({path: ~kept for path, kept in mask.items()}, weights)
-        trainer.load(dataclasses.replace(state, weights=state.weights | weights), mask)
+        trainer.change_mask(mask, weights)
 
     def _replace(self, trainer: Trainer, step: int, scores: Callable[[str], np.ndarray]) -> None:
-        state, mask = trainer.state(step), trainer.mask()
+        weights, mask = trainer.prunable(), trainer.mask()
         for path, kept in sorted(mask.items()):
             count = self.schedule.replaced(step, int(np.count_nonzero(kept)))
-            mask[path] = replaced(state.weights[path], kept, scores(path), count)
-        trainer.load(state, mask)
+            mask[path] = replaced(weights[path], kept, scores(path), count)
+        trainer.change_mask(mask, weights)

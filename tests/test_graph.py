@@ -129,6 +129,29 @@ def test_a_network_waits_for_its_start_and_for_what_its_mask_is_scored_on_and_fo
     assert not any(one.needs for one in tickets(**{**SHOT, "controls": CONTROLS, "controls_at": "80"}))
 
 
+@pytest.mark.parametrize("more", [{"updates": "gmp"}, {"updates": "rigl", "criterion": "random", "scored_at": "0"}], ids=repr)
+def test_controls_of_a_mask_that_changes_wait_for_their_ticket_at_each_rewind_point_and_stay_with_it(more):
+    found = tickets(scored=0, **{**SHOT, "controls": ["rewound", "reinit"], "controls_at": "80", **more})
+
+    for step in (0, 45):
+        (ticket,) = (one for one in found if (one.mask.label, one.variant, one.rewind) == ("q80", "ticket", step))
+        beside = [one for one in found if (one.mask.label, one.rewind) == ("q80", step) and one.variant != "ticket"]
+        assert {one.variant for one in beside} == {"rewound", "reinit"}
+        assert all(one.needs == one.lineage == [ticket] and one.chain == ticket.chain == ticket for one in beside)
+        assert ticket.masks == ([] if more["updates"] == "gmp" else [ticket.mask])
+        assert ticket.dense_steps == step
+
+
+def test_what_had_to_be_trained_before_a_network_is_listed_once():
+    rounds = tickets((45,), method="lr", **{**ROUNDS, "rounds": 30, "controls": CONTROLS, "controls_at": "3"})
+    last = the(rounds, "round-30", "ticket")
+
+    assert [one.mask.round for one in last.lineage] == list(range(1, 30))
+    assert [mask.round for mask in last.masks] == list(range(1, 31))
+    assert last.dense_steps == the(rounds, "round-03", "shuffle").dense_steps == END
+    assert the(rounds, "round-03", "reinit").lineage == last.lineage[:2]
+
+
 def test_rounds_come_in_their_order_each_ticket_before_what_accompanies_it_and_no_network_twice():
     found = tickets(method="lr", **{**ROUNDS, "controls": CONTROLS, "controls_at": "1,2,3"})
 

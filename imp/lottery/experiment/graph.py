@@ -76,8 +76,9 @@ class Ticket:
 
     @property
     def chain(self) -> "tuple[Any, ...] | Ticket":
-        """What is trained in sequence: all rounds of a rewind point; in one shot, each network on its own."""
-        return self if self.mask.rewind is None else (self.replicate, self.family, self.rewind)
+        """What is trained in sequence: all rounds of a rewind point; a ticket whose mask changes, and its controls; or else in
+        one shot each network on its own."""
+        return self.found_by or self if self.mask.rewind is None else (self.replicate, self.family, self.rewind)
 
     @property
     def name(self) -> str:
@@ -93,7 +94,8 @@ class Ticket:
     @property
     def lineage(self) -> "list[Ticket]":
         """The networks under masks that had to be trained before this one, each once."""
-        return list(dict.fromkeys(one for need in self.needs for one in (*need.lineage, need)))
+        needs = dict.fromkeys(self.needs)
+        return list(dict.fromkeys(one for need in needs for one in (*need.lineage, need)))
 
     @property
     def masks(self) -> list[Mask]:

@@ -31,6 +31,15 @@ def tickets(planned, replicates=(1,), **selection):
     return planned.tickets(replicates, Selection(**selection).of(planned.recipe))
 
 
+@pytest.mark.parametrize("every", ["1ep", "0.001ep"])
+def test_updates_are_planned_where_an_epoch_is_long_unknown_or_longer_than_they_are_apart(every):
+    changed = reading.resolve({"train": {"steps": 3400}, "families": {"own": {"quantiles": "90", "updates": "set"}}})
+    own = changed.families["own"].model_copy(update={"update_every": every})
+    recipe = changed.model_copy(update={"families": {"own": own}, "train": changed.train.model_copy(update={"warmup": "0"})})
+
+    assert plan.make(recipe, 17 * 64).updates(own).every == max(1, round(17 * float(every.removesuffix("ep"))))
+
+
 def test_an_epoch_is_the_whole_batches_of_the_training_images_of_which_there_must_be_one():
     assert [made(images).steps_per_epoch for images in (2880, 2943, 2944)] == [45, 45, 46]
     assert made(2900).total_steps == 900

@@ -61,6 +61,48 @@ def test_gmp_ends_with_as_many_weights_as_one_shot_and_rigl_with_as_many_of_each
             assert result["kept"]["layers"][path]["kept"] == bits.sum()
 
 
+def test_gmp_comes_to_the_densities_of_layers_as_it_goes(work):
+    given = family("gmp", "updates=gmp", "controls=[]", 'densities=["fc1/*=5"]')
+    imp_here("run", *given, "--ranks", "1", cwd=work)
+
+    mask = kept(store.load_mask(network(work, "gmp") / "mask.h5"))
+    assert mask["fc1/kernel"] == SIZES["fc1/kernel"] // 20
+    assert sum(mask.values()) == sum(SIZES.values()) - ranking.pruned_count(Fraction(90), sum(SIZES.values()))
+
+
+def test_densities_that_gmp_cannot_reach_are_told_before_it_trains(work):
+    given = family("gmp", "updates=gmp", "controls=[]", 'densities=["fc1/*=50"]')
+    done = imp_here("run", *given, "--ranks", "1", cwd=work, check=False)
+
+    assert done.returncode == 1
+    assert "cannot be reached: fc1/kernel alone keep 32.8767% of the weights" in done.stderr
+    assert not (network(work, "gmp") / "metrics.jsonl").exists()
+
+
+def test_quantiles_of_gmp_that_were_given_once_are_known_afterwards(work):
+    given = family("gmp", "updates=gmp", "controls=[]")
+    imp_here("retrain", "--family", "gmp", *given, "--quantiles", "80", cwd=work)
+
+    run = open_run(work / "runs/digits", must_exist=True)
+    assert {one.mask.label for one in run.tickets(run.plan()) if one.family == "gmp"} == {"q80"}
+
+
+def test_replicates_are_added_for_gmp_too(work):
+    given = family("gmp", "updates=gmp", "controls=[]")
+    imp_here("retrain", "--family", "gmp", *given, "--until-decided", "2", cwd=work)
+
+    results = [
+        files.read_json(work / f"runs/digits/replicate-{number}/gmp/q90-step-000000/ticket/result.json") for number in (1, 2)
+    ]
+    assert [one["status"] for one in results] == ["done"] * 2
+
+
+def test_grids_that_are_given_must_fit_the_family(work):
+    longer = family("long", "length=2.0", "criterion=random", "scored_at=0", "controls=[]")
+    imp_here("thresholds", *longer, cwd=work)
+    refused(imp_here("retrain", "--family", "long", "--rewind", "1ep", cwd=work, check=False), 'with rewind = "0"')
+
+
 def test_a_family_may_train_longer_than_the_dense_network(work):
     given = family("long", "criterion=random", "scored_at=0", "length=2.5", "controls=[]", quantiles="50")
     imp_here("run", *given, "--ranks", "1", cwd=work)
@@ -151,13 +193,15 @@ def test_a_control_waits_for_its_ticket(finished):
         (["updates=rig"], "updates"),
         (["length=2.0", "rewind=1ep"], 'with rewind = "0": leave it out'),
         (["length=0.0"], "length"),
+        (["length=0.001"], "families.own.length: 0.001 leaves nothing to train"),
+        (["updates=rigl", "update_every=1it"], "rigl spends a step on each change: write at least 2it"),
     ],
 )
 def test_what_cannot_change_is_one_line_and_changes_nothing(work, values, words):
     before = contents(work)
     given = settings(*(f"families.own.{value}" for value in ["quantiles=50", "rewind=0", "controls=[]", *values]))
 
-    said = 1 if "never change" in words or "lower update_every" in words else 0  # of the images, whose number this takes
+    said = int(any(part in words for part in ("never change", "lower update_every", "leaves nothing", "spends a step")))
     refused(imp_here("run", *given, "--ranks", "1", cwd=work, check=False), words, said=said)
 
     assert contents(work) == before

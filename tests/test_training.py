@@ -188,7 +188,8 @@ def test_a_training_whose_mask_changes_ends_with_the_same_files_wherever_it_dies
     def begin(folder):
         trainer._steps_per_call = 2
         schedule = Schedule(method, every=3, begin=0, until=14, drop_fraction=0.3)
-        changing = MaskUpdates(schedule, 0, pruned=200, divide=lambda keep: [(KERNELS, keep)], seed=7, macs=kept_in)
+        groups = lambda pruned: [(KERNELS, kept_in(everything) - pruned)]  # noqa: E731
+        changing = MaskUpdates(schedule, 0, pruned=200, divide=groups, seed=7, macs=kept_in)
         start = partial(initial, classes=trainer.feed.classes)
         task = training.Task("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
         return training.train(trainer, task, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())

@@ -77,6 +77,7 @@ def train_until_decided(run: Run, most: int, selection: Selection, execution: Ex
         made = [train_tickets(run, selection, execution, reporter)]
         for added, undecided in until_decided(run, most, reporter, selection):
             train(added, reporter)
-            thresholds(added, reporter, dataclasses.replace(undecided, rewind=None))
+            if any(family.is_cut_at_once for family in undecided.of(run.recipe).values()):
+                thresholds(added, reporter, dataclasses.replace(undecided, rewind=None))
             made.append(train_tickets(added, undecided, execution, reporter))
     return Campaign(None, [line for one in made for line in one.unfinished], int(any(one.code for one in made)))

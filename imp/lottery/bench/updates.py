@@ -14,6 +14,7 @@ from lottery.progress import Reporter
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
+    from lottery.pruning.allocation import Group
     from lottery.pruning.updates import Updates
 
 LONG = 1 << 40  # steps, so that as much is replaced as at first
@@ -68,8 +69,12 @@ def _stretch(trainer: "Trainer", stretches: Iterator[int], every: int, method: "
     sizes = {path: kept.size for path, kept in trainer.mask().items()}
     until = 10 * every if method == "gmp" else LONG
     schedule = Schedule(method, every, 0, until, drop_fraction=0.3)
-    half = sum(sizes.values()) // 2
-    change = MaskUpdates(schedule, 0, half, lambda keep: [(tuple(sizes), keep)], seed=0, macs=lambda mask: None)
+    total = sum(sizes.values())
+
+    def divide(pruned: int) -> list[Group]:
+        return [(tuple(sizes), total - pruned)]
+
+    change = MaskUpdates(schedule, 0, total // 2, divide, seed=0, macs=lambda mask: None)
 
     def take() -> None:
         first = next(stretches)

@@ -54,7 +54,7 @@ class Derivatives:
     ) -> Arrays:
         """H v for the Hessian H of that L with respect to the variables that the `vector` v has; the others are constant. No
         Hessian is made: H v is the gradient of g v (Pearlmutter 1994)."""
-        return self._summed(state, vector, images, labels, temperature, training)
+        return self._summed(state, vector, images, labels, temperature, training) if vector else {}
 
     def flow(self, state: State, mask: Bits) -> Arrays:
         """|w| dR/d|w| (float64) under `mask`, for the sum R of the outputs for one image of ones, where weights have their

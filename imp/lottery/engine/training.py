@@ -43,9 +43,9 @@ class Task:
     `topology` is that of the network, where it is known.
 
     `order_seed` seeds data order and augmentation; `snapshots` (step -> file) are saved on the way, the last step's among them
-    or else in the folder's `final`; `beside` are files that are there already; `record` goes into the result, with the seals of
-    all these files by name inside `root`; `rates` take the place of the schedule; `updates` change the mask on the
-    way, and the folder then gets the last one; `kept` says what a mask keeps; `profile` takes a trace.
+    or else in the folder's `final`; `beside` are other files of the network's, if they are there in the end; `record` goes into
+    the result, with the seals of all these files by name inside `root`; `rates` take the place of the schedule; `updates`
+    change the mask on the way, the folder then gets the last one, and `kept` says what that keeps; `profile` takes a trace.
     """
 
     title: str
@@ -88,7 +88,7 @@ def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporte
                 outcome = {"status": "diverged", "reason": str(error), "step": error.step}
             seconds, seal = sum(row["timing"]["seconds"] for row in rows), journal.read_sealed(network.metrics)[1]
             made_on = {"replicas": trainer.replicas, "xla": trainer.xla, "timing": {"seconds": seconds, "journal": seal}}
-            kept = {"kept": task.kept(trainer.mask() if task.updates else task.mask)} if task.kept else {}
+            kept = {"kept": task.kept(trainer.mask())} if task.kept else {}
             result = Result.model_validate({**outcome, **kept, **task.record, **made_on})
         finally:
             tracker.finish(result)

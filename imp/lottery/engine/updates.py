@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 import numpy as np
 
@@ -15,11 +14,13 @@ from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
 from lottery.pruning.updates import Schedule, replaced, smallest_pruned
 
+OVERFLOWS = 2  # the column of a step's figures that says so
+
 
 @dataclasses.dataclass
 class MaskUpdates:
     """The changes that `schedule` asks for in a training that starts at step `first`. GMP prunes `pruned` weights in the end,
-    and `divide` says of a number of weights to keep how many are those of which layers; `seed` is SET's; `macs` counts what a
+    and `divide` says of a number of pruned weights how many of which layers stay then; `seed` is SET's; `macs` counts what a
     mask leaves to compute for one image (None: not known). `aside` has GMP's pruned values (path -> array, zero where a weight
     is kept), and `spent` the MACs of the steps up to step `counted`, for one image in each."""
 
@@ -35,9 +36,9 @@ class MaskUpdates:
     def __post_init__(self) -> None:
         self.counted = self.first
 
-    @cached_property
-    def steps(self) -> frozenset[int]:
-        return frozenset(self.schedule.steps(self.first))
+    @property
+    def steps(self) -> range:
+        return self.schedule.steps(self.first)
 
     def saved(self, mask: Bits) -> Arrays:
         """What `resume` needs to go on under `mask`."""
@@ -69,12 +70,11 @@ class MaskUpdates:
                 self._replace(trainer, step, lambda path: rng.random(trainer.masks[path].shape))
             case "rigl":
                 figures, gradients = trainer.dense_gradients(step, order_seed)
-                self.spent += 2 * (self.macs(before) or 0) + (
-                    self.macs(masks.whole(before)) or 0
-                )  # a dense gradient of weights
-                self.counted += 1
+                self.spent, self.counted = self.spent + self._looked(before), step + 1
                 if all(np.isfinite(array).all() for array in gradients.values()):
                     self._replace(trainer, step, lambda path: np.abs(gradients[path]))
+                else:
+                    figures[:, OVERFLOWS] = 1
                 return figures
         return NOTHING
 
@@ -84,8 +84,7 @@ class MaskUpdates:
 
     def _prune(self, trainer: Trainer, step: int) -> None:
         weights = {path: array + self.aside.get(path, 0) for path, array in trainer.prunable().items()}
-        total = sum(array.size for array in weights.values())
-        mask = smallest_pruned(weights, self.divide(total - self.schedule.pruned(step, self.pruned)))
+        mask = smallest_pruned(weights, self.divide(self.schedule.pruned(step, self.pruned)))
         self.aside = masks.apply({path: ~kept for path, kept in mask.items()}, weights)
         trainer.change_mask(mask, weights)
 

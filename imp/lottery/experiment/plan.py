@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import pydantic
+
 from data_prep.errors import InputError
 from lottery.experiment import controls, graph, grids, named, schedules
 from lottery.experiment.graph import TICKET, Mask, Ticket
@@ -37,7 +39,7 @@ class Selection:
             grids.parse_quantiles(self.quantiles)
             chosen = {name: family for name, family in chosen.items() if family.quantiles}
         in_one_shot = {option: value for option, value in given.items() if option != "rounds"}
-        return {name: one.model_copy(update=given if one.rounds else in_one_shot) for name, one in chosen.items()}
+        return {name: _changed(name, one, given if one.rounds else in_one_shot) for name, one in chosen.items()}
 
     def _given(self) -> dict[str, str | int]:
         """The grids in place of the recipe's, by option."""
@@ -49,6 +51,13 @@ class Selection:
         options = [("--family", name) for name in self.families]
         options += [(f"--{option}", str(value)) for option, value in self._given().items()]
         return [part for option in options for part in option]
+
+
+def _changed(name: str, family: Family, given: Mapping[str, str | int]) -> Family:
+    try:
+        return Family.model_validate({**family.model_dump(), **given}) if given else family
+    except pydantic.ValidationError as error:
+        raise InputError(f"families.{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +85,17 @@ class Plan:
         _check("rewind point", rewind, self.recipe, self.steps_per_epoch, past_end=False)
         return self._saved("rewind point", rewind)
 
-    def check_updates(self, name: str, family: Family) -> None:
-        """Raise InputError for a rewind point of the family `name` after which no mask would change that is to change."""
-        for point in grids.parse_points(family.rewind) if family.updates != "none" else ():
-            if not self.updates(family).steps(step := point.step(self.steps_per_epoch)):
+    def check_length(self, name: str, family: Family) -> None:
+        """Raise InputError where tickets of the family `name` would train for no step, or no mask would change that is to."""
+        if self.last_step(family) < 1:
+            raise InputError(f"families.{name}.length: {family.length:g} leaves nothing to train: raise it")
+        if family.updates == "none":
+            return
+        schedule = self.updates(family)
+        if family.updates == "rigl" and schedule.every < 2:
+            raise InputError(f"families.{name}.update_every: rigl spends a step on each change: write at least 2it")
+        for point in grids.parse_points(family.rewind):
+            if not schedule.steps(step := point.step(self.steps_per_epoch)):
                 raise InputError(
                     f"families.{name}: its masks never change after step {step} of {self.last_step(family)}: lower "
                     f"update_every ({family.update_every}), or raise update_until ({family.update_until:g})"
@@ -99,10 +115,10 @@ class Plan:
         return self.total_steps if family.scored_at == "end" else self._saved("scored_at", family.scored_at)[0]
 
     def tickets(self, replicates: Sequence[int], families: Mapping[str, Family]) -> list[Ticket]:
-        """Every network of these families, in the order of training. Raises InputError as `rewind_steps` and `check_updates`
+        """Every network of these families, in the order of training. Raises InputError as `rewind_steps` and `check_length`
         do."""
-        for name, family in families.items():
-            self.check_updates(name, family)
+        for name, family in families.items() if self.steps_per_epoch != UNKNOWN_STEPS else ():
+            self.check_length(name, family)
         return graph.in_order(
             ticket
             for number in replicates
@@ -133,7 +149,7 @@ class Plan:
     def updates(self, family: Family) -> updates.Schedule:
         """When the masks of a family change in training."""
         last = self.last_step(family)
-        every = grids.parse_interval(family.update_every).step(self.steps_per_epoch)
+        every = max(1, grids.parse_interval(family.update_every).step(self.steps_per_epoch))
         begin, until = (int(share * last) for share in (family.update_from, family.update_until))
         return updates.Schedule(family.updates, every, begin, until, family.drop_fraction)
 
@@ -155,7 +171,7 @@ def of(recipe: Recipe, steps_per_epoch: int) -> Plan:
     check_points(recipe, steps_per_epoch)
     planned = Plan(recipe, steps_per_epoch)
     for name, family in recipe.families.items():
-        planned.check_updates(name, family)
+        planned.check_length(name, family)
     return planned
 
 

@@ -367,7 +367,7 @@ class Recipe(Table):
 
     def _with(self, name: str, family: Family) -> "Recipe":
         """With a family more, if none prunes like it: rewound to its points that are saved, or else to the first that is."""
-        if any(bool(one.rounds) == bool(family.rounds) for one in self.families.values()):
+        if any(one.rounds if family.rounds else one.is_cut_at_once for one in self.families.values()):
             return self
         saved = self.train.snapshots.split(",")
         rewind = [point for point in family.rewind.split(",") if point in saved] or saved[:1]

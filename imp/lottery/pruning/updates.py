@@ -35,10 +35,11 @@ class Schedule:
     until: int
     drop_fraction: float
 
-    def steps(self, first: int = 0) -> list[int]:
+    def steps(self, first: int = 0) -> range:
         """The steps before which the mask changes, of a training that starts at step `first`."""
         begin, end = (self.begin, self.until + 1) if self.method == "gmp" else (0, self.until)
-        return [step for step in range(begin + self.every, end, self.every) if step > first]
+        passed = max(0, (first - begin) // self.every)
+        return range(begin + (passed + 1) * self.every, end, self.every)
 
     def pruned(self, step: int, finally_: int) -> int:
         """How many weights GMP has pruned after its change at `step`, of so many in the end: the cubic of Zhu & Gupta 2017,

@@ -161,7 +161,7 @@ def _by_series(run: Run, rows: pandas.DataFrame) -> alt.ConcatChart:
             base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=_tips(*_ACCURACY)),
         )
         title = name if tickets["rewind"].nunique() == 1 else f"{name}, rewound to {rewind}"
-        title = alt.TitleParams(title, subtitle=criteria.words(family), subtitleColor=GREY)
+        title = alt.TitleParams(title, subtitle=criteria.words(family, family.updates), subtitleColor=GREY)
         panels.append(alt.layer(*layers).properties(width=PANEL, height=PANEL * 3 // 4, title=title))
     return alt.concat(*panels, columns=COLUMNS)
 
@@ -205,7 +205,7 @@ def equal_cost(findings: Findings) -> Chart | None:
     rows = rows[(rows["network"] == TICKET) & rows["cost"].notna()]
     if rows["family"].nunique() < 2:
         return None
-    raised, cut = _raised(findings.accuracies, "sd_low", "validation", "sd_low", "sd_high")
+    raised, cut = _raised(_told_apart(findings.accuracies), "sd_low", "validation", "sd_low", "sd_high")
     x = alt.X("cost:Q", title="cost in all, dense epochs").scale(zero=False)
     y = alt.Y("validation_shown:Q", title="validation accuracy").scale(zero=False).axis(format=".1%")
     panels = []

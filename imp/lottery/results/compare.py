@@ -96,11 +96,12 @@ class Source:
 
 
 def sources(run: Run) -> list[Source]:
-    """All masks of a run: replicate by replicate, family by family."""
+    """The masks of a run that stay in training: replicate by replicate, family by family."""
     return [
         Source(files.mask, record)
         for number in run.known_numbers()
-        for name in run.recipe.families
+        for name, family in run.recipe.families.items()
+        if family.updates == "none"
         for files in run.replicate(number).masks(name)
         if (record := files.read())
     ]

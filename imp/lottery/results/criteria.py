@@ -40,7 +40,8 @@ def checks(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
     """Every ticket's controls against it, paired by replicate, for each series (family, rewind point) that has `shuffle`."""
     kinds, series = grouping.kinds(run, networks), dict[tuple[str, int], list[dict[str, Any]]]()
     for kind, tickets in kinds.items():
-        beside = dict(grouping.beside(run, kinds, kind)) if kind[0] == TICKET else {}
+        judges = kind[0] == TICKET and run.recipe.families[kind[1]].updates == "none"  # else the training chose the mask, too
+        beside = dict(grouping.beside(run, kinds, kind)) if judges else {}
         rows = series.setdefault((kind[1], kind[3]), [])
         rows += [_check(run, tickets, beside[name], name) for name in CONTROLS if beside.get(name)]
     shuffled = {place: [row for row in rows if row["control"] == SHUFFLE] for place, rows in series.items()}
@@ -82,9 +83,10 @@ def series(checks: pandas.DataFrame) -> Iterator[tuple[tuple[str, str], list[Any
         yield (found[0].family, found[0].rewind), found
 
 
-def words(family: Any) -> str:
-    """What a family prunes by: its criterion and its allocation."""
-    return f"{family.criterion.rpartition(':')[2]}, {family.allocation}"
+def words(family: Any, updates: str = "none") -> str:
+    """What a family prunes by: its criterion, or how its masks change in training (`updates`), and its allocation."""
+    named = family.criterion.rpartition(":")[2] if updates == "none" else updates
+    return f"{named}, {family.allocation}"
 
 
 def sentence(rows: Sequence[Any]) -> str:

@@ -42,8 +42,8 @@ ROWS = {
     "macs": "Int64",  # multiply-accumulates for one image, and how many times fewer than those of the dense network
     "speedup": "Float64",
     **dict.fromkeys(BYTES, "Int64"),
-    "training_macs": "Int64",  # of its training, and of all that had to be trained and scored before
-    "finding_macs": "Int64",
+    "training_macs": "Float64",  # of its training, and of all that had to be trained and scored before; more than Int64 holds
+    "finding_macs": "Float64",
     "training_cost": "Float64",  # the same in epochs of the dense network
     "finding_cost": "Float64",
     "collapse": "string",  # a warning

@@ -116,14 +116,16 @@ def _series(run: Run, group: Any) -> str:
     if group.variant == DENSE:
         return DENSE
     family = run.recipe.families[group.family]
+    is_fresh = group.variant in family.fresh_controls and family.updates == "none"  # else each rewind point has its own
     chain = "" if len(run.recipe.families) == 1 and family.quantiles else f"{group.family}, "
-    return f"{chain}{'from scratch' if group.variant in family.fresh_controls else f'rewound to {group.rewind}'}"
+    return f"{chain}{'from scratch' if is_fresh else f'rewound to {group.rewind}'}"
 
 
 def _layers(run: Run, number: int) -> Iterator[dict[str, Any]]:
     replicate = run.replicate(number)
     held, order = Lineage(replicate), replicate.layers()
-    for files in (files for name in run.recipe.families for files in replicate.masks(name)):
+    staying = [name for name, family in run.recipe.families.items() if family.updates == "none"]
+    for files in (files for name in staying for files in replicate.masks(name)):
         held.check(files.mask)
         record = records.read(files.table, records.MaskRecord)
         collapsed = record.kept.collapsed(run.recipe.pruning.collapse)

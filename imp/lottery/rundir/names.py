@@ -171,6 +171,11 @@ class Replicate:
         ours = [path for path in self.folder.glob("*/*/*") if _NETWORK.fullmatch(self.name_of(path))]
         return [NetworkFiles(path) for path in sorted(ours) if path.is_dir()]
 
+    def quantiles(self, family: str) -> set[Fraction]:
+        """The quantiles of the networks of a family that were begun."""
+        names = (one.folder.parent.name for one in self.networks() if self.family_of(one) == family)
+        return {Fraction(name.partition("-step-")[0].removeprefix("q")) for name in names if name.startswith("q")}
+
     def tables(self) -> list[Path]:
         """Every table that exists."""
         tables = [self.dense.result, *(mask.table for mask in self.masks()), *(one.result for one in self.networks())]

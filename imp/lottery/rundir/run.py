@@ -100,8 +100,12 @@ class Run:
         return families
 
     def cut_quantiles(self, family: str) -> list[Fraction]:
-        """The quantiles that a replicate has masks of, ascending; whoever wants others removes the masks."""
-        masks = [mask for replicate in self.replicates() for mask in replicate.masks(family)]
+        """The quantiles that a replicate has masks of, ascending (of gradual pruning, networks); whoever wants others removes
+        these."""
+        places = self.replicates()
+        if family in self.recipe.families and self.recipe.families[family].is_gradual:
+            return sorted({quantile for replicate in places for quantile in replicate.quantiles(family)})
+        masks = [mask for replicate in places for mask in replicate.masks(family)]
         return sorted({mask.quantile for mask in masks if mask.quantile is not None})
 
     def tickets(self, planned: Plan, selection: Selection = EVERYTHING) -> list[Ticket]:

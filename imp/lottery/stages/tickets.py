@@ -3,6 +3,7 @@
 import dataclasses
 import traceback
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from lottery.fanout.allocation import Allocation
 from lottery.machine import environment
 from lottery.progress import Reporter
 from lottery.pruning import connectivity, costs, criteria, densities, masks, ranking
-from lottery.pruning.allocation import allocate
+from lottery.pruning.allocation import Group, Shapes, allocate
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 from lottery.rundir import attempts, identity, locks, records, store
@@ -130,6 +131,7 @@ class _Making:
             record={
                 **self.worker.facts(ticket),
                 "finding_macs": self._finding_macs(),
+                **({} if updates else {"kept": self._kept(mask)}),
                 "made_from": {**self.trainer.origins, **seals(self.replicate.folder, sources)},
                 "made_by": identity.signed(self.network.folder, self.trainer.maker),
             },
@@ -137,7 +139,7 @@ class _Making:
             beside=[self.network.mask],
             rates=self._rates(),
             updates=updates,
-            kept=self._kept,
+            kept=self._kept if updates else None,
         )
 
     @cached_property
@@ -153,17 +155,21 @@ class _Making:
         ticket, family = self.ticket, self.family
         if family.updates == "none" or ticket.variant != TICKET:
             return None
-        sizes, topology = {path: kept.size for path, kept in mask.items()}, self.replicate.read_topology()
-        shapes, densities = {path: kept.shape for path, kept in mask.items()}, grids.parse_densities(family.densities)
-        kernels = topology.kernels if topology else None
-        return MaskUpdates(
-            schedule=self.worker.planned.updates(family),
-            first=ticket.first_step,
-            pruned=ranking.pruned_count(ticket.mask.rate, sum(sizes.values())),
-            divide=lambda keep: allocate(family.allocation, sizes, keep, shapes, densities, kernels),
-            seed=self._seed("updates"),
-            macs=partial(costs.macs, topology=topology),
-        )
+        schedule, topology = self.worker.planned.updates(family), self.replicate.read_topology()
+        pruned = ranking.pruned_count(ticket.mask.rate, sum(kept.size for kept in mask.values()))
+        divide = partial(self._divided, mask, pruned, topology.kernels if topology else None)
+        for step in reversed(schedule.steps(ticket.first_step)) if family.is_gradual else ():
+            divide(schedule.pruned(step, pruned))  # what cannot be reached is refused before anything is trained
+        macs = partial(costs.macs, topology=topology)
+        return MaskUpdates(schedule, ticket.first_step, pruned, divide, self._seed("updates"), macs)
+
+    def _divided(self, mask: Bits, finally_: int, kernels: Shapes | None, pruned: int) -> list[Group]:
+        """How many weights of which layers stay when so many of those that go in the end (`finally_`) are pruned. Layers whose
+        densities the recipe names come as far on their way to these."""
+        sizes, shapes = ({path: getattr(kept, name) for path, kept in mask.items()} for name in ("size", "shape"))
+        done = Fraction(pruned, max(finally_, 1))
+        named = [(pattern, 1 - done * (1 - share)) for pattern, share in grids.parse_densities(self.family.densities)]
+        return allocate(self.family.allocation, sizes, sum(sizes.values()) - pruned, shapes, named, kernels)
 
     def _rates(self) -> schedules.Rates:
         if self.family.method == "finetune" and self.ticket.start:
@@ -172,15 +178,18 @@ class _Making:
         return partial(schedules.rates, self.run.recipe.train, steps_per_epoch, length=self.family.length)
 
     def _finding_macs(self) -> int | None:
-        """The multiply-accumulates of all that had to be trained and scored before: of the dense network up to the last step
-        that something was taken from, the tickets of earlier rounds, each scoring. None where MACs are not known."""
+        """The multiply-accumulates of all that had to be trained and scored before: the dense network up to the last step that
+        something was taken from, the tickets of earlier rounds or that whose last mask this is, each scoring. None where MACs
+        are not known."""
         topology, ticket = self.replicate.read_topology(), self.ticket
-        dense = costs.macs(self._everything, topology)
+        dense = costs.macs({}, topology)
         before = [self.run.network(one).read_result() for one in ticket.lineage]
         spent = [one.training_macs for one in before if one and one.training_macs is not None]
         if dense is None or len(spent) < len(before):
             return None
-        images = costs.STEP * ticket.dense_steps * self.run.recipe.train.batch
+        is_scored = self.family.rounds or self.family.criterion != criteria.random.__name__  # random numbers need no weights
+        steps = ticket.dense_steps if is_scored else ticket.first_step
+        images = costs.STEP * steps * self.run.recipe.train.batch
         return dense * (images + len(ticket.masks) * self._scoring_passes()) + sum(spent)
 
     def _scoring_passes(self) -> int:

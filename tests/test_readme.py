@@ -21,7 +21,8 @@ from lottery.rundir import store
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 FEW = settings("families.oneshot.quantiles=80")
-SHORT = [*FEW, *settings("train.epochs=3", "model.name=lenet_300_100", "data.size=8", "data.crop=0")]
+TINY = settings("train.epochs=3", "model.name=lenet_300_100", "data.size=8", "data.crop=0")
+SHORT = [*FEW, *TINY]
 
 # On a run of LeNet, trained as the README's first commands do it; in this order.
 DAILY = [
@@ -53,6 +54,7 @@ ALONE = {
     "imp run --records data/folder-photos-64": ["--ranks", "1", *FEW, *settings("train.epochs=8", "model.name=lenet_300_100")],
     "imp sweep pipelines/digits.toml": [*SHORT, "--set", "sweep.trials=1"],
     "imp run pipelines/digits.toml": SHORT,
+    "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
     "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": ["--ranks", "1", *SHORT],
 }
 # A recipe for the README's Python.

@@ -71,7 +71,7 @@ def _stretch(trainer: "Trainer", stretches: Iterator[int], every: int, method: "
     schedule = Schedule(method, every, 0, until, drop_fraction=0.3)
     total = sum(sizes.values())
 
-    def divide(pruned: int) -> list[Group]:
+    def divide(pruned: int) -> "list[Group]":
         return [(tuple(sizes), total - pruned)]
 
     change = MaskUpdates(schedule, 0, total // 2, divide, seed=0, macs=lambda mask: None)

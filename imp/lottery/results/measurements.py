@@ -9,7 +9,7 @@ from data_prep.errors import InputError
 
 # The order of `imp bench --help`.
 ORDER = (
-    *("limits", "prepare", "feed", "loader", "step", "profile", "ladder", "masks", "precision", "remat"),
+    *("limits", "prepare", "feed", "loader", "step", "profile", "ladder", "masks", "updates", "precision", "remat"),
     *("race", "ablation", "grid", "scaling", "thresholds", "fanout", "inference"),
 )
 

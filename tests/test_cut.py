@@ -13,7 +13,7 @@ from helpers import file_bytes, flip
 from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment import reading
-from lottery.experiment.recipe import decisive
+from lottery.experiment.decisive import decisive
 from lottery.pruning import criteria
 from lottery.pruning.state import State
 from lottery.rundir import locks, store

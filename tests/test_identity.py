@@ -9,7 +9,7 @@ from helpers import changed
 from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment import reading
-from lottery.experiment.recipe import decisive
+from lottery.experiment.decisive import decisive
 from lottery.rundir import identity, locks, records
 from lottery.rundir.identity import MadeWith
 from lottery.rundir.run import Run

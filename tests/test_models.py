@@ -12,7 +12,8 @@ from helpers import clean_environment, lenet
 from data_prep.errors import InputError
 from lottery.engine import models
 from lottery.experiment import networks, reading
-from lottery.experiment.recipe import Model, Recipe, decisive
+from lottery.experiment.decisive import decisive
+from lottery.experiment.recipe import Model, Recipe
 
 keras = pytest.importorskip("keras")
 pytestmark = pytest.mark.usefixtures("tensorflow")  # set up before a test here starts it

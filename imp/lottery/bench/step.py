@@ -138,7 +138,7 @@ def cases(
 
 def told(case: Recipe) -> dict[str, Any]:
     """What a row says of its case, under a `title`; `alpha` is None where the network knows no width multiplier."""
-    from lottery.experiment.recipe import decisive
+    from lottery.experiment.decisive import decisive
 
     name, size, train = case.model.name, case.data.size, case.train
     alpha = case.model.alpha if "model.alpha" in decisive(case) else None

@@ -58,12 +58,11 @@ def run(
     figures: np.ndarray = NOTHING,
     seconds: float = 0.0,
 ) -> Iterator[Event]:
-    """Train what `trainer` has loaded from `first_step` to `last_step`, at the schedule's learning rates or at a constant one.
+    """Train what `trainer` has loaded from `first_step` to `last_step`, at the schedule's learning rates or at `rates`.
 
     The splits are evaluated as often as the recipe says, and at the end; `figures` and `seconds` are those of earlier steps, as
     in `CheckpointDue`. `snapshots` are the steps whose state is wanted: as it is before `updates` change the mask there. A
-    training that diverges ends with that event, in place
-    of one that would hold a number that is not finite.
+    training that diverges ends with that event, in place of one that would hold a number that is not finite.
     """
     step, since = first_step, [figures]
     every = max(1, parse_point(trainer.train.evaluate).step(trainer.steps_per_epoch))

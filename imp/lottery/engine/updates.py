@@ -60,19 +60,19 @@ class MaskUpdates:
         """Change the mask before step `step`. Returns the figures of the steps that this took (float64, [0 or 1, 3]): RigL
         looks at the gradients of one step in place of taking it, and leaves the mask as it is where one is not finite (float16
         has overflowed). Raises Diverged."""
-        before = trainer.mask()
-        self.spent, self.counted = self.trained_macs(before, step) or 0, step
+        mask = trainer.mask()
+        self.spent, self.counted = self.trained_macs(mask, step) or 0, step
         match self.schedule.method:
             case "gmp":
                 self._prune(trainer, step)
             case "set":
                 rng = np.random.default_rng([self.seed, step])
-                self._replace(trainer, step, lambda path: rng.random(trainer.masks[path].shape))
+                self._replace(trainer, step, mask, lambda path: rng.random(mask[path].shape))
             case "rigl":
                 figures, gradients = trainer.dense_gradients(step, order_seed)
-                self.spent, self.counted = self.spent + self._looked(before), step + 1
+                self.spent, self.counted = self.spent + self._looked(mask), step + 1
                 if all(np.isfinite(array).all() for array in gradients.values()):
-                    self._replace(trainer, step, lambda path: np.abs(gradients[path]))
+                    self._replace(trainer, step, mask, lambda path: np.abs(gradients[path]))
                 else:
                     figures[:, OVERFLOWS] = 1
                 return figures
@@ -88,9 +88,9 @@ class MaskUpdates:
         self.aside = masks.apply({path: ~kept for path, kept in mask.items()}, weights)
         trainer.change_mask(mask, weights)
 
-    def _replace(self, trainer: Trainer, step: int, scores: Callable[[str], np.ndarray]) -> None:
-        weights, mask = trainer.prunable(), trainer.mask()
+    def _replace(self, trainer: Trainer, step: int, mask: Bits, scores: Callable[[str], np.ndarray]) -> None:
+        weights, changed = trainer.prunable(), dict[str, np.ndarray]()
         for path, kept in sorted(mask.items()):
             count = self.schedule.replaced(step, int(np.count_nonzero(kept)))
-            mask[path] = replaced(weights[path], kept, scores(path), count)
-        trainer.change_mask(mask, weights)
+            changed[path] = replaced(weights[path], kept, scores(path), count)
+        trainer.change_mask(changed, weights)

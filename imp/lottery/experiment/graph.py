@@ -146,7 +146,7 @@ def in_order(found: Iterable[Ticket]) -> list[Ticket]:
 def beside(ticket: Ticket, control: controls.Control, family: Family, end: int) -> Ticket:
     """The control of `ticket`; a fresh one serves all rewind points of a mask."""
     mask, rewind = ticket.mask, ticket.rewind
-    found_by = ticket if family.updates != "none" else None
+    found_by = ticket if family.changes_masks else None
     if control.start == "fresh":
         return Ticket(mask, 0 if control.name in family.shared_controls else rewind, control.name, 0, None, found_by)
     start: Snapshot | Ticket = Snapshot(mask.replicate, end if family.method in GOING_ON else rewind)

@@ -89,7 +89,7 @@ class Plan:
         """Raise InputError where tickets of the family `name` would train for no step, or no mask would change that is to."""
         if self.last_step(family) < 1:
             raise InputError(f"families.{name}.length: {family.length:g} leaves nothing to train: raise it")
-        if family.updates == "none":
+        if not family.changes_masks:
             return
         schedule = self.updates(family)
         if family.updates == "rigl" and schedule.every < 2:

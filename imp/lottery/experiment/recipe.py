@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import Field
@@ -244,8 +244,7 @@ class Family(Table):
 
     @pydantic.model_validator(mode="after")
     def _updates_fit(self) -> "Family":
-        changing = self.updates != "none"
-        if changing and (self.rounds or self.method != "weights"):
+        if self.changes_masks and (self.rounds or self.method != "weights"):
             raise InputError(f"updates = {self.updates} is of tickets of one shot: give quantiles, and method = weights")
         if self.is_gradual and (self.criterion, self.iterations) != ("magnitude", 0):
             raise InputError("updates = gmp prunes by magnitude, at each update: leave criterion and iterations out")
@@ -253,12 +252,17 @@ class Family(Table):
             raise InputError("update_from must be less than update_until")
         if self.updates in ("rigl", "set") and 0 in grids.parse_quantiles(self.quantiles):
             raise InputError(f"updates = {self.updates} has nothing to grow at quantile 0: leave that out")
-        needs = {controls.rewound.name: changing, controls.invert.name: not changing}
+        needs = {controls.rewound.name: self.changes_masks, controls.invert.name: not self.changes_masks}
         for name in self.controls:
             if not needs.get(name, True):
-                kind = "stay as they are" if changing else "change"
+                kind = "stay as they are" if self.changes_masks else "change"
                 raise InputError(f"control {name} is of masks that {kind} in training: leave it out")
         return self
+
+    @property
+    def changes_masks(self) -> bool:
+        """Whether the masks of its tickets change while these train."""
+        return self.updates != "none"
 
     @property
     def is_gradual(self) -> bool:
@@ -288,7 +292,7 @@ class Family(Table):
     @property
     def shared_controls(self) -> set[str]:
         """The variants of controls of which one serves all rewind points of a mask."""
-        return self.fresh_controls if self.quantiles and self.updates == "none" else set()
+        return self.fresh_controls if self.quantiles and not self.changes_masks else set()
 
     @property
     def fresh_controls(self) -> set[str]:
@@ -353,7 +357,7 @@ class Recipe(Table):
 
     @pydantic.model_validator(mode="after")
     def _only_trained_masks_change(self) -> "Recipe":
-        if self.pruning.scope == "all" and any(family.updates != "none" for family in self.families.values()):
+        if self.pruning.scope == "all" and any(family.changes_masks for family in self.families.values()):
             raise InputError("updates change masks of trained weights alone: set pruning.scope to kernels or pointwise")
         return self
 
@@ -377,53 +381,3 @@ class Recipe(Table):
     def records(self) -> Settings:
         """The settings of the prepared set that this recipe trains on."""
         return Settings(**self.data.model_dump(include={field.name for field in dataclasses.fields(Settings)}))
-
-
-def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict[str, Any]:
-    """The values, by dotted key, that an output depends on: of the dense network, or of a mask or a ticket of `family`."""
-    without_effect, outputs = _without_effect(recipe), get_args(Output)
-    parts = outputs[: outputs.index(output) + 1]
-    tables = {"": recipe, **{name: getattr(recipe, name) for name in ("data", "model", "train", "pruning", "retrain")}}
-    if family:
-        tables[f"families.{family}"] = recipe.families[family]
-    averages = {"averages": "weights and statistics"} if recipe.train.ema else {}
-    return averages | {
-        dotted: getattr(table, name)
-        for place, table in tables.items()
-        for name, field in type(table).model_fields.items()
-        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["decides"] in parts
-        if (dotted := f"{place}.{name}".lstrip(".")) not in without_effect
-    }
-
-
-_UPDATES_WITHOUT = {
-    "none": ["updates", "update_every", "update_from", "update_until", "drop_fraction"],
-    "gmp": ["drop_fraction", "scored_at"],
-    "rigl": ["update_from"],
-    "set": ["update_from"],
-}
-
-
-def _without_effect(recipe: Recipe) -> set[str]:
-    """Keys that the choice of another leaves without a meaning."""
-    keys = {"train.epochs" if recipe.train.steps else "train.steps"}
-    if recipe.train.schedule != "step":
-        keys |= {"train.milestones", "train.gamma"}
-    if recipe.train.optimizer != "sgd":
-        keys |= {"train.momentum", "train.nesterov"}
-    if not recipe.train.momentum:
-        keys |= {"train.nesterov"}
-    if not recipe.train.weight_decay:
-        keys |= {"train.decay", "train.decays"}
-    for name, family in recipe.families.items():
-        unused = ["scored_at"] if family.rounds else ["rate", "rates"]
-        unused += [] if family.method == "finetune" else ["finetune_rate"]
-        unused += [] if family.passes > 1 else ["iterations"]
-        unused += [] if family.densities else ["densities"]
-        unused += ["length"] if family.length == 1 else []
-        unused += _UPDATES_WITHOUT[family.updates]
-        if family.criterion in criteria.CRITERIA and family.criterion not in criteria.WITH_IMAGES:
-            unused += ["scored_on", "scored_seed", "scored_norm"]
-        keys |= {f"families.{name}.{key}" for key in unused}
-    used = ("name", *networks.settings(recipe.model.name))
-    return keys | {f"model.{key}" for key in Model.model_fields if key not in used}

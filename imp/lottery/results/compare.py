@@ -101,7 +101,7 @@ def sources(run: Run) -> list[Source]:
         Source(files.mask, record)
         for number in run.known_numbers()
         for name, family in run.recipe.families.items()
-        if family.updates == "none"
+        if not family.changes_masks
         for files in run.replicate(number).masks(name)
         if (record := files.read())
     ]

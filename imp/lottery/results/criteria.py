@@ -40,7 +40,7 @@ def checks(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
     """Every ticket's controls against it, paired by replicate, for each series (family, rewind point) that has `shuffle`."""
     kinds, series = grouping.kinds(run, networks), dict[tuple[str, int], list[dict[str, Any]]]()
     for kind, tickets in kinds.items():
-        judges = kind[0] == TICKET and run.recipe.families[kind[1]].updates == "none"  # else the training chose the mask, too
+        judges = kind[0] == TICKET and not run.recipe.families[kind[1]].changes_masks  # else the training chose, too
         beside = dict(grouping.beside(run, kinds, kind)) if judges else {}
         rows = series.setdefault((kind[1], kind[3]), [])
         rows += [_check(run, tickets, beside[name], name) for name in CONTROLS if beside.get(name)]

@@ -116,7 +116,7 @@ def _series(run: Run, group: Any) -> str:
     if group.variant == DENSE:
         return DENSE
     family = run.recipe.families[group.family]
-    is_fresh = group.variant in family.fresh_controls and family.updates == "none"  # else each rewind point has its own
+    is_fresh = group.variant in family.fresh_controls and not family.changes_masks  # else each rewind point has its own
     chain = "" if len(run.recipe.families) == 1 and family.quantiles else f"{group.family}, "
     return f"{chain}{'from scratch' if is_fresh else f'rewound to {group.rewind}'}"
 
@@ -124,7 +124,7 @@ def _series(run: Run, group: Any) -> str:
 def _layers(run: Run, number: int) -> Iterator[dict[str, Any]]:
     replicate = run.replicate(number)
     held, order = Lineage(replicate), replicate.layers()
-    staying = [name for name, family in run.recipe.families.items() if family.updates == "none"]
+    staying = [name for name, family in run.recipe.families.items() if not family.changes_masks]
     for files in (files for name in staying for files in replicate.masks(name)):
         held.check(files.mask)
         record = records.read(files.table, records.MaskRecord)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError
-from lottery.experiment.recipe import Output, Recipe, decisive
+from lottery.experiment.decisive import decisive
+from lottery.experiment.recipe import Output, Recipe
 from lottery.rundir import locks, records
 from lottery.rundir.locks import GLANCE_SECONDS
 

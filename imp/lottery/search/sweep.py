@@ -16,7 +16,7 @@ from data_prep.errors import Failed, InputError, first_line, one_line
 from data_prep.records import Manifest
 from lottery.engine.start import start_tensorflow
 from lottery.experiment import grids, plan, reading, seeds
-from lottery.experiment.recipe import decisive
+from lottery.experiment.decisive import decisive
 from lottery.experiment.spaces import Dimension
 from lottery.fanout import allocation
 from lottery.fanout.allocation import Allocation

@@ -43,7 +43,7 @@ def cut(run: Run, wanted: Iterable[Mask], probes: Probes | None = None) -> None:
 def inverted(run: Run, mask: Mask, probes: Probes) -> masks.Bits:
     """The mask that keeps the other end of the same scores, as many weights by the same allocation."""
     replicate = run.replicate(mask.replicate)
-    if run.recipe.families[mask.family].updates != "none":
+    if run.recipe.families[mask.family].changes_masks:
         raise InputError(f"families.{mask.family}: no scores to invert, as its masks change in training: use another control")
     lineage, sources = Lineage(replicate), _sources(run, mask)
     for path in sources:

@@ -114,7 +114,7 @@ class _Making:
         ticket, recipe, planned = self.ticket, self.run.recipe, self.worker.planned
         if ticket.is_masked and self.family.rounds:
             cut.cut(self.run, [ticket.mask], self.worker.probes)
-        sources = [*([self.mask_file] if self.mask_file else []), *([self._start_file()] if ticket.start else [])]
+        sources = [path for path in (self._mask_file, self._start_file) if path]
         lineage = Lineage(self.replicate)
         for path in sources:
             lineage.check(path)
@@ -143,7 +143,7 @@ class _Making:
         )
 
     @cached_property
-    def mask_file(self) -> Path | None:
+    def _mask_file(self) -> Path | None:
         """The mask that its own is made from: the shared one, or what its ticket ended with; None for a network without one."""
         ticket = self.ticket
         if ticket.found_by:
@@ -153,7 +153,7 @@ class _Making:
     def _updates(self, mask: Bits) -> MaskUpdates | None:
         """How the mask changes in this training. Only those of tickets do; controls have what theirs ended with."""
         ticket, family = self.ticket, self.family
-        if family.updates == "none" or ticket.variant != TICKET:
+        if not family.changes_masks or ticket.variant != TICKET:
             return None
         schedule, topology = self.worker.planned.updates(family), self.replicate.read_topology()
         pruned = ranking.pruned_count(ticket.mask.rate, sum(kept.size for kept in mask.values()))
@@ -207,18 +207,18 @@ class _Making:
                 "give it as many of the same kind, or train both with train.devices=1"
             )
 
-    def _start_file(self) -> Path:
-        """The snapshot of the rewind point, or the end of the network before."""
-        assert self.ticket.start, "a network with fresh weights has no file to start from"
-        return self.replicate.state_of(self.ticket.start)
+    @property
+    def _start_file(self) -> Path | None:
+        """The snapshot of the rewind point, or the end of the network before; None where it starts with fresh weights."""
+        return self.replicate.state_of(self.ticket.start) if self.ticket.start else None
 
     def _begun(self) -> tuple[Bits, Callable[[], State]]:
         """The mask of the network, over trainable variables, and a function that gives the state it starts from. A control's
         own mask is written beside its result."""
         ticket, shared = self.ticket, {}
-        if self.mask_file:
-            with store.promised_by(self.replicate.table_of(self.mask_file)):
-                shared = masks.trainable_part(store.load_mask(self.mask_file), self.shapes.weights)
+        if self._mask_file:
+            with store.promised_by(self.replicate.table_of(self._mask_file)):
+                shared = masks.trainable_part(store.load_mask(self._mask_file), self.shapes.weights)
         elif ticket.is_masked:
             shared = self._everything
         if ticket.variant == TICKET:
@@ -236,7 +236,8 @@ class _Making:
 
     def _loaded(self) -> State:
         """The state in `start`, set to that point of the schedule."""
-        path = self._start_file()
+        path = self._start_file
+        assert path, "a network with fresh weights has no file to start from"
         with store.promised_by(self.replicate.table_of(path)):
             state = store.load_state(path)
         optimizer = state.optimizer if self.run.recipe.retrain.optimizer_state == "restore" else {}

@@ -1,0 +1,56 @@
+"""Which values of a recipe an output depends on: what is compared before one is made, continued or used."""
+
+from typing import Any, get_args
+
+from lottery.experiment import networks
+from lottery.experiment.recipe import Model, Output, Recipe
+from lottery.pruning import criteria
+
+_UPDATES_WITHOUT = {
+    "none": ["updates", "update_every", "update_from", "update_until", "drop_fraction"],
+    "gmp": ["drop_fraction", "scored_at"],
+    "rigl": ["update_from"],
+    "set": ["update_from"],
+}
+
+
+def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict[str, Any]:
+    """The values, by dotted key, that an output depends on: of the dense network, or of a mask or a ticket of `family`."""
+    without_effect, outputs = _without_effect(recipe), get_args(Output)
+    parts = outputs[: outputs.index(output) + 1]
+    tables = {"": recipe, **{name: getattr(recipe, name) for name in ("data", "model", "train", "pruning", "retrain")}}
+    if family:
+        tables[f"families.{family}"] = recipe.families[family]
+    averages = {"averages": "weights and statistics"} if recipe.train.ema else {}
+    return averages | {
+        dotted: getattr(table, name)
+        for place, table in tables.items()
+        for name, field in type(table).model_fields.items()
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["decides"] in parts
+        if (dotted := f"{place}.{name}".lstrip(".")) not in without_effect
+    }
+
+
+def _without_effect(recipe: Recipe) -> set[str]:
+    """Keys that the choice of another leaves without a meaning."""
+    keys = {"train.epochs" if recipe.train.steps else "train.steps"}
+    if recipe.train.schedule != "step":
+        keys |= {"train.milestones", "train.gamma"}
+    if recipe.train.optimizer != "sgd":
+        keys |= {"train.momentum", "train.nesterov"}
+    if not recipe.train.momentum:
+        keys |= {"train.nesterov"}
+    if not recipe.train.weight_decay:
+        keys |= {"train.decay", "train.decays"}
+    for name, family in recipe.families.items():
+        unused = ["scored_at"] if family.rounds else ["rate", "rates"]
+        unused += [] if family.method == "finetune" else ["finetune_rate"]
+        unused += [] if family.passes > 1 else ["iterations"]
+        unused += [] if family.densities else ["densities"]
+        unused += ["length"] if family.length == 1 else []
+        unused += _UPDATES_WITHOUT[family.updates]
+        if family.criterion in criteria.CRITERIA and family.criterion not in criteria.WITH_IMAGES:
+            unused += ["scored_on", "scored_seed", "scored_norm"]
+        keys |= {f"families.{name}.{key}" for key in unused}
+    used = ("name", *networks.settings(recipe.model.name))
+    return keys | {f"model.{key}" for key in Model.model_fields if key not in used}

@@ -1,0 +1,82 @@
+"""Which values of a recipe decide what an output is."""
+
+import pytest
+
+from lottery.experiment import reading
+from lottery.experiment.decisive import decisive
+
+OUTPUTS = ("dense", "mask", "ticket")
+FAMILIES = {
+    "shot": {"quantiles": "90"},
+    "chained": {"rounds": 3},
+    "tuned": {"rounds": 3, "method": "finetune"},
+    "gmp": {"quantiles": "90", "updates": "gmp"},
+    "rigl": {"quantiles": "90", "updates": "rigl"},
+    "long": {"quantiles": "90", "length": 2.0},
+}
+CHANGING = {"method", "updates", "update_every", "update_until"}
+
+
+def depends(output, family="shot", **tables):
+    return decisive(reading.resolve({"families": FAMILIES, **tables}), output, "" if output == "dense" else family)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_no_output_depends_on_how_many_outputs_there_are_nor_on_how_it_comes_about(output, family):
+    aside = {"train.snapshots", "replicates", "name", "delta", "pruning.collapse", "track.wandb", "track.project"}
+    aside |= {f"families.{family}.{key}" for key in ("quantiles", "rounds", "rewind", "controls", "controls_at")}
+    aside |= {f"train.checkpoint_{key}" for key in ("seconds", "steps", "share")} | {"data.path", "data.feed", "data.budget"}
+
+    keys = depends(output, family).keys()
+
+    assert not aside & keys
+    assert {"data.shuffle", "data.crop", "data.resized_crop", "data.flip", "data.cutout", "data.classes"} <= keys
+    assert not any(key.startswith(("sweep.", "track.")) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("train", "without"),
+    [
+        ({"schedule": "cosine"}, {"milestones", "gamma"}),
+        ({"schedule": "step"}, set()),
+        ({"schedule": "step", "optimizer": "adam"}, {"momentum", "nesterov"}),
+        ({"schedule": "step", "momentum": 0.0}, {"nesterov"}),
+        ({"schedule": "step", "weight_decay": 0.0}, {"decay", "decays"}),
+        ({"schedule": "step", "steps": 500}, set()),
+    ],
+)
+def test_no_output_depends_on_what_its_optimizer_and_schedule_do_not_use(train, without):
+    used = {key.removeprefix("train.") for key in depends("dense", train=train) if key.startswith("train.")}
+
+    sometimes = {"milestones", "gamma", "momentum", "nesterov", "decay", "decays"}
+    assert sometimes - used == without
+
+
+@pytest.mark.parametrize(
+    ("family", "of_masks", "of_tickets"),
+    [
+        ("shot", {"criterion", "scored_at", "allocation"}, {"method"}),
+        ("chained", {"criterion", "allocation", "rate", "rates"}, {"method"}),
+        ("tuned", {"criterion", "allocation", "rate", "rates"}, {"method", "finetune_rate"}),
+        ("gmp", {"criterion", "allocation"}, CHANGING | {"update_from"}),
+        ("rigl", {"criterion", "scored_at", "allocation"}, CHANGING | {"drop_fraction"}),
+        ("long", {"criterion", "scored_at", "allocation"}, {"method", "length"}),
+    ],
+)
+def test_each_output_depends_on_what_it_is_made_from_and_on_the_keys_of_its_own_family(family, of_masks, of_tickets):
+    dense, mask, ticket = (depends(output, family) for output in OUTPUTS)
+
+    assert dense.items() < mask.items() < ticket.items()
+    assert {
+        "seed",
+        "data.source",
+        "model.initializer",
+        "train.learning_rate",
+        "train.threads",
+        "train.evaluate",
+    } <= dense.keys()
+    own = {"pruning.scope", "pruning.exclude", *(f"families.{family}.{key}" for key in of_masks)}
+    assert mask.keys() - dense.keys() == own
+    own = {"retrain.optimizer_state", "retrain.order", *(f"families.{family}.{key}" for key in of_tickets)}
+    assert ticket.keys() - mask.keys() == own

@@ -11,7 +11,7 @@ FAMILIES = {
     "chained": {"rounds": 3},
     "tuned": {"rounds": 3, "method": "finetune"},
     "gmp": {"quantiles": "90", "updates": "gmp"},
-    "rigl": {"quantiles": "90", "updates": "rigl"},
+    "rigl": {"quantiles": "90", "updates": "rigl", "scored_at": "0"},
     "long": {"quantiles": "90", "length": 2.0},
 }
 CHANGING = {"method", "updates", "update_every", "update_until"}

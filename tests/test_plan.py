@@ -33,7 +33,9 @@ def tickets(planned, replicates=(1,), **selection):
 
 @pytest.mark.parametrize("every", ["1ep", "0.001ep"])
 def test_updates_are_planned_where_an_epoch_is_long_unknown_or_longer_than_they_are_apart(every):
-    changed = reading.resolve({"train": {"steps": 3400}, "families": {"own": {"quantiles": "90", "updates": "set"}}})
+    changed = reading.resolve(
+        {"train": {"steps": 3400}, "families": {"own": {"quantiles": "90", "updates": "set", "scored_at": "0"}}}
+    )
     own = changed.families["own"].model_copy(update={"update_every": every})
     recipe = changed.model_copy(update={"families": {"own": own}, "train": changed.train.model_copy(update={"warmup": "0"})})
 

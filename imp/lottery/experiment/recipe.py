@@ -250,8 +250,11 @@ class Family(Table):
             raise InputError("updates = gmp prunes by magnitude, at each update: leave criterion and iterations out")
         if self.is_gradual and self.update_from >= self.update_until:
             raise InputError("update_from must be less than update_until")
-        if self.updates in ("rigl", "set") and 0 in grids.parse_quantiles(self.quantiles):
-            raise InputError(f"updates = {self.updates} has nothing to grow at quantile 0: leave that out")
+        if self.changes_masks and not self.is_gradual:
+            if self.scored_at == "end":
+                raise InputError(f'updates = {self.updates} trains from scratch: set scored_at = "0", and criterion = "random"')
+            if 0 in grids.parse_quantiles(self.quantiles):
+                raise InputError(f"updates = {self.updates} has nothing to grow at quantile 0: leave that out")
         needs = {controls.rewound.name: self.changes_masks, controls.invert.name: not self.changes_masks}
         for name in self.controls:
             if not needs.get(name, True):

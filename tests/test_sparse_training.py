@@ -208,6 +208,31 @@ def test_what_cannot_change_is_one_line_and_changes_nothing(work, values, words)
     assert contents(work) == before
 
 
+ALONE = """
+name = "alone"
+[data]
+size = 8
+crop = 0
+[model]
+name = "lenet_300_100"
+[train]
+epochs = 3
+[families.gmp]
+updates = "gmp"
+update_every = "5it"
+quantiles = "90"
+controls = []
+"""
+
+
+def test_masks_that_change_are_not_compared(work):
+    (work / "alone.toml").write_text(ALONE)
+    imp_here("run", "alone.toml", "--ranks", "1", cwd=work)
+
+    done = imp_here("compare", "--run", "runs/alone", cwd=work, check=False)
+    refused(done, "all its families change their masks in training")
+
+
 def test_masks_of_statistics_do_not_change(work):
     given = settings("families.own.quantiles=50", "families.own.updates=gmp", "pruning.scope=all")
     refused(imp_here("run", *given, cwd=work, check=False), "set pruning.scope to kernels or pointwise")

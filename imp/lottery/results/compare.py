@@ -174,6 +174,8 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
     compare but the rounds of one chain, which are nested by construction, or if two masks do not belong to one network.
     """
     found = sources(run)
+    if not found and all(family.changes_masks for family in run.recipe.families.values()):
+        raise InputError(f"{run.folder} has nothing to compare: all its families change their masks in training")
     if not found:
         raise InputError(f"{run.folder} has no masks yet: run `imp thresholds` first")
     wanted = pairs(found)

@@ -11,6 +11,7 @@ from helpers import clean_environment, lenet
 
 from data_prep.errors import InputError
 from lottery.engine import models
+from lottery.engine.models.topology import topology
 from lottery.experiment import networks, reading
 from lottery.experiment.decisive import decisive
 from lottery.experiment.recipe import Model, Recipe
@@ -92,6 +93,41 @@ def test_resnets_for_cifar_have_their_layers_and_a_projection_at_both_changes_of
 
     assert count(network.trainable_variables) == expected == published
     assert sum("shortcut/kernel" in variable.path for variable in network.variables) == 2
+
+
+def test_wrn_22_2_has_its_layers_and_a_projection_where_the_channels_change():
+    parameters = 9 * 3 * 16 + 2 * 128 + dense(128, 10)  # the first convolution, the last BatchNorm, the classifier
+    macs = 32**2 * 9 * 3 * 16 + 128 * 10
+    for incoming, filters, resolution in ((16, 32, 32), (32, 64, 16), (64, 128, 8)):
+        kernels = 9 * incoming * filters + incoming * filters + 5 * 9 * filters**2  # three blocks, and the projection
+        parameters += kernels + 2 * incoming + 5 * 2 * filters
+        macs += resolution**2 * kernels
+    network = models.build(Model(name="wrn_22_2"), 32, 10)
+    graph = topology(network)
+
+    assert count(network.trainable_variables) == parameters == 1_079_642
+    assert sum(prod(shape) * graph.positions[path] for path, shape in graph.kernels.items()) == macs
+    assert network.get_layer("out_relu").output.shape == (None, 8, 8, 128)
+    assert network.output.shape == (None, 10)
+    assert sorted(path for path in graph.kernels if "shortcut" in path) == [
+        f"stage{stage}_block1_shortcut/kernel" for stage in (1, 2, 3)
+    ]
+
+
+def test_blocks_of_wrn_22_2_are_activated_before_their_convolutions():
+    network = models.build(Model(name="wrn_22_2"), 32, 10)
+
+    def read(layer):
+        inputs = network.get_layer(layer).input
+        return [tensor._keras_history.operation.name for tensor in (inputs if isinstance(inputs, list) else [inputs])]
+
+    order = ["conv1", "stage1_block1_bn1", "stage1_block1_relu1", "stage1_block1_conv1"]
+    order += ["stage1_block1_bn2", "stage1_block1_relu2", "stage1_block1_conv2"]
+    assert [read(layer) for layer in order[1:]] == [[layer] for layer in order[:-1]]
+    assert read("stage1_block1_shortcut") == ["stage1_block1_relu1"]
+    assert read("stage1_block1_add") == ["stage1_block1_shortcut", "stage1_block1_conv2"]
+    assert read("stage1_block2_add") == ["stage1_block1_add", "stage1_block2_conv2"]
+    assert read("out_bn") == ["stage3_block3_add"]
 
 
 def test_the_width_of_a_resnet_is_the_channels_of_its_first_stage():

@@ -9,7 +9,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "resnet50": ("stem", "initializer", *_BATCHNORM),
     "resnet9": ("width", "activation", "whitening", "initializer", *_BATCHNORM),
     **dict.fromkeys(("resnet20", "resnet56"), ("width", "initializer", *_BATCHNORM)),
-    "resnext29_32x4d": ("initializer", *_BATCHNORM),
+    **dict.fromkeys(("resnext29_32x4d", "wrn_22_2"), ("initializer", *_BATCHNORM)),
     **dict.fromkeys(("lenet_300_100", "conv2", "conv4", "conv6", "cifar_tutorial"), ("initializer",)),
 }
 APPLICATIONS: dict[str, tuple[str, ...]] = {  # of keras.applications

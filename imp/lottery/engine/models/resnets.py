@@ -3,7 +3,7 @@
 Padding is TensorFlow's "same", which at stride 2 is not symmetric as PyTorch's is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import keras
@@ -39,6 +39,18 @@ def resnext29_32x4d(x: keras.KerasTensor, model: recipe.Model, classes: int) -> 
     return _resnet(x, model, classes, (64, 3, 1, 1), [3, 3, 3], partial(_bottleneck, 64, 2, 32))
 
 
+def wide_resnet(x: keras.KerasTensor, model: recipe.Model, classes: int, depth: int, width: int) -> keras.KerasTensor:
+    """The wide ResNet for CIFAR of `depth` = 6k + 4 layers and `width` times the channels (Zagoruyko & Komodakis 2016, arXiv
+    1605.07146, table 1), as in the code of RigL (Evci et al. 2020, arXiv 1911.11134).
+
+    Its dropout is left out: what is random in a step is a function of seed, epoch and index here, and Keras's Dropout is not.
+    """
+    x = convolve(x, model, 16, 3, name="conv1")
+    for stage, stride, name in _blocks([(depth - 4) // 6] * 3):
+        x = _preactivated(x, model, 8 * width * 2**stage, stride, name)
+    return logits(keras.layers.GlobalAveragePooling2D(name="pool")(_active(x, model, "out_bn")), model, classes)
+
+
 def _bottleneck(width: int, widening: int, groups: int, stage: int, stride: int) -> list[Convolution]:
     return [(width * 2**stage, 1, 1, 1), (width * 2**stage, 3, stride, groups), (widening * width * 2**stage, 1, 1, 1)]
 
@@ -50,11 +62,16 @@ def _resnet(
     x = _unit(x, model, stem, "conv1")
     if stem[2] > 1:
         x = keras.layers.MaxPooling2D(3, 2, padding="same", name="pool1")(x)
+    for stage, stride, name in _blocks(repeats):
+        x = _residual(x, model, block(stage, stride), stride, name)
+    return logits(keras.layers.GlobalAveragePooling2D(name="pool")(x), model, classes)
+
+
+def _blocks(repeats: list[int]) -> Iterator[tuple[int, int, str]]:
+    """The stage, stride and name of each block, so many a stage. Each stage but the first halves the resolution."""
     for stage, count in enumerate(repeats, 1):
         for number in range(1, count + 1):
-            stride = 2 if stage > 1 and number == 1 else 1
-            x = _residual(x, model, block(stage, stride), stride, f"stage{stage}_block{number}")
-    return logits(keras.layers.GlobalAveragePooling2D(name="pool")(x), model, classes)
+            yield stage, 2 if stage > 1 and number == 1 else 1, f"stage{stage}_block{number}"
 
 
 def _residual(x: keras.KerasTensor, model: recipe.Model, block: list[Convolution], stride: int, name: str) -> keras.KerasTensor:
@@ -69,10 +86,24 @@ def _residual(x: keras.KerasTensor, model: recipe.Model, block: list[Convolution
     return keras.layers.ReLU(name=f"{name}_relu{count}")(keras.layers.Add(name=f"{name}_add")([shortcut, x]))
 
 
+def _preactivated(x: keras.KerasTensor, model: recipe.Model, filters: int, stride: int, name: str) -> keras.KerasTensor:
+    """Two 3x3 convolutions, each behind BatchNorm and a ReLU, beside a shortcut. The shortcut is `x`, or where the channels
+    change, a projection of what the first convolution reads."""
+    active = _active(x, model, f"{name}_bn1")
+    shortcut = x if x.shape[-1] == filters else convolve(active, model, filters, 1, stride, name=f"{name}_shortcut")
+    inner = convolve(active, model, filters, 3, stride, name=f"{name}_conv1")
+    inner = convolve(_active(inner, model, f"{name}_bn2"), model, filters, 3, name=f"{name}_conv2")
+    return keras.layers.Add(name=f"{name}_add")([shortcut, inner])
+
+
 def _unit(x: keras.KerasTensor, model: recipe.Model, convolution: Convolution, name: str) -> keras.KerasTensor:
     """A convolution of this name (`conv1`), then BatchNorm (`bn1`) and a ReLU (`relu1`)."""
-    x = normalise(convolve(x, model, *convolution, name=name), model, name.replace("conv", "bn"))
-    return keras.layers.ReLU(name=name.replace("conv", "relu"))(x)
+    return _active(convolve(x, model, *convolution, name=name), model, name.replace("conv", "bn"))
+
+
+def _active(x: keras.KerasTensor, model: recipe.Model, name: str) -> keras.KerasTensor:
+    """BatchNorm of this name (`bn1`), then a ReLU (`relu1`)."""
+    return keras.layers.ReLU(name=name.replace("bn", "relu"))(normalise(x, model, name))
 
 
 def resnet9(x: keras.KerasTensor, model: recipe.Model, classes: int) -> keras.KerasTensor:
@@ -96,3 +127,4 @@ def resnet9(x: keras.KerasTensor, model: recipe.Model, classes: int) -> keras.Ke
 
 resnet20 = partial(cifar_resnet, depth=20)
 resnet56 = partial(cifar_resnet, depth=56)
+wrn_22_2 = partial(wide_resnet, depth=22, width=2)

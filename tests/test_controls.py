@@ -40,6 +40,7 @@ TABLE = {
     "shuffle": ("dense", {"a/kernel": shuffled()}, DENSE),
     "invert": ("dense", {"a/kernel": ~KEPT}, DENSE),
     "random": ("fresh", {"a/kernel": shuffled()}, FRESH),
+    "soup": ("average", {"a/kernel": KEPT}, DENSE),
     "extended": ("own", {}, DENSE),
 }
 

@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.errors import InputError
 from lottery.experiment import reading
-from lottery.experiment.plan import dry_run
+from lottery.experiment.plan import dry_run, estimated
 
 TRAIN = {"epochs": 20, "batch": 64, "snapshots": "0,10it,1ep,2ep", "warmup": "0"}
 SHOT = {"quantiles": "80,90", "rewind": "0,1ep", "controls": ["reinit"], "controls_at": "90"}
@@ -19,11 +19,11 @@ BOTH = resolved(shot=SHOT, chained=CHAINED)
 
 
 def costs(recipe, images=2900):
-    return {cost.title: cost.epochs for cost in dry_run(recipe, images)}
+    return {cost.title: cost.epochs for cost in dry_run(estimated(recipe, images))}
 
 
 def test_the_dense_networks_come_first_then_those_of_every_family():
-    found = dry_run(BOTH, 2900)
+    found = dry_run(estimated(BOTH, 2900))
 
     assert [cost.title for cost in found[:2]] == ["replicate-1 dense", "replicate-2 dense"]
     assert [cost.rewound for cost in found] == [False] * 2 + [True] * (2 * 5 + 2 * (2 * 3 * 2 + 2))
@@ -43,19 +43,19 @@ def test_it_costs_about_the_same_before_the_records_are_there():
 
 
 def test_without_families_there_is_nothing_under_masks():
-    assert [cost.rewound for cost in dry_run(resolved(), 2900)] == [False] * 2
+    assert [cost.rewound for cost in dry_run(estimated(resolved(), 2900))] == [False] * 2
 
 
 def test_it_refuses_what_a_run_would_refuse():
     with pytest.raises(InputError, match="rewind point 4ep"):
-        dry_run(resolved(shot={**SHOT, "rewind": "4ep"}), None)
+        dry_run(estimated(resolved(shot={**SHOT, "rewind": "4ep"}), None))
 
 
 @pytest.mark.parametrize("family", [SHOT, CHAINED], ids=["shot", "chained"])
 def test_it_ends_with_the_controls_that_headlines_may_get(family):
     recipe = resolved(3, own={**family, "controls": ["reinit", "shuffle"], "controls_at": ""})
 
-    found = dry_run(recipe, 2900)
+    found = dry_run(estimated(recipe, 2900))
 
     certain, perhaps = ([cost for cost in found if cost.certain is sure] for sure in (True, False))
     assert found == [*certain, *perhaps]
@@ -69,7 +69,7 @@ def test_it_ends_with_the_controls_that_headlines_may_get(family):
 
 
 def test_without_three_replicates_no_controls_are_to_come():
-    assert all(cost.certain for cost in dry_run(resolved(2, shot={**SHOT, "controls_at": ""}), 2900))
+    assert all(cost.certain for cost in dry_run(estimated(resolved(2, shot={**SHOT, "controls_at": ""}), 2900)))
 
 
 STEPS = {**TRAIN, "steps": 90, "snapshots": "0,10it"}
@@ -84,11 +84,36 @@ def test_so_many_steps_cost_what_they_come_to():
         "replicate-1 own q90 ticket, rewound to 0": 2,
         "replicate-1 own q90 ticket, rewound to 1ep": 1,
     }
-    unknown = dry_run(resolved(1, STEPS, own=own), None)
+    unknown = dry_run(estimated(resolved(1, STEPS, own=own), None))
     assert [cost.title for cost in unknown] == [*costs(resolved(1, STEPS, own=own))]
     assert {cost.epochs for cost in unknown} == {None}
 
 
 def test_so_many_steps_and_points_in_epochs_want_the_records_first():
     with pytest.raises(InputError, match="imp prepare"):
-        dry_run(resolved(1, {**STEPS, "steps": 500, "snapshots": "0,2ep"}, own={"quantiles": "90", "rewind": "0,2ep"}), None)
+        estimated(resolved(1, {**STEPS, "steps": 500, "snapshots": "0,2ep"}, own={"quantiles": "90", "rewind": "0,2ep"}), None)
+
+
+def test_what_each_network_takes_to_find_and_to_train_is_told_in_dense_trainings():
+    shot = {**SHOT, "quantiles": "90", "rewind": "0,2ep"}
+    recipe = resolved(1, shot=shot, chained={**CHAINED, "rounds": 2, "rewind": "0", "controls": []})
+
+    for images in (2900, None):
+        assert {one.title.removeprefix("replicate-1 "): one.cost for one in dry_run(estimated(recipe, images))} == {
+            "dense": 1,
+            "shot q90 ticket, rewound to 0": 1.1,
+            "shot q90 ticket, rewound to 2ep": 1.09,
+            "shot q90 reinit, rewound to 0": 1.1,
+            "chained round-01 ticket, rewound to 0": 1.8,
+            "chained round-01 extended, rewound to 0": 2,
+            "chained round-02 ticket, rewound to 0": 2.44,
+            "chained round-02 extended, rewound to 0": 3,
+        }
+
+
+def test_a_ticket_with_a_budget_costs_that_and_its_epochs_follow():
+    static = {"quantiles": "80,90", "criterion": "random", "scored_at": "0", "controls": [], "budget": 3.0}
+    halved = estimated(resolved(1, own=static), 2900, share=lambda mask: 0.5)
+
+    assert [(one.epochs, one.cost) for one in dry_run(estimated(resolved(1, own=static), 2900))[1:]] == [(300, 3), (600, 3)]
+    assert [(one.epochs, one.cost) for one in dry_run(halved)[1:]] == [(120, 3), (120, 3)]

@@ -12,12 +12,13 @@ from lottery.fanout.executors import Part
 END = 900
 CONTROLS = ["reinit", "shuffle", "random"]
 GOING_ON = ["lr", "finetune"]
+LINEAR = ["llr", "allr"]
 SHOT = {"quantiles": "80,97.5", "controls": []}
 ROUNDS = {"rounds": 3, "controls": []}
 
 
 def tickets(rewind=(0, 45), replicate=1, name="own", scored=END, **family):
-    return graph.tickets(replicate, name, Family(**family), scored, rewind, END)
+    return graph.tickets(replicate, name, Family(**family), scored, rewind)
 
 
 def places(found):
@@ -81,6 +82,41 @@ def test_a_ticket_that_is_not_rewound_starts_where_the_round_before_ended(method
     assert (first.start, first.needs) == (Snapshot(1, END), [])
     assert (second.start, second.needs) == (first, [first])
     assert the(tickets((45,), method=method, **SHOT), "q80", "ticket").start == Snapshot(1, END)
+
+
+@pytest.mark.parametrize("method", LINEAR)
+@pytest.mark.parametrize("scored", [0, 45, END])
+def test_a_linear_retraining_starts_where_the_round_before_ended_and_the_first_where_the_mask_is_scored(method, scored):
+    own = {"method": method, "scored_at": f"{scored}it", "controls": ["reinit", "shuffle"]}
+    found = tickets((0,), scored=scored, **{**ROUNDS, **own, "controls_at": "1,3"})
+    first, second, third = (the(found, f"round-{number:02d}", "ticket", 0) for number in (1, 2, 3))
+
+    assert first.start == first.mask.scored_on == Snapshot(1, scored)
+    assert (second.start, third.start) == (second.mask.scored_on, third.mask.scored_on) == (first, second)
+    assert {one.first_step for one in found} == {0}
+    assert {one.variant for one in found} == {"ticket", "reinit", "shuffle"}  # nothing is extended
+    assert len(found) == 3 + 2 * 2
+    assert [the(found, label, "reinit", 0).start for label in ("round-01", "round-03")] == [None, None]
+    assert the(found, "round-03", "reinit", 0).needs == [second]  # whose mask it is within
+    shuffled = the(found, "round-01", "shuffle", 0)
+    assert (shuffled.start, shuffled.needs) == (Snapshot(1, scored), [])
+    assert {one.dense_steps for one in found} == {scored}
+    shot = tickets((0,), scored=scored, **{**SHOT, **own, "controls_at": "80"})
+    assert the(shot, "q80", "ticket", 0).start == the(shot, "q80", "shuffle", 0).start == Snapshot(1, scored)
+    assert the(shot, "q80", "reinit", 0).start is None
+
+
+@pytest.mark.parametrize("method", GOING_ON)
+def test_rounds_that_go_on_begin_with_the_dense_network_at_the_point_where_it_is_scored(method):
+    found = tickets((45,), scored=10, method=method, scored_at="10it", **{**ROUNDS, "controls": CONTROLS, "controls_at": "1"})
+    first, second = the(found, "round-01", "ticket"), the(found, "round-02", "ticket")
+
+    assert (first.start, first.mask.scored_on, first.first_step) == (Snapshot(1, 10), Snapshot(1, 10), 45)
+    assert (second.start, second.mask.scored_on) == (first, first)
+    assert the(found, "round-01", "extended").start == the(found, "round-01", "shuffle").start == Snapshot(1, 10)
+    assert the(found, "round-02", "extended").start == the(found, "round-01", "extended")
+    assert {one.dense_steps for one in found} == {10}
+    assert the(tickets((45,), scored=10, method=method, **SHOT), "q80", "ticket").start == Snapshot(1, 10)
 
 
 @pytest.mark.parametrize(("method", "start"), [("weights", 45), ("lr", END), ("finetune", END)])

@@ -21,6 +21,12 @@ from lottery.stages.retrain import checked_tickets, retrain
 LAST, EPOCH = 51, 17  # steps of LENET's training and of its epochs
 TWO = {"rounds": 2, "rewind": "0,1ep", "controls": ["reinit"], "controls_at": "1,2"}
 METHODS = {method: {**TWO, "method": method} for method in ("weights", "lr", "finetune")}
+LINEAR = {
+    "llr": {"rounds": 2, "method": "llr", "length": 0.5, "controls": ["reinit"], "controls_at": "2"},
+    "allr": {"rounds": 2, "method": "allr", "length": 0.25, "rate": 50.0, "controls": []},
+    "early": {"rounds": 2, "method": "allr", "length": 0.9, "rate": 50.0, "controls": [], "scored_at": "1ep"},
+}
+LINEAR_STEPS = {"llr": 26, "allr": 13, "early": 46}  # of 51: 25.5, 12.75, 45.9
 QUIET = Reporter(quiet=True)
 
 
@@ -55,6 +61,13 @@ def controlled(tensorflow, trained, tmp_path_factory):
 def each_in_its_order(tensorflow, trained, tmp_path_factory):
     """Two rounds of `weights` and `reinit`, each round with an order of images of its own, as `noted` says."""
     return noted(copied(trained, tmp_path_factory), {"weights": {**TWO, "rewind": "0"}}, order="each")
+
+
+@pytest.fixture(scope="module")
+def linear(tensorflow, trained, tmp_path_factory):
+    """Two rounds of linear retraining, from the end of the dense training (`llr`, `allr`) and from its first epoch (`early`),
+    as `noted` says."""
+    return noted(copied(trained, tmp_path_factory), LINEAR)
 
 
 def copied(trained, tmp_path_factory):
@@ -308,6 +321,75 @@ def test_one_shot_trains_on_too_beside_the_network_trained_as_long(tensorflow, w
         np.testing.assert_array_equal(np.float32(begun.rates), np.full(LAST - EPOCH, last))
     (row,) = (row for row in frame.each(frame.rows(made.run)) if row.variant == "ticket")
     assert (row.against, row.difference is not None) == ("extended", True)
+
+
+def source(linear, name, number):
+    """What a round of linear retraining goes on from."""
+    if number > 1:
+        return network(linear, name, 0, number - 1).final
+    return linear.replicate.snapshot(EPOCH if name == "early" else LAST)
+
+
+def discounted(linear, name, number):
+    """The part of the learning rate that is left as a round prunes half of the weights that it goes on with."""
+    weights, kept = store.load_state(source(linear, name, number)).weights, store.load_mask(mask(linear, name, 0, number))
+    whole = np.concatenate([weights[path].ravel() for path in kept]).astype(float)
+    gone = np.concatenate([weights[path][~bits] for path, bits in kept.items()]).astype(float)
+    return max(np.linalg.norm(gone) / np.linalg.norm(whole) / 0.5**0.5, LINEAR[name]["length"])
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("number", [1, 2])
+def test_linear_retraining_goes_on_from_where_the_round_before_ended(linear, name, number):
+    noted = began(linear, name, 0, number)
+
+    assert is_from(noted.state, source(linear, name, number))
+    assert (noted.state.step, noted.state.optimizer) == (0, {})
+    kept = store.load_mask(mask(linear, name, 0, number))
+    assert all(np.array_equal(noted.mask[path], bits) for path, bits in kept.items())
+    share = sum(bits.sum() for bits in kept.values()) / sum(bits.size for bits in kept.values())
+    assert share == pytest.approx((0.8 if name == "llr" else 0.5) ** number, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("number", [1, 2])
+def test_rates_of_linear_retraining_fall_to_0_from_the_peak_or_from_what_is_left_of_it(linear, name, number):
+    steps, peak = LINEAR_STEPS[name], linear.run.recipe.train.learning_rate
+    left = 1 if name == "llr" else discounted(linear, name, number)
+
+    found = np.float32(began(linear, name, 0, number).rates)
+
+    np.testing.assert_allclose(found, schedules.linear(peak * left, steps)(0, steps), rtol=1e-6)
+    assert found.max() == pytest.approx(peak * left)
+    if name == "allr":
+        assert 0.25 < left < 1  # the norm that is lost
+    if name == "early":
+        assert left == 0.9  # the length, which is more
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_retraining_is_as_long_as_its_share_of_the_dense_training_and_costs_that(linear, name):
+    dense, steps, total = 87_600 + 1000, LINEAR_STEPS[name], 0
+
+    for number in (1, 2):
+        result = network(linear, name, 0, number).read_result()
+        assert (result.status, result.method) == ("done", "allr" if name == "early" else name)
+        assert (result.step, result.epochs) == (steps, pytest.approx(steps / EPOCH))
+        before = EPOCH if name == "early" else LAST
+        assert result.finding_macs == 3 * dense * before * 64 + total
+        total += result.training_macs
+        assert not network(linear, name, 0, number, "extended").folder.exists()
+    rows = [row for row in frame.each(frame.rows(linear.run)) if row.family == name]
+    assert {(row.variant, row.against) for row in rows} >= {("ticket", "dense")}
+
+
+def test_fresh_weights_beside_a_linear_retraining_have_the_whole_schedule(linear):
+    noted, own = (began(linear, "llr", 0, 2, variant) for variant in ("reinit", "ticket"))
+
+    np.testing.assert_array_equal(np.float32(noted.rates), schedules.rates(linear.run.recipe.train, EPOCH, 0, LAST))
+    assert all(np.array_equal(noted.mask[path], own.mask[path]) for path in own.mask)
+    result = network(linear, "llr", 0, 2, "reinit").read_result()
+    assert (result.step, result.epochs) == (LAST, 3)
 
 
 def scheduled(work, family=None, **train):

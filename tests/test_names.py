@@ -13,7 +13,7 @@ from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 
 SHOT = graph.one_shot(2, "own", Fraction("97.5"), 900)
-*_, LAST = graph.tickets(2, "chained", Family(rounds=3, controls=[]), 900, (45,), 900)
+*_, LAST = graph.tickets(2, "chained", Family(rounds=3, controls=[]), 900, (45,))
 OTHERS = ("replicate-2.bak", "replicate-0", "replicate-x", "replicate-²", "replicates", "train")  # are no replicates
 
 

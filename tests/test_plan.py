@@ -39,7 +39,10 @@ def test_updates_are_planned_where_an_epoch_is_long_unknown_or_longer_than_they_
     own = changed.families["own"].model_copy(update={"update_every": every})
     recipe = changed.model_copy(update={"families": {"own": own}, "train": changed.train.model_copy(update={"warmup": "0"})})
 
-    assert plan.make(recipe, 17 * 64).updates(own).every == max(1, round(17 * float(every.removesuffix("ep"))))
+    planned = plan.make(recipe, 17 * 64)
+    [mask] = planned.masks([1], recipe.families)
+
+    assert planned.updates(mask).every == max(1, round(17 * float(every.removesuffix("ep"))))
 
 
 def test_an_epoch_is_the_whole_batches_of_the_training_images_of_which_there_must_be_one():
@@ -243,3 +246,25 @@ def test_finetuning_is_at_the_last_rate_of_the_schedule_unless_the_family_has_on
     assert rate(schedule="constant", learning_rate=0.25) == 0.25
     assert rate(**{**step, "milestones": "50it", "snapshots": "0"}, steps=51) == pytest.approx(0.05)
     assert 0 < rate(schedule="cosine", learning_rate=1.0) < 1e-5
+
+
+def test_tickets_end_after_their_length_and_fresh_weights_beside_those_that_go_on_where_the_dense_network_does():
+    def ends(**own):
+        planned = made(own={"controls": ["reinit", "shuffle"], "length": 0.5, **own})
+        return {(one.mask.label, one.variant): planned.last_step(one) for one in tickets(planned)}
+
+    alone = {"scored_at": "0", "criterion": "random", "controls_at": "90"}
+    assert ends(**alone) == {("q90", variant): 450 for variant in ("ticket", "reinit", "shuffle")}
+    for method in ("llr", "allr"):
+        shot = {("q90", "ticket"): 450, ("q90", "shuffle"): 450, ("q90", "reinit"): 900}
+        assert ends(method=method, controls_at="90") == shot
+        rounds = {(label.replace("q90", "round-02"), variant): last for (label, variant), last in shot.items()}
+        found = ends(method=method, quantiles="", rounds=2, controls_at="2")
+        assert found == rounds | {("round-01", "ticket"): 450}
+
+
+@pytest.mark.parametrize("grid", [{}, {"quantiles": "", "rounds": 2}], ids=["one shot", "rounds"])
+def test_a_length_of_no_step_is_refused(grid):
+    with pytest.raises(InputError, match=r"^families\.own\.length: 0\.0005 leaves nothing to train: raise it$"):
+        made(own={"method": "llr", "length": 0.0005, **grid})  # of 900 steps
+    assert made(own={"method": "llr", "length": 0.0006, **grid})

@@ -55,6 +55,8 @@ ALONE = {
     "imp sweep pipelines/digits.toml": [*SHORT, "--set", "sweep.trials=1"],
     "imp run pipelines/digits.toml": SHORT,
     "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
+    "imp run pipelines/baselines-digits.toml --budget 2dense --dry-run": [],
+    "imp run pipelines/baselines-digits.toml --budget 2dense": ["--ranks", "1", *TINY],
     "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": ["--ranks", "1", *SHORT],
 }
 # A recipe for the README's Python.

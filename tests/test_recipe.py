@@ -8,7 +8,7 @@ from helpers import imp_here, refused
 
 from data_prep.errors import InputError
 from lottery.experiment import plan, reading
-from lottery.experiment.plan import dry_run
+from lottery.experiment.plan import dry_run, estimated
 from lottery.experiment.recipe import Recipe
 
 PIPELINES = Path(__file__).parents[1] / "pipelines"
@@ -186,6 +186,31 @@ SHOT, ROUNDS = {"quantiles": "90"}, {"rounds": 3}
         (SHOT | {"criterion": "snap"}, ".criterion", "did you mean 'snip'?"),
         (ROUNDS | {"rates": "fc*=5"}, ".rates", "'fc*=5'"),
         (ROUNDS | {"rates": [5]}, ".rates.0", "5"),
+        (SHOT | {"budget": -1.0}, ".budget", "-1.0"),
+        (SHOT | {"budget": "3dense"}, ".budget", "'3dense'"),
+        *(
+            (family | {"budget": 2.0}, "", 'budget is of tickets of one shot, by method = weights, with rewind = "0"')
+            for family in (
+                ROUNDS,
+                ROUNDS | {"method": "llr"},
+                SHOT | {"method": "llr"},
+                SHOT | {"method": "lr"},
+                SHOT | {"rewind": "1ep"},
+                SHOT | {"rewind": "0,1ep"},
+            )
+        ),
+        (SHOT | {"budget": 2.0, "length": 2.0}, "", "length and budget exclude each other: leave one out"),
+        *(
+            (family | {"length": 2.0}, "", 'length is of tickets of one shot with rewind = "0", or of method = llr or allr')
+            for family in (ROUNDS, ROUNDS | {"method": "lr"}, SHOT | {"method": "finetune"}, SHOT | {"rewind": "0,1ep"})
+        ),
+        (SHOT | {"length": 1001.0, "method": "llr"}, ".length", "1001.0"),
+        *(
+            (grid | {"method": method, "rewind": rewind}, "", f"method = {method} rewinds nothing: leave rewind out")
+            for grid in (SHOT, ROUNDS)
+            for method, rewind in (("llr", "1ep"), ("allr", "0,1ep"))
+        ),
+        (ROUNDS | {"method": "weights", "scored_at": "0"}, "", "rounds by method = weights begin with the trained network"),
     ],
 )
 def test_a_family_that_cannot_be_is_refused_with_its_key_and_why(family, key, given):
@@ -193,6 +218,24 @@ def test_a_family_that_cannot_be_is_refused_with_its_key_and_why(family, key, gi
 
     assert message.startswith(f"some.toml: families.a{key}: ")
     assert given in message
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        SHOT | {"budget": 0.5, "rewind": "0"},
+        SHOT | {"budget": 2.0, "scored_at": "1ep", "updates": "gmp"},
+        SHOT | {"length": 0.1, "method": "allr"},
+        ROUNDS | {"length": 0.1, "method": "llr"},
+        *(ROUNDS | {"scored_at": "1ep", "method": method} for method in ("lr", "finetune", "llr", "allr")),
+    ],
+)
+def test_a_family_may_have_a_length_or_a_budget_or_begin_its_rounds_early(tmp_path, family):
+    recipe = reading.resolve({"families": {"a": family}})
+    (tmp_path / "own.toml").write_text(reading.to_toml(recipe))
+
+    assert family.items() <= recipe.families["a"].model_dump().items()
+    assert reading.resolve(reading.load(tmp_path / "own.toml")) == recipe
 
 
 @pytest.mark.parametrize(
@@ -360,7 +403,7 @@ def test_every_recipe_in_pipelines_resolves_and_plans():
     for path in sorted(PIPELINES.glob("*.toml")):
         resolved = reading.resolve(reading.load(path), origin=str(path))
         plan.check_points(resolved)
-        assert dry_run(resolved, None)
+        assert dry_run(estimated(resolved, None))
 
 
 @pytest.mark.parametrize("change", [lambda text: text.replace("digits", "digit", 1), lambda text: text + "# mine\n"])

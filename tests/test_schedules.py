@@ -103,3 +103,72 @@ def test_a_training_that_is_longer_has_the_same_schedule_stretched():
     assert len(longer) == 2000
     assert longer[-1] < usual[-1]
     assert longer[:500].argmax() == 499
+
+
+@pytest.mark.parametrize(
+    ("peak", "steps", "expected"),
+    [
+        (1.0, 20, [1 / 2, 1, *(left / 18 for left in range(18, 0, -1))]),  # two steps of warm-up, and 18 down
+        (0.5, 19, [0.5, *(left / 36 for left in range(18, 0, -1))]),
+        (2.0, 4, [2, 1.5, 1, 0.5]),
+        (1.0, 1, [1]),
+    ],
+)
+def test_a_linear_retraining_grows_for_a_tenth_and_falls_to_0_in_a_straight_line(peak, steps, expected):
+    found = schedules.linear(peak, steps)(0, steps)
+
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.dtype == np.float32
+    assert found[-1] > 0
+
+
+def test_the_rates_of_a_linear_retraining_are_the_same_however_its_steps_are_divided():
+    rate = schedules.linear(0.05, 510)
+    whole = rate(0, 510)
+
+    assert (whole.argmax(), whole[50], whole[51]) == (50, np.float32(0.05), np.float32(0.05))
+    for cuts in ([1, 50, 51, 52, 509], [17, 400], [510]):
+        parts = [rate(first, last - first) for first, last in zip([0, *cuts], [*cuts, 510], strict=True)]
+        assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
+WEIGHTS = {"a": np.float32([3, -4]), "b": np.float32([[1], [12]]), "bias": np.float32([1000])}
+NORM = (9 + 16 + 1 + 144) ** 0.5
+
+
+def pruning(*pruned):
+    """A mask that prunes these weights of a and b."""
+    return {path: ~np.isin(np.abs(WEIGHTS[path]), pruned) for path in ("a", "b")}
+
+
+@pytest.mark.parametrize(
+    ("mask", "length", "expected"),
+    [
+        (pruning(), 0.25, 0.25),
+        (pruning(1), 0.25, 0.25),
+        (pruning(3, 1), 0.1, 10**0.5 / NORM / 0.5**0.5),
+        (pruning(3, 4), 0.1, 5 / NORM / 0.5**0.5),
+        (pruning(4), 0.1, 8 / NORM),
+        (pruning(4), 0.6, 8 / NORM),
+        (pruning(4), 0.7, 0.7),  # the length is more
+        (pruning(12), 0.5, 1),  # 24 / 13
+        (pruning(1, 3, 4, 12), 0.5, 1),
+        (pruning(3), 1.0, 1),
+        (pruning(3), 2.0, 1),
+    ],
+)
+def test_the_rate_is_discounted_by_the_norm_that_is_lost_or_by_the_length_where_that_is_more(mask, length, expected):
+    assert schedules.discount(WEIGHTS, mask, length) == pytest.approx(expected, rel=1e-12)
+
+
+def test_what_has_no_norm_is_discounted_by_the_length():
+    nothing = {"a": np.zeros(2, np.float32)}
+
+    assert schedules.discount(nothing, {"a": np.array([True, False])}, 0.25) == 0.25
+    assert schedules.discount({}, {}, 0.25) == 0.25
+
+
+def test_what_earlier_rounds_pruned_is_no_loss_of_this_one():
+    left = {path: np.where(kept, WEIGHTS[path], 0) for path, kept in pruning(12, 1).items()}
+
+    assert schedules.discount(left, pruning(12, 1, 3), 0.1) == pytest.approx(3 / 5 / 0.5**0.5)

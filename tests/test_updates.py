@@ -13,7 +13,7 @@ from lottery.engine.events import Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Trainer
 from lottery.engine.updates import MaskUpdates
 from lottery.pruning import masks
-from lottery.pruning.updates import Schedule, replaced, smallest_pruned
+from lottery.pruning.updates import Schedule, mean_share, replaced, smallest_pruned
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -82,6 +82,35 @@ def test_the_share_that_is_replaced_falls_as_a_cosine():
     for step in schedule.steps():
         assert schedule.replaced(step, 1000) == math.floor(0.15 * (1 + math.cos(step * math.pi / 1000)) * 1000)
     assert schedule.replaced(500, 101) == 15  # 0.15 of them
+
+
+LONG = 100_000  # steps of a training
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize(("begin", "until"), [(0.0, 0.75), (0.25, 0.75), (0.5, 0.99), (0.0, 0.1)])
+def test_the_mean_step_of_gmp_costs_what_its_schedule_adds_up_to(share, begin, until):
+    schedule, total = Schedule("gmp", 100, round(begin * LONG), round(until * LONG), 0.3), 10**9
+    left = np.ones(LONG)
+    for step in schedule.steps():
+        left[step:] = 1 - schedule.pruned(step, round((1 - share) * total)) / total
+
+    assert mean_share("gmp", share, begin, until, 100) == pytest.approx(left.mean(), abs=1e-3)
+    assert left[-1] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("every", [2, 10, 100])
+def test_a_look_of_rigl_costs_two_sparse_passes_and_a_dense_one(share, every):
+    schedule, left = Schedule("rigl", every, 0, 75_000, 0.3), np.full(LONG, share)
+    left[list(schedule.steps())] = (2 * share + 1) / 3
+
+    assert mean_share("rigl", share, 0.0, 0.75, every) == pytest.approx(left.mean(), abs=1e-5)
+
+
+@pytest.mark.parametrize("method", ["set", "none"])
+def test_a_mask_that_keeps_as_much_and_takes_no_look_costs_its_share(method):
+    assert mean_share(method, 0.3, 0.25, 0.75, 100) == 0.3
 
 
 def chosen_by_hand(weights, kept, scores, count):

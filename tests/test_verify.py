@@ -56,7 +56,7 @@ def run(tmp_path):
 
 
 def tickets(run, family):
-    return graph.tickets(1, family, run.recipe.families[family], LAST, (6,), LAST)
+    return graph.tickets(1, family, run.recipe.families[family], LAST, (6,))
 
 
 def claim(run, folder, output, family):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,11 +69,26 @@ def opened(
     must_exist: bool = False,
     records: Path | None = None,
     chosen: Sequence[int] | None = None,
+    budget: float | None = None,
 ) -> "Run":
-    """The run that the options name, as `open_run` finds it, restricted to the replicates `chosen`."""
+    """The run that the options name, as `open_run` finds it, restricted to the replicates `chosen`. With a `budget` (dense
+    trainings) its tickets cost no more; what that changes is printed (stderr)."""
     from lottery.rundir.run import open_run
 
-    found = open_run(run, recipe, overrides or (), must_exist, records)
+    told: list[str] = []
+
+    def within(found: "Run") -> "Run":
+        from lottery.experiment import budget as budgets
+        from lottery.experiment.plan import estimated
+
+        planned = estimated(found.recipe, found.known_training_images(), found.share)
+        changed, sentences = budgets.within(planned, budget or 0.0)
+        told.extend(sentences)
+        return dataclasses.replace(found, recipe=changed)
+
+    found = open_run(run, recipe, overrides or (), must_exist, records, within if budget else None)
+    for sentence in told:
+        print(sentence, file=sys.stderr)
     return dataclasses.replace(found, chosen=tuple(chosen or ()))
 
 

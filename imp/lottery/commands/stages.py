@@ -180,11 +180,22 @@ def run_all(
     ] = None,
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the networks to train and their cost in epochs.")] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="Ndense",
+            help="Let no ticket cost more than N dense trainings, itself and what it takes to find it, such as 3dense: train "
+            "those that may take longer until they cost that, and leave out what costs more.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the networks to train and their cost.")] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run all stages: prepare, train, thresholds, retrain, report. Finished work is kept."""
-    target = options.opened(run, recipe, set_, records=records)
+    from lottery.experiment import budget as budgets
+
+    most = None if budget is None else budgets.parse(budget)
+    target = options.opened(run, recipe, set_, records=records, budget=most)
     if dry_run:
         _dry_run(target, as_json)
         return
@@ -199,14 +210,14 @@ def run_all(
 
 
 def _dry_run(target: "Run", as_json: bool) -> None:
-    from lottery.experiment.plan import dry_run
+    from lottery.experiment.plan import dry_run, estimated
 
-    lines = dry_run(target.recipe, target.known_training_images())
+    lines = dry_run(estimated(target.recipe, target.known_training_images(), target.share))
     if as_json:
         options.print_json([dataclasses.asdict(line) for line in lines])
         return
-    cells = [(line.title, "?" if line.epochs is None else f"{line.epochs:g}") for line in lines]
-    print_table(target.recipe.name, ("network", "epochs"), cells)
+    cells = [(line.title, "?" if line.epochs is None else f"{line.epochs:g}", f"{line.cost:.2f}") for line in lines]
+    print_table(target.recipe.name, ("network", "epochs", "cost"), cells)
     known = [line.epochs for line in lines if line.epochs is not None]
     cost = f"{sum(known):g} epochs in all" if known else "the cost in epochs is known once the records are prepared"
     perhaps = sum(not line.certain for line in lines)

@@ -62,7 +62,8 @@ def run(
 
     The splits are evaluated as often as the recipe says, and at the end; `figures` and `seconds` are those of earlier steps, as
     in `CheckpointDue`. `snapshots` are the steps whose state is wanted: as it is before `updates` change the mask there. A
-    training that diverges ends with that event, in place of one that would hold a number that is not finite.
+    training that diverges ends with that event, in place of one that would hold a number that is not finite; one of no steps
+    is evaluated.
     """
     step, since = first_step, [figures]
     every = max(1, parse_point(trainer.train.evaluate).step(trainer.steps_per_epoch))
@@ -71,6 +72,8 @@ def run(
     clock = Clock(trainer.train, step, sum(array.nbytes for array in trainer.state(step).arrays()))
     began, trainer.waited = time.perf_counter() - seconds, 0.0
     try:
+        if first_step == last_step:
+            yield Evaluated(_row(trainer, first_step, figures, began))
         for stop in sorted(stop for stop in stops if step < stop <= last_step):
             for taken in _steps(trainer, step, stop, order_seed, rates, updates):
                 step += len(taken)

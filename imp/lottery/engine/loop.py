@@ -12,6 +12,7 @@ import tensorflow as tf
 from data_prep.errors import InputError
 from lottery.engine import devices, models, whitening
 from lottery.engine.augment import normalise
+from lottery.engine.checkpoints import NOTHING
 from lottery.engine.feed import Feed
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.optimizers import masked, weight_of
@@ -188,6 +189,16 @@ class Trainer:
         if not np.isfinite(figures).all():
             raise Diverged(step)
         return figures.numpy().astype(np.float64), {path: one.numpy() for path, one in gradients.items()}
+
+    def settle(self, order_seed: int) -> np.ndarray:
+        """Replace BatchNorm's moving statistics by the means of those of all batches of an epoch, in training mode. Returns the
+        figures of these (float64, [batches, 3], see `Step`)."""
+        batches, figures = self.feed.epoch(order_seed, 0, self.train.batch), [NOTHING]
+        while (done := sum(map(len, figures))) < self.steps_per_epoch:
+            rows, draws = batches.take(min(self._steps_per_call, self.steps_per_epoch - done))
+            numbers = np.arange(done + 1, done + 1 + len(rows[0]), dtype=np.float32)
+            figures.append(self._step.settlings(rows, draws, numbers).numpy().astype(np.float64))
+        return np.concatenate(figures)
 
     def advance(self, first: int, last: int, order_seed: int) -> np.ndarray:
         """All that `steps` yields from `first` to `last`, of one epoch or several, in one array."""

@@ -52,6 +52,7 @@ class Step:
         self.evaluated = batch * max(1, EVALUATED // batch)
         step = [self.feed.rows_spec(batch), self.feed.draws_spec(batch), tf.TensorSpec([None], tf.float32)]
         self.steps = self._compiled(self._step, step)
+        self.settlings = self._compiled(self._settle, step)
         self.dense_gradients = tf.function(self._dense_gradients, input_signature=step[:2])
         evaluation = [self.feed.rows_spec(self.evaluated), tf.TensorSpec([None, self.evaluated], tf.float32)]
         self.evaluations = self._compiled(self._evaluate, evaluation)
@@ -95,6 +96,20 @@ class Step:
         given = tf.nest.map_structure(itemgetter(0), (rows, draws))
         sums = tf.nest.map_structure(partial(self.strategy.reduce, "SUM", axis=None), self.strategy.run(find, args=given))
         return sums[0][None], sums[1]
+
+    def _settle(self, rows: Sequence[tf.Tensor], draws: Named, number: tf.Tensor) -> tf.Tensor:
+        """Make BatchNorm's moving statistics the means of those of `number` batches, of which this is the last: they move by
+        1 - momentum of the way to a batch's. Returns what `_step` does; no weight moves."""
+        images, labels = self._images(rows, draws)
+        settled = batch_statistics(self.model)
+        means = [tf.identity(variable.value) for variable, _ in settled]
+        logits = reduce(lambda inputs, layer: layer(inputs), self._layers, images)
+        self._share_statistics()
+        for mean, (variable, momentum) in zip(means, settled, strict=True):
+            share = (1 - momentum) * tf.cast(number, mean.dtype)
+            assign(variable.value, mean + (variable.value - mean) / share)
+        loss = tf.reduce_sum(self._cross_entropy(labels, logits, self.train.label_smoothing)) / self.train.batch
+        return tf.stack([tf.cast(loss, tf.float32), tf.reduce_sum(_right(labels, logits)), 0.0])
 
     @part("input")
     def _images(self, rows: Sequence[tf.Tensor], draws: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
@@ -179,6 +194,12 @@ def moving_statistics(model: keras.Model) -> list[keras.Variable]:
     floating-point variables are not trained in a network of the user's own."""
     others = (variable for variable in model.non_trainable_variables if variable.path != whitening.PATH)
     return [variable for variable in others if variable.value.dtype.is_floating]
+
+
+def batch_statistics(model: keras.Model) -> list[tuple[keras.Variable, float]]:
+    """The moving means and variances of a network's BatchNorm, each with its momentum."""
+    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "moving_variance") and layer.momentum < 1]
+    return [(variable, layer.momentum) for layer in layers for variable in (layer.moving_mean, layer.moving_variance)]
 
 
 def _right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

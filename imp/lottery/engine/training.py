@@ -46,6 +46,8 @@ class Task:
     or else in the folder's `final`; `beside` are other files of the network's, if they are there in the end; `record` goes into
     the result, with the seals of all these files by name inside `root`; `rates` take the place of the schedule; `updates`
     change the mask on the way, the folder then gets the last one, and `kept` says what that keeps; `profile` takes a trace.
+
+    A start at the last step, which is the average of networks, is not trained: its BatchNorm gets new statistics.
     """
 
     title: str
@@ -133,7 +135,12 @@ def _start(trainer: Trainer, task: Task, network: NetworkFiles) -> Checkpoint:
         trainer.load(state, task.mask)
         if state.step in task.snapshots:
             store.save_state(task.snapshots[state.step], trainer.state(state.step))
-        return Checkpoint(state, trainer.replicas, trainer.xla)
+        if state.step < task.last_step:
+            return Checkpoint(state, trainer.replicas, trainer.xla)
+        figures = trainer.settle(task.order_seed)
+        settled = dataclasses.replace(trainer.state(state.step), optimizer={})
+        trainer.load(settled, task.mask)
+        return Checkpoint(settled, trainer.replicas, trainer.xla, figures=figures)
     begun = checkpoints.load(network.checkpoint)
     if (begun.replicas, begun.xla) != (trainer.replicas, trainer.xla):
         raise InputError(
@@ -191,7 +198,7 @@ def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[jou
     state, mask = trainer.state(task.last_step), trainer.mask() if task.updates else task.mask
     weights = state.weights.values()
     spent, steps = costs(mask, state, task.topology), task.last_step - int(task.record.get("first_step", 0))
-    trained = spent.macs and STEP * spent.macs * steps
+    trained = spent.macs and spent.macs * (STEP * steps or trainer.steps_per_epoch)  # the pass for an average's statistics
     if task.updates:
         trained = task.updates.trained_macs(mask, task.last_step)
     figures = [name for name in rows[-1] if name.startswith(("validation_", "test_"))] + ["train_loss"]

@@ -5,6 +5,7 @@ recipe and report. A new one is a function here, or a user's own, which a recipe
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -16,7 +17,7 @@ from lottery.pruning import masks
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 
-Start = Literal["dense", "fresh", "own"]
+Start = Literal["dense", "fresh", "own", "average"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,8 @@ Make = Callable[[Given], tuple[Bits, State]]
 class Control:
     """A control: its `name` in files, tables and legends, its `sentence`, its `dash` in charts (pixels on and off), and its
     `start`. `dense`: the dense network, at the ticket's rewind point, or at its end if tickets go on from one another. `fresh`:
-    new weights; one serves all rewind points. `own`: the end of the same control in the round before; it has no mask."""
+    new weights; one serves all rewind points. `own`: the end of the same control in the round before; it has no mask.
+    `average`: the mean of the ticket and its retrainings, which is not trained."""
 
     name: str
     sentence: str
@@ -101,29 +103,57 @@ def random(given: Given) -> tuple[Bits, State]:
     return masks.shuffle(given.mask, given.seed, given.met), given.fresh()
 
 
+@control(start="average", dash=(2, 5))
+def soup(given: Given) -> tuple[Bits, State]:
+    """the average of so many trainings (soup3: of 3) of the ticket's mask, each with the images in another order"""
+    return given.mask, given.start()
+
+
 @control(start="own", dash=(12, 4))
 def extended(given: Given) -> tuple[Bits, State]:
     """the dense network given the same extra training, in every round of lr and finetune"""
     return {}, given.start()
 
 
-CONTROLS: dict[str, Control] = {one.name: one for one in (rewound, reinit, shuffle, invert, random, extended)}
+CONTROLS: dict[str, Control] = {one.name: one for one in (rewound, reinit, shuffle, invert, random, soup, extended)}
+_NUMBERED = re.compile(r"(soup|again)(\d+)")
 
 
 def check_name(name: str) -> None:
     """Raise InputError unless a recipe can ask for the control `name`: one of ours, or a user's own with another name."""
-    named.check(name, [one.name for one in CONTROLS.values() if one.start != "own"], "control")
-    if named.is_own(name) and variant(name) in (*CONTROLS, "ticket", "dense"):
-        raise InputError(f"a control cannot be called {variant(name)!r}: give the function {name} another name")
+    if averaged(name) < 2:
+        known = [one.name for one in CONTROLS.values() if one.start not in ("own", "average")]
+        named.check(name, [*known, "soup3"], "control")
+    called, reserved = variant(name), (*CONTROLS, "ticket", "dense")
+    if named.is_own(name) and (called in reserved or _NUMBERED.fullmatch(called)):
+        raise InputError(f"a control cannot be called {called!r}: give the function {name} another name")
 
 
 def of(name: str) -> Control:
     """The control that a recipe names. Raises InputError if it is a user's own and does not exist."""
+    if averaged(name):
+        return dataclasses.replace(soup, name=name)
     if not named.is_own(name):
         return CONTROLS[name]
     function = named.function(name, "controls")
     own = function if isinstance(function, Control) else control()(function)
     return dataclasses.replace(own, name=variant(name))
+
+
+def averaged(name: str) -> int:
+    """Of how many networks the control that a recipe names is the average: `soup3` of 3, another one of none."""
+    match = _NUMBERED.fullmatch(name)
+    return int(match[2]) if match and match[1] == soup.name else 0
+
+
+def again(number: int) -> str:
+    """The variant of a network that is trained like its ticket, with the images in another order: `again2`, `again3`, ..."""
+    return f"again{number}"
+
+
+def is_again(variant: str) -> bool:
+    match = _NUMBERED.fullmatch(variant)
+    return match is not None and variant == again(int(match[2]))
 
 
 def variant(name: str) -> str:

@@ -43,11 +43,13 @@ def _without_effect(recipe: Recipe) -> set[str]:
     if not recipe.train.weight_decay:
         keys |= {"train.decay", "train.decays"}
     for name, family in recipe.families.items():
-        unused = ["scored_at"] if family.rounds else ["rate", "rates"]
+        unused = ["scored_at"] if family.rounds and family.scored_at == "end" else []
+        unused += [] if family.rounds else ["rate", "rates"]
         unused += [] if family.method == "finetune" else ["finetune_rate"]
         unused += [] if family.passes > 1 else ["iterations"]
         unused += [] if family.densities else ["densities"]
         unused += ["length"] if family.length == 1 else []
+        unused += [] if family.budget else ["budget"]
         unused += _UPDATES_WITHOUT[family.updates]
         if family.criterion in criteria.CRITERIA and family.criterion not in criteria.WITH_IMAGES:
             unused += ["scored_on", "scored_seed", "scored_norm"]

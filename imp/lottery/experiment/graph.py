@@ -13,7 +13,8 @@ from lottery.experiment import controls, grids
 from lottery.experiment.recipe import Family
 
 TICKET, DENSE = "ticket", "dense"
-GOING_ON = "lr", "finetune"  # methods whose tickets start where the round before ended
+LONGER = "lr", "finetune"  # methods that add a training like the dense network's in every round
+GOING_ON = (*LONGER, "llr", "allr")  # methods whose tickets start where the round before ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Mask:
 class Ticket:
     """A network trained under `mask`: a ticket, or a control beside it (`variant`). It starts with the state `start` (a
     ticket's at its end; None: fresh weights) at step `first_step` of the schedule. Its ticket is rewound to step `rewind`. A
-    control beside a ticket whose mask changes in training has the mask that this ended with (`found_by`)."""
+    control beside a ticket whose mask changes in training has the mask that this ended with (`found_by`). A soup is not
+    trained, but the mean of `averaged` networks, its ticket and others like it."""
 
     mask: Mask
     rewind: int
@@ -61,6 +63,7 @@ class Ticket:
     first_step: int = dataclasses.field(compare=False)
     start: "Snapshot | Ticket | None" = dataclasses.field(compare=False, repr=False)
     found_by: "Ticket | None" = dataclasses.field(default=None, compare=False, repr=False)
+    averaged: "tuple[Ticket, ...]" = dataclasses.field(default=(), compare=False, repr=False)
 
     @property
     def replicate(self) -> int:
@@ -77,8 +80,10 @@ class Ticket:
     @property
     def chain(self) -> "tuple[Any, ...] | Ticket":
         """What is trained in sequence: all rounds of a rewind point; a ticket whose mask changes, and its controls; or else in
-        one shot each network on its own."""
-        return self.found_by or self if self.mask.rewind is None else (self.replicate, self.family, self.rewind)
+        one shot each network on its own, and a soup after its ticket."""
+        if self.mask.rewind is not None:
+            return self.replicate, self.family, self.rewind
+        return self.found_by or (self.averaged or (self,))[0]
 
     @property
     def name(self) -> str:
@@ -88,7 +93,7 @@ class Ticket:
     @property
     def needs(self) -> "list[Ticket]":
         """The networks that must be trained before this one can be."""
-        sources = [self.start, self.found_by, *([self.mask.scored_on] if self.is_masked else [])]
+        sources = [self.start, self.found_by, *self.averaged, *([self.mask.scored_on] if self.is_masked else [])]
         return [source for source in sources if isinstance(source, Ticket)]
 
     @property
@@ -112,13 +117,13 @@ class Ticket:
         return f"replicate-{self.replicate} {self.family} {self.name} {self.variant}"
 
 
-def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Sequence[int], end: int) -> list[Ticket]:
+def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Sequence[int]) -> list[Ticket]:
     """Every network that `family` asks for in a replicate, in order: tickets, and the controls of the masks that the recipe
-    names. Of the dense training's steps, one-shot masks are `scored` at one, tickets rewound to some, and `end` is the last."""
+    names. Of the dense training's steps, its first masks are `scored` at one, and tickets rewound to some."""
     found = []
     quantiles, controlled = [] if family.rounds else grids.parse_quantiles(family.quantiles), family.control_labels
     for rewind in rewinds:
-        before: Snapshot | Ticket = Snapshot(replicate, end)
+        before: Snapshot | Ticket = Snapshot(replicate, scored)
         within: Mask | None = None
         for number, label in enumerate(family.labels, 1):
             if family.rounds:
@@ -128,10 +133,10 @@ def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Seq
             start = before if family.method in GOING_ON else Snapshot(replicate, rewind)
             ticket = Ticket(mask, rewind, TICKET, rewind, start)
             found.append(ticket)
-            if family.method in GOING_ON:
-                found.append(beside(ticket, controls.extended, family, end))
+            if family.method in LONGER:
+                found.append(beside(ticket, controls.extended, family, scored))
             if label in controlled:
-                found += [beside(ticket, controls.of(one), family, end) for one in family.controls]
+                found += controls_of(ticket, family, scored)
             if family.rounds:
                 before, within = ticket, mask
     return in_order(found)
@@ -143,15 +148,28 @@ def in_order(found: Iterable[Ticket]) -> list[Ticket]:
     return sorted(is_control, key=lambda one: (one.mask.round, is_control[one], one.first_step))
 
 
-def beside(ticket: Ticket, control: controls.Control, family: Family, end: int) -> Ticket:
+def controls_of(ticket: Ticket, family: Family, scored: int) -> list[Ticket]:
+    """The controls of a ticket that has them, and the networks that a soup is made of."""
+    largest = max(map(controls.averaged, family.controls), default=0)
+    more = [dataclasses.replace(ticket, variant=controls.again(number)) for number in range(2, largest + 1)]
+    found = list(more)
+    for name in family.controls:
+        if count := controls.averaged(name):
+            found.append(dataclasses.replace(ticket, variant=name, averaged=(ticket, *more[: count - 1])))
+        else:
+            found.append(beside(ticket, controls.of(name), family, scored))
+    return found
+
+
+def beside(ticket: Ticket, control: controls.Control, family: Family, scored: int) -> Ticket:
     """The control of `ticket`; a fresh one serves all rewind points of a mask."""
     mask, rewind = ticket.mask, ticket.rewind
     found_by = ticket if family.changes_masks else None
     if control.start == "fresh":
         return Ticket(mask, 0 if control.name in family.shared_controls else rewind, control.name, 0, None, found_by)
-    start: Snapshot | Ticket = Snapshot(mask.replicate, end if family.method in GOING_ON else rewind)
+    start: Snapshot | Ticket = Snapshot(mask.replicate, scored if family.method in GOING_ON else rewind)
     if control.start == "own" and isinstance(ticket.start, Ticket):
-        start = beside(ticket.start, control, family, end)
+        start = beside(ticket.start, control, family, scored)
     return Ticket(mask, rewind, control.name, rewind, start, found_by)
 
 

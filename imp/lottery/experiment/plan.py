@@ -1,15 +1,17 @@
 """What follows from a recipe once the size of its data set is known: steps, snapshots, rewind points, networks."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import pydantic
 
 from data_prep.errors import InputError
-from lottery.experiment import controls, graph, grids, named, schedules
-from lottery.experiment.graph import TICKET, Mask, Ticket
-from lottery.experiment.recipe import Family, Recipe
+from lottery.experiment import graph, grids, named, schedules
+from lottery.experiment.graph import GOING_ON, TICKET, Mask, Snapshot, Ticket
+from lottery.experiment.recipe import LONGEST, Family, Recipe
 from lottery.pruning import updates
+from lottery.pruning.costs import STEP
 
 UNKNOWN_STEPS = 1_000_000  # an epoch so long that iterations do not count
 LEAST_REPLICATES = 3  # without which there is no verdict, and no headline
@@ -60,20 +62,69 @@ def _changed(name: str, family: Family, given: Mapping[str, str | int]) -> Famil
         raise InputError(f"families.{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
 
+Share = Callable[[Mask], float]
+
+
+def by_weights(mask: Mask) -> float:
+    """The share of the prunable weights that `mask` keeps."""
+    return float(1 - mask.rate / 100) * (by_weights(mask.within) if mask.within else 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A recipe over a training split of `steps_per_epoch` batches; `total_steps` is the length of a dense training."""
+    """A recipe over a training split of `steps_per_epoch` batches; `total_steps` is the length of a dense training. `share`
+    says which share of the dense network's MACs a mask leaves, as far as that is known."""
 
     recipe: Recipe
     steps_per_epoch: int
+    share: Share = by_weights
 
     @property
     def total_steps(self) -> int:
         return self.recipe.train.steps or self.recipe.train.epochs * self.steps_per_epoch
 
-    def last_step(self, family: Family) -> int:
-        """Where tickets of `family` end."""
-        return round(family.length * self.total_steps)
+    def last_step(self, ticket: Ticket) -> int:
+        """Where `ticket` ends."""
+        return round(self.length(ticket) * self.total_steps)
+
+    def first_step(self, ticket: Ticket) -> int:
+        """Where the training of `ticket` begins in the schedule; an average is not trained."""
+        return self.last_step(ticket) if ticket.averaged else ticket.first_step
+
+    def length(self, ticket: Ticket) -> float:
+        """How many times as long as the dense network `ticket` trains. With a budget: until it has cost that. Fresh weights
+        beside tickets that go on from trained ones train as long as the dense network."""
+        is_begun_anew = self.recipe.families[ticket.family].method in GOING_ON and ticket.start is None
+        return 1.0 if is_begun_anew else self._length(ticket.mask)
+
+    def _length(self, mask: Mask) -> float:
+        family = self.recipe.families[mask.family]
+        if not family.budget:
+            return family.length
+        if not (share := self._mean_share(mask)):
+            raise InputError(f"families.{mask.family}.budget: a step under {mask.name} costs nothing: leave that quantile out")
+        return (family.budget - self.found(mask)) / share
+
+    def found(self, mask: Mask) -> float:
+        """What a mask of one shot took to find, in dense trainings."""
+        if isinstance(mask.scored_on, Snapshot) and self.recipe.families[mask.family].is_scored:
+            return mask.scored_on.step / self.total_steps
+        return 0.0
+
+    def _mean_share(self, mask: Mask) -> float:
+        """The MACs of the mean step of a ticket's training, as a share of a dense one's."""
+        family = self.recipe.families[mask.family]
+        every = max(1, grids.parse_interval(family.update_every).step(self.steps_per_epoch))
+        return updates.mean_share(family.updates, self.share(mask), family.update_from, family.update_until, every)
+
+    def cost(self, ticket: Ticket) -> float:
+        """What `ticket` takes to find and to train, in dense trainings, as far as MACs are known before; without scoring."""
+        is_scored = self.recipe.families[ticket.family].is_scored
+        spent = float(ticket.dense_steps if is_scored else ticket.first_step)
+        for one in (*ticket.lineage, ticket):
+            share = self._mean_share(one.mask) if one.variant == TICKET else self.share(one.mask) if one.is_masked else 1.0
+            spent += share * self._steps(one)
+        return spent / self.total_steps
 
     def snapshot_steps(self) -> list[int]:
         """Steps at which the dense training is saved: the grid of the recipe, and the end."""
@@ -87,19 +138,22 @@ class Plan:
 
     def check_length(self, name: str, family: Family) -> None:
         """Raise InputError where tickets of the family `name` would train for no step, or no mask would change that is to."""
-        if self.last_step(family) < 1:
-            raise InputError(f"families.{name}.length: {family.length:g} leaves nothing to train: raise it")
-        if not family.changes_masks:
-            return
-        schedule = self.updates(family)
-        if family.updates == "rigl" and schedule.every < 2:
-            raise InputError(f"families.{name}.update_every: rigl spends a step on each change: write at least 2it")
-        for point in grids.parse_points(family.rewind):
-            if not schedule.steps(step := point.step(self.steps_per_epoch)):
-                raise InputError(
-                    f"families.{name}: its masks never change after step {step} of {self.last_step(family)}: lower "
-                    f"update_every ({family.update_every}), or raise update_until ({family.update_until:g})"
-                )
+        masks = [] if family.rounds else self._one_shot(1, name, family)
+        key, lengths = "budget" if family.budget else "length", [family.length, *map(self._length, masks)]
+        if round(min(lengths) * self.total_steps) < 1:
+            raise InputError(f"families.{name}.{key}: {getattr(family, key):g} leaves nothing to train: raise it")
+        if max(lengths) > LONGEST:
+            raise InputError(f"families.{name}.{key}: a training {max(lengths):,.0f} times as long as the dense one: lower it")
+        for mask in masks if family.changes_masks else []:
+            schedule = self.updates(mask)
+            if family.updates == "rigl" and schedule.every < 2:
+                raise InputError(f"families.{name}.update_every: rigl spends a step on each change: write at least 2it")
+            for point in grids.parse_points(family.rewind):
+                if not schedule.steps(step := point.step(self.steps_per_epoch)):
+                    raise InputError(
+                        f"families.{name}: its masks never change after step {step}: lower update_every "
+                        f"({family.update_every}), or raise update_until ({family.update_until:g})"
+                    )
 
     def _saved(self, what: str, points: str) -> list[int]:
         """Steps of points at which the dense network is saved, ascending. Raises InputError for another."""
@@ -124,38 +178,42 @@ class Plan:
             for number in replicates
             for name, family in families.items()
             for rewinds in [self.rewind_steps(family.rewind)]
-            for ticket in graph.tickets(number, name, family, self._scored(family), rewinds, self.total_steps)
+            for ticket in graph.tickets(number, name, family, self._scored(family), rewinds)
         )
 
     def masks(self, replicates: Sequence[int], families: Mapping[str, Family]) -> list[Mask]:
         """The one-shot masks of these families, which are cut before anything is rewound, whatever the rewind points."""
-        return [
-            graph.one_shot(number, name, quantile, self._scored(family))
-            for number in replicates
-            for name, family in families.items()
-            if family.is_cut_at_once
-            for quantile in grids.parse_quantiles(family.quantiles)
-        ]
+        cut = {name: family for name, family in families.items() if family.is_cut_at_once}
+        return [mask for number in replicates for name, family in cut.items() for mask in self._one_shot(number, name, family)]
+
+    def _one_shot(self, number: int, name: str, family: Family) -> list[Mask]:
+        scored = None if family.is_gradual else self._scored(family)
+        return [graph.one_shot(number, name, quantile, scored) for quantile in grids.parse_quantiles(family.quantiles)]
 
     def controls_of(self, ticket: Ticket, family: Family) -> list[Ticket]:
         """The controls that the recipe asks for beside a ticket that has them."""
-        return [graph.beside(ticket, controls.of(name), family, self.total_steps) for name in family.controls]
+        return graph.controls_of(ticket, family, self._scored(family))
 
     def finetune_rate(self, family: Family) -> float:
         """The learning rate of `finetune`: the recipe's, or else that of the schedule's last step."""
         last = schedules.rates(self.recipe.train, self.steps_per_epoch, self.total_steps - 1, 1)[0]
         return family.finetune_rate or float(last)
 
-    def updates(self, family: Family) -> updates.Schedule:
-        """When the masks of a family change in training."""
-        last = self.last_step(family)
+    def updates(self, mask: Mask) -> updates.Schedule:
+        """When `mask` changes in the training of its ticket."""
+        family = self.recipe.families[mask.family]
+        last = round(self._length(mask) * self.total_steps)
         every = max(1, grids.parse_interval(family.update_every).step(self.steps_per_epoch))
         begin, until = (int(share * last) for share in (family.update_from, family.update_until))
         return updates.Schedule(family.updates, every, begin, until, family.drop_fraction)
 
     def epochs(self, ticket: Ticket) -> float:
         """What `ticket` costs, in epochs."""
-        return (self.last_step(self.recipe.families[ticket.family]) - ticket.first_step) / self.steps_per_epoch
+        return self._steps(ticket) / self.steps_per_epoch
+
+    def _steps(self, ticket: Ticket) -> float:
+        """Those of its training; for the pass of an average over the images, as many as cost the same."""
+        return self.steps_per_epoch / STEP if ticket.averaged else self.last_step(ticket) - self.first_step(ticket)
 
 
 def make(recipe: Recipe, training_images: int) -> Plan:
@@ -201,42 +259,49 @@ def _check(key: str, points: str, recipe: Recipe, steps_per_epoch: int | None, p
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """A network and its cost in epochs (None while the length of one matters and is unknown); `certain` if not a headline's."""
+    """A network, its cost in epochs (None while the length of one matters and is unknown), and what it takes to find and to
+    train, in dense trainings, as `Plan.cost` counts; `certain` if not a headline's."""
 
     title: str
     epochs: float | None
+    cost: float
     rewound: bool
     certain: bool = True
 
 
-def dry_run(recipe: Recipe, training_images: int | None) -> list[Cost]:
-    """Dense networks first, then those under masks, and last the controls of headlines, here of the sparsest tickets: at which
-    masks, if any, is known once the tickets are trained. While the number of training images is unknown, iterations count as
-    almost no part of an epoch. Raises InputError if it must be known."""
-    unknown = training_images is None and recipe.train.steps > 0
+def estimated(recipe: Recipe, training_images: int | None, share: Share = by_weights) -> Plan:
+    """The plan of `recipe`. While the number of training images is unknown, iterations count as almost no part of an epoch.
+    Raises InputError if it must be known."""
+    if training_images is not None:
+        return dataclasses.replace(make(recipe, training_images), share=functools.cache(share))
     points = ",".join((recipe.train.snapshots, *(family.rewind for family in recipe.families.values())))
-    if unknown and any(point.unit == "ep" for point in grids.parse_points(points)):
+    if recipe.train.steps and any(point.unit == "ep" for point in grids.parse_points(points)):
         raise InputError("the number of steps in an epoch is not known yet: run `imp prepare` first")
-    planned = make(recipe, training_images) if training_images is not None else Plan(recipe, UNKNOWN_STEPS)
+    return Plan(recipe, UNKNOWN_STEPS, functools.cache(share))
+
+
+def dry_run(planned: Plan) -> list[Cost]:
+    """Dense networks first, then those under masks, and last the controls of headlines, here of the sparsest tickets: at which
+    masks, if any, is known once the tickets are trained."""
+    recipe, unknown = planned.recipe, planned.steps_per_epoch == UNKNOWN_STEPS and planned.recipe.train.steps
     replicates = range(1, recipe.replicates + 1)
     written = {point.step(planned.steps_per_epoch): str(point) for point in grids.parse_points(recipe.train.snapshots)}
     tickets = planned.tickets(replicates, recipe.families)
     for family in recipe.families.values():
         named.criterion(family.criterion)
 
-    def cost(title: str, steps: float, rewound: bool = True, certain: bool = True) -> Cost:
-        return Cost(title, None if unknown else round(steps / planned.steps_per_epoch, 3), rewound, certain)
-
     def under(ticket: Ticket, label: str, certain: bool) -> Cost:
         title = f"replicate-{ticket.replicate} {ticket.family} {label} {ticket.variant}"
         title += f", rewound to {written.get(ticket.rewind, '0')}"
-        return cost(title, planned.last_step(recipe.families[ticket.family]) - ticket.first_step, certain=certain)
+        found = None if unknown else round(planned.epochs(ticket), 3)
+        return Cost(title, found, round(planned.cost(ticket), 3), rewound=True, certain=certain)
 
     last = {name: family.labels[-1] for name, family in recipe.families.items() if family.controls_follow}
     sparsest = [one for one in tickets if one.variant == TICKET and one.mask.label == last.get(one.family)]
     following = [control for one in sparsest for control in planned.controls_of(one, recipe.families[one.family])]
+    length = None if unknown else round(planned.total_steps / planned.steps_per_epoch, 3)
     return [
-        *(cost(f"replicate-{number} dense", planned.total_steps, rewound=False) for number in replicates),
+        *(Cost(f"replicate-{number} dense", length, 1.0, rewound=False) for number in replicates),
         *(under(ticket, ticket.mask.label, certain=True) for ticket in tickets),
         *(
             under(ticket, "headline", certain=False)

@@ -22,6 +22,7 @@ from lottery.pruning.masks import Scope
 from lottery.pruning.updates import Updates
 
 MOST = 1_000_000_000  # of whatever a whole number counts
+LONGEST = 1000  # dense trainings
 SCORES = ", ".join(criteria.CRITERIA)
 FAMILY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"  # of a folder, and of a table without quotes
 
@@ -35,7 +36,8 @@ Fractional = Annotated[float, Field(ge=0, lt=1)]
 Above0 = Annotated[float, Field(gt=0)]
 AtLeast0 = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Length = Annotated[float, Field(gt=0, le=1000)]
+Length = Annotated[float, Field(gt=0, le=LONGEST)]
+Budget = Annotated[float, Field(ge=0, le=LONGEST)]
 Rate = Annotated[float, Field(gt=0, lt=100)]
 Replicates = Annotated[int, Field(gt=0, le=grids.MOST)]
 Initializer = Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_normal"]
@@ -210,11 +212,12 @@ class Family(Table):
     rounds: Annotated[int, Field(ge=0, le=100)] = aside(0, "iterative pruning: how many rounds")
     rate: Rate = key(20.0, "rounds: per cent of the surviving weights to prune in each", "mask")
     rates: Rates = key([], "rounds: other rates by path, such as predictions/*=10", "mask")
-    method: Literal["weights", "lr", "finetune"] = key(
-        "weights", "weights: rewind weights and schedule; lr: the schedule alone; finetune: neither", "ticket"
+    method: Literal["weights", "lr", "finetune", "llr", "allr"] = key(
+        "weights", "weights: rewind weights and rate; lr: rate; finetune: neither; llr, allr: rate linear to 0", "ticket"
     )
     rewind: Points = aside("0", "points of training that tickets are rewound to; each must be among train.snapshots")
-    length: Length = key(1.0, "one shot, rewound to 0: how many times as long as the dense network tickets train", "ticket")
+    length: Length = key(1.0, "rewound to 0: how many times as long as the dense network tickets train", "ticket")
+    budget: Budget = key(0.0, "in place of length: what a ticket costs, with its finding, in dense trainings", "ticket")
     updates: Updates = key("none", "how the mask changes while a ticket trains: gmp, rigl, set; none: not at all", "ticket")
     update_every: Interval = key("100it", "gmp, rigl, set: the time between two changes", "ticket")
     update_from: Fractional = key(0.0, "gmp: the share of the training after which pruning begins", "ticket")
@@ -228,8 +231,8 @@ class Family(Table):
     def _one_schedule(self) -> "Family":
         if bool(self.quantiles) == bool(self.rounds):
             raise InputError("give either quantiles (one shot) or rounds")
-        if self.rounds and self.scored_at != "end":
-            raise InputError("rounds are scored at the end of the round before: leave scored_at out")
+        if self.rounds and self.method == "weights" and self.scored_at != "end":
+            raise InputError("rounds by method = weights begin with the trained network: leave scored_at out")
         for name, other in itertools.combinations(dict.fromkeys(self.controls), 2):
             if controls.variant(name) == controls.variant(other):
                 raise InputError(f"{name} and {other} are called alike: give one of the functions another name")
@@ -238,8 +241,14 @@ class Family(Table):
 
     @pydantic.model_validator(mode="after")
     def _length_fits(self) -> "Family":
-        if self.length != 1 and (self.rounds or self.method != "weights" or self.rewind != "0"):
-            raise InputError('length is of tickets of one shot, by method = weights, with rewind = "0": leave it out')
+        if self.is_linear and self.rewind != "0":
+            raise InputError(f"method = {self.method} rewinds nothing: leave rewind out; length says how long tickets train")
+        if self.budget and not self.is_stretchable:
+            raise InputError('budget is of tickets of one shot, by method = weights, with rewind = "0": leave it out')
+        if self.length != 1 and not (self.is_stretchable or self.is_linear):
+            raise InputError('length is of tickets of one shot with rewind = "0", or of method = llr or allr: leave it out')
+        if self.length != 1 and self.budget:
+            raise InputError("length and budget exclude each other: leave one out")
         return self
 
     @pydantic.model_validator(mode="after")
@@ -257,10 +266,25 @@ class Family(Table):
                 raise InputError(f"updates = {self.updates} has nothing to grow at quantile 0: leave that out")
         needs = {controls.rewound.name: self.changes_masks, controls.invert.name: not self.changes_masks}
         for name in self.controls:
-            if not needs.get(name, True):
+            if not needs.get(name, not (controls.averaged(name) and self.changes_masks)):
                 kind = "stay as they are" if self.changes_masks else "change"
                 raise InputError(f"control {name} is of masks that {kind} in training: leave it out")
         return self
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the learning rate falls to 0 in each ticket's training."""
+        return self.method in ("llr", "allr")
+
+    @property
+    def is_stretchable(self) -> bool:
+        """Whether its tickets may train for another time than the dense network."""
+        return not self.rounds and self.method == "weights" and self.rewind == "0"
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether its masks depend on the weights of a network."""
+        return bool(self.rounds) or self.criterion != criteria.random.__name__
 
     @property
     def changes_masks(self) -> bool:

@@ -1,7 +1,7 @@
 """The state of a network: its arrays by the path of their variable, as Keras names it."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -25,3 +25,26 @@ class State:
         """All that it holds."""
         for group in (self.weights, self.statistics, self.optimizer):
             yield from group.values()
+
+    @property
+    def evaluated(self) -> "State":
+        """The state with the running averages of weights and statistics in their place, where the optimizer keeps any."""
+
+        def averaged(arrays: Arrays) -> Arrays:
+            return {path: self.optimizer.get(f"ema/{path}", array) for path, array in arrays.items()}
+
+        return dataclasses.replace(self, weights=averaged(self.weights), statistics=averaged(self.statistics))
+
+
+def mean(states: Sequence[State]) -> State:
+    """The mean of networks, as each is evaluated, without optimizer state."""
+
+    def means(groups: Sequence[Arrays]) -> Arrays:
+        return {
+            path: np.mean([group[path] for group in groups], axis=0, dtype=np.float64).astype(array.dtype)
+            for path, array in groups[0].items()
+        }
+
+    found = [state.evaluated for state in states]
+    weights, statistics = ([getattr(state, group) for state in found] for group in ("weights", "statistics"))
+    return State(states[0].step, means(weights), means(statistics), {})

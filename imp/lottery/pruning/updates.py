@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from lottery.pruning.allocation import Group
+from lottery.pruning.costs import STEP
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import lowest_cut
 from lottery.pruning.state import Arrays
@@ -50,6 +51,16 @@ class Schedule:
     def replaced(self, step: int, kept: int) -> int:
         """How many of a layer's `kept` weights RigL and SET replace at `step`: the cosine of Evci et al. 2020, section 3."""
         return math.floor(self.drop_fraction / 2 * (1 + math.cos(math.pi * step / self.until)) * kept)
+
+
+def mean_share(method: Updates, share: float, begin: float, until: float, every: int) -> float:
+    """The MACs of a training's mean step, as a share of a dense one's, where the last mask leaves `share` of the dense
+    network's. It changes from the share `begin` of the training to the share `until`, in steps of `every`: GMP prunes along its
+    cubic, and a look of RigL takes the gradient of all weights (Evci et al. 2020, appendix H)."""
+    if method == "gmp":
+        return 1 - (1 - share) * (1 - (until + 3 * begin) / 4)
+    looks = until / every if method == "rigl" else 0.0
+    return share + looks * (1 - share) / STEP
 
 
 def smallest_pruned(weights: Arrays, groups: Iterable[Group]) -> Bits:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas
 
 from lottery.experiment import controls, grids
-from lottery.experiment.graph import DENSE, GOING_ON, TICKET, Ticket
+from lottery.experiment.graph import DENSE, LONGER, TICKET, Ticket
 from lottery.experiment.plan import Plan
 from lottery.machine import environment
 from lottery.pruning import densities, masks
@@ -125,7 +125,7 @@ def _of_replicate(run: Run, planned: Plan | None, number: int, tickets: Sequence
     problem, found = Lineage(replicate).problem, []
     for network, place in known.items():
         row: dict[str, Any] = dict(zip(KIND, place, strict=False)) | _row(run, network, problem)
-        going_on = row["method"] in GOING_ON and row["variant"] != EXTENDED
+        going_on = row["method"] in LONGER and row["variant"] != EXTENDED
         row["against"] = None if row["variant"] == DENSE else EXTENDED if going_on else DENSE  # what was trained as long
         row["rewind"] = rewind_name(planned, row["rewind_step"])
         found.append({**row, "replicate": number, "folder": str(network.folder.relative_to(run.folder))})

@@ -39,11 +39,7 @@ def trained(run: Run, place: Replicate, ticket: str, variant: str = TICKET) -> t
     with store.promised_by(network.result):
         Lineage(place).check(final)
         state = store.load_state(final, optimizer=bool(run.recipe.train.ema))
-    if run.recipe.train.ema:
-        weights = {path: state.optimizer[f"ema/{path}"] for path in state.weights}
-        statistics = {path: state.optimizer.get(f"ema/{path}", array) for path, array in state.statistics.items()}
-        state = dataclasses.replace(state, weights=weights, statistics=statistics)
-    return result, state
+    return result, state.evaluated
 
 
 def prunable(run: Run, state: State) -> Arrays:

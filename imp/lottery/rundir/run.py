@@ -1,9 +1,10 @@
 """A run: its directory, its recipe, and the part of it that a command works on. Stages share only the directory."""
 
 import dataclasses
+import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from data_prep import files
 from data_prep.errors import InputError
 from data_prep.prepare import Settings, existing, settings_of
 from data_prep.records import MANIFEST, Manifest, read_manifest
-from lottery.experiment import grids, plan, reading
+from lottery.experiment import budget, grids, plan, reading
 from lottery.experiment.graph import Mask, Ticket
 from lottery.experiment.plan import Plan, Selection
 from lottery.experiment.recipe import Family, Recipe
@@ -142,7 +143,16 @@ class Run:
     def plan(self) -> Plan:
         """As the dense training carried it out, or else as the records give it. Raises InputError when these are missing or do
         not suit the recipe."""
-        return self.trained_plan() or plan.make(self.recipe, self.manifest().count("train"))
+        found = self.trained_plan() or plan.make(self.recipe, self.manifest().count("train"))
+        return dataclasses.replace(found, share=functools.cache(self.share))
+
+    def share(self, mask: Mask) -> float:
+        """The share of the dense network's MACs that a mask leaves; of one that is not cut, what is to be expected."""
+        if (cut := self.mask(mask).read()) and cut.costs.macs and cut.costs.dense_macs:
+            return cut.costs.macs / cut.costs.dense_macs
+        topology, family = self.replicate(mask.replicate).read_topology(), self.recipe.families[mask.family]
+        expected = budget.expected_share(mask, family, self.recipe.pruning, topology) if topology and family.quantiles else None
+        return plan.by_weights(mask) if expected is None else expected
 
     def trained_plan(self) -> Plan | None:
         """The plan that the dense training carried out; None before there is one."""
@@ -182,13 +192,15 @@ def open_run(
     overrides: Sequence[str] = (),
     must_exist: bool = False,
     records: Path | None = None,
+    adapt: Callable[[Run], Run] | None = None,
 ) -> Run:
     """The run in `folder` (or of the recipe, where that is a .toml file), else in `$IMP_RUN`, else `runs/NAME` of a named
     recipe, else `runs/latest`, else `runs/digits`.
 
     Its recipe is `recipe_file`, or the run's own, or the default one, with `overrides` on top. With `records`, the folder of a
-    prepared set, its data are those, and without a recipe the run is called like them. Nothing is written. Raises InputError
-    when the recipe is malformed, outputs were made with another one or copied, or a run that `must_exist` does not.
+    prepared set, its data are those, and without a recipe the run is called like them. `adapt` may change the recipe. Nothing
+    is written. Raises InputError when the recipe is malformed, outputs were made with another one or copied, or a run that
+    `must_exist` does not.
     """
     if folder is not None and str(folder).endswith(".toml"):
         recipe_file, folder = Path(folder), None
@@ -210,8 +222,9 @@ def open_run(
         reading.check_format(own)
     if named is None:
         named = reading.resolve(reading.load_sealed(own) if own.exists() else {}, overrides, str(own), setter)
+    plan.check_points(named)
     run = Run(folder, named)
-    plan.check_points(run.recipe)
+    run = adapt(run) if adapt else run
     run.check_outputs()
     for number in run.known_numbers():
         run.replicate(number).dense.read_result()  # refuses a copy of another replicate, whose seed it would have

@@ -9,7 +9,7 @@ from typing import Any
 from data_prep.errors import InputError
 from lottery import __version__
 from lottery.engine.start import start_tensorflow
-from lottery.experiment.graph import TICKET, Ticket, masks_of, side_by_side
+from lottery.experiment.graph import TICKET, Snapshot, Ticket, masks_of, side_by_side
 from lottery.experiment.plan import Plan, Selection
 from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
@@ -112,10 +112,10 @@ def checked_tickets(run: Run, selection: Selection) -> list[Ticket]:
             )
     _check_masks(run, selection)
     tickets = run.tickets(planned, selection)
-    steps = {(one.replicate, step) for one in tickets for step in (one.rewind, planned.total_steps) if one.start}
-    for number, step in sorted(steps):
-        if not run.replicate(number).snapshot(step).exists():
-            raise InputError(f"{run.replicate(number).snapshot(step)} is missing: run {run.typed('train')}, which adds it")
+    sources = [source for one in tickets for source in (one.start, one.mask.scored_on) if isinstance(source, Snapshot)]
+    for source in sorted(set(sources), key=lambda source: (source.replicate, source.step)):
+        if not (path := run.replicate(source.replicate).snapshot(source.step)).exists():
+            raise InputError(f"{path} is missing: run {run.typed('train')}, which adds it")
     check_families(run)
     return tickets
 

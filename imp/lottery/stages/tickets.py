@@ -19,7 +19,7 @@ from lottery.progress import Reporter
 from lottery.pruning import connectivity, costs, criteria, densities, masks, ranking
 from lottery.pruning.allocation import Group, Shapes, allocate
 from lottery.pruning.masks import Bits
-from lottery.pruning.state import State
+from lottery.pruning.state import State, mean
 from lottery.rundir import attempts, identity, locks, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.names import NetworkFiles, Replicate
@@ -92,7 +92,7 @@ class TicketWorker:
             "mask": ticket.mask.label,
             "round": ticket.mask.round,
             "rewind_step": ticket.rewind,
-            "first_step": ticket.first_step,
+            "first_step": self.planned.first_step(ticket),
             "steps_per_epoch": self.planned.steps_per_epoch,
             "epochs": self.planned.epochs(ticket),
         }
@@ -114,17 +114,18 @@ class _Making:
         ticket, recipe, planned = self.ticket, self.run.recipe, self.worker.planned
         if ticket.is_masked and self.family.rounds:
             cut.cut(self.run, [ticket.mask], self.worker.probes)
-        sources = [path for path in (self._mask_file, self._start_file) if path]
+        sources = [*([self._mask_file] if self._mask_file else []), *self._start_files]
         lineage = Lineage(self.replicate)
         for path in sources:
             lineage.check(path)
         mask, start = self._begun()
         updates = self._updates(mask)
-        order = ORDERS.get(recipe.retrain.order, f"ticket order {self.spoken}")  # which a ticket and its controls always share
+        order = ORDERS.get(recipe.retrain.order, f"ticket order {self.spoken}")  # which a ticket and its controls share
+        order += f" {ticket.variant}" if controls.is_again(ticket.variant) else ""
         return training.Task(
             title=str(ticket),
             start=start,
-            last_step=planned.last_step(self.family),
+            last_step=planned.last_step(ticket),
             order_seed=seeds.derive(recipe.seed, ticket.replicate, order),
             mask=mask,
             topology=self.replicate.read_topology(),
@@ -137,7 +138,7 @@ class _Making:
             },
             root=self.replicate.folder,
             beside=[self.network.mask],
-            rates=self._rates(),
+            rates=self._rates(mask),
             updates=updates,
             kept=self._kept if updates else None,
         )
@@ -155,7 +156,7 @@ class _Making:
         ticket, family = self.ticket, self.family
         if not family.changes_masks or ticket.variant != TICKET:
             return None
-        schedule, topology = self.worker.planned.updates(family), self.replicate.read_topology()
+        schedule, topology = self.worker.planned.updates(ticket.mask), self.replicate.read_topology()
         pruned = ranking.pruned_count(ticket.mask.rate, sum(kept.size for kept in mask.values()))
         divide = partial(self._divided, mask, pruned, topology.kernels if topology else None)
         for step in reversed(schedule.steps(ticket.first_step)) if family.is_gradual else ():
@@ -171,11 +172,18 @@ class _Making:
         named = [(pattern, 1 - done * (1 - share)) for pattern, share in grids.parse_densities(self.family.densities)]
         return allocate(self.family.allocation, sizes, sum(sizes.values()) - pruned, shapes, named, kernels)
 
-    def _rates(self) -> schedules.Rates:
-        if self.family.method == "finetune" and self.ticket.start:
-            return schedules.constant(self.worker.planned.finetune_rate(self.family))
-        steps_per_epoch = self.worker.planned.steps_per_epoch
-        return partial(schedules.rates, self.run.recipe.train, steps_per_epoch, length=self.family.length)
+    def _rates(self, mask: Bits) -> schedules.Rates:
+        train, ticket, planned = self.run.recipe.train, self.ticket, self.worker.planned
+        length = planned.length(ticket)
+        match self.family.method if ticket.start else "weights":
+            case "finetune":
+                return schedules.constant(planned.finetune_rate(self.family))
+            case "llr":
+                return schedules.linear(train.learning_rate, planned.last_step(ticket))
+            case "allr":
+                lowered = schedules.discount(self._loaded().weights, mask, length)
+                return schedules.linear(lowered * train.learning_rate, planned.last_step(ticket))
+        return partial(schedules.rates, train, planned.steps_per_epoch, length=length)
 
     def _finding_macs(self) -> int | None:
         """The multiply-accumulates of all that had to be trained and scored before: the dense network up to the last step that
@@ -187,8 +195,7 @@ class _Making:
         spent = [one.training_macs for one in before if one and one.training_macs is not None]
         if dense is None or len(spent) < len(before):
             return None
-        is_scored = self.family.rounds or self.family.criterion != criteria.random.__name__  # random numbers need no weights
-        steps = ticket.dense_steps if is_scored else ticket.first_step
+        steps = ticket.dense_steps if self.family.is_scored else ticket.first_step
         images = costs.STEP * steps * self.run.recipe.train.batch
         return dense * (images + len(ticket.masks) * self._scoring_passes()) + sum(spent)
 
@@ -208,9 +215,11 @@ class _Making:
             )
 
     @property
-    def _start_file(self) -> Path | None:
-        """The snapshot of the rewind point, or the end of the network before; None where it starts with fresh weights."""
-        return self.replicate.state_of(self.ticket.start) if self.ticket.start else None
+    def _start_files(self) -> list[Path]:
+        """The snapshot of the rewind point, or the end of the network before; none where it starts with fresh weights; for an
+        average the ends of its networks."""
+        sources = self.ticket.averaged or ([self.ticket.start] if self.ticket.start else [])
+        return [self.replicate.state_of(source) for source in sources]
 
     def _begun(self) -> tuple[Bits, Callable[[], State]]:
         """The mask of the network, over trainable variables, and a function that gives the state it starts from. A control's
@@ -221,7 +230,7 @@ class _Making:
                 shared = masks.trainable_part(store.load_mask(self._mask_file), self.shapes.weights)
         elif ticket.is_masked:
             shared = self._everything
-        if ticket.variant == TICKET:
+        if ticket.variant == TICKET or controls.is_again(ticket.variant):
             return shared, self._loaded
         topology = self.replicate.read_topology()
         met = connectivity.met(topology) if topology else {}
@@ -232,14 +241,17 @@ class _Making:
         mask, start = control(controls.Given(own, self._loaded, self._drawn, self._seed("mask"), met, inverted))
         if ticket.is_masked and any(mask[path].tobytes() != shared[path].tobytes() for path in shared):
             store.save_mask(self.network.mask, mask, {"mask": ticket.mask.name})
-        return mask, lambda: dataclasses.replace(start, step=ticket.first_step)
+        return mask, lambda: dataclasses.replace(start, step=self.worker.planned.first_step(ticket))
 
     def _loaded(self) -> State:
-        """The state in `start`, set to that point of the schedule."""
-        path = self._start_file
-        assert path, "a network with fresh weights has no file to start from"
-        with store.promised_by(self.replicate.table_of(path)):
-            state = store.load_state(path)
+        """The state in `start`, set to that point of the schedule; the mean of several."""
+        states = []
+        for path in self._start_files:
+            with store.promised_by(self.replicate.table_of(path)):
+                states.append(store.load_state(path))
+        if self.ticket.averaged:
+            return mean(states)
+        [state] = states
         optimizer = state.optimizer if self.run.recipe.retrain.optimizer_state == "restore" else {}
         return dataclasses.replace(state, step=self.ticket.first_step, optimizer=optimizer)
 

@@ -1,0 +1,76 @@
+"""What a ticket may cost: a recipe changed so that none costs more, counted in dense trainings."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from data_prep.errors import InputError
+from lottery.experiment import grids
+from lottery.experiment.graph import TICKET, Mask
+from lottery.experiment.plan import Plan
+from lottery.experiment.recipe import LONGEST, Family, Pruning, Recipe
+from lottery.pruning import allocation, masks, ranking
+from lottery.pruning.connectivity import Topology
+
+ROUNDING = 1e-9  # of sums of costs
+
+
+def parse(text: str) -> float:
+    """The number of dense trainings in `3dense`. Raises InputError for anything else."""
+    if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)dense", text)) or not 0 < float(match[1]) <= LONGEST:
+        raise InputError(f"--budget {text!r} is not a number of dense trainings, {LONGEST} at most: write 3dense, say")
+    return float(match[1])
+
+
+def within(planned: Plan, budget: float) -> tuple[Recipe, list[str]]:
+    """The plan's recipe with families whose tickets cost `budget` dense trainings at most, what it takes to find them included,
+    and a sentence about each. One whose tickets may train for another time trains them until they cost that. Of another, the
+    quantiles or rounds that cost more are left out. Raises InputError where none is left."""
+    fitting, told = dict[str, Family](), []
+    for name, family in planned.recipe.families.items():
+        if family.is_stretchable and family.length == 1 and budget > _found(planned, name, family):
+            own = min(family.budget or budget, budget)
+            fitting[name] = family.model_copy(update={"budget": own})
+            told.append(f"{name} trains each ticket until it has cost {own:g} dense trainings")
+        elif grid := _affordable(planned, name, family, budget):
+            fitting[name] = family.model_copy(update=grid)
+            told.append(f"{name} is left with {', '.join(f'{key} = {value}' for key, value in grid.items())}")
+        else:
+            told.append(f"{name} is left out: each of its tickets costs more than {budget:g} dense trainings")
+    recipe = planned.recipe.model_copy(update={"families": fitting})
+    if not fitting:
+        raise InputError(f"no ticket of this recipe costs as little as {budget:g} dense trainings: raise --budget")
+    Plan(recipe, planned.steps_per_epoch, planned.share).tickets([1], fitting)
+    return recipe, told
+
+
+def _found(planned: Plan, name: str, family: Family) -> float:
+    return planned.found(planned.tickets([1], {name: family})[0].mask)
+
+
+def _affordable(planned: Plan, name: str, family: Family, budget: float) -> Mapping[str, str | int]:
+    """The grid of what costs no more, by its key; empty where all does."""
+    tickets = [one for one in planned.tickets([1], {name: family}) if one.variant == TICKET]
+    dear = {one.mask.label for one in tickets if planned.cost(one) > budget * (1 + ROUNDING)}
+    labels = [label for label in family.labels if label not in dear]
+    if not labels:
+        return {}
+    return {"rounds": len(labels)} if family.rounds else {"quantiles": ",".join(label.removeprefix("q") for label in labels)}
+
+
+def expected_share(mask: Mask, family: Family, pruning: Pruning, topology: Topology) -> float | None:
+    """The share of the dense network's MACs that a one-shot `mask` of `family` leaves, where layers that are ranked together
+    are pruned alike. None where MACs are not known."""
+    used = topology.positions
+    shapes = {path: one for path, one in topology.kernels.items() if masks.in_scope(path, one, pruning.scope, pruning.exclude)}
+    sizes = {path: math.prod(shape) for path, shape in topology.kernels.items()}
+    if used.keys() != sizes.keys():
+        return None
+    left = {path: sizes[path] for path in shapes}
+    keep = sum(left.values()) - ranking.pruned_count(mask.rate, sum(left.values()))
+    named = grids.parse_densities(family.densities)
+    pruned = 0.0
+    for paths, kept in allocation.allocate(family.allocation, left, keep, shapes, named, topology.kernels):
+        share = 1 - kept / sum(left[path] for path in paths)
+        pruned += share * sum(left[path] * used[path] for path in paths)
+    return 1 - pruned / sum(count * used[path] for path, count in sizes.items())

@@ -1,0 +1,338 @@
+"""What tickets cost in dense trainings, by hand, and recipes that are fitted to a budget of so many."""
+
+import dataclasses
+import re
+import shutil
+from fractions import Fraction
+
+import pytest
+from helpers import contents, imp_here, refused, settings
+
+from data_prep import files
+from data_prep.errors import InputError
+from lottery.experiment import budget, graph, plan, reading
+from lottery.experiment.recipe import Family, Pruning
+from lottery.pruning.connectivity import Node, Topology
+from lottery.rundir.run import open_run
+
+TRAIN = {"epochs": 20, "batch": 64, "snapshots": "0,1ep,10ep", "warmup": "0"}  # 900 steps; 10ep is half of them
+SHOT = {"quantiles": "80,90", "controls": []}
+ROUNDS = {"rounds": 3, "controls": []}
+STATIC = {**SHOT, "criterion": "random", "scored_at": "0"}
+GMP = {**SHOT, "updates": "gmp", "update_every": "10it"}
+RIGL = {**STATIC, "updates": "rigl", "update_every": "10it"}
+SET = {**RIGL, "updates": "set"}
+
+
+def made(share=plan.by_weights, images=2900, **families):
+    """The plan of these families; 2,900 images are 45 whole batches."""
+    recipe = reading.resolve({"families": families, "train": TRAIN})
+    return dataclasses.replace(plan.make(recipe, images), share=share)
+
+
+def tickets(planned):
+    return planned.tickets([1], planned.recipe.families)
+
+
+def costs(variant="ticket", **family):
+    """What the networks of a family cost, in their order."""
+    planned = made(own=family)
+    return [planned.cost(one) for one in tickets(planned) if one.variant == variant]
+
+
+@pytest.mark.parametrize(("text", "amount"), [("3dense", 3), ("0.5dense", 0.5), ("12.25dense", 12.25)])
+def test_a_budget_is_a_number_of_dense_trainings(text, amount):
+    assert budget.parse(text) == amount
+
+
+@pytest.mark.parametrize(
+    "text", ["3", "0dense", "0.0dense", "dense", "-1dense", "3 dense", "3.dense", "1e3dense", "nandense", "3dense\n", ""]
+)
+def test_anything_else_is_no_budget(text):
+    with pytest.raises(
+        InputError, match=re.escape(f"--budget {text!r} is not a number of dense trainings, 1000 at most: write 3dense")
+    ):
+        budget.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        (SHOT, [1 + 0.2, 1 + 0.1]),
+        ({**SHOT, "rewind": "0,10ep"}, [1 + 0.2, 1 + 0.1, 1 + 0.2 / 2, 1 + 0.1 / 2]),
+        ({**SHOT, "scored_at": "10ep"}, [0.5 + 0.2, 0.5 + 0.1]),
+        ({**SHOT, "scored_at": "1ep", "rewind": "10ep"}, [0.5 + 0.2 / 2, 0.5 + 0.1 / 2]),  # both lie on one training
+        ({**SHOT, "scored_at": "0", "criterion": "snip"}, [0.2, 0.1]),
+        ({**SHOT, "scored_at": "0", "length": 2.5}, [0.5, 0.25]),
+        (STATIC, [0.2, 0.1]),
+        ({**STATIC, "scored_at": "end"}, [0.2, 0.1]),  # random numbers need no weights
+        ({**STATIC, "rewind": "10ep"}, [0.5 + 0.2 / 2, 0.5 + 0.1 / 2]),
+        ({**SHOT, "method": "lr"}, [1 + 0.2, 1 + 0.1]),
+        ({**SHOT, "method": "llr", "length": 0.5}, [1 + 0.1, 1 + 0.05]),
+        (ROUNDS, [1 + 0.8, 1 + 0.8 + 0.64, 1 + 0.8 + 0.64 + 0.512]),
+        ({**ROUNDS, "rate": 50.0, "rewind": "10ep"}, [1 + 0.5 / 2, 1 + 0.75 / 2, 1 + 0.875 / 2]),
+        ({**ROUNDS, "rate": 50.0, "method": "lr", "scored_at": "10ep"}, [0.5 + 0.5, 0.5 + 0.75, 0.5 + 0.875]),
+        ({**ROUNDS, "rate": 50.0, "method": "allr", "length": 0.1}, [1 + 0.05, 1 + 0.075, 1 + 0.0875]),
+        (GMP, [1 - 0.8 * 0.8125, 1 - 0.9 * 0.8125]),  # up to 3/4 it prunes 3/4 of the last sparsity in the mean, and then all
+        ({**GMP, "update_from": 0.25}, [1 - 0.8 * 0.625, 1 - 0.9 * 0.625]),
+        (RIGL, [0.2 + 0.075 * 0.8 / 3, 0.1 + 0.075 * 0.9 / 3]),  # looks in three quarters of each tenth step
+        (SET, [0.2, 0.1]),
+    ],
+)
+def test_a_ticket_costs_what_it_takes_to_find_and_to_train(family, expected):
+    assert costs(**family) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("variant", "family", "expected"),
+    [
+        ("reinit", {**SHOT, "rewind": "10ep", "controls_at": "90"}, [1 + 0.1]),
+        ("reinit", {**ROUNDS, "rate": 50.0, "controls_at": "2"}, [1 + 0.5 + 0.25]),
+        ("reinit", {**ROUNDS, "rate": 50.0, "controls_at": "2", "method": "llr", "length": 0.1}, [1 + 0.05 + 0.25]),
+        ("extended", {**ROUNDS, "rate": 50.0, "method": "lr"}, [2, 3, 4]),
+        ("rewound", {**RIGL, "controls_at": "90"}, [0.1225 + 0.1]),
+        ("reinit", {**RIGL, "controls_at": "90", "length": 2.0}, [2 * (0.1225 + 0.1)]),
+        ("rewound", {**GMP, "controls_at": "90"}, [0.26875 + 0.1]),
+    ],
+)
+def test_a_control_costs_what_it_takes_to_find_its_mask_and_to_train(variant, family, expected):
+    asked = [variant] if variant != "extended" else []
+    assert costs(variant, **{**family, "controls": asked}) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_share_of_macs_that_is_known_takes_the_place_of_that_of_weights():
+    planned = made(share=lambda mask: {80: 0.5, 90: 0.4}[mask.rate], own=SHOT)
+
+    assert [planned.cost(one) for one in tickets(planned)] == [1.5, 1.4]
+
+
+@pytest.mark.parametrize(
+    ("family", "lengths"),
+    [
+        (STATIC, [2 / 0.2, 2 / 0.1]),
+        ({**STATIC, "scored_at": "end"}, [2 / 0.2, 2 / 0.1]),
+        ({**SHOT, "scored_at": "end"}, [1 / 0.2, 1 / 0.1]),
+        ({**SHOT, "scored_at": "10ep"}, [1.5 / 0.2, 1.5 / 0.1]),
+        ({**SHOT, "scored_at": "0", "criterion": "snip"}, [2 / 0.2, 2 / 0.1]),
+        (GMP, [2 / 0.35, 2 / 0.26875]),
+        (RIGL, [2 / 0.22, 2 / 0.1225]),
+        (SET, [2 / 0.2, 2 / 0.1]),
+        ({**STATIC, "quantiles": "0"}, [2]),
+    ],
+)
+def test_with_a_budget_a_ticket_trains_until_it_has_cost_that(family, lengths):
+    planned = made(own={**family, "budget": 2.0})
+    found = tickets(planned)
+
+    assert [planned.last_step(one) for one in found] == [round(900 * length) for length in lengths]
+    assert [planned.length(one) for one in found] == pytest.approx(lengths)
+    for one in found:
+        assert planned.cost(one) == pytest.approx(2, abs=0.51 / 900)  # half a step
+
+
+def test_controls_train_as_long_as_a_ticket_with_a_budget():
+    planned = made(own={**RIGL, "controls": ["reinit", "rewound"], "controls_at": "90", "budget": 2.0})
+
+    lasts = {(one.mask.label, one.variant): planned.last_step(one) for one in tickets(planned)}
+    assert {last for (label, _), last in lasts.items() if label == "q90"} == {round(900 * 2 / 0.1225)}
+    assert {variant for label, variant in lasts if label == "q90"} == {"ticket", "reinit", "rewound"}
+
+
+def test_masks_change_up_to_their_share_of_a_training_with_a_budget():
+    planned = made(own={**GMP, "budget": 2.0, "update_from": 0.25, "update_until": 0.5})
+    mask = tickets(planned)[0].mask  # costs 1 - 0.8 (1 - (0.5 + 0.75) / 4) = 0.45 of a dense step
+
+    schedule = planned.updates(mask)
+    assert (schedule.begin, schedule.until, schedule.every) == (1000, 2000, 10)
+
+
+@pytest.mark.parametrize("amount", [0.5, 1.0, 1.00001])
+def test_a_budget_that_leaves_no_step_beyond_finding_is_refused(amount):
+    told = f"families.own.budget: {amount:g} leaves nothing to train: raise it"
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        made(own={**SHOT, "quantiles": "0,90", "budget": amount})
+
+
+def test_families_that_may_train_for_another_time_get_the_budget_and_others_keep_what_costs_no_more():
+    planned = made(
+        static=STATIC,
+        gmp=GMP,
+        shot=SHOT,
+        early={**SHOT, "scored_at": "10ep"},
+        rounds={**ROUNDS, "rounds": 5},
+        rewound={"quantiles": "20,50,97.5", "rewind": "0,10ep", "controls": []},
+        longer={**STATIC, "length": 10.0},
+    )
+
+    recipe, told = budget.within(planned, 1.5)
+
+    own = planned.recipe.families
+    assert recipe.families == {
+        **{name: own[name].model_copy(update={"budget": 1.5}) for name in ("static", "gmp", "shot", "early")},
+        "rewound": own["rewound"].model_copy(update={"quantiles": "50,97.5"}),  # 20 costs 1.8 and 1.4, 50 costs 1.5 and 1.25
+        "longer": own["longer"].model_copy(update={"quantiles": "90"}),  # 80 costs 2
+    }
+    assert told == [
+        *(f"{name} trains each ticket until it has cost 1.5 dense trainings" for name in ("static", "gmp", "shot", "early")),
+        "rounds is left out: each of its tickets costs more than 1.5 dense trainings",
+        "rewound is left with quantiles = 50,97.5",
+        "longer is left with quantiles = 90",
+    ]
+    fitted = dataclasses.replace(planned, recipe=recipe)
+    assert max(fitted.cost(one) for one in tickets(fitted)) <= 1.5 + 0.51 / 900
+
+
+@pytest.mark.parametrize(("amount", "rounds"), [(1.8, 1), (2.43, 1), (2.5, 2), (3, 3), (3.5, 4), (100, 5)])
+def test_rounds_are_cut_to_those_that_fit(amount, rounds):
+    recipe, told = budget.within(made(imp={**ROUNDS, "rounds": 5, "controls_at": "1..5"}), amount)
+
+    assert recipe.families["imp"].rounds == rounds
+    assert told == [f"imp is left with rounds = {rounds}"]
+
+
+@pytest.mark.parametrize("amount", [0.5, 1])
+def test_a_family_whose_masks_cost_as_much_to_find_is_left_out(amount):
+    recipe, told = budget.within(made(static=STATIC, shot=SHOT), amount)
+
+    assert [*recipe.families] == ["static"]
+    assert told[1] == f"shot is left out: each of its tickets costs more than {amount:g} dense trainings"
+
+
+def test_a_budget_is_replaced_by_another():
+    recipe, _ = budget.within(made(own={**STATIC, "budget": 5.0}), 2)
+
+    assert recipe.families["own"].budget == 2
+
+
+def test_a_lower_budget_of_a_family_stays():
+    recipe, told = budget.within(made(own={**STATIC, "budget": 1.5}), 2)
+
+    assert recipe.families["own"].budget == 1.5
+    assert told == ["own trains each ticket until it has cost 1.5 dense trainings"]
+
+
+@pytest.mark.parametrize(("quantile", "problem"), [("100", "costs nothing"), ("99.99", "20,000 times as long as")])
+def test_a_mask_under_which_a_budget_has_no_end_is_refused(quantile, problem):
+    with pytest.raises(InputError, match=problem):
+        made(own={**STATIC, "quantiles": quantile, "budget": 2})
+
+
+def test_what_leaves_no_family_is_refused():
+    planned = made(shot=SHOT, imp=ROUNDS)
+
+    with pytest.raises(InputError, match=r"^no ticket of this recipe costs as little as 1 dense trainings: raise --budget$"):
+        budget.within(planned, 1)
+
+
+def test_a_budget_in_which_no_mask_would_change_is_refused():
+    with pytest.raises(InputError, match=r"^families\.own: its masks never change after step 0"):
+        budget.within(made(own={**GMP, "update_every": "2ep"}), 0.01)
+
+
+TOPOLOGY = Topology(
+    (
+        Node("images", "input", 2),
+        Node("a", "linear", 3, ("images",), kernels={"a/kernel": (3, 3, 2, 3)}, positions=16),
+        Node("dw", "linear", 3, ("a",), kernels={"dw/kernel": (3, 3, 3, 1)}, groups=3, positions=4),
+        Node("b", "linear", 5, ("dw",), kernels={"b/kernel": (3, 5)}, positions=1),
+    ),
+    ("b",),
+)  # 54, 27 and 15 weights
+DENSE = 54 * 16 + 27 * 4 + 15
+
+
+def expected(quantile="50", exclude=(), topology=TOPOLOGY, **family):
+    mask = graph.one_shot(1, "own", Fraction(quantile), 0)
+    own = Family(quantiles=quantile, **family)
+    return budget.expected_share(mask, own, Pruning(exclude=list(exclude)), topology)
+
+
+@pytest.mark.parametrize(
+    ("settings", "macs"),
+    [
+        ({}, DENSE * 48 / 96),  # of 96 weights half go, rounded up from 47.5
+        ({"quantile": "0"}, DENSE),
+        ({"allocation": "uniform"}, 27 * 16 + 13 * 4 + 8),  # b's remainder comes before dw's
+        ({"allocation": "erk"}, 18 * 16 + 17 * 4 + 13),  # 48 / 29 times the sums of their dimensions: 11, 10 and 8
+        ({"allocation": "uniform+", "quantile": "25"}, 54 * 16 + 12 * 4 + 6),  # 72 stay, 18 of them in dw and b
+        ({"quantile": "25", "densities": ["a/*=100"]}, 54 * 16 + (27 * 4 + 15) * 18 / 42),
+        ({"densities": ["b/*=20", "dw/*=0"]}, 45 * 16 + 3),
+        ({"exclude": ["b/*"]}, (54 * 16 + 27 * 4) * 41 / 81 + 15),
+        ({"exclude": ["a/*", "b/*"], "allocation": "erk"}, 54 * 16 + 14 * 4 + 15),
+    ],
+)
+def test_the_share_of_macs_to_be_expected_is_that_of_layers_pruned_as_the_allocation_says(settings, macs):
+    assert expected(**settings) == pytest.approx(macs / DENSE, rel=1e-12)
+
+
+def test_a_kernel_of_two_nodes_counts_in_both():
+    again = dataclasses.replace(TOPOLOGY.nodes[1], name="again", positions=9)
+    shared = Topology((*TOPOLOGY.nodes, again), TOPOLOGY.outputs)
+
+    macs = 54 * (16 + 9) + (27 * 4 + 15) * 18 / 42
+    assert expected("25", densities=["a/*=100"], topology=shared) == pytest.approx(macs / (DENSE + 54 * 9))
+
+
+def test_where_a_kernel_is_used_is_not_known_nothing_is_to_be_expected():
+    nodes = (*TOPOLOGY.nodes[:3], dataclasses.replace(TOPOLOGY.nodes[3], positions=None))
+
+    assert expected(topology=Topology(nodes, TOPOLOGY.outputs)) is None
+
+
+ALONE = ["rewind=0", "controls=[]", "controls_at="]
+FAMILIES = {
+    "static": [*ALONE, "quantiles=50", "criterion=random", "scored_at=0", "allocation=erk"],
+    "gmp": [*ALONE, "quantiles=50", "updates=gmp", "update_every=5it"],
+    "oneshot": ALONE,  # of which masks are there, of 50 and 90 %
+}
+GIVEN = settings(*(f"families.{name}.{value}" for name, values in FAMILIES.items() for value in values))
+
+
+def test_a_run_within_a_budget_costs_it_and_is_continued_within_it(work):
+    imp_here("run", *GIVEN, "--budget", "2dense", "--ranks", "1", cwd=work)
+
+    def result(folder):
+        return files.read_json(work / "runs/digits/replicate-1" / folder / "result.json")
+
+    dense, steps = result("train")["training_macs"], {}
+    for name, label in (("static", "q50"), ("gmp", "q50"), ("oneshot", "q50"), ("oneshot", "q90")):
+        found = result(f"{name}/{label}-step-000000/ticket")
+        assert found["training_macs"] + found["finding_macs"] == pytest.approx(2 * dense, rel=0.03)
+        assert found["epochs"] == found["step"] / 17
+        steps[name, label] = found["step"]
+    half, tenth = ((share * 87_600 + 1000) / 88_600 for share in (0.5, 0.1))  # the last layer's 1,000 weights all stay
+    assert steps == {
+        ("static", "q50"): pytest.approx(51 * 2 / half, abs=1),
+        ("gmp", "q50"): pytest.approx(51 * 2 / (1 - 0.8125 * (1 - half)), abs=1),
+        ("oneshot", "q50"): pytest.approx(51 / half, abs=1),
+        ("oneshot", "q90"): pytest.approx(51 / tenth, abs=1),
+    }
+    recipe = open_run(work / "runs/digits", must_exist=True).recipe
+    assert {name: family.budget for name, family in recipe.families.items()} == dict.fromkeys(FAMILIES, 2)
+    assert (work / "runs/digits/recipe.toml").read_text().count("budget = 2.0") == 3
+
+    before = contents(work / "runs/digits")
+    told = imp_here("run", *GIVEN, "--budget", "2dense", "--ranks", "1", cwd=work).stderr
+    assert ", 0 to train" in told
+    imp_here("run", "--ranks", "1", cwd=work)
+    shutil.copy(work / "runs/digits/recipe.toml", work / "own.toml")
+    (work / "own.toml").write_text((work / "own.toml").read_text().replace("budget = 2.0", "budget = 0.0"))
+    imp_here("run", "own.toml", "--budget", "2dense", "--ranks", "1", cwd=work)
+    assert contents(work / "runs/digits") == before
+
+    dry = imp_here("run", "--dry-run", "--budget", "2dense", "--json", cwd=work)
+    assert dry.stderr.splitlines() == [
+        f"{name} trains each ticket until it has cost 2 dense trainings" for name in recipe.families
+    ]
+    more = imp_here("run", "--budget", "1.5dense", "--ranks", "1", cwd=work, check=False)
+    refused(more, "families.", ".budget was 2.0, is 1.5")
+    assert contents(work / "runs/digits") == before
+
+
+@pytest.mark.parametrize("text", ["3", "0dense", "dense", "-1dense", "3 dense", "", "1001dense", "9" * 400 + "dense"])
+def test_a_budget_that_is_none_is_one_line_and_changes_nothing(work, text):
+    before = contents(work)
+
+    refused(imp_here("run", "--budget", text, cwd=work, check=False), "is not a number of dense trainings, 1000 at most")
+
+    assert contents(work) == before

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas
 import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, kept, planned, ticket, write
 
@@ -341,3 +342,14 @@ def test_a_replicate_that_was_added_counts_only_with_what_it_has(run):
 
     assert found == {"": (4, 4), "q60": (3, 3), "q80": (4, 4)}
     assert [row.replicate for row in frame.each(frame.rows(run)) if row.variant == "dense"] == [1, 2, 3, 4]
+
+
+def test_tickets_of_several_families_that_keep_as_much_are_found_whatever_their_masks_are_called():
+    rounds = [("imp", "round-07", 0.20972), ("imp", "round-08", 0.168)]
+    one_shot = [("rigl", "q79.03", 0.2097), ("rigl", "q90", 0.1), ("set", "q79.03", 0.2097)]
+    tickets = pandas.DataFrame(rounds + one_shot, columns=["family", "mask", "density"]).astype({"density": "Float64"})
+
+    [alike] = grouping.equally_dense(tickets)
+
+    assert sorted(alike["mask"]) == ["q79.03", "q79.03", "round-07"]
+    assert grouping.equally_dense(tickets[tickets["family"] == "imp"]) == []

@@ -15,7 +15,7 @@ import vl_convert
 
 from lottery.experiment import controls
 from lottery.experiment.graph import DENSE, TICKET
-from lottery.results import criteria, frame
+from lottery.results import criteria, frame, grouping
 from lottery.results.tidy import SPLITS, Findings
 from lottery.rundir.run import Run
 
@@ -200,20 +200,20 @@ def macs(findings: Findings) -> Chart | None:
 
 
 def equal_cost(findings: Findings) -> Chart | None:
-    """Accuracy of several families against what a ticket costs in all, a panel for each mask."""
-    rows = findings.accuracies
-    rows = rows[(rows["network"] == TICKET) & rows["cost"].notna()]
-    if rows["family"].nunique() < 2:
-        return None
+    """Accuracy of several families against what a ticket costs in all, a panel for each density."""
     raised, cut = _raised(_told_apart(findings.accuracies), "sd_low", "validation", "sd_low", "sd_high")
+    densities = grouping.equally_dense(raised[raised["network"].eq(TICKET) & raised["cost"].notna()])
+    if not densities:
+        return None
+    rows = pandas.concat(densities)[findings.accuracies.columns]
     x = alt.X("cost:Q", title="cost in all, dense epochs").scale(zero=False)
     y = alt.Y("validation_shown:Q", title="validation accuracy").scale(zero=False).axis(format=".1%")
     panels = []
-    for mask, alike in raised[raised["network"].eq(TICKET) & raised["cost"].notna()].groupby("mask", sort=False):
+    for alike in densities:
         base = _chart(alike).encode(x=x, color=_colour(raised))
         marks = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=_tips(*_ACCURACY, "cost"))
         layers = alt.layer(_band(raised), base.mark_rule(opacity=0.5).encode(**_SPREAD), marks)
-        panels.append(layers.properties(width=PANEL, height=PANEL * 3 // 4, title=str(mask)))
+        panels.append(layers.properties(width=PANEL, height=PANEL * 3 // 4, title=f"{alike['density'].iloc[0]:.1%} kept"))
     return Chart(
         "equal_cost",
         "Accuracy against cost",

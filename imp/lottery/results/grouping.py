@@ -33,6 +33,7 @@ GROUPS = {
     "needed": "Int64",  # replicates that would call a network exactly as good matching in 80 % of cases
     "verdict": "string",
 }
+SAME_DENSITY = 0.005  # a relative difference that does not count, as between rounds and quantiles
 _TICKET = ("family", "method", "mask", "round", "rewind", "rewind_step")
 CONTRASTS = {
     **{name: ROWS[name] for name in (*_TICKET, "density", "collapse")},
@@ -93,6 +94,13 @@ def tickets(found: pandas.DataFrame) -> dict[tuple[str, str], list[Any]]:
     for group in frame.each(found[found["variant"] == TICKET]):
         series.setdefault((group.family, group.rewind), []).append(group)
     return series
+
+
+def equally_dense(tickets: pandas.DataFrame) -> list[pandas.DataFrame]:
+    """The tickets of several families that keep as much, whatever their masks are called; from dense to sparse."""
+    ordered = tickets.sort_values("density", ascending=False)
+    apart = ordered["density"].pct_change().fillna(0).abs() > SAME_DENSITY
+    return [alike for _, alike in ordered.groupby(apart.cumsum()) if alike["family"].nunique() > 1]
 
 
 def standing(series: Sequence[Any]) -> list[Any]:

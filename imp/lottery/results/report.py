@@ -58,9 +58,11 @@ SIZES_EXPLAINED = (
 EQUAL_COST_EXPLAINED = (
     "What a ticket costs, in epochs of the dense network, counted in multiply-accumulates as by Evci et al. 2020 (appendix H): "
     "a step is three passes through what the mask keeps. Before: all that had to be trained and scored first, such as the "
-    "dense network up to where weights or scores were taken from it, and earlier rounds. ✓: no other ticket of that mask that "
-    "costs as much or less has a higher mean accuracy."
+    "dense network up to where weights or scores were taken from it, and earlier rounds. Difference and verdict: against the "
+    "dense network, as above. ✓: no other ticket of that density has a higher mean accuracy at that cost (a tenth more counts "
+    "as the same) or less."
 )
+SAME_COST = 1.1
 Cells = dict[str, str]  # a line of a table, by heading
 
 
@@ -286,30 +288,28 @@ def _check(row: Any) -> str:
 
 def _equal_cost_cells(groups: pandas.DataFrame) -> list[Cells]:
     tickets = groups[(groups["variant"] == TICKET) & (groups["count"] > 0)].dropna(subset=list(frame.SPENT))
-    if tickets["family"].nunique() < 2:
-        return []
     tickets = tickets.assign(cost=tickets["training_cost"] + tickets["finding_cost"])
-    masks = (alike.sort_values("cost") for _, alike in tickets.groupby("mask", sort=False))
     return [
         {
-            "mask": row.mask,
             "density": f"{row.density:.2%}",
-            "family": row.family,
+            "mask": f"{row.family} {row.mask}",
             "rewound to": row.rewind,
             "validation": f"{row.validation_accuracy:.2%}",
+            "difference": _interval(row.difference, row.low, row.high),
+            "verdict": row.verdict,
             "before": f"{row.finding_cost:.2f}",
             "training": f"{row.training_cost:.2f}",
             "in all": f"{row.cost:.2f}",
             "best at its cost": "✓" if row.validation_accuracy >= _best(alike, row.cost) else "",
         }
-        for alike in masks
-        for row in frame.each(alike)
+        for alike in grouping.equally_dense(tickets)
+        for row in frame.each(alike.sort_values("cost"))
     ]
 
 
 def _best(tickets: pandas.DataFrame, cost: float) -> float:
     """The highest accuracy among those that cost no more."""
-    return float(tickets.loc[tickets["cost"] <= cost * (1 + 1e-9), "validation_accuracy"].max())
+    return float(tickets.loc[tickets["cost"] <= cost * SAME_COST, "validation_accuracy"].max())
 
 
 def _cost_cells(costs: pandas.DataFrame) -> list[Cells]:

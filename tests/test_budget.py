@@ -214,7 +214,21 @@ def test_a_lower_budget_of_a_family_stays():
 @pytest.mark.parametrize(("quantile", "problem"), [("100", "costs nothing"), ("99.99", "20,000 times as long as")])
 def test_a_mask_under_which_a_budget_has_no_end_is_refused(quantile, problem):
     with pytest.raises(InputError, match=problem):
-        made(own={**STATIC, "quantiles": quantile, "budget": 2})
+        tickets(made(own={**STATIC, "quantiles": quantile, "budget": 2}))
+
+
+def test_a_random_mask_on_a_trained_network_costs_its_training():
+    assert costs(**STATIC, method="llr", length=0.5) == [0.1, 0.05]  # from the start
+    assert costs(**{**STATIC, "scored_at": "10ep"}, method="llr", length=0.5) == pytest.approx([0.5 + 0.1, 0.5 + 0.05])
+
+
+def test_the_pass_of_a_soup_is_not_counted_while_an_epoch_is_unknown():
+    family = {**SHOT, "quantiles": "80", "rewind": "0", "controls": ["soup2"], "controls_at": "80"}
+    recipe = reading.resolve({"train": {**TRAIN, "steps": 900, "snapshots": "0"}, "families": {"own": family}})
+
+    found = {cost.title.split()[3].rstrip(","): cost.cost for cost in plan.dry_run(plan.estimated(recipe, None))[1:]}
+
+    assert found == pytest.approx({"ticket": 1.2, "again2": 1.2, "soup2": 1.4})
 
 
 def test_what_leaves_no_family_is_refused():

@@ -82,7 +82,8 @@ def opened(
         from lottery.experiment.plan import estimated
 
         planned = estimated(found.recipe, found.known_training_images(), found.share)
-        changed, sentences = budgets.within(planned, budget or 0.0)
+        assert budget is not None
+        changed, sentences = budgets.within(planned, budget)
         told.extend(sentences)
         return dataclasses.replace(found, recipe=changed)
 

@@ -185,7 +185,7 @@ def run_all(
         typer.Option(
             metavar="Ndense",
             help="Let no ticket cost more than N dense trainings, itself and what it takes to find it, such as 3dense: train "
-            "those that may take longer until they cost that, and leave out what costs more.",
+            "until they cost that those whose length may change, and leave out of the others what costs more.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the networks to train and their cost.")] = False,

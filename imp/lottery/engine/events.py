@@ -62,8 +62,8 @@ def run(
 
     The splits are evaluated as often as the recipe says, and at the end; `figures` and `seconds` are those of earlier steps, as
     in `CheckpointDue`. `snapshots` are the steps whose state is wanted: as it is before `updates` change the mask there. A
-    training that diverges ends with that event, in place of one that would hold a number that is not finite; one of no steps
-    is evaluated.
+    training that diverges ends with that event, in place of one that would hold a number that is not finite. One of no
+    steps, which begins with the mean of networks, gives this statistics of its own, and is evaluated.
     """
     step, since = first_step, [figures]
     every = max(1, parse_point(trainer.train.evaluate).step(trainer.steps_per_epoch))
@@ -73,7 +73,10 @@ def run(
     began, trainer.waited = time.perf_counter() - seconds, 0.0
     try:
         if first_step == last_step:
-            yield Evaluated(_row(trainer, first_step, figures, began))
+            for taken in trainer.settle(order_seed):
+                since.append(taken)
+                yield Stepped(step, len(taken))
+            yield Evaluated(_row(trainer, step, np.concatenate(since), began))
         for stop in sorted(stop for stop in stops if step < stop <= last_step):
             for taken in _steps(trainer, step, stop, order_seed, rates, updates):
                 step += len(taken)

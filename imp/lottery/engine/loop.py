@@ -1,6 +1,7 @@
 """The trainer: one compiled network, driven step by step from the host."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -12,7 +13,6 @@ import tensorflow as tf
 from data_prep.errors import InputError
 from lottery.engine import devices, models, whitening
 from lottery.engine.augment import normalise
-from lottery.engine.checkpoints import NOTHING
 from lottery.engine.feed import Feed
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.optimizers import masked, weight_of
@@ -190,15 +190,19 @@ class Trainer:
             raise Diverged(step)
         return figures.numpy().astype(np.float64), {path: one.numpy() for path, one in gradients.items()}
 
-    def settle(self, order_seed: int) -> np.ndarray:
-        """Replace BatchNorm's moving statistics by the means of those of all batches of an epoch, in training mode. Returns the
-        figures of these (float64, [batches, 3], see `Step`)."""
-        batches, figures = self.feed.epoch(order_seed, 0, self.train.batch), [NOTHING]
-        while (done := sum(map(len, figures))) < self.steps_per_epoch:
+    def settle(self, order_seed: int) -> Iterator[np.ndarray]:
+        """Replace BatchNorm's moving statistics by the means of those of all batches of an epoch, in training mode. Averages
+        and the optimizer's state begin anew. Yields what `steps` does; no weight moves."""
+        batches, done = self.feed.epoch(order_seed, 0, self.train.batch), 0
+        while done < self.steps_per_epoch:
             rows, draws = batches.take(min(self._steps_per_call, self.steps_per_epoch - done))
             numbers = np.arange(done + 1, done + 1 + len(rows[0]), dtype=np.float32)
-            figures.append(self._step.settlings(rows, draws, numbers).numpy().astype(np.float64))
-        return np.concatenate(figures)
+            began = time.perf_counter()
+            figures = self._step.settlings(rows, draws, numbers).numpy().astype(np.float64)
+            self._adapt(len(figures), time.perf_counter() - began)
+            done += len(figures)
+            yield figures
+        self.load(dataclasses.replace(self.state(0), optimizer={}), self.mask())
 
     def advance(self, first: int, last: int, order_seed: int) -> np.ndarray:
         """All that `steps` yields from `first` to `last`, of one epoch or several, in one array."""

@@ -198,8 +198,10 @@ def moving_statistics(model: keras.Model) -> list[keras.Variable]:
 
 def batch_statistics(model: keras.Model) -> list[tuple[keras.Variable, float]]:
     """The moving means and variances of a network's BatchNorm, each with its momentum."""
-    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "moving_variance") and layer.momentum < 1]
-    return [(variable, layer.momentum) for layer in layers for variable in (layer.moving_mean, layer.moving_variance)]
+    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "moving_mean") and hasattr(layer, "moving_variance")]
+    known = [(layer, getattr(layer, "momentum", None)) for layer in layers]
+    moving = [(layer, momentum) for layer, momentum in known if isinstance(momentum, float | int) and momentum < 1]
+    return [(variable, momentum) for layer, momentum in moving for variable in (layer.moving_mean, layer.moving_variance)]
 
 
 def _right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

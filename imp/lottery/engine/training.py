@@ -135,12 +135,7 @@ def _start(trainer: Trainer, task: Task, network: NetworkFiles) -> Checkpoint:
         trainer.load(state, task.mask)
         if state.step in task.snapshots:
             store.save_state(task.snapshots[state.step], trainer.state(state.step))
-        if state.step < task.last_step:
-            return Checkpoint(state, trainer.replicas, trainer.xla)
-        figures = trainer.settle(task.order_seed)
-        settled = dataclasses.replace(trainer.state(state.step), optimizer={})
-        trainer.load(settled, task.mask)
-        return Checkpoint(settled, trainer.replicas, trainer.xla, figures=figures)
+        return Checkpoint(state, trainer.replicas, trainer.xla)
     begun = checkpoints.load(network.checkpoint)
     if (begun.replicas, begun.xla) != (trainer.replicas, trainer.xla):
         raise InputError(
@@ -165,7 +160,7 @@ def _follow(
     first, last, seal, noted = begun.state.step, task.last_step, begun.journal, 0.0
     how = tuple(task.snapshots), task.rates, task.updates, begun.figures, begun.seconds
     with (
-        reporter.counting(task.title, last - first) as progress,
+        reporter.counting(task.title, last - first or trainer.steps_per_epoch) as progress,
         profiling.Trace(task.profile, reporter.say) as trace,
         contextlib.closing(gpus.Gauges(trainer.gpus)) as gauges,
     ):
@@ -177,6 +172,8 @@ def _follow(
                     if time.monotonic() - noted > NOTE_SECONDS:
                         locks.note(network.folder, f"step {step} of {last}")
                         noted = time.monotonic()
+                    if first == last:  # there is nothing to save
+                        preemption.check()
                 case SnapshotDue(state):
                     store.save_state(task.snapshots[state.step], state)
                 case Evaluated(row):
@@ -198,7 +195,8 @@ def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[jou
     state, mask = trainer.state(task.last_step), trainer.mask() if task.updates else task.mask
     weights = state.weights.values()
     spent, steps = costs(mask, state, task.topology), task.last_step - int(task.record.get("first_step", 0))
-    trained = spent.macs and spent.macs * (STEP * steps or trainer.steps_per_epoch)  # the pass for an average's statistics
+    passes = STEP * steps if steps else trainer.steps_per_epoch  # of each image of a batch; forward, for new statistics
+    trained = spent.macs and spent.macs * passes
     if task.updates:
         trained = task.updates.trained_macs(mask, task.last_step)
     figures = [name for name in rows[-1] if name.startswith(("validation_", "test_"))] + ["train_loss"]

@@ -25,7 +25,8 @@ def parse(text: str) -> float:
 def within(planned: Plan, budget: float) -> tuple[Recipe, list[str]]:
     """The plan's recipe with families whose tickets cost `budget` dense trainings at most, what it takes to find them included,
     and a sentence about each. One whose tickets may train for another time trains them until they cost that. Of another, the
-    quantiles or rounds that cost more are left out. Raises InputError where none is left."""
+    quantiles or rounds that cost more are left out, by the weights that masks will keep: so the same are left out again when
+    masks are cut. Raises InputError where none is left."""
     fitting, told = dict[str, Family](), []
     for name, family in planned.recipe.families.items():
         if family.is_stretchable and family.length == 1 and budget > _found(planned, name, family):
@@ -40,7 +41,7 @@ def within(planned: Plan, budget: float) -> tuple[Recipe, list[str]]:
     recipe = planned.recipe.model_copy(update={"families": fitting})
     if not fitting:
         raise InputError(f"no ticket of this recipe costs as little as {budget:g} dense trainings: raise --budget")
-    Plan(recipe, planned.steps_per_epoch, planned.share).tickets([1], fitting)
+    Plan(recipe, planned.steps_per_epoch, planned.share).tickets([1], fitting)  # raises what is wrong with a budget
     return recipe, told
 
 
@@ -50,8 +51,9 @@ def _found(planned: Plan, name: str, family: Family) -> float:
 
 def _affordable(planned: Plan, name: str, family: Family, budget: float) -> Mapping[str, str | int]:
     """The grid of what costs no more, by its key; empty where all does."""
-    tickets = [one for one in planned.tickets([1], {name: family}) if one.variant == TICKET]
-    dear = {one.mask.label for one in tickets if planned.cost(one) > budget * (1 + ROUNDING)}
+    by_weights = Plan(planned.recipe, planned.steps_per_epoch)
+    tickets = [one for one in by_weights.tickets([1], {name: family}) if one.variant == TICKET]
+    dear = {one.mask.label for one in tickets if by_weights.cost(one) > budget * (1 + ROUNDING)}
     labels = [label for label in family.labels if label not in dear]
     if not labels:
         return {}

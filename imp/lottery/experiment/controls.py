@@ -41,8 +41,8 @@ Make = Callable[[Given], tuple[Bits, State]]
 @dataclasses.dataclass(frozen=True)
 class Control:
     """A control: its `name` in files, tables and legends, its `sentence`, its `dash` in charts (pixels on and off), and its
-    `start`. `dense`: the dense network, at the ticket's rewind point, or at its end if tickets go on from one another. `fresh`:
-    new weights; one serves all rewind points. `own`: the end of the same control in the round before; it has no mask.
+    `start`. `dense`: the dense network, at the ticket's rewind point, or where it was scored if tickets go on from one another.
+    `fresh`: new weights; one serves all rewind points. `own`: the end of the same control in the round before; it has no mask.
     `average`: the mean of the ticket and its retrainings, which is not trained."""
 
     name: str
@@ -116,7 +116,7 @@ def extended(given: Given) -> tuple[Bits, State]:
 
 
 CONTROLS: dict[str, Control] = {one.name: one for one in (rewound, reinit, shuffle, invert, random, soup, extended)}
-_NUMBERED = re.compile(r"(soup|again)(\d+)")
+_NUMBERED = re.compile(r"(soup|again)([1-9][0-9]?)")
 
 
 def check_name(name: str) -> None:
@@ -153,7 +153,7 @@ def again(number: int) -> str:
 
 def is_again(variant: str) -> bool:
     match = _NUMBERED.fullmatch(variant)
-    return match is not None and variant == again(int(match[2]))
+    return match is not None and match[1] == "again"
 
 
 def variant(name: str) -> str:

@@ -80,10 +80,12 @@ class Ticket:
     @property
     def chain(self) -> "tuple[Any, ...] | Ticket":
         """What is trained in sequence: all rounds of a rewind point; a ticket whose mask changes, and its controls; or else in
-        one shot each network on its own, and a soup after its ticket."""
+        one shot each network on its own, and a soup after all that it is the mean of."""
         if self.mask.rewind is not None:
             return self.replicate, self.family, self.rewind
-        return self.found_by or (self.averaged or (self,))[0]
+        if self.averaged or controls.is_again(self.variant):
+            return dataclasses.replace(self, variant=TICKET)
+        return self.found_by or self
 
     @property
     def name(self) -> str:
@@ -107,10 +109,10 @@ class Ticket:
         """The masks that had to be cut for this one, its own among them."""
         return list(dict.fromkeys(one.mask for one in (*self.lineage, self) if one.is_masked and one.mask.scored_on))
 
-    @property
-    def dense_steps(self) -> int:
-        """For how many steps the dense network had to be trained before it."""
-        sources = [source for one in (*self.lineage, self) for source in (one.start, one.is_masked and one.mask.scored_on)]
+    def dense_steps(self, is_scored: bool) -> int:
+        """For how many steps the dense network had to be trained before it, whose masks are scored on a network or are not."""
+        needs_scores = [one for one in (*self.lineage, self) if is_scored and one.is_masked]
+        sources = [*(one.start for one in (*self.lineage, self)), *(one.mask.scored_on for one in needs_scores)]
         return max((source.step for source in sources if isinstance(source, Snapshot)), default=0)
 
     def __str__(self) -> str:

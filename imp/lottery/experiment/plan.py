@@ -119,8 +119,7 @@ class Plan:
 
     def cost(self, ticket: Ticket) -> float:
         """What `ticket` takes to find and to train, in dense trainings, as far as MACs are known before; without scoring."""
-        is_scored = self.recipe.families[ticket.family].is_scored
-        spent = float(ticket.dense_steps if is_scored else ticket.first_step)
+        spent = float(ticket.dense_steps(self.recipe.families[ticket.family].is_scored))
         for one in (*ticket.lineage, ticket):
             share = self._mean_share(one.mask) if one.variant == TICKET else self.share(one.mask) if one.is_masked else 1.0
             spent += share * self._steps(one)
@@ -142,8 +141,6 @@ class Plan:
         key, lengths = "budget" if family.budget else "length", [family.length, *map(self._length, masks)]
         if round(min(lengths) * self.total_steps) < 1:
             raise InputError(f"families.{name}.{key}: {getattr(family, key):g} leaves nothing to train: raise it")
-        if max(lengths) > LONGEST:
-            raise InputError(f"families.{name}.{key}: a training {max(lengths):,.0f} times as long as the dense one: lower it")
         for mask in masks if family.changes_masks else []:
             schedule = self.updates(mask)
             if family.updates == "rigl" and schedule.every < 2:
@@ -154,6 +151,13 @@ class Plan:
                         f"families.{name}: its masks never change after step {step}: lower update_every "
                         f"({family.update_every}), or raise update_until ({family.update_until:g})"
                     )
+
+    def _check_longest(self, name: str, family: Family) -> None:
+        """Apart from `check_length`, because without masks it is not known what a budget comes to."""
+        lengths = [self._length(mask) for mask in self._one_shot(1, name, family)] if family.budget else []
+        if max(lengths, default=0) > LONGEST:
+            longest = f"a training {max(lengths):,.0f} times as long as the dense one"
+            raise InputError(f"families.{name}.budget: {longest}: lower it")
 
     def _saved(self, what: str, points: str) -> list[int]:
         """Steps of points at which the dense network is saved, ascending. Raises InputError for another."""
@@ -173,11 +177,12 @@ class Plan:
         do."""
         for name, family in families.items() if self.steps_per_epoch != UNKNOWN_STEPS else ():
             self.check_length(name, family)
+            self._check_longest(name, family)
         return graph.in_order(
             ticket
             for number in replicates
             for name, family in families.items()
-            for rewinds in [self.rewind_steps(family.rewind)]
+            for rewinds in [[0] if family.is_linear else self.rewind_steps(family.rewind)]
             for ticket in graph.tickets(number, name, family, self._scored(family), rewinds)
         )
 
@@ -213,21 +218,23 @@ class Plan:
 
     def _steps(self, ticket: Ticket) -> float:
         """Those of its training; for the pass of an average over the images, as many as cost the same."""
-        return self.steps_per_epoch / STEP if ticket.averaged else self.last_step(ticket) - self.first_step(ticket)
+        if ticket.averaged:
+            return 0.0 if self.steps_per_epoch == UNKNOWN_STEPS else self.steps_per_epoch / STEP
+        return self.last_step(ticket) - self.first_step(ticket)
 
 
-def make(recipe: Recipe, training_images: int) -> Plan:
+def make(recipe: Recipe, training_images: int, share: Share = by_weights) -> Plan:
     """The plan of `recipe` for so many training images. Raises InputError when a batch does not fit into them, and as `of`."""
     steps_per_epoch = training_images // recipe.train.batch
     if not steps_per_epoch:
         raise InputError(f"train.batch is {recipe.train.batch}, but there are {training_images} training images: lower it")
-    return of(recipe, steps_per_epoch)
+    return of(recipe, steps_per_epoch, share)
 
 
-def of(recipe: Recipe, steps_per_epoch: int) -> Plan:
+def of(recipe: Recipe, steps_per_epoch: int, share: Share = by_weights) -> Plan:
     """The plan of `recipe` for epochs of so many steps. Raises InputError when a point of training lies past the end."""
     check_points(recipe, steps_per_epoch)
-    planned = Plan(recipe, steps_per_epoch)
+    planned = Plan(recipe, steps_per_epoch, functools.cache(share))
     for name, family in recipe.families.items():
         planned.check_length(name, family)
     return planned
@@ -273,7 +280,7 @@ def estimated(recipe: Recipe, training_images: int | None, share: Share = by_wei
     """The plan of `recipe`. While the number of training images is unknown, iterations count as almost no part of an epoch.
     Raises InputError if it must be known."""
     if training_images is not None:
-        return dataclasses.replace(make(recipe, training_images), share=functools.cache(share))
+        return make(recipe, training_images, share)
     points = ",".join((recipe.train.snapshots, *(family.rewind for family in recipe.families.values())))
     if recipe.train.steps and any(point.unit == "ep" for point in grids.parse_points(points)):
         raise InputError("the number of steps in an epoch is not known yet: run `imp prepare` first")

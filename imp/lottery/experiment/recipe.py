@@ -201,7 +201,7 @@ class Family(Table):
     """A way to prune: what is scored, how much is pruned, what is rewound. Either `quantiles` (one shot) or `rounds`."""
 
     criterion: Criterion = key("magnitude", f"{SCORES}, or package.module:function", "mask")
-    scored_at: PointOrEnd = key("end", "one shot: the point of the dense training whose weights are scored", "mask")
+    scored_at: PointOrEnd = key("end", "the point of the dense training whose weights are scored first", "mask")
     scored_on: Sample = key("10 a class", "snip, grasp: how many training images; 100, or 10 a class", "mask")
     scored_seed: Seed = key(0, "snip, grasp: another seed draws other images", "mask")
     scored_norm: Norm = key("batch", "snip, grasp: BatchNorm by the statistics of each batch, or the moving ones", "mask")

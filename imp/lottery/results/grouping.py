@@ -98,9 +98,12 @@ def tickets(found: pandas.DataFrame) -> dict[tuple[str, str], list[Any]]:
 
 def equally_dense(tickets: pandas.DataFrame) -> list[pandas.DataFrame]:
     """The tickets of several families that keep as much, whatever their masks are called; from dense to sparse."""
-    ordered = tickets.sort_values("density", ascending=False)
-    apart = ordered["density"].pct_change().fillna(0).abs() > SAME_DENSITY
-    return [alike for _, alike in ordered.groupby(apart.cumsum()) if alike["family"].nunique() > 1]
+    left, found = tickets[tickets["density"].notna()].sort_values("density", ascending=False), []
+    while len(left):
+        is_alike = left["density"] >= left["density"].iloc[0] * (1 - SAME_DENSITY)
+        found.append(left[is_alike])
+        left = left[~is_alike]
+    return [alike for alike in found if alike["family"].nunique() > 1]
 
 
 def standing(series: Sequence[Any]) -> list[Any]:

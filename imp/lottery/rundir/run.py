@@ -1,7 +1,6 @@
 """A run: its directory, its recipe, and the part of it that a command works on. Stages share only the directory."""
 
 import dataclasses
-import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -143,8 +142,7 @@ class Run:
     def plan(self) -> Plan:
         """As the dense training carried it out, or else as the records give it. Raises InputError when these are missing or do
         not suit the recipe."""
-        found = self.trained_plan() or plan.make(self.recipe, self.manifest().count("train"))
-        return dataclasses.replace(found, share=functools.cache(self.share))
+        return self.trained_plan() or plan.make(self.recipe, self.manifest().count("train"), self.share)
 
     def share(self, mask: Mask) -> float:
         """The share of the dense network's MACs that a mask leaves; of one that is not cut, what is to be expected."""
@@ -159,7 +157,7 @@ class Run:
         for number in self.known_numbers():
             dense = self.replicate(number).dense.read_result()
             if dense and dense.status == "done":
-                return plan.of(self.recipe, dense.steps_per_epoch)
+                return plan.of(self.recipe, dense.steps_per_epoch, self.share)
         return None
 
     def adopt(self) -> None:

@@ -86,7 +86,10 @@ def _next(run: Run, tickets: Sequence[Any]) -> tuple[int, list[Any]]:
 def _lacks(run: Run, number: int, group: Any) -> bool:
     """Whether a network of the group, a ticket or one of its controls, has no result in replicate `number`."""
     asked = run.plan().tickets([number], _grid([group]).of(run.recipe))
-    return any(not run.network(ticket).result.exists() for ticket in asked)
+    missing = [ticket for ticket in asked if not run.network(ticket).result.exists()]
+    ended = {need: run.network(need).read_result() for ticket in missing for need in ticket.needs}
+    lost = {need for need, result in ended.items() if result and result.status == "diverged"}
+    return any(lost.isdisjoint(ticket.needs) for ticket in missing)  # others can never be trained
 
 
 def _grid(tickets: Sequence[Any]) -> Selection:

@@ -175,7 +175,7 @@ class _Making:
     def _rates(self, mask: Bits) -> schedules.Rates:
         train, ticket, planned = self.run.recipe.train, self.ticket, self.worker.planned
         length = planned.length(ticket)
-        match self.family.method if ticket.start else "weights":
+        match self.family.method if ticket.start and not ticket.averaged else "weights":
             case "finetune":
                 return schedules.constant(planned.finetune_rate(self.family))
             case "llr":
@@ -195,8 +195,7 @@ class _Making:
         spent = [one.training_macs for one in before if one and one.training_macs is not None]
         if dense is None or len(spent) < len(before):
             return None
-        steps = ticket.dense_steps if self.family.is_scored else ticket.first_step
-        images = costs.STEP * steps * self.run.recipe.train.batch
+        images = costs.STEP * ticket.dense_steps(self.family.is_scored) * self.run.recipe.train.batch
         return dense * (images + len(ticket.masks) * self._scoring_passes()) + sum(spent)
 
     def _scoring_passes(self) -> int:

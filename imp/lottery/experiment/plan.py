@@ -77,7 +77,7 @@ class Plan:
 
     recipe: Recipe
     steps_per_epoch: int
-    share: Share = by_weights
+    share: Share = dataclasses.field(default=by_weights, compare=False, repr=False)
 
     @property
     def total_steps(self) -> int:

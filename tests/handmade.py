@@ -7,6 +7,7 @@ import numpy as np
 from lottery.experiment import reading
 from lottery.experiment.graph import Mask, Snapshot, Ticket
 from lottery.experiment.grids import parse_quantiles, quantile_label, round_label
+from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.costs import Costs
 from lottery.pruning.densities import Density, Kept, Layer
 from lottery.rundir import records, store
@@ -17,6 +18,18 @@ from lottery.rundir.run import Run
 STEPS = 900  # 20 epochs of 45 steps
 ORIGINS = {"records": "0" * 64, "network": "f" * 64}
 MAKER = {"imp": "0.1.0", "tensorflow": "2.21.0", "keras": "3.15.1", "device": "CPU"}
+
+
+# Of 54, 27 and 15 weights.
+TOPOLOGY = Topology(
+    (
+        Node("images", "input", 2),
+        Node("a", "linear", 3, ("images",), kernels={"a/kernel": (3, 3, 2, 3)}, positions=16),
+        Node("dw", "linear", 3, ("a",), kernels={"dw/kernel": (3, 3, 3, 1)}, groups=3, positions=4),
+        Node("b", "linear", 5, ("dw",), kernels={"b/kernel": (3, 5)}, positions=1),
+    ),
+    ("b",),
+)
 
 
 def planned(quantiles="60", rewind="1ep", replicates=3, controls=(), controls_at="90", rounds=None, **more):

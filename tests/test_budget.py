@@ -6,13 +6,14 @@ import shutil
 from fractions import Fraction
 
 import pytest
+from handmade import TOPOLOGY
 from helpers import contents, imp_here, refused, settings
 
 from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment import budget, graph, plan, reading
 from lottery.experiment.recipe import Family, Pruning
-from lottery.pruning.connectivity import Node, Topology
+from lottery.pruning.connectivity import Topology
 from lottery.rundir.run import open_run
 
 TRAIN = {"epochs": 20, "batch": 64, "snapshots": "0,1ep,10ep", "warmup": "0"}  # 900 steps; 10ep is half of them
@@ -243,15 +244,6 @@ def test_a_budget_in_which_no_mask_would_change_is_refused():
         budget.within(made(own={**GMP, "update_every": "2ep"}), 0.01)
 
 
-TOPOLOGY = Topology(
-    (
-        Node("images", "input", 2),
-        Node("a", "linear", 3, ("images",), kernels={"a/kernel": (3, 3, 2, 3)}, positions=16),
-        Node("dw", "linear", 3, ("a",), kernels={"dw/kernel": (3, 3, 3, 1)}, groups=3, positions=4),
-        Node("b", "linear", 5, ("dw",), kernels={"b/kernel": (3, 5)}, positions=1),
-    ),
-    ("b",),
-)  # 54, 27 and 15 weights
 DENSE = 54 * 16 + 27 * 4 + 15
 
 

@@ -6,21 +6,13 @@ import zlib
 
 import numpy as np
 import pytest
+from handmade import TOPOLOGY
 
 from lottery.pruning import masks
-from lottery.pruning.connectivity import Node, Topology
+from lottery.pruning.connectivity import Topology
 from lottery.pruning.costs import costs
 from lottery.pruning.state import State
 
-TOPOLOGY = Topology(
-    (
-        Node("images", "input", 2),
-        Node("a", "linear", 3, ("images",), kernels={"a/kernel": (3, 3, 2, 3)}, positions=16),
-        Node("dw", "linear", 3, ("a",), kernels={"dw/kernel": (3, 3, 3, 1)}, groups=3, positions=4),
-        Node("b", "linear", 5, ("dw",), kernels={"b/kernel": (3, 5)}, positions=1),
-    ),
-    ("b",),
-)
 RNG = np.random.default_rng(0)
 SHAPES = {"a/kernel": (3, 3, 2, 3), "a/bias": (3,), "b/kernel": (3, 5), "dw/kernel": (3, 3, 3, 1)}
 NETWORK = State(

@@ -314,3 +314,15 @@ def test_a_replicate_that_is_not_trained_says_what_comes_first(work):
             "replicate-7/train holds no finished training: run `imp train --replicate 7` first",
         )
     assert not (work / "runs/digits/replicate-7").exists()
+
+
+@pytest.mark.parametrize(("status", "lacks"), [("diverged", False), ("failed", True), (None, True)])
+def test_a_soup_of_which_a_network_diverged_is_not_waited_for(tmp_path, status, lacks):
+    run = Run(tmp_path / "run", planned("60", controls=["soup2"], controls_at="60", replicates=1))
+    dense(run, 0.9)
+    ticket(run, 1, "60", 0.9)
+    if status:
+        ticket(run, 1, "60", None, variant="again2", status=status)
+    [group] = grouping.tickets(grouping.groups(run, frame.rows(run)))["oneshot", "1ep"]
+
+    assert decide._lacks(run, 1, group) is lacks

@@ -198,10 +198,9 @@ def moving_statistics(model: keras.Model) -> list[keras.Variable]:
 
 def batch_statistics(model: keras.Model) -> list[tuple[keras.Variable, float]]:
     """The moving means and variances of a network's BatchNorm, each with its momentum."""
-    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "moving_mean") and hasattr(layer, "moving_variance")]
-    known = [(layer, getattr(layer, "momentum", None)) for layer in layers]
-    moving = [(layer, momentum) for layer, momentum in known if isinstance(momentum, float | int) and momentum < 1]
-    return [(variable, momentum) for layer, momentum in moving for variable in (layer.moving_mean, layer.moving_variance)]
+    wanted = {"moving_mean", "moving_variance", "momentum"}
+    layers = [layer for layer in model._flatten_layers() if all(hasattr(layer, name) for name in wanted) and layer.momentum < 1]
+    return [(variable, layer.momentum) for layer in layers for variable in (layer.moving_mean, layer.moving_variance)]
 
 
 def _right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

@@ -206,8 +206,8 @@ def equal_cost(findings: Findings) -> Chart | None:
     if not densities:
         return None
     rows = pandas.concat(densities)[findings.accuracies.columns]
-    x = alt.X("cost:Q", title="cost in all, dense epochs").scale(zero=False)
-    y = alt.Y("validation_shown:Q", title="validation accuracy").scale(zero=False).axis(format=".1%")
+    x = alt.X("cost:Q", title="cost in all, dense epochs").scale(zero=True)
+    y = alt.Y("validation_shown:Q", title="validation accuracy").scale(zero=False).axis(format=".4~p")
     panels = []
     for alike in densities:
         base = _chart(alike).encode(x=x, color=_colour(raised))

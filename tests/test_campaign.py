@@ -145,7 +145,7 @@ def test_a_criterion_and_a_control_of_the_users_own_stand_in_the_table_the_chart
         rows = list(csv.DictReader(file))
     assert {row["family"] for row in rows if row["variant"] == "turned"} == {"upside-down"}
     chart = next(chart for chart in made.report.charts if chart.name == "accuracy")
-    legends = re.findall(r'"domain": (\[[^]]*\])', json.dumps(chart.specification()))
+    legends = re.findall(r'"domain": (\[[^]]*\])', json.dumps(chart.specification))
     assert {"ticket", "reinit", "turned", "extended"} <= {name for legend in legends for name in json.loads(legend)}
     assert "upside-down" in {name for legend in legends for name in json.loads(legend)}
     page = (folder / "index.html").read_text()

@@ -86,9 +86,9 @@ def marks(specification):
     ids=lambda chart: chart.name,
 )
 def test_a_chart_is_a_png_an_svg_and_a_table(chart):
-    assert chart.png().startswith(PNG)
-    assert chart.svg().startswith("<svg")
-    assert "NaN" not in chart.svg()
+    assert chart.png.startswith(PNG)
+    assert chart.svg.startswith("<svg")
+    assert "NaN" not in chart.svg
     assert len(chart.tables[chart.name]) > 0
 
 
@@ -119,7 +119,7 @@ def test_thresholds_are_a_table_beside_the_histogram_spoken_of_where_they_are_th
 def test_what_a_mark_shows_is_told_when_the_pointer_is_on_it(run, draw, figures):
     all_replicates(run, "60", -0.01)
 
-    specification = json.dumps(draw(findings(run)).specification())
+    specification = json.dumps(draw(findings(run)).specification)
 
     tips = re.findall(r'"tooltip": \[(.*?)\]', specification)
     assert len(tips) >= 2
@@ -133,8 +133,8 @@ def test_one_ticket_can_be_drawn_also_one_that_keeps_nothing(run, draw, quantile
     ticket(run, 1, "60", 0.9)
     ticket(run, 2, quantile, 0.9)
 
-    assert draw(findings(run)).png().startswith(PNG)
-    assert "NaN" not in draw(findings(run)).svg()
+    assert draw(findings(run)).png.startswith(PNG)
+    assert "NaN" not in draw(findings(run)).svg
 
 
 def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_together(run):
@@ -144,7 +144,7 @@ def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_togeth
     far = charts.accuracy(findings(run))
 
     def least(chart):
-        return min(row["validation_shown"] for rows in marks(chart.specification()) for row in rows)
+        return min(row["validation_shown"] for rows in marks(chart.specification) for row in rows)
 
     assert least(near) == pytest.approx(0.90)
     assert "lie below that" not in near.explained
@@ -157,7 +157,7 @@ def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_togeth
 def test_the_same_rows_give_the_same_picture(run):
     all_replicates(run, "60", 0.0)
 
-    assert charts.accuracy(findings(run)).png() == charts.accuracy(findings(run)).png()
+    assert charts.accuracy(findings(run)).png == charts.accuracy(findings(run)).png
 
 
 def test_a_line_per_family_and_rewind_point_and_marks_for_controls(run):
@@ -168,7 +168,7 @@ def test_a_line_per_family_and_rewind_point_and_marks_for_controls(run):
     in_rounds(run, "lr", 1, 0.0)
     in_rounds(run, "lr", 1, 0.0, "extended")
 
-    specification = charts.accuracy(findings(run)).specification()
+    specification = charts.accuracy(findings(run)).specification
 
     shown = [row for rows in marks(specification) for row in rows]
     assert {row["series"] for row in shown} == {
@@ -188,7 +188,7 @@ def test_several_families_have_a_panel_for_each_series_with_its_controls_and_the
     all_replicates(run, "60", -0.02, step=0, variant="reinit")
     in_rounds(run, "lr", 1, 0.0)
 
-    specification = charts.accuracy(findings(run)).specification()
+    specification = charts.accuracy(findings(run)).specification
 
     together, panels = specification["vconcat"]
     drawn = [specification["datasets"][layer["data"]["name"]] for layer in together["layer"][1:]]
@@ -210,12 +210,12 @@ def test_training_curves_of_several_families_have_a_panel_each():
 
     chart = charts.courses(found(courses=courses))
 
-    assert [panel["title"] for panel in chart.specification()["concat"]] == ["oneshot", "other-one"]
-    assert chart.png().startswith(PNG)
+    assert [panel["title"] for panel in chart.specification["concat"]] == ["oneshot", "other-one"]
+    assert chart.png.startswith(PNG)
 
 
 def test_overlaps_have_a_panel_for_each_mask_that_says_what_chance_gives():
-    panels = charts.overlaps(found(overlaps=OVERLAPS)).specification()["concat"]
+    panels = charts.overlaps(found(overlaps=OVERLAPS)).specification["concat"]
 
     assert [(panel["title"]["text"], panel["title"]["subtitle"]) for panel in panels] == [
         ("q50", "chance: 50.0%"),
@@ -228,7 +228,7 @@ def test_the_heat_map_has_a_cell_for_each_ticket_with_its_verdict(run):
     all_replicates(run, "90", -0.05)
     all_replicates(run, "90", -0.05, step=0, variant="reinit")
 
-    (cells,) = marks(charts.differences(findings(run)).specification())
+    (cells,) = marks(charts.differences(findings(run)).specification)
 
     assert [(row["mask"], row["verdict"]) for row in cells] == [("q60", "matching"), ("q90", "not matching")]
     assert [row["points"] for row in cells] == pytest.approx([1, -5])
@@ -243,7 +243,7 @@ def test_the_heat_map_has_its_rows_family_by_family_and_says_what_tickets_are_he
 
     chart = charts.differences(findings(run))
 
-    (y,) = {tuple(layer["encoding"]["y"]["sort"]) for layer in chart.specification()["layer"]}
+    (y,) = {tuple(layer["encoding"]["y"]["sort"]) for layer in chart.specification["layer"]}
     assert y == ("oneshot, rewound to 0", "oneshot, rewound to 1ep", "lr, rewound to 0", "lr, rewound to 1ep")
     assert "against that of dense or extended, in points" in chart.explained
 
@@ -256,7 +256,7 @@ def test_every_line_has_a_colour_of_its_own_also_with_many_families(tmp_path):
 
     scale = next(
         layer["encoding"]["color"]["scale"]
-        for layer in charts.accuracy(findings(made)).specification()["layer"]
+        for layer in charts.accuracy(findings(made)).specification["layer"]
         if "color" in layer["encoding"]
     )
 
@@ -265,7 +265,7 @@ def test_every_line_has_a_colour_of_its_own_also_with_many_families(tmp_path):
 
 
 def test_layers_and_magnitudes_are_drawn_of_the_first_replicate():
-    shown = [row for rows in marks(charts.layers(found(layers=LAYERS)).specification()) for row in rows]
+    shown = [row for rows in marks(charts.layers(found(layers=LAYERS)).specification) for row in rows]
 
     assert {row["replicate"] for row in shown} == {1}
     assert len(shown) == len(LAYERS) / 2

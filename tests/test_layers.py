@@ -5,7 +5,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
-from lottery.engine.layers import BatchNorm, GroupedConv2D, PointwiseConv2D, SynchronisedBatchNorm  # noqa: E402
+from lottery.engine.layers import BatchNorm, GroupedConv2D, PointwiseConv2D, SynchronisedBatchNorm, depthwise  # noqa: E402
 
 
 def values(*shape, seed=0, dtype="float32"):
@@ -192,3 +192,18 @@ def test_a_convolution_of_ours_is_kerass(tensorflow, dtype, tolerance, stride, g
         assert one.dtype == other.dtype
         one, other = (np.asarray(array, "float64") for array in (one, other))
         assert np.abs(one - other).max() <= tolerance * np.abs(other).max()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [(1, 1), (1, 4), (2, 2), (3, 1)])
+def test_the_gradient_of_a_depthwise_kernel_on_few_pixels_is_tensorflows(tensorflow, size, stride):
+    rng = np.random.default_rng(0)
+    images, kernel = tensorflow.constant(rng.normal(size=(5, *size, 7))), tensorflow.constant(rng.normal(size=(3, 3, 7, 1)))
+    with tensorflow.GradientTape(persistent=True) as tape:
+        tape.watch([images, kernel])
+        outputs = depthwise(images, kernel, stride)
+        expected = tensorflow.nn.depthwise_conv2d(images, kernel, [1, stride, stride, 1], "SAME")
+        loss, its_loss = tensorflow.reduce_sum(outputs**3), tensorflow.reduce_sum(expected**3)
+    np.testing.assert_array_equal(outputs, expected)
+    for variable in (images, kernel):
+        np.testing.assert_allclose(tape.gradient(loss, variable), tape.gradient(its_loss, variable), rtol=1e-12, atol=1e-12)

@@ -123,7 +123,7 @@ def write(found: Mapping[str, Any], figure: "Figure", folder: Path) -> list[str]
     text = [f"| {' | '.join(cells)} |" for cells in table]
     page = [f"# {title}", "", *text, "", *(f"- {remark}" for remark in found["remarks"]), "", f"![{title}]({name}.png)", ""]
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_bytes(folder / f"{name}.png", chart.png())
+    files.write_bytes(folder / f"{name}.png", chart.png)
     files.write_text(folder / f"{name}.md", "\n".join(page))
     files.write_json(folder / f"{name}.json", found)
     every, problems = measurements.read(folder)

@@ -21,7 +21,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from data_prep.errors import Failed, InputError
 from data_prep.records import Shape
 from lottery.engine import models
-from lottery.engine.layers import BatchNorm, GroupedConv2D, PointwiseConv2D
+from lottery.engine.layers import BatchNorm, DepthwiseConv2D, GroupedConv2D, PointwiseConv2D
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.experiment import recipe
 from lottery.rundir import store
@@ -91,6 +91,8 @@ def rebuild(network: keras.Model) -> keras.Model:
             size, stride, groups = (getattr(layer, name, 1) for name in ("size", "stride", "groups"))
             options = {"groups": groups, "use_bias": False, "name": layer.name, "dtype": layer.dtype_policy}
             return keras.layers.Conv2D(layer.filters, size, stride, "same" if size > 1 else "valid", **options)
+        if isinstance(layer, DepthwiseConv2D):
+            return keras.layers.DepthwiseConv2D.from_config(layer.get_config())
         return layer
 
     rebuilt = keras.models.clone_model(network, clone_function=replaced, recursive=True)

@@ -75,17 +75,20 @@ class Chart:
     drawing: alt.TopLevelMixin
     is_answer: bool = False
 
+    @functools.cached_property
     def specification(self) -> dict[str, Any]:
         """The Vega-Lite specification, with the data inside: a transparent background, colours visible on light and dark."""
         styled: Any = self.drawing.configure(background="transparent", font="system-ui, sans-serif")
         styled = styled.configure_view(stroke=LINE).configure_axis(gridColor=LINE, domainColor=GREY, tickColor=GREY)
         return dict(styled.to_dict())
 
-    def png(self) -> bytes:
-        return bytes(vl_convert.vegalite_to_png(self.specification() | {"background": "white"}, ppi=RESOLUTION))
-
+    @functools.cached_property
     def svg(self) -> str:
-        return str(vl_convert.vegalite_to_svg(self.specification() | {"background": "white"}))
+        return str(vl_convert.vegalite_to_svg(self.specification | {"background": "white"}))
+
+    @property
+    def png(self) -> bytes:
+        return bytes(vl_convert.svg_to_png(self.svg, ppi=RESOLUTION))
 
 
 @functools.cache

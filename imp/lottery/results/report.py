@@ -148,7 +148,7 @@ def _write(made: Report, tables: dict[str, pandas.DataFrame]) -> None:
     written: dict[str, bytes] = {}
     for chart in made.charts:
         tables |= chart.tables
-        written |= {f"{chart.name}.svg": chart.svg().encode(), f"{chart.name}.png": chart.png()}
+        written |= {f"{chart.name}.svg": chart.svg.encode(), f"{chart.name}.png": chart.png}
     written |= {f"{name}.csv": table.to_csv(index=False).encode() for name, table in tables.items() if len(table)}
     usual = {f"{name}.{kind}" for name in (*tables, *charts.TABLES) for kind in ("csv", "svg", "png")}
     for name in sorted(usual | written.keys()):

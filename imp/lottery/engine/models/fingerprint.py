@@ -12,6 +12,7 @@ from data_prep.records import Shape
 
 # What says in which dtype a network is computed, by whom it was built, or what it draws, but not what it computes.
 _LEFT_OUT = {"dtype", "build_config", "build_input_shape", "registered_name", "seed"}
+_AS_KERAS = {"DepthwiseConv2D"}  # layers of ours with the names of Keras's, whose results are the same
 
 
 def fingerprint(network: keras.Model, shape: Shape) -> str:
@@ -40,6 +41,8 @@ def _plain(config: Any, names: dict[str, str]) -> Any:
         case dict():
             if isinstance(config.get("name"), str):
                 names.setdefault(config["name"], f"#{len(names)}")
+            if config.get("class_name") in _AS_KERAS:
+                config = {**config, "module": "keras.layers"}
             return {str(key): _plain(value, names) for key, value in config.items() if key not in _LEFT_OUT}
         case list() | tuple():
             return [_plain(value, names) for value in config]

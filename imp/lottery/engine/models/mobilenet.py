@@ -2,6 +2,7 @@
 
 import keras
 
+from lottery.engine.layers import DepthwiseConv2D
 from lottery.engine.models.parts import convolve, logits, normalise
 from lottery.experiment import recipe
 
@@ -41,7 +42,7 @@ def _inverted_residual(
     if expansion > 1:
         x = convolve(x, model, expansion * incoming, 1, name=f"{name}_expand")
         x = keras.layers.ReLU(6.0, name=f"{name}_expand_relu")(normalise(x, model, f"{name}_expand_BN"))
-    x = keras.layers.DepthwiseConv2D(
+    x = DepthwiseConv2D(
         3, stride, padding="same", use_bias=False, depthwise_initializer=model.initializer, name=f"{name}_depthwise"
     )(x)
     x = keras.layers.ReLU(6.0, name=f"{name}_depthwise_relu")(normalise(x, model, f"{name}_depthwise_BN"))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from data_prep import files
+from lottery.experiment.graph import Bundle
 from lottery.experiment.plan import Plan
 from lottery.experiment.recipe import Recipe
 from lottery.preemption import Preempted
@@ -65,13 +66,13 @@ def test_a_network_that_killed_two_attempts_in_a_row_is_set_aside_and_one_that_k
 
     run = Run(tmp_path, Recipe())
     worker = TicketWorker.__new__(TicketWorker)
-    worker.run, worker.planned, worker.trainer = run, Plan(run.recipe, 45), SimpleNamespace(origins={})
-    monkeypatch.setattr(TicketWorker, "_train", lambda self, *made_from: self._failed(*made_from, "tried"))
+    worker.run, worker.planned, worker.trainer, worker.reporter = run, Plan(run.recipe, 45), SimpleNamespace(origins={}), None
+    monkeypatch.setattr(TicketWorker, "_train", lambda self, trainer, reporter, *made_from: self._failed(*made_from, "tried"))
     ticket = worker.planned.tickets([1], run.recipe.families)[0]
     network = run.network(ticket)
     files.write_json(network.attempt, {"reached": 0, "deaths": before})
 
-    result = worker(ticket)
+    (result,) = worker(Bundle((ticket,)))["each"]
 
     assert (result["status"], result["reason"]) == ("failed", reason)
     assert not network.attempt.exists()

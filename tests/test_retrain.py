@@ -323,10 +323,11 @@ def trained(monkeypatch):
         def __init__(self, run, *arguments):
             self.run = run
 
-        def __call__(self, network):
-            order.append(f"{network.replicate} {names([network])[0]}")
-            write(self.run, network)
-            return DONE
+        def __call__(self, bundle):
+            order.append([f"{network.replicate} {names([network])[0]}" for network in bundle.tickets])
+            for network in bundle.tickets:
+                write(self.run, network)
+            return {"status": "done", "each": [DONE] * len(bundle.tickets)}
 
     monkeypatch.setattr(retrain, "start_tensorflow", lambda: None)
     monkeypatch.setattr(Run, "manifest", lambda run: SimpleNamespace(digest="a"))
@@ -340,11 +341,11 @@ def trained(monkeypatch):
         (
             Execution(),
             [
-                *("1 weights 1 ticket", "1 weights 2 ticket", "1 weights 2 reinit"),
-                *("2 weights 1 ticket", "2 weights 2 ticket", "2 weights 2 reinit"),
+                *(["1 weights 1 ticket"], ["1 weights 2 ticket"], ["1 weights 2 reinit"]),
+                *(["2 weights 1 ticket"], ["2 weights 2 ticket"], ["2 weights 2 reinit"]),
             ],
         ),
-        (Execution(part=Part(2, 2)), ["2 weights 1 ticket", "2 weights 2 ticket", "2 weights 2 reinit"]),
+        (Execution(part=Part(2, 2)), [["2 weights 1 ticket"], ["2 weights 2 ticket"], ["2 weights 2 reinit"]]),
     ],
 )
 def test_the_whole_stage_trains_each_network_once_it_can_and_ends(make, trained, execution, expected):
@@ -354,6 +355,19 @@ def test_the_whole_stage_trains_each_network_once_it_can_and_ends(make, trained,
     assert trained == expected
     assert retrain.retrain(run, Telling(), EVERYTHING, execution) == {}
     assert trained == expected
+
+
+def test_networks_that_can_be_trained_at_once_are_handed_out_in_bundles(make, trained):
+    run = make(replicates=3, rounds=2, controls=["reinit"], controls_at="2").run
+
+    assert retrain.retrain(run, Telling(), EVERYTHING, Execution(bundle=2)) == {}
+    assert trained == [
+        ["1 weights 1 ticket", "2 weights 1 ticket"],
+        ["1 weights 2 ticket", "2 weights 2 ticket"],
+        ["1 weights 2 reinit", "2 weights 2 reinit"],
+        ["3 weights 1 ticket"],
+        ["3 weights 2 ticket", "3 weights 2 reinit"],
+    ]
 
 
 def test_what_starts_ranks_gives_them_its_own_selection_with_the_families_by_name(make, trained, monkeypatch):
@@ -368,7 +382,7 @@ def test_what_starts_ranks_gives_them_its_own_selection_with_the_families_by_nam
     assert count == 3
     assert arguments == [
         *("retrain", "--run", str(run.folder), "--replicate", "2", "--family", "weights", "--family", "lr", "--rounds", "2"),
-        *("--part", "1/4", "--stall", "60.0", "--per-gpu", "2"),
+        *("--part", "1/4", "--stall", "60.0", "--bundle", "1", "--per-gpu", "2"),
     ]
     assert names(list_missing()) == ["weights 1 ticket", "weights 2 ticket"]
     assert trained == []

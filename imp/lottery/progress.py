@@ -20,6 +20,10 @@ class Reporter:
         """The same, which calls `beat`."""
         return Reporter(self.prefix, self.quiet, beat)
 
+    def silent(self) -> "Reporter":
+        """The same, which counts without showing it."""
+        return _Silent(self.prefix, self.quiet, self.beat)
+
     def say(self, message: str) -> None:
         if not self.quiet:
             print(f"{self.prefix}{message}", file=sys.stderr, flush=True)
@@ -44,6 +48,12 @@ class Reporter:
                 self.beat()
 
             yield counted
+
+
+class _Silent(Reporter):
+    @contextlib.contextmanager
+    def counting(self, title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int], None]]:
+        yield lambda count: self.beat()
 
 
 @contextlib.contextmanager

@@ -56,6 +56,9 @@ PerGpuOption = Annotated[
 PartOption = Annotated[
     str, typer.Option("--part", metavar="I/N", help="Train only part I of N, as a task of a job array does.")
 ]
+BundleOption = Annotated[
+    int, typer.Option("--bundle", metavar="T", min=1, max=MOST, help="Let each process train T networks in one compiled step.")
+]
 StallOption = Annotated[
     float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a rank that has made no progress for this long.")
 ]

@@ -119,6 +119,7 @@ def retrain(
     part: options.PartOption = "1/1",
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
+    bundle: options.BundleOption = 1,
 ) -> None:
     """Train the tickets and controls of one-shot families; under mpirun, on all its ranks."""
     from lottery.campaign import Execution, Selection, train_tickets, train_until_decided
@@ -126,7 +127,7 @@ def retrain(
 
     target = options.opened(run, recipe, set_, chosen=replicate)
     selection = Selection(tuple(family or options.family_names(target, rounds=False)), quantiles, rewind, rounds)
-    execution = Execution(ranks, per_gpu, stall, Part.parse(part))
+    execution = Execution(ranks, per_gpu, stall, Part.parse(part), bundle)
     if until_decided is None:
         _conclude(train_tickets(target, selection, execution, options.reporter()))
         return
@@ -148,6 +149,7 @@ def rounds(
     part: options.PartOption = "1/1",
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
+    bundle: options.BundleOption = 1,
 ) -> None:
     """Train families that prune in rounds: prune, rewind, train, and again; under mpirun, on all its ranks."""
     from lottery.campaign import Execution, Selection, train_tickets
@@ -156,7 +158,7 @@ def rounds(
     target = options.opened(run, recipe, set_, chosen=replicate)
     target = dataclasses.replace(target, recipe=target.recipe.with_rounds())
     selection = Selection(tuple(family or options.family_names(target, rounds=True)), rounds=rounds)
-    execution = Execution(ranks, per_gpu, stall, Part.parse(part))
+    execution = Execution(ranks, per_gpu, stall, Part.parse(part), bundle)
     _conclude(train_tickets(target, selection, execution, options.reporter()))
 
 
@@ -180,6 +182,7 @@ def run_all(
     ] = None,
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
+    bundle: options.BundleOption = 1,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -203,7 +206,7 @@ def run_all(
     from lottery.campaign import Execution, campaign
     from lottery.commands.reading import show_report
 
-    made = campaign(target, Execution(ranks, per_gpu, stall), options.reporter())
+    made = campaign(target, Execution(ranks, per_gpu, stall, bundle=bundle), options.reporter())
     if made.report:
         show_report(target, made.report, as_json)
     _conclude(dataclasses.replace(made, code=1 if made.code else 0))

@@ -56,8 +56,9 @@ class Trainer:
 
     `make_feed` is told the strategy that the network is trained under. The step selects the gradients of the trainable
     variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all. `maker` says
-    versions and the kind of device. `waited` counts the seconds that the device has stood still for want of images. `marking`
-    makes a context of its name for each compiled call ("steps") and each "evaluation", where a profiler is to see them.
+    versions and the kind of device. A step trains so many `tickets`. `waited` counts the seconds that the device has stood
+    still for want of images. `marking` makes a context of its name for each compiled call ("steps") and each "evaluation",
+    where a profiler is to see them.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Trainer:
         make_feed: Callable[[tf.distribute.Strategy], Feed],
         maskable: Maskable = lambda path, shape: False,
     ):
-        self.train, self._network = recipe.train, recipe.model
+        self.recipe, self.train, self.tickets = recipe, recipe.train, 1
         if self.train.batch % len(names):
             raise InputError(f"train.batch {self.train.batch} does not divide among {len(names)} devices: change it")
         self.maker, self.gpus = environment.maker(devices.kind(names)), 0 if devices.on_cpu(names) else len(names)
@@ -105,7 +106,7 @@ class Trainer:
     def drawn(self, seed: int) -> store.State:
         """A freshly drawn network at step 0, a function of the recipe, `seed` and, where it whitens its images, of those. Its
         optimizer state is left empty."""
-        state = models.initial_weights(self._network, self.feed.size, self.feed.classes, seed, self.feed.channels)
+        state = models.initial_weights(self.recipe.model, self.feed.size, self.feed.classes, seed, self.feed.channels)
         if whitening.PATH in state.statistics:
             state.statistics[whitening.PATH] = self._whitening
         return state
@@ -225,8 +226,11 @@ class Trainer:
     def is_constant(self) -> bool:
         """Whether the network, by its raw weights, gives every image the same answer: nothing gets through any more."""
         images = normalise(self.feed.first_images(PROBED), self.feed.data)
-        logits = tf.cast(self.model(images, training=False), tf.float32).numpy()
+        logits = tf.cast(self._answers(images), tf.float32).numpy()
         return bool(np.ptp(logits, axis=0).max() <= ROUNDING * np.abs(logits).max())
+
+    def _answers(self, images: tf.Tensor) -> tf.Tensor:
+        return self.model(images, training=False)
 
     @contextlib.contextmanager
     def _averages(self) -> Iterator[None]:

@@ -27,10 +27,17 @@ class Optimizer:
     Ba 2015), with weight decay in the gradient (L2) or beside it (Loshchilov & Hutter 2019), and perhaps averaged weights, with
     averaged `statistics` of BatchNorm, because the raw weights' do not fit them.
 
-    `state` maps names such as `momentum/fc1/kernel` to variables. What is exactly 0.0 stays so while its gradient is.
+    `state` maps names such as `momentum/fc1/kernel` to variables; counts there have the shape `numbers`. What is exactly 0.0
+    stays so while its gradient is.
     """
 
-    def __init__(self, train: Train, variables: Sequence[keras.Variable], statistics: Sequence[keras.Variable] = ()):
+    def __init__(
+        self,
+        train: Train,
+        variables: Sequence[keras.Variable],
+        statistics: Sequence[keras.Variable] = (),
+        numbers: tuple[int, ...] = (),
+    ):
         self.train, self.variables = train, list(variables)
         self.statistics = list(statistics) if train.ema else []
         kinds = ["mean", "variance"] if train.optimizer == "adam" else ["momentum"] * bool(train.momentum)
@@ -40,7 +47,7 @@ class Optimizer:
             for variable in [*self.variables, *(self.statistics if kind == "ema" else [])]
         }
         if train.optimizer == "adam" or train.ema:
-            self.state["steps"] = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.state["steps"] = tf.Variable(tf.zeros(numbers, tf.int64), trainable=False)
 
     def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, masks: Mapping[str, tf.Variable]) -> None:
         """Take one step along what `masks` (by path) leave of `gradients`, one a variable, at `learning_rate` (a scalar)."""
@@ -55,18 +62,28 @@ class Optimizer:
         for statistic in self.statistics:
             self._average(statistic)
 
+    def _steps(self, variable: keras.Variable) -> tf.Tensor:
+        """How many steps were taken, in the dtype of `variable`."""
+        return tf.cast(self.state["steps"], variable.dtype)
+
     @part("update")
     def _take(self, variable: keras.Variable, gradient: tf.Tensor, mask: tf.Tensor | None, rate: tf.Tensor) -> None:
         """The L2 term is part of the gradient; decoupled decay shrinks the variable first."""
         gradient, train = gradient if mask is None else masked(gradient, mask), self.train
-        handle, decay = variable.value.handle, train.weight_decay
+        decay = train.weight_decay
         if decay and (train.decays == "all" or variable.name.endswith("kernel")):
             if train.decay == "l2":
                 gradient = gradient + variable.value * decay
             else:
-                tf.raw_ops.AssignSubVariableOp(resource=handle, value=variable.value * (rate * decay))
+                tf.raw_ops.AssignSubVariableOp(resource=variable.value.handle, value=variable.value * (rate * decay))
+        self._move(variable, gradient, rate)
+        if train.ema:
+            self._average(variable)
+
+    def _move(self, variable: keras.Variable, gradient: tf.Tensor, rate: tf.Tensor) -> None:
+        handle, train = variable.value.handle, self.train
         if train.optimizer == "adam":
-            steps = tf.cast(self.state["steps"], variable.dtype)
+            steps = self._steps(variable)
             beta1, beta2, epsilon = (tf.constant(value, variable.dtype) for value in (*ADAM_BETAS, ADAM_EPSILON))
             mean, variance = (self.state[f"{kind}/{variable.path}"].handle for kind in ("mean", "variance"))
             settings = {"beta1_power": beta1**steps, "beta2_power": beta2**steps, "beta1": beta1, "beta2": beta2}
@@ -77,13 +94,11 @@ class Optimizer:
             tf.raw_ops.ResourceApplyMomentum(var=handle, accum=velocity, lr=rate, grad=gradient, **settings)
         else:
             tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=rate, delta=gradient)
-        if train.ema:
-            self._average(variable)
 
     def _average(self, variable: keras.Variable) -> None:
         """Move the average of `variable` towards it; faster at first, so that a short training is not one of its beginning.
         That of a constant is the constant."""
-        average, steps = self.state[f"ema/{variable.path}"], tf.cast(self.state["steps"], variable.dtype)
+        average, steps = self.state[f"ema/{variable.path}"], self._steps(variable)
         kept = tf.minimum(tf.constant(self.train.ema, variable.dtype), (1 + steps) / (10 + steps))
         assign(average, average + (variable.value - average) * (1 - kept))
 
@@ -92,14 +107,14 @@ class LossScale:
     """Dynamic loss scaling (Micikevicius et al. 2018, section 3.2): halved at an overflow, doubled after 2,000 steps without.
     Keras's own looks for overflows on the first replica alone; what `update` is told must hold for all of them."""
 
-    def __init__(self) -> None:
-        self.scale = tf.Variable(INITIAL_SCALE, trainable=False)
-        self._calm = tf.Variable(0, dtype=tf.int64, trainable=False)  # int32 would not live on a GPU
+    def __init__(self, numbers: tuple[int, ...] = ()) -> None:
+        self.scale = tf.Variable(tf.fill(numbers, INITIAL_SCALE), trainable=False)
+        self._calm = tf.Variable(tf.zeros(numbers, tf.int64), trainable=False)  # int32 would not live on a GPU
         self.state = {"loss_scale": self.scale, "steps_since_overflow": self._calm}
 
     def update(self, finite: tf.Tensor) -> tf.Tensor:
-        """Take note of whether this step's gradient was `finite` (bool). Returns 0.0 where it was, else 1.0, or infinity where
-        no smaller scale can help."""
+        """Take note of whether this step's gradient was `finite` (bool, of the shape `numbers`). Returns 0.0 where it was, else
+        1.0, or infinity where no smaller scale can help."""
         calm = tf.where(finite, self._calm + 1, tf.zeros([], tf.int64))
         grown = calm >= GROWTH_STEPS
         factor = tf.where(finite, tf.where(grown, 2.0, 1.0), 0.5)

@@ -75,23 +75,23 @@ class Step:
         """One step. Returns its mean loss, right answers, and 1 for an overflow of float16, at which the weights stood still
         (infinity where they would at any scale)."""
         images, labels = self._images(rows, draws)
-        loss, right, gradients = self._gradients(images, labels)
+        loss, answered, gradients = self._gradients(images, labels)
         with part("update"):
             self._share_statistics()
             overflow = self._update(tf.distribute.get_replica_context().all_reduce("SUM", gradients), learning_rate)
-        return tf.stack([loss, right, overflow / self.strategy.num_replicas_in_sync])
+        return tf.stack([loss, answered, overflow / self.strategy.num_replicas_in_sync])
 
     def _dense_gradients(self, rows: Sequence[tf.Tensor], draws: Named) -> tuple[tf.Tensor, Named]:
         """What `_step` returns of one step ([1, 3]) in which no weight moves, and the gradients, summed over replicas and not
         masked, of every variable that has a mask."""
 
         def find(rows: Sequence[tf.Tensor], draws: Named) -> tuple[tf.Tensor, Named]:
-            loss, right, gradients = self._gradients(*self._images(rows, draws))
+            loss, answered, gradients = self._gradients(*self._images(rows, draws))
             self._share_statistics()
             scale = self.scale.scale if self.scale else 1.0
             named = zip(self.model.trainable_variables, gradients, strict=True)
             maskable = {weight.path: one / tf.cast(scale, one.dtype) for weight, one in named if weight.path in self.masks}
-            return tf.stack([loss, right, 0.0]), maskable
+            return tf.stack([loss, answered, 0.0]), maskable
 
         given = tf.nest.map_structure(itemgetter(0), (rows, draws))
         sums = tf.nest.map_structure(partial(self.strategy.reduce, "SUM", axis=None), self.strategy.run(find, args=given))
@@ -108,8 +108,8 @@ class Step:
         for mean, (variable, momentum) in zip(means, settled, strict=True):
             share = (1 - momentum) * tf.cast(number, mean.dtype)
             assign(variable.value, mean + (variable.value - mean) / share)
-        loss = tf.reduce_sum(self._cross_entropy(labels, logits, self.train.label_smoothing)) / self.train.batch
-        return tf.stack([tf.cast(loss, tf.float32), tf.reduce_sum(_right(labels, logits)), 0.0])
+        loss = tf.reduce_sum(self._loss(labels, logits, self.train.label_smoothing)) / self.train.batch
+        return tf.stack([tf.cast(loss, tf.float32), tf.reduce_sum(right(labels, logits)), 0.0])
 
     @part("input")
     def _images(self, rows: Sequence[tf.Tensor], draws: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
@@ -125,14 +125,14 @@ class Step:
         """This replica's part of the mean loss, its right answers, and its part of the gradient."""
         with tf.GradientTape() as tape, part("forward"):
             logits = reduce(lambda inputs, layer: layer(inputs), self._layers, images)
-            loss = tf.reduce_sum(self._cross_entropy(labels, logits, self.train.label_smoothing)) / self.train.batch
+            loss = tf.reduce_sum(self._loss(labels, logits, self.train.label_smoothing)) / self.train.batch
             target = loss * self.scale.scale if self.scale else loss
         with part("backward"):
             variables = [variable.value for variable in self.model.trainable_variables]
             gradients = tape.gradient(target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         with part("forward"):
-            return tf.cast(loss, tf.float32), tf.reduce_sum(_right(labels, logits)), gradients
+            return tf.cast(loss, tf.float32), tf.reduce_sum(right(labels, logits)), gradients
 
     def _share_statistics(self) -> None:
         """Give every replica the mean of all replicas' moving statistics, which is what a saved state has."""
@@ -169,8 +169,8 @@ class Step:
         """Loss, right answers, and right ones among the first five, each image by its weight."""
         images, labels = self.feed.images(self._own(rows, self.evaluated))
         logits = tf.cast(self.model(normalise(images, self.data), training=False), tf.float32)
-        loss = tf.cast(self._cross_entropy(labels, logits, 0.0), tf.float32)
-        figures = (loss, _right(labels, logits), _right_in_top(labels, logits))
+        loss = tf.cast(self._loss(labels, logits, 0.0), tf.float32)
+        figures = (loss, right(labels, logits), right_in_top(labels, logits))
         return tf.stack([tf.reduce_sum(values * self._own(weights, self.evaluated)) for values in figures])
 
     def _own(self, batch: Any, size: int) -> Any:
@@ -180,13 +180,18 @@ class Step:
         first = context.replica_id_in_sync_group * share
         return tf.nest.map_structure(lambda tensor: tensor[first : first + share], batch)
 
-    def _cross_entropy(self, labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
-        logits = tf.cast(logits, self.model.variable_dtype)
-        if not smoothing:
-            return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        rest = smoothing / self.feed.classes
-        targets = tf.one_hot(labels, self.feed.classes, 1 - smoothing + rest, rest, dtype=logits.dtype)
-        return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+    def _loss(self, labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
+        return cross_entropy(labels, tf.cast(logits, self.model.variable_dtype), smoothing)
+
+
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
+    """That of each image ([n]) with the share `smoothing` of its label spread over all classes."""
+    if not smoothing:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    classes = logits.shape[-1]
+    rest = smoothing / classes
+    targets = tf.one_hot(labels, classes, 1 - smoothing + rest, rest, dtype=logits.dtype)
+    return tf.nn.softmax_cross_entropy_with_logits(targets, logits)
 
 
 def moving_statistics(model: keras.Model) -> list[keras.Variable]:
@@ -203,11 +208,13 @@ def batch_statistics(model: keras.Model) -> list[tuple[keras.Variable, float]]:
     return [(variable, layer.momentum) for layer in layers for variable in (layer.moving_mean, layer.moving_variance)]
 
 
-def _right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+def right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """1.0 for each image that is answered with its label (float32, [n])."""
     return tf.cast(tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels), tf.float32)
 
 
-def _right_in_top(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Of equal logits the first ones count, so that a network that tells nothing apart is not right about everything."""
+def right_in_top(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """1.0 where the label is among the first five. Of equal logits the first ones count, so that a network that tells nothing
+    apart is not right about everything."""
     first = tf.math.top_k(logits, min(TOP, logits.shape[-1])).indices
     return tf.cast(tf.reduce_any(tf.equal(first, labels[:, None]), axis=1), tf.float32)

@@ -89,7 +89,8 @@ def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporte
             except Diverged as error:
                 outcome = {"status": "diverged", "reason": str(error), "step": error.step}
             seconds, seal = sum(row["timing"]["seconds"] for row in rows), journal.read_sealed(network.metrics)[1]
-            made_on = {"replicas": trainer.replicas, "xla": trainer.xla, "timing": {"seconds": seconds, "journal": seal}}
+            made_on: dict[str, Any] = {"replicas": trainer.replicas, "xla": trainer.xla, "bundle": trainer.tickets}
+            made_on["timing"] = {"seconds": seconds, "journal": seal}
             kept = {"kept": task.kept(trainer.mask())} if task.kept else {}
             result = Result.model_validate({**outcome, **kept, **task.record, **made_on})
         finally:
@@ -135,8 +136,13 @@ def _start(trainer: Trainer, task: Task, network: NetworkFiles) -> Checkpoint:
         trainer.load(state, task.mask)
         if state.step in task.snapshots:
             store.save_state(task.snapshots[state.step], trainer.state(state.step))
-        return Checkpoint(state, trainer.replicas, trainer.xla)
+        return Checkpoint(state, trainer.replicas, trainer.xla, tickets=trainer.tickets)
     begun = checkpoints.load(network.checkpoint)
+    if begun.tickets != trainer.tickets:
+        raise InputError(
+            f"{network.checkpoint} was saved in a bundle of {begun.tickets}, this process trains {trainer.tickets} together: "
+            f"continue with --bundle {begun.tickets}, or remove {network.folder}"
+        )
     if (begun.replicas, begun.xla) != (trainer.replicas, trainer.xla):
         raise InputError(
             f"{network.checkpoint} was saved on {_devices(begun.replicas, begun.xla)}, this process has "
@@ -183,7 +189,8 @@ def _follow(
                     tracker.log(row)
                 case CheckpointDue(state, figures, seconds):
                     changes = task.updates.saved(trainer.mask()) if task.updates else None
-                    reached = Checkpoint(state, trainer.replicas, trainer.xla, seal, figures, seconds, changes)
+                    made = trainer.replicas, trainer.xla, seal
+                    reached = Checkpoint(state, *made, figures, seconds, changes, trainer.tickets)
                     checkpoints.save(network.checkpoint, reached)
                     preemption.check()
                 case Diverged():

@@ -5,7 +5,7 @@ ticket of the round before, within its mask. A network waits for what it is made
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -117,6 +117,25 @@ class Ticket:
 
     def __str__(self) -> str:
         return f"replicate-{self.replicate} {self.family} {self.name} {self.variant}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """Networks that one process trains together, in a compiled step for `size` of them: no more than there are, or any."""
+
+    tickets: tuple[Ticket, ...]
+    size: int = 1
+
+    def __str__(self) -> str:
+        more = len(self.tickets) - 1
+        return f"{self.tickets[0]}{f' and {more} more' if more else ''}"
+
+
+def bundles(found: Sequence[Ticket], size: int, alone: Callable[[Ticket], bool]) -> list[Bundle]:
+    """Networks in bundles of `size`, in their order, the last one perhaps with places left; those to train `alone` first."""
+    together = [one for one in found if size > 1 and not alone(one)]
+    groups = [tuple(together[first : first + size]) for first in range(0, len(together), size)]
+    return [*(Bundle((one,)) for one in found if one not in together), *(Bundle(group, size) for group in groups)]
 
 
 def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Sequence[int]) -> list[Ticket]:

@@ -90,6 +90,7 @@ class Result(Record):
     validation_images: int | None = None
     replicas: int | None = None
     xla: bool | None = None
+    bundle: int = 1
     made_by: list[dict[str, str]] = []
     timing: Timing = Timing()
 

@@ -9,7 +9,7 @@ from typing import Any
 from data_prep.errors import InputError
 from lottery import __version__
 from lottery.engine.start import start_tensorflow
-from lottery.experiment.graph import TICKET, Snapshot, Ticket, masks_of, side_by_side
+from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, bundles, masks_of, side_by_side
 from lottery.experiment.plan import Plan, Selection
 from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
@@ -36,17 +36,19 @@ Unfinished = dict[Ticket, Outcome]  # networks, and why they are not finished
 class Execution:
     """Where networks under masks are trained: on `ranks` MPI ranks of this host (1: in this process, which may itself be a
     rank; None: as many as the host has room for), of which `per_gpu` share a GPU (None: none do). A rank without progress
-    for `stall` seconds is named. `part` is the part of the networks that this command trains, if a job array shares them."""
+    for `stall` seconds is named. `part` is the part of the networks that this command trains, if a job array shares them. Each
+    process trains `bundle` networks at a time, in one compiled step."""
 
     ranks: int | None = 1
     per_gpu: int | None = None
     stall: float = 600.0
     part: Part = WHOLE
+    bundle: int = 1
 
     def typed(self) -> list[str]:
         """The options that tell each rank the same."""
         per_gpu = [] if self.per_gpu is None else ["--per-gpu", str(self.per_gpu)]
-        return ["--part", str(self.part), "--stall", str(self.stall), *per_gpu]
+        return ["--part", str(self.part), "--stall", str(self.stall), "--bundle", str(self.bundle), *per_gpu]
 
 
 IN_PROCESS = Execution()
@@ -61,6 +63,7 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
     """
     planned = run.plan()
     hand_out = HandOut(run, planned, reporter, selection, execution.part)
+    bundled = _Bundled(hand_out, execution.bundle)
 
     def make_worker(allocation: Allocation, heartbeat: Callable[[], None]) -> Worker:
         start_tensorflow()  # here, because a rank that coordinates or idles does not need it
@@ -73,15 +76,19 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
         return [one for one in execution.part.of(tickets, CHAIN) if not run.network(one).is_finished]
 
     workload = Workload(
-        list_tasks=hand_out.begin,
+        list_tasks=bundled.begin,
         make_worker=make_worker,
-        on_done=hand_out.done,
+        on_done=bundled.done,
         say=reporter.say,
         threads=run.recipe.train.threads,
         common={"versions of imp": __version__, "recipes": repr(run.recipe), "images": run.manifest().digest},
     )
+
+    def count_bundles() -> int:
+        return -(-side_by_side(list_missing()) // execution.bundle)
+
     with locks.staying(run.folder):
-        count = ranks_to_start(execution.ranks, lambda: side_by_side(list_missing()), run.recipe.train.threads)
+        count = ranks_to_start(execution.ranks, count_bundles, run.recipe.train.threads)
         if count == 1:
             is_told_here = executors.in_process(workload, execution.per_gpu, execution.stall)
             return hand_out.end() if is_told_here else None
@@ -229,6 +236,27 @@ class HandOut:
             return True
         result = self.run.network(ticket).read_result()
         return result is not None and result.status == "done"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bundled:
+    """What `hand_out` hands out, in bundles of `size`."""
+
+    hand_out: HandOut
+    size: int
+
+    def begin(self) -> list[Bundle]:
+        return bundles(self.hand_out.begin(), self.size, self._is_alone)
+
+    def done(self, bundle: Bundle, outcome: Outcome) -> list[Bundle]:
+        each = outcome.get("each", [outcome] * len(bundle.tickets))
+        released = [self.hand_out.done(ticket, own) for ticket, own in zip(bundle.tickets, each, strict=True)]
+        return bundles([one for ready in released for one in ready], self.size, self._is_alone)
+
+    def _is_alone(self, ticket: Ticket) -> bool:
+        """Whether the mask of `ticket` changes in training, or it is the mean of others, and not trained."""
+        changes = self.hand_out.run.recipe.families[ticket.family].changes_masks
+        return bool(ticket.averaged) or (changes and ticket.variant == TICKET)
 
 
 def told(outcome: Outcome) -> str:

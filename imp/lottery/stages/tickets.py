@@ -1,6 +1,7 @@
-"""Training tickets and controls one at a time. The compiled step is kept from one network to the next."""
+"""Training tickets and controls, one at a time or in bundles. The compiled step is kept from one to the next."""
 
 import dataclasses
+import threading
 import traceback
 from collections.abc import Callable
 from fractions import Fraction
@@ -10,8 +11,12 @@ from typing import Any
 
 from data_prep.errors import InputError, one_line
 from lottery.engine import assembly, training
+from lottery.engine.bundle import network as ticket_axis
+from lottery.engine.bundle.members import Bundle
+from lottery.engine.feed import MemoryFeed
+from lottery.engine.loop import Trainer
 from lottery.engine.updates import MaskUpdates
-from lottery.experiment import controls, grids, plan, schedules, seeds
+from lottery.experiment import controls, graph, grids, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
 from lottery.fanout.allocation import Allocation
 from lottery.machine import environment
@@ -33,13 +38,15 @@ ORDERS = {"same": "order", "fresh": "ticket order"}
 
 
 class TicketWorker:
-    """Trains tickets of `run` in sequence, all in the same compiled step."""
+    """Trains bundles of tickets of `run` in sequence, all in the same compiled step."""
 
     def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation | None = None):
         self.run, self.planned, self.reporter = run, planned, reporter
         maskable = partial(masks.in_scope, scope=run.recipe.pruning.scope, exclude=run.recipe.pruning.exclude)
         self.trainer = assembly.make_trainer(run, reporter, maskable, allocation)
         run.check_origins(self.trainer.origins)
+        self.making = threading.Lock()  # of what the networks of a bundle are made from, by one at a time
+        self._bundle: Bundle | None = None
         self.shapes, self.probes = self.trainer.state(0), Probes(run, allocation.cores if allocation else None)
         for replicate in run.replicates():
             makers = _dense(replicate).made_by
@@ -50,10 +57,36 @@ class TicketWorker:
                     "differences between the networks may come from that"
                 )
 
-    def __call__(self, ticket: Ticket) -> dict[str, Any]:
+    def __call__(self, bundle: graph.Bundle) -> dict[str, Any]:
+        """Train the tickets of `bundle`, and return how `each` ended, in short."""
+        obstacle = self._obstacle if bundle.size > 1 else None
+        if obstacle:
+            self.reporter.say(f"{bundle}: one at a time, because {obstacle}")
+        if bundle.size == 1 or obstacle:
+            each = [self._ended(ticket, self.trainer, self.reporter) for ticket in bundle.tickets]
+        else:
+            if not self._bundle or self._bundle.step.tickets != bundle.size:
+                self._bundle = Bundle(self.trainer, bundle.size)
+            speaking = [self.reporter, *[self.reporter.silent()] * (len(bundle.tickets) - 1)]
+            pairs = zip(bundle.tickets, speaking, strict=True)
+            each = self._bundle.run([partial(self._ended, ticket, reporter=one) for ticket, one in pairs])
+        return {"status": "busy" if any(outcome["status"] == "busy" for outcome in each) else "done", "each": each}
+
+    @cached_property
+    def _obstacle(self) -> str | None:
+        """Why these networks cannot be trained in a bundle, or None."""
+        if self.trainer.replicas > 1:
+            return f"each is trained on {self.trainer.replicas} devices"
+        if self.trainer.train.remat:
+            return "train.remat computes blocks twice"
+        if not isinstance(self.trainer.feed, MemoryFeed):
+            return "their images are not in memory"
+        return ticket_axis.obstacle(self.trainer.model)
+
+    def _ended(self, ticket: Ticket, trainer: Trainer, reporter: Reporter) -> dict[str, Any]:
         """Train `ticket`, and return how that ended, in short. An exception is recorded as its failure, so that the others go
         on."""
-        network = self.run.network(ticket)
+        network, train = self.run.network(ticket), partial(self._train, trainer, reporter)
         try:
             with identity.claimed(network.folder, self.run.recipe, "ticket", self.trainer.origins, ticket.family):
                 result = network.read_result()
@@ -61,18 +94,19 @@ class TicketWorker:
                     network.result.unlink(missing_ok=True)
                     with attempts.noted(network) as deaths:
                         kills = deaths >= attempts.DEADLY
-                        result = self._failed(ticket, network, attempts.KILLS) if kills else self._train(ticket, network)
+                        result = self._failed(ticket, network, attempts.KILLS) if kills else train(ticket, network)
         except locks.Busy as error:
             return {"status": "busy", "reason": str(error)}
         accuracy = result.final.validation_accuracy if result.final else None
         figures = {"validation_accuracy": accuracy, "seconds": result.timing.seconds}
         return {"status": result.status, "reason": result.last_reason, **figures}
 
-    def _train(self, ticket: Ticket, network: NetworkFiles) -> Result:
+    def _train(self, trainer: Trainer, reporter: Reporter, ticket: Ticket, network: NetworkFiles) -> Result:
         try:
             tracker = partial(track, self.run.recipe, self.run.folder, network.folder)
-            task = _Making(self, ticket, network).task()
-            return training.train(self.trainer, task, network, self.reporter, tracker)
+            with self.making:
+                task = _Making(self, ticket, network).task()
+            return training.train(trainer, task, network, reporter, tracker)
         except locks.Busy:
             raise
         except Exception as error:

@@ -366,7 +366,8 @@ def test_networks_that_can_be_trained_at_once_are_handed_out_in_bundles(make, tr
         ["1 weights 2 ticket", "2 weights 2 ticket"],
         ["1 weights 2 reinit", "2 weights 2 reinit"],
         ["3 weights 1 ticket"],
-        ["3 weights 2 ticket", "3 weights 2 reinit"],
+        ["3 weights 2 ticket"],
+        ["3 weights 2 reinit"],
     ]
 
 

@@ -89,7 +89,8 @@ def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporte
             except Diverged as error:
                 outcome = {"status": "diverged", "reason": str(error), "step": error.step}
             seconds, seal = sum(row["timing"]["seconds"] for row in rows), journal.read_sealed(network.metrics)[1]
-            made_on: dict[str, Any] = {"replicas": trainer.replicas, "xla": trainer.xla, "bundle": trainer.tickets}
+            made_on: dict[str, Any] = {"replicas": trainer.replicas, "xla": trainer.xla}
+            made_on |= {"bundle": trainer.tickets, "place": trainer.place}
             made_on["timing"] = {"seconds": seconds, "journal": seal}
             kept = {"kept": task.kept(trainer.mask())} if task.kept else {}
             result = Result.model_validate({**outcome, **kept, **task.record, **made_on})

@@ -4,8 +4,9 @@ One shot is a chain of one round: all its masks are scored on the dense network.
 ticket of the round before, within its mask. A network waits for what it is made from, and for nothing else.
 """
 
+import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -121,21 +122,37 @@ class Ticket:
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """Networks that one process trains together, in a compiled step for `size` of them: no more than there are, or any."""
+    """Networks that one process trains together, in a compiled step for `size` of them, each at its place there."""
 
     tickets: tuple[Ticket, ...]
     size: int = 1
+    places: tuple[int, ...] = (0,)
 
     def __str__(self) -> str:
         more = len(self.tickets) - 1
         return f"{self.tickets[0]}{f' and {more} more' if more else ''}"
 
 
-def bundles(found: Sequence[Ticket], size: int, alone: Callable[[Ticket], bool]) -> list[Bundle]:
-    """Networks in bundles of `size`, in their order, the last one perhaps with places left; those to train `alone` first."""
-    together = [one for one in found if size > 1 and not alone(one)]
-    groups = [tuple(together[first : first + size]) for first in range(0, len(together), size)]
-    return [*(Bundle((one,)) for one in found if one not in together), *(Bundle(group, size) for group in groups)]
+Seat = tuple[
+    Any, int, int
+]  # the networks that can be trained at the same time, the number of a bundle among them, a place there
+
+
+def seats(found: Iterable[Ticket], size: int) -> dict[Ticket, Seat]:
+    """Where each network sits in bundles of `size`. The last bits of what is trained depend on the place: so this counts all
+    networks of a command, not only those that are left to train."""
+    taken = collections.Counter[Any]()
+    seated = {}
+    for one in found:
+        wave = one.mask.round, is_beside(one)
+        seated[one] = (wave, *divmod(taken[wave], size))
+        taken[wave] += 1
+    return seated
+
+
+def is_beside(ticket: Ticket) -> bool:
+    """Whether it is a control in rounds, which gives way to the tickets that later rounds wait for."""
+    return ticket.mask.rewind is not None and ticket.variant != TICKET
 
 
 def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Sequence[int]) -> list[Ticket]:
@@ -165,8 +182,7 @@ def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Seq
 
 def in_order(found: Iterable[Ticket]) -> list[Ticket]:
     """Each network once: by round; in rounds tickets come before their controls; the longest training comes first."""
-    is_control = {one: one.mask.rewind is not None and one.variant != TICKET for one in found}
-    return sorted(is_control, key=lambda one: (one.mask.round, is_control[one], one.first_step))
+    return sorted(dict.fromkeys(found), key=lambda one: (one.mask.round, is_beside(one), one.first_step))
 
 
 def controls_of(ticket: Ticket, family: Family, scored: int) -> list[Ticket]:

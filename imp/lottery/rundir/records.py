@@ -91,6 +91,7 @@ class Result(Record):
     replicas: int | None = None
     xla: bool | None = None
     bundle: int = 1
+    place: int = 0
     made_by: list[dict[str, str]] = []
     timing: Timing = Timing()
 

@@ -9,7 +9,7 @@ from typing import Any
 from data_prep.errors import InputError
 from lottery import __version__
 from lottery.engine.start import start_tensorflow
-from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, bundles, masks_of, side_by_side
+from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, is_beside, masks_of, seats, side_by_side
 from lottery.experiment.plan import Plan, Selection
 from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
@@ -143,6 +143,7 @@ class HandOut:
 
     def __init__(self, run: Run, planned: Plan, reporter: Reporter, selection: Selection, part: Part):
         self.run, self.planned, self.reporter, self.selection, self.part = run, planned, reporter, selection, part
+        self.known: list[Ticket] = []  # of its part, finished or not
         self.waiting: list[Ticket] = []
         self.under_way = 0  # networks that were handed out and have not ended
         self.trained: set[Ticket] = set()  # by this command; on a shared file system their results may show up here later
@@ -164,6 +165,7 @@ class HandOut:
         """Take the networks of this command's part in. Raises InputError for a finished one that was not made from the dense
         network that is there."""
         results = {ticket: self.run.network(ticket).read_result() for ticket in self.part.of(tickets, CHAIN)}
+        self.known += results
         done = [ticket for ticket, result in results.items() if result and result.status == "done"]
         self._check(done)
         diverged = {ticket: result for ticket, result in results.items() if result and result.status == "diverged"}
@@ -229,7 +231,7 @@ class HandOut:
                 if self.part.of(controls, CHAIN):
                     self._add(controls)
                     return self._released()
-        return sorted(ready, key=lambda ticket: ticket.mask.rewind is not None and ticket.variant != TICKET)
+        return sorted(ready, key=is_beside)
 
     def _is_done(self, ticket: Ticket) -> bool:
         if ticket in self.trained:
@@ -238,20 +240,32 @@ class HandOut:
         return result is not None and result.status == "done"
 
 
-@dataclasses.dataclass(frozen=True)
 class _Bundled:
     """What `hand_out` hands out, in bundles of `size`."""
 
-    hand_out: HandOut
-    size: int
+    def __init__(self, hand_out: HandOut, size: int):
+        self.hand_out, self.size = hand_out, size
 
     def begin(self) -> list[Bundle]:
-        return bundles(self.hand_out.begin(), self.size, self._is_alone)
+        return self._bundles(self.hand_out.begin())
 
     def done(self, bundle: Bundle, outcome: Outcome) -> list[Bundle]:
         each = outcome.get("each", [outcome] * len(bundle.tickets))
         released = [self.hand_out.done(ticket, own) for ticket, own in zip(bundle.tickets, each, strict=True)]
-        return bundles([one for ready in released for one in ready], self.size, self._is_alone)
+        return self._bundles([one for ready in released for one in ready])
+
+    def _bundles(self, ready: Sequence[Ticket]) -> list[Bundle]:
+        """`ready` networks in bundles, in their order."""
+        seated = seats([one for one in self.hand_out.known if not self._is_alone(one)], self.size)
+        groups: dict[Any, list[Ticket]] = {}
+        for ticket in ready:
+            groups.setdefault(seated[ticket][:2] if ticket in seated else ticket, []).append(ticket)
+        return [
+            Bundle(tuple(group), self.size, tuple(seated[one][2] for one in group))
+            if group[0] in seated
+            else Bundle(tuple(group))
+            for group in groups.values()
+        ]
 
     def _is_alone(self, ticket: Ticket) -> bool:
         """Whether the mask of `ticket` changes in training, or it is the mean of others, and not trained."""

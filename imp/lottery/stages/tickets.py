@@ -68,8 +68,9 @@ class TicketWorker:
             if not self._bundle or self._bundle.step.tickets != bundle.size:
                 self._bundle = Bundle(self.trainer, bundle.size)
             speaking = [self.reporter, *[self.reporter.silent()] * (len(bundle.tickets) - 1)]
-            pairs = zip(bundle.tickets, speaking, strict=True)
-            each = self._bundle.run([partial(self._ended, ticket, reporter=one) for ticket, one in pairs])
+            seated = zip(bundle.places, bundle.tickets, speaking, strict=True)
+            ended = self._bundle.run({place: partial(self._ended, one, reporter=speaker) for place, one, speaker in seated})
+            each = [ended[place] for place in bundle.places]
         return {"status": "busy" if any(outcome["status"] == "busy" for outcome in each) else "done", "each": each}
 
     @cached_property

@@ -4,7 +4,7 @@ waits wherever that calls the compiled step, until all do. Then one step is take
 import copy
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -71,7 +71,7 @@ class Member(Trainer):
     def __init__(self, bundle: "Bundle", place: int):
         vars(self).update(vars(bundle.alone))
         step = bundle.step
-        self.tickets, self._place, self._compiled = step.tickets, place, step
+        self.tickets, self.place, self._compiled = step.tickets, place, step
         self.feed = copy.copy(bundle.alone.feed)  # each goes its own way through the images
         self._weights = {one.path: Slot(one.value, place) for one in step.weights}
         self._statistics = {one.path: Slot(one.value, place) for one in step.statistics}
@@ -82,7 +82,7 @@ class Member(Trainer):
         self._steps_per_call, self.waited = 1, 0.0
 
     def _answers(self, images: tf.Tensor) -> tf.Tensor:
-        values = {path: value[self._place : self._place + 1] for path, value in self._compiled.values().items()}
+        values = {path: value[self.place : self.place + 1] for path, value in self._compiled.values().items()}
         return Forward(self.model, values, 1, training=False)(images[None])[0]
 
 
@@ -97,9 +97,8 @@ class Bundle:
         self._calls: dict[int, _Call] = {}  # of the members that wait, by place
         self._living: set[int] = set()
 
-    def run(self, trainings: Sequence[Callable[[Trainer], Outcome]]) -> list[Outcome]:
-        """What each of `trainings`, no more than there are tickets, returns for a member. Raises what one of them raises, once
-        all have ended."""
+    def run(self, trainings: Mapping[int, Callable[[Trainer], Outcome]]) -> dict[int, Outcome]:
+        """What each of `trainings` returns for the member at its place. Raises what one of them raises, once all have ended."""
         outcomes: dict[int, Outcome] = {}
         errors: list[BaseException] = []
 
@@ -113,8 +112,8 @@ class Bundle:
                     self._living.discard(place)
                     self._changed.notify_all()
 
-        self._living = set(range(len(trainings)))
-        threads = [threading.Thread(target=copy_context().run, args=[train, place], daemon=True) for place in self._living]
+        self._living = set(trainings)
+        threads = [threading.Thread(target=copy_context().run, args=[train, place], daemon=True) for place in trainings]
         with preemption.deferred():
             for thread in threads:
                 thread.start()
@@ -129,7 +128,7 @@ class Bundle:
                     thread.join()
         if errors:
             raise errors[0]
-        return [outcomes[place] for place in range(len(trainings))]
+        return outcomes
 
     def wait(self, place: int, call: _Call) -> tf.Tensor:
         """The figures of all steps of `call` (float32, [steps, 3]), once they are taken."""

@@ -43,6 +43,7 @@ DAILY = [
 MORE = [
     "imp rounds --rounds 5 --ranks 3",
     "imp train --replicate 4",
+    "imp retrain --bundle 20",
     "imp retrain --until-decided 7",
     "imp compare",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 import typer.main
 
 from lottery.bench import (
+    bundle,
     costs,
     fanout,
     grid,
@@ -25,6 +26,7 @@ COMMANDS = (
     *(limits.limits, images.prepare, images.feed, loader.loader, step.step, profile.profile, costs.ladder, step.masks),
     updates.updates,
     *(costs.precision, costs.remat, race.race, grid.grid, scaling.scaling, thresholds.thresholds, fanout.fanout),
+    bundle.bundle,
     inference.inference,
 )
 

@@ -10,7 +10,7 @@ from data_prep.errors import InputError
 # The order of `imp bench --help`.
 ORDER = (
     *("limits", "prepare", "feed", "loader", "step", "profile", "ladder", "masks", "updates", "precision", "remat"),
-    *("race", "ablation", "grid", "scaling", "thresholds", "fanout", "inference"),
+    *("race", "ablation", "grid", "scaling", "thresholds", "fanout", "bundle", "inference"),
 )
 
 

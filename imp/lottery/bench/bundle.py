@@ -1,0 +1,109 @@
+"""`imp bench bundle`: tickets trained one at a time, by ranks, and in bundles, by one rank and by all."""
+
+import statistics
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from data_prep.errors import InputError
+from lottery.bench import timing
+from lottery.bench.harness import MOBILENET, STILL, Bench, Process, Recipe, measurement, with_training
+from lottery.bench.sheet import Column, bars, duration
+from lottery.progress import count_of
+
+if TYPE_CHECKING:
+    from lottery.engine.loop import Trainer
+
+COLUMNS = (
+    Column("title", ""),
+    *duration("ms_per_step", "ms a ticket's step", ",.3f"),
+    Column("tickets_per_hour", "tickets/h of 50,000 steps", ",.1f"),
+    Column("ratio", "of one at a time", ".2f"),
+    Column("mb", "MB", ",.0f"),
+)
+STEPS = 50_000  # of a training
+ALONE = "one at a time"
+
+
+@measurement(repeats=7, few=2, network=MOBILENET)
+def bundle(
+    bench: Bench,
+    tickets: Annotated[str, typer.Option(help="Sizes of bundles, such as 1,4,20.")] = "1,4,20",
+    ranks: Annotated[int, typer.Option(min=0, help="Ranks at the same time, beside one; 0: one for each core.")] = 0,
+) -> None:
+    """Steps of tickets one at a time and in bundles, by one process and by several."""
+    try:
+        sizes = [int(size) for size in tickets.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise InputError(f"--tickets {tickets!r} is not a list of sizes: write 1,4,20")
+    recipe = with_training(bench.recipe(), **STILL)
+    counts = [1] if bench.quick else sorted({1, ranks or timing.cores()})
+    for count in counts:
+        for size in sizes[:2] if bench.quick else sizes:
+            title = _title(count, size)
+            with bench.row(title):
+                bench.reporter.say(title)
+                measured = _at_once(recipe, count, size, bench.repeats)
+                each = [1000 * seconds / (count * size) for seconds in measured[0]]
+                hourly = 3.6e6 / statistics.median(each) / STEPS
+                row = {"title": title, **timing.spread("ms_per_step", each), "tickets_per_hour": hourly}
+                bench.rows.append(row | {"mb": measured[1] / 1e6})
+    slowest = next((row["ms_per_step"] for row in bench.rows if row["title"] == ALONE), None)
+    for row in bench.rows:
+        row["ratio"] = slowest and slowest / row["ms_per_step"]
+    bench.sheet(
+        f"Tickets in bundles: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}, batch {recipe.train.batch}",
+        COLUMNS,
+        bars(bench.rows, "title", "ms_per_step", "ms a ticket's step", spread=True),
+        "a random half of each kernel is pruned; images of noise, in memory; MB: what all processes took more in training",
+        f"medians of {bench.repeats} runs of each, one after another",
+    )
+
+
+def _title(ranks: int, size: int) -> str:
+    each = ALONE if size == 1 else f"bundles of {size}"
+    return each if ranks == 1 else f"{count_of(ranks, 'rank')}, {each}"
+
+
+def _at_once(recipe: Recipe, ranks: int, size: int, repeats: int) -> tuple[list[float], float]:
+    """By so many processes at the same time: seconds of a step, of each run, and the bytes that all take."""
+    work = partial(time_bundle, recipe=recipe, tickets=size, cores=max(1, timing.cores() // ranks), repeats=repeats)
+    with ThreadPoolExecutor(ranks) as pool:
+        found = list(pool.map(_in_process, [work] * ranks))
+    seconds = [statistics.fmean(of_all) for of_all in zip(*(walls for walls, _ in found), strict=True)]
+    return seconds, sum(taken for _, taken in found)
+
+
+def _in_process(work: "partial[tuple[list[float], int]]") -> tuple[list[float], int]:
+    with Process() as process:
+        return process.call(work.func, **work.keywords)
+
+
+def time_bundle(recipe: Recipe, tickets: int, cores: int, repeats: int) -> tuple[list[float], int]:
+    """Seconds of a step of so many tickets in one bundle, of each run, and the bytes that training takes."""
+    from lottery.bench import loops
+    from lottery.engine import devices
+
+    names = devices.set_up_tensorflow(recipe.train, cores)
+    trainer = loops.on_noise(recipe, names, images=32 * recipe.train.batch)(masked=True)
+    with timing.peak_memory(names[0]) as taken:
+        take = loops.stepping(trainer) if tickets == 1 else _bundled(trainer, tickets)
+        count = timing.lasting(take, timing.RUN_SECONDS, most=trainer.steps_per_epoch)
+        return [seconds / count for seconds in timing.runs(partial(take, count), repeats)], taken()
+
+
+def _bundled(trainer: "Trainer", tickets: int) -> "Callable[[int], None]":
+    from lottery.engine.bundle.members import Bundle
+
+    bundle, state, mask = Bundle(trainer, tickets), trainer.state(0), trainer.mask()
+    bundle.run({place: lambda member: member.load(state, mask) for place in range(tickets)})
+
+    def take(count: int) -> None:
+        bundle.run({place: lambda member: member.advance(0, count, order_seed=0) for place in range(tickets)})
+
+    return take

@@ -63,6 +63,18 @@ def test_a_retraining_that_is_killed_ends_with_the_same_bytes(retrained, work):
     assert contents(work / "runs") == contents(retrained / "runs")
 
 
+def test_a_bundle_that_is_killed_ends_with_the_same_bytes(work, tmp_path):
+    whole = shutil.copytree(work, tmp_path / "whole", symlinks=True)
+    imp_here("retrain", "--bundle", "3", cwd=whole)
+    ticket = "runs/digits/replicate-1/oneshot/q90-step-000000/ticket"
+
+    kill_when(["retrain", "--bundle", "3"], work, lambda: list(work.rglob("checkpoint.h5")))
+    imp_here("retrain", "--bundle", "3", cwd=work)
+
+    assert contents(work / "runs") == contents(whole / "runs")
+    assert json.loads((whole / ticket / "result.json").read_text())["bundle"] == 3
+
+
 def test_a_training_that_was_begun_is_not_gone_on_with_under_another_recipe(work):
     replicate = work / "runs/digits/replicate-1"
     shutil.rmtree(replicate / "oneshot")

@@ -30,7 +30,7 @@ def on_noise(recipe: Recipe, names: Sequence[str], images: int, classes: int = C
     """A function that makes training loops of the recipe's network, all on the same made-up images, which are resident on the
     devices of these `names`: one that knows of no mask, or `masked`, with a random half of each kernel pruned."""
     with tempfile.TemporaryDirectory() as place:
-        manifest = make_noise(Path(place), images, recipe.data.size, classes)
+        manifest = make_noise(Path(place), images, recipe.data.size, classes, channels=recipe.data.channels)
         feed = MemoryFeed(Path(place), manifest, recipe.data, tf.distribute.get_strategy(), on_host=devices.on_cpu(names))
 
     def make(masked: bool = False) -> Trainer:

@@ -33,7 +33,7 @@ def normalise(images: tf.Tensor, data: Data) -> tf.Tensor:
     return tf.cast(images, tf.float32) / tf.constant(scale) - tf.constant(offset)
 
 
-@tf.function(jit_compile=True)
+@tf.function(jit_compile=True, autograph=False)
 @part("input")
 def cut_out(images: tf.Tensor, hole: tf.Tensor, side: int) -> tf.Tensor:
     """`images` (float32, [n, height, width, channels]) with 0 in a square of `side` pixels centred at `hole`
@@ -45,7 +45,7 @@ def cut_out(images: tf.Tensor, hole: tf.Tensor, side: int) -> tf.Tensor:
     return tf.where((rows[:, :, None] & columns[:, None, :])[..., None], tf.zeros_like(images), images)
 
 
-@tf.function(jit_compile=True)
+@tf.function(jit_compile=True, autograph=False)
 @part("input")
 def _cropped(images: tf.Tensor, corner: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
     """A crop of each image's own size that begins at `corner` (int32, [n, 2]), outside zero; some mirrored after that."""
@@ -56,7 +56,7 @@ def _cropped(images: tf.Tensor, corner: tf.Tensor, mirrored: tf.Tensor) -> tf.Te
     return tf.where(inside, cropped, tf.zeros_like(cropped))
 
 
-@tf.function(jit_compile=True)
+@tf.function(jit_compile=True, autograph=False)
 @part("input")
 def _resized(images: tf.Tensor, box: tf.Tensor, mirrored: tf.Tensor) -> tf.Tensor:
     """The part of each image in `box` (float32, [n, 4]: top, left, bottom, right, as fractions), interpolated bilinearly to

@@ -132,7 +132,7 @@ def depthwise(inputs: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
     return (with_own_gradient if small and not tf.config.list_logical_devices("GPU") else convolved)(inputs, kernel)
 
 
-@tf.function(jit_compile=True)
+@tf.function(jit_compile=True, autograph=False)
 @part("backward")
 def _kernel_gradient(inputs: tf.Tensor, upstream: tf.Tensor, size: int, stride: int) -> tf.Tensor:
     """The gradient of a depthwise kernel: for each of its places, the sum over all pairs of pixels that meet there."""

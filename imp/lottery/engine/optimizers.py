@@ -57,7 +57,7 @@ class Optimizer:
             mask = masks[variable.path].value() if variable.path in masks else None
             take = partial(self._take, variable)
             if gradient.shape.num_elements() >= LARGE:
-                take = tf.function(take, jit_compile=True)
+                take = tf.function(take, jit_compile=True, autograph=False)
             take(gradient, mask, tf.cast(learning_rate, variable.dtype))
         for statistic in self.statistics:
             self._average(statistic)

@@ -46,19 +46,20 @@ class Step:
         if self.train.remat:
             self._layers = [partial(rematerialise.run, block) for block in rematerialise.blocks(self.model)]
         if self.xla:  # sums over replicas stay outside, where TensorFlow has them
-            self._gradients = tf.function(self._gradients, jit_compile=True)  # type: ignore[method-assign]
-            self._update = tf.function(self._update, jit_compile=True)  # type: ignore[method-assign]
+            self._gradients = tf.function(self._gradients, jit_compile=True, autograph=False)  # type: ignore[method-assign]
+            self._update = tf.function(self._update, jit_compile=True, autograph=False)  # type: ignore[method-assign]
         batch = self.train.batch
         self.evaluated = batch * max(1, EVALUATED // batch)
         step = [self.feed.rows_spec(batch), self.feed.draws_spec(batch), tf.TensorSpec([None], tf.float32)]
         self.steps = self._compiled(self._step, step)
         self.settlings = self._compiled(self._settle, step)
-        self.dense_gradients = tf.function(self._dense_gradients, input_signature=step[:2])
+        self.dense_gradients = tf.function(self._dense_gradients, input_signature=step[:2], autograph=False)
         evaluation = [self.feed.rows_spec(self.evaluated), tf.TensorSpec([None, self.evaluated], tf.float32)]
         self.evaluations = self._compiled(self._evaluate, evaluation)
 
     def _compiled(self, find: Callable[..., tf.Tensor], signature: list) -> Callable[..., tf.Tensor]:
         """A function of what `find` takes of several steps ([steps, ...]): what it finds, summed over replicas ([steps, 3])."""
+        find = tf.autograph.experimental.do_not_convert(find)  # only the loop needs that, and it takes half the time of tracing
 
         def found(*steps: Any) -> tf.Tensor:
             count = tf.shape(steps[-1])[0]

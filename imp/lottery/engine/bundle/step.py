@@ -63,8 +63,8 @@ class BundledStep:
         self.scale = LossScale(numbers) if self.train.precision == "mixed_float16" else None
         self.state = self.optimizer.state | (self.scale.state if self.scale else {})
         if self.xla:
-            self._gradients = tf.function(self._gradients, jit_compile=True)  # type: ignore[method-assign]
-            self._update = tf.function(self._update, jit_compile=True)  # type: ignore[method-assign]
+            self._gradients = tf.function(self._gradients, jit_compile=True, autograph=False)  # type: ignore[method-assign]
+            self._update = tf.function(self._update, jit_compile=True, autograph=False)  # type: ignore[method-assign]
 
     def _variable(self, one: keras.Variable) -> tf.Variable:
         return tf.Variable(tf.zeros([self.tickets, *one.shape], one.dtype), trainable=one.trainable)
@@ -86,6 +86,8 @@ class BundledStep:
         return self._compiled(self._evaluate, [self.feed.rows_spec(batch), tf.TensorSpec([None, batch], tf.float32)])
 
     def _compiled(self, find: Callable[..., tf.Tensor], signature: list) -> Callable[..., tf.Tensor]:
+        find = tf.autograph.experimental.do_not_convert(find)
+
         def found(*steps: Any) -> tf.Tensor:
             count = tf.shape(steps[-1])[0]
             figures = tf.TensorArray(tf.float32, size=count, element_shape=[self.tickets, 3])

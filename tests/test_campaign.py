@@ -11,13 +11,12 @@ from helpers import contents, set_up_devices
 
 import lottery.campaign
 from lottery.campaign import Campaign, campaign, open_run
-from lottery.fanout.executors import RanksFailed
+from lottery.fanout.executors import IN_PROCESS, RanksFailed
 from lottery.preemption import Preempted
 from lottery.progress import Reporter
 from lottery.results import frame
 from lottery.rundir import store
 from lottery.rundir.run import EVERYTHING
-from lottery.stages.retrain import IN_PROCESS
 
 QUIET = Reporter(quiet=True)
 

@@ -136,3 +136,21 @@ def test_a_dense_training_that_diverges_is_one_line_and_keeps_its_checkpoint(pre
     saved = checkpoints.load(prepared / DENSE / "checkpoint.h5").state
     assert 0 < saved.step <= result["step"] == int(line.split("at step ")[1].split(":")[0])
     assert all(np.isfinite(array).all() for array in saved.arrays())
+
+
+def test_dense_networks_that_ranks_train_have_the_same_bytes_and_are_told_once(trained, prepared):
+    done = imp("train", *LENET, "--set", "replicates=2", "--ranks", "2", cwd=prepared)
+
+    assert contents(prepared / DENSE) == contents(trained / DENSE)
+    assert (prepared / "runs/digits/replicate-2/train/result.json").exists()
+    assert [done.stderr.count(f"replicate-{number} dense: validation") for number in (1, 2)] == [1, 1]
+
+
+def test_dense_networks_that_diverge_on_ranks_end_the_command_with_1(prepared):
+    diverging = ("--set", "train.learning_rate=1e6", "--set", "replicates=2", "--ranks", "2")
+    done = imp("train", *LENET, *diverging, cwd=prepared, check=False)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("diverged: the loss was not finite") == 1
+    assert len(list(prepared.rglob("train/checkpoint.h5"))) == 2

@@ -8,13 +8,13 @@ from handmade import amend, dense, in_round, planned, ticket
 
 from lottery import stages
 from lottery.experiment.plan import Plan, Selection
-from lottery.fanout.executors import WHOLE, Part
+from lottery.fanout.executors import WHOLE, Execution, Part
 from lottery.progress import Reporter
 from lottery.results import grouping
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import EVERYTHING, Run
 from lottery.stages import retrain
-from lottery.stages.retrain import Execution, told
+from lottery.stages.retrain import told
 
 DONE = {"status": "done", "reason": "", "validation_accuracy": 0.9, "seconds": 4.0}
 
@@ -383,7 +383,7 @@ def test_what_starts_ranks_gives_them_its_own_selection_with_the_families_by_nam
     assert count == 3
     assert arguments == [
         *("retrain", "--run", str(run.folder), "--replicate", "2", "--family", "weights", "--family", "lr", "--rounds", "2"),
-        *("--part", "1/4", "--stall", "60.0", "--bundle", "1", "--per-gpu", "2"),
+        *("--part", "1/4", "--bundle", "1", "--stall", "60.0", "--per-gpu", "2"),
     ]
     assert names(list_missing()) == ["weights 1 ticket", "weights 2 ticket"]
     assert trained == []

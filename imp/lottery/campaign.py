@@ -8,10 +8,11 @@ Every step writes to the run directory and skips what is already there, so a cam
 """
 
 import dataclasses
+from pathlib import Path
 
 from data_prep import files
 from lottery.experiment.plan import Selection
-from lottery.fanout.executors import RanksFailed
+from lottery.fanout.executors import IN_PROCESS, Execution, RanksFailed
 from lottery.preemption import EXIT_CODE, Preempted
 from lottery.progress import Reporter
 from lottery.results.report import Report, report
@@ -19,12 +20,12 @@ from lottery.rundir import locks
 from lottery.rundir.run import EVERYTHING, Run, open_run
 from lottery.stages.decide import until_decided
 from lottery.stages.prepare import prepare
-from lottery.stages.retrain import IN_PROCESS, Execution, retrain, told
+from lottery.stages.retrain import retrain, told
 from lottery.stages.thresholds import thresholds
 from lottery.stages.train import train
 from lottery.tracking import publish
 
-__all__ = ["Campaign", "Execution", "Selection", "campaign", "open_run", "train_tickets", "train_until_decided"]
+__all__ = ["Campaign", "Execution", "Selection", "campaign", "open_run", "train_dense", "train_tickets", "train_until_decided"]
 
 
 @dataclasses.dataclass
@@ -47,7 +48,9 @@ def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | N
     reporter = reporter or Reporter()
     prepare(run, reporter)
     with locks.staying(run.folder):
-        train(run, reporter)
+        made = train_dense(run, execution, reporter)
+        if made.code:
+            return made
         if any(family.is_cut_at_once for family in run.recipe.families.values()):
             thresholds(run, reporter, EVERYTHING)
         made = train_tickets(run, EVERYTHING, execution, reporter)
@@ -56,16 +59,30 @@ def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | N
     return made
 
 
+def train_dense(run: Run, execution: Execution, reporter: Reporter, profile: Path | None = None) -> Campaign:
+    """Train the dense network of every replicate. Raises Failed where one diverged, and Preempted on a request to stop."""
+    try:
+        train(run, reporter, profile, execution)
+    except RanksFailed as failed:
+        return _ended(failed)
+    return Campaign()
+
+
+def _ended(failed: RanksFailed) -> Campaign:
+    """What is left of a campaign whose ranks failed, and have said why. Raises Preempted where they were told to stop."""
+    files.check_held()
+    if failed.code == EXIT_CODE:
+        raise Preempted("the ranks were told to stop") from None
+    return Campaign(code=failed.code)
+
+
 def train_tickets(run: Run, selection: Selection, execution: Execution, reporter: Reporter) -> Campaign:
     """Train the networks of `selection`. Those that were not finished are returned, not raised; the code is 2 where all of them
     are being trained by other processes. Raises Preempted on a request to stop."""
     try:
         unfinished = retrain(run, reporter, selection, execution) or {}
     except RanksFailed as failed:
-        files.check_held()
-        if failed.code == EXIT_CODE:
-            raise Preempted("the ranks were told to stop") from None
-        return Campaign(code=failed.code)
+        return _ended(failed)
     lines = [f"{ticket} {told(outcome)}" for ticket, outcome in unfinished.items()]
     statuses = {outcome["status"] for outcome in unfinished.values()}
     return Campaign(None, lines, 2 if statuses == {"busy"} else int(bool(lines)))
@@ -76,7 +93,9 @@ def train_until_decided(run: Run, most: int, selection: Selection, execution: Ex
     with locks.staying(run.folder):
         made = [train_tickets(run, selection, execution, reporter)]
         for added, undecided in until_decided(run, most, reporter, selection):
-            train(added, reporter)
+            made.append(train_dense(added, execution, reporter))
+            if made[-1].code:
+                break
             if any(family.is_cut_at_once for family in undecided.of(run.recipe).values()):
                 thresholds(added, reporter, dataclasses.replace(undecided, rewind=None))
             made.append(train_tickets(added, undecided, execution, reporter))

@@ -112,9 +112,9 @@ def reporter() -> Reporter:
 
 
 def alone() -> None:
-    """Raise InputError if this process is one of several MPI ranks: of all stages only retraining is for many."""
+    """Raise InputError if this process is one of several MPI ranks: only trainings are for many."""
     if launched_rank() is not None and launched_size() != 1:
-        raise InputError("only `imp retrain` runs on many ranks: leave mpirun out (`imp run --ranks N` starts its own)")
+        raise InputError("only trainings run on many ranks: leave mpirun out (`imp run --ranks N` starts its own)")
 
 
 def print_json(content: Any) -> None:

@@ -31,19 +31,20 @@ def train(
     profile: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for a trace of some steps, for TensorBoard and Perfetto.")
     ] = None,
+    ranks: options.RanksOption = 1,
+    per_gpu: options.PerGpuOption = None,
+    stall: options.StallOption = options.STALL_SECONDS,
 ) -> None:
-    """Train the dense network, and save it at every rewind point."""
-    from lottery.stages.train import train
+    """Train the dense network of each replicate, and save it at every rewind point; under mpirun, on all its ranks."""
+    from lottery.campaign import Execution, train_dense
     from lottery.tracking import agents_run
 
-    options.alone()
     for value in values or ():
         if "=" not in value:
             raise typer.BadParameter(f"{value!r} is not KEY=VALUE; to name a recipe, write --recipe {value}")
     overrides = [*(set_ or []), *(values or [])]
-    train(
-        options.opened(run or agents_run(), recipe, overrides, records=records, chosen=replicate), options.reporter(), profile
-    )
+    target = options.opened(run or agents_run(), recipe, overrides, records=records, chosen=replicate)
+    _conclude(train_dense(target, Execution(ranks, per_gpu, stall), options.reporter(), profile))
 
 
 def thresholds(

@@ -12,6 +12,7 @@ from data_prep import files
 from data_prep.errors import InputError
 from data_prep.prepare import Settings, existing, settings_of
 from data_prep.records import MANIFEST, Manifest, read_manifest
+from lottery import __version__
 from lottery.experiment import budget, grids, plan, reading
 from lottery.experiment.graph import Mask, Ticket
 from lottery.experiment.plan import Plan, Selection
@@ -138,6 +139,10 @@ class Run:
     def known_training_images(self) -> int | None:
         """The size of the training split, or None while the records are not there."""
         return self.manifest().count("train") if (self.records() / MANIFEST).exists() else None
+
+    def common(self) -> dict[str, str]:
+        """What must be the same in all ranks that work on it."""
+        return {"versions of imp": __version__, "recipes": repr(self.recipe), "images": self.manifest().digest}
 
     def plan(self) -> Plan:
         """As the dense training carried it out, or else as the records give it. Raises InputError when these are missing or do

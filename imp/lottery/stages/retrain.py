@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from data_prep.errors import InputError
-from lottery import __version__
 from lottery.engine.start import start_tensorflow
 from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, is_beside, masks_of, seats, side_by_side
 from lottery.experiment.plan import Plan, Selection
 from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
-from lottery.fanout.executors import WHOLE, Part
+from lottery.fanout.executors import IN_PROCESS, Execution, Part
 from lottery.fanout.ranks import Worker, Workload
 from lottery.progress import Reporter, duration
 from lottery.results import grouping
@@ -30,28 +29,6 @@ NO_HEADLINE = (
 CHAIN = operator.attrgetter("chain")
 Outcome = dict[str, Any]
 Unfinished = dict[Ticket, Outcome]  # networks, and why they are not finished
-
-
-@dataclasses.dataclass(frozen=True)
-class Execution:
-    """Where networks under masks are trained: on `ranks` MPI ranks of this host (1: in this process, which may itself be a
-    rank; None: as many as the host has room for), of which `per_gpu` share a GPU (None: none do). A rank without progress
-    for `stall` seconds is named. `part` is the part of the networks that this command trains, if a job array shares them. Each
-    process trains `bundle` networks at a time, in one compiled step."""
-
-    ranks: int | None = 1
-    per_gpu: int | None = None
-    stall: float = 600.0
-    part: Part = WHOLE
-    bundle: int = 1
-
-    def typed(self) -> list[str]:
-        """The options that tell each rank the same."""
-        per_gpu = [] if self.per_gpu is None else ["--per-gpu", str(self.per_gpu)]
-        return ["--part", str(self.part), "--stall", str(self.stall), "--bundle", str(self.bundle), *per_gpu]
-
-
-IN_PROCESS = Execution()
 
 
 def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execution = IN_PROCESS) -> Unfinished | None:
@@ -81,7 +58,7 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
         on_done=bundled.done,
         say=reporter.say,
         threads=run.recipe.train.threads,
-        common={"versions of imp": __version__, "recipes": repr(run.recipe), "images": run.manifest().digest},
+        common=run.common(),
     )
 
     def count_bundles() -> int:
@@ -95,7 +72,8 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
         run.adopt()
         chosen = [part for number in run.chosen for part in ("--replicate", str(number))]
         named = dataclasses.replace(selection, families=tuple(run.families(selection)))
-        arguments = ["retrain", "--run", str(run.folder), *chosen, *named.typed(), *execution.typed()]
+        arguments = ["retrain", "--run", str(run.folder), *chosen, *named.typed()]
+        arguments += ["--part", str(execution.part), "--bundle", str(execution.bundle), *execution.typed()]
         executors.on_ranks(count, arguments, list_missing)
         return None
 

@@ -1,12 +1,17 @@
 """Stage 2: the dense network of every replicate, saved at each rewind point and at the end."""
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data_prep.errors import Failed
 from lottery.engine.start import start_tensorflow
 from lottery.experiment import plan, seeds
+from lottery.fanout import executors
+from lottery.fanout.allocation import Allocation, ranks_to_start
+from lottery.fanout.executors import IN_PROCESS, Execution
+from lottery.fanout.ranks import Worker, Workload
 from lottery.machine import environment
 from lottery.progress import Reporter, duration
 from lottery.rundir import identity, locks
@@ -21,26 +26,57 @@ if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
 
 
-def train(run: Run, reporter: Reporter, profile: Path | None = None) -> list[Result]:
-    """Train what is missing of every replicate's dense network; return the results, replicate by replicate.
+def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: Execution = IN_PROCESS) -> list[Result]:
+    """Train what is missing of every replicate's dense network, here or on ranks; return the results, replicate by replicate
+    (none where other processes report them).
 
-    A trace of the first training goes to the folder `profile`, if one is given.
+    A trace of the first training goes to the folder `profile`, if one is given, and then all are trained here.
 
     If the grid of snapshots was widened after a training had finished, the new snapshots are made by training again from the
     nearest earlier one: the same steps give the same bits. Raises Failed if a dense network diverged, because nothing can be
-    built on it.
+    built on it, and RanksFailed if ranks that were started did not finish.
     """
     planned = run.plan()
     run.check_origins({"records": run.manifest().digest})
     steps = planned.snapshot_steps()
-    unfinished = [number for number in run.numbers() if not _is_complete(run.replicate(number), steps)]
+
+    def missing() -> list[int]:
+        return [number for number in run.numbers() if not _is_complete(run.replicate(number), steps)]
+
+    def make_worker(allocation: Allocation, heartbeat: Callable[[], None]) -> Worker:
+        start_tensorflow()  # here, because a finished training need not wait for it
+        return DenseWorker(run, planned, reporter.beating(heartbeat), allocation, profile)
+
+    busy: list[str] = []
+
+    def done(number: int, outcome: Mapping[str, Any]) -> Sequence[int]:
+        busy.extend([outcome["reason"]] if outcome["status"] == "busy" else [])
+        return ()
+
+    workload = Workload(
+        list_tasks=missing,
+        make_worker=make_worker,
+        on_done=done,
+        say=reporter.say,
+        threads=run.recipe.train.threads,
+        common=run.common(),
+    )
     with locks.staying(run.folder):
-        if unfinished:
-            _train(run, planned, unfinished, reporter, profile)
-        elif profile:
+        if profile and not missing():
             reporter.say("no trace: there is nothing left to train")
+        count = 1 if profile else ranks_to_start(execution.ranks, lambda: len(missing()), workload.threads)
+        on_ranks = count > 1 and bool(missing())
+        if on_ranks:
+            run.adopt()
+            chosen = [part for number in run.chosen for part in ("--replicate", str(number))]
+            executors.on_ranks(count, ["train", "--run", str(run.folder), *chosen, *execution.typed()], missing)
+        elif not executors.in_process(workload, execution.per_gpu, execution.stall):
+            return []
+        if busy:
+            raise locks.Busy(busy[0])
         run.adopt()
-        return [_checked(replicate, reporter) for replicate in run.replicates()]
+        said = Reporter(quiet=True) if on_ranks else reporter  # rank 0 has said it
+        return [_checked(replicate, said) for replicate in run.replicates()]
 
 
 def _is_complete(replicate: Replicate, steps: list[int]) -> bool:
@@ -53,33 +89,49 @@ def _is_complete(replicate: Replicate, steps: list[int]) -> bool:
     return snapshots <= listed and all(path.exists() for path in wanted)
 
 
-def _train(run: Run, planned: plan.Plan, numbers: list[int], reporter: Reporter, profile: Path | None) -> None:
-    start_tensorflow()  # here, because a finished training need not wait for it
-    from lottery.engine import assembly, profiling, training
-    from lottery.engine.models.topology import topology
+class DenseWorker:
+    """Trains the dense networks of replicates, by their numbers, all in the same compiled step. The first one leaves a trace in
+    the folder `profile`, if there is one."""
 
-    if profile:
-        profiling.check(profile)
-    trainer = assembly.make_trainer(run, reporter)
-    check_families(run, [variable.path for variable in trainer.model.variables])
-    run.check_origins(trainer.origins)
-    found = topology(trainer.model)
-    for number in numbers:
-        dense = run.replicate(number).dense
-        with identity.claimed(dense.folder, run.recipe, "dense", trainer.origins):
-            run.adopt()
-            if found and not run.replicate(number).topology.exists():
-                run.replicate(number).write_topology(found)
-            makers = identity.signed(dense.folder, trainer.maker)
-            if len(makers) > 1:
-                reporter.say(f"warning: {dense.folder} was begun with {environment.named(makers)}")
-            task = _task(run, planned, number, trainer, makers, profile if number == numbers[0] else None)
-            result = dense.read_result()
-            if not (result and result.is_ended):
-                tracker = partial(track, run.recipe, run.folder, dense.folder)
-                result = training.train(trainer, task, dense, reporter, tracker)
-            if result and result.status == "done":
-                training.fill_in(trainer, task, dense, result, reporter)
+    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation, profile: Path | None):
+        from lottery.engine import assembly, profiling
+        from lottery.engine.models.topology import topology
+
+        if profile:
+            profiling.check(profile)
+        self.run, self.planned, self.reporter, self.profile = run, planned, reporter, profile
+        self.trainer = assembly.make_trainer(run, reporter, allocation=allocation)
+        check_families(run, [variable.path for variable in self.trainer.model.variables])
+        run.check_origins(self.trainer.origins)
+        self.topology = topology(self.trainer.model)
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        replicate = self.run.replicate(number)
+        try:
+            with identity.claimed(replicate.dense.folder, self.run.recipe, "dense", self.trainer.origins):
+                self.run.adopt()
+                if self.topology and not replicate.topology.exists():
+                    replicate.write_topology(self.topology)
+                return {"status": self._train(number, replicate).status}
+        except locks.Busy as error:
+            return {"status": "busy", "reason": str(error)}
+
+    def _train(self, number: int, replicate: Replicate) -> Result:
+        from lottery.engine import training
+
+        dense = replicate.dense
+        makers = identity.signed(dense.folder, self.trainer.maker)
+        if len(makers) > 1:
+            self.reporter.say(f"warning: {dense.folder} was begun with {environment.named(makers)}")
+        task = _task(self.run, self.planned, number, self.trainer, makers, self.profile)
+        self.profile = None
+        result = dense.read_result()
+        if not (result and result.is_ended):
+            tracker = partial(track, self.run.recipe, self.run.folder, dense.folder)
+            result = training.train(self.trainer, task, dense, self.reporter, tracker)
+        if result.status == "done":
+            training.fill_in(self.trainer, task, dense, result, self.reporter)
+        return result
 
 
 def _task(

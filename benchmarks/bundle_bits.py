@@ -18,7 +18,7 @@ start_tensorflow()
 
 from lottery.bench import loops  # noqa: E402
 from lottery.engine import devices  # noqa: E402
-from lottery.engine.bundle.members import Bundle  # noqa: E402
+from lottery.engine.bundle.members import BundledTrainer  # noqa: E402
 from lottery.engine.loop import Diverged, Trainer  # noqa: E402
 from lottery.experiment import reading  # noqa: E402
 from lottery.pruning.state import State  # noqa: E402
@@ -67,7 +67,7 @@ def row(name: str, precision: str) -> str:
     try:
         alone, shaken = states(trainer, starts[0]), states(trainer, moved(starts[0], trainer.model.variable_dtype))
         work = {place: lambda member, start=start: states(member, start) for place, start in enumerate(starts)}
-        bundled = Bundle(trainer, TICKETS).run(work)[0]
+        bundled = BundledTrainer(trainer, TICKETS).run(work)[0]
     except Diverged as error:
         return f"| {name} | {precision} | {error} |"
     cells = [difference(*pair) for found in (bundled, shaken) for pair in zip(alone, found, strict=True)]

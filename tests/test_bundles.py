@@ -11,7 +11,8 @@ from tiny import KERNELS, STEPS, flat, half_masks, initial, same
 
 from lottery.engine import models
 from lottery.engine.bundle import network
-from lottery.engine.bundle.members import Bundle
+from lottery.engine.bundle.members import BundledTrainer
+from lottery.engine.layers import BatchNorm
 from lottery.engine.loop import Diverged
 from lottery.experiment import schedules
 from lottery.experiment.recipe import Model
@@ -49,7 +50,7 @@ def trained(trainer, number, last=STEPS, rates=None, state=None):
 def together(trainer, tickets, *trainings):
     for number in range(6):  # drawing is for one thread at a time
         drawn(trainer.recipe.model, number)
-    outcomes = Bundle(trainer, tickets).run(dict(enumerate(trainings)))
+    outcomes = BundledTrainer(trainer, tickets).run(dict(enumerate(trainings)))
     return [outcomes[place] for place in sorted(outcomes)]
 
 
@@ -128,7 +129,7 @@ def test_a_ticket_does_not_depend_on_its_company(make_trainer):
 
     full = together(trainer, 3, *numbered(0, 1, 2))
     with_others = together(trainer, 3, *numbered(5, 1))
-    by_itself = Bundle(trainer, 3).run({1: numbered(1)[0]})[1]
+    by_itself = BundledTrainer(trainer, 3).run({1: numbered(1)[0]})[1]
 
     assert same(full[1][0], with_others[1][0])
     assert same(full[1][0], by_itself[0])
@@ -185,7 +186,7 @@ def test_tickets_join_at_their_steps_and_have_their_own_learning_rates(make_trai
     whole, joined = together(trainer, 2, numbered(0, last=STEPS)[0], joining)
 
     assert same(whole[0], together(trainer, 2, *numbered(0))[0][0])
-    assert same(joined[0], Bundle(trainer, 2).run({1: joining})[1][0])
+    assert same(joined[0], BundledTrainer(trainer, 2).run({1: joining})[1][0])
     assert len(joined[1]) == STEPS - 1
 
 
@@ -226,7 +227,7 @@ def test_what_one_raises_ends_with_the_others_and_what_the_step_raises_reaches_a
         together(trainer, 2, failing, ending)
     assert len(ended) == 1
 
-    bundle, told = Bundle(trainer, 2), []
+    bundle, told = BundledTrainer(trainer, 2), []
     monkeypatch.setattr(bundle.step, "steps", lambda *given: 1 / 0)
 
     def hearing(member):
@@ -256,3 +257,49 @@ def test_networks_that_a_ticket_axis_does_not_fit_are_named():
     assert "drop" in of(flat_(), keras.layers.Dropout(0.5, name="drop"))
     assert "stock" in of(keras.layers.BatchNormalization(name="stock"), flat_())
     assert network.obstacle(keras.Sequential([images, keras.Sequential([flat_()], name="inner")])) is not None
+
+
+def test_an_interruption_while_members_are_at_work_ends_them_all(make_trainer, monkeypatch):
+    bundle, at_work, told = BundledTrainer(make_trainer(), 2), threading.Event(), []
+
+    def interrupted():
+        at_work.set()
+        raise KeyboardInterrupt
+
+    def working(member):
+        at_work.wait()
+        with pytest.raises(KeyboardInterrupt):
+            member.evaluate("validation")
+        told.append(member.place)
+
+    monkeypatch.setattr(bundle, "_gathered", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bundle.run({0: working, 1: working})
+
+    assert sorted(told) == [0, 1]
+
+
+def test_a_users_own_layer_is_not_taken_for_the_one_that_it_comes_from():
+    keras = tf.keras
+
+    class Doubled(keras.layers.Dense):
+        def call(self, inputs):
+            return 2 * super().call(inputs)
+
+    def relu(values):
+        return keras.activations.softmax(values)
+
+    images = keras.Input((8, 8, 3))
+    features = keras.layers.Flatten()(images)
+    frozen = BatchNorm(0.9, 1e-3, "ones", name="frozen", trainable=False)
+    shared = keras.layers.Conv2D(3, 3, padding="same", name="shared")
+    outputs = {
+        "doubled": Doubled(3, name="doubled")(features),
+        "own": keras.layers.Conv2D(4, 3, name="own", activation=relu)(images),
+        "multiply": keras.layers.Dense(3)(features * 2.0),
+        "frozen": frozen(images),
+        "shared": shared(shared(images)),
+    }
+
+    for name, output in outputs.items():
+        assert name in network.obstacle(keras.Model(images, output))

@@ -109,6 +109,14 @@ def test_an_mpirun_on_the_path_will_do_and_without_one_the_way_out_is_told(monke
         launcher.command(2, ["retrain"])
 
 
+@pytest.fixture
+def untried():
+    launcher.finds_ranks.cache_clear()
+    yield
+    launcher.finds_ranks.cache_clear()
+
+
+@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
     ("mpirun", "found"), [("echo found: 2", True), ("echo found: 1; echo found: 1", False), ("exit 1", False), (None, False)]
 )
@@ -122,6 +130,7 @@ def test_whether_ranks_find_each_other_is_tried(monkeypatch, tmp_path, mpirun, f
     assert launcher.finds_ranks() == found
 
 
+@pytest.mark.usefixtures("untried")
 def test_ranks_find_each_other_here():
     assert launcher.finds_ranks()
 

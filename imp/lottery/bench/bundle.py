@@ -98,9 +98,9 @@ def time_bundle(recipe: Recipe, tickets: int, cores: int, repeats: int) -> tuple
 
 
 def _bundled(trainer: "Trainer", tickets: int) -> "Callable[[int], None]":
-    from lottery.engine.bundle.members import Bundle
+    from lottery.engine.bundle.members import BundledTrainer
 
-    bundle, state, mask = Bundle(trainer, tickets), trainer.state(0), trainer.mask()
+    bundle, state, mask = BundledTrainer(trainer, tickets), trainer.state(0), trainer.mask()
     bundle.run({place: lambda member: member.load(state, mask) for place in range(tickets)})
 
     def take(count: int) -> None:

@@ -18,8 +18,8 @@ NOTHING = np.empty((0, 3))  # the figures of no steps
 
 
 class Checkpoint(NamedTuple):
-    """How far a training has come: its state; how many `replicas` were trained, by `xla` or not, in a step of
-    so many `tickets`; the seal of the last row in
+    """How far a training has come: its state; how many `replicas` were trained, by `xla` or not, in a
+    `bundle` of so many; the seal of the last row in
     its `journal`; and of the steps since then the figures (float64, [steps, 3], see `Step`) and the seconds. Where the mask
     changes in training: what its `updates` need to go on."""
 
@@ -30,13 +30,13 @@ class Checkpoint(NamedTuple):
     figures: np.ndarray = NOTHING
     seconds: float = 0.0
     updates: Arrays | None = None
-    tickets: int = 1
+    bundle: int = 1
 
 
 def save(path: Path, saved: Checkpoint) -> None:
     groups = {**store.groups(saved.state), "since_evaluation": {"figures": saved.figures}}
     groups |= {"updates": saved.updates} if saved.updates else {}
-    attributes = {name: getattr(saved, name) for name in ("seconds", "replicas", "xla", "journal", "tickets")}
+    attributes = {name: getattr(saved, name) for name in ("seconds", "replicas", "xla", "journal", "bundle")}
     store.save(path, groups, {"step": saved.state.step, **attributes})
 
 
@@ -47,8 +47,8 @@ def load(path: Path) -> Checkpoint:
         raise InputError(f"{path} is no checkpoint: remove it and run its stage again")
     state, figures = store.as_state(groups, found), groups["since_evaluation"]["figures"]
     made = int(found["replicas"]), bool(found["xla"]), str(found["journal"])
-    tickets = int(found.get("tickets", 1))
-    return Checkpoint(state, *made, figures, float(found["seconds"]), groups.get("updates"), tickets)
+    bundle = int(found.get("bundle", 1))
+    return Checkpoint(state, *made, figures, float(found["seconds"]), groups.get("updates"), bundle)
 
 
 class Clock:

@@ -6,6 +6,7 @@ Both give the same batches, of the images that `order` says. What travels to the
 
 import abc
 import contextlib
+import copy
 import ctypes
 import mmap
 from collections.abc import Callable, Sequence
@@ -61,6 +62,12 @@ class Feed(abc.ABC):
     @abc.abstractmethod
     def _reader(self, split: str, planned: Order, batch: int, first: int) -> tuple[Reader, Callable[[], None]]:
         """What reads `planned`, cut into batches, step after step from `first` on, and what ends that."""
+
+    def beside(self) -> "Feed":
+        """The same images, to be gone through independently."""
+        other = copy.copy(self)
+        other._pass = None
+        return other
 
     def first_images(self, count: int) -> np.ndarray:
         """The first `count` training images, or all where there are fewer (uint8, [n, height, width, channels])."""
@@ -148,8 +155,8 @@ class MemoryFeed(Feed):
         for block in (block for split in records.SPLITS for block in self.blocks[split]):
             last = first + block.count
             records.read_block(block, images[: block.count], labels[first:last])
-            for copy in strategy.experimental_local_results(self._images):
-                copy.scatter_update(tf.IndexedSlices(images[: block.count], tf.range(first, last)))
+            for resident in strategy.experimental_local_results(self._images):
+                resident.scatter_update(tf.IndexedSlices(images[: block.count], tf.range(first, last)))
             first = last
         return labels.astype(np.int32)
 

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from lottery.engine.scopes import part
 
+FEW_PIXELS = 4  # of an image, up to which oneDNN's gradient of a depthwise kernel is slow
+
 Shape = tuple[Any, ...]  # of int, and None for the batch
 Normalised = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
@@ -106,9 +108,6 @@ class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return depthwise(inputs, self.kernel.value, self.strides[0])
-
-
-FEW_PIXELS = 4  # of an image, up to which oneDNN is slow
 
 
 def depthwise(inputs: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:

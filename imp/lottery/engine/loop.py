@@ -56,9 +56,9 @@ class Trainer:
 
     `make_feed` is told the strategy that the network is trained under. The step selects the gradients of the trainable
     variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all. `maker` says
-    versions and the kind of device. A step trains so many `tickets`, this one at its `place`. `waited` counts the seconds that
-    the device has stood still for want of images. `marking` makes a context of its name for each compiled call ("steps") and
-    each "evaluation", where a profiler is to see them.
+    versions and the kind of device. A step trains a `bundle` of so many, this one at its `place`. `waited` counts the seconds
+    that the device has stood still for want of images. `marking` makes a context of its name for each compiled call ("steps")
+    and each "evaluation", where a profiler is to see them.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Trainer:
         maskable: Maskable = lambda path, shape: False,
     ):
         self.recipe, self.train = recipe, recipe.train
-        self.tickets, self.place = 1, 0
+        self.bundle, self.place = 1, 0
         if self.train.batch % len(names):
             raise InputError(f"train.batch {self.train.batch} does not divide among {len(names)} devices: change it")
         self.maker, self.gpus = environment.maker(devices.kind(names)), 0 if devices.on_cpu(names) else len(names)

@@ -90,7 +90,7 @@ def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporte
                 outcome = {"status": "diverged", "reason": str(error), "step": error.step}
             seconds, seal = sum(row["timing"]["seconds"] for row in rows), journal.read_sealed(network.metrics)[1]
             made_on: dict[str, Any] = {"replicas": trainer.replicas, "xla": trainer.xla}
-            made_on |= {"bundle": trainer.tickets, "place": trainer.place}
+            made_on |= {"bundle": trainer.bundle, "place": trainer.place}
             made_on["timing"] = {"seconds": seconds, "journal": seal}
             kept = {"kept": task.kept(trainer.mask())} if task.kept else {}
             result = Result.model_validate({**outcome, **kept, **task.record, **made_on})
@@ -137,12 +137,12 @@ def _start(trainer: Trainer, task: Task, network: NetworkFiles) -> Checkpoint:
         trainer.load(state, task.mask)
         if state.step in task.snapshots:
             store.save_state(task.snapshots[state.step], trainer.state(state.step))
-        return Checkpoint(state, trainer.replicas, trainer.xla, tickets=trainer.tickets)
+        return Checkpoint(state, trainer.replicas, trainer.xla, bundle=trainer.bundle)
     begun = checkpoints.load(network.checkpoint)
-    if begun.tickets != trainer.tickets:
+    if begun.bundle != trainer.bundle:
         raise InputError(
-            f"{network.checkpoint} was saved in a bundle of {begun.tickets}, this process trains {trainer.tickets} together: "
-            f"continue with --bundle {begun.tickets}, or remove {network.folder}"
+            f"{network.checkpoint} was saved in a bundle of {begun.bundle}, this process trains {trainer.bundle} together: "
+            f"continue with --bundle {begun.bundle}, or remove {network.folder}"
         )
     if (begun.replicas, begun.xla) != (trainer.replicas, trainer.xla):
         raise InputError(
@@ -191,7 +191,7 @@ def _follow(
                 case CheckpointDue(state, figures, seconds):
                     changes = task.updates.saved(trainer.mask()) if task.updates else None
                     made = trainer.replicas, trainer.xla, seal
-                    reached = Checkpoint(state, *made, figures, seconds, changes, trainer.tickets)
+                    reached = Checkpoint(state, *made, figures, seconds, changes, trainer.bundle)
                     checkpoints.save(network.checkpoint, reached)
                     preemption.check()
                 case Diverged():

@@ -6,12 +6,13 @@ import numpy as np
 SIZE = 3  # of a patch, in pixels
 IMAGES = 1000  # from whose patches the directions are taken
 EPSILON = 1e-2  # on the variances: directions in which next to nothing varies are not blown up
-PATH = "whiten/kernel"
+NAME = "whiten"
+PATH = f"{NAME}/kernel"
 
 
 def layer(channels: int) -> keras.layers.Layer:
     """The convolution, one filter for each number of a patch; its kernel is not trained and has to be filled in."""
-    return keras.layers.Conv2D(SIZE**2 * channels, SIZE, padding="same", use_bias=False, trainable=False, name="whiten")
+    return keras.layers.Conv2D(SIZE**2 * channels, SIZE, padding="same", use_bias=False, trainable=False, name=NAME)
 
 
 def kernel(images: np.ndarray) -> np.ndarray:

@@ -4,9 +4,8 @@ One shot is a chain of one round: all its masks are scored on the dense network.
 ticket of the round before, within its mask. A network waits for what it is made from, and for nothing else.
 """
 
-import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -128,26 +127,29 @@ class Bundle:
     size: int = 1
     places: tuple[int, ...] = (0,)
 
+    def of(self, chosen: Container[Ticket]) -> "Bundle":
+        """The same with only the `chosen` ones, each at its place."""
+        left = [(one, place) for one, place in zip(self.tickets, self.places, strict=True) if one in chosen]
+        return Bundle(tuple(one for one, _ in left), self.size, tuple(place for _, place in left))
+
     def __str__(self) -> str:
         more = len(self.tickets) - 1
         return f"{self.tickets[0]}{f' and {more} more' if more else ''}"
 
 
-Seat = tuple[
-    Any, int, int
-]  # the networks that can be trained at the same time, the number of a bundle among them, a place there
-
-
-def seats(found: Iterable[Ticket], size: int) -> dict[Ticket, Seat]:
-    """Where each network sits in bundles of `size`. The last bits of what is trained depend on the place: so this counts all
-    networks of a command, not only those that are left to train."""
-    taken = collections.Counter[Any]()
-    seated = {}
+def bundled(found: Sequence[Ticket], size: int) -> list[Bundle]:
+    """Networks that can be trained at the same time in bundles of about one size, `size` at most. The last bits of what is
+    trained depend on size and place: so this takes all networks of a command, not only those that are left to train."""
+    waves: dict[Any, list[Ticket]] = {}
     for one in found:
-        wave = one.mask.round, is_beside(one)
-        seated[one] = (wave, *divmod(taken[wave], size))
-        taken[wave] += 1
-    return seated
+        waves.setdefault((one.mask.round, is_beside(one)), []).append(one)
+    bundles = []
+    for wave in waves.values():
+        own = -(-len(wave) // -(-len(wave) // size))
+        for first in range(0, len(wave), own):
+            together = tuple(wave[first : first + own])
+            bundles.append(Bundle(together, own, tuple(range(len(together)))))
+    return bundles
 
 
 def is_beside(ticket: Ticket) -> bool:

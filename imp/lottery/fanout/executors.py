@@ -96,9 +96,9 @@ WHOLE = Part(1, 1)
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """Where networks are trained: on `ranks` MPI ranks of this host (1: in this process, which may itself be a
-    rank; None: as many as the host has room for), of which `per_gpu` share a GPU (None: none do). A rank without progress
-    for `stall` seconds is named. `part` is the part of the networks that this command trains, if a job array shares them. Each
+    """Where networks are trained: on `ranks` MPI ranks of this host (1: in this process, which may itself be a rank; None: as
+    many as the host has room for), of which `per_gpu` share a GPU (None: none do). A rank without progress for `stall` seconds
+    is named. `part` is the part of the networks that this command trains, if a job array shares them. Each
     process trains `bundle` networks at a time, in one compiled step."""
 
     ranks: int | None = 1

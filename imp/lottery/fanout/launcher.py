@@ -1,5 +1,6 @@
 """mpirun, seen from outside: what it told this process, and how `--ranks` starts it. Needs no MPI."""
 
+import functools
 import os
 import shutil
 import signal
@@ -89,8 +90,9 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     return line, {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
+@functools.cache
 def finds_ranks() -> bool:
-    """Whether there is an mpirun here, and two ranks that it starts find each other."""
+    """Whether there is an mpirun here, and two ranks that it starts find each other; tried once, for that takes seconds."""
     try:
         line, environment = command(2, ["-c", COUNTING])
         done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=TRIAL_SECONDS)

@@ -8,7 +8,7 @@ from typing import Any
 
 from data_prep.errors import InputError
 from lottery.engine.start import start_tensorflow
-from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, is_beside, masks_of, seats, side_by_side
+from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, bundled, is_beside, masks_of, side_by_side
 from lottery.experiment.plan import Plan, Selection
 from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
@@ -40,7 +40,7 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
     """
     planned = run.plan()
     hand_out = HandOut(run, planned, reporter, selection, execution.part)
-    bundled = _Bundled(hand_out, execution.bundle)
+    bundling = _Bundling(hand_out, execution.bundle)
 
     def make_worker(allocation: Allocation, heartbeat: Callable[[], None]) -> Worker:
         start_tensorflow()  # here, because a rank that coordinates or idles does not need it
@@ -53,9 +53,9 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
         return [one for one in execution.part.of(tickets, CHAIN) if not run.network(one).is_finished]
 
     workload = Workload(
-        list_tasks=bundled.begin,
+        list_tasks=bundling.begin,
         make_worker=make_worker,
-        on_done=bundled.done,
+        on_done=bundling.done,
         say=reporter.say,
         threads=run.recipe.train.threads,
         common=run.common(),
@@ -121,7 +121,7 @@ class HandOut:
 
     def __init__(self, run: Run, planned: Plan, reporter: Reporter, selection: Selection, part: Part):
         self.run, self.planned, self.reporter, self.selection, self.part = run, planned, reporter, selection, part
-        self.known: list[Ticket] = []  # of its part, finished or not
+        self.batches: list[list[Ticket]] = []  # of its part, finished or not
         self.waiting: list[Ticket] = []
         self.under_way = 0  # networks that were handed out and have not ended
         self.trained: set[Ticket] = set()  # by this command; on a shared file system their results may show up here later
@@ -143,7 +143,7 @@ class HandOut:
         """Take the networks of this command's part in. Raises InputError for a finished one that was not made from the dense
         network that is there."""
         results = {ticket: self.run.network(ticket).read_result() for ticket in self.part.of(tickets, CHAIN)}
-        self.known += results
+        self.batches.append(list(results))
         done = [ticket for ticket, result in results.items() if result and result.status == "done"]
         self._check(done)
         diverged = {ticket: result for ticket, result in results.items() if result and result.status == "diverged"}
@@ -218,11 +218,13 @@ class HandOut:
         return result is not None and result.status == "done"
 
 
-class _Bundled:
+class _Bundling:
     """What `hand_out` hands out, in bundles of `size`."""
 
     def __init__(self, hand_out: HandOut, size: int):
         self.hand_out, self.size = hand_out, size
+        self.bundle_of: dict[Ticket, Bundle] = {}
+        self.seated = 0  # batches of `hand_out`
 
     def begin(self) -> list[Bundle]:
         return self._bundles(self.hand_out.begin())
@@ -233,17 +235,13 @@ class _Bundled:
         return self._bundles([one for ready in released for one in ready])
 
     def _bundles(self, ready: Sequence[Ticket]) -> list[Bundle]:
-        """`ready` networks in bundles, in their order."""
-        seated = seats([one for one in self.hand_out.known if not self._is_alone(one)], self.size)
-        groups: dict[Any, list[Ticket]] = {}
-        for ticket in ready:
-            groups.setdefault(seated[ticket][:2] if ticket in seated else ticket, []).append(ticket)
-        return [
-            Bundle(tuple(group), self.size, tuple(seated[one][2] for one in group))
-            if group[0] in seated
-            else Bundle(tuple(group))
-            for group in groups.values()
-        ]
+        """`ready` networks in their bundles, in their order."""
+        for batch in self.hand_out.batches[self.seated :]:
+            apart = [Bundle((one,)) for one in batch if self._is_alone(one)]
+            together = bundled([one for one in batch if not self._is_alone(one)], self.size)
+            self.bundle_of |= {one: bundle for bundle in (*apart, *together) for one in bundle.tickets}
+        self.seated = len(self.hand_out.batches)
+        return [bundle.of(ready) for bundle in dict.fromkeys(self.bundle_of[one] for one in ready)]
 
     def _is_alone(self, ticket: Ticket) -> bool:
         """Whether the mask of `ticket` changes in training, or it is the mean of others, and not trained."""

@@ -12,7 +12,7 @@ from typing import Any
 from data_prep.errors import InputError, one_line
 from lottery.engine import assembly, training
 from lottery.engine.bundle import network as ticket_axis
-from lottery.engine.bundle.members import Bundle
+from lottery.engine.bundle.members import BundledTrainer
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Trainer
 from lottery.engine.updates import MaskUpdates
@@ -46,7 +46,7 @@ class TicketWorker:
         self.trainer = assembly.make_trainer(run, reporter, maskable, allocation)
         run.check_origins(self.trainer.origins)
         self.making = threading.Lock()  # of what the networks of a bundle are made from, by one at a time
-        self._bundle: Bundle | None = None
+        self._bundled: BundledTrainer | None = None
         self.shapes, self.probes = self.trainer.state(0), Probes(run, allocation.cores if allocation else None)
         for replicate in run.replicates():
             makers = _dense(replicate).made_by
@@ -62,14 +62,14 @@ class TicketWorker:
         obstacle = self._obstacle if bundle.size > 1 else None
         if obstacle:
             self.reporter.say(f"{bundle}: one at a time, because {obstacle}")
-        if bundle.size == 1 or obstacle:
+        if obstacle or bundle.size == 1:
             each = [self._ended(ticket, self.trainer, self.reporter) for ticket in bundle.tickets]
         else:
-            if not self._bundle or self._bundle.step.tickets != bundle.size:
-                self._bundle = Bundle(self.trainer, bundle.size)
+            if not self._bundled or self._bundled.step.size != bundle.size:
+                self._bundled = BundledTrainer(self.trainer, bundle.size)
             speaking = [self.reporter, *[self.reporter.silent()] * (len(bundle.tickets) - 1)]
             seated = zip(bundle.places, bundle.tickets, speaking, strict=True)
-            ended = self._bundle.run({place: partial(self._ended, one, reporter=speaker) for place, one, speaker in seated})
+            ended = self._bundled.run({place: partial(self._ended, one, reporter=speaker) for place, one, speaker in seated})
             each = [ended[place] for place in bundle.places]
         return {"status": "busy" if any(outcome["status"] == "busy" for outcome in each) else "done", "each": each}
 

@@ -1,7 +1,6 @@
 """The members of a bundle: the training of each ticket runs in a thread of its own, by the code that trains one network, and
 waits wherever that calls the compiled step, until all do. Then one step is taken for all of them."""
 
-import copy
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
@@ -55,7 +54,7 @@ class _Call:
 class _Turn:
     """In a member, what `Step` is in a trainer."""
 
-    def __init__(self, bundle: "Bundle", place: int):
+    def __init__(self, bundle: "BundledTrainer", place: int):
         self.bundle, self.place, self.evaluated = bundle, place, bundle.alone.train.batch
 
     def steps(self, *given: Any) -> tf.Tensor:
@@ -68,11 +67,11 @@ class _Turn:
 class Member(Trainer):
     """The trainer of one ticket in a bundle. It cannot change its mask, or settle statistics."""
 
-    def __init__(self, bundle: "Bundle", place: int):
+    def __init__(self, bundle: "BundledTrainer", place: int):
         vars(self).update(vars(bundle.alone))
         step = bundle.step
-        self.tickets, self.place, self._compiled = step.tickets, place, step
-        self.feed = copy.copy(bundle.alone.feed)  # each goes its own way through the images
+        self.bundle, self.place, self._compiled = step.size, place, step
+        self.feed = bundle.alone.feed.beside()
         self._weights = {one.path: Slot(one.value, place) for one in step.weights}
         self._statistics = {one.path: Slot(one.value, place) for one in step.statistics}
         self.masks = {path: Slot(mask, place) for path, mask in step.masks.items()}
@@ -86,16 +85,17 @@ class Member(Trainer):
         return Forward(self.model, values, 1, training=False)(images[None])[0]
 
 
-class Bundle:
-    """So many `tickets` like the network of `alone`, trained together."""
+class BundledTrainer:
+    """Trains `size` networks like that of `alone` together."""
 
-    def __init__(self, alone: Trainer, tickets: int):
+    def __init__(self, alone: Trainer, size: int):
         self.alone = alone
         with models.policy(alone.train.precision):
-            self.step = BundledStep(alone.recipe, alone.feed, alone.model, list(alone.masks), alone.xla, tickets)
+            self.step = BundledStep(alone.recipe, alone.feed, alone.model, list(alone.masks), alone.xla, size)
         self._changed = threading.Condition()
         self._calls: dict[int, _Call] = {}  # of the members that wait, by place
         self._living: set[int] = set()
+        self._stopped: BaseException | None = None
 
     def run(self, trainings: Mapping[int, Callable[[Trainer], Outcome]]) -> dict[int, Outcome]:
         """What each of `trainings` returns for the member at its place. Raises what one of them raises, once all have ended."""
@@ -112,7 +112,7 @@ class Bundle:
                     self._living.discard(place)
                     self._changed.notify_all()
 
-        self._living = set(trainings)
+        self._living, self._stopped = set(trainings), None
         threads = [threading.Thread(target=copy_context().run, args=[train, place], daemon=True) for place in trainings]
         with preemption.deferred():
             for thread in threads:
@@ -121,6 +121,7 @@ class Bundle:
                 while self._gathered():
                     self._serve()
             except BaseException as error:
+                self._stopped = error  # for those who do not wait yet
                 self._end(error)
                 raise
             finally:
@@ -135,9 +136,9 @@ class Bundle:
         with self._changed:
             self._calls[place] = call
             self._changed.notify_all()
-            self._changed.wait_for(lambda: place not in self._calls)
-        if call.error:
-            raise call.error
+            self._changed.wait_for(lambda: place not in self._calls or self._stopped)
+        if error := call.error or self._stopped:
+            raise error
         return tf.constant(np.concatenate(call.figures))
 
     def _gathered(self) -> bool:
@@ -179,7 +180,7 @@ class Bundle:
     def _stacked(self, count: int) -> Any:
         """What the calls are given of the next steps ([steps, T, ...]). Where a place is empty, any numbers will do."""
         idle = next(iter(self._calls.values()))
-        calls = [self._calls.get(place, idle).next(count) for place in range(self.step.tickets)]
+        calls = [self._calls.get(place, idle).next(count) for place in range(self.step.size)]
         return tf.nest.map_structure(lambda *values: np.stack(values, axis=1), *calls)
 
     def _end(self, error: BaseException) -> None:

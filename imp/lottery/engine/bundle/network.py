@@ -5,49 +5,55 @@ side by side ([batch, height, width, T x channels], those of a ticket together):
 and pooling are the operations of one network that is T times as wide.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
-from keras import Model, Operation, Variable, layers
+from keras import Model, Operation, Variable, activations, layers
 from keras.src.models import Functional
 
-from lottery.engine.layers import BatchNorm, DepthwiseConv2D, GroupedConv2D, PointwiseConv2D, depthwise, grouped
+from lottery.engine import whitening
+from lottery.engine.layers import (
+    BatchNorm,
+    DepthwiseConv2D,
+    GroupedConv2D,
+    PointwiseConv2D,
+    SynchronisedBatchNorm,
+    depthwise,
+    grouped,
+)
 
 Values = Mapping[str, tf.Tensor]  # of variables by path, [T, *shape]
 
-_CHANNELWISE = layers.ReLU | layers.Activation | layers.Rescaling | layers.Add | layers.MaxPooling2D
-_GLOBAL_POOLS = layers.GlobalAveragePooling2D | layers.GlobalMaxPooling2D
-_ELEMENTWISE = ("linear", "relu", "elu", "gelu", "silu")  # activations that see one number at a time
+# Activations that see one number at a time.
+_ELEMENTWISE = (activations.linear, activations.relu, activations.elu, activations.gelu, activations.silu)
+_PLAIN = {"data_format": "channels_last", "dilation_rate": (1, 1), "groups": 1, "keepdims": False, "trainable": True}
 
 
 def obstacle(network: Model) -> str | None:
     """Why `network` cannot be one of several in a bundle, or None."""
     if not isinstance(network, Functional):
         return "it is not a graph of layers"
-    named = {one.name: one for one in network.layers if not isinstance(one, layers.InputLayer)}
-    unknown = [name for name, layer in named.items() if not (_operation(layer) and _is_usual(layer))]
-    return f"its layer {unknown[0]} has no ticket axis" if unknown else None
+    found = [node for depth in sorted(network._nodes_by_depth, reverse=True) for node in network._nodes_by_depth[depth]]
+    nodes = [node for node in found if not isinstance(node.operation, layers.InputLayer)]
+    uses = Counter(node.operation.name for node in nodes)
+    strange = [node.operation.name for node in nodes if uses[node.operation.name] > 1 or not _is_usual(node)]
+    return f"its layer {strange[0]} has no ticket axis" if strange else None
 
 
-def _is_usual(layer: Any) -> bool:
-    """Whether a layer of a known kind is used as our own networks use it."""
-    ranks = {len(tensor.shape) for node in layer._inbound_nodes for tensor in node.input_tensors}
-    expected = {2} if isinstance(layer, layers.Dense) else {4}
-    settings = {"data_format": "channels_last", "dilation_rate": (1, 1), "keepdims": False}
-    if not isinstance(layer, GroupedConv2D):
+def _is_usual(node: Any) -> bool:
+    """Whether a layer is of a known kind, not one derived from it, and used as our own networks use it."""
+    layer, rank = node.operation, len(node.input_tensors[0].shape)
+    if type(layer) not in _OPERATIONS or rank not in _OPERATIONS[type(layer)].ranks:
+        return False
+    settings = {name: getattr(layer, name, value) for name, value in _PLAIN.items()}
+    if isinstance(layer, GroupedConv2D):
         settings["groups"] = 1
-    is_plain = all(getattr(layer, name, value) == value for name, value in settings.items())
-    activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
-    scale = getattr(layer, "scale", 1.0)
-    return (
-        (ranks == expected or isinstance(layer, layers.Activation | layers.Rescaling | layers.Add | layers.ReLU))
-        and is_plain
-        and activation in _ELEMENTWISE
-        and isinstance(scale, float | int | bool)
-        and len({tuple(node.input_tensors[0].shape) for node in layer._inbound_nodes}) == 1
-    )
+    if layer.name == whitening.NAME:
+        settings["trainable"] = True  # it has no statistics, and its kernel is an ordinary value
+    return settings == _PLAIN and getattr(layer, "activation", activations.linear) in _ELEMENTWISE
 
 
 class Forward:
@@ -64,9 +70,7 @@ class Forward:
         return self.network._run_through_graph(self.wide(inputs), operation_fn=self._of)
 
     def _of(self, layer: Operation) -> Callable[..., tf.Tensor]:
-        operation = _operation(layer)
-        assert operation is not None, layer
-        return lambda *inputs, **_: operation(self, layer, *inputs)
+        return lambda *inputs, **_: _OPERATIONS[type(layer)].bundled(self, layer, *inputs)
 
     def value(self, variable: Variable, dtype: str | None = None) -> tf.Tensor:
         return tf.cast(self.values[variable.path], dtype or variable.dtype)
@@ -146,21 +150,22 @@ def _flatten(bundle: Forward, layer: Any, inputs: tf.Tensor) -> tf.Tensor:
     return tf.reshape(images, [bundle.tickets, -1, height * width * one])
 
 
-def _operation(layer: Operation) -> Callable[..., tf.Tensor] | None:
-    """What a layer does to a bundle; None where that is not known."""
-    for kind, operation in _OPERATIONS:
-        if isinstance(layer, kind):
-            return operation
-    return None
+class _Kind(NamedTuple):
+    """What a layer does to a bundle, and how many axes its inputs may have in one network."""
+
+    bundled: Callable[..., tf.Tensor]
+    ranks: tuple[int, ...] = (4,)
 
 
-_OPERATIONS: tuple[tuple[Any, Callable[..., tf.Tensor]], ...] = (
-    (DepthwiseConv2D, _depthwise),
-    (layers.Conv2D | GroupedConv2D, _convolution),
-    (PointwiseConv2D, _pointwise),
-    (layers.Dense, _dense),
-    (BatchNorm, _batchnorm),
-    (layers.Flatten, _flatten),
-    (_GLOBAL_POOLS, _pool),
-    (_CHANNELWISE, _channelwise),
-)
+_OPERATIONS: dict[type, _Kind] = {
+    layers.Conv2D: _Kind(_convolution),
+    GroupedConv2D: _Kind(_convolution),
+    PointwiseConv2D: _Kind(_pointwise),
+    DepthwiseConv2D: _Kind(_depthwise),
+    layers.Dense: _Kind(_dense, (2,)),
+    layers.Flatten: _Kind(_flatten),
+    **dict.fromkeys((BatchNorm, SynchronisedBatchNorm), _Kind(_batchnorm)),
+    **dict.fromkeys((layers.GlobalAveragePooling2D, layers.GlobalMaxPooling2D), _Kind(_pool)),
+    layers.MaxPooling2D: _Kind(_channelwise),
+    **dict.fromkeys((layers.ReLU, layers.Activation, layers.Add, layers.Rescaling), _Kind(_channelwise, (2, 4))),
+}

@@ -41,7 +41,7 @@ class Stacked:
 
 @dataclasses.dataclass(eq=False)
 class BundledStep:
-    """The training step of `tickets` networks like `network`, and their evaluation. Each has its own images, masks (of the
+    """The training step of `size` networks like `network`, and their evaluation. Each has its own images, masks (of the
     variables in `maskable`), learning rate, clipping and loss scale; none moves another's numbers."""
 
     recipe: Recipe
@@ -49,11 +49,11 @@ class BundledStep:
     network: keras.Model
     maskable: Sequence[str]
     xla: bool
-    tickets: int
+    size: int
 
     def __post_init__(self) -> None:
         self.train, self.data = self.recipe.train, self.recipe.data
-        numbers = (self.tickets,)
+        numbers = (self.size,)
         stacked = {one.path: Stacked(one.path, self._variable(one)) for one in self.network.variables}
         self.weights = [stacked[one.path] for one in self.network.trainable_variables]
         self.statistics = [stacked[one.path] for one in self.network.non_trainable_variables]
@@ -67,7 +67,7 @@ class BundledStep:
             self._update = tf.function(self._update, jit_compile=True, autograph=False)  # type: ignore[method-assign]
 
     def _variable(self, one: keras.Variable) -> tf.Variable:
-        return tf.Variable(tf.zeros([self.tickets, *one.shape], one.dtype), trainable=one.trainable)
+        return tf.Variable(tf.zeros([self.size, *one.shape], one.dtype), trainable=one.trainable)
 
     @cached_property
     def steps(self) -> Callable[..., tf.Tensor]:
@@ -75,8 +75,8 @@ class BundledStep:
         of the steps taken, as `Step.steps` has them (float32, [steps, T, 3])."""
         batch = self.train.batch
         given = [self.feed.rows_spec(batch), self.feed.draws_spec(batch)]
-        own = tf.nest.map_structure(lambda one: tf.TensorSpec([None, self.tickets, *one.shape[1:]], one.dtype), given)
-        return self._compiled(self._step, [*own, tf.TensorSpec([None, self.tickets], tf.float32)])
+        own = tf.nest.map_structure(lambda one: tf.TensorSpec([None, self.size, *one.shape[1:]], one.dtype), given)
+        return self._compiled(self._step, [*own, tf.TensorSpec([None, self.size], tf.float32)])
 
     @cached_property
     def evaluations(self) -> Callable[..., tf.Tensor]:
@@ -90,7 +90,7 @@ class BundledStep:
 
         def found(*steps: Any) -> tf.Tensor:
             count = tf.shape(steps[-1])[0]
-            figures = tf.TensorArray(tf.float32, size=count, element_shape=[self.tickets, 3])
+            figures = tf.TensorArray(tf.float32, size=count, element_shape=[self.size, 3])
             for index in tf.range(count):
                 with part("input"):
                     given = tf.nest.map_structure(itemgetter(index), steps)
@@ -117,13 +117,13 @@ class BundledStep:
         images = normalise(augment(images, draws, self.data), self.data)
         if self.data.cutout:
             images = cut_out(images, draws["hole"], self.data.cutout)
-        apart = [self.tickets, self.train.batch]
+        apart = [self.size, self.train.batch]
         return tf.reshape(images, [*apart, *images.shape[1:]]), tf.reshape(labels, apart)
 
     def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], Named]:
         """The mean loss and right answers of each ticket ([T]), all gradients, and the new moving statistics."""
         with tf.GradientTape() as tape, part("forward"):
-            forward = Forward(self.network, self.values(), self.tickets, training=True)
+            forward = Forward(self.network, self.values(), self.size, training=True)
             logits = forward(images)
             loss = self._cross_entropy(labels, logits, self.train.label_smoothing) / self.train.batch
             target = tf.reduce_sum(loss * tf.cast(self.scale.scale, loss.dtype) if self.scale else loss)
@@ -151,7 +151,7 @@ class BundledStep:
         shortened = self._shortened(gradients) if self.train.clip_norm else gradients
         if self.scale is None:
             self.optimizer.apply(shortened, rates, self.masks)
-            return tf.zeros([self.tickets])
+            return tf.zeros([self.size])
         checks = [tf.reduce_all(tf.math.is_finite(self._flat(gradient)), axis=1) for gradient in gradients]
         finite = tf.reduce_all(checks, axis=0)
         moved = [*(one.value for one in self.weights), *self.optimizer.state.values()]
@@ -168,17 +168,17 @@ class BundledStep:
         return [gradient * along(factor, gradient) for gradient in gradients]
 
     def _flat(self, values: tf.Tensor) -> tf.Tensor:
-        return tf.reshape(values, [self.tickets, -1])
+        return tf.reshape(values, [self.size, -1])
 
     def _evaluate(self, rows: Sequence[tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
         images, labels = self.feed.images(rows)
-        seen = tf.repeat(normalise(images, self.data)[None], self.tickets, axis=0)
-        logits = Forward(self.network, self.values(), self.tickets, training=False)(seen)
+        seen = tf.repeat(normalise(images, self.data)[None], self.size, axis=0)
+        logits = Forward(self.network, self.values(), self.size, training=False)(seen)
         answers = tf.cast(tf.reshape(logits, [-1, logits.shape[-1]]), tf.float32)
-        asked = tf.tile(labels, [self.tickets])
+        asked = tf.tile(labels, [self.size])
         loss = tf.cast(cross_entropy(asked, answers, 0.0), tf.float32)
         figures = (loss, right(asked, answers), right_in_top(asked, answers))
-        return tf.stack([self._apart(one * tf.tile(weights, [self.tickets])) for one in figures], axis=1)
+        return tf.stack([self._apart(one * tf.tile(weights, [self.size])) for one in figures], axis=1)
 
     def _cross_entropy(self, labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
         """The sum over each ticket's images ([T])."""

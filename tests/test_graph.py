@@ -229,3 +229,23 @@ def test_side_by_side_are_all_of_one_shot_and_of_each_chain_one_of_each_variant(
     assert graph.side_by_side(tickets(**SHOT)) == 4
     assert graph.side_by_side(tickets(**{**ROUNDS, "rounds": 18})) == 2
     assert graph.side_by_side(tickets(method="lr", **{**ROUNDS, "controls": ["reinit"], "controls_at": "1,3"})) == 2 * 3
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(1, [1] * 5), (2, [2, 2, 1]), (4, [3, 2]), (5, [5]), (1000, [5])])
+def test_bundles_are_of_about_one_size_and_no_larger_than_what_there_is(size, sizes):
+    found = graph.tickets(1, "own", Family(quantiles="10,20,30,40,50", controls=[]), 900, [0])
+
+    bundles = graph.bundled(found, size)
+
+    assert [len(bundle.tickets) for bundle in bundles] == sizes
+    assert {bundle.size for bundle in bundles} == {sizes[0]}
+    assert [one for bundle in bundles for one in bundle.tickets] == found
+
+
+def test_what_is_left_of_a_bundle_keeps_its_places():
+    found = graph.tickets(1, "own", Family(quantiles="10,20,30", controls=[]), 900, [0])
+    (bundle,) = graph.bundled(found, 3)
+
+    left = bundle.of([found[0], found[2]])
+
+    assert (left.tickets, left.size, left.places) == ((found[0], found[2]), 3, (0, 2))

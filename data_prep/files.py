@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,35 +16,40 @@ from typing import Any
 from data_prep.errors import InputError, Moved
 
 _held: list[tuple[Path, int]] = []  # files and folders by which this process holds what it writes, and open descriptors of them
+_looking = threading.RLock()  # at these, of which other threads may let go, and close them
 
 
 @contextlib.contextmanager
 def held(path: Path, descriptor: int) -> Iterator[None]:
     """Within, nothing is written once `path` is no longer what the open `descriptor` is of: Moved is raised instead, as it is
     where that makes a call to the system fail."""
-    _held.append((path, descriptor))
+    with _looking:
+        _held.append((path, descriptor))
     try:
         yield
     except OSError:
         check_held()
         raise
     finally:
-        _held.remove((path, descriptor))
+        with _looking:
+            _held.remove((path, descriptor))
 
 
 def descriptor_of(path: Path) -> int | None:
     """That of what is held at `path`."""
-    return next((descriptor for place, descriptor in _held if place == path), None)
+    with _looking:
+        return next((descriptor for place, descriptor in _held if place == path), None)
 
 
 def check_held() -> None:
     """Raise Moved where something that this process holds is no longer where it was."""
-    for path, descriptor in list(_held):
-        if not is_still_at(path, descriptor):
-            folder = path if stat.S_ISDIR(os.fstat(descriptor).st_mode) else path.parent
-            raise Moved(
-                f"{folder} was moved, removed or begun anew while this was written there: go on with it where it is now"
-            )
+    with _looking:
+        for path, descriptor in _held:
+            if not is_still_at(path, descriptor):
+                folder = path if stat.S_ISDIR(os.fstat(descriptor).st_mode) else path.parent
+                raise Moved(
+                    f"{folder} was moved, removed or begun anew while this was written there: go on with it where it is now"
+                )
 
 
 def is_still_at(path: Path, descriptor: int) -> bool:

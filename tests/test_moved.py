@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -149,3 +150,31 @@ def test_an_empty_folder_in_the_place_of_one_that_was_made_and_moved_stays(tmp_p
 
         assert run.is_dir()
         run.rmdir()
+
+
+def test_a_thread_that_looks_at_what_is_held_does_not_see_another_let_go_of_it(tmp_path, monkeypatch):
+    errors, done, is_still_at = [], threading.Event(), files.is_still_at
+
+    def slowly(*held):
+        if threading.current_thread() is looking:
+            time.sleep(0.001)
+        return is_still_at(*held)
+
+    monkeypatch.setattr(files, "is_still_at", slowly)
+
+    def look():
+        try:
+            while not done.is_set():
+                files.check_held()
+        except Exception as error:
+            errors.append(error)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for number in range(50):
+        with locks.writing(tmp_path / str(number)):
+            pass
+    done.set()
+    looking.join()
+
+    assert errors == []

@@ -1,10 +1,9 @@
 """`imp bench bundle`: tickets trained one at a time, by ranks, and in bundles, by one rank and by all."""
 
 import statistics
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +12,6 @@ from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Process, Recipe, measurement, with_training
 from lottery.bench.sheet import Column, bars, duration
 from lottery.progress import count_of
-
-if TYPE_CHECKING:
-    from lottery.engine.loop import Trainer
 
 COLUMNS = (
     Column("title", ""),
@@ -88,22 +84,11 @@ def time_bundle(recipe: Recipe, tickets: int, cores: int, repeats: int) -> tuple
     """Seconds of a step of so many tickets in one bundle, of each run, and the bytes that training takes."""
     from lottery.bench import loops
     from lottery.engine import devices
+    from lottery.engine.bundle import sizes
 
     names = devices.set_up_tensorflow(recipe.train, cores)
     trainer = loops.on_noise(recipe, names, images=32 * recipe.train.batch)(masked=True)
     with timing.peak_memory(names[0]) as taken:
-        take = loops.stepping(trainer) if tickets == 1 else _bundled(trainer, tickets)
+        take = loops.stepping(trainer) if tickets == 1 else sizes.stepping(trainer, tickets)
         count = timing.lasting(take, timing.RUN_SECONDS, most=trainer.steps_per_epoch)
         return [seconds / count for seconds in timing.runs(partial(take, count), repeats)], taken()
-
-
-def _bundled(trainer: "Trainer", tickets: int) -> "Callable[[int], None]":
-    from lottery.engine.bundle.members import BundledTrainer
-
-    bundle, state, mask = BundledTrainer(trainer, tickets), trainer.state(0), trainer.mask()
-    bundle.run({place: lambda member: member.load(state, mask) for place in range(tickets)})
-
-    def take(count: int) -> None:
-        bundle.run({place: lambda member: member.advance(0, count, order_seed=0) for place in range(tickets)})
-
-    return take

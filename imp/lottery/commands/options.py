@@ -57,12 +57,24 @@ PartOption = Annotated[
     str, typer.Option("--part", metavar="I/N", help="Train only part I of N, as a task of a job array does.")
 ]
 BundleOption = Annotated[
-    int, typer.Option("--bundle", metavar="T", min=1, max=MOST, help="Let each process train T networks in one compiled step.")
+    str,
+    typer.Option(
+        "--bundle", metavar="T", help="Let each process train T networks in one compiled step; auto: on a GPU, as it measures."
+    ),
 ]
 StallOption = Annotated[
     float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a rank that has made no progress for this long.")
 ]
 RanksOption = Annotated[int, typer.Option("--ranks", min=1, max=MOST, help="Start this many MPI ranks on this host.")]
+
+
+def bundle_size(text: str) -> int | None:
+    """That of `--bundle`; None: auto. Raises InputError when it is neither."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        raise InputError(f"--bundle {text!r} is not a number of networks: write auto, or 1 to {MOST}")
+    return int(text)
 
 
 def opened(

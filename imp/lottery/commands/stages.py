@@ -120,7 +120,7 @@ def retrain(
     part: options.PartOption = "1/1",
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
-    bundle: options.BundleOption = 1,
+    bundle: options.BundleOption = "auto",
 ) -> None:
     """Train the tickets and controls of one-shot families; under mpirun, on all its ranks."""
     from lottery.campaign import Execution, Selection, train_tickets, train_until_decided
@@ -128,7 +128,7 @@ def retrain(
 
     target = options.opened(run, recipe, set_, chosen=replicate)
     selection = Selection(tuple(family or options.family_names(target, rounds=False)), quantiles, rewind, rounds)
-    execution = Execution(ranks, per_gpu, stall, Part.parse(part), bundle)
+    execution = Execution(ranks, per_gpu, stall, Part.parse(part), options.bundle_size(bundle))
     if until_decided is None:
         _conclude(train_tickets(target, selection, execution, options.reporter()))
         return
@@ -150,7 +150,7 @@ def rounds(
     part: options.PartOption = "1/1",
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
-    bundle: options.BundleOption = 1,
+    bundle: options.BundleOption = "auto",
 ) -> None:
     """Train families that prune in rounds: prune, rewind, train, and again; under mpirun, on all its ranks."""
     from lottery.campaign import Execution, Selection, train_tickets
@@ -159,7 +159,7 @@ def rounds(
     target = options.opened(run, recipe, set_, chosen=replicate)
     target = dataclasses.replace(target, recipe=target.recipe.with_rounds())
     selection = Selection(tuple(family or options.family_names(target, rounds=True)), rounds=rounds)
-    execution = Execution(ranks, per_gpu, stall, Part.parse(part), bundle)
+    execution = Execution(ranks, per_gpu, stall, Part.parse(part), options.bundle_size(bundle))
     _conclude(train_tickets(target, selection, execution, options.reporter()))
 
 
@@ -183,7 +183,7 @@ def run_all(
     ] = None,
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
-    bundle: options.BundleOption = 1,
+    bundle: options.BundleOption = "auto",
     budget: Annotated[
         str | None,
         typer.Option(
@@ -207,7 +207,7 @@ def run_all(
     from lottery.campaign import Execution, campaign
     from lottery.commands.reading import show_report
 
-    made = campaign(target, Execution(ranks, per_gpu, stall, bundle=bundle), options.reporter())
+    made = campaign(target, Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle)), options.reporter())
     if made.report:
         show_report(target, made.report, as_json)
     _conclude(dataclasses.replace(made, code=1 if made.code else 0))

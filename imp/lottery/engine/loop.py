@@ -68,7 +68,7 @@ class Trainer:
         make_feed: Callable[[tf.distribute.Strategy], Feed],
         maskable: Maskable = lambda path, shape: False,
     ):
-        self.recipe, self.train = recipe, recipe.train
+        self.recipe, self.train, self.names = recipe, recipe.train, names
         self.bundle, self.place = 1, 0
         if self.train.batch % len(names):
             raise InputError(f"train.batch {self.train.batch} does not divide among {len(names)} devices: change it")

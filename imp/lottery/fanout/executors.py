@@ -98,14 +98,14 @@ WHOLE = Part(1, 1)
 class Execution:
     """Where networks are trained: on `ranks` MPI ranks of this host (1: in this process, which may itself be a rank; None: as
     many as the host has room for), of which `per_gpu` share a GPU (None: none do). A rank without progress for `stall` seconds
-    is named. `part` is the part of the networks that this command trains, if a job array shares them. Each
-    process trains `bundle` networks at a time, in one compiled step."""
+    is named. `part` is the part of the networks that this command trains, if a job array shares them. Each process trains
+    `bundle` networks at a time, in one compiled step (None: as many as are fastest)."""
 
     ranks: int | None = 1
     per_gpu: int | None = None
     stall: float = 600.0
     part: Part = WHOLE
-    bundle: int = 1
+    bundle: int | None = None
 
     def typed(self) -> list[str]:
         """The options that tell each rank about its host."""

@@ -4,6 +4,7 @@ import dataclasses
 import operator
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from data_prep.errors import InputError
@@ -19,6 +20,7 @@ from lottery.results import grouping
 from lottery.rundir import locks
 from lottery.rundir.lineage import WAY_OUT, Lineage
 from lottery.rundir.run import Run
+from lottery.stages import bundles
 from lottery.stages.cut import check_families, cut
 
 NO_LEARNING = 1e-3  # the share of the peak below which a schedule's last learning rate teaches nothing
@@ -40,7 +42,12 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
     """
     planned = run.plan()
     hand_out = HandOut(run, planned, reporter, selection, execution.part)
-    bundling = _Bundling(hand_out, execution.bundle)
+
+    @cache
+    def size() -> int:
+        return execution.bundle or bundles.fastest(run, execution.per_gpu, reporter)
+
+    bundling = _Bundling(hand_out, size)
 
     def make_worker(allocation: Allocation, heartbeat: Callable[[], None]) -> Worker:
         start_tensorflow()  # here, because a rank that coordinates or idles does not need it
@@ -62,7 +69,7 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
     )
 
     def count_bundles() -> int:
-        return -(-side_by_side(list_missing()) // execution.bundle)
+        return -(-side_by_side(list_missing()) // size())
 
     with locks.staying(run.folder):
         count = ranks_to_start(execution.ranks, count_bundles, run.recipe.train.threads)
@@ -73,7 +80,7 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
         chosen = [part for number in run.chosen for part in ("--replicate", str(number))]
         named = dataclasses.replace(selection, families=tuple(run.families(selection)))
         arguments = ["retrain", "--run", str(run.folder), *chosen, *named.typed()]
-        arguments += ["--part", str(execution.part), "--bundle", str(execution.bundle), *execution.typed()]
+        arguments += ["--part", str(execution.part), "--bundle", str(size()), *execution.typed()]
         executors.on_ranks(count, arguments, list_missing)
         return None
 
@@ -219,9 +226,9 @@ class HandOut:
 
 
 class _Bundling:
-    """What `hand_out` hands out, in bundles of `size`."""
+    """What `hand_out` hands out, in bundles of `size()`, which only the process that hands out asks for."""
 
-    def __init__(self, hand_out: HandOut, size: int):
+    def __init__(self, hand_out: HandOut, size: Callable[[], int]):
         self.hand_out, self.size = hand_out, size
         self.bundle_of: dict[Ticket, Bundle] = {}
         self.seated = 0  # batches of `hand_out`
@@ -238,7 +245,7 @@ class _Bundling:
         """`ready` networks in their bundles, in their order."""
         for batch in self.hand_out.batches[self.seated :]:
             apart = [Bundle((one,)) for one in batch if self._is_alone(one)]
-            together = bundled([one for one in batch if not self._is_alone(one)], self.size)
+            together = bundled([one for one in batch if not self._is_alone(one)], self.size())
             self.bundle_of |= {one: bundle for bundle in (*apart, *together) for one in bundle.tickets}
         self.seated = len(self.hand_out.batches)
         return [bundle.of(ready) for bundle in dict.fromkeys(self.bundle_of[one] for one in ready)]

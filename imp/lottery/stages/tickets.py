@@ -11,9 +11,8 @@ from typing import Any
 
 from data_prep.errors import InputError, one_line
 from lottery.engine import assembly, training
-from lottery.engine.bundle import network as ticket_axis
+from lottery.engine.bundle import sizes
 from lottery.engine.bundle.members import BundledTrainer
-from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Trainer
 from lottery.engine.updates import MaskUpdates
 from lottery.experiment import controls, graph, grids, plan, schedules, seeds
@@ -40,14 +39,14 @@ ORDERS = {"same": "order", "fresh": "ticket order"}
 class TicketWorker:
     """Trains bundles of tickets of `run` in sequence, all in the same compiled step."""
 
-    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation | None = None):
-        self.run, self.planned, self.reporter = run, planned, reporter
+    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation):
+        self.run, self.planned, self.reporter, self.allocation = run, planned, reporter, allocation
         maskable = partial(masks.in_scope, scope=run.recipe.pruning.scope, exclude=run.recipe.pruning.exclude)
         self.trainer = assembly.make_trainer(run, reporter, maskable, allocation)
         run.check_origins(self.trainer.origins)
         self.making = threading.Lock()  # of what the networks of a bundle are made from, by one at a time
         self._bundled: BundledTrainer | None = None
-        self.shapes, self.probes = self.trainer.state(0), Probes(run, allocation.cores if allocation else None)
+        self.shapes, self.probes = self.trainer.state(0), Probes(run, allocation.cores)
         for replicate in run.replicates():
             makers = _dense(replicate).made_by
             if makers != [self.trainer.maker]:
@@ -59,30 +58,29 @@ class TicketWorker:
 
     def __call__(self, bundle: graph.Bundle) -> dict[str, Any]:
         """Train the tickets of `bundle`, and return how `each` ended, in short."""
-        obstacle = self._obstacle if bundle.size > 1 else None
+        obstacle = sizes.obstacle(self.trainer) if bundle.size > 1 else None
         if obstacle:
             self.reporter.say(f"{bundle}: one at a time, because {obstacle}")
         if obstacle or bundle.size == 1:
             each = [self._ended(ticket, self.trainer, self.reporter) for ticket in bundle.tickets]
         else:
             if not self._bundled or self._bundled.step.size != bundle.size:
-                self._bundled = BundledTrainer(self.trainer, bundle.size)
+                self._bundled = self._bundle(bundle.size)
             speaking = [self.reporter, *[self.reporter.silent()] * (len(bundle.tickets) - 1)]
             seated = zip(bundle.places, bundle.tickets, speaking, strict=True)
             ended = self._bundled.run({place: partial(self._ended, one, reporter=speaker) for place, one, speaker in seated})
             each = [ended[place] for place in bundle.places]
         return {"status": "busy" if any(outcome["status"] == "busy" for outcome in each) else "done", "each": each}
 
-    @cached_property
-    def _obstacle(self) -> str | None:
-        """Why these networks cannot be trained in a bundle, or None."""
-        if self.trainer.replicas > 1:
-            return f"each is trained on {self.trainer.replicas} devices"
-        if self.trainer.train.remat:
-            return "train.remat computes blocks twice"
-        if not isinstance(self.trainer.feed, MemoryFeed):
-            return "their images are not in memory"
-        return ticket_axis.obstacle(self.trainer.model)
+    def _bundle(self, size: int) -> BundledTrainer:
+        """What trains bundles of `size`. Raises InputError where there is too little memory."""
+        self._bundled = None  # whose memory is free then
+        each, free = sizes.bytes_of_each(self.trainer), sizes.free_bytes(self.trainer, self.allocation)
+        needed = f"a bundle of {size} takes about {size * each / 1e9:.2g} GB of memory, {free / 1e9:.2g} GB are free"
+        if size * each > free:
+            raise InputError(f"{needed}: --bundle {max(1, free // each)} fits")
+        self.reporter.say(needed)
+        return BundledTrainer(self.trainer, size)
 
     def _ended(self, ticket: Ticket, trainer: Trainer, reporter: Reporter) -> dict[str, Any]:
         """Train `ticket`, and return how that ended, in short. An exception is recorded as its failure, so that the others go

@@ -49,8 +49,18 @@ OVERLAPS = [
 ]
 
 
+INSTABILITY = [
+    {"family": "oneshot", "mask": mask, "rewind": rewind, "rewind_step": step, "statistics": kind, "replicates": 3, "pairs": 9}
+    | {"train": 0.1, "test": 0.2, "low": 0.15, "high": 0.25, "verdict": "unstable"}
+    for mask in ("q0", "q80")
+    for rewind, step in (("0", 0), ("1ep", 17))
+    for kind in ("interpolated", "recomputed")
+]
+LINES = [row | {"split": "test", "share": share, "error": 0.1} for row in INSTABILITY for share in (0.0, 0.5, 1.0)]
+
+
 COLUMNS = {"accuracies": tidy._ACCURACIES, "thresholds": list(CUTS[0])}  # also where there is no row
-NAMES = (*COLUMNS, "layers", "overlaps", "magnitudes", "courses", "training")
+NAMES = (*COLUMNS, "layers", "overlaps", "magnitudes", "courses", "training", "instability", "lines")
 
 
 def found(**tables):
@@ -101,6 +111,7 @@ def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_lik
     other = rows[rows["network"] == "ticket"].assign(family="other", series="other")
     tables = {"accuracies": pandas.concat([rows, other]), "layers": LAYERS, "overlaps": OVERLAPS}
     tables |= {"magnitudes": BARS, "courses": COURSE}
+    tables |= {"instability": INSTABILITY, "lines": LINES}
     drawn = [chart(found(**tables)) for chart in charts.CHARTS[:-1]]
     assert [chart.name for chart in drawn] == [chart.__name__ for chart in charts.CHARTS[:-1]]
 

@@ -1,17 +1,14 @@
 """Replicates added to undecided tickets: on a hand-made run with a training that only writes results, and on a trained one."""
 
 import dataclasses
-import re
-import typing
 
 import pytest
 from handmade import all_replicates, dense, in_round, planned, relist, ticket, write
 from helpers import imp_here, refused, settings
 
-from lottery.commands import stages as commands
 from lottery.experiment.plan import Selection
 from lottery.progress import Reporter
-from lottery.results import frame, grouping, verdicts
+from lottery.results import frame, grouping
 from lottery.rundir import store
 from lottery.rundir.names import Replicate
 from lottery.rundir.run import EVERYTHING, Run, open_run
@@ -280,17 +277,6 @@ def test_a_network_that_diverges_does_not_keep_the_others_from_more_replicates(w
     assert "undecided, because a network is missing, failed or diverged: 1 ticket\n" in done.stderr
     assert (work / "runs/digits/replicate-2/oneshot/q90-step-000017/ticket/result.json").exists()
     assert not (work / "runs/digits/replicate-2/oneshot/q90-step-000000").exists()
-
-
-def test_the_help_has_the_error_of_looking_after_each_replicate():
-    option = typing.get_type_hints(commands.retrain, include_extras=True)["until_decided"].__metadata__[0]
-
-    errors = {
-        int(most): int(error) / 100 for error, most in re.findall(r"(\d+) % (?:of cases )?for (?:N = )?(\d+)", option.help)
-    }
-
-    assert errors.keys() == {5, 7, 10, 20}
-    assert errors == pytest.approx({most: verdicts.error_until_decided(most) for most in errors}, abs=0.006)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ MORE = [
     "imp retrain --bundle 20",
     "imp retrain --until-decided 7",
     "imp compare",
+    "imp retrain --set families.oneshot.copies=3",
+    "imp stability",
 ]
 # Each in a place of its own, with what is added to make it short.
 ALONE = {
@@ -58,6 +60,11 @@ ALONE = {
     "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
     "imp run pipelines/baselines-digits.toml --budget 2dense --dry-run": [],
     "imp run pipelines/baselines-digits.toml --budget 2dense": ["--ranks", "1", *TINY],
+    "imp run pipelines/digits.toml --set families.oneshot.quantiles=0,80 --set families.oneshot.copies=3 --run runs/stability": [
+        *("--ranks", "1", *SHORT, *settings("families.oneshot.rewind=0", "families.oneshot.controls=[]")),
+    ],
+    "imp search --rewind 2ep": ["--replicates", "1", *SHORT],
+    "imp search --set families.oneshot.quantiles=50..98:4 --rewind 2ep --replicates 10": ["--budget", "1ep", *SHORT],
     "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": ["--ranks", "1", *SHORT],
 }
 # A recipe for the README's Python.

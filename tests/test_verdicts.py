@@ -113,7 +113,30 @@ def test_replicates_beyond_a_million_are_not_counted(spread, delta):
     assert verdicts.replicates_needed(spread, delta) is None
 
 
-# Simulated independently: bounds of a running mean at every look, normal differences.
-@pytest.mark.parametrize(("most", "error"), [(2, 0.0), (3, 0.05), (5, 0.094), (7, 0.120), (10, 0.145), (20, 0.193)])
-def test_looking_after_each_replicate_errs_more_often(most, error):
-    assert verdicts.error_until_decided(most, trials=20_000, seed=3) == pytest.approx(error, abs=0.01)
+@pytest.mark.parametrize("most", [3, 5, 20])
+def test_all_looks_together_err_in_five_per_cent_of_cases(most):
+    confidence = verdicts.confidence_of_looks(most)
+    found = [
+        verdicts.decided(differences, 0.2, confidence)[0]
+        for differences in np.random.default_rng(3).normal(-0.2, 0.1, (4000, most))
+    ]
+
+    assert found.count("matching") / 4000 == pytest.approx(0.05, abs=0.012)
+    assert found.count("not matching") / 4000 == pytest.approx(0.05, abs=0.012)
+
+
+def test_more_looks_have_wider_bounds_and_a_single_one_those_of_reports():
+    levels = [verdicts.confidence_of_looks(most) for most in (1, 2, 3, 5, 10)]
+
+    assert levels[:3] == pytest.approx([0.95, 0.95, 0.95], abs=0.003)
+    assert levels == sorted(levels)
+    assert verdicts.confidence_of_looks(10, error=0.01) > levels[-1]
+
+
+def test_the_first_verdict_stands_and_says_after_how_many_replicates():
+    good, bad = [0.01, 0.02, 0.015], [-0.3, -0.31, -0.29]
+
+    assert verdicts.decided([*good, *bad], 0.2, 0.99) == ("matching", 3)
+    assert verdicts.decided([*bad, *good], 0.2, 0.99) == ("not matching", 3)
+    assert verdicts.decided([0.3, -0.9, 0.1, -0.2], 0.2, 0.95) == ("undecided", 4)
+    assert verdicts.decided([], 0.2, 0.95) == ("undecided", 0)

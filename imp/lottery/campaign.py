@@ -8,6 +8,7 @@ Every step writes to the run directory and skips what is already there, so a cam
 """
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 
 from data_prep import files
@@ -21,11 +22,24 @@ from lottery.rundir.run import EVERYTHING, Run, open_run
 from lottery.stages.decide import until_decided
 from lottery.stages.prepare import prepare
 from lottery.stages.retrain import retrain, told
+from lottery.stages.search import Search
+from lottery.stages.stability import stability
 from lottery.stages.thresholds import thresholds
 from lottery.stages.train import train
 from lottery.tracking import publish
 
-__all__ = ["Campaign", "Execution", "Selection", "campaign", "open_run", "train_dense", "train_tickets", "train_until_decided"]
+__all__ = [
+    "Campaign",
+    "Execution",
+    "Selection",
+    "campaign",
+    "find_stability",
+    "open_run",
+    "search_for_ticket",
+    "train_dense",
+    "train_tickets",
+    "train_until_decided",
+]
 
 
 @dataclasses.dataclass
@@ -54,6 +68,8 @@ def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | N
         if any(family.is_cut_at_once for family in run.recipe.families.values()):
             thresholds(run, reporter, EVERYTHING)
         made = train_tickets(run, EVERYTHING, execution, reporter)
+        if not made.code and any(family.copies > 1 for family in run.recipe.families.values()):
+            made = find_stability(run, EVERYTHING, execution, reporter)
         made.report = report(run)
         publish(run.recipe, run.folder, run.report)
     return made
@@ -88,15 +104,38 @@ def train_tickets(run: Run, selection: Selection, execution: Execution, reporter
     return Campaign(None, lines, 2 if statuses == {"busy"} else int(bool(lines)))
 
 
+def find_stability(run: Run, selection: Selection, execution: Execution, reporter: Reporter) -> Campaign:
+    """Find the instability of the tickets of `selection` that have copies. Raises Preempted on a request to stop."""
+    try:
+        stability(run, reporter, selection, execution)
+    except RanksFailed as failed:
+        return _ended(failed)
+    return Campaign()
+
+
 def train_until_decided(run: Run, most: int, selection: Selection, execution: Execution, reporter: Reporter) -> Campaign:
     """Train the tickets of `selection` in as many replicates as their verdicts need, `most` at most."""
     with locks.staying(run.folder):
-        made = [train_tickets(run, selection, execution, reporter)]
-        for added, undecided in until_decided(run, most, reporter, selection):
-            made.append(train_dense(added, execution, reporter))
-            if made[-1].code:
-                break
-            if any(family.is_cut_at_once for family in undecided.of(run.recipe).values()):
-                thresholds(added, reporter, dataclasses.replace(undecided, rewind=None))
-            made.append(train_tickets(added, undecided, execution, reporter))
+        first = train_tickets(run, selection, execution, reporter)
+        made = _train_each(until_decided(run, most, reporter, selection), execution, reporter)
+    return Campaign(None, [*first.unfinished, *made.unfinished], int(bool(first.code or made.code)))
+
+
+def search_for_ticket(search: Search, execution: Execution, reporter: Reporter) -> Campaign:
+    """Prepare the images, and train what `search` needs until it has its answer. Raises what `Search.steps` does."""
+    prepare(search.run, reporter)
+    with locks.staying(search.run.folder):
+        return _train_each(search.steps(reporter), execution, reporter)
+
+
+def _train_each(steps: Iterable[tuple[Run, Selection]], execution: Execution, reporter: Reporter) -> Campaign:
+    """Train the selected tickets of runs that are restricted to a replicate, one after the other, and all that they need."""
+    made = []
+    for added, selected in steps:
+        made.append(train_dense(added, execution, reporter))
+        if made[-1].code:
+            break
+        if any(family.is_cut_at_once for family in selected.of(added.recipe).values()):
+            thresholds(added, reporter, dataclasses.replace(selected, rewind=None))
+        made.append(train_tickets(added, selected, execution, reporter))
     return Campaign(None, [line for one in made for line in one.unfinished], int(any(one.code for one in made)))

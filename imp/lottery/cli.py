@@ -50,6 +50,7 @@ app = typer.Typer(
 )
 for command in (
     *(preparing.prepare, preparing.verify, reading.recipe, stages.train, stages.thresholds, stages.retrain, stages.rounds),
+    *(stages.stability, stages.search),
     *(reading.report, reading.explore, reading.compare, reading.export, reading.status, stages.run_all),
     *(examining.doctor, sweeping.sweep, cluster.slurm),
 ):

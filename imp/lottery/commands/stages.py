@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -112,8 +112,8 @@ def retrain(
             metavar="N",
             min=1,
             max=MOST,
-            help="Add replicates until no ticket is undecided, or each has N. It looks at the results after each replicate, so "
-            "a ticket that is delta worse is called matching in 9 % of cases for N = 5, 12 % for 7, 15 % for 10, 19 % for 20.",
+            help="Add replicates until no ticket is undecided, or each has N. It looks at the results after each replicate, by "
+            "bounds so wide that a ticket that is delta worse is called matching in 5 % of cases in all.",
         ),
     ] = None,
     ranks: options.RanksOption = 1,
@@ -161,6 +161,76 @@ def rounds(
     selection = Selection(tuple(family or options.family_names(target, rounds=True)), rounds=rounds)
     execution = Execution(ranks, per_gpu, stall, Part.parse(part), options.bundle_size(bundle))
     _conclude(train_tickets(target, selection, execution, options.reporter()))
+
+
+def stability(
+    run: options.RunOption = None,
+    recipe: options.RecipeOption = None,
+    set_: options.SetOption = None,
+    family: options.FamilyOption = None,
+    quantiles: options.QuantilesOption = None,
+    rewind: options.RewindOption = None,
+    rounds: options.RoundsOption = None,
+    replicate: options.ReplicateOption = None,
+    ranks: options.RanksOption = 1,
+    per_gpu: options.PerGpuOption = None,
+    stall: options.StallOption = options.STALL_SECONDS,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Find the instability of tickets that are trained more than once (families.FAMILY.copies); under mpirun, on all ranks."""
+    from lottery.campaign import Execution, Selection, find_stability
+    from lottery.results import instability
+
+    target = options.opened(run, recipe, set_, must_exist=True, chosen=replicate)
+    selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
+    made = find_stability(target, selection, Execution(ranks, per_gpu, stall), options.reporter())
+    _conclude(made)
+    if options.launched_rank():
+        return
+    found = instability.groups(target)
+    if as_json:
+        options.print_json(instability.dicts(found))
+        return
+    print_table(target.recipe.name, *instability.cells(found))
+    print(instability.EXPLAINED)
+    for line in instability.answers(target, found):
+        print(line)
+
+
+def search(
+    run: options.RunOption = None,
+    recipe: options.RecipeOption = None,
+    set_: options.SetOption = None,
+    family: options.FamilyOption = None,
+    quantiles: options.QuantilesOption = None,
+    rewind: options.RewindOption = None,
+    rounds: options.RoundsOption = None,
+    over: Annotated[Literal["density", "rewind"], typer.Option(help="What to search.")] = "density",
+    replicates: Annotated[int, typer.Option(min=1, max=MOST, help="Replicates of a ticket, at most.")] = 10,
+    budget: Annotated[
+        str | None, typer.Option(metavar="Nep|Nh", help="End once all networks of the run have taken N epochs or hours.")
+    ] = None,
+    ranks: options.RanksOption = 1,
+    per_gpu: options.PerGpuOption = None,
+    stall: options.StallOption = options.STALL_SECONDS,
+    bundle: options.BundleOption = "auto",
+    as_json: options.JsonOption = False,
+) -> None:
+    """Find the sparsest ticket that matches, or the earliest rewind point, by bisection over what a full grid would train."""
+    from lottery.campaign import Execution, Selection, search_for_ticket
+    from lottery.stages.search import Search
+
+    options.alone()
+    target = options.opened(run, recipe, set_)
+    selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
+    wanted = Search(target, selection, over, replicates, budget)
+    made = search_for_ticket(wanted, Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle)), options.reporter())
+    if as_json:
+        options.print_json({"answer": wanted.answer(), "tested": wanted.table()})
+    else:
+        print_table(target.recipe.name, ("ticket", "verdict", "replicates"), wanted.table())
+        print("\n".join(wanted.answer()))
+    _conclude(made)
 
 
 def _conclude(made: "Campaign") -> None:

@@ -172,7 +172,7 @@ def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Seq
                 mask = one_shot(replicate, name, quantiles[number - 1], None if family.is_gradual else scored)
             start = before if family.method in GOING_ON else Snapshot(replicate, rewind)
             ticket = Ticket(mask, rewind, TICKET, rewind, start)
-            found.append(ticket)
+            found += [ticket, *copies_of(ticket, family.copies)]
             if family.method in LONGER:
                 found.append(beside(ticket, controls.extended, family, scored))
             if label in controlled:
@@ -190,7 +190,7 @@ def in_order(found: Iterable[Ticket]) -> list[Ticket]:
 def controls_of(ticket: Ticket, family: Family, scored: int) -> list[Ticket]:
     """The controls of a ticket that has them, and the networks that a soup is made of."""
     largest = max(map(controls.averaged, family.controls), default=0)
-    more = [dataclasses.replace(ticket, variant=controls.again(number)) for number in range(2, largest + 1)]
+    more = copies_of(ticket, largest)
     found = list(more)
     for name in family.controls:
         if count := controls.averaged(name):
@@ -198,6 +198,11 @@ def controls_of(ticket: Ticket, family: Family, scored: int) -> list[Ticket]:
         else:
             found.append(beside(ticket, controls.of(name), family, scored))
     return found
+
+
+def copies_of(ticket: Ticket, count: int) -> list[Ticket]:
+    """The other trainings of `count` that start as `ticket` does, each with the images in another order."""
+    return [dataclasses.replace(ticket, variant=controls.again(number)) for number in range(2, count + 1)]
 
 
 def beside(ticket: Ticket, control: controls.Control, family: Family, scored: int) -> Ticket:

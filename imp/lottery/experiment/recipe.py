@@ -39,6 +39,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Length = Annotated[float, Field(gt=0, le=LONGEST)]
 Budget = Annotated[float, Field(ge=0, le=LONGEST)]
 Rate = Annotated[float, Field(gt=0, lt=100)]
+Copies = Annotated[int, Field(ge=1, le=99)]
 Replicates = Annotated[int, Field(gt=0, le=grids.MOST)]
 Initializer = Literal["glorot_uniform", "glorot_normal", "he_uniform", "he_normal", "lecun_normal"]
 Precision = Literal["float32", "tf32", "mixed_bfloat16", "mixed_float16", "float64"]
@@ -224,6 +225,7 @@ class Family(Table):
     update_until: Fractional = key(0.75, "gmp, rigl, set: the share of the training after which the mask stays", "ticket")
     drop_fraction: Fractional = key(0.3, "rigl, set: the share of a layer's kept weights that is replaced at first", "ticket")
     finetune_rate: AtLeast0 = key(0.0, "learning rate of finetune; 0: the last one of the schedule", "ticket")
+    copies: Copies = aside(1, "trainings of each ticket, with images in other orders, for `imp stability`")
     controls: list[Control] = aside(["reinit"], f"trained beside tickets: {controls.sentences()}")
     controls_at: str = aside("", "quantiles or rounds that have controls; empty: those of each headline, once it is known")
 
@@ -264,6 +266,8 @@ class Family(Table):
                 raise InputError(f'updates = {self.updates} trains from scratch: set scored_at = "0", and criterion = "random"')
             if 0 in grids.parse_quantiles(self.quantiles):
                 raise InputError(f"updates = {self.updates} has nothing to grow at quantile 0: leave that out")
+        if self.changes_masks and self.copies > 1:
+            raise InputError("copies is of masks that stay as they are in training: leave it out")
         needs = {controls.rewound.name: self.changes_masks, controls.invert.name: not self.changes_masks}
         for name in self.controls:
             if not needs.get(name, not (controls.averaged(name) and self.changes_masks)):

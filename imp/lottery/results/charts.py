@@ -15,6 +15,7 @@ import vl_convert
 
 from lottery.experiment import controls
 from lottery.experiment.graph import DENSE, TICKET
+from lottery.pruning.interpolation import STABLE
 from lottery.results import criteria, frame, grouping
 from lottery.results.tidy import SPLITS, Findings
 from lottery.rundir.run import Run
@@ -60,6 +61,7 @@ _FORMATS = {
     **dict.fromkeys(("overlap", "chance"), ".2%"),
     "beyond_chance": "+.1%",
     "runs": "d",
+    **dict.fromkeys(("low", "high", "train", "error"), ".2%"),
 }
 
 
@@ -494,7 +496,58 @@ def training(findings: Findings) -> Chart | None:
     return Chart("training", "The dense trainings", explained, {"training": rows}, drawn)
 
 
+def stability(findings: Findings) -> Chart | None:
+    """Instability over rewind points, and the error on the lines between the pairs, ticket by ticket."""
+    rows, lines = findings.instability, findings.lines
+    if rows.empty:
+        return None
+    rows, lines = (one.assign(ticket=one["family"] + " " + one["mask"]) for one in (rows, lines[lines["split"] == "test"]))
+    points, tickets = _points(rows), rows["ticket"].unique().tolist()
+    dash: Any = alt.value([1, 0])
+    if rows["statistics"].nunique() > 1:
+        dash = alt.StrokeDash("statistics:N", title="BatchNorm's statistics").legend(symbolType="stroke")
+    base = _chart(rows).encode(
+        x=alt.X("rewind:O", title="rewound to", sort=points).axis(labelAngle=0),
+        y=alt.Y("test:Q", title="instability, test").axis(format=".0%"),
+        color=alt.Color("ticket:N", title=None).scale(domain=tickets, range=COLOURS),
+    )
+    bounds = base.mark_rule(opacity=0.5).encode(y=alt.Y("low:Q"), y2="high:Q")
+    tips = _tips("family", "mask", "rewind", "statistics", "test", "low", "high", "train", "verdict", "replicates", "pairs")
+    marks = base.mark_line(point=True).encode(strokeDash=dash, tooltip=tips)
+    limit = alt.Chart(pandas.DataFrame({"limit": [STABLE]})).mark_rule(color=GREY, strokeDash=[4, 4]).encode(y="limit:Q")
+    above = alt.layer(limit, bounds, marks).properties(width=WIDTH, height=HEIGHT)
+    panels = [_lines_of(lines[lines["ticket"] == ticket], ticket, points, dash) for ticket in tickets]
+    return Chart(
+        "stability",
+        "Stability",
+        "Above: instability on test images, means over replicates with one-sided 95 % bounds; below the dashed line (2 points) "
+        "a ticket counts as stable. Below: the error on test images along the line between two trainings, means over pairs.",
+        {"stability": rows, "lines": lines},
+        alt.vconcat(above, alt.concat(*panels, columns=COLUMNS)).resolve_scale(color="independent"),
+    )
+
+
+def _lines_of(rows: pandas.DataFrame, ticket: str, points: Sequence[str], dash: Any) -> alt.Chart:
+    drawn = (
+        _chart(rows)
+        .mark_line()
+        .encode(
+            x=alt.X("share:Q", title="share of the second network").axis(format=".0%", tickCount=3),
+            y=alt.Y("error:Q", title="error, test").axis(format=".0%", tickCount=5),
+            color=alt.Color("rewind:O", title="rewound to", sort=points).scale(scheme="viridis"),
+            strokeDash=dash,
+            tooltip=_tips("rewind", "statistics", "share", "error"),
+        )
+    )
+    return drawn.properties(width=PANEL, height=PANEL, title=ticket)
+
+
+def _points(rows: pandas.DataFrame) -> list[str]:
+    """The names of rewind points, from early to late."""
+    return list(rows.sort_values("rewind_step")["rewind"].unique())
+
+
 CHARTS: tuple[Callable[[Findings], Chart | None], ...] = (
-    *(accuracy, differences, macs, equal_cost, early_stop, layers, overlaps, magnitudes, courses, training),
+    *(accuracy, differences, macs, equal_cost, early_stop, layers, overlaps, magnitudes, courses, stability, training),
 )
-TABLES = (*(chart.__name__ for chart in CHARTS), "thresholds")
+TABLES = (*(chart.__name__ for chart in CHARTS), "thresholds", "lines")

@@ -48,20 +48,21 @@ CONTRASTS = {
 }
 
 
-def groups(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
+def groups(run: Run, networks: pandas.DataFrame, confidence: float = verdicts.CONFIDENCE) -> pandas.DataFrame:
     """Means and verdicts over the replicates of each kind of network: dense first, then family by family from dense to sparse.
 
     Means are over the `count` networks that are done; a verdict is undecided while one is missing, failed or diverged.
+    Bounds and verdicts have this `confidence`.
     """
     kinds = (frame.dicts(alike) for _, alike in networks.groupby(KIND, sort=False))
-    return frame.table(sorted((_group(alike, run.recipe.delta) for alike in kinds), key=frame.order(run)), GROUPS)
+    return frame.table(sorted((_group(alike, run.recipe.delta, confidence) for alike in kinds), key=frame.order(run)), GROUPS)
 
 
-def _group(members: list[dict[str, Any]], delta: float) -> dict[str, Any]:
+def _group(members: list[dict[str, Any]], delta: float, confidence: float) -> dict[str, Any]:
     first, finished = members[0], [row for row in members if row["status"] == "done"]
     differences = [row["difference"] for row in finished if row["difference"] is not None]
     deviation = verdicts.deviation(differences).item()
-    verdict = verdicts.judged(differences, delta).item() if len(differences) == len(members) else "undecided"
+    verdict = verdicts.judged(differences, delta, confidence).item() if len(differences) == len(members) else "undecided"
     group = {name: first[name] for name in (*KIND, "rewind")} | {
         "collapse": _first(members, "collapse"),
         "against": _first(members, "against"),
@@ -74,7 +75,7 @@ def _group(members: list[dict[str, Any]], delta: float) -> dict[str, Any]:
     }
     if math.isnan(deviation):
         return group
-    low, high = map(float, verdicts.bounds(differences))
+    low, high = map(float, verdicts.bounds(differences, confidence))
     needed = verdicts.replicates_needed(deviation, delta)
     return group | {"low": low, "high": high, "deviation": deviation, "needed": needed}
 

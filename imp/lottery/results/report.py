@@ -14,7 +14,7 @@ from lottery.experiment import controls, reading
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.progress import count_of, duration
 from lottery.pruning.costs import BYTES
-from lottery.results import criteria, frame, grouping, measurements, pages, tidy
+from lottery.results import criteria, frame, grouping, instability, measurements, pages, tidy
 from lottery.results.headline import headline
 from lottery.results.measurements import Measurement
 from lottery.rundir import lineage
@@ -85,6 +85,9 @@ class Report:
     equal_cost_table: list[Cells]
     """Of several families, tickets of the same mask by what they cost to train and to find."""
     cost_table: list[Cells]
+    stability_table: list[Cells]
+    """The instability of tickets that are trained more than once."""
+    stability_answers: list[str]
     warnings: list[str]
     """A line for each mask that has collapsed."""
     failures: list[str]
@@ -102,9 +105,10 @@ def report(run: Run) -> Report:
     rows = grouping.rows(run)
     if not ((rows["status"] == "done") & (rows["variant"] == DENSE)).any():
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
-    groups, contrasts, costs = grouping.groups(run, rows), grouping.contrasts(run, rows), tidy.costs(rows)
-    checks = criteria.checks(run, rows)
-    findings, drawn, unread = tidy.Findings(run, rows, groups), [], []
+    compared = rows[~rows["variant"].map(controls.is_again)]  # copies of tickets are for their instability, and for soups
+    groups, contrasts, costs = grouping.groups(run, compared), grouping.contrasts(run, compared), tidy.costs(rows)
+    checks = criteria.checks(run, compared)
+    findings, drawn, unread = tidy.Findings(run, compared, groups), [], []
     for chart in charts.CHARTS:
         try:
             drawn.append(chart(findings))
@@ -128,6 +132,8 @@ def report(run: Run) -> Report:
         contrast_table=[_contrast_cells(figures) for _, figures in pairs],
         equal_cost_table=_equal_cost_cells(groups),
         cost_table=_cost_cells(costs),
+        stability_table=_stability_cells(findings),
+        stability_answers=instability.answers(run, findings.instability),
         warnings=[f"{_title(group)}: {group.collapse}" for group in frame.each(groups) if group.collapse],
         failures=[f"replicate {row.replicate}, {_title(row)}: {row.status}, {row.reason}" for row in frame.each(failed)],
         charts=[chart for chart in drawn if chart],
@@ -165,6 +171,7 @@ def _write(made: Report, tables: dict[str, pandas.DataFrame]) -> None:
         criteria_explained=CRITERIA_EXPLAINED,
         sizes_explained=SIZES_EXPLAINED,
         equal_cost_explained=EQUAL_COST_EXPLAINED,
+        stability_explained=instability.EXPLAINED,
         contrasts_explained=CONTRASTS_EXPLAINED,
         controls=list({one.name: one for one in named}.values()),
         settings=run.recipe,
@@ -312,6 +319,11 @@ def _best(tickets: pandas.DataFrame, cost: float) -> float:
     return float(tickets.loc[tickets["cost"] <= cost * SAME_COST, "validation_accuracy"].max())
 
 
+def _stability_cells(findings: tidy.Findings) -> list[Cells]:
+    headings, lines = instability.cells(findings.instability)
+    return [dict(zip(headings, line, strict=True)) for line in lines]
+
+
 def _cost_cells(costs: pandas.DataFrame) -> list[Cells]:
     """What the trainings took, and last in all."""
     sums = costs[["networks", "epochs", "device_hours"]].sum()
@@ -339,6 +351,9 @@ def _markdown(made: Report) -> str:
         lines += ["", "## Size and arithmetic", "", SIZES_EXPLAINED, "", *_table(made.size_table)]
     if made.equal_cost_table:
         lines += ["", "## At equal cost", "", EQUAL_COST_EXPLAINED, "", *_table(made.equal_cost_table)]
+    if made.stability_table:
+        answers = [f"- {answer}" for answer in made.stability_answers]
+        lines += ["", "## Stability", "", *answers, "", *_table(made.stability_table), "", instability.EXPLAINED]
     if made.contrast_table:
         lines += ["", "## Differences, paired by replicate", "", CONTRASTS_EXPLAINED, "", *_table(made.contrast_table)]
     return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ import pandas
 
 from lottery.experiment.graph import DENSE
 from lottery.pruning import masks, norms, overlap
-from lottery.results import compare, frame, lookup
+from lottery.results import compare, frame, instability, lookup
 from lottery.rundir import lineage, records
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import Run
@@ -105,6 +105,16 @@ class Findings:
             for row in lineage.rows(replicate.dense)
             for split in SPLITS
         )
+
+    @cached_property
+    def instability(self) -> pandas.DataFrame:
+        """That of each ticket whose copies were compared."""
+        return instability.groups(self.run)
+
+    @cached_property
+    def lines(self) -> pandas.DataFrame:
+        """The errors on the lines between the copies."""
+        return instability.curves(self.run)
 
     @property
     def _trained(self) -> list[int]:

@@ -3,6 +3,7 @@
 `docs/verdicts.md` has the figures. Samples are arrays [..., replicates]: of one ticket, or of many at once.
 """
 
+import functools
 import itertools
 import math
 
@@ -11,9 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 LEAST_REPLICATES = 3
 CONFIDENCE = 0.95
+ERROR = 0.05  # that is accepted, of a ticket delta worse called matching
 POWER = 0.8
 ALIKE = 1e-9  # differences this near to each other are the same but for rounding
 MOST_REPLICATES = 1_000_000  # that are worth naming
+VALUES = 5_000_000  # that a simulation draws at most
 CERTAIN = 100.0  # standard errors between a ticket and the limit, at which a verdict cannot fail any more
 
 
@@ -37,13 +40,13 @@ def bounds(differences: ArrayLike, confidence: float = CONFIDENCE) -> tuple[NDAr
     return mean - margin, mean + margin
 
 
-def judged(differences: ArrayLike, delta: float) -> NDArray[np.str_]:
+def judged(differences: ArrayLike, delta: float, confidence: float = CONFIDENCE) -> NDArray[np.str_]:
     """The verdict on each sample of `differences` (ticket - dense in accuracy, one a replicate).
 
-    Matching when the one-sided 95 % lower bound of the mean is above -`delta`, not matching when the upper bound is below
+    Matching when the one-sided lower bound of the mean (95 %) is above -`delta`, not matching when the upper bound is below
     it; undecided otherwise, under three replicates, and where all differences are the same.
     """
-    low, high = bounds(differences)
+    low, high = bounds(differences, confidence)
     enough = np.shape(differences)[-1] >= LEAST_REPLICATES
     return np.select([enough & (low > -delta), enough & (high < -delta)], ["matching", "not matching"], "undecided")
 
@@ -70,13 +73,31 @@ def replicates_needed(spread: float, delta: float) -> int | None:
     return next(count for count in itertools.count(fewest) if power(count, spread, delta) >= POWER)
 
 
-def error_until_decided(most: int, trials: int = 50_000, seed: int = 0) -> float:
-    """How often a ticket exactly delta worse than dense is called matching when it is judged after every replicate, from the
-    third to the `most`-th, until it is decided. Simulated with normal differences, whose spread makes no difference to it."""
+@functools.cache
+def confidence_of_looks(most: int, error: float = ERROR, trials: int = 100_000, seed: int = 0) -> float:
+    """The confidence of the bounds at each look, for which a ticket exactly delta worse than dense is called matching in a
+    share `error` of cases, where it is judged after every replicate, from the third to the `most`-th, until it is decided.
+
+    The boundary of Pocock 1977 (doi 10.1093/biomet/64.2.191), which has one significance level for all looks, for t tests (as
+    in Jennison & Turnbull 2000). Simulated with normal differences, whose spread makes no difference to it.
+    """
+    from scipy.special import stdtr
+
+    trials = min(trials, VALUES // most)
     samples = np.random.default_rng(seed).standard_normal((trials, most))
-    called = 0
+    sums, squares, smallest = np.cumsum(samples, 1), np.cumsum(samples**2, 1), np.ones(trials)
     for count in range(LEAST_REPLICATES, most + 1):
-        found = judged(samples[:, :count], 0.0)
-        called += int(np.count_nonzero(found == "matching"))
-        samples = samples[found == "undecided"]
-    return called / trials
+        mean = sums[:, count - 1] / count
+        variance = (squares[:, count - 1] - count * mean**2) / (count - 1)
+        smallest = np.minimum(smallest, stdtr(count - 1, -mean * np.sqrt(count / variance)))
+    return 1 - min(float(np.quantile(smallest, error)), error)
+
+
+def decided(differences: ArrayLike, delta: float, confidence: float) -> tuple[str, int]:
+    """The first verdict on one ticket that is judged after every replicate, and after how many it fell; undecided after all."""
+    samples = np.asarray(differences, float)
+    for count in range(LEAST_REPLICATES, len(samples) + 1):
+        verdict = judged(samples[:count], delta, confidence).item()
+        if verdict != "undecided":
+            return verdict, count
+    return "undecided", len(samples)

@@ -14,7 +14,7 @@ from lottery.progress import Reporter
 from lottery.rundir import identity, journal, lineage, store
 from lottery.rundir.lineage import WAY_OUT, Lineage
 from lottery.rundir.names import ENVIRONMENT, RECIPE, NetworkFiles, Replicate, replicate_numbers
-from lottery.rundir.records import Result
+from lottery.rundir.records import PairRecord, Result
 
 Check = tuple[Path, Callable[[], object]]
 _READERS: dict[str, Callable[[Path], object]] = {".h5": store.load, ".json": files.read_json, ".jsonl": journal.read}
@@ -125,7 +125,7 @@ def _promised(replicate: Replicate, table: Path) -> dict[Path, str | None]:
         record = replicate.read(table)
     except (InputError, OSError):  # which is found elsewhere
         return {}
-    unsealed = [table.parent / identity.FILE]
+    unsealed = [] if isinstance(record, PairRecord) else [table.parent / identity.FILE]
     if isinstance(record, Result) and record.outputs:  # trained
         unsealed.append(NetworkFiles(table.parent).metrics)
     return {replicate.folder / name: seal for name, seal in record.outputs.items()} | dict.fromkeys(unsealed)

@@ -15,13 +15,14 @@ from lottery.experiment.graph import TICKET, Mask, Snapshot, Ticket
 from lottery.experiment.recipe import FAMILY_NAME
 from lottery.pruning.connectivity import Topology
 from lottery.rundir import identity, records
-from lottery.rundir.records import MaskRecord, Record, Result
+from lottery.rundir.records import MaskRecord, PairRecord, Record, Result
 
 RECIPE, ENVIRONMENT = "recipe.toml", "environment.json"
 _QUANTILE, _ROUND, _STEP = r"q[0-9]+(?:\.[0-9]+)?", r"round-[0-9]{2,}", r"-step-[0-9]{6,}"
 _REPLICATE = re.compile(r"replicate-([1-9][0-9]*)")
 _SNAPSHOT = re.compile(r"step-([0-9]{6,})\.h5")
 _NETWORK = re.compile(rf"{FAMILY_NAME}/(?:{_QUANTILE}|{_ROUND}){_STEP}/[^\W\d]\w*")
+_PAIR = re.compile(rf"{FAMILY_NAME}/(?:{_QUANTILE}|{_ROUND}){_STEP}/pair-[1-9][0-9]?-[1-9][0-9]?\.json")
 _MASK = re.compile(rf"{FAMILY_NAME}/masks/(?:{_QUANTILE}|{_ROUND}{_STEP})\.(?:h5|json)")
 _TOPOLOGY = pydantic.TypeAdapter(Topology)
 
@@ -152,6 +153,14 @@ class Replicate:
     def network(self, ticket: Ticket) -> NetworkFiles:
         return NetworkFiles(self.folder / ticket.family / ticket.name / ticket.variant)
 
+    def pair(self, ticket: Ticket, copies: tuple[int, int]) -> Path:
+        """What there is between two trainings of a ticket."""
+        return self.network(ticket).folder.parent / "pair-{}-{}.json".format(*copies)
+
+    def pairs(self) -> list[Path]:
+        """All that there are, of whatever grid."""
+        return [path for path in sorted(self.folder.glob("*/*/pair-*.json")) if self._is_pair(path)]
+
     def state_of(self, source: Snapshot | Ticket) -> Path:
         """The file of a state that something is made from: the dense network's at a step, or a ticket's at its end."""
         return self.snapshot(source.step) if isinstance(source, Snapshot) else self.network(source).final
@@ -179,6 +188,7 @@ class Replicate:
     def tables(self) -> list[Path]:
         """Every table that exists."""
         tables = [self.dense.result, *(mask.table for mask in self.masks()), *(one.result for one in self.networks())]
+        tables += self.pairs()
         return [table for table in tables if table.exists()]
 
     def table_of(self, path: Path) -> Path:
@@ -190,7 +200,7 @@ class Replicate:
 
     def read(self, table: Path) -> Record:
         """What a table says. Raises InputError where it is damaged, or of another folder."""
-        return records.read(table, MaskRecord if self._is_mask(table) else Result)
+        return records.read(table, MaskRecord if self._is_mask(table) else PairRecord if self._is_pair(table) else Result)
 
     def claimed(self) -> list[Path]:
         """The folders that say what their outputs, finished or begun, are made with."""
@@ -211,6 +221,9 @@ class Replicate:
 
     def _is_mask(self, path: Path) -> bool:
         return _MASK.fullmatch(self.name_of(path)) is not None
+
+    def _is_pair(self, path: Path) -> bool:
+        return _PAIR.fullmatch(self.name_of(path)) is not None
 
     def origins(self) -> dict[str, str]:
         """What the dense network was made from, by content: `records` and `network`; empty before it is trained."""

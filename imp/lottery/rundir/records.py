@@ -15,6 +15,7 @@ from lottery.experiment.graph import DENSE
 from lottery.experiment.reading import FORMAT
 from lottery.pruning.costs import Costs
 from lottery.pruning.densities import Kept
+from lottery.pruning.interpolation import Distances
 
 # Dense, masks, one mask or network.
 _PLACE = re.compile(r".*/(replicate-\d+/(?:train|[^/]+/masks|[^/]+/[^/]+/[^/]+))", re.DOTALL)
@@ -128,6 +129,19 @@ class Scores(Values):
     min: float
     max: float
     mean: float
+
+
+class PairRecord(Record):
+    """Two trainings of a ticket that differ in the order of images: the error (1 - accuracy) on images of each split, at each
+    of the `shares` of the second network on the straight line between both; once with BatchNorm's statistics between theirs,
+    and once with those that it finds anew, where there is BatchNorm (`recomputed`)."""
+
+    rewind_step: int
+    copies: tuple[int, int]
+    shares: list[float]
+    errors: dict[str, list[float]]  # by split
+    recomputed: dict[str, list[float]] = {}
+    distances: Distances
 
 
 class MaskRecord(Record):

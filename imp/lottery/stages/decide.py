@@ -17,16 +17,16 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
     diverged network gets no more replicates, and a replicate whose dense network diverged gets no tickets. Where a ticket is
     left without a result, this ends.
 
-    This looks at the data after each replicate, so it errs more often than the 5 % of a single look. It says first how often.
+    This looks at the data after each replicate, by bounds so wide that all looks together err in 5 % of cases.
     """
+    confidence = verdicts.confidence_of_looks(most)
     if most > verdicts.LEAST_REPLICATES:
-        error, worse = verdicts.error_until_decided(most), run.recipe.delta * 100
         reporter.say(
-            f"looking after each replicate, up to {most}, calls a ticket that is {worse:g} points worse matching in "
-            f"{error:.0%} of cases; looking once does so in 5%"
+            f"looking after each replicate, up to {most}, by bounds of {confidence:.1%} confidence: "
+            "all looks together then err as often as one by bounds of 95%"
         )
     while True:
-        tickets = _selected(run, selection)
+        tickets = _selected(run, selection, confidence)
         undecided = [one for one in tickets if one.verdict == "undecided" and one.count == one.planned]
         number, missing = _next(run, [one for one in undecided if one.count < most])
         if not missing:
@@ -57,13 +57,13 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
         reporter.say(f"every ticket is decided after {count_of(after, 'replicate')}")
 
 
-def _selected(run: Run, selection: Selection) -> list[Any]:
-    """The groups of tickets at the selected quantiles and rewind points."""
+def _selected(run: Run, selection: Selection, confidence: float) -> list[Any]:
+    """The groups of tickets at the selected quantiles and rewind points, with verdicts of that confidence."""
     families = {name: one for name, one in run.families(selection).items() if one.quantiles}
     planned = run.plan()
     return [
         ticket
-        for tickets in grouping.tickets(grouping.groups(run, frame.rows(run))).values()
+        for tickets in grouping.tickets(grouping.groups(run, frame.rows(run), confidence)).values()
         for ticket in tickets
         if ticket.family in families
         and ticket.mask in families[ticket.family].labels

@@ -1,0 +1,194 @@
+"""The search for the sparsest ticket that matches, or for the earliest rewind point at which one does: by bisection, with as
+many replicates for each candidate as its verdict needs. What is trained next follows from the results that are there, and from
+nothing else: a search that was stopped goes on as if it had not been.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import pandas
+
+from data_prep.errors import InputError
+from lottery.experiment import bisection, grids
+from lottery.experiment.graph import DENSE, TICKET
+from lottery.experiment.plan import Selection
+from lottery.progress import Reporter, count_of
+from lottery.results import frame, verdicts
+from lottery.rundir.run import Run
+
+Over = Literal["density", "rewind"]
+BUDGET = re.compile(r"(\d+(?:\.\d+)?)(ep|h)")
+
+
+class Candidate(NamedTuple):
+    """A mask of the family and a rewind point; `selection` trains its ticket, and `rewind_step` is the point's step."""
+
+    mask: str
+    rewind: str
+    rewind_step: int
+    selection: Selection
+
+    def __str__(self) -> str:
+        return f"{self.mask} rewound to {self.rewind}"
+
+
+class Tested(NamedTuple):
+    """The verdict on a candidate, and after how many `replicates` it fell, or how many there are so far. `needs` is the
+    replicate that it lacks (None: it has its verdict); `lost` the one whose network diverged or failed, without which there is
+    no verdict."""
+
+    verdict: str
+    replicates: int
+    needs: int | None = None
+    lost: int | None = None
+
+
+class Standing(NamedTuple):
+    """How far a search has come: its candidates by place that were `tested`, the `next` one to test, with the replicates that
+    it `needs`, and what was `spent`, in the unit of the budget."""
+
+    tested: dict[int, Tested]
+    spent: float
+    next: int | None = None
+    needs: Sequence[int] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """A search in `run` among the tickets of `selection`, from dense to sparse or from late to early rewind points. Each
+    candidate is judged after every replicate from the third on, up to `most`, by bounds so wide that in 5 % of searches at most
+    a ticket that is delta worse is called matching. Once the networks of the run have cost the `budget` (`300ep`, `5h`) it
+    ends."""
+
+    run: Run
+    selection: Selection
+    over: Over = "density"
+    most: int = 10
+    budget: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not BUDGET.fullmatch(self.budget):
+            raise InputError(f"--budget {self.budget!r} is neither epochs nor hours: write 300ep or 5h")
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """In the order in which they stop to match. Raises InputError unless the selection is one family and, of density and
+        rewind point, one of what is not searched."""
+        families = self.selection.of(self.run.recipe)
+        if len(families) != 1:
+            raise InputError(f"a search is in one family: choose with --family from {', '.join(families)}")
+        [(name, family)] = families.items()
+        planned = self.run.plan()
+        steps = sorted((point.step(planned.steps_per_epoch), str(point)) for point in grids.parse_points(family.rewind))
+        planned.rewind_steps(family.rewind)
+        labels = family.labels
+        if self.over == "density" and len(steps) > 1:
+            raise InputError(f"families.{name} has the rewind points {family.rewind}: choose one with --rewind")
+        if self.over == "rewind" and len(labels) > 1 and not family.rounds:
+            raise InputError(f"families.{name} has {count_of(len(labels), 'quantile')}: choose one with --quantiles")
+        if self.over == "rewind":
+            return [self._candidate(name, labels[-1], point, step) for step, point in reversed(steps)]
+        [(step, point)] = steps
+        return [self._candidate(name, label, point, step) for label in labels]
+
+    def _candidate(self, family: str, label: str, point: str, step: int) -> Candidate:
+        grid: dict[str, Any] = {"quantiles": label.removeprefix("q")}
+        if not label.startswith("q"):
+            grid = {"rounds": int(grids.label_number(label))}
+        return Candidate(label, point, step, Selection((family,), rewind=point, **grid))
+
+    @cached_property
+    def confidence(self) -> float:
+        """That of the bounds at each look."""
+        tests = bisection.most_tests(len(self.candidates))
+        return verdicts.confidence_of_looks(self.most, verdicts.ERROR / tests)
+
+    def standing(self) -> Standing:
+        rows = frame.rows(self.run)
+        tested: dict[int, Tested] = {}
+        count = len(self.candidates)
+        while (place := bisection.next_place({at: one.verdict for at, one in tested.items()}, count)) is not None:
+            found = self._tested(self.candidates[place], rows)
+            if found.needs:
+                needs = range(found.needs, max(found.needs, min(verdicts.LEAST_REPLICATES, self.most)) + 1)
+                return Standing(tested, self._spent(rows), place, needs)
+            tested[place] = found
+        return Standing(tested, self._spent(rows))
+
+    def steps(self, reporter: Reporter) -> Iterator[tuple[Run, Selection]]:
+        """What to train next, a replicate of the run and a candidate's ticket there, until the answer is known or the budget is
+        spent. Ends where a training left no result."""
+        reporter.say(
+            f"{count_of(len(self.candidates), 'candidate')}, {count_of(self.most, 'replicate')} at most, bounds of "
+            f"{self.confidence:.2%} confidence"
+        )
+        before: tuple[int, Sequence[int]] | None = None
+        while (standing := self.standing()).next is not None and not self._is_spent(standing):
+            step = standing.next, standing.needs
+            if step == before:
+                return
+            before = step
+            candidate = self.candidates[standing.next]
+            reporter.say(f"{candidate}: replicate {', '.join(map(str, standing.needs))}")
+            yield dataclasses.replace(self.run, chosen=tuple(standing.needs)), candidate.selection
+
+    def _tested(self, candidate: Candidate, rows: pandas.DataFrame) -> Tested:
+        family = candidate.selection.families[0]
+        is_own = (rows["variant"] == TICKET) & (rows["family"] == family) & (rows["mask"] == candidate.mask)
+        own = rows[is_own & (rows["rewind_step"] == candidate.rewind_step)].set_index("replicate")
+        dense = rows[rows["variant"] == DENSE].set_index("replicate")
+        differences: list[float] = []
+        for number in range(1, self.most + 1):
+            statuses = [of["status"].get(number, "missing") for of in (dense, own)]
+            if "diverged" in statuses or "failed" in statuses:
+                return Tested("undecided", len(differences), lost=number)
+            difference = own["difference"].get(number)
+            if difference is None or pandas.isna(difference):
+                return Tested("undecided", len(differences), needs=number)
+            differences.append(float(difference))
+            verdict, count = verdicts.decided(differences, self.run.recipe.delta, self.confidence)
+            if verdict != "undecided":
+                return Tested(verdict, count)
+        return Tested("undecided", self.most)
+
+    def _spent(self, rows: pandas.DataFrame) -> float:
+        """What all finished networks of the run have cost."""
+        unit = "h" if self.budget and self.budget.endswith("h") else "ep"
+        done = rows[rows["status"] == "done"]
+        return float(done["seconds"].sum()) / 3600 if unit == "h" else float(done["epochs"].sum())
+
+    def _is_spent(self, standing: Standing) -> bool:
+        return self.budget is not None and standing.spent >= float(self.budget.rstrip("eph"))
+
+    def answer(self) -> list[str]:
+        """Sentences: what matches, what does not, and what is not known between them."""
+        standing, candidates = self.standing(), self.candidates
+        low, high = bisection.answer({place: one.verdict for place, one in standing.tested.items()}, len(candidates))
+        best = "sparsest" if self.over == "density" else "earliest"
+        sentences = [f"The {best} ticket known to match: {candidates[low]}." if low >= 0 else "No ticket is known to match."]
+        if high < len(candidates):
+            sentences.append(f"Known not to match: {candidates[high]}.")
+        if standing.next is not None:
+            why = f"the budget of {self.budget} is spent" if self._is_spent(standing) else "trainings are missing"
+            sentences.append(f"Undecided between them, because {why}: {_names(candidates[low + 1 : high])}.")
+        elif between := candidates[low + 1 : high]:
+            sentences.append(f"Undecided after {count_of(self.most, 'replicate')}: {_names(between)}.")
+        lost = [f"{candidates[place]} in replicate {one.lost}" for place, one in standing.tested.items() if one.lost]
+        if lost:
+            sentences.append(f"Undecided because a network failed or diverged: {', '.join(lost)}.")
+        return sentences
+
+    def table(self) -> list[tuple[str, ...]]:
+        """A line for each candidate that was tested: its name, its verdict, its replicates."""
+        tested = self.standing().tested
+        return [(str(self.candidates[place]), one.verdict, str(one.replicates)) for place, one in sorted(tested.items())]
+
+
+def _names(candidates: Sequence[Candidate]) -> str:
+    """A few names, from the first to the last."""
+    if len(candidates) < 3:
+        return ", ".join(map(str, candidates))
+    return f"{candidates[0]} .. {candidates[-1]} ({len(candidates)} candidates)"

@@ -1,0 +1,148 @@
+"""`imp stability`: pairs of trainings that differ in the order of images alone, and the error on the lines between them."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers import contents, imp_here, refused, settings
+from tiny import Model, initial
+
+from lottery.experiment import graph
+from lottery.experiment.recipe import Family
+from lottery.results import instability
+from lottery.rundir import records
+from lottery.rundir.records import PairRecord
+from lottery.rundir.run import open_run
+from lottery.stages import stability
+
+COPIES = settings("families.oneshot.copies=3", "families.oneshot.quantiles=0,90", "families.oneshot.controls=[]")
+PLACE = "runs/digits/replicate-1/oneshot/q90-step-000000"
+
+
+@pytest.fixture(scope="module")
+def finished(trained, tmp_path_factory):
+    """A run of lenet whose tickets have three copies each, and their instability."""
+    folder = tmp_path_factory.mktemp("stability") / "work"
+    shutil.copytree(trained, folder, symlinks=True)
+    imp_here("run", *COPIES, "--ranks", "1", cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "work", symlinks=True)
+
+
+def pair(folder, copies="1-2"):
+    return records.read(folder / PLACE / f"pair-{copies}.json", PairRecord)
+
+
+def test_copies_are_trained_beside_every_ticket_and_not_twice_for_a_soup():
+    family = Family(quantiles="0,80", copies=3, controls=["soup4"], controls_at="80")
+    found = [f"{one.mask.label} {one.variant}" for one in graph.tickets(1, "own", family, 900, [45])]
+
+    assert sorted(found) == [
+        *("q0 again2", "q0 again3", "q0 ticket"),
+        *("q80 again2", "q80 again3", "q80 again4", "q80 soup4", "q80 ticket"),
+    ]
+
+
+def test_the_report_has_every_pair_and_the_ends_of_its_line_are_the_networks(finished):
+    replicate = open_run(finished / "runs/digits").replicate(1)
+    found = pair(finished)
+
+    assert len(replicate.pairs()) == 3 * 2 * 3
+    for end, variant in ((0, "ticket"), (-1, "again2")):
+        result = json.loads((finished / PLACE / variant / "result.json").read_text())
+        assert 1 - found.errors["test"][end] == pytest.approx(result["final"]["test_accuracy"])
+    assert (found.copies, found.rewind_step, found.recomputed, len(found.shares)) == ((1, 2), 0, {}, 30)
+    assert found.distances.between > 0
+    page = (finished / "runs/digits/report/summary.md").read_text()
+    assert "## Stability" in page
+    assert "again2" not in page
+
+
+def test_a_pair_that_is_there_is_left_and_one_that_is_not_comes_out_the_same(copy):
+    before = contents(copy / PLACE)
+    (copy / PLACE / "pair-1-3.json").unlink()
+
+    told = imp_here("stability", cwd=copy)
+
+    assert "18 pairs of trainings, 1 to interpolate" in told.stderr
+    assert contents(copy / PLACE) == before
+
+
+def test_ranks_find_the_same_bytes(copy):
+    before = contents(copy / PLACE)
+    for path in (copy / "runs").rglob("pair-*.json"):
+        path.unlink()
+
+    imp_here("stability", "--ranks", "2", cwd=copy)
+
+    assert contents(copy / PLACE) == before
+
+
+def test_what_cannot_be_compared_is_said_in_a_line(copy, trained):
+    refused(imp_here("stability", cwd=trained, check=False), "imp retrain --set families.oneshot.copies=3")
+    refused(imp_here("stability", "--set", "families.oneshot.copies=4", cwd=copy, check=False), "run `imp retrain` first")
+    final = copy / PLACE / "again2/final.h5"
+    content = bytearray(final.read_bytes())
+    content[-9] ^= 1
+    final.write_bytes(content)
+    (copy / PLACE / "pair-1-2.json").unlink()
+    damaged = imp_here("stability", cwd=copy, check=False)
+    assert damaged.returncode == 2
+    assert "final.h5 is damaged" in damaged.stderr.splitlines()[-1]
+
+
+def test_a_damaged_pair_is_named_by_verify_and_never_used(copy):
+    path = copy / PLACE / "pair-1-2.json"
+    path.write_text(path.read_text().replace('"rewind_step": 0', '"rewind_step": 7'))
+
+    refused(imp_here("stability", cwd=copy, check=False), "pair-1-2.json")
+    assert "pair-1-2.json" in imp_here("verify", "runs/digits", cwd=copy, check=False).stdout
+
+
+def test_a_pair_of_other_networks_is_not_shown(copy):
+    shutil.rmtree(copy / PLACE / "again2")
+    imp_here("retrain", "--set", "retrain.order=same", cwd=copy, check=False)  # refused: made with another recipe
+    found = instability.groups(open_run(copy / "runs/digits"))
+
+    of_ticket = found[(found["mask"] == "q90") & (found["rewind_step"] == 0)]
+    assert of_ticket["pairs"].tolist() == [1]  # 1-3: that is all that does not need the second
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_statistics_that_are_computed_anew_are_those_taken_by_hand(make_trainer):
+    model = Model(name="tiny:local")
+    trainer = make_trainer(model=model, maskable=(), varied={})
+    worker = object.__new__(stability.PairWorker)
+    worker.trainer, worker.has_statistics = trainer, True
+    state = initial(1, model)
+    taken = []
+    errors, recomputed = worker._errors(0, taken.append, state)
+
+    trainer.load(state)
+    list(trainer.settle(0))
+    assert recomputed["test"] == 1 - trainer.evaluate("test").accuracy
+    assert set(errors) == {"train", "test"}
+    assert taken == [1]
+
+
+def test_verdicts_follow_the_bounds_over_replicates():
+    def one(replicate, barrier, copies=(1, 2)):
+        line = {"train": [0.1, 0.1, 0.1], "test": [0.1, 0.1 + barrier, 0.1]}
+        made = {"replicate": replicate, "rewind_step": 0, "copies": copies, "shares": [0, 0.5, 1], "errors": line}
+        return PairRecord(**made, family="f", mask="q90", distances=(1, 1, 1, 60))
+
+    def row(*barriers):
+        (found,) = instability._rows([one(number, barrier) for number, barrier in enumerate(barriers, 1)])
+        return found
+
+    assert row(0.001, 0.002, 0.003)["verdict"] == "stable"
+    assert row(0.1, 0.12, 0.11)["verdict"] == "unstable"
+    assert row(0.001, 0.1, 0.003)["verdict"] == row(0.001, 0.002)["verdict"] == "undecided"
+    assert row(0.1, 0.12, 0.11)["test"] == pytest.approx(0.11)
+    several = list(instability._rows([one(1, 0.1), one(1, 0.3, (1, 3)), one(2, 0.4)]))
+    assert several[0]["test"] == pytest.approx(np.mean([0.2, 0.4]))  # over replicates, of means over pairs

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from helpers import ROOT, imp_here, settings
 
-SAID = {"weight_norms": "collapsed layers", "winning_tickets": "us an image"}
+SAID = {"weight_norms": "collapsed layers", "winning_tickets": "us an image", "stability": "the instability of"}
 SECONDS = 30
 
 

@@ -26,7 +26,7 @@ from lottery.experiment.recipe import Recipe
 from lottery.pruning import masks, norms
 from lottery.pruning.costs import Costs
 from lottery.pruning.state import Arrays, State
-from lottery.results import frame, lookup
+from lottery.results import frame, instability, lookup
 from lottery.rundir import lineage, store
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.names import MaskFiles, NetworkFiles
@@ -159,6 +159,14 @@ class Results:
             for one in self.networks()
             for row in one._course()
         )
+
+    def instability(self) -> pandas.DataFrame:
+        """That of each ticket, rewind point and kind of BatchNorm statistics whose copies were compared (`imp stability`)."""
+        return instability.groups(self.run)
+
+    def lines(self) -> pandas.DataFrame:
+        """The errors (0 .. 1) on the lines between copies, by `share` of the second one: means over pairs and replicates."""
+        return instability.curves(self.run)
 
     def snapshots(self, replicate: int = 1) -> list[int]:
         """The steps at which a replicate's dense training was saved, ascending."""

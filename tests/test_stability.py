@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import contents, imp_here, refused, settings
+from helpers import contents, imp, imp_here, refused, settings
 from tiny import Model, initial
 
 from lottery.experiment import graph
@@ -78,8 +78,9 @@ def test_ranks_find_the_same_bytes(copy):
     for path in (copy / "runs").rglob("pair-*.json"):
         path.unlink()
 
-    imp_here("stability", "--ranks", "2", cwd=copy)
+    told = imp("stability", "--ranks", "2", cwd=copy)
 
+    assert told.stdout.count("oneshot q90: ") == 1
     assert contents(copy / PLACE) == before
 
 

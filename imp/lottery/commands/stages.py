@@ -185,7 +185,7 @@ def stability(
     selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
     made = find_stability(target, selection, Execution(ranks, per_gpu, stall), options.reporter())
     _conclude(made)
-    if options.launched_rank():
+    if options.launched_rank() is not None:  # the command that started the ranks prints the table
         return
     found = instability.groups(target)
     if as_json:
@@ -205,6 +205,7 @@ def search(
     quantiles: options.QuantilesOption = None,
     rewind: options.RewindOption = None,
     rounds: options.RoundsOption = None,
+    records: options.RecordsOption = None,
     over: Annotated[Literal["density", "rewind"], typer.Option(help="What to search.")] = "density",
     replicates: Annotated[int, typer.Option(min=1, max=MOST, help="Replicates of a ticket, at most.")] = 10,
     budget: Annotated[
@@ -221,7 +222,7 @@ def search(
     from lottery.stages.search import Search
 
     options.alone()
-    target = options.opened(run, recipe, set_)
+    target = options.opened(run, recipe, set_, records=records)
     selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
     wanted = Search(target, selection, over, replicates, budget)
     made = search_for_ticket(wanted, Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle)), options.reporter())

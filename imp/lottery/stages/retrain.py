@@ -77,9 +77,8 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
             is_told_here = executors.in_process(workload, execution.per_gpu, execution.stall)
             return hand_out.end() if is_told_here else None
         run.adopt()
-        chosen = [part for number in run.chosen for part in ("--replicate", str(number))]
         named = dataclasses.replace(selection, families=tuple(run.families(selection)))
-        arguments = ["retrain", "--run", str(run.folder), *chosen, *named.typed()]
+        arguments = ["retrain", *run.options, *named.typed()]
         arguments += ["--part", str(execution.part), "--bundle", str(size()), *execution.typed()]
         executors.on_ranks(count, arguments, list_missing)
         return None

@@ -44,7 +44,8 @@ def stability(run: Run, reporter: Reporter, selection: Selection = EVERYTHING, e
     wanted = pairs(run, selection)
 
     def missing() -> list[Pair]:
-        return [pair for pair in wanted if not _is_done(run, pair)]
+        lineages = {number: Lineage(run.replicate(number)) for number in run.numbers()}
+        return [pair for pair in wanted if not _is_done(run, pair, lineages[pair.one.replicate])]
 
     def make_worker(allocation: Allocation, heartbeat: Callable[[], None]) -> Worker:
         start_tensorflow()
@@ -61,8 +62,7 @@ def stability(run: Run, reporter: Reporter, selection: Selection = EVERYTHING, e
         if count == 1:
             executors.in_process(workload, execution.per_gpu, execution.stall)
             return
-        arguments = ["stability", "--run", str(run.folder), *selection.typed(), *execution.typed()]
-        executors.on_ranks(count, arguments, missing)
+        executors.on_ranks(count, ["stability", *run.options, *selection.typed(), *execution.typed()], missing)
 
 
 def pairs(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
@@ -84,13 +84,12 @@ def pairs(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
     return found
 
 
-def _is_done(run: Run, pair: Pair) -> bool:
+def _is_done(run: Run, pair: Pair, lineage: Lineage) -> bool:
     """Raises InputError where it is damaged, or of other networks than those that are there."""
-    replicate = run.replicate(pair.one.replicate)
-    path = replicate.pair(pair.one, pair.copies)
+    path = run.replicate(pair.one.replicate).pair(pair.one, pair.copies)
     if not path.exists():
         return False
-    if problem := Lineage(replicate).problem(path):
+    if problem := lineage.problem(path):
         raise InputError(f"{path} {problem}: remove it and run `imp stability` again")
     return True
 

@@ -68,8 +68,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
         on_ranks = count > 1 and bool(missing())
         if on_ranks:
             run.adopt()
-            chosen = [part for number in run.chosen for part in ("--replicate", str(number))]
-            executors.on_ranks(count, ["train", "--run", str(run.folder), *chosen, *execution.typed()], missing)
+            executors.on_ranks(count, ["train", *run.options, *execution.typed()], missing)
         elif not executors.in_process(workload, execution.per_gpu, execution.stall):
             return []
         if busy:

@@ -1,4 +1,4 @@
-"""Stage 5: the instability of tickets, from pairs of trainings that differ in the order of images."""
+"""The instability of tickets, from pairs of trainings that differ in the order of images."""
 
 import dataclasses
 import itertools

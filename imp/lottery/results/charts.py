@@ -508,7 +508,7 @@ def stability(findings: Findings) -> Chart | None:
         dash = alt.StrokeDash("statistics:N", title="BatchNorm's statistics").legend(symbolType="stroke")
     base = _chart(rows).encode(
         x=alt.X("rewind:O", title="rewound to", sort=points).axis(labelAngle=0),
-        y=alt.Y("test:Q", title="instability, test").axis(format=".0%"),
+        y=alt.Y("test:Q", title="instability, test").axis(format=".2~%"),
         color=alt.Color("ticket:N", title=None).scale(domain=tickets, range=COLOURS),
     )
     bounds = base.mark_rule(opacity=0.5).encode(y=alt.Y("low:Q"), y2="high:Q")
@@ -533,7 +533,7 @@ def _lines_of(rows: pandas.DataFrame, ticket: str, points: Sequence[str], dash: 
         .mark_line()
         .encode(
             x=alt.X("share:Q", title="share of the second network").axis(format=".0%", tickCount=3),
-            y=alt.Y("error:Q", title="error, test").axis(format=".0%", tickCount=5),
+            y=alt.Y("error:Q", title="error, test").scale(zero=False).axis(format=".2~%", tickCount=5),
             color=alt.Color("rewind:O", title="rewound to", sort=points).scale(scheme="viridis"),
             strokeDash=dash,
             tooltip=_tips("rewind", "statistics", "share", "error"),

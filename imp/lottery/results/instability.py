@@ -20,11 +20,11 @@ from lottery.rundir.run import Run
 
 __all__ = ["EXPLAINED", "answers", "cells", "curves", "dicts", "groups"]
 
-INTERPOLATED, RECOMPUTED = "interpolated", "recomputed"  # BatchNorm's statistics
+INTERPOLATED, RECOMPUTED, NONE = "interpolated", "recomputed", "none"  # BatchNorm's statistics
 GROUPS = {
     **dict.fromkeys(("family", "mask", "rewind"), "string"),
     "rewind_step": "int64",
-    "statistics": "string",  # BatchNorm's: interpolated, or recomputed
+    "statistics": "string",  # BatchNorm's: interpolated, or recomputed; none without BatchNorm
     "replicates": "int64",
     "pairs": "int64",  # in all
     **dict.fromkeys(("train", "test"), "Float64"),  # instability: the mean over replicates of the mean over pairs
@@ -127,11 +127,11 @@ def _alike(run: Run) -> list[list[PairRecord]]:
 
 
 def _kinds(members: Sequence[PairRecord]) -> list[str]:
-    return [INTERPOLATED, *([RECOMPUTED] if members[0].recomputed else [])]
+    return [INTERPOLATED, RECOMPUTED] if members[0].recomputed else [NONE]
 
 
 def _errors(one: PairRecord, kind: str) -> Mapping[str, list[float]]:
-    return one.errors if kind == INTERPOLATED else one.recomputed
+    return one.recomputed if kind == RECOMPUTED else one.errors
 
 
 def _rows(members: Sequence[PairRecord]) -> Iterator[dict[str, Any]]:

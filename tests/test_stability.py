@@ -10,6 +10,8 @@ from tiny import Model, initial
 
 from lottery.experiment import graph
 from lottery.experiment.recipe import Family
+from lottery.pruning.interpolation import along
+from lottery.pruning.interpolation import instability as barrier
 from lottery.results import instability
 from lottery.rundir import records
 from lottery.rundir.records import PairRecord
@@ -129,6 +131,24 @@ def test_statistics_that_are_computed_anew_are_those_taken_by_hand(make_trainer)
     assert recomputed["test"] == 1 - trainer.evaluate("test").accuracy
     assert set(errors) == {"train", "test"}
     assert taken == [1]
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_two_identical_trainings_have_an_instability_of_exactly_0(make_trainer):
+    model = Model(name="tiny:local")
+    worker = object.__new__(stability.PairWorker)
+    worker.trainer, worker.has_statistics = make_trainer(model=model, maskable=()), True
+    ends = []
+    for _ in range(2):
+        worker.trainer.load(initial(1, model))
+        worker.trainer.advance(0, 4, order_seed=3)
+        ends.append(worker.trainer.state(4))
+
+    found = along(*ends, lambda state: worker._errors(0, lambda taken: None, state), points=5)
+
+    for kind in (0, 1):
+        for split in stability.SPLITS:
+            assert barrier([one[kind][split] for one in found]) == 0
 
 
 def test_verdicts_follow_the_bounds_over_replicates():

@@ -111,6 +111,17 @@ def test_more_candidates_have_wider_bounds(work):
     assert confidence("90") < confidence("60,90") < confidence("50..90")
 
 
+@pytest.mark.parametrize(("at_once", "most", "expected"), [(1, 10, [1, 2, 3]), (4, 10, [1, 2, 3, 4]), (4, 2, [1, 2])])
+def test_the_replicates_without_which_there_is_no_verdict_are_trained_together(work, at_once, most, expected):
+    shutil.rmtree(work / "runs/digits/replicate-1/oneshot")
+    search = Search(open_run(work / "runs/digits"), Selection(quantiles="50,90", rewind="0"), most=most, at_once=at_once)
+
+    first, selection = next(search.steps(Reporter(quiet=True)))
+
+    assert list(first.chosen) == expected
+    assert (selection.quantiles, selection.rewind) == ("50", "0")
+
+
 def test_a_diverged_network_leaves_its_candidate_undecided(search, work):
     told = search("--replicates", "3", *settings("train.learning_rate=1e30", "name=hot"), "--run", "runs/hot", check=False)
 

@@ -224,7 +224,7 @@ def search(
     options.alone()
     target = options.opened(run, recipe, set_, records=records)
     selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
-    wanted = Search(target, selection, over, replicates, budget)
+    wanted = Search(target, selection, over, replicates, budget, at_once=ranks)
     made = search_for_ticket(wanted, Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle)), options.reporter())
     if as_json:
         options.print_json({"answer": wanted.answer(), "tested": wanted.table()})

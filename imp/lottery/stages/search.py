@@ -61,13 +61,14 @@ class Search:
     """A search in `run` among the tickets of `selection`, from dense to sparse or from late to early rewind points. Each
     candidate is judged after every replicate from the third on, up to `most`, by bounds so wide that in 5 % of searches at most
     a ticket that is delta worse is called matching. Once the networks of the run have cost the `budget` (`300ep`, `5h`) it
-    ends."""
+    ends. So many replicates `at_once` are trained, of which some may turn out not to be needed."""
 
     run: Run
     selection: Selection
     over: Over = "density"
     most: int = 10
     budget: str | None = None
+    at_once: int = 1
 
     def __post_init__(self) -> None:
         if self.budget is not None and not BUDGET.fullmatch(self.budget):
@@ -113,8 +114,8 @@ class Search:
         while (place := bisection.next_place({at: one.verdict for at, one in tested.items()}, count)) is not None:
             found = self._tested(self.candidates[place], rows)
             if found.needs:
-                needs = range(found.needs, max(found.needs, min(verdicts.LEAST_REPLICATES, self.most)) + 1)
-                return Standing(tested, self._spent(rows), place, needs)
+                last = max(found.needs + self.at_once - 1, verdicts.LEAST_REPLICATES)
+                return Standing(tested, self._spent(rows), place, range(found.needs, min(last, self.most) + 1))
             tested[place] = found
         return Standing(tested, self._spent(rows))
 

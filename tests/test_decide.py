@@ -17,10 +17,10 @@ from lottery.stages import decide
 KEEPS_UP = [0.001, 0.002, 0.001]  # above dense, by replicate
 
 
-def looks(most, error):
+def looks(most):
     return (
-        f"looking after each replicate, up to {most}, calls a ticket that is 0.2 points worse matching in {error} of cases; "
-        "looking once does so in 5%"
+        f"looking after each replicate, up to {most}, by bounds of 98.6% confidence: all looks together then err as often "
+        "as one by bounds of 95%"
     )
 
 
@@ -88,8 +88,8 @@ def begin(tmp_path):
 WAVERING = [0.02, -0.02, 0.02, -0.06, -0.06, -0.06, -0.06]
 
 
-def adding(most, error, *replicates):
-    return [looks(most, error), *(f"undecided: 1 ticket; adding replicate {number}" for number in replicates)]
+def adding(most, *replicates):
+    return [looks(most), *(f"undecided: 1 ticket; adding replicate {number}" for number in replicates)]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def adding(most, error, *replicates):
             10,
             {},
             ["2: 60 1ep", "3: 60 1ep"],
-            [*adding(10, "15%", 2, 3), "every ticket is decided after 3 replicates"],
+            [*adding(10, 2, 3), "every ticket is decided after 3 replicates"],
         ),
         (
             {"60": KEEPS_UP, "97.5": WAVERING},
@@ -129,7 +129,7 @@ def adding(most, error, *replicates):
             9,
             {"replicates": 2, "rewind": "0,1ep", "selection": Selection(quantiles="70..80:5", rewind="1ep")},
             ["3: 80 1ep"],
-            [*adding(9, "14%", 3), "every ticket is decided after 3 replicates"],
+            [*adding(9, 3), "every ticket is decided after 3 replicates"],
         ),
     ],
     ids=["keeps up", "the undecided alone", "each rewind point", "as many as allowed", "diverged", "asked for"],
@@ -214,7 +214,7 @@ def test_where_training_leaves_a_ticket_without_a_result_no_further_replicate_is
 
     assert len(asked) == 1
     assert reporter.told == [
-        *adding(9, "14%", 3),
+        *adding(9, 3),
         "replicate 3 has no result for 1 ticket yet: the same command continues there",
     ]
 
@@ -228,7 +228,7 @@ def test_a_network_that_failed_is_named_with_the_command_that_tries_it_again(tmp
 
     assert training.called == []
     assert reporter.told == [
-        looks(9, "14%"),
+        looks(9),
         "undecided, because a network is missing, failed or diverged: 1 ticket; `imp retrain --replicate 3` tries those that "
         "failed again",
     ]
@@ -242,7 +242,7 @@ def test_replicates_that_are_there_already_are_counted(tmp_path):
     decided(run, 9, reporter, training)
 
     assert training.called == []
-    assert reporter.told == [looks(9, "14%"), "every ticket is decided after 3 replicates"]
+    assert reporter.told == [looks(9), "every ticket is decided after 3 replicates"]
 
 
 def test_a_replicate_is_added_with_its_dense_network_its_masks_and_the_ticket(work):

@@ -505,7 +505,7 @@ def stability(findings: Findings) -> Chart | None:
     points, tickets = _points(rows), rows["ticket"].unique().tolist()
     dash: Any = alt.value([1, 0])
     if rows["statistics"].nunique() > 1:
-        dash = alt.StrokeDash("statistics:N", title="BatchNorm's statistics").legend(symbolType="stroke")
+        dash = alt.StrokeDash("statistics:N", title="BatchNorm's statistics").legend(symbolType="stroke", symbolStrokeColor=GREY, symbolSize=400)
     base = _chart(rows).encode(
         x=alt.X("rewind:O", title="rewound to", sort=points).axis(labelAngle=0),
         y=alt.Y("test:Q", title="instability, test").axis(format=".2~%"),

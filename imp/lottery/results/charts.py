@@ -505,7 +505,7 @@ def stability(findings: Findings) -> Chart | None:
     points, tickets = _points(rows), rows["ticket"].unique().tolist()
     dash: Any = alt.value([1, 0])
     if rows["statistics"].nunique() > 1:
-        dash = alt.StrokeDash("statistics:N", title="BatchNorm's statistics").legend(symbolType="stroke", symbolStrokeColor=GREY, symbolSize=400)
+        dash = alt.StrokeDash("statistics:N", legend=None)
     base = _chart(rows).encode(
         x=alt.X("rewind:O", title="rewound to", sort=points).axis(labelAngle=0),
         y=alt.Y("test:Q", title="instability, test").axis(format=".2~%"),
@@ -521,7 +521,8 @@ def stability(findings: Findings) -> Chart | None:
         "stability",
         "Stability",
         "Above: instability on test images, means over replicates with one-sided 95 % bounds; below the dashed line (2 points) "
-        "a ticket counts as stable. Below: the error on test images along the line between two trainings, means over pairs.",
+        "a ticket counts as stable. Below: the error on test images along the line between two trainings, means over pairs. "
+        "Solid lines have BatchNorm's statistics interpolated, dashed ones recomputed.",
         {"stability": rows, "lines": lines},
         alt.vconcat(above, alt.concat(*panels, columns=COLUMNS)).resolve_scale(color="independent"),
     )

@@ -24,16 +24,6 @@ SERIES = {  # what the tickets truly are above dense, in points, from dense to s
 }
 
 
-def looks(samples: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-    """The first verdict on each of `samples` ([..., replicates]), and after how many replicates."""
-    found, counts = np.full(samples.shape[:-1], "undecided", dtype="U12"), np.full(samples.shape[:-1], samples.shape[-1])
-    for count in range(verdicts.LEAST_REPLICATES, samples.shape[-1] + 1):
-        left = found == "undecided"
-        found[left] = verdicts.judged(samples[left, :count], DELTA, confidence)
-        counts[left & (found != "undecided")] = count
-    return found, counts
-
-
 def campaign(found: np.ndarray, counts: np.ndarray) -> tuple[tuple[int, int], int]:
     """The answer of a search among candidates with these first verdicts, and the trainings that it took."""
     tested: dict[int, str] = {}
@@ -46,7 +36,7 @@ def row(title: str, true: np.ndarray, campaigns: int, rng: np.random.Generator) 
     confidence = verdicts.confidence_of_looks(MOST, verdicts.ERROR / bisection.most_tests(COUNT))
     own = rng.standard_normal((campaigns, COUNT, MOST)) * np.sqrt(1 - SHARED)
     dense = rng.standard_normal((campaigns, 1, MOST)) * np.sqrt(SHARED)
-    found = looks(true[:, None] + SPREAD * (own - dense), confidence)
+    found = verdicts.first_verdicts(true[:, None] + SPREAD * (own - dense), DELTA, confidence)
     ended = [campaign(*one) for one in zip(*found, strict=True)]
     answers, costs = np.array([answer for answer, _ in ended]), np.array([cost for _, cost in ended])
     worse = np.mean([low >= 0 and true[low] <= -DELTA + verdicts.ALIKE for low, _ in answers])

@@ -34,22 +34,11 @@ def share(verdict: str, true: float, spread: float, replicates: int, trials: int
     return float(np.mean(verdicts.judged(samples, DELTA) == verdict))
 
 
-def looks(samples: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-    """The first verdict on each of `samples` ([trials, most]) that is judged after every replicate, and after how many."""
-    trials, most = samples.shape
-    found, counts = np.full(trials, "undecided", dtype="U12"), np.full(trials, most)
-    for count in range(verdicts.LEAST_REPLICATES, most + 1):
-        left = found == "undecided"
-        found[left] = verdicts.judged(samples[left, :count], DELTA, confidence)
-        counts[left & (found != "undecided")] = count
-    return found, counts
-
-
 def until_decided(most: int, trials: int, rng: np.random.Generator) -> list[str]:
     """A line of the table of `--until-decided`."""
     confidence = verdicts.confidence_of_looks(most)
-    worse, _ = looks(rng.normal(-DELTA, SPREAD, (trials, most)), confidence)
-    good, counts = looks(rng.normal(0, SPREAD, (trials, most)), confidence)
+    worse, _ = verdicts.first_verdicts(rng.normal(-DELTA, SPREAD, (trials, most)), DELTA, confidence)
+    good, counts = verdicts.first_verdicts(rng.normal(0, SPREAD, (trials, most)), DELTA, confidence)
     shares = [np.mean(found == "matching") for found in (worse, good)]
     return [f"{confidence:.1%}", *(f"{share:.1%}" for share in shares), f"{np.median(counts):.0f}"]
 

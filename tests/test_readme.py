@@ -63,7 +63,7 @@ ALONE = {
     "imp run pipelines/digits.toml --set families.oneshot.quantiles=0,80 --set families.oneshot.copies=3 --run runs/stable": [
         *("--ranks", "1", *SHORT, *settings("families.oneshot.rewind=0", "families.oneshot.controls=[]")),
     ],
-    "imp search --rewind 2ep": ["--replicates", "1", *SHORT],
+    "imp search --rewind 2ep": ["--replicates", "3", *SHORT],
     "imp search --set families.oneshot.quantiles=50..98:4 --rewind 2ep --replicates 10": ["--budget", "1ep", *SHORT],
     "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": ["--ranks", "1", *SHORT],
 }

@@ -136,7 +136,7 @@ def test_a_diverged_network_leaves_its_candidate_undecided(search, work):
         (["--over", "depth"], "--over"),
         (["--rewind", "0,1ep"], "choose one with --rewind"),
         (["--over", "rewind", "--rewind", "0,1ep"], "choose one with --quantiles"),
-        (["--replicates", "0"], "--replicates"),
+        (["--replicates", "2"], "--replicates"),
         (["--quantiles", "x"], "quantiles 'x'"),
         (["--rewind", "5it"], "not among the snapshots"),
         (settings("families.other.quantiles=90"), "choose with --family from oneshot, other"),

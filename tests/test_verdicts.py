@@ -116,10 +116,8 @@ def test_replicates_beyond_a_million_are_not_counted(spread, delta):
 @pytest.mark.parametrize("most", [3, 5, 20])
 def test_all_looks_together_err_in_five_per_cent_of_cases(most):
     confidence = verdicts.confidence_of_looks(most)
-    found = [
-        verdicts.decided(differences, 0.2, confidence)[0]
-        for differences in np.random.default_rng(3).normal(-0.2, 0.1, (4000, most))
-    ]
+    samples = np.random.default_rng(3).normal(-0.2, 0.1, (4000, most))
+    found = verdicts.first_verdicts(samples, 0.2, confidence)[0].tolist()
 
     assert found.count("matching") / 4000 == pytest.approx(0.05, abs=0.012)
     assert found.count("not matching") / 4000 == pytest.approx(0.05, abs=0.012)
@@ -136,7 +134,9 @@ def test_more_looks_have_wider_bounds_and_a_single_one_those_of_reports():
 def test_the_first_verdict_stands_and_says_after_how_many_replicates():
     good, bad = [0.01, 0.02, 0.015], [-0.3, -0.31, -0.29]
 
-    assert verdicts.decided([*good, *bad], 0.2, 0.99) == ("matching", 3)
-    assert verdicts.decided([*bad, *good], 0.2, 0.99) == ("not matching", 3)
-    assert verdicts.decided([0.3, -0.9, 0.1, -0.2], 0.2, 0.95) == ("undecided", 4)
-    assert verdicts.decided([], 0.2, 0.95) == ("undecided", 0)
+    assert verdicts.first_verdicts([*good, *bad], 0.2, 0.99) == ("matching", 3)
+    assert verdicts.first_verdicts([*bad, *good], 0.2, 0.99) == ("not matching", 3)
+    assert verdicts.first_verdicts([0.3, -0.9, 0.1, -0.2], 0.2, 0.95) == ("undecided", 4)
+    assert verdicts.first_verdicts([], 0.2, 0.95) == ("undecided", 0)
+    both, counts = verdicts.first_verdicts([[*good, *bad], [*bad, *good]], 0.2, 0.99)
+    assert (both.tolist(), counts.tolist()) == (["matching", "not matching"], [3, 3])

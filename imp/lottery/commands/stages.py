@@ -179,7 +179,7 @@ def stability(
 ) -> None:
     """Find the instability of tickets that are trained more than once (families.FAMILY.copies); under mpirun, on all ranks."""
     from lottery.campaign import Execution, Selection, find_stability
-    from lottery.results import instability
+    from lottery.results import grouping, instability
 
     target = options.opened(run, recipe, set_, must_exist=True, chosen=replicate)
     selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
@@ -193,7 +193,7 @@ def stability(
         return
     print_table(target.recipe.name, *instability.cells(found))
     print(instability.EXPLAINED)
-    for line in instability.answers(target, found):
+    for line in instability.answers(found, grouping.groups(target, grouping.rows(target))):
         print(line)
 
 
@@ -207,7 +207,7 @@ def search(
     rounds: options.RoundsOption = None,
     records: options.RecordsOption = None,
     over: Annotated[Literal["density", "rewind"], typer.Option(help="What to search.")] = "density",
-    replicates: Annotated[int, typer.Option(min=1, max=MOST, help="Replicates of a ticket, at most.")] = 10,
+    replicates: Annotated[int, typer.Option(min=3, max=MOST, help="Replicates of a ticket, at most.")] = 10,
     budget: Annotated[
         str | None, typer.Option(metavar="Nep|Nh", help="End once all networks of the run have taken N epochs or hours.")
     ] = None,

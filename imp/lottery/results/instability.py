@@ -11,7 +11,7 @@ import pandas
 
 from lottery.experiment.graph import TICKET
 from lottery.pruning.interpolation import STABLE, instability
-from lottery.results import frame, grouping, verdicts
+from lottery.results import frame, verdicts
 from lottery.results.frame import dicts
 from lottery.rundir import records
 from lottery.rundir.lineage import Lineage
@@ -81,9 +81,9 @@ def curves(run: Run) -> pandas.DataFrame:
     return pandas.DataFrame(found)
 
 
-def answers(run: Run, found: pandas.DataFrame) -> list[str]:
-    """For each ticket, a sentence: the rewind point from which on it is stable, and from which on it matches."""
-    matching = grouping.groups(run, grouping.rows(run))
+def answers(found: pandas.DataFrame, matching: pandas.DataFrame) -> list[str]:
+    """For each ticket, a sentence: from which rewind point on it is stable (`found`), and from which on it matches (by the
+    groups of networks `matching`)."""
     sentences = []
     for (family, mask), rows in found.groupby(["family", "mask"], sort=False):
         tickets = matching[(matching["variant"] == TICKET) & (matching["family"] == family) & (matching["mask"] == mask)]

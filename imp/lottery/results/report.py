@@ -133,7 +133,7 @@ def report(run: Run) -> Report:
         equal_cost_table=_equal_cost_cells(groups),
         cost_table=_cost_cells(costs),
         stability_table=_stability_cells(findings),
-        stability_answers=instability.answers(run, findings.instability),
+        stability_answers=instability.answers(findings.instability, groups),
         warnings=[f"{_title(group)}: {group.collapse}" for group in frame.each(groups) if group.collapse],
         failures=[f"replicate {row.replicate}, {_title(row)}: {row.status}, {row.reason}" for row in frame.each(failed)],
         charts=[chart for chart in drawn if chart],

@@ -93,11 +93,14 @@ def confidence_of_looks(most: int, error: float = ERROR, trials: int = 100_000, 
     return 1 - min(float(np.quantile(smallest, error)), error)
 
 
-def decided(differences: ArrayLike, delta: float, confidence: float) -> tuple[str, int]:
-    """The first verdict on one ticket that is judged after every replicate, and after how many it fell; undecided after all."""
+def first_verdicts(differences: ArrayLike, delta: float, confidence: float) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+    """The first verdict on each sample of `differences` ([..., replicates]) that is judged after every replicate, and after how
+    many it fell; undecided after all."""
     samples = np.asarray(differences, float)
-    for count in range(LEAST_REPLICATES, len(samples) + 1):
-        verdict = judged(samples[:count], delta, confidence).item()
-        if verdict != "undecided":
-            return verdict, count
-    return "undecided", len(samples)
+    most = samples.shape[-1]
+    found, counts = np.full(samples.shape[:-1], "undecided", dtype="U12"), np.full(samples.shape[:-1], most)
+    for count in range(LEAST_REPLICATES, most + 1):
+        verdicts = np.where(found == "undecided", judged(samples[..., :count], delta, confidence), found)
+        counts = np.where((found == "undecided") & (verdicts != "undecided"), count, counts)
+        found = verdicts
+    return found, counts

@@ -4,6 +4,7 @@ nothing else: a search that was stopped goes on as if it had not been.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -141,19 +142,15 @@ class Search:
         is_own = (rows["variant"] == TICKET) & (rows["family"] == family) & (rows["mask"] == candidate.mask)
         own = rows[is_own & (rows["rewind_step"] == candidate.rewind_step)].set_index("replicate")
         dense = rows[rows["variant"] == DENSE].set_index("replicate")
-        differences: list[float] = []
-        for number in range(1, self.most + 1):
-            statuses = [of["status"].get(number, "missing") for of in (dense, own)]
-            if "diverged" in statuses or "failed" in statuses:
-                return Tested("undecided", len(differences), lost=number)
-            difference = own["difference"].get(number)
-            if difference is None or pandas.isna(difference):
-                return Tested("undecided", len(differences), needs=number)
-            differences.append(float(difference))
-            verdict, count = verdicts.decided(differences, self.run.recipe.delta, self.confidence)
-            if verdict != "undecided":
-                return Tested(verdict, count)
-        return Tested("undecided", self.most)
+        known = own["difference"].dropna()
+        differences = [known[number] for number in itertools.takewhile(known.index.__contains__, range(1, self.most + 1))]
+        verdict, count = verdicts.first_verdicts(differences, self.run.recipe.delta, self.confidence)
+        if verdict != "undecided" or len(differences) == self.most:
+            return Tested(verdict.item(), int(count))
+        number = len(differences) + 1
+        statuses = {of["status"].get(number) for of in (dense, own)}
+        is_lost = bool(statuses & {"diverged", "failed"})
+        return Tested("undecided", len(differences), *((None, number) if is_lost else (number, None)))
 
     def _spent(self, rows: pandas.DataFrame) -> float:
         """What all finished networks of the run have cost."""

@@ -26,6 +26,9 @@ SERIES = {
     "each 0.05 points below the one before": tuple(-0.05 * step for step in range(20)),
     "ten, all exactly 0.2 points below dense": (-DELTA,) * 10,
 }
+IMAGES = (500, 5000)  # for validation
+DOUBTFUL = 0.06  # of the images; all networks are right about the others
+SEEDS = 0.1  # points: the standard deviation of what a seed does to the accuracy of a network, on all images alike
 
 
 def share(verdict: str, true: float, spread: float, replicates: int, trials: int, rng: np.random.Generator) -> float:
@@ -58,6 +61,33 @@ def headline_error(true: Sequence[float], spread: float, replicates: int, trials
     noise = spread * (np.sqrt(1 - SHARED) * own - np.sqrt(SHARED) * dense)
     place = headlines(verdicts.judged(np.array(true)[:, None] + noise, DELTA))
     return float(np.mean((place >= 0) & (np.array(true)[place] <= -DELTA + verdicts.ALIKE)))
+
+
+def single_images(true: float, replicates: int, images: int, rng: np.random.Generator) -> np.ndarray:
+    """Differences on single images (int8, [replicates, images]) of a ticket that is truly `true` points above dense over all
+    seeds and images. About each doubtful image each network has its own probability to be right, between 0 and 1."""
+    doubtful = rng.binomial(images, DOUBTFUL)
+    lowered = max(-true, 0) / 100 / DOUBTFUL
+    right = []
+    for top in (1 - 2 * lowered, 1.0):
+        of_images = rng.uniform(0, top, doubtful)
+        of_seeds = rng.normal(0, SEEDS / 100 / DOUBTFUL, (replicates, 1))
+        right.append(rng.random((replicates, doubtful)) < of_images + of_seeds)
+    found = np.zeros((replicates, images), np.int8)
+    found[:, :doubtful] = right[0].astype(np.int8) - right[1]
+    return found
+
+
+def over_images(true: float, images: int, trials: int, rng: np.random.Generator) -> list[str]:
+    """How often such a ticket is called matching by the bounds over seeds, and by those over images too."""
+    cells = []
+    for replicates in REPLICATES:
+        found = [single_images(true, replicates, images, rng) for _ in range(trials)]
+        seeds = verdicts.judged([one.mean(1) for one in found], DELTA / 100) == "matching"
+        bounds = [verdicts.bounds_over_images(one) for one in found]
+        both = verdicts.decided(*np.transpose(bounds), replicates, DELTA / 100) == "matching"
+        cells.append(f"{seeds.mean():.1%}, {both.mean():.1%}")
+    return cells
 
 
 def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -97,6 +127,13 @@ def main() -> None:
         for name, true in SERIES.items()
     ]
     table("The headline names a ticket that is 0.2 points worse or more:", ["tickets from dense to sparse", *COUNTS], rows)
+    rows = [
+        [f"{images}, {name}", *over_images(true, images, trials // 100, rng)]
+        for images in IMAGES
+        for name, true in (("exactly 0.2 points worse", -DELTA), ("exactly as good", 0.0))
+    ]
+    title = "Called *matching* over seeds, and over images too, by what is true over all images:"
+    table(title, ["validation images", *COUNTS], rows)
 
 
 if __name__ == "__main__":

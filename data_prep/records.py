@@ -1,13 +1,15 @@
-"""The record format: TFRecord shards of raw uint8 image blocks, and the manifest that describes and checks them.
+"""The record format: TFRecord shards of raw uint8 blocks of examples, and the manifest that describes and checks them.
 
 A prepared set is a folder:
 
     manifest.json               sizes, classes, splits, and count, bytes and sha256 of every shard; written last
     train-00000.tfrecord ...    one TFRecord file per shard
+    tokenizer.json              of texts: what made their tokens
 
-Each record is a block of n images: n labels (little-endian int32), then n images (uint8, height x width x channels, C
-order). n follows from the record's length: it is `BLOCK`, less in the last block of a shard. Blocks, not single images,
-because feeding is then limited by memory and not by parsing (framing and checks are paid once per block).
+Each record is a block of n examples: n labels (little-endian int32), then n images (uint8, height x width x channels, C
+order), or n rows of bytes, which the manifest's `fields` divide. n follows from the record's length: it is `BLOCK`, less in
+the last block of a shard. Blocks, not single examples, because feeding is then limited by memory and not by parsing (framing
+and checks are paid once per block).
 `tf.data.TFRecordDataset` and `tf.io.decode_raw` read them; so does this module, with NumPy alone.
 """
 
@@ -36,8 +38,9 @@ MANIFEST = "manifest.json"
 
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
+_DTYPES = ("|u1", "<u2", "<i4", "<f4")
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 Example = tuple[np.ndarray, int]
 
 
@@ -59,7 +62,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Bad:
-    """An image that could not be decoded, and is in no shard."""
+    """An image that could not be decoded, or a text that could not be read, and is in no shard. Of a text, `split` is empty."""
 
     split: str
     name: str
@@ -67,9 +70,26 @@ class Bad:
 
 
 @dataclasses.dataclass(frozen=True)
+class Field:
+    """A part of an example that is no image: an array of a little-endian `dtype`, such as "<u2", in C order."""
+
+    dtype: str
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES or min(self.shape, default=1) < 1:
+            raise ValueError(f"a field is {self.dtype!r} {self.shape}, not one of {', '.join(_DTYPES)} with a size")
+
+    @property
+    def bytes(self) -> int:
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a prepared set holds. `shape` is (height, width, channels); `made_with` the settings it was made with, `made_by`
-    the versions of what decoded it, `source` the fingerprints of the images."""
+    """What a prepared set holds. `shape` is (height, width, channels) of images; of other examples it is (bytes,), which
+    `fields` divide, in order. `made_with` are the settings it was made with, `made_by` the versions of what made it, `source`
+    the fingerprints of the source, `beside` the sha256 of each file beside the shards."""
 
     shape: Shape
     classes: list[str]
@@ -78,60 +98,80 @@ class Manifest:
     made_by: dict[str, str] = dataclasses.field(default_factory=dict)
     bad: list[Bad] = dataclasses.field(default_factory=list)
     source: list[str] = dataclasses.field(default_factory=list)
+    fields: dict[str, Field] = dataclasses.field(default_factory=dict)
+    beside: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def shards_of(self, split: str) -> list[Shard]:
         return [shard for shard in self.shards if shard.split == split]
 
     def is_whole(self, folder: Path) -> bool:
-        """Whether every shard is in `folder` at its full length."""
-        return all(shard.is_whole(folder) for shard in self.shards)
+        """Whether every shard is in `folder` at its full length, and every file beside them there."""
+        return all(shard.is_whole(folder) for shard in self.shards) and all((folder / name).is_file() for name in self.beside)
 
     @property
     def digest(self) -> str:
-        """What tells these images, in this order and these splits, from any others: a sha256 of the shards' own."""
+        """What tells these examples, in this order and these splits, from any others: a sha256 of the shards' own."""
         return files.sha256(json.dumps([(shard.split, shard.count, shard.sha256) for shard in self.shards]).encode())
 
     def count(self, split: str) -> int:
-        """Number of images in `split` (train, validation or test)."""
+        """Number of examples in `split` (train, validation or test)."""
         return sum(shard.count for shard in self.shards_of(split))
 
     @property
     def bytes(self) -> int:
-        """What the pixels of all splits take."""
+        """What the examples of all splits take, without their labels."""
         return sum(shard.count for shard in self.shards) * math.prod(self.shape)
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Where a block lies: its record's payload in `path`, from `offset` on, holds `count` images with their labels."""
+    """Where a block lies: its record's payload in `path`, from `offset` on, holds `count` examples with their labels."""
 
     path: Path
     offset: int
     count: int
 
 
-def images_per_shard(shape: Shape) -> int:
+def examples_per_shard(shape: Shape) -> int:
     """Whole blocks, as many as come to about `SHARD_BYTES`."""
-    return BLOCK * max(1, SHARD_BYTES // (BLOCK * image_bytes(shape)))
+    return BLOCK * max(1, SHARD_BYTES // (BLOCK * example_bytes(shape)))
 
 
-def image_bytes(shape: Shape) -> int:
-    """What an image takes in a record, its label included."""
+def example_bytes(shape: Shape) -> int:
+    """What an example takes in a record, its label included."""
     return LABEL.itemsize + math.prod(shape)
 
 
 def write_shard(path: Path, split: str, examples: Iterable[Example]) -> Shard:
-    """Write images (uint8, [height, width, channels]) and their labels as one shard, whole or not at all."""
+    """Write examples (uint8, of one shape) and their labels as one shard, whole or not at all."""
     count, size, digest = 0, 0, hashlib.sha256()
     remaining = iter(examples)
     with files.replacing(path) as temporary, open(temporary, "wb") as file:
         while block := list(itertools.islice(remaining, BLOCK)):
             labels = np.array([label for _, label in block], LABEL)
-            record = _frame(labels.tobytes() + np.stack([image for image, _ in block]).tobytes())
+            record = _frame(labels.tobytes() + np.stack([example for example, _ in block]).tobytes())
             file.write(record)
             digest.update(record)
             count, size = count + len(block), size + len(record)
     return Shard(path.name, split, count, size, digest.hexdigest())
+
+
+def pack(arrays: dict[str, np.ndarray], fields: dict[str, Field]) -> np.ndarray:
+    """Examples as uint8 [n, bytes], from an array [n, *shape] for each of `fields`."""
+    rows = [
+        np.ascontiguousarray(arrays[name], field.dtype).reshape(-1, math.prod(field.shape)) for name, field in fields.items()
+    ]
+    return np.concatenate([row.view(np.uint8) for row in rows], axis=1)
+
+
+def unpack(examples: np.ndarray, fields: dict[str, Field]) -> dict[str, np.ndarray]:
+    """The array [n, *shape] of each of `fields`, from `examples` (uint8, [n, bytes]). The inverse of `pack`."""
+    ends = np.cumsum([field.bytes for field in fields.values()])
+    parts = np.split(examples, ends[:-1], axis=1)
+    return {
+        name: np.ascontiguousarray(part).view(field.dtype).reshape(-1, *field.shape)
+        for part, (name, field) in zip(parts, fields.items(), strict=True)
+    }
 
 
 def shard_name(split: str, number: int) -> str:
@@ -146,36 +186,36 @@ def blocks(folder: Path, manifest: Manifest, split: str) -> list[Block]:
         for first in range(0, shard.count, BLOCK):
             count = min(BLOCK, shard.count - first)
             found.append(Block(folder / shard.name, offset + _LENGTH.size, count))
-            offset += _LENGTH.size + count * image_bytes(manifest.shape) + _CRC.size
+            offset += _LENGTH.size + count * example_bytes(manifest.shape) + _CRC.size
         if offset != shard.bytes:
-            raise InputError(f"{folder / shard.name} does not hold the {shard.count} images of its manifest: {remedy(folder)}")
+            raise InputError(f"{folder / shard.name} is not as long as {shard.count} examples are: {remedy(folder)}")
     return found
 
 
-def read_block(block: Block, images: np.ndarray, labels: np.ndarray) -> None:
-    """Fill `images` (uint8, [count, height, width, channels], contiguous) and `labels` (little-endian int32, [count]) with
-    one block, its checksum compared. Raises InputError with the name of a shard that is missing, cut or altered there."""
+def read_block(block: Block, examples: np.ndarray, labels: np.ndarray) -> None:
+    """Fill `examples` (uint8, [count, *shape], contiguous) and `labels` (little-endian int32, [count]) with one block,
+    its checksum compared. Raises InputError with the name of a shard that is missing, cut or altered there."""
     crc = bytearray(_CRC.size)
     try:
         with open(block.path, "rb") as file:
             file.seek(block.offset)
-            read = sum(file.readinto(part) for part in (labels.data, images.data, crc))
+            read = sum(file.readinto(part) for part in (labels.data, examples.data, crc))
     except FileNotFoundError:
         raise InputError(f"{block.path} is missing: {remedy(block.path.parent, 'run')}") from None
-    if read != labels.nbytes + images.nbytes + _CRC.size or crc != _masked(crc32c.extend(crc32c.value(labels), images)):
+    if read != labels.nbytes + examples.nbytes + _CRC.size or crc != _masked(crc32c.extend(crc32c.value(labels), examples)):
         raise InputError(f"{block.path} is damaged (a checksum differs): {remedy(block.path.parent)}")
 
 
 def read_labels(blocks: Iterable[Block]) -> np.ndarray:
-    """The labels of `blocks` (int32, [n]), without their images and checksums."""
+    """The labels of `blocks` (int32, [n]), without their examples and checksums."""
     return np.concatenate([np.fromfile(block.path, LABEL, block.count, offset=block.offset) for block in blocks])
 
 
-def read_images(blocks: Sequence[Block], shape: Shape, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The images (uint8, [n, height, width, channels]) and labels (int32, [n]) at `indices` (int, [n]), counted through all of
-    `blocks`. Only blocks that hold one are read. Raises InputError as `read_block` does."""
+def read_examples(blocks: Sequence[Block], shape: Shape, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The examples (uint8, [n, *shape]) and labels (int32, [n]) at `indices` (int, [n]), counted through all of `blocks`. Only
+    blocks that hold one are read. Raises InputError as `read_block` does."""
     ends = np.cumsum([block.count for block in blocks])
-    images, labels = np.empty((len(indices), *shape), np.uint8), np.empty(len(indices), np.int32)
+    examples, labels = np.empty((len(indices), *shape), np.uint8), np.empty(len(indices), np.int32)
     holding = np.searchsorted(ends, indices, "right")
     for number in np.unique(holding):
         count = blocks[number].count
@@ -183,8 +223,8 @@ def read_images(blocks: Sequence[Block], shape: Shape, indices: np.ndarray) -> t
         read_block(blocks[number], *held)
         places = np.flatnonzero(holding == number)
         within = indices[places] - (ends[number] - count)
-        images[places], labels[places] = (part[within] for part in held)
-    return images, labels
+        examples[places], labels[places] = (part[within] for part in held)
+    return examples, labels
 
 
 def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
@@ -195,6 +235,15 @@ def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
         if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
             raise InputError(f"{path} is damaged (its sha256 differs): {remedy(folder)}")
     blocks(folder, alone, shard.split)
+
+
+def check_beside(folder: Path, manifest: Manifest, name: str) -> None:
+    """Compare a file beside the shards with its manifest. Raises InputError when it is missing or altered."""
+    path = folder / name
+    if not path.is_file():
+        raise InputError(f"{path} is missing: {remedy(folder, 'run')}")
+    if files.sha256(path.read_bytes()) != manifest.beside[name]:
+        raise InputError(f"{path} is damaged (its sha256 differs): {remedy(folder)}")
 
 
 def check_lengths(folder: Path, manifest: Manifest) -> None:
@@ -209,24 +258,25 @@ def check_lengths(folder: Path, manifest: Manifest) -> None:
 
 
 def read_split(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (uint8, [n, height, width, channels]) and labels (int32, [n]) of one split, each shard checked. Raises InputError
+    """Examples (uint8, [n, *shape]) and labels (int32, [n]) of one split, each shard checked. Raises InputError
     with the name of a shard that is missing, cut, altered, or not what the manifest says it holds."""
-    images = np.empty((manifest.count(split), *manifest.shape), np.uint8)
-    labels = np.empty(len(images), LABEL)
+    examples = np.empty((manifest.count(split), *manifest.shape), np.uint8)
+    labels = np.empty(len(examples), LABEL)
     for shard in manifest.shards_of(split):
         check_shard(folder, manifest, shard)
     first = 0
     for block in blocks(folder, manifest, split):
         part = slice(first, first + block.count)
-        read_block(block, images[part], labels[part])
+        read_block(block, examples[part], labels[part])
         first += block.count
-    return images, labels
+    return examples, labels
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     splits = {split: manifest.count(split) for split in SPLITS}
-    content = {"format": FORMAT, "block": BLOCK, "splits": splits, **dataclasses.asdict(manifest)}
-    files.write_json(folder / MANIFEST, content)
+    described = dataclasses.asdict(manifest)
+    content = {key: value for key, value in described.items() if value or key not in ("fields", "beside")}
+    files.write_json(folder / MANIFEST, {"format": FORMAT, "block": BLOCK, "splits": splits, **content})
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -241,12 +291,20 @@ def read_manifest(folder: Path) -> Manifest:
         own, block = content.get("format"), content.get("block")
         if (own, block) != (FORMAT, BLOCK):
             raise ValueError(f"its format is {own} in blocks of {block}, not {FORMAT} in {BLOCK}")
-        height, width, channels = map(int, content["shape"])
+        shape = tuple(map(int, content["shape"]))
+        fields = {
+            name: Field(field["dtype"], tuple(map(int, field["shape"]))) for name, field in content.get("fields", {}).items()
+        }
+        beside = {str(name): str(digest) for name, digest in content.get("beside", {}).items()}
         shards, bad = [Shard(**shard) for shard in content["shards"]], [Bad(**bad) for bad in content["bad"]]
         made = dict(content["made_with"]), dict(content["made_by"])
-        manifest = Manifest((height, width, channels), list(content["classes"]), shards, *made, bad, list(content["source"]))
-        if min(manifest.shape) < 1 or any(Path(shard.name).name != shard.name for shard in shards):
-            raise ValueError("its images have no size, or its shards lie elsewhere")
+        source = list(content["source"])
+        manifest = Manifest(shape, list(content["classes"]), shards, *made, bad, source, fields, beside)
+        names = [*beside, *(shard.name for shard in shards)]
+        if min(shape, default=0) < 1 or any(Path(name).name != name for name in names):
+            raise ValueError("its examples have no size, or its files lie elsewhere")
+        if (sum(field.bytes for field in fields.values()),) != shape if fields else len(shape) != 3:
+            raise ValueError(f"its shape {list(shape)} is not that of images, or its fields do not come to it")
         if content["splits"] != {split: manifest.count(split) for split in SPLITS}:
             raise ValueError("its split sizes are not those of its shards")
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A shard: its images decoded, the file written, then the note that says that it is done. And many of them, made by processes
+"""A shard: its examples made, the file written, then the note that says that it is done. And many of them, made by processes
 on this machine."""
 
 import dataclasses
@@ -8,34 +8,36 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
-
-import numpy as np
+from typing import Any
 
 from data_prep import files, records
 from data_prep.errors import InputError
-from data_prep.pictures import Undecodable, pixels
-from data_prep.sources import Part
 
 SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}  # by which a person or a cluster ends the command
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
-    """A shard to make in `folder`: its images (`part`, whose `labels` are int32, [n]), brought to `shape`."""
+class Task(ABC):
+    """A shard to make in `folder`, of `count` examples at most, from what `part()` returns. A worker process is given that in
+    place of `part`, because only the first process can read it: it returns itself when it is called."""
 
     folder: Path
     name: str
     split: str
-    shape: records.Shape
-    part: Part
-    labels: np.ndarray
+    count: int
+    part: Callable[[], Any]
+
+    @abstractmethod
+    def examples(self) -> Iterator[records.Example | records.Bad]:
+        """Each example, or why there is none."""
 
     @property
     def note(self) -> Path:
@@ -44,41 +46,49 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
+class Planned:
+    """A set that is to be made: its manifest, as yet without shards, the tasks of these, and the files beside them."""
+
+    manifest: records.Manifest
+    tasks: list[Task]
+    beside: dict[str, bytes] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
 class Made:
-    """A shard that was made, and the images that it lacks because they could not be decoded."""
+    """A shard that was made, and the examples that it lacks because they could not be made."""
 
     shard: records.Shard
     bad: list[records.Bad]
 
     @property
-    def images(self) -> int:
-        """How many were tried."""
+    def count(self) -> int:
+        """How many examples were tried."""
         return self.shard.count + len(self.bad)
 
 
 def make(task: Task) -> Made:
-    """Write the shard of `task`, and then its note. Images that cannot be decoded are left out."""
+    """Write the shard of `task`, and then its note. Examples that cannot be made are left out."""
     bad: list[records.Bad] = []
 
-    def examples() -> Iterator[records.Example]:
-        content = task.part()
-        for name, picture, label in zip(content.names, content.pictures, task.labels, strict=True):
-            try:
-                yield pixels(picture, task.shape[0], task.shape[2]), int(label)
-            except Undecodable as error:
-                bad.append(records.Bad(task.split, name, str(error)))
+    def good() -> Iterator[records.Example]:
+        for example in task.examples():
+            if isinstance(example, records.Bad):
+                bad.append(example)
+            else:
+                yield example
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")  # an image with odd metadata is no news
-        shard = records.write_shard(task.folder / task.name, task.split, examples())
+        shard = records.write_shard(task.folder / task.name, task.split, good())
     made = Made(shard, bad)
     files.write_json(task.note, dataclasses.asdict(made))
     return made
 
 
 def made_before(task: Task) -> Made | None:
-    """What the note in the folder says of the shard of `task`; None unless the shard is there, whole. One that lacks images is
-    made again: they may have been mended."""
+    """What the note in the folder says of the shard of `task`; None unless the shard is there, whole. One that lacks
+    examples is made again: they may have been mended."""
     try:
         content = files.read_json(task.note)
         shard = records.Shard(**content["shard"])
@@ -88,7 +98,7 @@ def made_before(task: Task) -> Made | None:
 
 
 def forget(folder: Path) -> None:
-    """Remove every note: the manifest has taken their place, or they are of other images."""
+    """Remove every note: the manifest has taken their place, or they are of another source."""
     for note in folder.glob(".*.done"):
         note.unlink()
 

@@ -86,7 +86,7 @@ def uneven(tmp_path_factory):
 def in_process(tensorflow, monkeypatch):
     """Measurements measure in this process, instead of in others, in which TensorFlow would take seconds to start; runs are
     short."""
-    from lottery.bench import limits, timing
+    from lottery.bench import inference, limits, timing
     from lottery.bench.harness import Process
     from lottery.engine import assembly, devices
 
@@ -97,4 +97,5 @@ def in_process(tensorflow, monkeypatch):
         monkeypatch.setattr(module, "set_up_tensorflow", names)
     monkeypatch.setattr(Process, "call", lambda self, function, **arguments: function(**arguments))
     monkeypatch.setattr(timing, "RUN_SECONDS", 1e-3)
+    monkeypatch.setattr(inference, "ROUND_SECONDS", 1e-3)
     monkeypatch.setattr(limits, "COPY_BYTES", 1 << 22)

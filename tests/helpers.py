@@ -80,7 +80,7 @@ def write_split(
     folder: Path, split: str, images: np.ndarray, labels: np.ndarray, per_shard: int | None = None
 ) -> list[records.Shard]:
     """The shards of one split: images (uint8, [n, height, width, channels]) and labels (integers, [n])."""
-    step = per_shard or records.images_per_shard(images.shape[1:])
+    step = per_shard or records.examples_per_shard(images.shape[1:])
     examples = list(zip(images, labels, strict=True))
     return [
         records.write_shard(folder / records.shard_name(split, number), split, examples[start : start + step])

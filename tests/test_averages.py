@@ -93,7 +93,7 @@ def test_accuracies_are_those_of_the_averages_and_what_is_saved_is_raw(make_trai
     assert same(trainer.state(STEPS), before)
     plain.load(dataclasses.replace(before, weights=averages, optimizer={}))
     expected = plain.evaluate("validation")
-    assert (found.loss, found.accuracy) == pytest.approx((expected.loss, expected.accuracy), rel=1e-6)
+    assert (found.loss, found.deciding) == pytest.approx((expected.loss, expected.deciding), rel=1e-6)
     plain.load(dataclasses.replace(before, optimizer={}))
     assert abs(plain.evaluate("validation").loss - found.loss) > 1e-3
 
@@ -103,7 +103,7 @@ def test_an_evaluation_that_fails_puts_the_raw_weights_back(make_trainer, monkey
     trainer.load(initial())
     trainer.advance(0, 2, order_seed=0)
     before = trainer.state(2)
-    monkeypatch.setattr(trainer._step, "evaluations", lambda rows, weights: 1 / 0)
+    monkeypatch.setattr(trainer._step, "evaluations", lambda rows: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
         trainer.evaluate("test")

@@ -124,7 +124,7 @@ def test_a_run_is_gone_on_with_on_its_own_images_alone(work, command):
     files.write_json(path, content)
     before = contents(work)
 
-    refused(imp_here(*command, cwd=work, check=False), "was made from other images than those that are prepared now")
+    refused(imp_here(*command, cwd=work, check=False), "was made from other examples than those that are prepared now")
     assert contents(work) == before
 
 

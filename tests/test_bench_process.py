@@ -67,6 +67,16 @@ def test_a_process_answers_until_it_ends_and_then_another_does():
             os.kill(ended, 0)
 
 
+def loaded(name):
+    return name in sys.modules
+
+
+@pytest.mark.parametrize("tensorflow", [True, False])
+def test_a_process_has_tensorflow_unless_told_otherwise(tensorflow):
+    with Process(tensorflow) as process:
+        assert process.call(loaded, name="tensorflow") is tensorflow
+
+
 def lives(pid):
     """Whether the process goes on; one that has ended may wait for whoever started it to take notice."""
     try:

@@ -10,7 +10,7 @@ from lottery import cli
 from lottery.bench import step
 from lottery.bench.loops import stock_fit, stock_network
 from lottery.bench.step import multiply_adds
-from lottery.engine import models
+from lottery.engine import models, signature
 from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -66,7 +66,7 @@ def test_as_many_images_are_made_up_as_fit_the_memory_set_aside():
 def test_a_stock_network_has_the_variables_of_ours(name, size):
     model = Model(name=name, alpha=1.0)
 
-    ours, stock = models.build(model, size, 10), stock_network(model, size, 10, "float32")
+    ours, stock = models.build(model, signature.images(size, 10)), stock_network(model, size, 10, "float32")
 
     assert shapes(stock.trainable_variables) == shapes(ours.trainable_variables)
     assert sorted(shapes(stock.variables)) == sorted(shapes(ours.variables))
@@ -101,7 +101,7 @@ def test_fit_trains():
     ids=["each weight once", "those of the paper"],
 )
 def test_the_multiply_adds_of_a_network(model, size, classes, adds):
-    assert multiply_adds(models.build(model, size, classes)) == adds
+    assert multiply_adds(models.build(model, signature.images(size, classes))) == adds
 
 
 def test_a_convolution_uses_each_weight_at_each_position_of_its_output():

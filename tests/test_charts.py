@@ -9,7 +9,7 @@ import pytest
 from handmade import all_replicates, dense, in_rounds, planned, ticket
 
 from lottery.experiment import reading
-from lottery.results import charts, frame, grouping, tidy
+from lottery.results import charts, drawing, frame, grouping, tidy
 from lottery.rundir.run import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -59,13 +59,13 @@ INSTABILITY = [
 LINES = [row | {"split": "test", "share": share, "error": 0.1} for row in INSTABILITY for share in (0.0, 0.5, 1.0)]
 
 
-COLUMNS = {"accuracies": tidy._ACCURACIES, "thresholds": list(CUTS[0])}  # also where there is no row
+COLUMNS = {"figures": tidy._FIGURES, "thresholds": list(CUTS[0])}  # also where there is no row
 NAMES = (*COLUMNS, "layers", "overlaps", "magnitudes", "courses", "training", "instability", "lines")
 
 
 def found(**tables):
     """What was found, by hand: these tables, and nothing else."""
-    run = SimpleNamespace(recipe=reading.resolve({}))
+    run = SimpleNamespace(recipe=reading.resolve({}), metric="accuracy")
     return SimpleNamespace(
         run=run, **{name: pandas.DataFrame(tables.get(name, ()), columns=COLUMNS.get(name)) for name in NAMES}
     )
@@ -102,18 +102,18 @@ def test_a_chart_is_a_png_an_svg_and_a_table(chart):
     assert len(chart.tables[chart.name]) > 0
 
 
-def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_like_its_function(run):
+def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_like_its_function_but_for_that_of_the_metric(run):
     assert [chart(found()) for chart in charts.CHARTS] == [None] * len(charts.CHARTS)
 
     all_replicates(run, "60", 0.0)
-    rows = findings(run).accuracies
+    rows = findings(run).figures
     rows = rows.assign(macs_share=rows["density"] ** 0.5, cost=2.0)
     other = rows[rows["network"] == "ticket"].assign(family="other", series="other")
-    tables = {"accuracies": pandas.concat([rows, other]), "layers": LAYERS, "overlaps": OVERLAPS}
+    tables = {"figures": pandas.concat([rows, other]), "layers": LAYERS, "overlaps": OVERLAPS}
     tables |= {"magnitudes": BARS, "courses": COURSE}
     tables |= {"instability": INSTABILITY, "lines": LINES}
     drawn = [chart(found(**tables)) for chart in charts.CHARTS[:-1]]
-    assert [chart.name for chart in drawn] == [chart.__name__ for chart in charts.CHARTS[:-1]]
+    assert [chart.name for chart in drawn] == ["accuracy", *(chart.__name__ for chart in charts.CHARTS[1:-1])]
 
 
 def test_thresholds_are_a_table_beside_the_histogram_spoken_of_where_they_are_the_same_for_all_layers():
@@ -125,7 +125,7 @@ def test_thresholds_are_a_table_beside_the_histogram_spoken_of_where_they_are_th
 
 
 @pytest.mark.parametrize(
-    ("draw", "figures"), [(charts.accuracy, ["validation"]), (charts.early_stop, ["early_step", "early_test"])]
+    ("draw", "figures"), [(charts.by_density, ["validation"]), (charts.early_stop, ["early_step", "early_test"])]
 )
 def test_what_a_mark_shows_is_told_when_the_pointer_is_on_it(run, draw, figures):
     all_replicates(run, "60", -0.01)
@@ -138,7 +138,7 @@ def test_what_a_mark_shows_is_told_when_the_pointer_is_on_it(run, draw, figures)
         assert all(f'"field": "{figure}"' in tip for figure in figures)
 
 
-@pytest.mark.parametrize("draw", [charts.accuracy, charts.early_stop, charts.differences])
+@pytest.mark.parametrize("draw", [charts.by_density, charts.early_stop, charts.differences])
 @pytest.mark.parametrize("quantile", ["60", "100"])
 def test_one_ticket_can_be_drawn_also_one_that_keeps_nothing(run, draw, quantile):
     ticket(run, 1, "60", 0.9)
@@ -150,9 +150,9 @@ def test_one_ticket_can_be_drawn_also_one_that_keeps_nothing(run, draw, quantile
 
 def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_together(run):
     all_replicates(run, "60", -0.01)
-    near = charts.accuracy(findings(run))
+    near = charts.by_density(findings(run))
     all_replicates(run, "90", -0.8)
-    far = charts.accuracy(findings(run))
+    far = charts.by_density(findings(run))
 
     def least(chart):
         return min(row["validation_shown"] for rows in marks(chart.specification) for row in rows)
@@ -168,7 +168,7 @@ def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_togeth
 def test_the_same_rows_give_the_same_picture(run):
     all_replicates(run, "60", 0.0)
 
-    assert charts.accuracy(findings(run)).png == charts.accuracy(findings(run)).png
+    assert charts.by_density(findings(run)).png == charts.by_density(findings(run)).png
 
 
 def test_a_line_per_family_and_rewind_point_and_marks_for_controls(run):
@@ -179,7 +179,7 @@ def test_a_line_per_family_and_rewind_point_and_marks_for_controls(run):
     in_rounds(run, "lr", 1, 0.0)
     in_rounds(run, "lr", 1, 0.0, "extended")
 
-    specification = charts.accuracy(findings(run)).specification
+    specification = charts.by_density(findings(run)).specification
 
     shown = [row for rows in marks(specification) for row in rows]
     assert {row["series"] for row in shown} == {
@@ -199,7 +199,7 @@ def test_several_families_have_a_panel_for_each_series_with_its_controls_and_the
     all_replicates(run, "60", -0.02, step=0, variant="reinit")
     in_rounds(run, "lr", 1, 0.0)
 
-    specification = charts.accuracy(findings(run)).specification
+    specification = charts.by_density(findings(run)).specification
 
     together, panels = specification["vconcat"]
     drawn = [specification["datasets"][layer["data"]["name"]] for layer in together["layer"][1:]]
@@ -267,7 +267,7 @@ def test_every_line_has_a_colour_of_its_own_also_with_many_families(tmp_path):
 
     scale = next(
         layer["encoding"]["color"]["scale"]
-        for layer in charts.accuracy(findings(made)).specification["layer"]
+        for layer in charts.by_density(findings(made)).specification["layer"]
         if "color" in layer["encoding"]
     )
 
@@ -283,7 +283,7 @@ def test_layers_and_magnitudes_are_drawn_of_the_first_replicate():
 
 
 def test_the_script_draws_without_a_network():
-    script = charts.script()
+    script = drawing.script()
 
     assert "vegaEmbed" in script
     assert "</script" not in script

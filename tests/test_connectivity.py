@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data_prep.errors import InputError
@@ -228,11 +228,25 @@ def networks(draw):
     nodes = [Node("images", "input", draw(st.integers(1, 3)))]
     for number in range(draw(st.integers(1, 6))):
         nodes.append(_layer(draw, nodes, f"n{number}"))
+    assume(_tells_its_gates(nodes))
     flat = Node("flat", "reshape", 4 * nodes[-1].width, (nodes[-1].name,))
     outputs = linear("output", "flat", flat.width, draw(st.integers(1, 2)))
     topology = Topology((*nodes, flat, outputs), ("output",))
     rng, density = np.random.default_rng(draw(st.integers(0, 2**32))), draw(st.sampled_from([0.3, 0.6, 0.9]))
     return topology, {path: rng.random(shape) < density for path, shape in topology.kernels.items()}
+
+
+def _tells_its_gates(nodes):
+    """Whether each factor that is not zero without input, as a product of gates is, counts as a gate: a topology that was read
+    from a network says so."""
+    constant = set()
+    for node in nodes:
+        factors = enumerate(node.inputs) if node.kind == "multiply" else ()
+        if any(name in constant and place not in node.gates for place, name in factors):
+            return False
+        if node.gates == (0, 1) or constant & set(node.inputs):
+            constant.add(node.name)
+    return True
 
 
 def _layer(draw, nodes, name):

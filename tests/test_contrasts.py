@@ -34,7 +34,7 @@ def against(run, mask="q90", rewind="1ep", family="oneshot"):
 
 def above(figures):
     """How far tickets are above in validation accuracy."""
-    return round(figures["validation_accuracy"].mean, 9)
+    return round(figures["validation"].mean, 9)
 
 
 def test_before_a_ticket_is_done_there_is_nothing_to_hold_against_anything(run):
@@ -49,12 +49,12 @@ def test_a_ticket_is_held_against_the_dense_network_in_four_figures(run):
 
     contrast = against(run)["dense"]
 
-    accuracy = contrast["validation_accuracy"]
+    accuracy = contrast["validation"]
     margin = 4.302653 * 0.001 / math.sqrt(3)  # differences 0.2, 0.1, 0.3 points
     assert (accuracy.mean, accuracy.count) == (pytest.approx(0.002), 3)
     assert (accuracy.low, accuracy.high) == (pytest.approx(0.002 - margin, rel=1e-5), pytest.approx(0.002 + margin, rel=1e-5))
-    assert contrast["test_accuracy"].mean == pytest.approx(0.002)
-    assert contrast["test_accuracy_there"].mean == pytest.approx(0.03)
+    assert contrast["test"].mean == pytest.approx(0.002)
+    assert contrast["test_there"].mean == pytest.approx(0.03)
     step = contrast["least_validation_loss_step"]
     assert (step.mean, step.high) == (pytest.approx(52), pytest.approx(52 + 4.302653 / math.sqrt(3), rel=1e-6))
     assert accuracy.density == pytest.approx(0.1)
@@ -65,8 +65,8 @@ def test_two_replicates_have_an_interval_and_one_has_none(run):
     ticket(run, 1, "90", 0.91)
     ticket(run, 2, "90", 0.94)  # differences 1 and 3 points
 
-    two = against(run)["dense"]["validation_accuracy"]
-    one = against(run, "q60")["dense"]["validation_accuracy"]
+    two = against(run)["dense"]["validation"]
+    one = against(run, "q60")["dense"]["validation"]
 
     margin = 12.706205 * math.sqrt(2) * 0.01 / math.sqrt(2)
     assert (two.low, two.high) == (pytest.approx(0.02 - margin, rel=1e-6), pytest.approx(0.02 + margin, rel=1e-6))
@@ -81,7 +81,7 @@ def test_a_difference_is_clear_when_its_interval_lies_on_one_side_of_zero(run, a
     for number, accuracy in enumerate(accuracies, 1):
         ticket(run, number, "90", accuracy)
 
-    difference = against(run)["dense"]["validation_accuracy"]
+    difference = against(run)["dense"]["validation"]
 
     assert difference.clear is clear
     assert clear is (difference.low > 0 or difference.high < 0)
@@ -91,7 +91,7 @@ def test_differences_that_are_all_the_same_have_no_spread_to_judge_by(run):
     for number, baseline in enumerate((0.90, 0.91, 0.92), 1):
         ticket(run, number, "90", baseline + 0.01, early=(355, 0.83))  # each stopped one evaluation earlier
 
-    for name in ("validation_accuracy", "least_validation_loss_step"):
+    for name in ("validation", "least_validation_loss_step"):
         difference = against(run)["dense"][name]
         assert (difference.low, difference.high, difference.clear) == (None, None, False)
     assert against(run)["dense"]["least_validation_loss_step"].mean == -45
@@ -121,13 +121,13 @@ def test_only_replicates_that_have_both_count_and_they_are_paired(run):
         ticket(run, number, "90", accuracy, variant="shuffle")
     ticket(run, 2, "90", status="diverged")
 
-    difference = against(run)["shuffle"]["validation_accuracy"]
+    difference = against(run)["shuffle"]["validation"]
 
     assert (difference.mean, difference.count) == (pytest.approx(0.02), 2)  # 1 and 3 points
     ticket(run, 1, "60", 0.9)
     ticket(run, 2, "60", 0.9, variant="shuffle")
     assert against(run, "q60").keys() == {"dense"}  # where no replicate has both
-    assert against(run)["dense"]["validation_accuracy"].count == 2
+    assert against(run)["dense"]["validation"].count == 2
 
 
 def test_rounds_are_held_against_the_controls_of_their_own_chain_and_round(tmp_path):
@@ -152,7 +152,7 @@ def test_rounds_are_held_against_the_controls_of_their_own_chain_and_round(tmp_p
     assert list(later) == ["dense", "extended", "reinit", "rewound to 0"]
     assert against(run, "round-02", "0", "lr").keys() == {"dense", "extended", "reinit"}
     assert against(run, "round-02", "0", "weights").keys() == {"dense", "lr round-02"}
-    assert later["dense"]["test_accuracy"].density == 0.25
+    assert later["dense"]["test"].density == 0.25
 
 
 def test_families_are_held_against_those_further_down_in_the_recipe_with_the_same_mask_from_the_same_point(tmp_path):

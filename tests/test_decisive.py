@@ -4,6 +4,7 @@ import pytest
 
 from lottery.experiment import reading
 from lottery.experiment.decisive import decisive
+from lottery.experiment.recipe import OF_IMAGES
 
 OUTPUTS = ("dense", "mask", "ticket")
 FAMILIES = {
@@ -33,6 +34,14 @@ def test_no_output_depends_on_how_many_outputs_there_are_nor_on_how_it_comes_abo
     assert not aside & keys
     assert {"data.shuffle", "data.crop", "data.resized_crop", "data.flip", "data.cutout", "data.classes"} <= keys
     assert not any(key.startswith(("sweep.", "track.")) for key in keys)
+
+
+def test_what_is_of_images_decides_nothing_made_from_texts_and_the_other_way_round():
+    images, texts = (depends("dense", data={"source": source}).keys() for source in ("digits", "docstrings"))
+
+    assert {key for key in images - texts if not key.startswith("model.")} == {f"data.{key}" for key in OF_IMAGES}
+    assert texts - images == {f"texts.{key}" for key in ("document", "candidate", "candidates", "vocabulary")}
+    assert {"data.source", "data.validation", "data.test", "data.split_seed", "data.shuffle"} <= images & texts
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from lottery.engine import models
+from data_prep.records import Manifest
+from lottery.engine import models, signature
 from lottery.engine.derivatives import Derivatives, as_written
 from lottery.engine.models.topology import topology
 from lottery.experiment import reading
@@ -43,7 +44,7 @@ def recipe(name, precision="float64", batch=8, **model):
 def network(name, size=8, **options):
     made = recipe(name, **options)
     with models.policy(made.train.precision):
-        state = models.initial_weights(made.model, size, CLASSES, 1)
+        state = models.initial_weights(made.model, signature.images(size, CLASSES), 1)
     return made, state
 
 
@@ -52,13 +53,14 @@ def images(count=8, size=8):
 
 
 def derivatives(made, names=DEVICES, size=8):
-    return Derivatives(made, names, (size, size, 3), CLASSES)
+    manifest = Manifest((size, size, 3), [str(label) for label in range(CLASSES)], [], {})
+    return Derivatives(made, manifest, names)
 
 
 def loss(made, state, pixels, labels, temperature):
     """By the network itself, built anew."""
     with models.policy("float64"):
-        built = models.build(made.model, pixels.shape[1], CLASSES)
+        built = models.build(made.model, signature.images(pixels.shape[1], CLASSES))
     models.assign({one.path: one for one in built.variables}, state.weights | state.statistics)
     logits = np.asarray(built((pixels / 255 - 0.5) / 0.5, training=False)) / temperature
     largest = logits.max(axis=1)
@@ -211,6 +213,6 @@ def test_what_something_flows_through_is_connected(name, model, density, is_exac
     flow = derivatives(made).flow(state, mask)
 
     counts = {path: np.count_nonzero(flow[path]) for path in mask}
-    connected = connectivity.effective(topology(models.build(made.model, 8, CLASSES)), mask).connected
+    connected = connectivity.effective(topology(models.build(made.model, signature.images(8, CLASSES))), mask).connected
     assert all(count <= connected[path] for path, count in counts.items())
     assert (counts == connected) == is_exact

@@ -7,12 +7,13 @@ from lottery.experiment.recipe import Model, Recipe, Train
 
 devices = pytest.importorskip("lottery.engine.devices")
 models = pytest.importorskip("lottery.engine.models")
+signature = pytest.importorskip("lottery.engine.signature")
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 
 def network(name="lenet_300_100"):
-    return models.build(Model(name=name), 16, 10)
+    return models.build(Model(name=name), signature.images(16, 10))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_xla_that_would_have_to_talk_to_other_devices_is_refused():
 @pytest.mark.parametrize("name", ["conv2", "resnet9", "VGG16"])
 def test_a_network_with_max_pooling_goes_without_xla(name):
     """TensorFlow stops at its gradient, as long as operations must be deterministic."""
-    pooled = models.build(Model(name=name), 32, 10)
+    pooled = models.build(Model(name=name), signature.images(32, 10))
 
     assert not devices.uses_xla(Recipe(model=Model(name=name)), ["GPU:0"], pooled)
     with pytest.raises(InputError, match=r"conv2|resnet9|VGG16"):

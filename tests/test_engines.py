@@ -19,8 +19,8 @@ from PIL import Image
 
 from data_prep import prepare, shards, spark
 from data_prep.errors import InputError
+from data_prep.images import Images
 from data_prep.prepare import Means, Settings
-from data_prep.shards import Task
 from data_prep.sources import Pictures
 from data_prep.sources.folder import image_files
 
@@ -51,7 +51,9 @@ def tasks(images, folder, count=6, channels=3):
     arrays = Pictures([f"row {row}" for row in range(10)], np.random.default_rng(1).integers(0, 65536, (10, 9, 9), np.uint16))
     parts = [*files, arrays]
     shape = 16, 16, channels
-    return [Task(folder, f"train-{number:05}.tfrecord", "train", shape, part, labels) for number, part in enumerate(parts)]
+    return [
+        Images(folder, f"train-{number:05}.tfrecord", "train", 10, part, shape, labels) for number, part in enumerate(parts)
+    ]
 
 
 def made(engine, tasks, means):
@@ -182,7 +184,7 @@ def test_what_an_executor_cannot_work_with_is_one_line_for_the_driver(images, tm
 
 
 def test_an_executor_s_fault_keeps_its_traceback(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "pixels", lambda *_: 1 / 0)
+    monkeypatch.setattr("data_prep.images.pixels", lambda *_: 1 / 0)
     monkeypatch.setattr(spark, "make", shards.make)
 
     outcome = spark._attempt(tasks(images, tmp_path)[0])

@@ -1,5 +1,7 @@
-"""A trained network becomes one file that others load without this package, and answers as it did."""
+"""A trained network of a run becomes one file: which one, where, and how large."""
 
+import dataclasses
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -9,76 +11,26 @@ import keras
 import numpy as np
 import pytest
 from handmade import figures, finished, place_of, relist, write_mask, write_result
-from helpers import clean_environment, lenet, tiny_set
+from helpers import clean_environment, imp_here, lenet, refused, tiny_set
+from safetensors.numpy import load_file
 from tiny import initial
 
 from data_prep import files
+from data_prep import records as prepared_sets
 from data_prep.errors import Failed, InputError
-from lottery.engine import formats, models
-from lottery.engine.formats import not_stock, rebuild
-from lottery.engine.layers import BatchNorm
-from lottery.experiment.recipe import Data, Model, Recipe, Train
+from lottery.engine import formats
+from lottery.experiment.recipe import Data, Recipe, Train
 from lottery.progress import Reporter
 from lottery.rundir import records, store
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run, open_run
-from lottery.stages.export import default_path, export
+from lottery.stages.export import ENDINGS, default_path, export
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 QUIET = Reporter(quiet=True)
-STRANGER = """
-import sys
-sys.modules["lottery"] = sys.modules["data_prep"] = None  # as if they were not installed
-import keras, numpy
-images = numpy.load("images.npy")
-for path in sys.argv[1:]:
-    numpy.save(path + ".npy", keras.models.load_model(path)(images))
-"""
-
-
-def nested(size, classes):
-    """A network within a network, with a layer of ours inside."""
-    inner = keras.Sequential([keras.Input((size, size, 3)), BatchNorm(0.9, 1e-3, "ones", name="bn")], name="inner")
-    images = keras.Input((size, size, 3))
-    return keras.Model(images, keras.layers.Dense(classes)(keras.layers.Flatten()(inner(images))))
-
-
-class Whole(keras.Model):
-    """A network that is no graph of layers, but can be made from what it says of itself."""
-
-    def __init__(self, classes, **options):
-        super().__init__(**options)
-        self.classes = classes
-        self.flatten, self.dense = keras.layers.Flatten(), keras.layers.Dense(classes)
-
-    def get_config(self):
-        return {"classes": self.classes, "name": self.name}
-
-    def call(self, images):
-        return self.dense(self.flatten(images))
-
-
-def whole(size, classes):
-    return Whole(classes)
-
-
-class Secretive(keras.layers.Layer):
-    """A layer that cannot be made from what it says of itself."""
-
-    def __init__(self, secret):
-        super().__init__()
-        self.secret = secret
-
-    def get_config(self):
-        return super().get_config()
-
-    def call(self, inputs):
-        return inputs * self.secret
-
-
-def secretive(size, classes):
-    return keras.Sequential([keras.Input((size, size, 3)), Secretive(2), keras.layers.Flatten(), keras.layers.Dense(classes)])
+needs_mnn = pytest.mark.skipif(not importlib.util.find_spec("MNN"), reason="MNN is not installed")
+MNN = pytest.param("mnn", marks=needs_mnn)
 
 
 @pytest.fixture
@@ -93,11 +45,13 @@ def tiny_run(tmp_path):
     """A function that makes up a run of lenet, of averaged weights or not, with two finished networks, and a ticket q50 from
     step 0 as told."""
 
-    def make(ema: float = 0.0, **half: object) -> Run:
-        tiny_set(tmp_path / "data")
-        recipe = Recipe(data=Data(size=8, path=str(tmp_path / "data")), model=lenet(), train=Train(ema=ema))
+    def make(ema: float = 0.0, task: str = "classification", outputs: int = 3, **half: object) -> Run:
+        recipe = Recipe(task=task, data=Data(size=8, path=str(tmp_path / "data")), model=lenet(), train=Train(ema=ema))
+        made_with = dataclasses.asdict(recipe.records())
+        prepared = tmp_path / "data"
+        prepared_sets.write_manifest(prepared, dataclasses.replace(tiny_set(prepared), made_with=made_with))
         run = Run(tmp_path / "run", recipe)
-        state = initial()
+        state = initial(classes=outputs)
         state.optimizer.update({f"ema/{path}": array / 2 for path, array in state.weights.items()})
         place = run.replicate(1)
         store.save_state(place.snapshot(7), state)
@@ -115,111 +69,15 @@ def tiny_run(tmp_path):
     return make
 
 
-def noise(shape):
-    return np.random.default_rng(1).uniform(-1, 1, (5, *shape)).astype(np.float32)
-
-
-def random_state(name, shape, classes=10):
-    """Weights and statistics unlike any initial ones, a few of them 0.0."""
-    state = models.initial_weights(Model(name=name), shape[0], classes, 0)
-    rng = np.random.default_rng(2)
-    for path, array in (state.weights | state.statistics).items():
-        if np.issubdtype(array.dtype, np.floating):
-            array[...] += rng.normal(0, 0.05, array.shape).clip(-0.4, 0.4) * (rng.random(array.shape) < 0.9)
-            assert "variance" not in path or array.min() > 0
-    return state
-
-
-def outputs_of(name, state, images, classes=10):
-    network = models.build(Model(name=name), images.shape[1], classes)
-    models.assign({variable.path: variable for variable in network.variables}, state.weights | state.statistics)
-    return np.asarray(network(images, training=False))
-
-
-def off(outputs, expected):
-    return np.abs(outputs - expected).max() / np.abs(expected).max()
-
-
-def interpreted(content, images):
-    """What TensorFlow Lite, as it comes, makes of `images` one by one."""
-    import tensorflow as tf
-
-    interpreter = tf.lite.Interpreter(model_content=content)
-    answer = interpreter.get_signature_runner()
-    return np.concatenate([answer(images=image[np.newaxis])["output_0"] for image in images])
-
-
-def test_a_stranger_loads_a_keras_file_and_gets_the_same_outputs(tmp_path):
-    """All in one process, which takes seconds to start."""
-    names = ["mobilenet_v2", "resnext29_32x4d", "MobileNetV3Small", "tiny:synchronised"]
-    images = noise((32, 32, 3))
-    np.save(tmp_path / "images.npy", images)
-    states = {name: random_state(name, (32, 32, 3)) for name in names}
-    for name, state in states.items():
-        content = formats.make("keras", Model(name=name), (32, 32, 3), 10, state).content
-        (tmp_path / f"{name}.keras").write_bytes(content)
-
-    command = [sys.executable, "-c", STRANGER, *(f"{name}.keras" for name in names)]
-    subprocess.run(command, cwd=tmp_path, env=clean_environment(), check=True, capture_output=True)
-
-    for name, state in states.items():
-        assert off(np.load(tmp_path / f"{name}.keras.npy"), outputs_of(name, state, images)) < 1e-5, name
-
-
-@pytest.mark.parametrize("name", ["mobilenet_v2", "resnext29_32x4d", "conv2", "tiny:sequential", "test_export:whole"])
-def test_tensorflow_lite_gives_the_same_outputs(name):
-    state, images = random_state(name, (32, 32, 3)), noise((32, 32, 3))
-
-    content = formats.make("tflite", Model(name=name), (32, 32, 3), 10, state).content
-
-    assert off(interpreted(content, images), outputs_of(name, state, images)) < 1e-5
-
-
-@pytest.mark.parametrize("name", ["mobilenet_v2", "tiny:synchronised", "test_export:nested"])
-def test_a_rebuilt_network_has_stock_layers_and_the_variables_of_ours(name):
-    ours = models.build(Model(name=name), 32, 10)
-
-    rebuilt = rebuild(ours)
-
-    assert not not_stock(rebuilt)
-    assert {variable.path: variable.shape for variable in rebuilt.variables} == {
-        variable.path: variable.shape for variable in ours.variables
-    }
-    normalisers = [layer for layer in rebuilt._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
-    assert normalisers
-    assert {(layer.momentum, layer.epsilon) for layer in normalisers} == {(0.9, 1e-3)}
-
-
-def test_what_is_of_the_users_own_stays_and_is_named(tmp_path):
-    model = Model(name="test_export:whole")
-    state = initial(model=model)
-
-    made = formats.make("keras", model, (8, 8, 3), 3, state)
-
-    assert made.needs == [Whole]
-    (tmp_path / "x.keras").write_bytes(made.content)
-    loaded = keras.models.load_model(tmp_path / "x.keras", custom_objects={"Whole": Whole})
-    np.testing.assert_array_equal(loaded.dense.kernel, state.weights["whole/dense/kernel"])
-
-
-def test_a_network_that_keras_cannot_write_is_one_line():
-    model = Model(name="test_export:secretive")
-
-    with pytest.raises(InputError, match=r"cannot be loaded from a \.keras file .*Secretive.*, or export to npz$") as raised:
-        formats.make("keras", model, (8, 8, 3), 3, initial(model=model))
-
-    assert "\n" not in str(raised.value)
-
-
-def test_another_network_than_was_trained_is_one_line():
-    with pytest.raises(InputError, match=r"^the saved fc1/kernel has shape \(192, 300\), not \(768, 300\)"):
-        formats.make("keras", lenet(), (16, 16, 3), 3, initial())
-
-
-@pytest.mark.parametrize("to", ["keras", "tflite"])
+@pytest.mark.parametrize("to", ["keras", "tflite", MNN])
 def test_a_file_that_answers_otherwise_is_not_written(to, run, tmp_path, monkeypatch):
-    honest = formats._FORMATS[to]
-    monkeypatch.setitem(formats._FORMATS, to, lambda *given: (honest(*given)[0], honest(*given)[1] * 1.01))
+    honest = formats.FORMATS[to]
+
+    def write(*given):
+        content, outputs = honest.write(*given)
+        return content, outputs * 1.01
+
+    monkeypatch.setitem(formats.FORMATS, to, honest._replace(write=write))
 
     with pytest.raises(Failed, match=f"the outputs of the {to} file are .* off the network's"):
         export(run, QUIET, "q90-step-000000", to, tmp_path / f"x.{to}")
@@ -227,22 +85,12 @@ def test_a_file_that_answers_otherwise_is_not_written(to, run, tmp_path, monkeyp
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_whatever_it_was_trained_in_a_network_is_exported_in_float32(dtype, tmp_path):
-    state = initial()
-    state.weights.update({path: array.astype(dtype) for path, array in state.weights.items()})
-
-    (tmp_path / "x.keras").write_bytes(formats.make("keras", lenet(), (8, 8, 3), 3, state).content)
-
-    loaded = keras.models.load_model(tmp_path / "x.keras")
-    assert {variable.dtype for variable in loaded.variables} == {loaded.compute_dtype} == {"float32"}
-    assert keras.config.dtype_policy().name == "float32"
-
-
 def kernels(to, path):
     """The kernels of an exported lenet, the three largest arrays, in any orientation."""
     if to == "keras":
         found = [np.asarray(variable) for variable in keras.models.load_model(path).trainable_variables]
+    elif to == "torch":
+        found = list(load_file(path).values())
     elif to == "npz":
         with np.load(path, allow_pickle=False) as arrays:
             found = [array for name, array in arrays.items() if name.startswith("weights/")]
@@ -256,9 +104,9 @@ def kernels(to, path):
     return sorted((array for array in found if array.ndim == 2 and array.size > 500), key=lambda array: array.size)
 
 
-@pytest.mark.parametrize("to", ["keras", "tflite", "npz"])
+@pytest.mark.parametrize("to", ["keras", "tflite", "torch", "npz"])
 def test_a_ticket_is_exported_with_its_zeros(to, run, tmp_path):
-    path = tmp_path / "new" / f"ticket.{to}"
+    path = tmp_path / "new" / f"ticket.{ENDINGS.get(to, to)}"
     network = run.replicate(1).folder / "oneshot/q90-step-000000/ticket"
     state, result = store.load_state(network / "final.h5"), records.read(network / "result.json", Result)
 
@@ -276,9 +124,11 @@ def test_a_ticket_is_exported_with_its_zeros(to, run, tmp_path):
     assert [child.name for child in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("to", ["keras", "tflite", "npz"])
+@pytest.mark.parametrize("to", ["keras", "tflite", "onnx", "torch", MNN, "npz"])
 def test_the_same_network_gives_the_same_bytes(to, run, tmp_path):
-    one, other = (tmp_path / name / f"dense.{to}" for name in ("one", "other"))
+    if to == "onnx":
+        pytest.importorskip("tf2onnx")
+    one, other = (tmp_path / name / f"dense.{ENDINGS.get(to, to)}" for name in ("one", "other"))
 
     found = export(run, QUIET, "dense", to, one)
     export(run, QUIET, "dense", to, other)
@@ -328,6 +178,14 @@ def test_averaged_weights_are_the_ones_exported(tiny_run, tmp_path, capsys):
         np.testing.assert_array_equal(arrays["weights/fc1/kernel"], initial().weights["fc1/kernel"] / 2)
 
 
+def test_a_network_of_a_user_s_own_task_has_the_outputs_of_that_task(tiny_run, tmp_path):
+    run = tiny_run(task="test_own_tasks:Value", outputs=1)
+
+    export(run, QUIET, "lr/round-03-step-000000", "keras", tmp_path / "x.keras")
+
+    assert keras.models.load_model(tmp_path / "x.keras").output_shape == (None, 1)
+
+
 def test_files_lie_in_the_run_unless_told_otherwise(tiny_run):
     run = tiny_run()
 
@@ -339,6 +197,8 @@ def test_files_lie_in_the_run_unless_told_otherwise(tiny_run):
     assert default_path(run, "q90-step-000000", "keras", 2, "reinit") == (
         run.folder / "export/replicate-2/q90-step-000000-reinit.keras"
     )
+    assert default_path(run, "dense", "torch", 1, "ticket").name == "dense.torch.safetensors"
+    assert default_path(run, "dense", "tflite_sparse", 1, "ticket").name == "dense.tflite_sparse.tflite"
 
 
 @pytest.mark.parametrize(
@@ -389,6 +249,12 @@ def test_an_unfinished_network_says_so(result, words, tiny_run):
         export(run, QUIET, "q50-step-000000", "npz")
 
     assert not (run.folder / "export").exists()
+
+
+def test_an_unknown_format_is_one_line_that_lists_them_all(tmp_path):
+    done = imp_here("export", "--ticket", "dense", "--to", "onyx", cwd=tmp_path, check=False)
+
+    refused(done, "--to onyx: write keras, onnx, tflite, ", ", torch, folder")
 
 
 def test_a_replicate_that_the_run_has_not_is_one_line(tiny_run):

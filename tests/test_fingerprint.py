@@ -5,13 +5,14 @@ import pytest
 from helpers import lenet
 from tiny import local, subclassed
 
-from lottery.engine import models
+from lottery.engine import models, signature
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 SHAPE = (8, 8, 3)
+SIGNATURE = signature.images(8, 3)
 
 
 def dense(activation="relu", bias=True):
@@ -42,11 +43,11 @@ def own(activation):
 def test_another_network_has_another_fingerprint():
     others = [dense("tanh"), dense(bias=False), local(8, 3)]
 
-    assert fingerprint(dense(), SHAPE) not in [fingerprint(other, SHAPE) for other in others]
+    assert fingerprint(dense(), SIGNATURE) not in [fingerprint(other, SIGNATURE) for other in others]
 
 
 def test_automatic_names_do_not_count():
-    assert fingerprint(dense(), SHAPE) == fingerprint(dense(), SHAPE)
+    assert fingerprint(dense(), SIGNATURE) == fingerprint(dense(), SIGNATURE)
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "lenet_300_100", "resnet20", "EfficientNetV2B0"])
@@ -54,26 +55,26 @@ def test_a_network_built_again_has_the_same_one_whatever_it_computes_in(name):
     found = []
     for dtype in ("float32", "mixed_bfloat16"):
         with models.policy(dtype):
-            found.append(fingerprint(models.build(Model(name=name), 32, 10), (32, 32, 3)))
+            found.append(fingerprint(models.build(Model(name=name), signature.images(32, 10)), signature.images(32, 10)))
 
     assert found[0] == found[1]
 
 
 def test_settings_of_the_recipe_count():
-    narrow, wide = (models.build(Model(alpha=alpha), 32, 10) for alpha in (0.35, 0.5))
-    slow = models.build(Model(batchnorm_momentum=0.99), 32, 10)
+    narrow, wide = (models.build(Model(alpha=alpha), signature.images(32, 10)) for alpha in (0.35, 0.5))
+    slow = models.build(Model(batchnorm_momentum=0.99), signature.images(32, 10))
 
-    assert len({fingerprint(network, (32, 32, 3)) for network in (narrow, wide, slow)}) == 3
+    assert len({fingerprint(network, signature.images(32, 10)) for network in (narrow, wide, slow)}) == 3
 
 
 def test_a_network_that_keras_cannot_describe_is_told_by_its_operations():
-    assert fingerprint(own(keras.activations.relu), SHAPE) == fingerprint(own(keras.activations.relu), SHAPE)
-    assert fingerprint(own(keras.activations.relu), SHAPE) != fingerprint(own(keras.activations.tanh), SHAPE)
-    assert fingerprint(own(keras.activations.relu), SHAPE) != fingerprint(built(subclassed(8, 3)), SHAPE)
+    assert fingerprint(own(keras.activations.relu), SIGNATURE) == fingerprint(own(keras.activations.relu), SIGNATURE)
+    assert fingerprint(own(keras.activations.relu), SIGNATURE) != fingerprint(own(keras.activations.tanh), SIGNATURE)
+    assert fingerprint(own(keras.activations.relu), SIGNATURE) != fingerprint(built(subclassed(8, 3)), SIGNATURE)
 
 
 def test_a_number_that_such_a_network_multiplies_by_counts():
-    half, third, again = (fingerprint(own(lambda x, by=by: x * by), SHAPE) for by in (1 / 2, 1 / 3, 1 / 2))
+    half, third, again = (fingerprint(own(lambda x, by=by: x * by), SIGNATURE) for by in (1 / 2, 1 / 3, 1 / 2))
 
     assert half == again
     assert half != third
@@ -82,9 +83,9 @@ def test_a_number_that_such_a_network_multiplies_by_counts():
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "float64"])
 def test_in_what_such_a_network_computes_does_not_count(dtype):
     with models.policy(dtype):
-        other = fingerprint(own(keras.activations.relu), SHAPE)
+        other = fingerprint(own(keras.activations.relu), SIGNATURE)
 
-    assert other == fingerprint(own(keras.activations.relu), SHAPE)
+    assert other == fingerprint(own(keras.activations.relu), SIGNATURE)
 
 
 class Odd(keras.layers.Flatten):
@@ -106,8 +107,8 @@ def test_a_layer_that_describes_itself_otherwise_each_time_does_no_harm(layer):
         x = keras.layers.Flatten()(LAYERS[layer]()(images))
         return keras.Model(images, keras.layers.Dense(3, activation=activation)(x))
 
-    assert fingerprint(network("relu"), SHAPE) == fingerprint(network("relu"), SHAPE)
-    assert fingerprint(network("relu"), SHAPE) != fingerprint(network("tanh"), SHAPE)
+    assert fingerprint(network("relu"), SIGNATURE) == fingerprint(network("relu"), SIGNATURE)
+    assert fingerprint(network("relu"), SIGNATURE) != fingerprint(network("tanh"), SIGNATURE)
 
 
 def built(network):
@@ -116,4 +117,4 @@ def built(network):
 
 
 def test_it_begins_with_the_version_of_keras():
-    assert fingerprint(models.build(lenet(), 8, 3), SHAPE).startswith(f"keras-{keras.__version__} ")
+    assert fingerprint(models.build(lenet(), signature.images(8, 3)), SIGNATURE).startswith(f"keras-{keras.__version__} ")

@@ -56,7 +56,7 @@ def test_a_verdict_follows_from_the_bounds_of_the_differences_paired_by_replicat
     margin = 2.919986 * deviation / math.sqrt(3)
     assert (group.verdict, group.needed) == (verdict, needed)
     assert (group.count, group.planned, group.rewind, group.density) == (3, 3, "1ep", pytest.approx(0.2))
-    assert (group.validation_accuracy, group.difference) == (pytest.approx(0.91 + mean), pytest.approx(mean))
+    assert (group.validation, group.difference) == (pytest.approx(0.91 + mean), pytest.approx(mean))
     assert group.deviation == pytest.approx(deviation)
     assert (group.low, group.high) == (pytest.approx(mean - margin, rel=1e-5), pytest.approx(mean + margin, rel=1e-5))
 
@@ -101,7 +101,7 @@ def test_a_member_that_is_not_done_leaves_the_group_undecided_whatever_the_other
 
     assert group_of(four, "ticket", "q80").verdict == ("matching" if accuracy > 0.9 else "not matching")
     assert (group.count, group.planned, group.verdict) == (3, 4, "undecided")
-    assert group.validation_accuracy == pytest.approx(accuracy + 0.008 / 3)
+    assert group.validation == pytest.approx(accuracy + 0.008 / 3)
     assert group.difference == pytest.approx(accuracy + 0.008 / 3 - 0.9)
     assert group.density == pytest.approx(0.4)
 
@@ -116,7 +116,7 @@ def test_a_group_of_which_nothing_is_done_has_no_figures(run, status):
     assert (group.count, group.planned, group.verdict, group.spread) == (0, 3, "undecided", None)
     assert (group.rewind, group.rewind_step) == ("1ep", 45)
     assert (group.low, group.high, group.against) == (None, None, "dense")
-    for figure in (group.validation_accuracy, group.test_accuracy, group.difference, group.density):
+    for figure in (group.validation, group.test, group.difference, group.density):
         assert figure is None
 
 
@@ -135,7 +135,7 @@ def test_dense_networks_that_are_missing_are_planned(tmp_path):
     group = groups_of(run)[0]
 
     assert (group.variant, group.count, group.planned, group.verdict) == ("dense", 1, 3, None)
-    assert (group.validation_accuracy, group.density) == (0.90, 1.0)
+    assert (group.validation, group.density) == (0.90, 1.0)
 
 
 def test_dense_networks_are_a_group_without_a_verdict_and_one_network_has_no_spread(run):
@@ -144,7 +144,7 @@ def test_dense_networks_are_a_group_without_a_verdict_and_one_network_has_no_spr
     group = groups_of(run)[0]
 
     assert (group.variant, group.count, group.verdict, group.density) == ("dense", 3, None, 1.0)
-    assert (group.validation_accuracy, group.test_accuracy) == (pytest.approx(0.91), pytest.approx(0.90))
+    assert (group.validation, group.test) == (pytest.approx(0.91), pytest.approx(0.90))
     assert group.spread == pytest.approx(0.01)
     assert group_of(run, "ticket", "q80").spread is None
 
@@ -275,7 +275,7 @@ def test_tickets_that_train_on_have_no_verdict_without_the_network_trained_as_lo
 
     assert (group.against, group.verdict, group.count, group.deviation) == ("extended", "undecided", 3, None)
     assert group.difference == pytest.approx(0.002, abs=1e-8)  # of the one pair that there is
-    assert group.validation_accuracy == pytest.approx(0.915)
+    assert group.validation == pytest.approx(0.915)
 
 
 def test_each_chain_has_its_own_headline(pruned):
@@ -318,7 +318,7 @@ def test_the_group_of_a_round_has_the_mean_step_of_least_loss_and_the_test_accur
 
     group = next(group for group in groups_of(pruned) if (group.family, group.round) == ("weights", 1))
 
-    assert (group.least_validation_loss_step, group.test_accuracy_there) == (pytest.approx(105), pytest.approx(0.82))
+    assert (group.least_validation_loss_step, group.test_there) == (pytest.approx(105), pytest.approx(0.82))
     assert (group.density, group.collapse, group.against) == (0.5, None, "dense")
 
 

@@ -81,7 +81,7 @@ def test_a_folder_in_which_an_exception_leaves_nothing_may_be_begun_with_other_v
 @pytest.mark.parametrize(
     ("origin", "words"),
     [
-        ("records", "train was made from other images than those that are prepared now: name its images"),
+        ("records", "train was made from other examples than those that are prepared now: name its records"),
         ("network", "train was made from another network than model.name builds now: build that one again"),
     ],
 )

@@ -166,14 +166,16 @@ def test_local_moving_statistics_are_those_of_the_replicas_own_part(tensorflow):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-12), ("mixed_float16", 1e-2), ("mixed_bfloat16", 2e-2)]
 )
-@pytest.mark.parametrize(("stride", "groups"), [(1, 1), (1, 2), (2, 2)], ids=["pointwise", "grouped", "grouped, in twos"])
-def test_a_convolution_of_ours_is_kerass(tensorflow, dtype, tolerance, stride, groups):
+@pytest.mark.parametrize(
+    ("stride", "groups", "padding"),
+    [(1, 1, "same"), (1, 2, "same"), (2, 2, "same"), (2, 2, "valid")],
+    ids=["pointwise", "grouped", "grouped, in twos", "grouped, not padded"],
+)
+def test_a_convolution_of_ours_is_kerass(tensorflow, dtype, tolerance, stride, groups, padding):
     """The same variable, outputs and gradients."""
-    size = 3 if groups > 1 else 1
-    ours = (
-        GroupedConv2D(8, 3, stride, 2, "he_normal", dtype=dtype) if groups > 1 else PointwiseConv2D(8, "he_normal", dtype=dtype)
-    )
-    theirs = keras.layers.Conv2D(8, size, stride, padding="same", groups=groups, use_bias=False, dtype=dtype)
+    size, options = 3 if groups > 1 else 1, {"dtype": dtype} if padding == "same" else {"dtype": dtype, "padding": padding}
+    ours = GroupedConv2D(8, 3, stride, 2, "he_normal", **options) if groups > 1 else PointwiseConv2D(8, "he_normal", **options)
+    theirs = keras.layers.Conv2D(8, size, stride, padding=padding, groups=groups, use_bias=False, dtype=dtype)
     inputs = tensorflow.constant(values(2, 5, 5, 4, dtype="float64" if dtype == "float64" else "float32"))
     found = []
     for layer in (ours, theirs):
@@ -195,14 +197,24 @@ def test_a_convolution_of_ours_is_kerass(tensorflow, dtype, tolerance, stride, g
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("size", [(1, 1), (1, 4), (2, 2), (3, 1)])
-def test_the_gradient_of_a_depthwise_kernel_on_few_pixels_is_tensorflows(tensorflow, size, stride):
+@pytest.mark.parametrize(
+    ("size", "window", "padding"),
+    [
+        *(((height, width), 3, "same") for height, width in ((1, 1), (1, 4), (2, 2), (3, 1))),
+        ((2, 2), 2, "valid"),
+        ((4, 1), 1, "valid"),
+    ],
+)
+def test_the_gradient_of_a_depthwise_kernel_on_few_pixels_is_tensorflows(tensorflow, size, window, padding, stride):
     rng = np.random.default_rng(0)
-    images, kernel = tensorflow.constant(rng.normal(size=(5, *size, 7))), tensorflow.constant(rng.normal(size=(3, 3, 7, 1)))
+    images, kernel = (
+        tensorflow.constant(rng.normal(size=(5, *size, 7))),
+        tensorflow.constant(rng.normal(size=(window, window, 7, 1))),
+    )
     with tensorflow.GradientTape(persistent=True) as tape:
         tape.watch([images, kernel])
-        outputs = depthwise(images, kernel, stride)
-        expected = tensorflow.nn.depthwise_conv2d(images, kernel, [1, stride, stride, 1], "SAME")
+        outputs = depthwise(images, kernel, stride, padding)
+        expected = tensorflow.nn.depthwise_conv2d(images, kernel, [1, stride, stride, 1], padding.upper())
         loss, its_loss = tensorflow.reduce_sum(outputs**3), tensorflow.reduce_sum(expected**3)
     np.testing.assert_array_equal(outputs, expected)
     for variable in (images, kernel):

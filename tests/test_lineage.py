@@ -94,7 +94,7 @@ def test_nothing_is_trained_on_other_images_beside_what_was_trained_before(done,
 
         assert told.returncode == 2
         assert (
-            "made from other images than those that are prepared now" in told.stderr.splitlines()[-1]
+            "made from other examples than those that are prepared now" in told.stderr.splitlines()[-1]
             or not (done / PLACE / "train/result.json").exists()
         )
     assert (done / PLACE / "train").exists() == (not lost)
@@ -125,7 +125,7 @@ def test_networks_of_other_images_are_told(done):
     trained_again(done, made_from={"records": "others", "network": network})
 
     reason = stale(done)[TICKET.removeprefix("runs/digits/")]
-    assert reason.endswith("was made on other images than the dense network of replicate-1")
+    assert reason.endswith("was made on other examples than the dense network of replicate-1")
 
 
 def test_a_mask_in_the_place_of_another_is_not_used(done):

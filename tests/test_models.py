@@ -10,7 +10,7 @@ import pytest
 from helpers import clean_environment, lenet
 
 from data_prep.errors import InputError
-from lottery.engine import models
+from lottery.engine import models, signature
 from lottery.engine.models.topology import topology
 from lottery.experiment import networks, reading
 from lottery.experiment.decisive import decisive
@@ -32,7 +32,7 @@ def count(variables):
 
 
 def trainable(name, size=32, classes=10, **settings):
-    return count(models.build(Model(name=name, **settings), size, classes).trainable_variables)
+    return count(models.build(Model(name=name, **settings), signature.images(size, classes)).trainable_variables)
 
 
 def batch(size, count=4):
@@ -49,7 +49,7 @@ def normalised(size, incoming, filters):
 
 
 def test_mobilenet_v2_has_the_variables_of_keras_applications():
-    ours = models.build(Model(alpha=1.0), 224, 1000)
+    ours = models.build(Model(alpha=1.0), signature.images(224, 1000))
     theirs = keras.applications.MobileNetV2((224, 224, 3), alpha=1.0, weights=None)
 
     assert len(ours.variables) == 262
@@ -62,7 +62,7 @@ def test_mobilenet_v2_has_the_variables_of_keras_applications():
 @pytest.mark.parametrize("size", [32, 45])
 def test_mobilenet_v2_gives_the_outputs_of_keras_applications(size):
     theirs = keras.applications.MobileNetV2((size, size, 3), alpha=0.35, weights=None, classes=10, classifier_activation=None)
-    ours = models.build(Model(alpha=0.35), size, 10)
+    ours = models.build(Model(alpha=0.35), signature.images(size, 10))
     rng = np.random.default_rng(0)
     values = {variable.path: rng.uniform(0.1, 0.6, variable.shape) for variable in theirs.variables}
     for network in (ours, theirs):
@@ -89,7 +89,7 @@ def test_resnets_for_cifar_have_their_layers_and_a_projection_at_both_changes_of
     for incoming, filters in stages:
         expected += normalised(3, incoming, filters) + (2 * blocks - 1) * normalised(3, filters, filters)
         expected += normalised(1, incoming, filters) if incoming != filters else 0
-    network = models.build(Model(name=name), 32, 10)
+    network = models.build(Model(name=name), signature.images(32, 10))
 
     assert count(network.trainable_variables) == expected == published
     assert sum("shortcut/kernel" in variable.path for variable in network.variables) == 2
@@ -102,7 +102,7 @@ def test_wrn_22_2_has_its_layers_and_a_projection_where_the_channels_change():
         kernels = 9 * incoming * filters + incoming * filters + 5 * 9 * filters**2  # three blocks, and the projection
         parameters += kernels + 2 * incoming + 5 * 2 * filters
         macs += resolution**2 * kernels
-    network = models.build(Model(name="wrn_22_2"), 32, 10)
+    network = models.build(Model(name="wrn_22_2"), signature.images(32, 10))
     graph = topology(network)
 
     assert count(network.trainable_variables) == parameters == 1_079_642
@@ -115,7 +115,7 @@ def test_wrn_22_2_has_its_layers_and_a_projection_where_the_channels_change():
 
 
 def test_blocks_of_wrn_22_2_are_activated_before_their_convolutions():
-    network = models.build(Model(name="wrn_22_2"), 32, 10)
+    network = models.build(Model(name="wrn_22_2"), signature.images(32, 10))
 
     def read(layer):
         inputs = network.get_layer(layer).input
@@ -132,9 +132,9 @@ def test_blocks_of_wrn_22_2_are_activated_before_their_convolutions():
 
 def test_the_width_of_a_resnet_is_the_channels_of_its_first_stage():
     assert trainable("resnet20", width=16) == 272_474
-    network = models.build(Model(name="resnet20", width=4), 32, 10)
+    network = models.build(Model(name="resnet20", width=4), signature.images(32, 10))
     assert [network.get_layer(f"stage{stage}_block1_conv2").output.shape[-1] for stage in (1, 2, 3)] == [4, 8, 16]
-    network = models.build(Model(name="resnet9", width=8, whitening=True), 32, 10)
+    network = models.build(Model(name="resnet9", width=8, whitening=True), signature.images(32, 10))
     stages = ("prep", "layer1", "layer2", "layer3")
     assert [network.get_layer(f"{stage}_conv").output.shape[-1] for stage in stages] == [8, 16, 32, 64]
 
@@ -153,19 +153,38 @@ def test_larger_resnets_have_the_published_sizes():
 @pytest.mark.parametrize(("name", "layer"), [("mobilenet_v2", "Conv1_relu"), ("resnet50", "stage1_block1_relu1")])
 def test_a_small_stem_keeps_the_resolution(name, layer):
     def resolution(stem):
-        return models.build(Model(name=name, stem=stem), 32, 10).get_layer(layer).output.shape[1]
+        return models.build(Model(name=name, stem=stem), signature.images(32, 10)).get_layer(layer).output.shape[1]
 
     assert resolution("standard") < 32
     assert resolution("small") == 32
 
 
+@pytest.mark.parametrize(
+    ("name", "size"), [("mobilenet_v2", 33), ("resnet50", 33), ("resnet20", 17), ("resnext29_32x4d", 17), ("wrn_22_2", 17)]
+)
+def test_symmetric_padding_is_same_where_maps_are_of_odd_size_and_another_where_they_are_even(name, size):
+    def outputs(size, padding):
+        network = models.build(Model(name=name, padding=padding), signature.images(size, 10))
+        rng = np.random.default_rng(0)
+        for variable in network.variables:
+            drawn = rng.normal if variable.path.endswith("kernel") else rng.uniform
+            variable.assign(drawn(0.2, 1, variable.shape) / np.sqrt(prod(variable.shape[:-1])))
+        return {variable.path for variable in network.variables}, np.asarray(network(batch(size)))
+
+    for pixels, is_same in ((size, True), (size - 1, False)):
+        (paths, same), (its_paths, symmetric) = (outputs(pixels, padding) for padding in ("same", "symmetric"))
+        assert paths == its_paths
+        assert same.shape == symmetric.shape
+        assert np.allclose(same, symmetric, rtol=1e-4) == is_same
+
+
 def test_the_activation_of_resnet9_is_the_recipes():
     images = batch(32, 2)
     outputs = {
-        activation: models.build(Model(name="resnet9", activation=activation), 32, 10)(images).shape
+        activation: models.build(Model(name="resnet9", activation=activation), signature.images(32, 10))(images).shape
         for activation in ("relu", "elu", "gelu", "silu")
     }
-    network = models.build(Model(name="resnet9", activation="silu"), 32, 10)
+    network = models.build(Model(name="resnet9", activation="silu"), signature.images(32, 10))
 
     assert set(outputs.values()) == {(2, 10)}
     assert network.get_layer("prep_silu").activation is keras.activations.silu
@@ -174,7 +193,7 @@ def test_the_activation_of_resnet9_is_the_recipes():
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"], indirect=True)
 @pytest.mark.parametrize("name", networks.OURS)
 def test_every_network_gives_finite_logits_in_the_dtype_of_its_variables(name, policy):
-    network = models.build(Model(name=name), 32, 10)
+    network = models.build(Model(name=name), signature.images(32, 10))
 
     for training in (False, True):
         logits = network(batch(32, 2), training=training)
@@ -186,7 +205,7 @@ def test_every_network_gives_finite_logits_in_the_dtype_of_its_variables(name, p
 
 @pytest.mark.parametrize("name", [*networks.OURS, "EfficientNetB0", "VGG16"])
 def test_a_network_takes_one_channel_and_differs_in_its_first_kernel_alone(name):
-    three, network = (models.build(Model(name=name, alpha=1.0), 32, 10, channels) for channels in (3, 1))
+    three, network = (models.build(Model(name=name, alpha=1.0), signature.images(32, 10, channels)) for channels in (3, 1))
     three, one = ({weight.path: np.array(weight) for weight in built.trainable_variables} for built in (three, network))
     different = [path for path in three if three[path].shape != one[path].shape]
 
@@ -197,7 +216,7 @@ def test_a_network_takes_one_channel_and_differs_in_its_first_kernel_alone(name)
 
 
 def test_lenet_300_100_has_its_published_size_on_one_channel():
-    network = models.build(Model(name="lenet_300_100"), 28, 10, 1)
+    network = models.build(Model(name="lenet_300_100"), signature.images(28, 10, 1))
 
     assert network.count_params() == 266_610 == dense(784, 300, 100, 10)
 
@@ -205,21 +224,21 @@ def test_lenet_300_100_has_its_published_size_on_one_channel():
 @pytest.mark.parametrize("policy", ["float64"], indirect=True)
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnext29_32x4d", "conv2"])
 def test_networks_compute_in_double_precision(name, policy):
-    logits = models.build(Model(name=name), 32, 10)(batch(32, 2), training=True)
+    logits = models.build(Model(name=name), signature.images(32, 10))(batch(32, 2), training=True)
 
     assert logits.dtype.name == "float64"
     assert np.isfinite(logits).all()
 
 
 def test_initial_weights_are_a_function_of_the_seed():
-    first, again, other = (models.initial_weights(lenet(), 8, 10, seed).weights for seed in (1, 1, 2))
+    first, again, other = (models.initial_weights(lenet(), signature.images(8, 10), seed).weights for seed in (1, 1, 2))
 
     assert all(np.array_equal(first[path], again[path]) for path in first)
     assert not np.array_equal(first["fc1/kernel"], other["fc1/kernel"])
 
 
 def test_uniform_gammas_lie_between_nought_and_one():
-    weights = models.initial_weights(Model(batchnorm_gamma="uniform"), 32, 10, 0).weights
+    weights = models.initial_weights(Model(batchnorm_gamma="uniform"), signature.images(32, 10), 0).weights
     gammas = [array for path, array in weights.items() if path.endswith("/gamma")]
 
     values = np.concatenate(gammas)
@@ -256,6 +275,7 @@ def test_a_networks_identity_leaves_out_the_settings_that_it_does_not_use():
     batchnorm = {"model.batchnorm", "model.batchnorm_momentum", "model.batchnorm_epsilon"}
     assert used("conv2") == {"model.name", "model.initializer"}
     assert used("resnet20") == {"model.name", "model.width", "model.initializer", "model.batchnorm_gamma", *batchnorm}
+    assert decisive(Recipe(model=Model(name="resnet20", padding="symmetric")))["model.padding"] == "symmetric"
     assert used("MobileNet") == {"model.name", "model.alpha", *batchnorm}
     assert used("mynet:build") == {"model.name"}
 
@@ -264,7 +284,7 @@ def test_a_networks_identity_leaves_out_the_settings_that_it_does_not_use():
 def test_an_application_has_the_recipes_batchnorm_and_the_same_paths_each_time(name):
     model = Model(name=name, alpha=1.0, batchnorm_momentum=0.8, batchnorm_epsilon=0.01)
     keras.layers.Conv2D(3, 3)  # counted by Keras
-    first, again = (models.build(model, 32, 10) for _ in range(2))
+    first, again = (models.build(model, signature.images(32, 10)) for _ in range(2))
 
     assert [variable.path for variable in first.variables] == [variable.path for variable in again.variables]
     assert [layer.name for layer in first.layers] == [layer.name for layer in again.layers]
@@ -334,7 +354,9 @@ def own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("function", ["unnamed", "subclassed"])
 def test_a_network_of_the_users_own_is_found_in_the_current_folder(own, function):
-    first, again = (models.initial_weights(Model(name=f"own_networks:{function}"), 8, 3, seed).weights for seed in (1, 1))
+    first, again = (
+        models.initial_weights(Model(name=f"own_networks:{function}"), signature.images(8, 3), seed).weights for seed in (1, 1)
+    )
 
     assert list(first) == list(again)
     assert all(np.array_equal(first[path], again[path]) for path in first)
@@ -351,7 +373,7 @@ def test_a_network_of_the_users_own_is_found_in_the_current_folder(own, function
         ("own_networks:constant", 8, "no function constant"),
         ("own_networks:unary", 8, r"does not take \(size, classes\)"),
         ("own_networks:number", 8, "returned int: let it return a keras.Model"),
-        ("own_networks:wide", 8, r"returns \(None, 4\), not logits \[batch, 3\]"),
+        ("own_networks:wide", 8, r"returns \(None, 4\), not \[batch, 3\]: fix its last layer"),
         ("own_networks:twins", 8, "2 variables called .*fc/kernel"),
         ("own_networks:regularised", 8, r"regularisers or constraints, .*: use train\.weight_decay"),
         ("own_networks:constrained", 8, "regularisers or constraints"),
@@ -364,23 +386,24 @@ def test_a_network_of_the_users_own_is_found_in_the_current_folder(own, function
 )
 def test_a_network_that_cannot_work_is_refused_in_one_line(own, name, size, words):
     with pytest.raises(InputError, match=words) as caught:
-        models.build(Model(name=name), size, 3)
+        models.build(Model(name=name), signature.images(size, 3))
 
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("function", ["grey", "subclassed"])
 def test_a_network_of_the_users_own_can_be_of_one_channel(own, function):
-    weights = models.initial_weights(Model(name=f"own_networks:{function}"), 8, 3, 0, channels=1).weights
+    weights = models.initial_weights(Model(name=f"own_networks:{function}"), signature.images(8, 3, 1), 0).weights
 
     assert sum(array.size for array in weights.values()) == dense(64, 3)
 
 
 @pytest.mark.parametrize(("function", "takes", "channels"), [("unnamed", 3, 1), ("grey", 1, 3)])
 def test_a_network_of_the_users_own_of_other_channels_is_refused_with_both_numbers(own, function, takes, channels):
-    words = rf"own_networks:{function} takes images of shape \(None, 8, 8, {takes}\), and data\.channels is {channels}"
+    given = f"is given 8x8 images of {channels} channels"
+    words = rf"own_networks:{function} takes inputs of shape \(None, 8, 8, {takes}\), and {given}"
     with pytest.raises(InputError, match=words) as caught:
-        models.build(Model(name=f"own_networks:{function}"), 8, 3, channels)
+        models.build(Model(name=f"own_networks:{function}"), signature.images(8, 3, channels))
 
     assert "\n" not in str(caught.value)
 

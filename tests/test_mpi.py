@@ -24,6 +24,7 @@ def no_launcher(monkeypatch):
     for name in LAUNCHER:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(mpi, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(mpi, "THREAD", "MPI of a test")  # the command line would take threads left here for a stuck MPI
 
 
 class Library:

@@ -48,7 +48,7 @@ def test_updates_are_planned_where_an_epoch_is_long_unknown_or_longer_than_they_
 def test_an_epoch_is_the_whole_batches_of_the_training_images_of_which_there_must_be_one():
     assert [made(images).steps_per_epoch for images in (2880, 2943, 2944)] == [45, 45, 46]
     assert made(2900).total_steps == 900
-    with pytest.raises(InputError, match=r"train\.batch is 64, but there are 63 training images"):
+    with pytest.raises(InputError, match=r"train\.batch is 64, but there are 63 training examples"):
         made(63)
 
 

@@ -92,8 +92,8 @@ def overflow(monkeypatch):
         begin(step, *arguments)
         gradients_of = step._gradients
 
-        def spoilt(images, labels):
-            loss, right, (first, *others) = gradients_of(images, labels)
+        def spoilt(batch):
+            loss, right, (first, *others) = gradients_of(batch)
             here = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, where)
             return loss, right, [tf.where(here, np.float32(math.inf), first), *others]
 

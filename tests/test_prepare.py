@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from data_prep import files, records, sources
+from data_prep import files, images, records, sources
 from data_prep import prepare as preparing
 from data_prep.errors import InputError
-from data_prep.prepare import Means, Settings, settings_of, stratified
+from data_prep.images import stratified
+from data_prep.prepare import Means, Settings, settings_of
 
 DIGITS = Settings("digits", 8, 0.2, 0.2, 0)
 GREY = dataclasses.replace(DIGITS, channels=1)
@@ -214,7 +215,7 @@ def source(monkeypatch):
     def become(train, test=None, classes=2, **options):
         held_out = None if test is None else Noise(np.array(test, np.int32), **options)
         made = sources.Source([str(label) for label in range(classes)], Noise(np.array(train, np.int32), **options), held_out)
-        monkeypatch.setattr(preparing, "open_source", lambda *_: made)
+        monkeypatch.setattr(images, "open_source", lambda *_: made)
 
     return become
 
@@ -309,7 +310,7 @@ def test_a_lost_shard_is_not_made_of_other_images_and_the_others_stay(tmp_path):
     next(images.glob("*/*.png")).unlink()
     before = file_bytes(folder)
 
-    with pytest.raises(InputError, match=r"other images lie in .* now: bring the old ones back"):
+    with pytest.raises(InputError, match=r"images is another now: bring the old one back"):
         prepare(settings, folder)
 
     assert file_bytes(folder) == before
@@ -434,7 +435,7 @@ def test_a_preparation_is_begun_again_when_the_images_are_others(tmp_path, monke
 def test_a_preparation_is_begun_again_when_the_decoder_is_another(tmp_path, monkeypatch):
     settings = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8)
     with monkeypatch.context() as patched:
-        patched.setattr(preparing, "_versions", lambda: {"pillow": "1.0"})
+        patched.setattr(images, "_versions", lambda: {"pillow": "1.0"})
         interrupted(settings, tmp_path / "set", monkeypatch, 3)
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "set").glob("*.tfrecord")}
 
@@ -500,7 +501,7 @@ def test_too_many_bad_images_stop_it_and_once_mended_it_goes_on(tmp_path):
 def test_a_split_of_which_no_image_can_be_decoded_is_refused(source, tmp_path):
     source(ALTERNATELY, [0, 1], bad=(0, 1))
 
-    with pytest.raises(InputError, match="no image of the test split of noise can be decoded"):
+    with pytest.raises(InputError, match="nothing of the test split of noise can be read"):
         prepare(NOISE, tmp_path, max_bad=1.0)
 
 

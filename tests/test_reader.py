@@ -62,6 +62,20 @@ def test_a_tickets_arrays_are_what_its_files_hold(results, folder):
     assert ticket.test_accuracy == json.loads((place / "result.json").read_text())["final"]["test_accuracy"]
 
 
+def test_predictions_are_those_of_the_model_and_of_its_accuracy(results):
+    """Computed anew by the network that the reader rebuilds."""
+    ticket = results.network("q50-step-000017")
+    images, labels = results.images("test")
+    found = ticket.predictions()["test"]
+
+    logits = np.asarray(ticket.model()(images))
+    assert np.mean(found.answers == logits.argmax(axis=1)) > 0.99  # rounding may tell ties apart
+    assert found.right.mean() == ticket.test_accuracy == np.mean(found.answers == labels)
+    row = results.frame().set_index("folder").loc["replicate-1/oneshot/q50-step-000017/ticket"]
+    assert row.agreement == np.mean(found.answers == results.network("dense").predictions()["test"].answers)
+    assert row.worst_class_accuracy == min(found.right[labels == label].mean() for label in set(labels))
+
+
 def test_metrics_by_network_and_of_all(results):
     metrics = results.network("q50-step-000000").metrics()
 
@@ -136,7 +150,7 @@ def test_images_of_another_set_are_refused(retrained, tmp_path, monkeypatch):
     content = files.read_json(path)
     for change, words in (
         (content["made_with"] | {"split_seed": 1}, "split_seed"),
-        (content["made_with"], "was made from other images than those that are prepared"),
+        (content["made_with"], "was made from other examples than those that are prepared"),
     ):
         content["shards"][0]["sha256"] = "0" * 64
         files.write_json(path, content | {"made_with": change})

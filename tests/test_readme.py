@@ -1,5 +1,6 @@
 """Every command that the README and its pages show, typed: as it stands, or shortened where it would take minutes."""
 
+import json
 import re
 import shlex
 import shutil
@@ -11,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from helpers import LENET, ROOT, clean_environment, imp_here, settings
+from helpers import LENET, ROOT, clean_environment, imp_here, set_up_devices, settings
 from PIL import Image
 
 from lottery import cli
 from lottery.experiment import reading
+from lottery.experiment.recipe import Model
 from lottery.rundir import store
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -38,6 +40,10 @@ DAILY = [
     "mpirun --oversubscribe --bind-to none --with-ft ulfm -n 3 imp retrain",
     "imp slurm retrain --nodes 20 --gpus-per-node 4 --time 4:00:00 --submit",
     "imp slurm retrain --array 20 --gpus-per-node 1 --time 4:00:00 --submit",
+    "imp export --ticket q90-step-000034 --to folder --license mit --out tickets/digits-q90",
+    "imp tickets tickets",
+    "imp import tickets/digits-q90",
+    "imp run --run runs/digits-q90",
 ]
 # On another, with two masks.
 MORE = [
@@ -55,6 +61,9 @@ ALONE = {
     "imp bench limits --out bench": ["--quick"],
     "imp prepare folder:photos --size 64": [],
     "imp run --records data/folder-photos-64": ["--ranks", "1", *FEW, *settings("train.epochs=8", "model.name=lenet_300_100")],
+    "imp train --from mobilenet_v2.safetensors --set model.padding=symmetric --set model.batchnorm_epsilon=1e-5": settings(
+        *("train.steps=12", "train.warmup=0", "train.snapshots=0", "families.oneshot.rewind=0", "families.oneshot.quantiles=80")
+    ),
     "imp sweep pipelines/digits.toml": [*SHORT, "--set", "sweep.trials=1"],
     "imp run pipelines/digits.toml": SHORT,
     "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
@@ -65,6 +74,13 @@ ALONE = {
     ],
     "imp search --rewind 2ep": ["--replicates", "3", *SHORT],
     "imp search --set families.oneshot.quantiles=50..98:4 --rewind 2ep --replicates 10": ["--budget", "1ep", *SHORT],
+    "imp run pipelines/digits.toml --set name=value --set task=own_tasks:Value --set model.name=lenet_300_100": [
+        *("--ranks", "1", *FEW, *settings("train.epochs=3", "data.size=8", "data.crop=0")),
+    ],
+    "imp run pipelines/simcls-tiny.toml": [
+        *("--ranks", "1", *settings("data.source=candidates:articles.jsonl", "texts.document=16", "texts.candidate=8")),
+        *settings("train.steps=4", "train.batch=8", "train.warmup=0", "train.snapshots=0,2it", "families.oneshot.rewind=2it"),
+    ],
     "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": ["--ranks", "1", *SHORT],
 }
 # A recipe for the README's Python.
@@ -161,7 +177,8 @@ def test_the_commands_of_daily_use_one_after_another(lenet, tmp_path):
         if "--submit" in command and not shutil.which("sbatch"):
             assert (done.returncode, "no sbatch" in done.stderr) == (2, True)
 
-    run = folder / "runs/latest"
+    assert (folder / "runs/digits-q90/report/index.html").exists()
+    run = folder / "runs/digits"
     assert len(list((run / "replicate-1/oneshot/masks").glob("*.h5"))) == 40
     assert len(list((run / "replicate-1/oneshot").glob("*/ticket/result.json"))) == 40
     assert (run / "report/index.html").exists()
@@ -182,6 +199,14 @@ def test_the_commands_for_more_than_one_shot(lenet, tmp_path):
 @pytest.mark.parametrize("command", ALONE)
 def test_a_command_of_the_pages(command, tmp_path):
     shutil.copytree(ROOT / "pipelines", tmp_path / "pipelines")
+    if "--from" in command:
+        here("imp prepare", tmp_path)
+        write_weights(tmp_path / "mobilenet_v2.safetensors")
+    if "own_tasks" in command:
+        (tmp_path / "own_tasks.py").write_text(python("class Value"))
+    if "simcls" in command:
+        pytest.importorskip("tokenizers")
+        write_articles(tmp_path / "articles.jsonl")
     if "photos" in command:
         photographs(tmp_path / "photos")
     if "--records" in command:
@@ -189,6 +214,25 @@ def test_a_command_of_the_pages(command, tmp_path):
 
     run = here if "--ranks" in ALONE[command] else typed
     run(shlex.join([*shlex.split(command), *ALONE[command]]), tmp_path)
+
+
+def write_weights(path):
+    """Those of a MobileNetV2 for 1,000 classes, by the names of torchvision."""
+    set_up_devices()
+    from lottery.engine import foreign, models, signature
+
+    state = models.initial_weights(Model(), signature.images(32, 1000), 0)
+    path.write_bytes(foreign.to_torch(Model(), (32, 32, 3), state)[0])
+
+
+def write_articles(path):
+    """A hundred documents of random words, a sentence of each being its reference."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefghij"), 6)) for _ in range(200)]
+    with open(path, "w") as file:
+        for _ in range(100):
+            article = [" ".join(rng.choice(words, 9)) + "." for _ in range(4)]
+            file.write(json.dumps({"article": article, "abstract": article[2:3]}) + "\n")
 
 
 def photographs(folder):

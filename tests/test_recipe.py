@@ -180,7 +180,7 @@ SHOT, ROUNDS = {"quantiles": "90"}, {"rounds": 3}
         (ROUNDS | {"rates": ["fc*=5", "predictions/*"]}, ".rates", "'predictions/*'"),
         (ROUNDS | {"rates": ["fc*=100"]}, ".rates", "100 per cent leaves nothing of fc*"),
         (SHOT | {"densities": ["fc*=101"]}, ".densities", "'fc*=101' is not a density"),
-        (SHOT | {"scored_on": "ten"}, ".scored_on", "'ten' does not say how many images"),
+        (SHOT | {"scored_on": "ten"}, ".scored_on", "'ten' does not say how many examples"),
         (SHOT | {"scored_on": "0 a class"}, ".scored_on", "write 100, or 10 a class"),
         (SHOT | {"iterations": -1}, ".iterations", "-1"),
         (SHOT | {"criterion": "snap"}, ".criterion", "did you mean 'snip'?"),

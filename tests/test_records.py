@@ -230,8 +230,8 @@ KEYS = ["format", "shape", "block", "classes", "splits", "made_with", "made_by",
         (put(format="2"), "format is 2"),
         (put(block=100), "in blocks of 100"),
         *((put(shape=shape), "") for shape in (5, [4, 5], [4, 5, 3, 1], ["a", 5, 3])),
-        *((put(shape=shape), "have no size, or its shards lie elsewhere") for shape in ([-4, 5, 3], [0, 5, 3])),
-        *((renamed(name), "have no size, or its shards lie elsewhere") for name in ("../a.tfrecord", "/a.tfrecord")),
+        *((put(shape=shape), "have no size, or its files lie elsewhere") for shape in ([-4, 5, 3], [0, 5, 3])),
+        *((renamed(name), "have no size, or its files lie elsewhere") for name in ("../a.tfrecord", "/a.tfrecord")),
         *((put(shards=shards), "") for shards in (5, [5], [{"name": "a"}])),
         *((put(bad=bad), "") for bad in (5, [{"name": "a"}])),
         *((put(**{key: value}), "") for key, value in (("classes", 5), ("made_with", 5), ("made_by", [1]))),
@@ -270,7 +270,7 @@ def test_a_manifest_that_does_not_fit_its_shards_is_refused(tmp_path, change):
 
 @pytest.mark.parametrize("size", [8, 32, 64, 224])
 def test_a_shard_holds_whole_blocks_and_about_32_mib(size):
-    count = records.images_per_shard((size, size, 3))
+    count = records.examples_per_shard((size, size, 3))
 
     block = records.BLOCK * (4 + size * size * 3)
     assert count % records.BLOCK == 0
@@ -363,3 +363,77 @@ def test_a_shard_is_whole_or_not_there(tmp_path):
 
     assert error.value.filename == str(tmp_path / "train-00000.tfrecord")
     assert list(tmp_path.iterdir()) == []
+
+
+FIELDS = {"words": records.Field("<u2", (3,)), "scores": records.Field("<f4", (2, 3))}
+
+
+def write_fields(folder, count):
+    """A set of examples of `FIELDS`; returns their arrays."""
+    rng = np.random.default_rng(0)
+    arrays = {"words": rng.integers(0, 65_536, (count, 3)), "scores": rng.random((count, 2, 3), np.float32)}
+    rows = records.pack(arrays, FIELDS)
+    shards = write_split(folder, "train", rows, np.arange(count))
+    (folder / "tokenizer.json").write_bytes(b"{}")
+    beside = {"tokenizer.json": files.sha256(b"{}")}
+    records.write_manifest(folder, records.Manifest(rows.shape[1:], [], shards, {}, fields=FIELDS, beside=beside))
+    return arrays
+
+
+def test_examples_of_several_fields_come_back(tmp_path):
+    arrays = write_fields(tmp_path, 5)
+
+    manifest = records.read_manifest(tmp_path)
+    examples, labels = records.read_split(tmp_path, manifest, "train")
+
+    assert manifest.shape == (30,)
+    assert manifest.fields == FIELDS
+    assert labels.tolist() == list(range(5))
+    for name, array in records.unpack(examples, manifest.fields).items():
+        assert array.dtype == FIELDS[name].dtype
+        np.testing.assert_array_equal(array, arrays[name])
+
+
+def test_a_manifest_of_images_says_nothing_of_fields(tmp_path):
+    write(tmp_path, train=3)
+
+    assert not {"fields", "beside"} & set(files.read_json(tmp_path / "manifest.json"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put(fields=5), ""),
+        (put(fields={"words": 5}), ""),
+        (put(fields={"words": {"dtype": "<u2"}}), "shape"),
+        (put(fields={"words": {"dtype": "|O", "shape": [15]}}), "a field is '|O'"),
+        (put(fields={"words": {"dtype": ["<u2"], "shape": [15]}}), "a field is"),
+        (put(fields={"words": {"dtype": "<u2", "shape": [-15]}}), "a field is '<u2' .-15,."),
+        (put(fields={"words": {"dtype": "<u2", "shape": [14]}}), "its fields do not come to it"),
+        (put(fields={}), "is not that of images"),
+        (put(shape=[5, 6]), "its fields do not come to it"),
+        (put(shape=[]), "have no size"),
+        (put(beside=5), ""),
+        (put(beside={"../tokenizer.json": ""}), "lie elsewhere"),
+    ],
+)
+def test_fields_that_make_no_sense_are_refused(tmp_path, change, words):
+    write_fields(tmp_path, 2)
+
+    altered_manifest(tmp_path, change)
+
+    with pytest.raises(InputError, match=rf"manifest\.json is not a manifest .*{words}") as refusal:
+        records.read_manifest(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("damage", "words"), [(altered(0), "is damaged"), (Path.unlink, "is missing")])
+def test_a_damaged_file_beside_the_shards_is_named(tmp_path, damage, words):
+    write_fields(tmp_path, 2)
+    manifest = records.read_manifest(tmp_path)
+    records.check_beside(tmp_path, manifest, "tokenizer.json")
+
+    damage(tmp_path / "tokenizer.json")
+
+    with pytest.raises(InputError, match=rf"tokenizer\.json {words}.*imp prepare"):
+        records.check_beside(tmp_path, manifest, "tokenizer.json")

@@ -16,7 +16,7 @@ from lottery.rundir.run import EVERYTHING, Run
 from lottery.stages import retrain
 from lottery.stages.retrain import told
 
-DONE = {"status": "done", "reason": "", "validation_accuracy": 0.9, "seconds": 4.0}
+DONE = {"status": "done", "reason": "", "metric": "accuracy", "validation": 0.9, "seconds": 4.0}
 
 
 class Telling(Reporter):

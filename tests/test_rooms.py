@@ -1,6 +1,7 @@
 """The rooms of the house: which may use which, and where the heavy libraries are."""
 
 import ast
+import configparser
 from pathlib import Path
 
 import pytest
@@ -8,17 +9,19 @@ from helpers import ROOT
 
 HOUSE = ROOT / "imp/lottery"
 # From the bottom up: a room may use those before it.
-ROOMS = ("progress", "preemption", "machine", "pruning", "experiment", "rundir", "tracking", "engine", "fanout")
+ROOMS = ("progress", "preemption", "machine", "pruning", "experiment", "rundir", "tracking", "engine", "keras", "fanout")
 ROOMS += ("results", "stages", "campaign", "search", "commands", "bench", "cli", "__main__")
 ONLY_IN = {
     "tensorflow": "engine",
     "keras": "engine",
+    "MNN": "engine",
     "h5py": "rundir",
     "mpi4py": "fanout",
     "wandb": "tracking",
     "pynvml": "machine",
 }
-MEASURED_AGAINST = {"tensorflow", "keras"}  # what `imp bench` compares with
+MEASURED_AGAINST = {"tensorflow", "keras"}  # what `imp bench` compares with, and what a user's own `model.fit` is made of
+ALSO_IN = ("bench", "keras")
 
 
 def imports(path):
@@ -52,7 +55,7 @@ def test_a_module_uses_only_rooms_below_its_own_and_heavy_libraries_where_they_b
         if package == "lottery" and used in ROOMS:
             assert ROOMS.index(used) <= ROOMS.index(own), f"{own} uses {name}"
         if package in ONLY_IN:
-            assert own == ONLY_IN[package] or (own == "bench" and package in MEASURED_AGAINST), f"{own} imports {name}"
+            assert own == ONLY_IN[package] or (own in ALSO_IN and package in MEASURED_AGAINST), f"{own} imports {name}"
 
 
 def test_few_files_lie_flat():
@@ -74,3 +77,11 @@ def test_pruning_is_numpy_alone():
     for path in (HOUSE / "pruning").glob("*.py"):
         outside = {name.split(".")[0] for name in imports(path)} - {"lottery", "data_prep", "numpy"}
         assert not any(Path(__file__).with_name(name).exists() or name in ONLY_IN for name in outside), path
+
+
+def test_every_package_is_installed():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    folders = [path.parent for top in (HOUSE, ROOT / "data_prep") for path in top.rglob("__init__.py")]
+    names = [folder.relative_to(HOUSE.parent if HOUSE in (folder, *folder.parents) else ROOT) for folder in folders]
+    assert setup["options"]["packages"].split() == sorted(".".join(name.parts) for name in names)

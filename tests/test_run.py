@@ -27,7 +27,7 @@ def test_records_lie_in_data_or_where_imp_data_says_or_before_all_where_the_reci
     run = Run(Path("run"), reading.resolve({"data": {"source": "tfds:cifar10", "size": 16}}))
 
     assert str(run.records()) == "data/tfds-cifar10-16"
-    assert run.known_training_images() is None
+    assert run.known_training_examples() is None
     with pytest.raises(InputError, match="imp prepare"):
         run.plan()
     monkeypatch.setenv("IMP_DATA", "/somewhere")

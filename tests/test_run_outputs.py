@@ -213,7 +213,9 @@ def test_what_was_trained_on_other_images_is_not_built_upon():
     trained_on("bb", number=2)  # prepared anew, from other files
 
     for chosen in (1, 2):  # the second goes with its images, but not with the first
-        with pytest.raises(InputError, match=r"replicate-1/train was made from other images than those that are prepared now"):
+        with pytest.raises(
+            InputError, match=r"replicate-1/train was made from other examples than those that are prepared now"
+        ):
             dataclasses.replace(run, chosen=(chosen,)).check_trained()
 
 

@@ -145,7 +145,7 @@ def test_layers_keep_the_densities_that_a_family_names(work):
 def drawn(work, *values):
     cut(work, "criterion=snip", *values)
     run = open_run(work / "runs/digits", must_exist=True)
-    return Probes(run).of(1, run.recipe.families["own"]).images
+    return Probes(run).of(1, run.recipe.families["own"]).examples
 
 
 def test_images_are_drawn_by_class_without_replacement_and_shuffled(work):
@@ -168,10 +168,10 @@ def test_images_are_drawn_from_all_and_others_by_another_seed_or_replicate(work)
 
     assert first.shape == (100, 8, 8, 3)
     assert len(set(np.bincount(labels, minlength=10).tolist())) > 1
-    assert np.array_equal(Probes(run).of(1, family).images[0], first)
-    assert not np.array_equal(Probes(run).of(2, family).images[0], first)
+    assert np.array_equal(Probes(run).of(1, family).examples[0], first)
+    assert not np.array_equal(Probes(run).of(2, family).examples[0], first)
     other = family.model_copy(update={"scored_seed": 1})
-    assert not np.array_equal(Probes(run).of(1, other).images[0], first)
+    assert not np.array_equal(Probes(run).of(1, other).examples[0], first)
 
 
 def test_invert_trains_under_the_other_end_of_the_scores(work, probe):
@@ -205,8 +205,10 @@ def test_what_cannot_be_scored_is_one_line_and_changes_nothing(work):
         ("densities=['fc7/*=3']", "families.own.densities: 'fc7/*' matches no variable"),
     ):
         refused(cut(work, value, quantiles="90", check=False), words)
-    refused(cut(work, "criterion=snip", "scored_on=200 a class", check=False), "a class has only", "training images: lower it")
-    refused(cut(work, "criterion=snip", "scored_on=5000", check=False), "there are only 1151 training images")
+    refused(
+        cut(work, "criterion=snip", "scored_on=200 a class", check=False), "a class has only", "training examples: lower it"
+    )
+    refused(cut(work, "criterion=snip", "scored_on=5000", check=False), "there are only 1151 training examples")
     assert contents(work) == before
 
 

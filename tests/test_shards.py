@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from data_prep import files, records
+from data_prep.images import Images
 from data_prep.pictures import pixels
-from data_prep.shards import Task, forget, made_before, make
+from data_prep.shards import forget, made_before, make
 from data_prep.sources import Pictures
 
 NAMES = [f"image {index}" for index in range(6)]
@@ -15,7 +16,7 @@ NOTE = ".train-00000.tfrecord.done"
 def task(folder, pictures=None, labels=range(6), shape=(8, 8, 3)):
     images = list(np.random.default_rng(0).integers(0, 256, (6, 9, 12, 3)).astype(np.uint8))
     part = Pictures(NAMES, pictures or images)
-    return Task(folder, "train-00000.tfrecord", "train", shape, part, np.array(labels, np.int32))
+    return Images(folder, "train-00000.tfrecord", "train", 6, part, shape, np.array(labels, np.int32))
 
 
 def damaged():
@@ -31,7 +32,7 @@ def test_a_shard_holds_its_images_in_their_order(tmp_path):
     images, labels = records.read_split(tmp_path, records.Manifest((8, 8, 3), [], [made.shard], {}), "train")
     assert images[:, 0, 0, 0].tolist() == [0, 40, 80, 120, 160, 200]
     assert labels.tolist() == [5, 4, 3, 2, 1, 0]
-    assert (made.images, made.bad) == (6, [])
+    assert (made.count, made.bad) == (6, [])
 
 
 def test_images_that_cannot_be_decoded_are_left_out_and_named(tmp_path):
@@ -41,7 +42,7 @@ def test_images_that_cannot_be_decoded_are_left_out_and_named(tmp_path):
     assert images[:, 0, 0, 0].tolist() == [0, 80, 120, 200]
     assert labels.tolist() == [0, 2, 3, 5]
     assert [(bad.split, bad.name) for bad in made.bad] == [("train", "image 1"), ("train", "image 4")]
-    assert (made.shard.count, made.images) == (4, 6)
+    assert (made.shard.count, made.count) == (4, 6)
 
 
 def test_a_grey_shard_holds_one_channel(tmp_path):

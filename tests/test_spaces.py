@@ -63,7 +63,7 @@ def test_a_key_stands_once():
         ("seed=1,2", "seed is no hyperparameter"),
         ("families.oneshot.quantiles=60,70", "is no hyperparameter"),
         ("train.threads=1,2", "is no hyperparameter"),
-        ("data.size=32,64", "changes the prepared images"),
+        ("data.size=32,64", "changes the prepared records"),
         ("train.batch=32.0..64.0", "is a whole number"),
         ("train.batch=0..64", "train.batch"),
         ("train.momentum=0.5..1.5", "train.momentum"),

@@ -128,7 +128,7 @@ def test_statistics_that_are_computed_anew_are_those_taken_by_hand(make_trainer)
 
     trainer.load(state)
     list(trainer.settle(0))
-    assert recomputed["test"] == 1 - trainer.evaluate("test").accuracy
+    assert recomputed["test"] == 1 - trainer.evaluate("test").deciding
     assert set(errors) == {"train", "test"}
     assert taken == [1]
 

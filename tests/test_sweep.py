@@ -18,7 +18,9 @@ import pytest
 import yaml
 from helpers import IMP, SLOWLY, clean_environment, imp, imp_here, mpirun, refused
 
+from data_prep.errors import InputError
 from lottery.experiment import plan, reading, spaces
+from lottery.experiment.recipe import Data, Model, Recipe, Sweep
 from lottery.rundir import records
 from lottery.rundir.records import Figures, Result
 from lottery.search import study, sweep, values
@@ -190,11 +192,11 @@ def test_a_lock_of_the_journal_that_a_killed_worker_left_is_not_waited_for_forev
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(study, "GRACE_SECONDS", 1)
     dimensions = spaces.parse(["train.learning_rate=0.1..1"])
-    study.Study(Path("sweep"), dimensions, 3, 1, 0.0, 0)
+    study.Study(Path("sweep"), dimensions, 3, 1, 0.0, 0, "accuracy")
     (tmp_path / "sweep/journal.log.lock").symlink_to(tmp_path / "sweep/journal.log")
 
     began = time.monotonic()
-    study.Study(Path("sweep"), dimensions, 3, 1, 0.0, 0)
+    study.Study(Path("sweep"), dimensions, 3, 1, 0.0, 0, "accuracy")
 
     assert 1 < time.monotonic() - began < 30
 
@@ -377,15 +379,25 @@ def test_a_range_of_whole_numbers_holds_all_between_them_where_its_key_is_no_who
     assert sweep.parameter(values.searched(wanted)[0]) == {"distribution": "uniform", "min": 0.0, "max": 5.0}
 
 
+def test_what_the_task_cannot_have_is_not_searched():
+    model, space = Model(name="transformer_tiny"), ["train.label_smoothing=0,0.1"]
+    wanted = Recipe(task="ranking", data=Data(source="docstrings"), model=model, sweep=Sweep(space=space))
+
+    with pytest.raises(InputError, match=r"train\.label_smoothing is of classes, and task = ranking has none"):
+        values.searched(wanted)
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
         (["sweep.space=[]"], "sweep.space is empty"),
         (['sweep.space=["train.bach=1,2"]'], "did you mean 'train.batch'"),
-        (['sweep.space=["data.size=8,16"]'], "changes the prepared images"),
+        (['sweep.space=["data.size=8,16"]'], "changes the prepared records"),
         (['sweep.space=["train.batch=0,32"]'], "sweep.space: train.batch: Input should be greater than 0, not 0"),
         (['sweep.space=["train.momentum=2..1"]'], "imp: --set: sweep.space: 'train.momentum=2..1' must be finite and ascend"),
         (["sweep.trials=0"], "sweep.trials"),
+        (["task=ranking"], "task = ranking is of texts"),
+        (["data.source=docstrings", "sweep.classes=3"], "sweep.classes is of images"),
         (["sweep.grace=soon"], "sweep.grace"),
     ],
 )

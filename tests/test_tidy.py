@@ -35,7 +35,7 @@ def test_accuracies_have_a_row_for_each_group_with_a_result(run):
     all_replicates(run, "60", 0.01)
     ticket(run, 1, "90", status="diverged")
 
-    dense_row, row = found(run, "accuracies")
+    dense_row, row = found(run, "figures")
 
     assert dense_row["network"] == "dense"
     assert dense_row["difference"] is None
@@ -49,7 +49,7 @@ def test_a_ticket_without_its_dense_network_has_no_difference(tmp_path):
     dense(made, 0.90)
     ticket(made, 2, "60", 0.9)
 
-    rows = found(made, "accuracies")
+    rows = found(made, "figures")
 
     assert [row["difference"] for row in rows] == [None, None]
     assert not any(value != value for row in rows for value in row.values())  # no NaN

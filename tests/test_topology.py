@@ -5,7 +5,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from lottery.engine import models
+from lottery.engine import models, signature
 from lottery.engine.models.topology import topology
 from lottery.experiment import networks
 from lottery.experiment.recipe import Model
@@ -88,9 +88,13 @@ def expect_agreement(network, mask, images):
     return result
 
 
-@pytest.mark.parametrize("name", networks.OURS)
-def test_every_network_has_all_its_kernels_connected_until_it_is_pruned(name, tmp_path):
-    network = models.build(Model(name=name), 64, 10)
+@pytest.mark.parametrize(
+    ("name", "padding"),
+    [*((name, "same") for name in networks.OURS)]
+    + [(name, "symmetric") for name, keys in networks.OURS.items() if "padding" in keys],
+)
+def test_every_network_has_all_its_kernels_connected_until_it_is_pruned(name, padding, tmp_path):
+    network = models.build(Model(name=name, padding=padding), signature.images(64, 10))
     graph = topology(network)
 
     assert graph.kernels == kernels(network)
@@ -114,12 +118,18 @@ def test_every_network_has_all_its_kernels_connected_until_it_is_pruned(name, tm
         ("resnet50", "stage4_block1_conv2", ["stage4_block2_conv2", "stage4_block3_conv2"]),
     ],
 )
-def test_on_small_images_the_rims_of_the_last_kernels_meet_only_padding(name, first, others, tmp_path):
-    network = models.build(Model(name=name, alpha=0.35), 32, 10)
+@pytest.mark.parametrize(
+    ("padding", "corner"),  # a map of 2x2, in steps of two
+    [
+        ("same", [[True, True, False], [True, True, False], [False] * 3]),
+        ("symmetric", [[False] * 3, [False, True, True], [False, True, True]]),
+    ],
+)
+def test_on_small_images_the_rims_of_the_last_kernels_meet_only_padding(name, first, others, padding, corner, tmp_path):
+    network = models.build(Model(name=name, alpha=0.35, padding=padding), signature.images(32, 10))
     Replicate(tmp_path).write_topology(topology(network))
     graph = Replicate(tmp_path).read_topology()
 
-    corner = [[True, True, False], [True, True, False], [False] * 3]  # a map of 2x2, in steps of two
     centre = [[False] * 3, [False, True, False], [False] * 3]  # maps of one pixel
     found = met(graph)
     assert {path: places.shape for path, places in found.items()} == dict.fromkeys(found, (3, 3, 1, 1))
@@ -133,7 +143,7 @@ def test_on_small_images_the_rims_of_the_last_kernels_meet_only_padding(name, fi
 
 
 def test_layers_are_named_in_the_order_of_the_network():
-    layers = topology(models.build(Model(name="mobilenet_v2"), 32, 10)).layers
+    layers = topology(models.build(Model(name="mobilenet_v2"), signature.images(32, 10))).layers
 
     assert layers[:4] == ["Conv1", "bn_Conv1", "expanded_conv_depthwise", "expanded_conv_depthwise_BN"]
     assert layers.index("block_2_expand") < layers.index("block_10_expand")
@@ -156,7 +166,7 @@ def test_so_have_those_of_keras_applications(name):
 )
 @pytest.mark.usefixtures("double")
 def test_connected_are_the_weights_that_have_a_gradient(name, density):
-    network = models.build(Model(name=name), 16, 10)
+    network = models.build(Model(name=name), signature.images(16, 10))
     mask = random_mask(network, density)
 
     result = expect_agreement(network, mask, np.ones((1, 16, 16, 3)))
@@ -167,7 +177,7 @@ def test_connected_are_the_weights_that_have_a_gradient(name, density):
 @pytest.mark.parametrize(("seed", "size"), [(0, 32), (1, 64)])
 @pytest.mark.usefixtures("double")
 def test_so_it_is_in_mobilenet_v2(seed, size):
-    network = models.build(Model(name="mobilenet_v2", alpha=0.35), size, 10)
+    network = models.build(Model(name="mobilenet_v2", alpha=0.35), signature.images(size, 10))
 
     mask = random_mask(network, 0.05, seed)
     expect_agreement(network, mask, np.ones((1, size, size, 3)))
@@ -179,7 +189,9 @@ def test_so_it_is_in_mobilenet_v2(seed, size):
 
 @pytest.mark.usefixtures("double")
 def test_the_answer_is_the_same_for_all_images_exactly_where_no_path_is_left():
-    network = models.build(Model(name="mobilenet_v2", alpha=0.35, batchnorm_momentum=0.0, batchnorm_epsilon=1.0), 32, 10)
+    network = models.build(
+        Model(name="mobilenet_v2", alpha=0.35, batchnorm_momentum=0.0, batchnorm_epsilon=1.0), signature.images(32, 10)
+    )
     images = np.random.default_rng(0).uniform(-1, 1, (8, 32, 32, 3))
     found = {}
     for density, seed in [(0.03, 0), *((density, seed) for density in (0.05, 0.06, 0.07) for seed in range(4)), (0.2, 0)]:
@@ -281,11 +293,12 @@ def test_a_network_whose_graph_cannot_be_read_has_no_topology():
     [
         (Model(name="lenet_300_100"), 28, 10, 28 * 28 * 3 * 300 + 300 * 100 + 100 * 10),
         (Model(name="mobilenet_v2", alpha=1.0), 224, 1000, pytest.approx(300e6, rel=0.01)),  # those of its paper
+        (Model(name="mobilenet_v2", alpha=1.0, padding="symmetric"), 224, 1000, pytest.approx(300e6, rel=0.01)),
         (Model(name="resnet20"), 32, 10, pytest.approx(41e6, rel=0.02)),
     ],
 )
 def test_positions_are_how_often_each_weight_is_multiplied(model, size, classes, macs):
-    graph = topology(models.build(model, size, classes))
+    graph = topology(models.build(model, signature.images(size, classes)))
 
     assert sum(prod(shape) * graph.positions[path] for path, shape in graph.kernels.items()) == macs
 

@@ -15,8 +15,9 @@ from data_prep import files
 from data_prep.errors import InputError
 from lottery import preemption
 from lottery.engine import checkpoints, loop, training
+from lottery.engine.answers import Answers
 from lottery.engine.feed import MemoryFeed
-from lottery.engine.loop import Evaluation, Trainer
+from lottery.engine.loop import Trainer
 from lottery.engine.stream import StreamFeed
 from lottery.engine.updates import MaskUpdates
 from lottery.experiment import schedules
@@ -59,7 +60,7 @@ FACTS = {"replicate": 1, "epochs": 3, "steps_per_epoch": 6}  # which the engine 
 def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rates=None) -> dict:
     trainer._steps_per_call = 2
     snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
-    start = partial(initial, classes=trainer.feed.classes)
+    start = partial(initial, classes=trainer.task.outputs)
     task = training.Task("tiny", start, last, 5, FACTS, folder, snapshots=snapshots, rates=rates)
     return training.train(trainer, task, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
 
@@ -74,7 +75,7 @@ def left_in(folder: Path) -> dict:
 @pytest.mark.parametrize("other", [{"replicas": 4}, {"xla": True}, {"step": LAST - 2}], ids=str)
 def test_snapshots_are_not_added_on_other_devices_or_past_the_end(trainer, tmp_path, other):
     result = Result(status="done", replicas=trainer.replicas, xla=trainer.xla, step=LAST, **FACTS)
-    start = partial(initial, classes=trainer.feed.classes)
+    start = partial(initial, classes=trainer.task.outputs)
     task = training.Task("tiny", start, LAST, 5, FACTS, tmp_path, snapshots={2: tmp_path / "step-000002.h5"})
     network = NetworkFiles(tmp_path)
 
@@ -90,7 +91,7 @@ def test_snapshots_are_not_added_on_other_devices_or_past_the_end(trainer, tmp_p
 def test_a_network_that_ends_with_the_same_answer_to_every_image_is_told(trainer, tmp_path, path, constant):
     mask = half_masks(initial())
     mask[path] &= path != "fc2/kernel"
-    task = training.Task("tiny", partial(initial, classes=trainer.feed.classes), LAST, 5, FACTS, tmp_path, mask)
+    task = training.Task("tiny", partial(initial, classes=trainer.task.outputs), LAST, 5, FACTS, tmp_path, mask)
 
     result = training.train(trainer, task, NetworkFiles(tmp_path), Reporter(quiet=True), lambda *known: Tracker())
 
@@ -190,7 +191,7 @@ def test_a_training_whose_mask_changes_ends_with_the_same_files_wherever_it_dies
         schedule = Schedule(method, every=3, begin=0, until=14, drop_fraction=0.3)
         groups = lambda pruned: [(KERNELS, kept_in(everything) - pruned)]  # noqa: E731
         changing = MaskUpdates(schedule, 0, pruned=200, divide=groups, seed=7, macs=kept_in)
-        start = partial(initial, classes=trainer.feed.classes)
+        start = partial(initial, classes=trainer.task.outputs)
         task = training.Task("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
         return training.train(trainer, task, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
 
@@ -199,7 +200,7 @@ def test_a_training_whose_mask_changes_ends_with_the_same_files_wherever_it_dies
     final, kept = store.load_state(tmp_path / "whole/final.h5"), store.load_mask(tmp_path / "whole/mask.h5")
     assert any((kept[path] != mask[path]).any() for path in mask)
     assert not any(final.weights[path][~kept[path]].any() for path in mask)
-    assert expected["result.json"]["outputs"].keys() == {"final.h5", "mask.h5"}
+    assert expected["result.json"]["outputs"].keys() == {"final.h5", "mask.h5", "predictions.h5"}
 
     assert_the_same_wherever_it_dies(begin, tmp_path, die_at, expected, range(1, count + 1, 2))
 
@@ -221,8 +222,15 @@ def test_a_training_does_not_go_on_with_a_journal_that_lost_rows_before_its_chec
     assert not (tmp_path / "result.json").exists()
 
 
+def answering(task, loss):
+    """The answers to two images, one of them right, with this loss."""
+    measures = {"accuracy": [1.0, 0.0], "top5_accuracy": [1.0, 1.0], "answer": [0.0, 0.0], "confidence": [0.5, 0.5]}
+    figures = {name: np.array(values, np.float32) for name, values in measures.items()}
+    return Answers(task, np.full(2, loss, np.float32), np.array([0, 1]), figures)
+
+
 def test_a_validation_loss_that_is_not_finite_is_divergence(trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "evaluate", lambda split: Evaluation(math.nan, 0.1, 0.5))
+    monkeypatch.setattr(trainer, "answers", lambda split: answering(trainer.task, math.nan))
 
     result = attempt(trainer, tmp_path, dense=False)
 
@@ -281,7 +289,7 @@ def test_weights_that_are_not_finite_are_divergence_and_never_a_checkpoint(train
 
 
 def test_weights_that_are_not_finite_are_never_the_end_of_a_ticket(trainer, tmp_path, bad_rate, monkeypatch):
-    monkeypatch.setattr(trainer, "evaluate", lambda split: Evaluation(0.5, 0.5, 0.5))  # a ReLU may hide them
+    monkeypatch.setattr(trainer, "answers", lambda split: answering(trainer.task, 0.5))  # a ReLU may hide them
     bad_rate(step=LAST - 1, rate=math.inf)
 
     result = attempt(trainer, tmp_path, dense=False)

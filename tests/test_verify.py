@@ -17,7 +17,7 @@ from lottery.pruning.densities import Density, Kept
 from lottery.pruning.state import State
 from lottery.results import verify as verifying
 from lottery.results.verify import verify
-from lottery.rundir import identity, journal, records, store
+from lottery.rundir import identity, journal, predictions, records, store
 from lottery.rundir.lineage import seals
 from lottery.rundir.records import MaskRecord, Result, Scores
 from lottery.rundir.run import Run
@@ -95,7 +95,9 @@ def end(run, ticket: Ticket, made_from, status="done"):
     network = run.network(ticket)
     if status == "done":
         store.save_state(network.final, State(LAST, WEIGHTS, {}, {}))
-    outputs = [network.final] if status == "done" else []
+        answered = predictions.of(np.array([0, 1]), np.array([0, 0]), np.array([0.9, 0.8]), 2)
+        predictions.save(network.predictions, {"validation": answered, "test": answered}, LAST)
+    outputs = [network.final, network.predictions] if status == "done" else []
     facts = {"family": ticket.family, "variant": ticket.variant, "mask": ticket.mask.label}
     finish(run, network, outputs, ORIGINS | seals(run.replicate(1).folder, made_from), status, **facts)
 
@@ -126,7 +128,7 @@ def something_else(path):
     path.write_text("[1, 2]")
 
 
-COUNT = 35
+COUNT = 39
 
 
 def test_a_good_run_has_every_file_checked_and_no_problem(run):
@@ -134,7 +136,7 @@ def test_a_good_run_has_every_file_checked_and_no_problem(run):
 
     assert not problems(run)
     assert found.keys() == {str(path) for path in run.folder.rglob("*") if path.is_file() and path.suffix != ".txt"}
-    assert len(found) == COUNT == 2 + (3 + 3) + (1 + 2 * 2) + 3 * 4 + (1 + 2 + 2 + 1) + 4
+    assert len(found) == COUNT == 2 + (3 + 3) + (1 + 2 * 2) + 3 * 5 + (1 + 2 + 2 + 1) + 5
 
 
 SHOT, ROUND = "replicate-1/shot", "replicate-1/chained/masks/round-01-step-000006"
@@ -152,6 +154,7 @@ RESULTS = [
         (f"{SHOT}/masks/q97.5.h5", flip, "is damaged"),
         (f"{SHOT}/masks/q50.h5", empty, "is damaged"),
         (f"{TICKET}/final.h5", flip, "is damaged"),
+        (f"{TICKET}/predictions.h5", flip, "is damaged"),
         (f"{TICKET}/metrics.jsonl", cut_off, "lacks rows"),
         (f"{TICKET}/metrics.jsonl", binary, "metrics.jsonl"),
         (f"{TICKET}/result.json", cut_off, "is damaged"),

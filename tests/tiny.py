@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from helpers import lenet, tiny_set
 
-from lottery.engine import models
+from lottery.engine import models, signature
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.layers import BatchNorm, SynchronisedBatchNorm
 from lottery.engine.loop import Trainer
@@ -50,7 +50,7 @@ def maker(folder: Path) -> Callable[..., Trainer]:
 
 
 def initial(seed: int = 0, model: Model | None = None, classes: int = 3) -> store.State:
-    return models.initial_weights(model or lenet(), 8, classes, seed)
+    return models.initial_weights(model or lenet(), signature.images(8, classes), seed)
 
 
 def half_masks(state: store.State, paths: Sequence[str] = KERNELS, seed: int = 0) -> masks.Bits:

@@ -11,8 +11,11 @@ import numpy as np
 
 from data_prep.errors import InputError
 
-PATHS = ("folder", "arrays")  # kinds whose name is a path
+TEXTS = ("docstrings", "deb-descriptions", "candidates")  # kinds whose examples are no images
+ALONE = ("digits", "docstrings", "deb-descriptions")  # kinds that need no name
+PATHS = ("folder", "arrays", "candidates", "deb-descriptions")  # kinds whose name is a path
 KINDS = "`digits`, `tfds:NAME` (such as `tfds:cifar10`), `folder:DIR` or `arrays:FILE.npz`"
+KINDS += "; of texts `docstrings`, `deb-descriptions` or `candidates:FILE.jsonl`"
 
 Picture = Path | bytes | np.ndarray
 """An image file, an encoded image, or pixels (uint8 or uint16, [height, width] or [height, width, 1 to 4])."""
@@ -55,11 +58,25 @@ class Source:
     test: Split | None
 
 
+_MEANT = {".npz": "arrays", ".jsonl": "candidates"}
+
+
+def is_of_texts(name: str) -> bool:
+    """Whether the source called `name` has texts, not images."""
+    return name.partition(":")[0] in TEXTS
+
+
+def resolved(name: str) -> str:
+    """`name` with its path in full: the same files are the same source from wherever they are named."""
+    kind, colon, path = name.partition(":")
+    return f"{kind}:{Path(path).expanduser().resolve()}" if kind in PATHS and colon else name
+
+
 def check_name(name: str) -> None:
     """Raise InputError for what cannot be a source, with what was perhaps meant."""
     kind, _, rest = name.partition(":")
-    if name != "digits" and not (kind in ("tfds", *PATHS) and rest):
-        meant = "folder" if name and Path(name).is_dir() else "arrays" if name.endswith(".npz") else None
+    if name not in ALONE and not (kind in ("tfds", *PATHS) and rest):
+        meant = "folder" if name and Path(name).is_dir() else _MEANT.get(Path(name).suffix)
         raise InputError(f"unknown data source {name!r}: " + (f"did you mean {meant}:{name}?" if meant else f"write {KINDS}"))
 
 

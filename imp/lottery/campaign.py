@@ -1,4 +1,4 @@
-"""A campaign: one function from images to a report, for commands, scripts and notebooks.
+"""A campaign: one function from data to a report, for commands, scripts and notebooks.
 
     from lottery.campaign import campaign, open_run
 
@@ -53,7 +53,7 @@ class Campaign:
 
 
 def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | None = None) -> Campaign:
-    """Prepare the images, train the dense network of every replicate, cut the masks of one shot, train every ticket and its
+    """Prepare the records, train the dense network of every replicate, cut the masks of one shot, train every ticket and its
     controls (rounds cut their masks as they go), report.
 
     A network that fails or diverges is recorded, and the others go on. Raises InputError if the recipe and the run do not fit
@@ -122,7 +122,7 @@ def train_until_decided(run: Run, most: int, selection: Selection, execution: Ex
 
 
 def search_for_ticket(search: Search, execution: Execution, reporter: Reporter) -> Campaign:
-    """Prepare the images, and train what `search` needs until it has its answer. Raises what `Search.steps` does."""
+    """Prepare the records, and train what `search` needs until it has its answer. Raises what `Search.steps` does."""
     prepare(search.run, reporter)
     with locks.staying(search.run.folder):
         return _train_each(search.steps(reporter), execution, reporter)

@@ -10,7 +10,8 @@ import typer.core
 
 from data_prep.errors import Failed, Moved, one_line
 from lottery import preemption, tracking
-from lottery.commands import cluster, examining, preparing, reading, stages, sweeping
+from lottery.commands import cluster, examining, preparing, reading, sharing, stages, sweeping
+from lottery.fanout import mpi
 from lottery.fanout.launcher import launched_rank
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -51,16 +52,26 @@ app = typer.Typer(
 for command in (
     *(preparing.prepare, preparing.verify, reading.recipe, stages.train, stages.thresholds, stages.retrain, stages.rounds),
     *(stages.stability, stages.search),
-    *(reading.report, reading.explore, reading.compare, reading.export, reading.status, stages.run_all),
+    *(reading.report, reading.explore, reading.compare, reading.status, stages.run_all),
+    *(sharing.export, sharing.import_, sharing.tickets),
     *(examining.doctor, sweeping.sweep, cluster.slurm),
 ):
-    app.command(command.__name__.removesuffix("_all"))(command)
+    app.command(command.__name__.removesuffix("_all").removesuffix("_"))(command)
 app.add_typer(typer.Typer(cls=Measurements, no_args_is_help=True, help="Measure this machine."), name="bench")
 
 
 def main() -> None:
     """Run the command line. Exit codes: 2, with one line, for what the user can fix; 1 for what failed; 130 for Ctrl-C; 75 for
     SIGTERM and SIGUSR1."""
+    try:
+        _run()
+    except SystemExit as ended:
+        if not mpi.is_stuck():
+            raise
+        mpi.end(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+
+
+def _run() -> None:
     try:
         with preemption.heeded():
             code = app(standalone_mode=False)

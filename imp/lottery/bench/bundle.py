@@ -9,7 +9,7 @@ import typer
 
 from data_prep.errors import InputError
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Process, Recipe, measurement, with_training
+from lottery.bench.harness import MOBILENET, STILL, Bench, Process, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
 from lottery.progress import count_of
 
@@ -53,7 +53,7 @@ def bundle(
     for row in bench.rows:
         row["ratio"] = slowest and slowest / row["ms_per_step"]
     bench.sheet(
-        f"Tickets in bundles: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}, batch {recipe.train.batch}",
+        f"Tickets in bundles: {recipe.model.name}, {size_of(recipe)}, batch {recipe.train.batch}",
         COLUMNS,
         bars(bench.rows, "title", "ms_per_step", "ms a ticket's step", spread=True),
         "a random half of each kernel is pruned; images of noise, in memory; MB: what all processes took more in training",
@@ -89,6 +89,8 @@ def time_bundle(recipe: Recipe, tickets: int, cores: int, repeats: int) -> tuple
     names = devices.set_up_tensorflow(recipe.train, cores)
     trainer = loops.on_noise(recipe, names, images=32 * recipe.train.batch)(masked=True)
     with timing.peak_memory(names[0]) as taken:
+        if tickets > 1 and (obstacle := sizes.obstacle(trainer)):
+            raise InputError(f"{recipe.model.name} cannot train in a bundle: {obstacle}")
         take = loops.stepping(trainer) if tickets == 1 else sizes.stepping(trainer, tickets)
         count = timing.lasting(take, timing.RUN_SECONDS, most=trainer.steps_per_epoch)
         return [seconds / count for seconds in timing.runs(partial(take, count), repeats)], taken()

@@ -9,7 +9,7 @@ import typer
 
 from data_prep.errors import InputError
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, TooLarge, machine, measurement, with_training
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, TooLarge, machine, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration, rate
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def ladder(
     batch: Annotated[int, typer.Option(min=1, help="The batch before it is made larger.")] = 32,
 ) -> None:
     """A plain training, made faster by one thing after another, in the order that pays."""
-    recipe = bench.recipe()
+    recipe = bench.image_recipe()
     larger = recipe.train.batch
     if batch > larger:
         raise InputError(f"--batch {batch} is to be the smaller one, but the recipe has train.batch {larger}")
@@ -137,9 +137,9 @@ def _row(bench: Bench, name: str, recipe: Recipe, **how: Any) -> dict[str, Any]:
 
 def _sheet(bench: Bench, what: str, recipe: Recipe) -> None:
     bench.sheet(
-        f"{what}: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}",
+        f"{what}: {recipe.model.name}, {size_of(recipe)}",
         COLUMNS,
-        bars(bench.rows, "name", "images_per_s", "images a second"),
+        bars(bench.rows, "name", "images_per_s", f"{bench.noun} a second"),
         f"epoch: {EPOCH_IMAGES:,} images; optimizer: its update alone, which is part of the step; {MEMORY}",
         f"{bench.apart}; {recipe.train.threads} intra-op threads",
     )
@@ -152,7 +152,7 @@ def _measured(bench: Bench, recipe: Recipe, images: int, **how: Any) -> tuple[li
 def time_steps(
     recipe: Recipe, images: int, seconds: float, repeats: int, feed: str = "many", limit_bytes: int | None = None
 ) -> tuple[list[float], list[float], float]:
-    """Train the recipe's network on so many images of noise. Returns seconds of a step, in each run of so many `seconds`;
+    """Train the recipe's network on so many examples of noise. Returns seconds of a step, in each run of so many `seconds`;
     seconds of the optimizer's part of it, of ours; and the most GB of memory that it took.
 
     `feed` is what the host does for each batch. `scaled`: parse image by image, to float32; `bytes`: the same, to uint8;

@@ -50,6 +50,7 @@ def fanout(
     ranks: Annotated[int, typer.Option(min=0, help="Up to so many; 0: one for each core.")] = 0,
 ) -> None:
     """Tickets an hour by 1 .. n ranks, and what of a pair is not training."""
+    from data_prep.prepare import Settings
     from lottery.bench.noise import make_noise
     from lottery.experiment.grids import parse_interval
 
@@ -69,7 +70,7 @@ def fanout(
     runs: dict[Setting, list[Seconds]] = {setting: [] for setting in settings}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        make_noise(folder / "records", train, size, held=round(train * HELD))
+        make_noise(folder / "records", train, Settings("folder:noise", size), held=round(train * HELD))
         for threads in dict.fromkeys(threads for _, threads in runs):
             bench.reporter.say(f"training the dense network, with {count_of(threads, 'thread')}")
             run = f"--run=dense-{threads}"

@@ -45,7 +45,8 @@ def grid(
                 own = with_training(settled, batch=size, learning_rate=one, devices=1)
                 trainings = learning.run(bench, name, own, folder, seeds=count, split="validation")
                 bench.rows.append({"batch": size, "learning_rate": one, **learning.ends(trainings, own.train.epochs)})
-    title = f"Accuracy after {count_of(recipe.train.epochs, 'epoch')}: {learning.subject(settled)}"
+    metric = learning.metric(recipe)
+    title = f"{metric.capitalize()} after {count_of(recipe.train.epochs, 'epoch')}: {learning.subject(settled)}"
     note = f"means over {count_of(count, 'seed')}, of those trainings that did not diverge; the last epoch's, not the best"
-    axes = ("learning rate", "batch", "validation accuracy, %")
+    axes = ("learning rate", "batch", f"validation {metric}, %")
     bench.sheet(title, COLUMNS, heat(bench.rows, "learning_rate", "batch", "accuracy", axes), note)

@@ -69,10 +69,14 @@ class TooLarge(Failed):
 
 
 class Process(contextlib.AbstractContextManager["Process"]):
-    """A process with TensorFlow that does one call after another, so that memory, threads and failures are the measured thing's
-    own; it starts at the first one, and anew where it has ended. It ends with the context, and with the process that asks."""
+    """A process, with TensorFlow unless told otherwise, that does one call after another, so that memory, threads and failures
+    are the measured thing's own; it starts at the first one, and anew where it has ended. It ends with the context, and with
+    the process that asks."""
 
     _child: BaseProcess | None = None
+
+    def __init__(self, tensorflow: bool = True) -> None:
+        self._tensorflow = tensorflow
 
     def __exit__(self, *_: object) -> None:
         if self._child:
@@ -85,7 +89,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         if self._child is None or not self._child.is_alive():
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
-            self._child = context.Process(target=_serve, args=[theirs], daemon=True)
+            self._child = context.Process(target=_serve, args=[theirs, self._tensorflow], daemon=True)
             self._child.start()
             theirs.close()
         try:
@@ -102,7 +106,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         return result
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, tensorflow: bool) -> None:
     """Answer each call with its result or its error."""
     from lottery.engine.start import start_tensorflow
 
@@ -114,7 +118,8 @@ def _serve(pipe: Connection) -> None:
             function, arguments = pipe.recv()
             answer: tuple[Any, Exception | None]
             try:
-                start_tensorflow()
+                if tensorflow:
+                    start_tensorflow()
                 answer = function(**arguments), None
             except InputError as error:
                 answer = None, error
@@ -147,6 +152,7 @@ class Bench:
     reporter: Reporter = dataclasses.field(default_factory=Reporter)
     rows: Rows = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)
+    noun: str = "images"  # what examples are called
     closing: list[str] = dataclasses.field(default_factory=list)
 
     def pick(self, given: int | None, full: int, small: int) -> int:
@@ -163,7 +169,17 @@ class Bench:
         from lottery.experiment import reading
 
         table, standard = (reading.load(self.recipe_file), ()) if self.recipe_file else ({}, self.network[1])
-        return reading.resolve(table, [*standard, *changes, *self.overrides], str(self.recipe_file or "the standard recipe"))
+        origin = str(self.recipe_file or "the standard recipe")
+        recipe = reading.resolve(table, [*standard, *changes, *self.overrides], origin)
+        self.noun = "examples" if has_texts(recipe) else "images"
+        return recipe
+
+    def image_recipe(self) -> Recipe:
+        """As `recipe`, for what is measured on images alone. Raises InputError where it is of texts."""
+        recipe = self.recipe()
+        if has_texts(recipe):
+            raise InputError(f"`imp bench {self.name}` is of images, and {recipe.data.source} has texts: take another recipe")
+        return recipe
 
     def call(self, function: Callable[..., Result], alone: bool = False, **arguments: Any) -> Result:
         """As `Process.call`, in a process of its own; with --quick in one that is shared by all calls but those that have to
@@ -192,9 +208,11 @@ class Bench:
         return f"medians of {self.repeats} runs, {'rows share processes' if self.quick else 'each row in a process of its own'}"
 
     def sheet(self, title: str, columns: Sequence[Column], figure: "Figure", *notes: str, **extras: float) -> None:
-        """Print what was found, and write it where that was asked for."""
+        """Print what was found, and write it where that was asked for. Headings and notes call examples what they are."""
         from lottery.results.tables import print_table
 
+        columns = [column._replace(heading=column.heading.replace("images", self.noun)) for column in columns]
+        notes = tuple(note.replace("images", self.noun) for note in notes)
         found = content(self.name, title, machine(), columns, self.rows, notes, extras)
         if self.as_json:
             print_json(found)
@@ -250,6 +268,21 @@ def measurement(
 def with_training(recipe: Recipe, **train: Any) -> Recipe:
     """The recipe with other values of its `train` table, which are not looked at."""
     return recipe.model_copy(update={"train": recipe.train.model_copy(update=train)})
+
+
+def has_texts(recipe: Recipe) -> bool:
+    """Whether its examples are texts, not images."""
+    from data_prep.sources import is_of_texts
+
+    return is_of_texts(recipe.data.source)
+
+
+def size_of(recipe: Recipe) -> str:
+    """Of an example: `32x32`, or tokens of a document and of its texts, `64 + 9x24 tokens`."""
+    texts, size = recipe.texts, recipe.data.size
+    if has_texts(recipe):
+        return f"{texts.document} + {1 + texts.candidates}x{texts.candidate} tokens"
+    return f"{size}x{size}"
 
 
 def machine() -> dict[str, Any]:

@@ -147,7 +147,8 @@ def time_feeds(data: "Data", images: int, batch: int, repeats: int) -> tuple[Tim
     """
     import tensorflow as tf
 
-    from lottery.bench import loops, noise
+    from data_prep.prepare import Settings
+    from lottery.bench import noise, tfdata
     from lottery.engine import devices
     from lottery.engine.feed import MemoryFeed
     from lottery.engine.stream import StreamFeed
@@ -158,20 +159,22 @@ def time_feeds(data: "Data", images: int, batch: int, repeats: int) -> tuple[Tim
     @tf.function(reduce_retracing=True)
     def consume(batches: tf.data.Dataset) -> tf.Tensor:
         seen = tf.constant(0, tf.int64)
-        for images, labels in batches:
-            seen += tf.cast(images[0, 0, 0, 0], tf.int64) + labels[0]
+        for batch in batches:
+            seen += tf.cast(batch["image"][0, 0, 0, 0], tf.int64) + batch["label"][0]
         return seen
 
     with tempfile.TemporaryDirectory() as place:
         folder, examples = Path(place), Path(place, "examples.tfrecord")
-        manifest = noise.make_noise(folder, images, data.size)
-        loops.write_examples(examples, images, data.size)
+        settings = Settings("folder:noise", data.size)
+        manifest = noise.make_noise(folder, images, settings)
+        tfdata.write(examples, settings, images)
         with timing.peak_memory() as peak:
             memory = MemoryFeed(folder, manifest, data, tf.distribute.get_strategy(), on_host=devices.on_cpu(names))
             extras = {"resident_peak_over_raw_bytes": peak() / manifest.bytes}
-        tuned = loops.one_by_one(examples, data, batch, tf.data.AUTOTUNE)
+        parse = partial(tfdata.image, data)
+        tuned = tfdata.one_by_one(examples, parse, batch, tf.data.AUTOTUNE)
         contenders: dict[str, timing.Work] = {
-            "tf.data, one by one, then batched": partial(consume, loops.one_by_one(examples, data, batch)),
+            "tf.data, one by one, then batched": partial(consume, tfdata.one_by_one(examples, parse, batch)),
             "the same, parallel and prefetched": partial(consume, tuned),
             "stream": _epochs(StreamFeed(folder, manifest, data, names), batch),
             "memory": _epochs(memory, batch),
@@ -191,7 +194,7 @@ def _epochs(feed: "Feed", batch: int) -> timing.Work:
         seen = tf.constant(0)
         for step in tf.range(tf.shape(rows[0])[0]):
             row, draw = tf.nest.map_structure(lambda tensor, step=step: tensor[step], (rows, draws))
-            images, labels = feed.images(row)
+            images, labels = feed.examples(row)
             images = augment(images, draw, feed.data)
             seen += tf.cast(images[0, 0, 0, 0], tf.int32) + labels[0]
         return seen

@@ -1,28 +1,53 @@
-"""`imp bench inference`: exported tickets beside the dense network, in TensorFlow Lite."""
+"""`imp bench inference`: exported tickets beside the dense network, in each engine that is installed."""
 
+import contextlib
+import statistics
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from data_prep.errors import InputError
 from lottery.bench import timing
-from lottery.bench.harness import Bench, measurement
-from lottery.bench.sheet import Column, bars, duration
+from lottery.bench.harness import Bench, Process, measurement
+from lottery.bench.sheet import Column, Rows, bars, duration
 from lottery.commands.options import RunOption, opened
 from lottery.progress import count_of
 
-KINDS = {"tflite": "float32", "tflite_dynamic": "8-bit kernels"}
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lottery.bench.engines import Engine
+
+DENSE = "dense"  # as experiment.graph calls it, which --help need not load
+ROUND_SECONDS = 0.1
 COLUMNS = (
     Column("name", ""),
-    *duration("us", "µs an image", ",.1f"),
+    Column("version", "version"),
+    Column("flags", "flags"),
+    *duration("us", "µs an image", ",.0f"),
+    Column("speedup", "speed-up", ".2f"),
+    Column("at_least", "from", ".2f"),
+    Column("at_most", "to", ".2f"),
+    Column("off", "off Keras", ".1e"),
     Column("memory_mb", "memory, MB", ",.1f"),
     Column("file_kb", "file, kB", ",.1f"),
     Column("gzip_kb", "after gzip, kB", ",.1f"),
 )
 
 
-@measurement(repeats=7)
+class Contender(NamedTuple):
+    """A network in an engine: its file, and the size of that (`file_kb`, `gzip_kb`)."""
+
+    network: str
+    engine: "Engine"
+    path: Path
+    sizes: dict[str, float]
+
+
+@measurement(repeats=21, few=2)
 def inference(
     bench: Bench,
     run: RunOption = None,
@@ -30,64 +55,151 @@ def inference(
         list[str] | None, typer.Option(help="Such as q90-step-000034; repeatable.", show_default="the first and the last")
     ] = None,
     replicate: Annotated[int, typer.Option(min=1, help="Of which replicate.")] = 1,
-    threads: Annotated[list[int] | None, typer.Option(min=1, help="Repeatable.", show_default="1, 2, 4")] = None,
+    threads: Annotated[
+        list[int] | None, typer.Option(min=1, help="Repeatable.", show_default="1, 2, 4, as there are cores")
+    ] = None,
 ) -> None:
-    """Exported tickets beside the dense network: microseconds, memory, size."""
+    """Exported tickets beside the dense network, in each engine: microseconds, speed-up, memory, size."""
+    from lottery.bench.engines import ENGINES
+    from lottery.engine.signature import Signature
     from lottery.results import lookup
-    from lottery.stages import export
 
     target = opened(run, must_exist=True)
+    if target.recipe.task != "classification":
+        raise InputError(f"engines run networks that tell images apart, not those of {target.folder}: name another run")
     place, manifest = target.replicate(replicate), target.manifest()
     if not ticket:
-        trained = [name for name in lookup.finished(place) if " " not in name and name != lookup.DENSE]
-        ticket = [*trained[:1], *trained[-1:]]
-    states = {name: lookup.trained(target, place, name)[1] for name in (lookup.DENSE, *ticket)}
-    network = {"model": target.recipe.model, "shape": manifest.shape, "classes": len(manifest.classes)}
-    height, width, _ = manifest.shape
+        trained = [name for name in lookup.finished(place) if " " not in name and name != DENSE]
+        if not trained:
+            raise InputError(f"{place.folder} has no finished ticket: train one with `imp run` or `imp retrain`")
+        ticket = list(dict.fromkeys([trained[0], trained[-1]]))
+    states = {name: lookup.trained(target, place, name)[1] for name in (DENSE, *ticket)}
+    signature = Signature(manifest.shape, len(manifest.classes))
+    network = {"model": target.recipe.model, "signature": signature}
+    notes = [
+        f"skipped: {engine.name} is not installed: pip install 'imp-lottery[{engine.extra}]'"
+        for engine in {engine.package: engine for engine in ENGINES[::-1]}.values()
+        if not engine.installed
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        for title, name, to in [(f"{name}, {kind}", name, to) for name in states for to, kind in KINDS.items()]:
-            with bench.row(title):
-                path = Path(folder, f"{len(bench.rows)}.tflite")
-                content = bench.shared.call(exported, to=to, state=states[name], **network)
-                path.write_bytes(content)
-                sizes = {"file_kb": len(content) / 1e3, "gzip_kb": export.gzipped(content) / 1e3}
-                for count in threads or ([1] if bench.quick else [1, 2, 4]):
-                    row = bench.call(measure_file, path=path, threads=count, repeats=bench.repeats)
-                    bench.rows.append({"name": f"{title}, {count_of(count, 'thread')}", "threads": count, **row, **sizes})
+        contenders = _exported(bench, states, network, Path(folder))
+        for count in threads or ([1] if bench.quick else [number for number in (1, 2, 4) if number <= timing.cores()]):
+            rows = _measured(bench, contenders, manifest.shape, count)
+            bench.rows += rows
+            notes += summary(rows)
+    height, width, _ = manifest.shape
     bench.sheet(
-        f"Inference by TensorFlow Lite: {target.recipe.model.name}, {height}x{width}, an image at a time",
+        f"Inference: {target.recipe.model.name}, {height}x{width}, an image at a time",
         COLUMNS,
-        bars(bench.rows, "name", "us", "µs an image", spread=True),
-        "zeros are computed with like any other weight: a ticket is smaller after gzip, not faster",
-        f"{bench.apart}; memory: by how much it grew",
+        bars(bench.rows, "name", "speedup", "times as fast as the fastest dense engine"),
+        *notes,
+        "speed-up: compared with the fastest dense engine in float32, turn by turn, with the 95 % interval of the median",
+        "off Keras: the largest difference from Keras's outputs for the same network, as a share of the largest output",
+        f"medians of {bench.repeats} turns, of the fastest call in {ROUND_SECONDS:g} s of each, "
+        + ("all in one process" if bench.quick else "each row in a process of its own")
+        + "; memory: by how much it grew",
     )
 
 
-def exported(to: str, **network: Any) -> bytes:
+def _exported(bench: Bench, states: Mapping[str, Any], network: Mapping[str, Any], folder: Path) -> list[Contender]:
+    """Each network of `states` in a file for each engine that is installed."""
+    from lottery.bench.engines import ENGINES
+    from lottery.stages import export
+
+    contenders: list[Contender] = []
+    for name, state in states.items():
+        for engine in ENGINES:
+            if not engine.installed:
+                continue
+            with bench.row(f"{name}, {engine.name}"):
+                content = bench.shared.call(file_of, to=engine.format, state=state, **network)
+                path = folder / f"{len(contenders)}.{engine.format.partition('_')[0]}"
+                path.write_bytes(content)
+                sizes = {"file_kb": len(content) / 1e3, "gzip_kb": export.gzipped(content) / 1e3}
+                contenders.append(Contender(name, engine, path, sizes))
+    return contenders
+
+
+def _measured(bench: Bench, contenders: Sequence[Contender], shape: Sequence[int], threads: int) -> Rows:
+    """A row for each contender that answers, with so many threads: all are loaded, and take turns there and back."""
+    from lottery.bench import engines
+
+    rows: Rows = []
+    processes: dict[str, Process] = {}
+    outputs: dict[str, np.ndarray] = {}  # Keras's, by network
+    with contextlib.ExitStack() as stack:
+        common = stack.enter_context(Process())
+        for network, engine, path, sizes in contenders:
+            title = f"{network}, {engine.name}, {count_of(threads, 'thread')}"
+            with bench.row(title):
+                process = common if bench.quick else stack.enter_context(Process(engine.tensorflow))
+                answers, memory = process.call(
+                    engines.load, title=title, engine=engine, path=path, threads=threads, shape=shape
+                )
+                if engine.name == "Keras":
+                    outputs[network] = answers
+                off = engines.difference(answers, outputs[network]) if network in outputs else None
+                row = {"name": title, "network": network, "engine": engine.name, "exact": engine.exact, "threads": threads}
+                row |= {"version": engine.version, "flags": engine.flags, "off": off, "memory_mb": memory / 1e6, **sizes}
+                rows.append(row)
+                processes[title] = process
+        return compared(rows, _in_turn(bench, processes))
+
+
+def compared(rows: Rows, walls: Mapping[str, Sequence[float]]) -> Rows:
+    """`rows` with their latencies (`walls`: seconds in each turn, by name) and their speed-ups: the latency of the dense
+    network in its fastest engine with the trained weights, over their own, turn by turn."""
+    timed = [row | timing.spread("us", [1e6 * wall for wall in walls[row["name"]]]) for row in rows]
+    dense = [row for row in timed if row["network"] == DENSE and row["exact"]]
+    if not dense:
+        return [row | dict.fromkeys(("fastest", "speedup", "at_least", "at_most")) for row in timed]
+    fastest = min(dense, key=lambda row: row["us"])
+    for row in timed:
+        pairs = zip(walls[fastest["name"]], walls[row["name"]], strict=True)
+        ratios = [dense_wall / wall for dense_wall, wall in pairs]
+        low, high = interval(ratios)
+        row |= {"fastest": fastest["engine"], "speedup": statistics.median(ratios), "at_least": low, "at_most": high}
+    return timed
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Two of the values that the median of their distribution, whatever that is, lies between with 95 % confidence; of fewer
+    than six values, the least and the largest."""
+    from scipy.stats import binom
+
+    ordered, beyond = sorted(values), max(int(binom.ppf(0.025, len(values), 0.5)), 1)
+    return ordered[beyond - 1], ordered[-beyond]
+
+
+def _in_turn(bench: Bench, processes: Mapping[str, Process]) -> dict[str, list[float]]:
+    """Seconds of a call in each turn, by title; every other turn goes from the last to the first."""
+    from lottery.bench.engines import latency
+
+    walls: dict[str, list[float]] = {title: [] for title in processes}
+    with bench.reporter.counting("measuring", bench.repeats * len(processes), "rounds") as progress:
+        for turn in range(bench.repeats):
+            for title in list(processes)[:: -1 if turn % 2 else 1]:
+                walls[title].append(processes[title].call(latency, title=title, seconds=ROUND_SECONDS))
+                progress(1)
+    return walls
+
+
+def summary(rows: Rows) -> list[str]:
+    """A line for each ticket: how much faster than the dense network its fastest engine with the trained weights is."""
+    lines = []
+    for network in dict.fromkeys(row["network"] for row in rows if row["network"] != DENSE):
+        own = [row for row in rows if row["network"] == network and row["exact"] and row["speedup"]]
+        if own:
+            best = min(own, key=lambda row: row["us"])
+            lines.append(
+                f"{network}, {count_of(best['threads'], 'thread')}: {best['engine']} is {best['speedup']:.2f} times as fast "
+                f"({best['at_least']:.2f} to {best['at_most']:.2f}) as the fastest dense engine, {best['fastest']}"
+            )
+    return lines
+
+
+def file_of(to: str, **network: Any) -> bytes:
     """A network as a file in the format `to`: see `formats.make`."""
     from lottery.engine import formats
 
     return formats.make(to, **network).content
-
-
-def measure_file(path: Path, threads: int, repeats: int) -> dict[str, float]:
-    """Microseconds an image, one at a time, and by how many MB the process grew at most."""
-    import warnings
-
-    import numpy as np
-    import tensorflow as tf
-
-    with timing.peak_memory() as peak:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is to move to a package of its own
-            interpreter = tf.lite.Interpreter(model_path=str(path), num_threads=threads)
-        interpreter.allocate_tensors()
-        inputs = interpreter.get_input_details()[0]
-        image = np.random.default_rng(0).uniform(-1, 1, inputs["shape"]).astype(np.float32)
-
-        def answer() -> None:
-            interpreter.set_tensor(inputs["index"], image)
-            interpreter.invoke()
-
-        walls = timing.runs(answer, repeats)
-        return {**timing.spread("us", [1e6 * wall for wall in walls]), "memory_mb": peak() / 1e6}

@@ -1,7 +1,6 @@
-"""Real images, and trainings on them, for the measurements in which something is learnt."""
+"""Real examples, and trainings on them, for the measurements in which something is learnt."""
 
 import contextlib
-import dataclasses
 import math
 import statistics
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.errors import InputError
-from lottery.bench.harness import Bench, Recipe, with_training
+from lottery.bench.harness import Bench, Recipe, size_of, with_training
 from lottery.progress import Reporter, duration
 
 if TYPE_CHECKING:
@@ -37,9 +36,9 @@ def at_hand(recipe: Recipe, records: Path | None, batch: int) -> Iterator[tuple[
         raise InputError("train.steps is not heeded here: set it to 0, and train.epochs to the length that you want")
     with tempfile.TemporaryDirectory() as place:
         if records:
-            folder, values = records, recipe.model_dump()
-            values["data"] |= dataclasses.asdict(settings_of(read_manifest(records)))
-            recipe = resolve(values)
+            folder, settings = records, settings_of(read_manifest(records))
+            values = [f"{key}={value}" for key, value in settings.values.items()]
+            recipe = resolve(recipe.model_dump(), values, setter="--records")
         else:
             settings = recipe.records()
             folder = Path(recipe.data.path) if recipe.data.path else default_records(settings)
@@ -52,17 +51,26 @@ def at_hand(recipe: Recipe, records: Path | None, batch: int) -> Iterator[tuple[
 
 
 def check_batch(batch: int, folder: Path) -> None:
-    """Raise InputError where the training images of a prepared set do not fill one batch."""
+    """Raise InputError where the training examples of a prepared set do not fill one batch."""
     from data_prep.records import read_manifest
 
-    images = read_manifest(folder).count("train")
-    if batch > images:
-        raise InputError(f"a batch of {batch:,} is more than the {images:,} training images: take a smaller one")
+    manifest = read_manifest(folder)
+    count, noun = manifest.count("train"), "examples" if manifest.fields else "images"
+    if batch > count:
+        raise InputError(f"a batch of {batch:,} is more than the {count:,} training {noun}: take a smaller one")
 
 
 def subject(recipe: Recipe) -> str:
-    """What is trained, and on what."""
-    return f"{recipe.model.name}, {recipe.data.source} at {recipe.data.size}x{recipe.data.size}"
+    """What is trained, on what, and what is measured unless it is accuracy."""
+    by = "" if metric(recipe) == "accuracy" else f", by {metric(recipe)}"
+    return f"{recipe.model.name}, {recipe.data.source} at {size_of(recipe)}{by}"
+
+
+def metric(recipe: Recipe) -> str:
+    """What is called accuracy in rows: the metric by which networks are compared."""
+    from lottery.experiment import tasks
+
+    return tasks.deciding(recipe.task)
 
 
 def run(bench: Bench, name: str, recipe: Recipe, folder: Path, alone: bool = False, **how: Any) -> list[Training]:
@@ -74,8 +82,8 @@ def run(bench: Bench, name: str, recipe: Recipe, folder: Path, alone: bool = Fal
 def train_all(
     recipe: Recipe, folder: Path, name: str, quiet: bool, seeds: int = 1, split: str = "test", target: float | None = None
 ) -> list[Training]:
-    """Train the recipe's network with each of `seeds` seeds, its epochs or until its accuracy of `split` is `target` per cent;
-    a line for each epoch unless `quiet`. One that diverged ends with the epoch before."""
+    """Train the recipe's network with each of `seeds` seeds, its epochs or until the metric of `split` that decides is `target`
+    per cent; a line for each epoch unless `quiet`. One that diverged ends with the epoch before."""
     from data_prep.records import read_manifest
     from lottery.engine import assembly, devices, events
     from lottery.engine.events import Evaluated
@@ -87,12 +95,12 @@ def train_all(
     names = devices.set_up_tensorflow(recipe.train)
     trainer = Trainer(recipe, names, partial(assembly.make_feed, folder, read_manifest(folder), recipe.data, devices=names))
     began = time.perf_counter()
-    trainer.load(trainer.drawn(derive(recipe.seed, 1, "initialisation")))
+    trainer.load(trainer.begun(derive(recipe.seed, 1, "initialisation")))
     trainer.advance(0, 1, 0)
     reporter.say(f"{name}: compiled in {duration(time.perf_counter() - began)}")
     trainings: list[Training] = []
     for seed in range(seeds):
-        trainer.load(trainer.drawn(derive(recipe.seed, seed + 1, "initialisation")))
+        trainer.load(trainer.begun(derive(recipe.seed, seed + 1, "initialisation")))
         rows: list[dict[str, Any]] = []
         for event in events.run(trainer, 0, recipe.train.epochs * trainer.steps_per_epoch, seed):
             match event:
@@ -109,17 +117,19 @@ def train_all(
 
 
 def _epoch(trainer: "Trainer", row: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """The row of one epoch; `accuracy`, in per cent, is the one that counts: the averaged weights', where there are any."""
-    images, accuracy = trainer.steps_per_epoch * trainer.train.batch, 100 * row[f"{split}_accuracy"]
+    """The row of one epoch. Accuracies are the deciding metric, in per cent; `accuracy` is the one that counts: the averaged
+    weights', where there are any."""
+    deciding = trainer.task.metrics[0]
+    images, accuracy = trainer.steps_per_epoch * trainer.train.batch, 100 * row[f"{split}_{deciding}"]
     raw = trainer.evaluate(split, averaged=False) if trainer.train.ema else None
     return {
         "epoch": round(row["epoch"]),
         "seconds": images / row["timing"]["images_per_second"],
         "images": images,
         "train_loss": row["train_loss"],
-        "train_accuracy": 100 * row["train_accuracy"],
+        "train_accuracy": 100 * row[f"train_{deciding}"],
         "test_loss": raw.loss if raw else row[f"{split}_loss"],
-        "test_accuracy": 100 * raw.accuracy if raw else accuracy,
+        "test_accuracy": 100 * raw.deciding if raw else accuracy,
         "averaged_accuracy": accuracy if raw else None,
         "accuracy": accuracy,
     }

@@ -1,4 +1,4 @@
-"""`imp bench loader`: how long an epoch waits for its images, by who loads them."""
+"""`imp bench loader`: how long an epoch waits for its examples, by who loads them."""
 
 import statistics
 import tempfile
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from data_prep.errors import InputError
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, with_training
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
 from lottery.bench.timing import spread
 from lottery.progress import count_of
@@ -26,13 +26,13 @@ COLUMNS = (
 @measurement(repeats=5, network=MOBILENET)
 def loader(
     bench: Bench,
-    images: Annotated[int | None, typer.Option(min=1, help="Images of an epoch.", show_default="12800")] = None,
+    images: Annotated[int | None, typer.Option(min=1, help="Images, or texts, of an epoch.", show_default="12800")] = None,
 ) -> None:
-    """An epoch with images loaded by 0, 1, 2, 4, 8 workers, streamed, and from memory: where it waits."""
+    """An epoch with images or texts loaded by 0, 1, 2, 4, 8 workers, streamed, and from memory: where it waits."""
     recipe, count = bench.recipe(), bench.pick(images, 12_800, 1_280)
-    size, data, batch = recipe.data.size, recipe.data, recipe.train.batch
+    data, batch = recipe.data, recipe.train.batch
     if count < batch:
-        raise InputError(f"train.batch {batch:,} is more than the {count:,} images of an epoch: raise --images")
+        raise InputError(f"train.batch {batch:,} is more than the {count:,} {bench.noun} of an epoch: raise --images")
     for how in [*((0, 2) if bench.quick else (0, 1, 2, 4, 8)), "stream", "memory"]:
         name = how if isinstance(how, str) else f"tf.data, {count_of(how, 'worker')}"
         with bench.row(name):
@@ -43,19 +43,20 @@ def loader(
             whole = spread("epoch_s", [whole for _, whole in epochs])
             bench.rows.append({"name": name, "load_s": load, "step_s": step, **whole, "load_share": load / whole["epoch_s"]})
     varied = ", ".join(["cropped"] * bool(data.crop) + ["mirrored"] * data.flip) or "as they are"
+    of, work = (f"{size_of(recipe)}, {varied}", "vary") if bench.noun == "images" else (size_of(recipe), "unpack")
     bench.sheet(
-        f"An epoch of {count} images of {size}x{size}, {varied}: {recipe.model.name}, batch {batch}",
+        f"An epoch of {count} {bench.noun} of {of}: {recipe.model.name}, batch {batch}",
         COLUMNS,
         bars(bench.rows, "name", "epoch_s", "seconds an epoch", spread=True),
-        "0 workers: images are read when they are asked for; memory and stream vary them inside the compiled step",
+        f"0 workers: images are read when they are asked for; memory and stream {work} them inside the compiled step",
         f"medians of {bench.repeats} epochs after one to warm up; {recipe.train.threads} intra-op threads",
     )
 
 
 def time_epochs(recipe: Recipe, how: int | str, images: int, repeats: int) -> list[tuple[float, float]]:
-    """Seconds that the steps of each epoch waited for images, and seconds of the whole; `how` is a number of workers of
+    """Seconds that the steps of each epoch waited for examples, and seconds of the whole; `how` is a number of workers of
     tf.data, `stream` or `memory`."""
-    from lottery.bench import loops, noise
+    from lottery.bench import loops, noise, tfdata
     from lottery.engine import devices
     from lottery.engine.loop import Trainer
     from lottery.engine.stream import StreamFeed
@@ -65,11 +66,11 @@ def time_epochs(recipe: Recipe, how: int | str, images: int, repeats: int) -> li
     with tempfile.TemporaryDirectory() as place:
         if isinstance(how, int):
             path = Path(place, "examples.tfrecord")
-            loops.write_examples(path, images, recipe.data.size)
+            tfdata.write(path, recipe.records(), images)
             step = loops.plain_step(recipe)
-            batches = loops.one_by_one(path, recipe.data, recipe.train.batch, how)
+            batches = tfdata.one_by_one(path, tfdata.parser(recipe), recipe.train.batch, how)
         elif how == "stream":
-            manifest = noise.make_noise(Path(place), images, recipe.data.size)
+            manifest = noise.make_noise(Path(place), images, recipe.records())
             trainer = Trainer(recipe, names, lambda strategy: StreamFeed(Path(place), manifest, recipe.data, names))
         else:
             trainer = loops.on_noise(recipe, names, images)()
@@ -79,7 +80,7 @@ def time_epochs(recipe: Recipe, how: int | str, images: int, repeats: int) -> li
                 waited = 0.0
                 for batch in batches:
                     waited += time.perf_counter() - asked
-                    step(*batch).numpy()
+                    step(batch).numpy()
                     asked = time.perf_counter()
                 waited += time.perf_counter() - asked
             else:

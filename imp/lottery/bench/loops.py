@@ -1,5 +1,5 @@
-"""Training loops to be measured: ours, on noise, and what it is measured beside: images fed by tf.data, a step as tutorials
-write it, Keras's stock layers and its `fit`."""
+"""Training loops to be measured: ours, on noise, and what it is measured beside: a step as tutorials write it, Keras's stock
+layers and its `fit`."""
 
 import itertools
 import tempfile
@@ -12,25 +12,24 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config
 
-from lottery.bench.noise import CLASSES, examples, make_noise
-from lottery.engine import devices, models
+from lottery.bench import noise, tfdata
+from lottery.engine import devices, models, signature, tasks
 from lottery.engine.feed import MemoryFeed
-from lottery.engine.formats import rebuild
+from lottery.engine.formats.stock import rebuild
 from lottery.engine.loop import Trainer
 from lottery.engine.models import policy
-from lottery.experiment.recipe import Data, Model, Recipe, Train
+from lottery.engine.tasks import Batch
+from lottery.experiment.recipe import Model, Recipe, Train
 from lottery.pruning import masks
-
-FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
 Take = Callable[[int], None]  # takes the next so many steps
 
 
-def on_noise(recipe: Recipe, names: Sequence[str], images: int, classes: int = CLASSES) -> Callable[..., Trainer]:
-    """A function that makes training loops of the recipe's network, all on the same made-up images, which are resident on the
+def on_noise(recipe: Recipe, names: Sequence[str], images: int, classes: int = noise.CLASSES) -> Callable[..., Trainer]:
+    """A function that makes training loops of the recipe's network, all on the same made-up examples, resident on the
     devices of these `names`: one that knows of no mask, or `masked`, with a random half of each kernel pruned."""
     with tempfile.TemporaryDirectory() as place:
-        manifest = make_noise(Path(place), images, recipe.data.size, classes, channels=recipe.data.channels)
+        manifest = noise.make_noise(Path(place), images, recipe.records(), classes)
         feed = MemoryFeed(Path(place), manifest, recipe.data, tf.distribute.get_strategy(), on_host=devices.on_cpu(names))
 
     def make(masked: bool = False) -> Trainer:
@@ -61,86 +60,40 @@ def stepping(trainer: Trainer) -> Take:
 def plain_stepping(recipe: Recipe, feed: str, images: int, path: Path) -> Take:
     """Takes the next so many steps of a loop in Python, to which the host brings each batch: `scaled`, as `bytes`, or parsed
     `together`."""
-    write_examples(path, images, recipe.data.size)
+    tfdata.write(path, recipe.records(), images)
     if feed == "together":
-        batches = together(path, recipe.data, recipe.train.batch)
+        batches = tfdata.together(path, recipe.data, recipe.train.batch)
     else:
-        batches = one_by_one(path, recipe.data, recipe.train.batch, scaled=feed == "scaled")
+        parse = partial(tfdata.image, recipe.data, scaled=feed == "scaled")
+        batches = tfdata.one_by_one(path, parse, recipe.train.batch)
     step, source = plain_step(recipe), iter(batches.repeat())
 
     def take(count: int) -> None:
         for batch in itertools.islice(source, count):
-            loss = step(*batch)
+            loss = step(batch)
         loss.numpy()
 
     return take
 
 
-def write_examples(path: Path, images: int, size: int) -> None:
-    """So many images of noise, one tf.train.Example each."""
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for image, label in examples(images, size):
-            feature = {
-                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
-                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-            }
-            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
-
-
-def one_by_one(path: Path, data: Data, batch: int, workers: int = 0, scaled: bool = False) -> tf.data.Dataset:
-    """Batches of images, each parsed and varied (`data.crop`, `data.flip`) on its own, by so many at a time (0: when they are
-    asked for; tf.data.AUTOTUNE: as many as it finds best), as uint8, or `scaled` to float32."""
-    shape = [data.size, data.size, data.channels]
-
-    def parse(number: tf.Tensor, example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        parsed = tf.io.parse_single_example(example, FEATURES)
-        image = tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), shape)
-        seed = tf.stack([tf.constant(0, tf.int64), number])
-        if data.crop:
-            image = tf.image.resize_with_crop_or_pad(image, data.size + 2 * data.crop, data.size + 2 * data.crop)
-            image = tf.image.stateless_random_crop(image, shape, seed)
-        if data.flip:
-            image = tf.image.stateless_random_flip_left_right(image, seed)
-        return (_scaled(image) if scaled else image), parsed["label"]
-
-    numbered = tf.data.TFRecordDataset(str(path)).enumerate()
-    if workers == 0:
-        return numbered.map(parse).batch(batch, drop_remainder=True)
-    batches = numbered.map(parse, workers).batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
-    options = tf.data.Options()
-    if workers != tf.data.AUTOTUNE:
-        options.threading.private_threadpool_size = workers
-    return batches.with_options(options)
-
-
-def together(path: Path, data: Data, batch: int) -> tf.data.Dataset:
-    """Batches of uint8 images as they are, parsed a batch at a time, several at a time, before they are asked for."""
-    shape = [batch, data.size, data.size, data.channels]
-
-    def parse(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        parsed = tf.io.parse_example(serialised, FEATURES)
-        return tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), shape), parsed["label"]
-
-    batches = tf.data.TFRecordDataset(str(path)).batch(batch, drop_remainder=True)
-    return batches.map(parse, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-
-
-def plain_step(recipe: Recipe) -> Callable[..., tf.Tensor]:
-    """One compiled step, called from Python with the next batch: the network of `recipe` under Keras's own SGD. Images come as
-    uint8 or as float32 in -1 .. 1. Returns the loss."""
+def plain_step(recipe: Recipe) -> Callable[[Batch], tf.Tensor]:
+    """One compiled step, called from Python with the next batch: the task and the network of `recipe` under Keras's own
+    optimizer. Images come as uint8 or as float32 in -1 .. 1. Returns the loss."""
+    task = tasks.make(recipe, noise.manifest(recipe.records()))
     with policy(recipe.train.precision):
-        model = models.build(recipe.model, recipe.data.size, CLASSES, recipe.data.channels)
-    optimizer, variables = _sgd(recipe.train), model.trainable_variables
+        model = models.build(recipe.model, task.signature)
+    optimizer, variables = _optimizer(recipe.train), model.trainable_variables
     if recipe.train.precision == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     optimizer.build(variables)
 
     @tf.function(reduce_retracing=True)
-    def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        if images.dtype == tf.uint8:
-            images = _scaled(images)
+    def step(batch: Batch) -> tf.Tensor:
+        if "image" in batch and batch["image"].dtype == tf.uint8:
+            batch = {**batch, "image": tfdata.scale(batch["image"])}
         with tf.GradientTape() as tape:
-            loss = _loss()(labels, model(images, training=True))
+            outputs = tf.cast(model(task.inputs(batch), training=True), model.variable_dtype)
+            loss = tf.reduce_mean(task.training_loss(batch, outputs))
             target = optimizer.scale_loss(loss)
         optimizer.apply_gradients(zip(tape.gradient(target, [one.value for one in variables]), variables, strict=True))
         return loss
@@ -154,11 +107,11 @@ def stock_network(model: Model, size: int, classes: int, precision: str) -> kera
     It has the variables of ours. Raises ValueError where Keras does not build it at that size.
     """
     with policy(precision):
-        if model.name == "mobilenet_v2" and model.stem == "standard":
+        if model.name == "mobilenet_v2" and model.stem == "standard" and model.padding == "same":
             return keras.applications.MobileNetV2(
                 (size, size, 3), model.alpha, weights=None, classes=classes, classifier_activation=None
             )
-        return rebuild(models.build(model, size, classes))
+        return rebuild(models.build(model, signature.images(size, classes)))
 
 
 def stock_fit(
@@ -170,7 +123,9 @@ def stock_fit(
     with tf.device("CPU:0"):
         inputs = tf.constant(rng.uniform(-1, 1, (images, *network.input_shape[1:])).astype(np.float32))
         labels = tf.constant(rng.integers(0, network.output_shape[-1], images, np.int32))
-    network.compile(_sgd(train), _loss(), metrics=["accuracy"], jit_compile=xla)
+    network.compile(
+        _optimizer(train), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"], jit_compile=xla
+    )
 
     def fit() -> None:
         config.disable_op_determinism()  # which our loop asks for; few users of Keras do, and `fit` is slower with it
@@ -197,13 +152,7 @@ def mask_after_batch(network: keras.Model) -> keras.callbacks.Callback:
     return keras.callbacks.LambdaCallback(on_train_batch_end=mask)
 
 
-def _scaled(images: tf.Tensor) -> tf.Tensor:
-    return tf.cast(images, tf.float32) / 127.5 - 1
-
-
-def _sgd(train: Train) -> keras.optimizers.Optimizer:
+def _optimizer(train: Train) -> keras.optimizers.Optimizer:
+    if train.optimizer == "adam":
+        return keras.optimizers.Adam(train.learning_rate)
     return keras.optimizers.SGD(train.learning_rate, train.momentum, train.nesterov)
-
-
-def _loss() -> keras.losses.Loss:
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)

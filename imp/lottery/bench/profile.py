@@ -11,7 +11,7 @@ import typer
 
 from data_prep.errors import InputError
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, with_training
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars
 from lottery.progress import count_of
 
@@ -42,7 +42,7 @@ def profile(
     if nvtx and not importlib.util.find_spec("nvtx"):
         raise InputError("--nvtx needs a package that is not installed: pip install nvtx")
     recipe = bench.recipe()
-    train, size = recipe.train, recipe.data.size
+    train = recipe.train
     with tempfile.TemporaryDirectory() as place:
         folder = bench.out / "profile-trace" if bench.out else Path(place)
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def profile(
     if host_profile:
         bench.closing.append(f"the host's part: `snakeviz {host_profile}` shows it (snakeviz installed)")
     bench.rows += traced["rows"]
-    title = f"Where a step's time goes: {recipe.model.name}, {size}x{size}, batch {train.batch}, {train.precision}"
+    title = f"Where a step's time goes: {recipe.model.name}, {size_of(recipe)}, batch {train.batch}, {train.precision}"
     figure = bars(bench.rows, "name", "ms_per_step", "ms a step")
     bench.sheet(title, COLUMNS, figure, *traced["notes"], **traced["extras"])
 

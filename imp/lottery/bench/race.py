@@ -9,7 +9,7 @@ import typer
 
 from data_prep.errors import InputError
 from lottery.bench import learning
-from lottery.bench.harness import Bench, Network, Recipe, RecordsOption, measurement, with_training
+from lottery.bench.harness import Bench, Network, Recipe, RecordsOption, has_texts, measurement, with_training
 from lottery.bench.sheet import Column, bars, lines
 from lottery.progress import count_of, duration
 
@@ -93,7 +93,9 @@ def race(
         for row in training:
             total += row["seconds"]
             bench.rows.append({"seed": seed, **row, "total_s": total})
-    figure = lines(bench.rows, "total_s", "accuracy", "seed", ("seconds of training", "test accuracy, %"), "seed", target)
+    figure = lines(
+        bench.rows, "total_s", "accuracy", "seed", ("seconds of training", f"test {learning.metric(recipe)}, %"), "seed", target
+    )
     bench.sheet(f"Race: {subject}", COLUMNS, figure, outcome(recipe.train.epochs, trainings, target), learning.CLOCK)
 
 
@@ -115,7 +117,8 @@ def ablations(recipe: Recipe) -> list[str]:
 
     sizes = (f"train.batch={size}" for size in (recipe.train.batch // 2, 2 * recipe.train.batch) if size)
     known = tuple(f"model.{key}=" for key in networks.settings(recipe.model.name))
-    usable = [change for change in (*LEFT_OUT, *sizes, *OTHERS) if change.startswith(("data.", "train.", *known))]
+    tables = ("train.",) if has_texts(recipe) else ("data.", "train.")  # nothing but images is varied
+    usable = [change for change in (*LEFT_OUT, *sizes, *OTHERS) if change.startswith((*tables, *known))]
     return [change for change in usable if changed(recipe, change) != recipe]
 
 
@@ -145,7 +148,7 @@ def _ablate(bench: Bench, recipe: Recipe, folder: Path, target: float, changes: 
     bench.sheet(
         f"What each part of a race is worth: {learning.subject(recipe)}",
         ABLATION_COLUMNS,
-        bars(bench.rows, "name", "difference", "points of test accuracy, against nothing changed"),
+        bars(bench.rows, "name", "difference", f"points of test {learning.metric(recipe)}, against nothing changed"),
         f"each change alone; accuracies at the end ({count_of(recipe.train.epochs, 'epoch')}, where that is not what changed), "
         f"means over {count_of(seeds, 'seed')}; on test images, so not for choosing by",
         f"reached: trainings that came to {target:g} % on the way, and the medians over those; {learning.CLOCK}",

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from lottery.bench import learning, timing
-from lottery.bench.harness import LEARNABLE, Bench, RecordsOption, machine, measurement, with_training
+from lottery.bench.harness import LEARNABLE, Bench, RecordsOption, machine, measurement, size_of, with_training
 from lottery.bench.sheet import Column, duration, lines
 from lottery.progress import count_of
 
@@ -45,12 +45,13 @@ def scaling(
                     speed_up = alone and speed / alone
                     compared = {"speed_up": speed_up, "efficiency": speed_up and speed_up / count}
                     bench.rows.append({**row, "images_per_s": speed, "accuracy": accuracy, **compared})
+    metric = learning.metric(recipe)
     notes = [
-        f"medians of {bench.repeats} epochs after one to warm up; the validation accuracy is the one after them",
+        f"medians of {bench.repeats} epochs after one to warm up; the validation {metric} is the one after them",
         "an epoch leaves out images that do not fill a last batch, so speed-up is that of images a second",
     ]
     if not gpus:
         notes.insert(0, "logical devices that share this machine's cores: a test of the code, not of a speed")
-    title = f"Scaling over devices: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}"
+    title = f"Scaling over devices: {recipe.model.name}, {size_of(recipe)}"
     figure = lines(bench.rows, "devices", "speed_up", "each", ("devices", "speed-up"), "batch of each")
     bench.sheet(title, COLUMNS, figure, *notes)

@@ -115,7 +115,7 @@ def write(found: Mapping[str, Any], figure: "Figure", folder: Path) -> list[str]
     measured there. Returns a line for each file that is in the way of that."""
     from data_prep import files
     from lottery.results import measurements, pages
-    from lottery.results.charts import Chart
+    from lottery.results.drawing import Chart
 
     name, title = found["name"], found["title"]
     chart = Chart(name, title, "", {}, figure.properties(title=title))

@@ -90,7 +90,7 @@ def step(
 @measurement(repeats=7, few=2, network=MOBILENET)
 def masks(bench: Bench) -> None:
     """What a mask costs: inside the compiled step, and as a Python callback after each batch."""
-    recipe = bench.recipe()
+    recipe = bench.image_recipe()
     train, size = recipe.train, recipe.data.size
     images = max(bench.pick(None, 6_400, 640), 2 * train.batch)
     how: dict[str, Any] = {"contenders": tuple(MASKED), "seconds": bench.seconds, "repeats": bench.repeats}

@@ -70,9 +70,9 @@ def _trained(recipe: Recipe, folder: Path) -> "Run":
     from lottery.rundir.run import Run
     from lottery.stages.train import train
 
-    values, records = recipe.model_dump(), folder / "records"
-    values["data"] |= {**make_noise(records, IMAGES, recipe.data.size, CLASSES).made_with, "path": str(records)}
-    run = Run(folder / "run", resolve(values, SHORT).with_one_shot())
+    records = folder / "records"
+    make_noise(records, IMAGES, recipe.records(), CLASSES)
+    run = Run(folder / "run", resolve(recipe.model_dump(), [f"data.path={records}", *SHORT]).with_one_shot())
     train(run, Reporter(quiet=True))
     return run
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, with_training
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
 from lottery.progress import Reporter
 
@@ -41,7 +41,7 @@ def updates(
             ratios = [wall / static for wall, static in zip(seconds, walls[STATIC], strict=True)]
             bench.rows.append({**row, "overhead": None if name == STATIC else statistics.median(ratios) - 1})
     bench.sheet(
-        f"A mask that changes every {every} steps: {recipe.model.name}, {recipe.data.size}x{recipe.data.size}",
+        f"A mask that changes every {every} steps: {recipe.model.name}, {size_of(recipe)}",
         COLUMNS,
         bars(bench.rows, "name", "ms_per_step", "ms a step", spread=True),
         "half of each kernel is kept; the largest share that the default replaces; all in turn, medians of ratios to static",

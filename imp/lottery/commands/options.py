@@ -33,6 +33,14 @@ RecordsOption = Annotated[
     Path | None,
     typer.Option("--records", metavar="DIR", help="Prepared set to train on; default: the one that the recipe names."),
 ]
+FromOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Begin with the weights in this file or folder (model.weights): .keras, .safetensors, .pth and others.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables and sentences.")]
 QuantilesOption = Annotated[
     str | None, typer.Option("--quantiles", metavar="GRID", help="Quantiles, such as 90, 60..99 or 60..80:5,85..99.")
@@ -85,9 +93,10 @@ def opened(
     records: Path | None = None,
     chosen: Sequence[int] | None = None,
     budget: float | None = None,
+    weights: Path | None = None,
 ) -> "Run":
     """The run that the options name, as `open_run` finds it, restricted to the replicates `chosen`. With a `budget` (dense
-    trainings) its tickets cost no more; what that changes is printed (stderr)."""
+    trainings) its tickets cost no more; what that changes is printed (stderr). Dense networks begin with `weights`."""
     from lottery.rundir.run import open_run
 
     told: list[str] = []
@@ -96,12 +105,16 @@ def opened(
         from lottery.experiment import budget as budgets
         from lottery.experiment.plan import estimated
 
-        planned = estimated(found.recipe, found.known_training_images(), found.share)
+        planned = estimated(found.recipe, found.known_training_examples(), found.share)
         assert budget is not None
         changed, sentences = budgets.within(planned, budget)
         told.extend(sentences)
         return dataclasses.replace(found, recipe=changed)
 
+    if weights:
+        if not weights.exists():
+            raise InputError(f"--from {weights}: there is no such file or folder")
+        overrides = [f"model.weights={weights.resolve()}", *(overrides or ())]
     found = open_run(run, recipe, overrides or (), must_exist, records, within if budget else None)
     for sentence in told:
         print(sentence, file=sys.stderr)

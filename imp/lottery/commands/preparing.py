@@ -1,4 +1,4 @@
-"""Commands for images and files: prepare, verify."""
+"""Commands for records and files: prepare, verify."""
 
 import shlex
 from pathlib import Path
@@ -13,7 +13,9 @@ def prepare(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="SOURCE", help="digits, tfds:NAME, folder:DIR or arrays:FILE.npz; default: what the recipe names."
+            metavar="SOURCE",
+            help="digits, tfds:NAME, folder:DIR or arrays:FILE.npz; of texts: docstrings, deb-descriptions or "
+            "candidates:FILE.jsonl; default: what the recipe names.",
         ),
     ] = None,
     size: Annotated[int | None, typer.Option(help="Height and width of the images, in pixels.")] = None,
@@ -23,17 +25,18 @@ def prepare(
     classes: Annotated[int | None, typer.Option(help="Keep only this many classes, the first ones.")] = None,
     channels: Annotated[int | None, typer.Option(metavar="3|1", help="1: grey images; default: 3.")] = None,
     val: Annotated[
-        float | None, typer.Option(metavar="FRACTION", help="Share of the training images to hold out for validation.")
+        float | None, typer.Option(metavar="FRACTION", help="Share of the training set to hold out for validation.")
     ] = None,
     test: Annotated[
-        float | None, typer.Option(metavar="FRACTION", help="Share of all images to test on, if the source has no test images.")
+        float | None,
+        typer.Option(metavar="FRACTION", help="Share of all examples to test on, if the source has none."),
     ] = None,
-    split_seed: Annotated[int | None, typer.Option(help="Seed that chooses the images held out; default: 0.")] = None,
+    split_seed: Annotated[int | None, typer.Option(help="Seed that chooses what is held out; default: 0.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Number of processes; 0: one per core.")] = 0,
     engine: Annotated[str, typer.Option(help="Engine: local or spark.")] = "local",
     master: Annotated[str, typer.Option(metavar="URL", help="Spark master.")] = "local[*]",
     max_bad: Annotated[
-        float, typer.Option(min=0, max=1, metavar="FRACTION", help="Share of the images that may be undecodable.")
+        float, typer.Option(min=0, max=1, metavar="FRACTION", help="Share of the source that may be broken.")
     ] = 0.001,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where TensorFlow Datasets keeps its files; default: $TFDS_DATA_DIR.")
@@ -45,11 +48,11 @@ def prepare(
     recipe: RecipeOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Turn images into TFRecord shards, once per data set and size."""
+    """Turn images or texts into TFRecord shards, once per data set and size."""
     from data_prep.errors import InputError
     from data_prep.prepare import Means, settings_of
     from data_prep.records import read_manifest
-    from data_prep.sources import check_name
+    from data_prep.sources import check_name, is_of_texts
     from lottery.experiment.reading import resolve
     from lottery.rundir.run import default_records
     from lottery.stages import prepare as stage
@@ -61,24 +64,25 @@ def prepare(
     kinds = {"source": source, "size": size, "classes": classes, "channels": channels}
     given = kinds | {"validation": val, "test": test, "split_seed": split_seed, "path": str(out.resolve()) if out else None}
     values = {key: value for key, value in given.items() if value is not None}
-    names_a_run = bool(run or recipe or set_)
+    names_a_run = bool(run or recipe)
     if records:
-        if values or names_a_run:
+        if values or names_a_run or set_:
             raise InputError("--records restores a set as its manifest says: leave out the other options")
         stage.prepare_set(settings_of(read_manifest(records)), records, reporter(), means)
     elif source is None:
         overrides = [*(f"data.{key}={value}" for key, value in values.items()), *(set_ or [])]
         stage.prepare(opened(run, recipe, overrides), reporter(), means)
-    elif names_a_run:
+    elif names_a_run or (set_ and not is_of_texts(source)):
         raise InputError("SOURCE cannot be combined with --run, --recipe and --set: leave it out to prepare what they name")
     else:
         check_name(source)
-        if size is None:
+        if size is None and not is_of_texts(source):
             raise InputError(f"--size is missing: write `imp prepare {source} --size 64` for images of 64x64")
-        settings = resolve({"data": values}, (), "prepare").records()
+        settings = resolve({"data": values}, set_ or (), "prepare").records()
         folder = out or default_records(settings)
         stage.prepare_set(settings, folder, reporter(), means)
-        print(f"train on them with: imp run --records {shlex.quote(str(folder))}")
+        named = "RECIPE " if is_of_texts(source) else ""  # without one, images are expected
+        print(f"train on them with: imp run {named}--records {shlex.quote(str(folder))}")
 
 
 def verify(

@@ -1,4 +1,4 @@
-"""Commands that read a run: recipe, report, status, explore, compare, export."""
+"""Commands that read a run: recipe, report, status, explore, compare."""
 
 import dataclasses
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lottery.commands.options import JsonOption, RunOption, SetOption, alone, opened, print_json, reporter
-from lottery.results.tables import percent, print_table, times, whole
+from lottery.results.tables import print_table
 
 if TYPE_CHECKING:
     from lottery.results.report import Report
@@ -41,8 +41,9 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
 
 def show_report(run: "Run", made: "Report", as_json: bool) -> None:
     """Print the headline and the table of the report, and where its page is."""
+    from lottery.results.cells import DIFFERENCE_EXPLAINED
     from lottery.results.frame import dicts
-    from lottery.results.report import DIFFERENCE_EXPLAINED
+    from lottery.rundir.wording import worded
 
     for line in made.left_out:
         reporter().say(line)
@@ -51,7 +52,7 @@ def show_report(run: "Run", made: "Report", as_json: bool) -> None:
         print_json({"headline": made.headline, **{name: dicts(table) for name, table in tables.items()}})
         return
     print_table(run.recipe.name, list(made.table[0]), [list(cells.values()) for cells in made.table])
-    print(DIFFERENCE_EXPLAINED)
+    print(worded(DIFFERENCE_EXPLAINED, run.metric))
     for sentence in made.headline:
         print(sentence)
     print(f"Open {run.report / 'index.html'}")
@@ -160,53 +161,3 @@ def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     for sentence in nesting(groups):
         print(sentence)
     print(f"Every pair, layer by layer: {source.report / 'compare.csv'}")
-
-
-def export(
-    ticket: Annotated[
-        str, typer.Option(metavar="NAME", help="Network, such as q90-step-000034, lr/round-03-step-000000, dense.")
-    ],
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="Format: keras, tflite or npz.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write; default: one in the run's export folder.")
-    ] = None,
-    variant: Annotated[str, typer.Option(help="ticket, or a control, such as reinit.")] = "ticket",
-    replicate: Annotated[int, typer.Option(min=1, help="Which replicate.")] = 1,
-    run: RunOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Write a trained network to a file that other programs load, and show how small it compresses."""
-    from data_prep.errors import InputError
-    from lottery.stages.export import FORMATS, export
-
-    alone()
-    if to not in FORMATS:
-        raise InputError(f"--to {to}: write keras, tflite or npz")
-    target = opened(run, must_exist=True)
-    made = export(target, reporter(), ticket, to, out, replicate, variant)
-    if as_json:
-        print_json(made)
-        return
-    print_table(
-        made["path"],
-        (
-            *("bytes", "gzip -9", "dense, gzip -9", "of dense", "bitmap + values", "CSR", "MACs", "speed-up"),
-            *("density", "exact zeros", "test"),
-        ),
-        [
-            (
-                f"{made['bytes']:,}",
-                f"{made['gzip_bytes']:,}",
-                f"{made['dense_gzip_bytes']:,}",
-                percent(made["gzip_bytes"] / made["dense_gzip_bytes"]),
-                *map(whole, (made["bitmap_bytes"], made["csr_bytes"], made["macs"])),
-                times(made["speedup"]),
-                percent(made["density"]),
-                f"{made['zeros']:,} of {made['weights']:,}",
-                percent(made["test_accuracy"]),
-            )
-        ],
-    )
-    if to != "npz":
-        mean, deviation = target.recipe.data.mean, target.recipe.data.deviation
-        print(f"It takes float32 images, (pixel / 255 - {mean}) / {deviation}, and returns logits.")

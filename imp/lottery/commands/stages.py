@@ -27,6 +27,7 @@ def train(
     recipe: options.RecipeOption = None,
     set_: options.SetOption = None,
     records: options.RecordsOption = None,
+    from_: options.FromOption = None,
     replicate: options.ReplicateOption = None,
     profile: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for a trace of some steps, for TensorBoard and Perfetto.")
@@ -43,7 +44,7 @@ def train(
         if "=" not in value:
             raise typer.BadParameter(f"{value!r} is not KEY=VALUE; to name a recipe, write --recipe {value}")
     overrides = [*(set_ or []), *(values or [])]
-    target = options.opened(run or agents_run(), recipe, overrides, records=records, chosen=replicate)
+    target = options.opened(run or agents_run(), recipe, overrides, records=records, chosen=replicate, weights=from_)
     _conclude(train_dense(target, Execution(ranks, per_gpu, stall), options.reporter(), profile))
 
 
@@ -179,7 +180,8 @@ def stability(
 ) -> None:
     """Find the instability of tickets that are trained more than once (families.FAMILY.copies); under mpirun, on all ranks."""
     from lottery.campaign import Execution, Selection, find_stability
-    from lottery.results import grouping, instability
+    from lottery.results import frame, grouping, instability
+    from lottery.rundir.wording import worded
 
     target = options.opened(run, recipe, set_, must_exist=True, chosen=replicate)
     selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
@@ -189,10 +191,10 @@ def stability(
         return
     found = instability.groups(target)
     if as_json:
-        options.print_json(instability.dicts(found))
+        options.print_json(frame.dicts(found))
         return
     print_table(target.recipe.name, *instability.cells(found))
-    print(instability.EXPLAINED)
+    print(worded(instability.EXPLAINED, target.metric))
     for line in instability.answers(found, grouping.groups(target, grouping.rows(target))):
         print(line)
 
@@ -249,6 +251,7 @@ def run_all(
     run: options.RunOption = None,
     set_: options.SetOption = None,
     records: options.RecordsOption = None,
+    from_: options.FromOption = None,
     ranks: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="MPI ranks on this host; default: as many as it has room for.")
     ] = None,
@@ -270,7 +273,7 @@ def run_all(
     from lottery.experiment import budget as budgets
 
     most = None if budget is None else budgets.parse(budget)
-    target = options.opened(run, recipe, set_, records=records, budget=most)
+    target = options.opened(run, recipe, set_, records=records, budget=most, weights=from_)
     if dry_run:
         _dry_run(target, as_json)
         return
@@ -287,7 +290,7 @@ def run_all(
 def _dry_run(target: "Run", as_json: bool) -> None:
     from lottery.experiment.plan import dry_run, estimated
 
-    lines = dry_run(estimated(target.recipe, target.known_training_images(), target.share))
+    lines = dry_run(estimated(target.recipe, target.known_training_examples(), target.share))
     if as_json:
         options.print_json([dataclasses.asdict(line) for line in lines])
         return

@@ -50,12 +50,13 @@ def _show(outcome: dict[str, Any], target: "Run") -> None:
     from lottery.progress import duration
     from lottery.search.values import text
 
-    ranked = sorted(outcome["trials"], key=lambda row: (row["status"] != "complete", -(row["accuracy"] or 0), row["number"]))
+    metric = target.metric
+    ranked = sorted(outcome["trials"], key=lambda row: (row["status"] != "complete", -(row[metric] or 0), row["number"]))
     cells = [
         (
             str(row["number"]),
             f"{row['status']}{row['reason'] and ': '}{row['reason']}",
-            percent(row["accuracy"]),
+            percent(row[metric]),
             "" if row["epochs"] is None else f"{row['epochs']:g}",
             "" if row["seconds"] is None else duration(row["seconds"]),
             *(text(row["values"].get(key, "")) for key in outcome["keys"]),
@@ -70,5 +71,5 @@ def _show(outcome: dict[str, Any], target: "Run") -> None:
     if outcome["best"]:
         words = ["--recipe", str(target.sweep / "best.toml"), "--set", f"seed={target.recipe.seed + 1}"]
         options = shlex.join([*words, "--run", f"runs/{target.recipe.name}-best"])
-        first = "" if target.known_training_images() else f"imp prepare {options} && "  # after a search on fewer classes
+        first = "" if target.known_training_examples() else f"imp prepare {options} && "  # after a search on fewer classes
         print(f"To train the best values with another seed: {first}imp train {options}")

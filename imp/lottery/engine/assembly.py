@@ -1,4 +1,4 @@
-"""The engine of a run: TensorFlow set up, its images at hand, its network compiled."""
+"""The engine of a run: TensorFlow set up, its examples at hand, its network compiled."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +27,7 @@ def make_feed(
     devices: Sequence[str],
     allocation: Allocation | None = None,
 ) -> Feed:
-    """The feed that `data.feed` names; `auto` is in memory where the images fit the budget: on the devices, or else on the
+    """The feed that `data.feed` names; `auto` is in memory where the examples fit the budget: on the devices, or else on the
     host, both shared with the ranks beside this `allocation`. Raises InputError for a damaged record, or too little memory."""
     records.check_lengths(folder, manifest)
     on_host, on_gpu = (allocation.on_host, allocation.on_gpu) if allocation else (1, 1)
@@ -52,7 +52,7 @@ def make_trainer(
     feed = partial(make_feed, run.records(), run.manifest(), recipe.data, devices=names, allocation=allocation)
     trainer = Trainer(recipe, names, feed, maskable)
     xla, kept = "on" if trainer.xla else "off", "in memory" if isinstance(trainer.feed, MemoryFeed) else "streamed"
-    reporter.say(f"{recipe.model.name} on {', '.join(names)}: {recipe.train.precision}, XLA {xla}, images {kept}")
+    reporter.say(f"{recipe.model.name} on {', '.join(names)}: {recipe.train.precision}, XLA {xla}, examples {kept}")
     return trainer
 
 
@@ -60,4 +60,4 @@ def make_derivatives(run: Run, cores: int | None = None) -> Derivatives:
     """What differentiates the network of `run`. A process that trains too has given TensorFlow so many `cores` before."""
     manifest = run.manifest()
     run.check_origins({"records": manifest.digest})
-    return Derivatives(run.recipe, set_up_tensorflow(run.recipe.train, cores), manifest.shape, len(manifest.classes))
+    return Derivatives(run.recipe, manifest, set_up_tensorflow(run.recipe.train, cores))

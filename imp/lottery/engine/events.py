@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lottery import preemption
+from lottery.engine.answers import Answers
 from lottery.engine.checkpoints import NOTHING, Clock
 from lottery.engine.loop import Diverged, Trainer
-from lottery.engine.step import TOP
 from lottery.engine.updates import MaskUpdates
 from lottery.experiment.grids import parse_point
 from lottery.experiment.schedules import Rates
@@ -30,9 +30,10 @@ class SnapshotDue(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """The splits were evaluated: `row` is that of metrics.jsonl (docs/run-directory.md)."""
+    """The splits were evaluated: `row` is that of metrics.jsonl (docs/run-directory.md), `answers` are those of each split."""
 
     row: dict[str, Any]
+    answers: dict[str, Answers]
 
 
 class CheckpointDue(NamedTuple):
@@ -76,7 +77,7 @@ def run(
             for taken in trainer.settle(order_seed):
                 since.append(taken)
                 yield Stepped(step, len(taken))
-            yield Evaluated(_row(trainer, step, np.concatenate(since), began))
+            yield _evaluated(trainer, step, np.concatenate(since), began)
         for stop in sorted(stop for stop in stops if step < stop <= last_step):
             for taken in _steps(trainer, step, stop, order_seed, rates, updates):
                 step += len(taken)
@@ -85,7 +86,7 @@ def run(
                 if step in snapshots:
                     yield SnapshotDue(finite(trainer.state(step)))
                 if step % every == 0 or step == last_step:
-                    yield Evaluated(_row(trainer, step, np.concatenate(since), began))
+                    yield _evaluated(trainer, step, np.concatenate(since), began)
                     since, began, trainer.waited = [NOTHING], time.perf_counter(), 0.0
                 if step < last_step and (preemption.asked() or clock.is_due(step)):
                     with clock.saving(step):
@@ -107,24 +108,22 @@ def _steps(
     yield from trainer.steps(first, last, order_seed, rates)
 
 
-def _row(trainer: Trainer, step: int, figures: np.ndarray, began: float) -> dict[str, Any]:
-    """The `train_...` figures are means over the `figures` of the steps since `began`, the others over whole splits. With five
-    classes every answer is among the first five."""
+def _evaluated(trainer: Trainer, step: int, figures: np.ndarray, began: float) -> Evaluated:
+    """The `train_...` figures are means over the `figures` of the steps since `began`, the others over whole splits."""
     trained = time.perf_counter() - began
-    images = len(figures) * trainer.train.batch
-    losses, right, overflows = figures.T
+    examples = len(figures) * trainer.train.batch
+    losses, reached, overflows = figures.T
     row: dict[str, Any] = {"step": step, "epoch": step / trainer.steps_per_epoch}
-    row |= {"train_loss": float(losses.mean()), "train_accuracy": float(right.sum() / images)}
+    row |= {"train_loss": float(losses.mean()), f"train_{trainer.task.metrics[0]}": float(reached.sum() / examples)}
     if trainer.train.precision == "mixed_float16":
         row["overflows"] = round(overflows.sum())
-    for split in ("validation", "test"):
-        found = trainer.evaluate(split)
-        row |= {f"{split}_loss": found.loss, f"{split}_accuracy": found.accuracy}
-        row |= {f"{split}_top5_accuracy": found.top5} if trainer.feed.classes > TOP else {}
+    answers = {split: trainer.answers(split) for split in ("validation", "test")}
+    for split, found in ((split, one.evaluation()) for split, one in answers.items()):
+        row |= {f"{split}_loss": found.loss, **{f"{split}_{name}": value for name, value in found.metrics.items()}}
     if not np.isfinite([row["validation_loss"], row["test_loss"]]).all():
         raise Diverged(step)
-    speed = {"images_per_second": images / trained, "input_share": trainer.waited / trained}
-    return {**row, "timing": {"seconds": time.perf_counter() - began, **speed}}
+    speed = {"images_per_second": examples / trained, "input_share": trainer.waited / trained}
+    return Evaluated({**row, "timing": {"seconds": time.perf_counter() - began, **speed}}, answers)
 
 
 def finite(state: State) -> State:

@@ -1,7 +1,8 @@
 """Feeding: a prepared set as batches for the compiled loop, resident as uint8, or read as it goes (see `stream`).
 
-Both give the same batches, of the images that `order` says. What travels to the compiled step is, per step and image, `rows`
-(its label, and in memory its place, streaming the image itself), from which `Feed.images` makes images, and its draws.
+Both give the same batches, of the examples that `order` says. What travels to the compiled step is, per step and example,
+`rows` (its label, and in memory its place, streaming the example itself), from which `Feed.examples` makes examples, and its
+draws.
 """
 
 import abc
@@ -17,7 +18,9 @@ import tensorflow as tf
 
 from data_prep import records
 from lottery.engine import order
+from lottery.engine.decoding import Decoder
 from lottery.engine.order import Draws, Order
+from lottery.engine.tasks import Batch
 from lottery.experiment.recipe import Data
 
 Rows = tuple[np.ndarray, ...]
@@ -41,11 +44,11 @@ class Pass:
 
 
 class Feed(abc.ABC):
-    """A prepared set and how its images are varied. `counts` and `sizes` (of the blocks, in order) are by split."""
+    """A prepared set and how its examples are read. `counts` and `sizes` (of the blocks, in order) are by split."""
 
     def __init__(self, folder: Path, manifest: records.Manifest, data: Data):
         self.folder, self.manifest, self.data = folder, manifest, data
-        self.size, self.channels, self.classes = manifest.shape[0], manifest.shape[2], len(manifest.classes)
+        self.decoder = Decoder(manifest, data)
         self.counts = {split: manifest.count(split) for split in records.SPLITS}
         self.blocks = {split: records.blocks(folder, manifest, split) for split in records.SPLITS}
         self.sizes = {split: np.array([block.count for block in blocks]) for split, blocks in self.blocks.items()}
@@ -56,53 +59,51 @@ class Feed(abc.ABC):
         """What `rows` look like to the compiled function."""
 
     @abc.abstractmethod
-    def images(self, rows: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Images (uint8, [n, height, width, channels]) and labels (int32, [n]) of a step's `rows` ([n, ...]), in the graph."""
+    def examples(self, rows: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Examples (uint8, [n, *shape]) and labels (int32, [n]) of a step's `rows` ([n, ...]), in the graph."""
 
     @abc.abstractmethod
     def _reader(self, split: str, planned: Order, batch: int, first: int) -> tuple[Reader, Callable[[], None]]:
         """What reads `planned`, cut into batches, step after step from `first` on, and what ends that."""
 
     def beside(self) -> "Feed":
-        """The same images, to be gone through independently."""
+        """The same examples, to be gone through independently."""
         other = copy.copy(self)
         other._pass = None
         return other
 
-    def first_images(self, count: int) -> np.ndarray:
-        """The first `count` training images, or all where there are fewer (uint8, [n, height, width, channels])."""
-        images: list[np.ndarray] = []
+    def first_batch(self, count: int) -> Batch:
+        """The first `count` training examples, or all where there are fewer, as they are evaluated."""
+        examples, labels = list[np.ndarray](), list[np.ndarray]()
         for block in self.blocks["train"][: np.searchsorted(np.cumsum(self.sizes["train"]), count) + 1]:
-            images.append(np.empty((block.count, *self.manifest.shape), np.uint8))
-            records.read_block(block, images[-1], np.empty(block.count, records.LABEL))
-        return np.concatenate(images)[:count]
+            examples.append(np.empty((block.count, *self.manifest.shape), np.uint8))
+            labels.append(np.empty(block.count, records.LABEL))
+            records.read_block(block, examples[-1], labels[-1])
+        return self.decoder.batch(tf.constant(np.concatenate(examples)[:count]), tf.constant(np.concatenate(labels)[:count]))
 
     def draws_spec(self, batch: int) -> dict[str, tf.TensorSpec]:
         """What the draws look like to the compiled function."""
         return {
             name: tf.TensorSpec([None, batch, *values.shape[1:]], values.dtype)
-            for name, values in order.draws(self.data, 1, 0, 0).items()
+            for name, values in self.decoder.draws(1, 0, 0).items()
         }
 
     def epoch(self, seed: int, epoch: int, batch: int, first: int = 0) -> Pass:
-        """The training split in the order of one epoch (counted from 0), with its draws, from step `first` on. Images that do
+        """The training split in the order of one epoch (counted from 0), with its draws, from step `first` on. Examples that do
         not fill a last batch sit this epoch out. A pass that stands at `first` already is gone on with."""
         key = (seed, epoch, batch)
         if self._pass and (self._pass.key, self._pass.position) == (key, first):
             return self._pass
         steps = self.counts["train"] // batch
         planned = order.shuffled(self.sizes["train"], self.data.shuffle, seed, epoch).cut(steps * batch)
-        drawn = order.draws(self.data, self.counts["train"], seed, epoch)
+        drawn = self.decoder.draws(self.counts["train"], seed, epoch)
         extras = {name: values[planned.indices] for name, values in drawn.items()}
         return self._open(key, "train", planned, extras, batch, first)
 
     def sweep(self, split: str, batch: int) -> Pass:
-        """A whole split, image after image, with `weights` (float32) that are 0 where a place of the last batch is padding.
-        Like `epoch`, it ends the pass before it."""
-        places = np.arange(-(-self.counts[split] // batch) * batch)
-        weights = (places < self.counts[split]).astype(np.float32)
-        planned = order.sequential(self.sizes[split], self.data.shuffle, len(places))
-        return self._open((), split, planned, {"weights": weights}, batch, 0)
+        """A whole split, example after example, padded to whole batches. Like `epoch`, it ends the pass before it."""
+        planned = order.sequential(self.sizes[split], self.data.shuffle, -(-self.counts[split] // batch) * batch)
+        return self._open((), split, planned, {}, batch, 0)
 
     def _open(self, key: tuple[int, ...], split: str, planned: Order, extras: Draws, batch: int, first: int) -> Pass:
         if self._pass:
@@ -126,18 +127,18 @@ class MemoryFeed(Feed):
         self._device = tf.device("CPU:0") if on_host else contextlib.nullcontext()
         with contextlib.nullcontext() if on_host else strategy.scope(), self._device:
             empty = tf.raw_ops.Empty(shape=[sum(counts), *manifest.shape], dtype=tf.uint8)
-            self._images = tf.Variable(empty, trainable=False, name="images")
+            self._examples = tf.Variable(empty, trainable=False, name="examples")
             del empty
             if on_host:
-                _use_huge_pages(self._images)
+                _use_huge_pages(self._examples)
             self._labels = self._fill(strategy)
 
     def rows_spec(self, batch: int) -> tuple[tf.TensorSpec, ...]:
         return (tf.TensorSpec([None, batch], tf.int32),) * 2  # places in the resident array, and labels
 
-    def images(self, rows: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    def examples(self, rows: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         with self._device:
-            return tf.gather(self._images, rows[0]), rows[1]
+            return tf.gather(self._examples, rows[0]), rows[1]
 
     def _reader(self, split: str, planned: Order, batch: int, first: int) -> tuple[Reader, Callable[[], None]]:
         places = (planned.indices + self._firsts[split]).reshape(-1, batch)
@@ -145,24 +146,24 @@ class MemoryFeed(Feed):
         return lambda step, count: (places[step : step + count], labels[step : step + count]), lambda: None
 
     def _fill(self, strategy: tf.distribute.Strategy) -> np.ndarray:
-        """Read the images block by block, in place (a whole array would be there twice, or three times, on the way), and
+        """Read the examples block by block, in place (a whole array would be there twice, or three times, on the way), and
         return the labels (int32)."""
-        images = np.empty((records.BLOCK, *self.manifest.shape), np.uint8)
+        examples = np.empty((records.BLOCK, *self.manifest.shape), np.uint8)
         labels = np.empty(sum(self.counts.values()), records.LABEL)
         first = 0
         for shard in self.manifest.shards:
             records.check_shard(self.folder, self.manifest, shard)
         for block in (block for split in records.SPLITS for block in self.blocks[split]):
             last = first + block.count
-            records.read_block(block, images[: block.count], labels[first:last])
-            for resident in strategy.experimental_local_results(self._images):
-                resident.scatter_update(tf.IndexedSlices(images[: block.count], tf.range(first, last)))
+            records.read_block(block, examples[: block.count], labels[first:last])
+            for resident in strategy.experimental_local_results(self._examples):
+                resident.scatter_update(tf.IndexedSlices(examples[: block.count], tf.range(first, last)))
             first = last
         return labels.astype(np.int32)
 
 
 def _use_huge_pages(variable: tf.Variable) -> None:
-    """Ask the kernel to put a variable of the host, still empty, into huge pages: to find an image in ordinary ones costs the
+    """Ask the kernel to put a variable of the host, still empty, into huge pages: to find an example in ordinary ones costs the
     processor an address translation for every 4 kB, and gathering takes a quarter longer."""
     memory = np.asarray(memoryview(variable.value()))
     first = -(-memory.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE

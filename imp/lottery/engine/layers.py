@@ -103,27 +103,28 @@ class PointwiseConv2D(keras.layers.Layer):
 
 
 class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
-    """Keras's, of one filter a channel, padded to "same" and without bias. On a CPU the gradient of its kernel is faster on
+    """Keras's, of one filter a channel and without bias. On a CPU the gradient of its kernel is faster on
     images of few pixels, up to tenfold."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return depthwise(inputs, self.kernel.value, self.strides[0])
+        return depthwise(inputs, self.kernel.value, self.strides[0], self.padding)
 
 
-def depthwise(inputs: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
-    """The depthwise convolution of images [batch, height, width, channels] with a kernel [size, size, channels, 1]."""
+def depthwise(inputs: tf.Tensor, kernel: tf.Tensor, stride: int, padding: str) -> tf.Tensor:
+    """The depthwise convolution of images [batch, height, width, channels] with a kernel [size, size, channels, 1]; `padding`
+    is "same" or "valid"."""
 
     def convolved(inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        return tf.nn.depthwise_conv2d(inputs, kernel, [1, stride, stride, 1], "SAME")
+        return tf.nn.depthwise_conv2d(inputs, kernel, [1, stride, stride, 1], padding.upper())
 
     @tf.custom_gradient
     def with_own_gradient(inputs: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], list[tf.Tensor]]]:
         def backward(upstream: tf.Tensor) -> list[tf.Tensor]:
-            settings = {"strides": [1, stride, stride, 1], "padding": "SAME"}
+            settings = {"strides": [1, stride, stride, 1], "padding": padding.upper()}
             of_inputs = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
                 input_sizes=tf.shape(inputs), filter=kernel, out_backprop=upstream, **settings
             )
-            return [of_inputs, _kernel_gradient(inputs, upstream, kernel.shape[0], stride)]
+            return [of_inputs, _kernel_gradient(inputs, upstream, kernel.shape[0], stride, padding)]
 
         return convolved(inputs, kernel), backward
 
@@ -133,11 +134,11 @@ def depthwise(inputs: tf.Tensor, kernel: tf.Tensor, stride: int) -> tf.Tensor:
 
 @tf.function(jit_compile=True, autograph=False)
 @part("backward")
-def _kernel_gradient(inputs: tf.Tensor, upstream: tf.Tensor, size: int, stride: int) -> tf.Tensor:
+def _kernel_gradient(inputs: tf.Tensor, upstream: tf.Tensor, size: int, stride: int, padding: str) -> tf.Tensor:
     """The gradient of a depthwise kernel: for each of its places, the sum over all pairs of pixels that meet there."""
 
     def meeting(place: int, pixels: int, outputs: int) -> tuple[slice, slice]:
-        offset = place - max((outputs - 1) * stride + size - pixels, 0) // 2
+        offset = place - (max((outputs - 1) * stride + size - pixels, 0) // 2 if padding == "same" else 0)
         inside = [output for output in range(outputs) if 0 <= output * stride + offset < pixels]
         if not inside:
             return slice(0), slice(0)
@@ -155,11 +156,11 @@ def _kernel_gradient(inputs: tf.Tensor, upstream: tf.Tensor, size: int, stride: 
 
 
 class GroupedConv2D(keras.layers.Layer):
-    """A convolution without bias, padded to "same", whose channels are divided into `groups` that do not meet. Keras's own
-    Conv2D takes 270 times as long with groups on a CPU. The kernel has the shape of Keras's, (size, size, in / groups,
-    out)."""
+    """A convolution without bias whose channels are divided into `groups` that do not meet. Keras's own Conv2D takes 270 times
+    as long with groups on a CPU. The kernel has the shape of Keras's, (size, size, in / groups, out)."""
 
     def __init__(self, filters: int, size: int, stride: int, groups: int, initializer: str, **options: Any):
+        self.padding = options.pop("padding", "same")  # no argument: its default would be in the fingerprint of all networks
         super().__init__(**options)
         self.filters, self.size, self.stride, self.groups, self.initializer = filters, size, stride, groups, initializer
 
@@ -168,13 +169,13 @@ class GroupedConv2D(keras.layers.Layer):
         self.kernel = self.add_weight(shape=kernel, initializer=self.initializer, name="kernel")
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return grouped(inputs, self.kernel.value, self.stride, self.groups)
+        return grouped(inputs, self.kernel.value, self.stride, self.groups, self.padding)
 
 
-def grouped(inputs: tf.Tensor, kernel: tf.Tensor, stride: int, groups: int) -> tf.Tensor:
+def grouped(inputs: tf.Tensor, kernel: tf.Tensor, stride: int, groups: int, padding: str) -> tf.Tensor:
     """The convolution of `GroupedConv2D`."""
     if inputs.dtype in (tf.float32, tf.bfloat16) or tf.config.list_logical_devices("GPU"):
-        return tf.nn.conv2d(inputs, kernel, stride, "SAME")
+        return tf.nn.conv2d(inputs, kernel, stride, padding.upper())
     # The CPU kernels of other dtypes have no gradients with groups.
     parts = zip(tf.split(inputs, groups, axis=-1), tf.split(kernel, groups, axis=-1), strict=True)
-    return tf.concat([tf.nn.conv2d(part, own, stride, "SAME") for part, own in parts], axis=-1)
+    return tf.concat([tf.nn.conv2d(part, own, stride, padding.upper()) for part, own in parts], axis=-1)

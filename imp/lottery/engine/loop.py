@@ -5,19 +5,19 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from data_prep.errors import InputError
-from lottery.engine import devices, models, whitening
-from lottery.engine.augment import normalise
+from lottery.engine import answers, devices, foreign, models, tasks, whitening
+from lottery.engine.answers import Answers, Evaluation
 from lottery.engine.feed import Feed
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.optimizers import masked, weight_of
 from lottery.engine.step import Step
-from lottery.experiment import schedules
+from lottery.engine.tasks import trial
+from lottery.experiment import named, schedules
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.schedules import Rates
 from lottery.machine import environment
@@ -26,8 +26,8 @@ from lottery.pruning.state import Arrays
 from lottery.rundir import store
 
 CALL_SECONDS = 0.5
-PROBED = 64  # training images, by whose answers a network is found to be constant
-ROUNDING = 1e-5  # of the largest logit: what rounding may make of equal answers
+PROBED = 64  # training examples, by whose answers a network is found to be constant
+ROUNDING = 1e-5  # of the largest output: what rounding may make of equal answers
 
 Maskable = Callable[[str, tuple[int, ...]], bool]
 
@@ -43,21 +43,13 @@ class Diverged(Exception):
         self.step = step
 
 
-class Evaluation(NamedTuple):
-    """Mean cross-entropy, top-1 and top-5 accuracy over every image of a split."""
-
-    loss: float
-    accuracy: float
-    top5: float
-
-
 class Trainer:
     """One compiled network that any state and any mask can be put into.
 
     `make_feed` is told the strategy that the network is trained under. The step selects the gradients of the trainable
     variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all. `maker` says
     versions and the kind of device. A step trains a `bundle` of so many, this one at its `place`. `waited` counts the seconds
-    that the device has stood still for want of images. `marking` makes a context of its name for each compiled call ("steps")
+    that the device has stood still for want of examples. `marking` makes a context of its name for each compiled call ("steps")
     and each "evaluation", where a profiler is to see them.
     """
 
@@ -77,8 +69,9 @@ class Trainer:
         self.replicas = int(self.strategy.num_replicas_in_sync)
         self.feed = make_feed(self.strategy)
         self.steps_per_epoch = self.feed.counts["train"] // self.train.batch
+        self.task = tasks.make(recipe, self.feed.manifest)
         with self.strategy.scope(), models.policy(self.train.precision):
-            self.model = models.build(recipe.model, self.feed.size, self.feed.classes, self.feed.channels)
+            self.model = models.build(recipe.model, self.task.signature)
             self.xla = devices.uses_xla(recipe, names, self.model)
             self._weights = {variable.path: variable for variable in self.model.trainable_variables}
             self._statistics = {variable.path: variable for variable in self.model.non_trainable_variables}
@@ -87,7 +80,9 @@ class Trainer:
                 for path, variable in self._weights.items()
                 if maskable(path, tuple(variable.shape))
             }
-            self._step = Step(recipe, self.strategy, self.feed, self.model, self.masks, self.xla)
+            self._step = Step(recipe, self.strategy, self.feed, self.task, self.model, self.masks, self.xla)
+        if named.is_own(recipe.task):
+            trial.check(self.task, self.feed.first_batch(PROBED), self._outputs, self.model.variable_dtype)
         self._optimizer = self._step.optimizer.state | (self._step.scale.state if self._step.scale else {})
         self._fresh_optimizer, variables = models.arrays(self._optimizer), self._weights | self._statistics
         self._averaged = {path: variable for path, variable in variables.items() if f"ema/{path}" in self._optimizer}
@@ -97,8 +92,8 @@ class Trainer:
 
     @cached_property
     def origins(self) -> dict[str, str]:
-        """What tells its images (`records`) and its network (`network`) from any others."""
-        return {"records": self.feed.manifest.digest, "network": fingerprint(self.model, self.feed.manifest.shape)}
+        """What tells its examples (`records`) and its network (`network`) from any others."""
+        return {"records": self.feed.manifest.digest, "network": fingerprint(self.model, self.task.signature)}
 
     def state(self, step: int) -> store.State:
         """A copy of everything that training on from `step` needs."""
@@ -107,14 +102,30 @@ class Trainer:
     def drawn(self, seed: int) -> store.State:
         """A freshly drawn network at step 0, a function of the recipe, `seed` and, where it whitens its images, of those. Its
         optimizer state is left empty."""
-        state = models.initial_weights(self.recipe.model, self.feed.size, self.feed.classes, seed, self.feed.channels)
+        state = models.initial_weights(self.recipe.model, self.task.signature, seed)
         if whitening.PATH in state.statistics:
             state.statistics[whitening.PATH] = self._whitening
         return state
 
+    def begun(self, seed: int) -> store.State:
+        """What a dense training begins with: a freshly drawn network, with what the file of `model.weights` holds in its place.
+        Raises InputError as `given` does."""
+        state = self.drawn(seed)
+        weights, statistics = state.weights | self.given.weights, state.statistics | self.given.statistics
+        return dataclasses.replace(state, weights=weights, statistics=statistics)
+
+    @cached_property
+    def given(self) -> foreign.Loaded:
+        """What the file of `model.weights` holds; nothing where none is named. Raises InputError where it is not of this
+        network."""
+        model = self.recipe.model
+        if not model.weights:
+            return foreign.Loaded({}, {}, [])
+        return foreign.load(model.weights_file, model, self.feed.manifest.shape, self.state(0))
+
     @cached_property
     def _whitening(self) -> np.ndarray:
-        return whitening.kernel(normalise(self.feed.first_images(whitening.IMAGES), self.feed.data).numpy())
+        return whitening.kernel(self.feed.first_batch(whitening.IMAGES)["image"].numpy())
 
     def mask(self) -> masks.Bits:
         """A copy of the current mask, of every variable that one may cover."""
@@ -182,7 +193,7 @@ class Trainer:
             began = time.perf_counter()
 
     def dense_gradients(self, step: int, order_seed: int) -> tuple[np.ndarray, Arrays]:
-        """Spend optimizer step `step` on looking: its images go forward and backward, BatchNorm's statistics move, no weight
+        """Spend optimizer step `step` on looking: its examples go forward and backward, BatchNorm's statistics move, no weight
         does. Returns the step's figures (float64, [1, 3], see `Step`) and the gradient of the mean loss by every weight that a
         mask may cover, kept or not (path -> array), before clipping and decay. Raises Diverged."""
         epoch, offset = divmod(step, self.steps_per_epoch)
@@ -213,25 +224,29 @@ class Trainer:
         return np.concatenate([figures for begin, end in stretches for figures in self.steps(begin, end, order_seed)])
 
     def evaluate(self, split: str, averaged: bool = True) -> Evaluation:
-        """Loss and accuracies over all of `split`; the last batch is padded, and padding weighs nothing. With `train.ema`,
-        those of the averaged weights and statistics, unless told otherwise."""
+        """Loss and metrics over all of `split`; with `train.ema`, those of the averaged weights and statistics, unless told
+        otherwise."""
+        return self.answers(split, averaged).evaluation()
+
+    def answers(self, split: str, averaged: bool = True) -> Answers:
+        """What the network answers to each example of `split`. What pads the last batch is left out."""
         count, batch = self.feed.counts[split], self._step.evaluated
         sweep = self.feed.sweep(split, batch)
         figures = []
         with self.marking("evaluation"), self._averages() if averaged else contextlib.nullcontext():
             while sweep.position * batch < count:
-                rows, extras = sweep.take(min(self._steps_per_call, -(-count // batch) - sweep.position))
-                figures.append(self._step.evaluations(rows, extras["weights"]).numpy().astype(np.float64))
-        return Evaluation(*(np.concatenate(figures).sum(axis=0) / count).tolist())
+                rows, _ = sweep.take(min(self._steps_per_call, -(-count // batch) - sweep.position))
+                figures.append(self._step.evaluations(rows).numpy())
+        return answers.of_figures(self.task, np.concatenate(figures).reshape(-1, answers.width(self.task))[:count])
 
     def is_constant(self) -> bool:
-        """Whether the network, by its raw weights, gives every image the same answer: nothing gets through any more."""
-        images = normalise(self.feed.first_images(PROBED), self.feed.data)
-        logits = tf.cast(self._answers(images), tf.float32).numpy()
-        return bool(np.ptp(logits, axis=0).max() <= ROUNDING * np.abs(logits).max())
+        """Whether the network, by its raw weights, gives every example the same answer: nothing gets through any more."""
+        inputs = self.task.inputs(self.feed.first_batch(PROBED))
+        outputs = tf.cast(self._outputs(inputs), tf.float32).numpy()
+        return bool(np.ptp(outputs, axis=0).max() <= ROUNDING * np.abs(outputs).max())
 
-    def _answers(self, images: tf.Tensor) -> tf.Tensor:
-        return self.model(images, training=False)
+    def _outputs(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.model(inputs, training=False)
 
     @contextlib.contextmanager
     def _averages(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
-"""Which image stands where in an epoch, and how it is varied: drawn on the host as functions of (seed, epoch, index).
+"""Which example stands where in an epoch, and how it is varied: drawn on the host as functions of (seed, epoch, index).
 
-Nothing here depends on how images are fed, so that both ways of feeding give the same batches, and any step of any epoch
+Nothing here depends on how examples are fed, so that both ways of feeding give the same batches, and any step of any epoch
 can be gone to without the ones before it.
 """
 
@@ -23,7 +23,7 @@ class Window(NamedTuple):
 
 
 class Order(NamedTuple):
-    """Images by index (int32, [n]) in the order in which they are fed, and the windows that n divides into."""
+    """Examples by index (int32, [n]) in the order in which they are fed, and the windows that n divides into."""
 
     indices: np.ndarray
     windows: list[Window]
@@ -35,9 +35,9 @@ class Order(NamedTuple):
 
 
 def shuffled(sizes: np.ndarray, mixed: int, seed: int, epoch: int) -> Order:
-    """All images of a split in the order of one epoch (counted from 0), from its `sizes` (int, [blocks]: the images in each).
-    A split of at most `mixed` images is permuted as a whole. Of a larger one, the images of groups of blocks that are drawn at
-    random are, about so many at a time."""
+    """All examples of a split in the order of one epoch (counted from 0), from its `sizes` (int, [blocks]: the examples in
+    each). A split of at most `mixed` examples is permuted as a whole. Of a larger one, those of groups of blocks that are drawn
+    at random are, about so many at a time."""
     rng, starts = _generator(seed, epoch, 0), np.cumsum(sizes) - sizes
     groups = [np.arange(len(sizes))] if sizes.sum() <= mixed else _grouped(rng.permutation(len(sizes)), mixed)
     parts = [
@@ -49,7 +49,7 @@ def shuffled(sizes: np.ndarray, mixed: int, seed: int, epoch: int) -> Order:
 
 
 def sequential(sizes: np.ndarray, mixed: int, length: int) -> Order:
-    """All images of a split one after the other, and the last one repeated up to `length` places."""
+    """All examples of a split one after the other, and the last one repeated up to `length` places."""
     indices = np.minimum(np.arange(length), sizes.sum() - 1).astype(np.int32)
     groups = _grouped(np.arange(len(sizes)), mixed)
     ends = np.cumsum([sizes[group].sum() for group in groups]).tolist()
@@ -76,12 +76,12 @@ def draws(data: Data, count: int, seed: int, epoch: int) -> Draws:
 
 
 def _generator(seed: int, epoch: int, purpose: int) -> np.random.Generator:
-    """One for each array that is drawn, so that an image's draw depends on nothing but its index."""
+    """One for each array that is drawn, so that an example's draw depends on nothing but its index."""
     return np.random.default_rng([seed, epoch, purpose])
 
 
 def _grouped(blocks: np.ndarray, mixed: int) -> list[np.ndarray]:
-    """`blocks` in groups of about `mixed` images, but of one block at least."""
+    """`blocks` in groups of about `mixed` examples, but of one block at least."""
     return np.array_split(blocks, min(len(blocks), -(-len(blocks) * BLOCK // mixed)))
 
 

@@ -35,19 +35,19 @@ class StreamFeed(Feed):
         self.device = devices[0] if len(devices) == 1 else "CPU:0"
         self.readers, self.thread = ThreadPoolExecutor(READERS, "shards"), ThreadPoolExecutor(1, "rows")
         # Two windows are held: the one that is fed, and the next.
-        image, budget = records.image_bytes(manifest.shape), capacity.host_budget(data.budget, ranks)
-        needed, fits = 2 * image * min(max(self.counts.values()), max(data.shuffle, records.BLOCK)), budget // (2 * image)
+        example, budget = records.example_bytes(manifest.shape), capacity.host_budget(data.budget, ranks)
+        needed, fits = 2 * example * min(max(self.counts.values()), max(data.shuffle, records.BLOCK)), budget // (2 * example)
         if needed > budget:
             lower = f"lower data.shuffle to {fits}, or " if fits >= records.BLOCK else ""
             raise InputError(
-                f"streaming with data.shuffle {data.shuffle} holds {needed / 1e6:.3g} MB of images at a time, and "
+                f"streaming with data.shuffle {data.shuffle} holds {needed / 1e6:.3g} MB of examples at a time, and "
                 f"{budget / 1e6:.3g} MB may be used: {lower}raise data.budget"
             )
 
     def rows_spec(self, batch: int) -> tuple[tf.TensorSpec, ...]:
         return tf.TensorSpec([None, batch, *self.manifest.shape], tf.uint8), tf.TensorSpec([None, batch], tf.int32)
 
-    def images(self, rows: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    def examples(self, rows: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         return rows[0], rows[1]
 
     def _reader(self, split: str, planned: Order, batch: int, first: int) -> tuple[Reader, Callable[[], None]]:
@@ -57,10 +57,10 @@ class StreamFeed(Feed):
 
 @dataclasses.dataclass
 class _Held:
-    """Memory for the images and labels of one window, whose examples are needed up to position `end`. `shift`, by block, leads
-    from an index in the split to the place here; `reading` are the parts that may still be under way."""
+    """Memory for the examples and labels of one window, whose examples are needed up to position `end`. `shift`, by block,
+    leads from an index in the split to the place here; `reading` are the parts that may still be under way."""
 
-    images: np.ndarray
+    examples: np.ndarray
     labels: np.ndarray
     end: int = 0
     shift: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
@@ -82,7 +82,7 @@ class _Ahead:
         )
         self._turn()
         self._turn()
-        self._most = max(1, CHUNK_BYTES // (batch * records.image_bytes(self._shape)))
+        self._most = max(1, CHUNK_BYTES // (batch * records.example_bytes(self._shape)))
         self._spare: list[np.ndarray] = []
         self._rest: Rows = ()
         self._next = self._thread.submit(self._make, 1)
@@ -112,7 +112,7 @@ class _Ahead:
         held.end, held.shift = window.end, np.zeros(len(self._sizes), np.int64)
         held.shift[window.blocks] = starts - (self._ends - self._sizes)[window.blocks]
         held.reading = [
-            self._readers.submit(records.read_block, self._blocks[block], held.images[start:stop], held.labels[start:stop])
+            self._readers.submit(records.read_block, self._blocks[block], held.examples[start:stop], held.labels[start:stop])
             for block, start, stop in zip(window.blocks, starts, ends, strict=True)
         ]
 
@@ -120,12 +120,12 @@ class _Ahead:
         """The next rows. Raises InputError for a damaged shard."""
         count = min(min(steps, self._most) * self._batch, len(self._indices) - self._position)
         shape = (count // self._batch, self._batch)
-        images, labels = self._memory((*shape, *self._shape)), np.empty(shape, np.int32)
-        self._copy(images.reshape(-1, *self._shape), labels.reshape(-1))
+        examples, labels = self._memory((*shape, *self._shape)), np.empty(shape, np.int32)
+        self._copy(examples.reshape(-1, *self._shape), labels.reshape(-1))
         with tf.device(self._device):
-            return tf.identity(tf.experimental.dlpack.from_dlpack(images.__dlpack__())), tf.constant(labels)
+            return tf.identity(tf.experimental.dlpack.from_dlpack(examples.__dlpack__())), tf.constant(labels)
 
-    def _copy(self, images: np.ndarray, labels: np.ndarray) -> None:
+    def _copy(self, examples: np.ndarray, labels: np.ndarray) -> None:
         filled = 0
         while filled < len(labels):
             if self._position == self._fed.end:
@@ -137,7 +137,7 @@ class _Ahead:
             part = slice(filled, filled + min(len(labels) - filled, held.end - self._position))
             indices = self._indices[self._position :][: part.stop - filled]
             places = indices + held.shift[np.searchsorted(self._ends, indices, side="right")]
-            np.take(held.images, places, axis=0, out=images[part], mode="clip")  # `raise` would buffer the result
+            np.take(held.examples, places, axis=0, out=examples[part], mode="clip")  # `raise` would buffer the result
             np.take(held.labels, places, out=labels[part], mode="clip")
             self._position, filled = self._position + len(indices), part.stop
 

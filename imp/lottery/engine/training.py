@@ -16,6 +16,7 @@ from data_prep import files
 from data_prep.errors import InputError
 from lottery import preemption
 from lottery.engine import checkpoints, events, profiling
+from lottery.engine.answers import Answers
 from lottery.engine.checkpoints import Checkpoint
 from lottery.engine.events import CheckpointDue, Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Diverged, Trainer
@@ -26,7 +27,7 @@ from lottery.progress import Reporter, count_of
 from lottery.pruning import densities, masks
 from lottery.pruning.connectivity import Topology
 from lottery.pruning.costs import STEP, costs
-from lottery.rundir import journal, lineage, locks, records, store
+from lottery.rundir import journal, lineage, locks, predictions, records, store
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
 from lottery.tracking import Tracker
@@ -80,16 +81,19 @@ def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporte
         result: Result | None = None
         try:
             try:
-                _follow(trainer, task, network, begun, rows, tracker, reporter)
+                answers = _follow(trainer, task, network, begun, rows, tracker, reporter)
                 if task.last_step not in task.snapshots:
                     store.save_state(network.final, events.finite(trainer.state(task.last_step)))
+                predicted = {split: found for split, one in answers.items() if (found := one.predictions())}
+                if predicted:
+                    predictions.save(network.predictions, predicted, task.last_step)
                 if task.updates:
                     store.save_mask(network.mask, trainer.mask(), {"step": task.last_step})
                 outcome = _outcome(trainer, task, network, rows)
             except Diverged as error:
                 outcome = {"status": "diverged", "reason": str(error), "step": error.step}
             seconds, seal = sum(row["timing"]["seconds"] for row in rows), journal.read_sealed(network.metrics)[1]
-            made_on: dict[str, Any] = {"replicas": trainer.replicas, "xla": trainer.xla}
+            made_on: dict[str, Any] = {"metric": trainer.task.metrics[0], "replicas": trainer.replicas, "xla": trainer.xla}
             made_on |= {"bundle": trainer.bundle, "place": trainer.place}
             made_on["timing"] = {"seconds": seconds, "journal": seal}
             kept = {"kept": task.kept(trainer.mask())} if task.kept else {}
@@ -162,9 +166,11 @@ def _follow(
     rows: list[journal.Row],
     tracker: Tracker,
     reporter: Reporter,
-) -> None:
-    """Train to the end and save what is due on the way; each evaluation adds to `rows`. Raises Diverged."""
+) -> dict[str, Answers]:
+    """Train to the end and save what is due on the way; each evaluation adds to `rows`. Returns the answers of the last one.
+    Raises Diverged."""
     first, last, seal, noted = begun.state.step, task.last_step, begun.journal, 0.0
+    answers: dict[str, Answers] = {}
     how = tuple(task.snapshots), task.rates, task.updates, begun.figures, begun.seconds
     with (
         reporter.counting(task.title, last - first or trainer.steps_per_epoch) as progress,
@@ -183,7 +189,7 @@ def _follow(
                         preemption.check()
                 case SnapshotDue(state):
                     store.save_state(task.snapshots[state.step], state)
-                case Evaluated(row):
+                case Evaluated(row, answers):
                     row["timing"].update(gauges.read())
                     rows.append(row)
                     seal = journal.append(network.metrics, row, seal)
@@ -196,6 +202,7 @@ def _follow(
                     preemption.check()
                 case Diverged():
                     raise event
+    return answers
 
 
 def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[journal.Row]) -> dict[str, Any]:
@@ -203,7 +210,7 @@ def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[jou
     state, mask = trainer.state(task.last_step), trainer.mask() if task.updates else task.mask
     weights = state.weights.values()
     spent, steps = costs(mask, state, task.topology), task.last_step - int(task.record.get("first_step", 0))
-    passes = STEP * steps if steps else trainer.steps_per_epoch  # of each image of a batch; forward, for new statistics
+    passes = STEP * steps if steps else trainer.steps_per_epoch  # of each example of a batch; forward, for new statistics
     trained = spent.macs and spent.macs * passes
     if task.updates:
         trained = task.updates.trained_macs(mask, task.last_step)
@@ -225,7 +232,7 @@ def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[jou
 
 def _outputs(task: Task, network: NetworkFiles) -> dict[str, str]:
     """The seals of what a training has left so far: a snapshot that was asked for too late is added afterwards."""
-    left = [*task.snapshots.values(), network.final, *task.beside]
+    left = [*task.snapshots.values(), network.final, network.predictions, *task.beside]
     return lineage.seals(task.root, [path for path in left if path.exists()])
 
 

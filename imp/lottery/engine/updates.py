@@ -21,8 +21,8 @@ OVERFLOWS = 2  # the column of a step's figures that says so
 class MaskUpdates:
     """The changes that `schedule` asks for in a training that starts at step `first`. GMP prunes `pruned` weights in the end,
     and `divide` says of a number of pruned weights how many of which layers stay then; `seed` is SET's; `macs` counts what a
-    mask leaves to compute for one image (None: not known). `aside` has GMP's pruned values (path -> array, zero where a weight
-    is kept), and `spent` the MACs of the steps up to step `counted`, for one image in each."""
+    mask leaves to compute for one example (None: unknown). `aside` has GMP's pruned values (path -> array, zero where a weight
+    is kept), and `spent` the MACs of the steps up to step `counted`, for one example in each."""
 
     schedule: Schedule
     first: int
@@ -53,7 +53,7 @@ class MaskUpdates:
         return {name.removeprefix("mask/"): array for name, array in saved.items() if name.startswith("mask/")}
 
     def trained_macs(self, mask: Bits, step: int) -> int | None:
-        """The MACs of the training up to `step`, for one image in each; `mask` is that of the steps since the last change."""
+        """The MACs of the training up to `step`, for one example in each; `mask` is that of the steps since the last change."""
         return None if (each := self.macs(mask)) is None else self.spent + STEP * each * (step - self.counted)
 
     def change(self, trainer: Trainer, step: int, order_seed: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Controls: networks beside a ticket that differ from it in one thing, to which a difference in accuracy is due.
+"""Controls: networks beside a ticket that differ from it in one thing, to which a difference in results is due.
 
 A control is one function, from what its ticket is made of to a mask and a state to start from. Its docstring explains it in
 recipe and report. A new one is a function here, or a user's own, which a recipe names as `package.module:function`.
@@ -147,7 +147,7 @@ def averaged(name: str) -> int:
 
 
 def again(number: int) -> str:
-    """The variant of a network that is trained like its ticket, with the images in another order: `again2`, `again3`, ..."""
+    """The variant of a network that is trained like its ticket, with the examples in another order: `again2`, `again3`, ..."""
     return f"again{number}"
 
 

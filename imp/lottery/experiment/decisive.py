@@ -2,8 +2,9 @@
 
 from typing import Any, get_args
 
+from data_prep import sources
 from lottery.experiment import networks
-from lottery.experiment.recipe import Model, Output, Recipe
+from lottery.experiment.recipe import OF_IMAGES, Model, Output, Recipe, Texts
 from lottery.pruning import criteria
 
 _UPDATES_WITHOUT = {
@@ -18,11 +19,12 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
     """The values, by dotted key, that an output depends on: of the dense network, or of a mask or a ticket of `family`."""
     without_effect, outputs = _without_effect(recipe), get_args(Output)
     parts = outputs[: outputs.index(output) + 1]
-    tables = {"": recipe, **{name: getattr(recipe, name) for name in ("data", "model", "train", "pruning", "retrain")}}
+    tables = {"": recipe, **{name: getattr(recipe, name) for name in ("data", "texts", "model", "train", "pruning", "retrain")}}
     if family:
         tables[f"families.{family}"] = recipe.families[family]
-    averages = {"averages": "weights and statistics"} if recipe.train.ema else {}
-    return averages | {
+    others = {"averages": "weights and statistics"} if recipe.train.ema else {}
+    others |= {"model.weights": "those of a file"} if recipe.model.weights else {}  # whose digest is among the origins
+    return others | {
         dotted: getattr(table, name)
         for place, table in tables.items()
         for name, field in type(table).model_fields.items()
@@ -34,10 +36,16 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
 def _without_effect(recipe: Recipe) -> set[str]:
     """Keys that the choice of another leaves without a meaning."""
     keys = {"train.epochs" if recipe.train.steps else "train.steps"}
+    is_of_texts = sources.is_of_texts(recipe.data.source)
+    keys |= {f"data.{key}" for key in OF_IMAGES} if is_of_texts else {f"texts.{key}" for key in Texts.model_fields}
     if recipe.train.schedule != "step":
         keys |= {"train.milestones", "train.gamma"}
     if recipe.train.optimizer != "sgd":
         keys |= {"train.momentum", "train.nesterov"}
+    if recipe.task == "classification":  # as in runs from before there was another
+        keys |= {"task"}
+    if recipe.model.padding == "same":  # as in runs from before there was another
+        keys |= {"model.padding"}
     if not recipe.train.momentum:
         keys |= {"train.nesterov"}
     if not recipe.train.weight_decay:
@@ -50,6 +58,7 @@ def _without_effect(recipe: Recipe) -> set[str]:
         unused += [] if family.densities else ["densities"]
         unused += ["length"] if family.length == 1 else []
         unused += [] if family.budget else ["budget"]
+        unused += [] if family.mask else ["mask"]
         unused += _UPDATES_WITHOUT[family.updates]
         if family.criterion in criteria.CRITERIA and family.criterion not in criteria.WITH_IMAGES:
             unused += ["scored_on", "scored_seed", "scored_norm"]

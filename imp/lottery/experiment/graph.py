@@ -201,7 +201,7 @@ def controls_of(ticket: Ticket, family: Family, scored: int) -> list[Ticket]:
 
 
 def copies_of(ticket: Ticket, count: int) -> list[Ticket]:
-    """The other trainings of `count` that start as `ticket` does, each with the images in another order."""
+    """The other trainings of `count` that start as `ticket` does, each with the examples in another order."""
     return [dataclasses.replace(ticket, variant=controls.again(number)) for number in range(2, count + 1)]
 
 

@@ -113,10 +113,10 @@ def label_number(label: str) -> float:
 
 
 def parse_sample(text: str) -> tuple[int, bool]:
-    """How many images to draw, and whether so many of each class: `100`, `10 a class`. Raises InputError for anything else."""
+    """How many examples to draw, and whether so many of each class: `100`, `10 a class`. Raises InputError for others."""
     match = re.fullmatch(r"([1-9]\d{0,8})( a class)?", text.strip())
     if not match:
-        raise InputError(f"{text.strip()!r} does not say how many images: write 100, or 10 a class")
+        raise InputError(f"{text.strip()!r} does not say how many examples: write 100, or 10 a class")
     return int(match[1]), bool(match[2])
 
 

@@ -26,7 +26,7 @@ def function(name: str, key: str) -> Callable[..., Any]:
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, SyntaxError) as error:
+    except Exception as error:  # whatever a user's module raises
         way_out = "name a module that is installed or in the current folder"
         raise InputError(f"{key}: {module_name} cannot be imported: {first_line(error)}; {way_out}") from error
     named = getattr(module, function_name, None)

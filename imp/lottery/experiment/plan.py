@@ -217,17 +217,17 @@ class Plan:
         return self._steps(ticket) / self.steps_per_epoch
 
     def _steps(self, ticket: Ticket) -> float:
-        """Those of its training; for the pass of an average over the images, as many as cost the same."""
+        """Those of its training; for the pass of an average over the examples, as many as cost the same."""
         if ticket.averaged:
             return 0.0 if self.steps_per_epoch == UNKNOWN_STEPS else self.steps_per_epoch / STEP
         return self.last_step(ticket) - self.first_step(ticket)
 
 
-def make(recipe: Recipe, training_images: int, share: Share = by_weights) -> Plan:
-    """The plan of `recipe` for so many training images. Raises InputError when a batch does not fit into them, and as `of`."""
-    steps_per_epoch = training_images // recipe.train.batch
+def make(recipe: Recipe, training_examples: int, share: Share = by_weights) -> Plan:
+    """The plan of `recipe` for so many training examples. Raises InputError when a batch does not fit in, and as `of`."""
+    steps_per_epoch = training_examples // recipe.train.batch
     if not steps_per_epoch:
-        raise InputError(f"train.batch is {recipe.train.batch}, but there are {training_images} training images: lower it")
+        raise InputError(f"train.batch is {recipe.train.batch}, but there are {training_examples} training examples: lower it")
     return of(recipe, steps_per_epoch, share)
 
 
@@ -276,11 +276,11 @@ class Cost:
     certain: bool = True
 
 
-def estimated(recipe: Recipe, training_images: int | None, share: Share = by_weights) -> Plan:
-    """The plan of `recipe`. While the number of training images is unknown, iterations count as almost no part of an epoch.
+def estimated(recipe: Recipe, training_examples: int | None, share: Share = by_weights) -> Plan:
+    """The plan of `recipe`. While the number of training examples is unknown, iterations count as almost no part of an epoch.
     Raises InputError if it must be known."""
-    if training_images is not None:
-        return make(recipe, training_images, share)
+    if training_examples is not None:
+        return make(recipe, training_examples, share)
     points = ",".join((recipe.train.snapshots, *(family.rewind for family in recipe.families.values())))
     if recipe.train.steps and any(point.unit == "ep" for point in grids.parse_points(points)):
         raise InputError("the number of steps in an epoch is not known yet: run `imp prepare` first")

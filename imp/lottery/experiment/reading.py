@@ -180,4 +180,4 @@ def _explain(error: pydantic.ValidationError, known: dict[str, Any], origin: str
         return f"{origin}: unknown key {key!r}{_nearest(key, [*known, *tables])}"
     cause = first.get("ctx", {}).get("error")
     message = str(cause) if isinstance(cause, InputError) else f"{first['msg']}, not {first['input']!r}"
-    return f"{origin}: {key}: {message.removeprefix(f'{key}: ')}"
+    return ": ".join(filter(None, [origin, key, message.removeprefix(f"{key}: ")]))

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -14,8 +15,8 @@ from pydantic import Field
 
 from data_prep import sources
 from data_prep.errors import InputError
-from data_prep.prepare import Settings
-from lottery.experiment import controls, grids, named, networks, spaces
+from data_prep.prepare import AnySettings, Settings, TextSettings
+from lottery.experiment import controls, grids, named, networks, spaces, tasks
 from lottery.pruning import criteria
 from lottery.pruning.allocation import Allocation
 from lottery.pruning.masks import Scope
@@ -26,11 +27,14 @@ LONGEST = 1000  # dense trainings
 SCORES = ", ".join(criteria.CRITERIA)
 FAMILY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"  # of a folder, and of a table without quotes
 
+OF_IMAGES = ("size", "classes", "channels", "mean", "deviation", "crop", "resized_crop", "flip", "cutout")  # keys of data
+
 Output = Literal["dense", "mask", "ticket"]  # each depends on what decides those before it
 
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Moderate = Annotated[int, Field(ge=0, le=4096)]  # pixels, channels
+Tokens = Annotated[int, Field(ge=3, le=8192)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Fractional = Annotated[float, Field(ge=0, lt=1)]
 Above0 = Annotated[float, Field(gt=0)]
@@ -67,6 +71,7 @@ def _check_family(text: str) -> None:
 
 Name = Annotated[str, _checked(_check_name)]
 FamilyName = Annotated[str, _checked(_check_family)]
+Task = Annotated[str, _checked(lambda name: named.check(name, tasks.DECIDING, "task"))]
 Network = Annotated[str, _checked(lambda name: named.check(name, networks.KNOWN, "network", networks.SHOWN))]
 Source = Annotated[str, _checked(sources.check_name)]
 QuantileGrid = Annotated[str, _checked(lambda text: text and grids.parse_quantiles(text))]
@@ -102,10 +107,10 @@ class Table(pydantic.BaseModel):
 class Data(Table):
     """Which images, how they are read, and how they are varied."""
 
-    source: Source = key("digits", "digits (8x8 grey), tfds:NAME, folder:DIR or arrays:FILE.npz")
+    source: Source = key("digits", "digits, tfds:NAME, folder:DIR, arrays:FILE; docstrings, deb-descriptions, candidates:FILE")
     size: Annotated[int, Field(ge=8, le=4096)] = key(32, "height and width, resized (bicubic)")
-    validation: Fractional = key(0.2, "share of the training images to hold out")
-    test: Fractional = key(0.2, "share of all images to test on, if the source has no test images")
+    validation: Fractional = key(0.2, "share of the training examples to hold out")
+    test: Fractional = key(0.2, "share of all examples to test on, if the source has none of its own")
     split_seed: Seed = key(0, "seed that chooses the images held out")
     classes: NotNegative = key(0, "keep this many classes, the first ones; 0: all")
     channels: Literal[1, 3] = key(3, "3: grey is repeated; 1: colour becomes grey")
@@ -129,6 +134,16 @@ class Data(Table):
         return self
 
 
+class Texts(Table):
+    """Of a source of texts: their tokens and their candidates."""
+
+    document: Tokens = key(96, "tokens of a document, what is more is cut off")
+    candidate: Tokens = key(32, "tokens of its reference and of each candidate")
+    candidates: Annotated[int, Field(ge=2, le=256)] = key(8, "candidates of each document")
+    vocabulary: Annotated[int, Field(ge=300, le=65_536)] = key(4096, "entries of the tokenizer, which is trained")
+    tokenizer: str = aside("", "in place of a trained one: a tokenizer.json, such as RoBERTa's")
+
+
 class Model(Table):
     """The network, its initialisation and its BatchNorm."""
 
@@ -136,13 +151,24 @@ class Model(Table):
     alpha: Annotated[float, Field(gt=0, le=10)] = key(0.35, "width multiplier of mobilenet_v2")
     width: Moderate = key(0, "channels of the first stage of resnet9, resnet20, resnet56; 0: as published, 64 or 16")
     stem: Literal["standard", "small"] = key("standard", "small: the first convolution keeps the resolution, as for 32x32")
+    padding: Literal["same", "symmetric"] = key("same", "where resolution halves; symmetric: as PyTorch, and for sparse LiteRT")
     activation: Literal["relu", "elu", "gelu", "silu"] = key("relu", "of resnet9: relu, elu, gelu, silu")
     whitening: bool = key(False, "resnet9: begin with a fixed layer that whitens the images' 3x3 patches")
+    norm: Literal["post", "pre"] = key(
+        "post", "of transformers: LayerNorm behind each sum, as RoBERTa has it, or before each part"
+    )
     initializer: Initializer = key("glorot_uniform", "glorot_normal, he_uniform, he_normal, lecun_normal")
+    weights: str = aside("", "a file of weights, or a folder with model.safetensors, to begin with; empty: they are drawn")
     batchnorm: Literal["local", "synchronised"] = key("local", "statistics of each device's part of a batch, or of all of it")
     batchnorm_momentum: Fractional = key(0.9, "Keras's own 0.999 needs thousands of steps to settle")
     batchnorm_epsilon: Above0 = key(1e-3, "added to the variance")
     batchnorm_gamma: Literal["ones", "uniform"] = key("ones", "uniform: from 0 .. 1, as the literature's PyTorch code draws it")
+
+    @property
+    def weights_file(self) -> Path:
+        """The file that `weights` names, which in a folder is that which Hugging Face's libraries write."""
+        path = Path(self.weights)
+        return path / "model.safetensors" if path.is_dir() else path
 
 
 class Train(Table):
@@ -150,7 +176,7 @@ class Train(Table):
 
     epochs: Positive = key(20, "length of a training")
     steps: NotNegative = key(0, "its length in optimizer steps instead; 0: in epochs")
-    batch: Positive = key(64, "images per step, over all devices")
+    batch: Positive = key(64, "examples per step, over all devices")
     optimizer: Literal["sgd", "adam"] = key("sgd", "adam; with decay = decoupled they are SGDW and AdamW")
     learning_rate: Above0 = key(0.05, "the peak of the schedule")
     momentum: Fractional = key(0.9, "of sgd")
@@ -171,7 +197,7 @@ class Train(Table):
     remat: bool = key(False, "compute each block's activations twice instead of holding them")
     xla: Literal["auto", "on", "off"] = key("auto", "on, off; auto: on GPUs")
     snapshots: Points = aside("0,10it,1ep,2ep", "points of training at which the dense network is saved, to rewind to")
-    evaluate: Interval = key("1ep", "how often validation and test images are evaluated")
+    evaluate: Interval = key("1ep", "how often validation and test examples are evaluated")
     checkpoint_seconds: AtLeast0 = aside(60.0, "save a running training this often")
     checkpoint_steps: NotNegative = aside(0, "save it also after this many steps; 0: by time only")
     checkpoint_share: Share = aside(0.02, "largest share of the time that saving may take")
@@ -194,7 +220,7 @@ class Retrain(Table):
         "fresh", "at the rewind point: fresh, or restored as it was there", "ticket"
     )
     order: Literal["fresh", "each", "same"] = key(
-        "fresh", "of images; fresh: one for all tickets; each: one for each mask; same: the dense network's", "ticket"
+        "fresh", "of examples; fresh: one for all tickets; each: one for each mask; same: the dense network's", "ticket"
     )
 
 
@@ -202,9 +228,10 @@ class Family(Table):
     """A way to prune: what is scored, how much is pruned, what is rewound. Either `quantiles` (one shot) or `rounds`."""
 
     criterion: Criterion = key("magnitude", f"{SCORES}, or package.module:function", "mask")
+    mask: str = key("", "a mask in a file, in place of a criterion: mask.safetensors, .npz, .pth", "mask")
     scored_at: PointOrEnd = key("end", "the point of the dense training whose weights are scored first", "mask")
-    scored_on: Sample = key("10 a class", "snip, grasp: how many training images; 100, or 10 a class", "mask")
-    scored_seed: Seed = key(0, "snip, grasp: another seed draws other images", "mask")
+    scored_on: Sample = key("10 a class", "snip, grasp: how many training examples; 100, or 10 a class", "mask")
+    scored_seed: Seed = key(0, "snip, grasp: another seed draws other examples", "mask")
     scored_norm: Norm = key("batch", "snip, grasp: BatchNorm by the statistics of each batch, or the moving ones", "mask")
     iterations: Iterations = key(0, "score and prune in so many steps; 0: synflow 100, the others 1", "mask")
     allocation: Allocation = key("global", "of weights to layers: global, uniform, uniform+, erk", "mask")
@@ -225,7 +252,7 @@ class Family(Table):
     update_until: Fractional = key(0.75, "gmp, rigl, set: the share of the training after which the mask stays", "ticket")
     drop_fraction: Fractional = key(0.3, "rigl, set: the share of a layer's kept weights that is replaced at first", "ticket")
     finetune_rate: AtLeast0 = key(0.0, "learning rate of finetune; 0: the last one of the schedule", "ticket")
-    copies: Copies = aside(1, "trainings of each ticket, with images in other orders, for `imp stability`")
+    copies: Copies = aside(1, "trainings of each ticket, with examples in other orders, for `imp stability`")
     controls: list[Control] = aside(["reinit"], f"trained beside tickets: {controls.sentences()}")
     controls_at: str = aside("", "quantiles or rounds that have controls; empty: those of each headline, once it is known")
 
@@ -275,6 +302,18 @@ class Family(Table):
                 raise InputError(f"control {name} is of masks that {kind} in training: leave it out")
         return self
 
+    @pydantic.model_validator(mode="after")
+    def _mask_fits(self) -> "Family":
+        ranked = self.criterion, self.iterations, self.allocation, self.densities
+        if self.mask and (self.rounds or self.changes_masks or ranked != ("magnitude", 0, "global", [])):
+            raise InputError("mask is a file: leave criterion, iterations, allocation, densities, rounds and updates out")
+        return self
+
+    @property
+    def chosen_by(self) -> str:
+        """What the kept weights were chosen by, in the words of reports."""
+        return "a mask that was given" if self.mask else self.criterion
+
     @property
     def is_linear(self) -> bool:
         """Whether the learning rate falls to 0 in each ticket's training."""
@@ -288,7 +327,7 @@ class Family(Table):
     @property
     def is_scored(self) -> bool:
         """Whether its masks depend on the weights of a network."""
-        return bool(self.rounds) or self.criterion != criteria.random.__name__
+        return bool(self.rounds) or not (self.mask or self.criterion == criteria.random.__name__)
 
     @property
     def changes_masks(self) -> bool:
@@ -374,10 +413,12 @@ class Recipe(Table):
     """An experiment: dense networks, one a replicate, the masks of each family, and every ticket trained from them."""
 
     name: Name = aside("digits", "of the run, which is in runs/NAME")
+    task: Task = key("classification", "what is learnt: classification, ranking, or package.module:Task")
     seed: Seed = key(0, "every random choice derives from it and the replicate's number")
     replicates: Replicates = aside(1, "how often the whole experiment is done, each time with other seeds")
-    delta: Share = aside(0.002, "a ticket this much below dense in accuracy still matches")
+    delta: Share = aside(0.002, "a ticket this much below dense in accuracy (or what else decides) still matches")
     data: Data = Data()
+    texts: Texts = Texts()
     model: Model = Model()
     train: Train = Train()
     pruning: Pruning = Pruning()
@@ -390,6 +431,18 @@ class Recipe(Table):
     def _only_trained_masks_change(self) -> "Recipe":
         if self.pruning.scope == "all" and any(family.changes_masks for family in self.families.values()):
             raise InputError("updates change masks of trained weights alone: set pruning.scope to kernels or pointwise")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _data_of_one_kind(self) -> "Recipe":
+        table, others = ("data", OF_IMAGES) if sources.is_of_texts(self.data.source) else ("texts", tuple(Texts.model_fields))
+        if table == "data" and self.sweep.classes:
+            raise InputError(f"sweep.classes is of images, and {self.data.source} has texts: leave it out")
+        held = getattr(self, table)
+        for name in others:
+            if getattr(held, name) != type(held).model_fields[name].default:
+                kind, own = ("images", "texts") if table == "data" else ("texts", "images")
+                raise InputError(f"{table}.{name} is of {kind}, and {self.data.source} has {own}: leave it out")
         return self
 
     def with_one_shot(self) -> "Recipe":
@@ -409,6 +462,8 @@ class Recipe(Table):
         added = family.model_copy(update={"rewind": ",".join(rewind)})
         return self.model_copy(update={"families": {**self.families, name: added}})
 
-    def records(self) -> Settings:
+    def records(self) -> AnySettings:
         """The settings of the prepared set that this recipe trains on."""
-        return Settings(**self.data.model_dump(include={field.name for field in dataclasses.fields(Settings)}))
+        kind = TextSettings if sources.is_of_texts(self.data.source) else Settings
+        values = {**self.texts.model_dump(), **self.data.model_dump()}
+        return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})

@@ -3,11 +3,12 @@
 import contextlib
 import ctypes
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from data_prep.errors import InputError
 from lottery.fanout.launcher import launched_rank, launched_size, local_size
@@ -17,6 +18,8 @@ from lottery.progress import duration
 START_SECONDS = 600.0  # in which all ranks must have begun: hundreds that read Python from one file server take minutes
 LEAVE_SECONDS = 30.0  # in which they must have ended: all leave at the same time
 LOOK_SECONDS = 0.5
+NOTICE_SECONDS = 1.0  # in which every rank notices that another is lost
+THREAD = "MPI"
 DAEMONS = ("prterun", "prted")  # the parents of ranks where Open MPI lets them outlive each other
 
 
@@ -62,8 +65,9 @@ class Communicator:
 
     def __init__(self, mpi: Any):
         self.mpi, self.world = mpi, mpi.COMM_WORLD
-        self._begun, self._leaving, self._ended = threading.Event(), threading.Event(), threading.Event()
-        threading.Thread(target=self._take_part, daemon=True, name="MPI").start()
+        self._begun, self._leaving = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._take_part, daemon=True, name=THREAD)
+        self._thread.start()
         until = time.monotonic() + START_SECONDS
         while not self._begun.wait(LOOK_SECONDS):
             if _neighbour_is_lost():
@@ -79,14 +83,13 @@ class Communicator:
         self._begun.set()
         self._leaving.wait()
         library.MPI_Finalize()
-        self._ended.set()
 
     def __enter__(self) -> "Communicator":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._leaving.set()
-        self._ended.wait(LEAVE_SECONDS)
+        self._thread.join(LEAVE_SECONDS)
 
     def channel(self, rank: int) -> RankChannel:
         return RankChannel(self.mpi, rank)
@@ -124,6 +127,20 @@ def join() -> Communicator | None:
             f"the launcher started {started} ranks, but MPI sees {communicator.size}: mpirun and mpi4py belong to different "
             "MPIs; use the mpirun of the MPI that mpi4py loads"
         )
+
+
+def is_stuck() -> bool:
+    """Whether MPI is still being begun or ended, in its thread."""
+    return any(thread.name == THREAD for thread in threading.enumerate())
+
+
+def end(code: int) -> NoReturn:
+    """End this process while MPI `is_stuck`. An ordinary exit would unload the libraries under its thread and crash now and
+    then; the launcher's exit code would be 0. The other ranks get time to say why they end: the launcher kills them next."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(NOTICE_SECONDS)
+    os._exit(code)
 
 
 def _neighbour_is_lost() -> bool:

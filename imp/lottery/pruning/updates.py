@@ -10,7 +10,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Literal
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from lottery.pruning.allocation import Group
 from lottery.pruning.costs import STEP
-from lottery.pruning.masks import Bits
+from lottery.pruning.masks import Bits, whole
 from lottery.pruning.ranking import lowest_cut
 from lottery.pruning.state import Arrays
 
@@ -63,13 +63,18 @@ def mean_share(method: Updates, share: float, begin: float, until: float, every:
     return share + looks * (1 - share) / STEP
 
 
-def smallest_pruned(weights: Arrays, groups: Iterable[Group]) -> Bits:
+def smallest_pruned(weights: Arrays, groups: Sequence[Group]) -> Bits:
     """The mask that keeps of each of `groups` (layers that are ranked together) the largest weights, as many as it says."""
+    magnitudes = {path: np.abs(weights[path]) for paths, _ in groups for path in paths}
+    return highest_kept(magnitudes, groups, whole(magnitudes))
+
+
+def highest_kept(scores: Arrays, groups: Iterable[Group], among: Bits) -> Bits:
+    """The mask that keeps of each of `groups` the highest `scores` of what `among` keeps, as many as it says."""
     mask: Bits = {}
     for paths, keep in groups:
-        magnitudes = {path: np.abs(weights[path]) for path in sorted(paths)}
-        everything = {path: np.ones(array.shape, bool) for path, array in magnitudes.items()}
-        mask |= lowest_cut(magnitudes, everything, sum(array.size for array in magnitudes.values()) - keep)
+        ranked = {path: scores[path] for path in sorted(paths)}
+        mask |= lowest_cut(ranked, among, sum(int(np.count_nonzero(among[path])) for path in paths) - keep)
     return dict(sorted(mask.items()))
 
 

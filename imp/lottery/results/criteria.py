@@ -28,7 +28,7 @@ CHECKS = {
     "control": "string",
     "count": "Int64",  # replicates that have both networks, of as many that are to have the control
     "planned": "Int64",
-    "mean": "Float64",  # of the differences control - ticket in validation accuracy, with their one-sided 95 % bounds
+    "mean": "Float64",  # of the differences control - ticket in `validation`, with their one-sided 95 % bounds
     "low": "Float64",
     "high": "Float64",
     "verdict": "string",  # whether the control matches the ticket
@@ -52,13 +52,13 @@ def checks(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
 def _check(run: Run, tickets: Networks, controls: Networks, name: str) -> dict[str, Any]:
     pairs = [(controls[number], tickets[number]) for number in controls if number in tickets]
     done = [(one, ticket) for one, ticket in pairs if one["status"] == ticket["status"] == "done"]
-    differences = [one["validation_accuracy"] - ticket["validation_accuracy"] for one, ticket in done]
+    differences = [one["validation"] - ticket["validation"] for one, ticket in done]
     bounded = verdicts.deviation(differences) > 0
     low, high = map(float, verdicts.bounds(differences)) if bounded else (None, None)
     first = next(iter(tickets.values()))
     family = run.recipe.families[first["family"]]
     return {column: first[column] for column in ("family", "mask", "round", "rewind", "rewind_step")} | {
-        "criterion": family.criterion,
+        "criterion": family.chosen_by,
         "allocation": family.allocation,
         "density": grouping.mean(row["density"] for row in tickets.values()),
         "control": name,
@@ -83,10 +83,9 @@ def series(checks: pandas.DataFrame) -> Iterator[tuple[tuple[str, str], list[Any
         yield (found[0].family, found[0].rewind), found
 
 
-def words(family: Any, updates: str = "none") -> str:
+def words(criterion: str, allocation: str, updates: str = "none") -> str:
     """What a family prunes by: its criterion, or how its masks change in training (`updates`), and its allocation."""
-    named = family.criterion.rpartition(":")[2] if updates == "none" else updates
-    return f"{named}, {family.allocation}"
+    return f"{criterion.rpartition(':')[2] if updates == 'none' else updates}, {allocation}"
 
 
 def sentence(rows: Sequence[Any]) -> str:
@@ -95,7 +94,7 @@ def sentence(rows: Sequence[Any]) -> str:
     verdict = {MORE: "not matching", ONLY: "matching"}.get(found, UNDECIDED)
     shuffled = [row for row in rows if row.control == SHUFFLE and row.verdict == verdict]
     places = ", ".join(row.mask if row.density is None else f"{row.density:.2%}" for row in shuffled)
-    name = f"criterion ({words(rows[0])})"
+    name = f"criterion ({words(rows[0].criterion, rows[0].allocation)})"
     if found == UNDECIDED:
         return f"Whether its {name} is more than an allocation is undecided: so is the control `{SHUFFLE}` at {places}."
     matches = "matches" if found == ONLY else "does not match"

@@ -1,7 +1,8 @@
 """What a run has found so far as a tidy frame: a row a network. `grouping` makes its own of it.
 
-Columns are named in `ROWS`, and nowhere else. Accuracies, densities and differences are 0 .. 1; what is not known is missing
-(NA). `each` gives the rows of a frame as named tuples, in which it is None.
+Columns are named in `ROWS`, and nowhere else. `validation`, `test` and `test_there` have the metric that decides; for others to
+read, `named` calls them by its name. Metrics, densities and differences are 0 .. 1; what is not known is missing (NA). `each`
+gives the rows of a frame as named tuples, in which it is None.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import pandas
 
+from data_prep.errors import InputError
 from lottery.experiment import controls, grids
 from lottery.experiment.graph import DENSE, LONGER, TICKET, Ticket
 from lottery.experiment.plan import Plan
@@ -19,11 +21,14 @@ from lottery.pruning.costs import BYTES
 from lottery.rundir import store
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.names import NetworkFiles, Replicate
+from lottery.rundir.predictions import Predictions
 from lottery.rundir.run import Run
 
 EXTENDED = controls.extended.name
 KIND = ["variant", "family", "method", "mask", "round", "rewind_step"]  # of a network: what its replicates have in common
-FIGURES = ["validation_accuracy", "test_accuracy", "test_accuracy_there", "least_validation_loss_step"]
+DECIDING = ("validation", "test")
+FIGURES = [*DECIDING, "test_there", "least_validation_loss_step"]
+ANSWERS = ["agreement", "worst_class_accuracy", "calibration_error"]
 COSTS = ("macs", "speedup", *BYTES)
 TRAINED = ("training_macs", "finding_macs")
 SPENT = ("training_cost", "finding_cost")
@@ -39,7 +44,7 @@ ROWS = {
     "density_total": "Float64",
     "density_effective": "Float64",
     "exact_zeros": "Int64",
-    "macs": "Int64",  # multiply-accumulates for one image, and how many times fewer than those of the dense network
+    "macs": "Int64",  # multiply-accumulates for one example, and how many times fewer than those of the dense network
     "speedup": "Float64",
     **dict.fromkeys(BYTES, "Int64"),
     "training_macs": "Float64",  # of its training, and of all that had to be trained and scored before; more than Int64 holds
@@ -51,14 +56,18 @@ ROWS = {
     "rewind_step": "Int64",
     "status": "string",  # done, diverged, failed, missing, or stale: not of the dense network that is there
     "reason": "string",
-    "validation_accuracy": "Float64",
+    "validation": "Float64",
     "against": "string",  # the network that `difference` is from: dense, or extended, given the same extra training
     "difference": "Float64",
+    "against_folder": "string",
     "validation_loss": "Float64",
-    "test_accuracy": "Float64",
+    "test": "Float64",
     "test_loss": "Float64",
+    "agreement": "Float64",  # the share of test images that get the answer of the replicate's dense network
+    "worst_class_accuracy": "Float64",  # on test images
+    "calibration_error": "Float64",  # expected, with 15 bins, on test images
     "least_validation_loss_step": "Int64",
-    "test_accuracy_there": "Float64",
+    "test_there": "Float64",  # at the step of least validation loss
     "epochs": "Float64",
     "seconds": "Float64",
     "devices": "Int64",
@@ -80,6 +89,14 @@ def each(frame: pandas.DataFrame) -> list[Any]:
 def dicts(frame: pandas.DataFrame) -> list[dict[str, Any]]:
     """The rows of a frame as dictionaries, None where a value is missing."""
     return [row._asdict() for row in each(frame)]
+
+
+def named(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
+    """A frame of rows, groups or contrasts for others to read, in which the figures of the deciding `metric` have its name:
+    `validation_accuracy`, `test_rouge1_there`."""
+    names = {split: f"{split}_{metric}" for split in DECIDING} | {"test_there": f"test_{metric}_there"}
+    renamed = frame.rename(columns=names)
+    return renamed.replace({"figure": names}) if "figure" in frame else renamed
 
 
 def rows(run: Run, tickets: Sequence[Ticket] | None = None) -> pandas.DataFrame:
@@ -114,7 +131,7 @@ def rewind_name(planned: Plan | None, step: int) -> str:
 
 
 def _of_replicate(run: Run, planned: Plan | None, number: int, tickets: Sequence[Ticket]) -> list[dict[str, Any]]:
-    replicate, families = run.replicate(number), run.recipe.families
+    replicate, families, metric = run.replicate(number), run.recipe.families, run.metric
     known: dict[NetworkFiles, tuple[Any, ...]] = {replicate.dense: (DENSE, "", "", "", 0, 0)}  # by KIND
     for one in (one for one in tickets if one.replicate == number):
         place = (one.variant, one.family, families[one.family].method, one.mask.label, one.mask.round, one.rewind)
@@ -122,9 +139,9 @@ def _of_replicate(run: Run, planned: Plan | None, number: int, tickets: Sequence
     for network in replicate.networks():
         if network not in known and network.result.exists() and replicate.family_of(network) in families:
             known[network] = ()  # its result says so
-    problem, found = Lineage(replicate).problem, []
+    held, found = Lineage(replicate), list[dict[str, Any]]()
     for network, place in known.items():
-        row: dict[str, Any] = dict(zip(KIND, place, strict=False)) | _row(run, network, problem)
+        row: dict[str, Any] = dict(zip(KIND, place, strict=False)) | _row(run, network, held.problem, metric)
         going_on = row["method"] in LONGER and row["variant"] != EXTENDED
         row["against"] = None if row["variant"] == DENSE else EXTENDED if going_on else DENSE  # what was trained as long
         row["rewind"] = rewind_name(planned, row["rewind_step"])
@@ -134,15 +151,19 @@ def _of_replicate(run: Run, planned: Plan | None, number: int, tickets: Sequence
     for row in found if epoch else ():
         row |= {cost: row[macs] / epoch for macs, cost in zip(TRAINED, SPENT, strict=True) if row.get(macs) is not None}
     done = {(row["variant"], row["family"], row["mask"], row["rewind_step"]): row for row in found if row["status"] == "done"}
+    dense = held.predictions(replicate.dense) if found[0]["status"] == "done" else {}
     for row in done.values():
         baseline = done.get(_baseline(run, row, done))
         if baseline and row["against"]:
-            row["difference"] = row["validation_accuracy"] - baseline["validation_accuracy"]
+            row["difference"] = row["validation"] - baseline["validation"]
+            row["against_folder"] = baseline["folder"]
+        row |= _answers(held, run.network_in(row["folder"]), dense)
     return found
 
 
-def _row(run: Run, network: NetworkFiles, problem: Callable[[Path], str | None]) -> dict[str, Any]:
-    """What its result says of a network; without figures where that is of another dense network than the one that is there."""
+def _row(run: Run, network: NetworkFiles, problem: Callable[[Path], str | None], metric: str) -> dict[str, Any]:
+    """What its result says of a network; without figures where that is of another dense network than the one that is there.
+    Raises InputError where another metric than the run's decides."""
     result = network.read_result()
     if result is None:
         return {"status": "missing"}
@@ -168,9 +189,28 @@ def _row(run: Run, network: NetworkFiles, problem: Callable[[Path], str | None])
         return row | {"status": "stale", "reason": f"{network.result} {stale}"}
     final, least = result.final, result.least_validation_loss
     if final and least:
-        row |= {name: getattr(final, name) for name in ("validation_accuracy", "validation_loss", "test_accuracy", "test_loss")}
-        row |= {"least_validation_loss_step": least.step, "test_accuracy_there": least.test_accuracy}
+        if result.metric != metric:
+            raise InputError(f"{network.result} is decided by {result.metric}, but this run by {metric}: start a new run")
+        row |= {split: final.metric(split, result.metric) for split in DECIDING}
+        row |= {"validation_loss": final.validation_loss, "test_loss": final.test_loss}
+        row |= {"least_validation_loss_step": least.step, "test_there": least.metric("test", result.metric)}
     return row
+
+
+def _answers(held: Lineage, network: NetworkFiles, dense: Mapping[str, Predictions]) -> dict[str, float]:
+    """What the predictions of a network say of its answers to test images. Raises InputError where they are of other images
+    than those of the dense network."""
+    own = held.predictions(network)
+    if not own:
+        return {}
+    if dense and any(len(own[split].right) != len(dense[split].right) for split in own):
+        raise InputError(
+            f"{network.predictions} is about other images than the dense network's: remove {network.result} and run its stage "
+            "again"
+        )
+    test = own["test"]
+    agreement = {"agreement": test.agreement(dense["test"])} if dense else {}
+    return agreement | {name: getattr(test, name) for name in ("worst_class_accuracy", "calibration_error")}
 
 
 def _effective_of_dense(replicate: Replicate, run: Run) -> float | None:

@@ -2,19 +2,23 @@
 controls that follow from the groups."""
 
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas
 
 from lottery.experiment.graph import DENSE, TICKET, Ticket
 from lottery.experiment.plan import Plan
 from lottery.experiment.recipe import Family
 from lottery.results import frame, verdicts
-from lottery.results.frame import COSTS, EXTENDED, FIGURES, KIND, ROWS, SPENT
+from lottery.results.frame import ANSWERS, COSTS, DECIDING, EXTENDED, FIGURES, KIND, ROWS, SPENT
+from lottery.rundir import predictions
 from lottery.rundir.run import Run
 
 Kind = tuple[str, str, str, int]  # variant, family, mask, step of the rewind point
@@ -23,23 +27,27 @@ GROUPS = {
     **{name: ROWS[name] for name in (*KIND, "rewind", "collapse", "against", "density")},
     "count": "Int64",  # networks that are done, of as many
     "planned": "Int64",
-    **{name: ROWS[name] for name in ("validation_accuracy", "test_accuracy", "test_accuracy_there", "difference")},
+    **{name: ROWS[name] for name in (*DECIDING, "test_there", "difference")},
     "least_validation_loss_step": "Float64",
-    **dict.fromkeys((*COSTS, *SPENT), "Float64"),
-    "spread": "Float64",  # the standard deviation of validation accuracies
+    **dict.fromkeys((*ANSWERS, *COSTS, *SPENT), "Float64"),
+    "spread": "Float64",  # the standard deviation of `validation`
     "low": "Float64",  # one-sided 95 % bounds of the mean difference
     "high": "Float64",
     "deviation": "Float64",  # the standard deviation of differences
     "needed": "Int64",  # replicates that would call a network exactly as good matching in 80 % of cases
     "verdict": "string",
+    "image_low": "Float64",  # the same bounds and verdict over other images too
+    "image_high": "Float64",
+    "image_verdict": "string",
 }
+CONTRASTED = (*FIGURES, "worst_class_accuracy", "calibration_error")
 SAME_DENSITY = 0.005  # a relative difference that does not count, as between rounds and quantiles
 _TICKET = ("family", "method", "mask", "round", "rewind", "rewind_step")
 CONTRASTS = {
     **{name: ROWS[name] for name in (*_TICKET, "density", "collapse")},
     "against": "string",  # what tickets are compared with: dense, a control, an earlier rewind point, another family
     "collapse_against": "string",
-    "figure": "string",  # one of FIGURES
+    "figure": "string",  # one of CONTRASTED
     "mean": "Float64",  # of the differences, with their two-sided 95 % Student t interval
     "low": "Float64",
     "high": "Float64",
@@ -55,7 +63,9 @@ def groups(run: Run, networks: pandas.DataFrame, confidence: float = verdicts.CO
     Bounds and verdicts have this `confidence`.
     """
     kinds = (frame.dicts(alike) for _, alike in networks.groupby(KIND, sort=False))
-    return frame.table(sorted((_group(alike, run.recipe.delta, confidence) for alike in kinds), key=frame.order(run)), GROUPS)
+    right, delta = functools.cache(partial(_right, run)), run.recipe.delta
+    found = [_group(alike, delta, confidence) | _over_images(alike, right, delta, confidence) for alike in kinds]
+    return frame.table(sorted(found, key=frame.order(run)), GROUPS)
 
 
 def _group(members: list[dict[str, Any]], delta: float, confidence: float) -> dict[str, Any]:
@@ -69,8 +79,8 @@ def _group(members: list[dict[str, Any]], delta: float, confidence: float) -> di
         "density": mean(row["density"] for row in members),
         "count": len(finished),
         "planned": len(members),
-        **{name: mean(row[name] for row in finished) for name in (*FIGURES, *COSTS, *SPENT, "difference")},
-        "spread": statistics.stdev(row["validation_accuracy"] for row in finished) if len(finished) > 1 else None,
+        **{name: mean(row[name] for row in finished) for name in (*FIGURES, *ANSWERS, *COSTS, *SPENT, "difference")},
+        "spread": statistics.stdev(row["validation"] for row in finished) if len(finished) > 1 else None,
         "verdict": None if first["variant"] == DENSE else verdict,
     }
     if math.isnan(deviation):
@@ -78,6 +88,27 @@ def _group(members: list[dict[str, Any]], delta: float, confidence: float) -> di
     low, high = map(float, verdicts.bounds(differences, confidence))
     needed = verdicts.replicates_needed(deviation, delta)
     return group | {"low": low, "high": high, "deviation": deviation, "needed": needed}
+
+
+def _right(run: Run, folder: str) -> np.ndarray | None:
+    """Whether a network, which is not stale, is right about each validation image (bool, [n]); None without predictions."""
+    path = run.network_in(folder).predictions
+    return predictions.load(path)["validation"].right if path.exists() else None
+
+
+def _over_images(
+    members: Sequence[Mapping[str, Any]], right: Callable[[str], np.ndarray | None], delta: float, confidence: float
+) -> dict[str, Any]:
+    """Bounds and verdict over seeds and images; empty where there are no predictions, or no spread over seeds."""
+    pairs = [(right(row["folder"]), right(row["against_folder"])) for row in members if row["against_folder"]]
+    known = [own.astype(np.int8) - other for own, other in pairs if own is not None and other is not None]
+    if len(known) < max(len(pairs), 2):
+        return {}
+    low, high = verdicts.bounds_over_images(np.stack(known), confidence)
+    if not math.isfinite(low):
+        return {}
+    verdict = verdicts.decided(low, high, len(known), delta).item() if len(known) == len(members) else "undecided"
+    return {"image_low": low, "image_high": high, "image_verdict": verdict}
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -120,7 +151,7 @@ def sparsest_matching(series: Sequence[Any]) -> Any | None:
 def contrasts(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
     """Every kind of ticket against the dense network, against what accompanies it, against the ticket of the same mask that was
     rewound to the earliest point, and against those of families further down in the recipe with a mask of that name; a row for
-    each of `FIGURES`. Only replicates that have both count."""
+    each of `CONTRASTED` that is known. Only replicates that have both count."""
     done = kinds(run, networks[networks["status"] == "done"])
     found = [
         row
@@ -164,7 +195,9 @@ def _others(run: Run, kinds: Mapping[Kind, Networks], ticket: Kind) -> Iterator[
 
 
 def _contrast(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], against: str) -> Iterator[dict[str, Any]]:
-    for figure in FIGURES if pairs else ():
+    for figure in CONTRASTED if pairs else ():
+        if any(row[figure] is None for pair in pairs for row in pair):
+            continue
         differences = [one[figure] - other[figure] for one, other in pairs]
         low, high = map(float, verdicts.bounds(differences, 0.975))
         yield {name: pairs[0][0][name] for name in _TICKET} | {

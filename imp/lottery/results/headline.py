@@ -1,4 +1,4 @@
-"""The answer of a run in sentences: the accuracy of its dense network, the sparsest tickets that match it, their controls, and
+"""The answer of a run in sentences: what its dense network reaches, the sparsest tickets that match it, their controls, and
 how sure the answer is."""
 
 import json
@@ -6,6 +6,7 @@ import math
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pandas
@@ -13,19 +14,20 @@ import pandas
 from lottery.experiment import grids
 from lottery.experiment.graph import DENSE
 from lottery.results import criteria, frame, grouping, verdicts
+from lottery.rundir import wording
 from lottery.rundir.run import Run
 
 REINIT = "reinit"
 
 
 def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list[str]:
-    """The answer in sentences: the accuracy of the dense network, and for each series of tickets the sparsest that matches,
+    """The answer in sentences: what the dense network reaches, and for each series of tickets the sparsest that matches,
     and whether its criterion is more than an allocation."""
-    kinds = frame.each(groups)
+    kinds, example, value = frame.each(groups), wording.example(run.metric), partial(wording.value, run.metric)
     dense = next(group for group in kinds if group.variant == DENSE)
     sentences = [
-        f"The dense network reaches {dense.validation_accuracy:.2%} on validation images and {dense.test_accuracy:.2%} on test "
-        f"images ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'})."
+        f"The dense network reaches {value(dense.validation)} on validation {example}s and {value(dense.test)} on test "
+        f"{example}s ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'})."
     ]
     of_criteria = {place: criteria.sentence(one) for place, one in criteria.series(criteria.checks(run, rows))}
     for (name, rewind), tickets in grouping.tickets(groups).items():
@@ -43,11 +45,11 @@ def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list
             f"`imp run --run {shlex.quote(str(run.folder))} --set replicates={least}` adds the others."
         )
     results = [replicate.dense.read_result() for replicate in run.replicates()]
-    delta, images = run.recipe.delta, next((one.validation_images for one in results if one and one.validation_images), None)
-    if images and delta * images < 1:
+    delta, count = run.recipe.delta, next((one.validation_images for one in results if one and one.validation_images), None)
+    if count and delta * count < 1:
         sentences.append(
-            f"The margin of {delta * 100:g} points is {delta * images:.2f} of one of the {images} validation images: verdicts "
-            "need many replicates here, more images, or a larger `delta`."
+            f"The margin of {delta * 100:g} points is {delta * count:.2f} of one of the {count} validation {example}s: "
+            f"verdicts need many replicates here, more {example}s, or a larger `delta`."
         )
     return sentences
 
@@ -60,7 +62,9 @@ def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run) -> Iterator
     if best:
         undecided = [_place(group) for group in tickets[: tickets.index(best)] if group.verdict == "undecided"]
         yield f"the sparsest matching ticket keeps {_share(best)}."
-        yield _worth(groups, best)
+        yield _worth(groups, best, run.metric)
+        if best.image_verdict:
+            yield _over_images(best)
         yield _control(groups, best, run)
         if undecided:
             yield f"Denser tickets that are undecided: {', '.join(undecided)}."
@@ -94,6 +98,11 @@ def _share(group: Any) -> str:
     return f"{group.density:.2%} of the prunable weights ({group.difference * 100:+.2f} points against {group.against})"
 
 
+def _over_images(best: Any) -> str:
+    verb = {"matching": "it matches", "not matching": "it does not match"}.get(best.image_verdict, "it is undecided")
+    return f"Over other images too {verb} ({best.image_low * 100:+.2f} .. {best.image_high * 100:+.2f} points)."
+
+
 def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
     """Whether a matching ticket wins: the same mask with fresh weights must not match."""
     family = run.recipe.families[best.family]
@@ -117,10 +126,10 @@ def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
     return f"Whether it wins is open: {name} is not trained; `{command}` trains it."
 
 
-def _worth(groups: Sequence[Any], best: Any) -> str:
-    """The accuracy of a ticket, and its compressed size and MACs compared with the dense network's."""
+def _worth(groups: Sequence[Any], best: Any, metric: str) -> str:
+    """What a ticket reaches, and its compressed size and MACs compared with the dense network's."""
     dense = next(group for group in groups if group.variant == DENSE)
-    reached = f"It reaches {best.test_accuracy:.2%} on test images"
+    reached = f"It reaches {wording.value(metric, best.test)} on test {wording.example(metric)}s"
     if best.gzip_bytes and dense.gzip_bytes:
         reached += (
             f"; compressed it takes {best.gzip_bytes / 1000:,.0f} kB (the dense network {dense.gzip_bytes / 1000:,.0f} kB)"

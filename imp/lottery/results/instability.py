@@ -12,13 +12,10 @@ import pandas
 from lottery.experiment.graph import TICKET
 from lottery.pruning.interpolation import STABLE, instability
 from lottery.results import frame, verdicts
-from lottery.results.frame import dicts
 from lottery.rundir import records
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.records import PairRecord
 from lottery.rundir.run import Run
-
-__all__ = ["EXPLAINED", "answers", "cells", "curves", "dicts", "groups"]
 
 INTERPOLATED, RECOMPUTED, NONE = "interpolated", "recomputed", "none"  # BatchNorm's statistics
 GROUPS = {
@@ -28,7 +25,7 @@ GROUPS = {
     "replicates": "int64",
     "pairs": "int64",  # in all
     **dict.fromkeys(("train", "test"), "Float64"),  # instability: the mean over replicates of the mean over pairs
-    "low": "Float64",  # one-sided 95 % t bounds of that on test images, over replicates
+    "low": "Float64",  # one-sided 95 % t bounds of that on test, over replicates
     "high": "Float64",
     "verdict": "string",
     **dict.fromkeys(("between", "from_start", "angle"), "Float64"),  # distances of the pairs, and degrees
@@ -39,7 +36,7 @@ HEADINGS = (
 )
 EXPLAINED = (
     "instability: how far the highest error on the straight line between two trainings, which differ only in the order of "
-    "images and their variation, is above the mean error of both ends, in points: the mean over replicates (in each, over "
+    "{example}s and their variation, is above the mean error of both ends, in points: the mean over replicates (in each, over "
     "pairs), and in brackets its one-sided 95 % t bounds over replicates. stable: the upper bound is below 2 points; unstable: "
     "the lower one is above. 2 points are a convention (Frankle et al. 2020, arXiv 1912.05671). The highest of 30 errors is a "
     "little above the mean of two by chance. statistics: those of BatchNorm on the line are between those of the ends, or "

@@ -30,8 +30,10 @@ from lottery.results import frame, instability, lookup
 from lottery.rundir import lineage, store
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.names import MaskFiles, NetworkFiles
+from lottery.rundir.predictions import Predictions
 from lottery.rundir.records import MaskRecord, Result
 from lottery.rundir.run import Run, open_run
+from lottery.rundir.tickets import open_ticket
 
 if TYPE_CHECKING:
     import keras
@@ -64,15 +66,16 @@ class Trained:
 
     @property
     def costs(self) -> Costs:
-        """Multiply-accumulates for one image, theoretical speed-up and bytes of its weights: whole, sparse and compressed."""
+        """Multiply-accumulates for one example, theoretical speed-up and bytes of its weights: whole, sparse and compressed."""
         assert self.result.costs is not None, "it is done"
         return self.result.costs
 
     @property
     def test_accuracy(self) -> float:
-        """At the end of training, 0 .. 1."""
+        """That of a classifier at the end of training, 0 .. 1. Raises InputError in another task, where
+        `result.reached("test")` decides."""
         assert self.result.final is not None, "it is done"
-        return self.result.final.test_accuracy
+        return self.result.final.metric("test", "accuracy")
 
     def state(self) -> State:
         """Weights (averages over the training, if the recipe has them) and BatchNorm statistics at the end."""
@@ -87,8 +90,13 @@ class Trained:
         """The mask it was trained under: path -> bool array, True where a prunable weight is kept; without one, all True."""
         return lookup.mask(self.run, self.run.replicate(self.replicate), self.result, self.state())
 
+    def predictions(self) -> dict[str, Predictions]:
+        """What it answers to `validation` and `test` images, image by image; empty where an earlier version trained it, and in
+        tasks other than classification."""
+        return Lineage(self.run.replicate(self.replicate)).predictions(self.network)
+
     def metrics(self) -> pandas.DataFrame:
-        """A row for each time it was looked at: `step`, `epoch`, losses and accuracies (0 .. 1) of each split, seconds."""
+        """A row for each time it was looked at: `step`, `epoch`, losses and metrics (0 .. 1) of each split, seconds."""
         return pandas.DataFrame([{"name": self.name, **row} for row in self._course()])
 
     def _course(self) -> list[dict[str, Any]]:
@@ -104,11 +112,10 @@ class Trained:
         """The network in float32, with these weights, built as `model.name` builds it now. It takes images as `Results.images`
         gives them and returns logits."""
         start_tensorflow()
-        from lottery.engine import formats
+        from lottery.engine import formats, tasks
 
-        manifest = _manifest(self.run)
-        trained = self.result.made_from["network"]
-        return formats.rebuilt(self.run.recipe.model, manifest.shape, len(manifest.classes), self.state(), trained)
+        task = tasks.make(self.run.recipe, _manifest(self.run))
+        return formats.rebuilt(self.run.recipe.model, task.signature, self.state(), self.result.made_from["network"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +130,7 @@ class Results:
 
     def frame(self) -> pandas.DataFrame:
         """One row per network of the run's grids, finished or missing, with the columns of summary.csv; shares are 0 .. 1."""
-        return frame.rows(self.run)
+        return frame.named(frame.rows(self.run), self.run.metric)
 
     def networks(self, replicate: int | None = None, **where: Any) -> list[Trained]:
         """Every finished network that is not stale, dense ones first in each replicate; of those only the ones whose result has
@@ -239,6 +246,20 @@ class Results:
 def open_results(folder: str | os.PathLike[str] | None = None) -> Results:
     """The run in `folder`, else in `$IMP_RUN`, else `runs/latest`. Raises InputError where there is none."""
     return Results(open_run(None if folder is None else Path(folder), must_exist=True))
+
+
+def ticket_model(folder: str | os.PathLike[str]) -> "keras.Model":
+    """The classifier in a ticket folder (`imp export --to folder`) in float32, built as `model.name` of its recipe builds it
+    now. Raises InputError where the folder is damaged, that is another network, or its task is not classification."""
+    ticket = open_ticket(os.fspath(folder))
+    if ticket.recipe.task != "classification":
+        raise InputError(f"{folder} has no classifier, but task = {ticket.recipe.task}: use its arrays, or `imp import` it")
+    start_tensorflow()
+    from lottery.engine import formats, tasks
+
+    data, trained = ticket.record.data, ticket.record.result.made_from["network"]
+    task = tasks.make(ticket.recipe, records.Manifest(data.shape, data.classes, [], {}))
+    return formats.rebuilt(ticket.recipe.model, task.signature, ticket.state, trained)
 
 
 def _manifest(run: Run) -> records.Manifest:

@@ -1,4 +1,4 @@
-"""The tables behind the charts of the report: one row per mark, one column per quantity. Accuracies and shares are 0 .. 1."""
+"""The tables behind the charts of the report: one row per mark, one column per quantity. Metrics and shares are 0 .. 1."""
 
 import dataclasses
 import statistics
@@ -22,12 +22,10 @@ SPLITS = ("train", "validation", "test")
 _SHORT = {
     "variant": "network",
     "count": "runs",
-    "validation_accuracy": "validation",
-    "test_accuracy": "test",
     "least_validation_loss_step": "early_step",
-    "test_accuracy_there": "early_test",
+    "test_there": "early_test",
 }
-_ACCURACIES = [
+_FIGURES = [
     *("network", "family", "mask", "density", "macs_share", "cost", "rewind", "rewind_step", "series", "runs"),
     *("validation", "sd_low", "sd_high", "test", "difference", "against", "verdict", "early_step", "early_test"),
 ]
@@ -43,20 +41,20 @@ class Findings:
     groups: pandas.DataFrame
 
     @cached_property
-    def accuracies(self) -> pandas.DataFrame:
+    def figures(self) -> pandas.DataFrame:
         """The groups that have a result: means over their runs; `sd_low` and `sd_high` are one standard deviation from them;
         `cost` is that of training and of all before, in epochs of the dense network."""
         found = self.groups[self.groups["count"] > 0]
-        accuracy, spread = found["validation_accuracy"], found["spread"].fillna(0)
+        reached, spread = found["validation"], found["spread"].fillna(0)
         series = [_series(self.run, group) for group in frame.each(found)]
         found = found.assign(
             series=series,
-            sd_low=accuracy - spread,
-            sd_high=accuracy + spread,
+            sd_low=reached - spread,
+            sd_high=reached + spread,
             macs_share=1 / found["speedup"],
             cost=found["training_cost"] + found["finding_cost"],
         )
-        return found.rename(columns=_SHORT)[_ACCURACIES]
+        return found.rename(columns=_SHORT)[_FIGURES]
 
     @cached_property
     def layers(self) -> pandas.DataFrame:
@@ -90,17 +88,19 @@ class Findings:
 
     @cached_property
     def courses(self) -> pandas.DataFrame:
-        """How each network's accuracy went up in its training: means over replicates, at no more than `POINTS` points of it."""
+        """How each network's metric went up in its training: means over replicates, at no more than `POINTS` points of it."""
         done = self.networks[self.networks["status"] == "done"]
         kinds = (frame.each(alike) for _, alike in done.groupby(frame.KIND, sort=False))
-        return pandas.DataFrame(point for alike in kinds for point in _course(self.run, alike))
+        names = [f"{split}_{self.run.metric}" for split in SPLITS]
+        return pandas.DataFrame(point for alike in kinds for point in _course(self.run, alike, names))
 
     @cached_property
     def training(self) -> pandas.DataFrame:
-        """The accuracies of the dense trainings, as far as they have come: a row for each replicate, epoch and split."""
+        """The metric of the dense trainings, as far as they have come: a row for each replicate, epoch and split."""
+        metric = self.run.metric
         return pandas.DataFrame(
             {"replicate": replicate.folder.name, "epoch": row["epoch"], "step": row["step"], "split": split}
-            | {"accuracy": row[f"{split}_accuracy"]}
+            | {metric: row[f"{split}_{metric}"]}
             for replicate in map(self.run.replicate, self.run.known_numbers())
             for row in lineage.rows(replicate.dense)
             for split in SPLITS
@@ -180,20 +180,20 @@ def _histogram(run: Run, number: int) -> pandas.DataFrame:
 def _thresholds(run: Run, number: int) -> Iterator[dict[str, Any]]:
     replicate = run.replicate(number)
     for name, family in run.recipe.families.items():
-        for record in (files.read() for files in replicate.masks(name) if family.criterion == "magnitude"):
+        for record in (files.read() for files in replicate.masks(name) if family.chosen_by == "magnitude"):
             if record and record.threshold and record.round == 1 and record.step == lookup.end(replicate):
                 facts = {name: getattr(record, name) for name in ("replicate", "family", "mask", "threshold")}
                 yield facts | {"log10": float(np.log10(record.threshold))}
 
 
-def _course(run: Run, alike: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _course(run: Run, alike: Sequence[Any], names: Sequence[str]) -> Iterator[dict[str, Any]]:
     read = [{row["step"]: row for row in lineage.rows(run.network_in(network.folder))} for network in alike]
     steps = [step for step in read[0] if all(step in course for course in read)]
     places = np.linspace(0, max(len(steps) - 1, 0), min(len(steps), POINTS)).astype(int)
     first, density = alike[0], statistics.fmean(network.density for network in alike)
     about = {"network": first.variant, "family": first.family, "mask": first.mask, "density": density, "rewind": first.rewind}
     for step in (steps[index] for index in places):
-        means = {name: statistics.fmean(course[step][name] for course in read) for name in map("{}_accuracy".format, SPLITS)}
+        means = {name: statistics.fmean(course[step][name] for course in read) for name in names}
         yield about | {"runs": len(alike), "step": step, "epoch": read[0][step]["epoch"], **means}
 
 

@@ -14,6 +14,7 @@ LEAST_REPLICATES = 3
 CONFIDENCE = 0.95
 ERROR = 0.05  # that is accepted, of a ticket delta worse called matching
 POWER = 0.8
+VERDICTS = ("matching", "not matching")
 ALIKE = 1e-9  # differences this near to each other are the same but for rounding
 MOST_REPLICATES = 1_000_000  # that are worth naming
 VALUES = 5_000_000  # that a simulation draws at most
@@ -41,14 +42,44 @@ def bounds(differences: ArrayLike, confidence: float = CONFIDENCE) -> tuple[NDAr
 
 
 def judged(differences: ArrayLike, delta: float, confidence: float = CONFIDENCE) -> NDArray[np.str_]:
-    """The verdict on each sample of `differences` (ticket - dense in accuracy, one a replicate).
+    """The verdict on each sample of `differences` (ticket - dense in the deciding metric, one a replicate).
 
     Matching when the one-sided lower bound of the mean (95 %) is above -`delta`, not matching when the upper bound is below
     it; undecided otherwise, under three replicates, and where all differences are the same.
     """
-    low, high = bounds(differences, confidence)
-    enough = np.shape(differences)[-1] >= LEAST_REPLICATES
-    return np.select([enough & (low > -delta), enough & (high < -delta)], ["matching", "not matching"], "undecided")
+    return decided(*bounds(differences, confidence), np.shape(differences)[-1], delta)
+
+
+def decided(low: ArrayLike, high: ArrayLike, replicates: int, delta: float) -> NDArray[np.str_]:
+    """The verdict by these bounds of a difference that so many replicates have found."""
+    enough = replicates >= LEAST_REPLICATES
+    return np.select([enough & (np.asarray(low) > -delta), enough & (np.asarray(high) < -delta)], VERDICTS, "undecided")
+
+
+def bounds_over_images(differences: NDArray[np.int8], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """One-sided bounds of the mean difference over other seeds and other images, where `bounds` is over other seeds alone.
+    `differences` are of single images ([replicates, images]: 1 where only the ticket is right, -1 where only the dense network
+    is). Infinite as those of `bounds`.
+
+    Seeds and images are crossed random effects, as readers and cases are in studies of diagnoses: the variance of the mean is
+    that over seeds and what images add to it, with Hillis's degrees of freedom (2007, doi 10.1002/sim.2532). The bounds are
+    never nearer to the mean than those over seeds.
+    """
+    from scipy.special import stdtrit
+
+    replicates, images = differences.shape
+    mean = float(differences.mean())
+    by_seed, by_image = differences.mean(1), differences.mean(0)
+    if not deviation(by_seed) > 0:
+        return -math.inf, math.inf
+    seeds = images * by_seed.var(ddof=1)  # mean squares of an analysis of variance
+    rest = differences - by_seed[:, None] - by_image + mean
+    added = replicates * by_image.var(ddof=1) - (rest**2).sum() / ((replicates - 1) * (images - 1))
+    both = seeds + max(added, 0.0)
+    freedom = (replicates - 1) * (both / seeds) ** 2
+    margin = float(stdtrit(freedom, confidence) * math.sqrt(both / differences.size))
+    low, high = bounds(by_seed, confidence)
+    return min(mean - margin, float(low)), max(mean + margin, float(high))
 
 
 def power(replicates: int, spread: float, delta: float) -> float:

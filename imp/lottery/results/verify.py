@@ -61,6 +61,8 @@ def _records(folder: Path) -> Iterator[Check]:
         return
     for shard in manifest.shards:
         yield folder / shard.name, partial(records.check_shard, folder, manifest, shard)
+    for name in manifest.beside:
+        yield folder / name, partial(records.check_beside, folder, manifest, name)
     for path in sorted({*folder.glob("*.tfrecord")} - {folder / shard.name for shard in manifest.shards}):
         yield path, partial(_refuse, f"{path} is not in the manifest: remove it")
 

@@ -13,13 +13,14 @@ from lottery.rundir.locks import GLANCE_SECONDS
 
 FILE = "made_with.json"
 ORIGINS = {
-    "records": "other images than those that are prepared now: name its images with --set data.path",
+    "records": "other examples than those that are prepared now: name its records with --set data.path",
     "network": "another network than model.name builds now: build that one again",
+    "weights": "other weights than those in the file of model.weights: name their file",
 }
 
 
 class MadeWith(records.Table):
-    """What outputs are made with: the recipe's `values` that decide them, images and network (`made_from`), and all versions
+    """What outputs are made with: the recipe's `values` that decide them, examples and network (`made_from`), and all versions
     and devices that worked on them (`made_by`)."""
 
     output: Output
@@ -40,7 +41,7 @@ def claimed(
 ) -> Iterator[None]:
     """Hold the lock of an output folder, which now says that it is made with `recipe` and from `origins`: the digests of the
     `records` and the `network`. One in which an exception leaves nothing else may be begun again with other values. Raises
-    locks.Busy when another process holds it, and InputError when it was begun with other values, images or network, or copied
+    locks.Busy when another process holds it, and InputError when it was begun with other values, examples or network, or copied
     from another folder."""
     with locks.writing(folder, patience):
         if (folder / FILE).exists():
@@ -68,7 +69,7 @@ def signed(folder: Path, maker: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def check_origins(folder: Path, origins: Mapping[str, str]) -> None:
-    """Raise InputError if the outputs in `folder` were made from other images, or of another network."""
+    """Raise InputError if the outputs in `folder` were made from other examples, or of another network."""
     made_from = made_with(folder).made_from
     for name, digest in origins.items():
         if not is_same(made_from.get(name, digest), digest):

@@ -1,5 +1,5 @@
 """What outputs were made from, by content. A table (`records.Record`) holds where the tables of all that it was made from say
-the same of these files, and hold themselves; and where images and network are those of the replicate's dense network.
+the same of these files, and hold themselves; and where examples and network are those of the replicate's dense network.
 """
 
 import functools
@@ -8,13 +8,14 @@ from pathlib import Path
 
 from data_prep import files
 from data_prep.errors import InputError
-from lottery.rundir import journal, store
+from lottery.rundir import journal, predictions, store
 from lottery.rundir.identity import is_same
 from lottery.rundir.names import NetworkFiles, Replicate
+from lottery.rundir.predictions import Predictions
 
 WAY_OUT = "remove it and run its stage again, or start a new run with --run"
 
-_ORIGINS = {"records": "on other images", "network": "with another network"}
+_ORIGINS = {"records": "on other examples", "network": "with another network", "weights": "from other weights"}
 
 
 def seals(root: Path, paths: Iterable[Path]) -> dict[str, str]:
@@ -46,6 +47,15 @@ class Lineage:
             problem = f"was written for another {path.name} than the one that is there"
         if problem:
             raise InputError(f"{table} {problem}: {WAY_OUT}")
+
+    def predictions(self, network: NetworkFiles) -> dict[str, Predictions]:
+        """Those of a finished network by split; none of one that a version without them trained. Raises InputError as `check`
+        does, and where the file is missing or damaged."""
+        if self._replicate.name_of(network.predictions) not in self._read(network.result).outputs:
+            return {}
+        with store.promised_by(network.result):
+            self.check(network.predictions)
+            return predictions.load(network.predictions)
 
     def _problem(self, table: Path) -> str | None:
         """Why the table does not hold, to be read after its name; None if it does. Raises InputError for a damaged table."""

@@ -14,7 +14,7 @@ from data_prep import files
 from data_prep.errors import InputError
 
 TRIES = 100  # at a folder that others remove as fast
-GLANCE_SECONDS = 0.15  # more than `holder` ever holds a lock
+GLANCE_SECONDS = 0.15  # more than `holder` ever holds the lock of a writer that was killed
 PAUSE_SECONDS = 0.05  # between two tries to get the lock of another
 
 
@@ -88,6 +88,8 @@ def holder(folder: Path) -> Holder | None:
     except FileNotFoundError:
         return None
     try:
+        if not os.fstat(descriptor).st_size:  # its writer is still taking the lock: looking must not take it first
+            return None
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
     except BlockingIOError:

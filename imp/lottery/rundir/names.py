@@ -54,6 +54,7 @@ class NetworkFiles:
     checkpoint = File("checkpoint.h5")  # exists while the training is under way
     attempt = File("attempt.json")  # exists while a process works on the network, or after one died of it
     final = File("final.h5")  # the state of a ticket or control at its end; of a dense network that is its last snapshot
+    predictions = File("predictions.h5")  # what the network answers to validation and test images at its end
     mask = File("mask.h5")  # the network's own mask, if it is not the shared one of its ticket
 
     def clear(self) -> None:

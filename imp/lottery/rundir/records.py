@@ -1,11 +1,11 @@
 """What a run directory says about its networks and masks: `result.json` and `MASK.json`, each with one writer and one reader.
 
-docs/run-directory.md lists every key. Numbers are exact as JSON has them; accuracies, densities and shares are 0 .. 1.
+docs/run-directory.md lists every key. Numbers are exact as JSON has them; metrics, densities and shares are 0 .. 1.
 """
 
 import re
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 
@@ -16,9 +16,12 @@ from lottery.experiment.reading import FORMAT
 from lottery.pruning.costs import Costs
 from lottery.pruning.densities import Kept
 from lottery.pruning.interpolation import Distances
+from lottery.rundir import wording
 
 # Dense, masks, one mask or network.
 _PLACE = re.compile(r".*/(replicate-\d+/(?:train|[^/]+/masks|[^/]+/[^/]+/[^/]+))", re.DOTALL)
+
+_MetricKey = Annotated[str, pydantic.Field(pattern=r"^(validation|test)_[a-z][A-Za-z0-9_]*$")]
 
 
 class Values(pydantic.BaseModel):
@@ -46,17 +49,38 @@ class Record(Table):
     round: int = 0
 
 
-class Figures(Values):
-    """Losses and accuracies after `step` steps; the first five answers count where there are more classes."""
+class Figures(Values, extra="allow"):
+    """Losses after `step` steps, and every metric of the task, on examples of each split: `validation_rouge1`, `test_rouge1`.
+    Those of classification are declared; the first five answers count where there are more classes."""
+
+    __pydantic_extra__: dict[_MetricKey, Annotated[float, pydantic.Field(ge=0, le=1)]]
 
     step: int
     train_loss: float
     validation_loss: float
-    validation_accuracy: float
+    validation_accuracy: float | None = None
     validation_top5_accuracy: float | None = None
     test_loss: float
-    test_accuracy: float
+    test_accuracy: float | None = None
     test_top5_accuracy: float | None = None
+
+    def metric(self, split: str, name: str) -> float:
+        """A metric (0 .. 1) of `validation` or `test`. Raises InputError where the task has none of this name."""
+        value = getattr(self, f"{split}_{name}", None)
+        if value is None:
+            raise InputError(f"there is no {split}_{name} among {', '.join(self.model_dump(exclude_none=True))}")
+        return float(value)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the task's metrics: those of classification that it has, then the others in the order of the task."""
+        known = self.model_dump(exclude={"test_loss"}, exclude_none=True)
+        return [key.removeprefix("test_") for key in known if key.startswith("test_")]
+
+    @pydantic.model_serializer(mode="wrap")
+    def _of_its_task(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is written: other tasks have no keys of classification."""
+        return {key: value for key, value in dump(self).items() if value is not None or self.validation_accuracy is not None}
 
 
 class Timing(Values):
@@ -67,8 +91,8 @@ class Timing(Values):
 
 
 class Result(Record):
-    """The result of the training of one network. `costs`, `final` and the keys after it are missing if it did not reach its
-    end."""
+    """The result of the training of one network. `metric` is the one that decides. `costs`, `final` and the keys after it are
+    missing if it did not reach its end."""
 
     status: Literal["done", "diverged", "failed"]
     reason: str = ""
@@ -95,6 +119,18 @@ class Result(Record):
     place: int = 0
     made_by: list[dict[str, str]] = []
     timing: Timing = Timing()
+    metric: str = wording.ACCURACY
+
+    @pydantic.model_validator(mode="after")
+    def _decides(self) -> "Result":
+        if self.final and not {f"validation_{self.metric}", f"test_{self.metric}"} <= self.final.model_dump().keys():
+            raise ValueError(f"its figures have no {self.metric}, which decides")
+        return self
+
+    @pydantic.model_serializer(mode="wrap")
+    def _as_before_tasks(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is written: without the metric where that is accuracy, which older versions know alone."""
+        return {key: value for key, value in dump(self).items() if (key, value) != ("metric", wording.ACCURACY)}
 
     @property
     def is_ended(self) -> bool:
@@ -106,10 +142,15 @@ class Result(Record):
         """The last line of a traceback."""
         return (self.reason.strip().splitlines() or [""])[-1]
 
+    def reached(self, split: str) -> float | None:
+        """The deciding metric (0 .. 1) on `validation` or `test` at the end; None if it did not reach it."""
+        return self.final.metric(split, self.metric) if self.final else None
+
     def warning(self, least: float) -> str | None:
         """What a user must know, in one line. A layer that keeps a smaller share than `least` has collapsed."""
         collapse = self.kept.warning(least) if self.kept else None
-        return collapse or ("it gives every image the same answer (collapsed in training)" if self.constant else None)
+        same = f"it gives every {wording.example(self.metric)} the same answer (collapsed in training)"
+        return collapse or (same if self.constant else None)
 
 
 class Layer(Values):
@@ -132,9 +173,9 @@ class Scores(Values):
 
 
 class PairRecord(Record):
-    """Two trainings of a ticket that differ in the order of images: the error (1 - accuracy) on images of each split, at each
-    of the `shares` of the second network on the straight line between both; once with BatchNorm's statistics between theirs,
-    and once with those that it finds anew, where there is BatchNorm (`recomputed`)."""
+    """Two trainings of a ticket that differ in the order of examples: the error (1 - the deciding metric) on each split, at
+    each of the `shares` of the second network on the straight line between both; once with BatchNorm's statistics between
+    theirs, and once with those that it finds anew, where there is BatchNorm (`recomputed`)."""
 
     rewind_step: int
     copies: tuple[int, int]

@@ -1,6 +1,7 @@
 """A run: its directory, its recipe, and the part of it that a command works on. Stages share only the directory."""
 
 import dataclasses
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,16 +11,17 @@ from typing import Any
 
 from data_prep import files
 from data_prep.errors import InputError
-from data_prep.prepare import Settings, existing, settings_of
+from data_prep.prepare import AnySettings, existing, settings_of
 from data_prep.records import MANIFEST, Manifest, read_manifest
 from lottery import __version__
-from lottery.experiment import budget, grids, plan, reading
+from lottery.experiment import budget, grids, plan, reading, tasks
 from lottery.experiment.graph import Mask, Ticket
 from lottery.experiment.plan import Plan, Selection
 from lottery.experiment.recipe import Family, Recipe
 from lottery.machine import environment
 from lottery.rundir import identity, locks
 from lottery.rundir.names import ENVIRONMENT, RECIPE, File, MaskFiles, NetworkFiles, Replicate, replicate_numbers
+from lottery.rundir.records import Result
 
 ADOPT_SECONDS = 30.0  # that a command waits for others which write the same run's recipe
 EVERYTHING = Selection()
@@ -84,7 +86,7 @@ class Run:
             self.check_origins({"records": self.manifest().digest})
 
     def check_origins(self, origins: Mapping[str, str]) -> None:
-        """Raises InputError if anything in this run was made from other images (`records`), or of another `network`."""
+        """Raises InputError if anything in this run was made from other examples (`records`), or of another `network`."""
         for folder in self.claimed():
             identity.check_origins(folder, origins)
 
@@ -139,16 +141,25 @@ class Run:
         path = self.folder / ENVIRONMENT
         return files.read_json(path) if path.exists() else {}
 
+    def begun_from(self) -> dict[str, str]:
+        """The digest of the file that dense networks begin with, as the origin `weights`; none where none is named, or it is
+        gone."""
+        path = self.recipe.model.weights_file
+        if not self.recipe.model.weights or not path.is_file():
+            return {}
+        with path.open("rb") as file:
+            return {"weights": hashlib.file_digest(file, "sha256").hexdigest()}
+
     def manifest(self) -> Manifest:
         return existing(self.recipe.records(), self.records())
 
-    def known_training_images(self) -> int | None:
+    def known_training_examples(self) -> int | None:
         """The size of the training split, or None while the records are not there."""
         return self.manifest().count("train") if (self.records() / MANIFEST).exists() else None
 
     def common(self) -> dict[str, str]:
         """What must be the same in all ranks that work on it."""
-        return {"versions of imp": __version__, "recipes": repr(self.recipe), "images": self.manifest().digest}
+        return {"versions of imp": __version__, "recipes": repr(self.recipe), "records": self.manifest().digest}
 
     def plan(self) -> Plan:
         """As the dense training carried it out, or else as the records give it. Raises InputError when these are missing or do
@@ -165,11 +176,19 @@ class Run:
 
     def trained_plan(self) -> Plan | None:
         """The plan that the dense training carried out; None before there is one."""
-        for number in self.known_numbers():
-            dense = self.replicate(number).dense.read_result()
-            if dense and dense.status == "done":
-                return plan.of(self.recipe, dense.steps_per_epoch, self.share)
-        return None
+        dense = self._trained()
+        return plan.of(self.recipe, dense.steps_per_epoch, self.share) if dense else None
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric that decides, as the dense training wrote it, or else as the task says."""
+        dense = self._trained()
+        return dense.metric if dense else tasks.deciding(self.recipe.task)
+
+    def _trained(self) -> Result | None:
+        """The first result of a finished dense training."""
+        results = (self.replicate(number).dense.read_result() for number in self.known_numbers())
+        return next((dense for dense in results if dense and dense.status == "done"), None)
 
     def adopt(self) -> None:
         """Make this recipe the run's, and a run in `runs` of the current folder the one that commands use by default. A stage
@@ -190,7 +209,7 @@ class Run:
             os.replace(temporary, latest)
 
 
-def default_records(settings: Settings) -> Path:
+def default_records(settings: AnySettings) -> Path:
     """Where `imp prepare` puts a set by default."""
     return settings.folder(Path(os.environ.get("IMP_DATA") or "data"))
 
@@ -243,6 +262,6 @@ def open_run(
 def _said_by(records: Path) -> list[str]:
     """The recipe values that a prepared set stands for: the name of a run on it, and its data."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", records.resolve().name).lstrip("-._")
-    settings = {"path": records.resolve(), **dataclasses.asdict(settings_of(read_manifest(records)))}
+    settings = {"data.path": records.resolve(), **settings_of(read_manifest(records)).values}
     named = "records" if name in ("", "latest") else name
-    return [f"name={named}", *(f"data.{key}={value}" for key, value in settings.items())]
+    return [f"name={named}", *(f"{key}={value}" for key, value in settings.items())]

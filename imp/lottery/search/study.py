@@ -31,13 +31,15 @@ class Study:
     """The sweep in `folder`: up to `count` trials of `dimensions`, the first `startup` of them drawn at random; none is pruned
     before `grace` epochs. The Optuna study itself is `memory`. Values after the first ones are proposed by the tree-structured
     Parzen estimator (Bergstra et al. 2011), from a seed that depends on how many trials there have been; a trial is pruned when
-    its best accuracy so far is under the median of the others' at that stage (Golovin et al. 2017). Raises InputError where the
-    journal is damaged."""
+    its best `metric` on validation so far is under the median of the others' at that stage (Golovin et al. 2017). Raises
+    InputError where the journal is damaged."""
 
-    def __init__(self, folder: Path, dimensions: Sequence[Dimension], count: int, startup: int, grace: float, seed: int):
+    def __init__(
+        self, folder: Path, dimensions: Sequence[Dimension], count: int, startup: int, grace: float, seed: int, metric: str
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.count, self.startup, self.seed = folder, count, startup, seed
-        self.dimensions = dimensions
+        self.dimensions, self.metric = dimensions, metric
         log = folder.resolve() / "journal.log"  # an absolute path, or Optuna waits forever for a lock that was left
         try:
             self.memory = optuna.create_study(
@@ -91,19 +93,19 @@ class Study:
         return asked
 
     def outcome(self) -> dict[str, Any]:
-        """What the sweep has found so far. `trials` has a row for each: its `accuracy` (validation, 0 .. 1) is the one at its
+        """What the sweep has found so far. `trials` has a row for each: its `metric` (validation, 0 .. 1) is the one at its
         end, or the last that was seen of it; `seconds` were spent training, not waiting for a worker to go on with it. `best`
-        is the complete one with the highest accuracy, of equal ones the first; `importances` are shares of what varies by key
+        is the complete one with the highest metric, of equal ones the first; `importances` are shares of what varies by key
         (fANOVA, Hutter et al. 2014), the largest first, none where too little is known."""
         trials = [self._row(trial) for trial in self.memory.get_trials()]
         complete = [row for row in trials if row["status"] == "complete"]
         importances = {}
-        if len({row["accuracy"] for row in complete}) > 1:
+        if len({row[self.metric] for row in complete}) > 1:
             evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
             importances = optuna.importance.get_param_importances(self.memory, evaluator=evaluator)
         return {
             "trials": trials,
-            "best": max(complete, key=lambda row: row["accuracy"], default=None),
+            "best": max(complete, key=lambda row: row[self.metric], default=None),
             "importances": importances,
             "keys": [dimension.key for dimension in self.dimensions],
             "planned": self.count,
@@ -117,7 +119,7 @@ class Study:
         return {
             "number": trial.number + 1,
             "status": told.get(trial.state, trial.state.name.lower()),
-            "accuracy": trial.value if trial.state is TrialState.COMPLETE else seen,
+            self.metric: trial.value if trial.state is TrialState.COMPLETE else seen,
             "epochs": None if stage is None else stage / STAGES,
             "seconds": sum(row["timing"]["seconds"] for row in rows) if rows else None,
             "reason": trial.user_attrs.get("reason", ""),

@@ -23,7 +23,7 @@ from lottery.fanout.allocation import Allocation
 from lottery.preemption import Preempted
 from lottery.progress import Reporter
 from lottery.results.tables import csv_text
-from lottery.rundir import attempts, locks
+from lottery.rundir import attempts, locks, wording
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
@@ -75,7 +75,7 @@ def prepared(run: Run, reporter: Reporter) -> Manifest:
 
 def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
     """The study of a run's sweep, begun where there is none: its trials differ in nothing but what is searched. Raises
-    InputError where it was begun with another recipe, or on other images."""
+    InputError where it was begun with another recipe, or on other examples."""
     settings, path = run.recipe.sweep, run.sweep / MADE_WITH
     searched = {dimension.key for dimension in dimensions}
     made_with = {key: value for key, value in decisive(subset(run).recipe).items() if key not in searched}
@@ -93,7 +93,7 @@ def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
         run.adopt()
     per_epoch = max(1, manifest.count("train") // run.recipe.train.batch)
     grace = float(grids.parse_point(settings.grace).epochs(per_epoch))
-    return Study(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed)
+    return Study(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed, run.metric)
 
 
 def _work(study: Study, run: Run, seat: Allocation, reporter: Reporter) -> None:
@@ -128,13 +128,13 @@ def _train(
     its reason, and not tried again. Raises OSError, such as of a full disk, and leaves the trial to whoever comes next."""
     drawn = (f"{key.rpartition('.')[2]} {values.text(value)}" for key, value in trial.params.items())
     reporter.say(f"{name}: {', '.join(drawn)}")  # such as learning_rate 0.03162, batch 64
-    status, reason, accuracy = "failed", "", None
+    status, reason, reached = "failed", "", None
     try:
         with attempts.noted(network) as deaths:
             if deaths >= attempts.DEADLY:
                 raise Failed(attempts.KILLS)
             ended = network.read_result() or _trained(trial, run, network, name, make_trainer, reporter)
-            status, reason, accuracy = ended.status, ended.reason, ended.final.validation_accuracy if ended.final else None
+            status, reason, reached = ended.status, ended.reason, ended.reached("validation")
     except optuna.TrialPruned:
         status = "pruned"
     except (Preempted, locks.Busy, OSError):
@@ -144,11 +144,13 @@ def _train(
     state = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}.get(status, TrialState.FAIL)
     if state is TrialState.FAIL:
         trial.set_user_attr("reason", reason)
-    trial.study.tell(trial, accuracy if state is TrialState.COMPLETE else None, state)
+    trial.study.tell(trial, reached if state is TrialState.COMPLETE else None, state)
     failure = reason if status == "failed" else ""
-    reporter.say(f"{name}: {status if accuracy is None else f'validation {accuracy:.2%}'}{failure and f': {failure}'}")
+    told = status if reached is None else f"validation {wording.value(run.metric, reached)}"
+    reporter.say(f"{name}: {told}{failure and f': {failure}'}")
     network.checkpoint.unlink(missing_ok=True)
-    network.final.unlink(missing_ok=True)
+    for file in (network.final, network.predictions):
+        file.unlink(missing_ok=True)
     return failure
 
 
@@ -165,7 +167,7 @@ def _trained(
     per_epoch = planned.steps_per_epoch
     task = training.Task(
         title=name,
-        start=lambda: trainer.drawn(seeds.derive(own.seed, 1, "initialisation")),
+        start=lambda: trainer.begun(seeds.derive(own.seed, 1, "initialisation")),
         last_step=planned.total_steps,
         order_seed=seeds.derive(own.seed, 1, "order"),
         record={"replicate": 1, "epochs": planned.total_steps / per_epoch, "steps_per_epoch": per_epoch},
@@ -177,7 +179,7 @@ def _trained(
             network.checkpoint.unlink()
 
     def watch(row: Mapping[str, Any]) -> None:
-        trial.report(row["validation_accuracy"], round(row["epoch"] * STAGES))
+        trial.report(row[f"validation_{run.metric}"], round(row["epoch"] * STAGES))
         if row["step"] < planned.total_steps and trial.should_prune():  # else there is nothing left to save
             raise optuna.TrialPruned
 
@@ -189,12 +191,12 @@ def _conclude(study: Study, run: Run) -> dict[str, Any]:
     with locks.writing(run.sweep / "choosing", patience=math.inf):
         found = study.outcome()
         rows = [{"trial": row["number"], **row, **row["values"]} for row in found["trials"]]
-        columns = ("trial", "status", "accuracy", "epochs", "seconds", "reason", *found["keys"])
+        columns = ("trial", "status", run.metric, "epochs", "seconds", "reason", *found["keys"])
         files.write_text(run.sweep / "trials.csv", csv_text(columns, rows))
         if best := found["best"]:
             recipe = values.applied(run.recipe, best["values"]).model_copy(update={"name": f"{run.recipe.name}-best"})
             classes = f", {run.recipe.sweep.classes} classes alone" if run.recipe.sweep.classes else ""
-            came_to = f"{best['accuracy']:.2%} of the validation images{classes}"
+            came_to = f"{wording.part(run.metric, best[run.metric])} the validation {wording.example(run.metric)}s{classes}"
             head = f"# The best of {len(rows)} trials of imp sweep: {came_to}."
             files.write_text(run.sweep / "best.toml", f"{head}\n\n{reading.to_toml(recipe)}")
     return found
@@ -212,7 +214,7 @@ def write_for_agents(run: Run) -> Path:
         "name": f"{run.recipe.name} sweep",
         "project": run.recipe.track.project,
         "method": "bayes",
-        "metric": {"name": "validation_accuracy", "goal": "maximize"},
+        "metric": {"name": f"validation_{run.metric}", "goal": "maximize"},
         "run_cap": settings.trials,
         "early_terminate": {"type": "hyperband", "min_iter": max(1, round(grids.parse_point(settings.grace).epochs(None)))},
         "parameters": parameters,

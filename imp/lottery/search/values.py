@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from data_prep.errors import InputError
-from lottery.experiment import spaces
+from lottery.experiment import spaces, tasks
 from lottery.experiment.reading import flat, resolve
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.spaces import Dimension
@@ -16,7 +16,7 @@ FIXED = ("data.source", "data.path", "data.feed", "data.budget", "train.devices"
 
 def searched(recipe: Recipe) -> list[Dimension]:
     """What the sweep of `recipe` searches. Raises InputError where that is nothing, and unless every value that could be drawn
-    is one that the recipe can have, and needs no other images."""
+    is one that the recipe and its task can have, and needs no other examples."""
     known, dimensions = flat(recipe.model_dump()), []
     for dimension in spaces.parse(recipe.sweep.space):
         key, value, ends = dimension.key, known.get(dimension.key), dimension.values
@@ -27,8 +27,9 @@ def searched(recipe: Recipe) -> list[Dimension]:
         if isinstance(value, int) and isinstance(ends[0], float):
             raise InputError(f"sweep.space: {key} is a whole number: write its ends without a point")
         for end in ends:
-            if applied(recipe, {key: end}).records() != recipe.records():
-                raise InputError(f"sweep.space: {key} changes the prepared images: keep it out of a sweep")
+            tasks.check(drawn := applied(recipe, {key: end}))
+            if drawn.records() != recipe.records():
+                raise InputError(f"sweep.space: {key} changes the prepared records: keep it out of a sweep")
         dimensions.append(dataclasses.replace(dimension, values=ends))
     if not dimensions:
         raise InputError("sweep.space is empty: name what to search, such as train.learning_rate=0.01..1:log")

@@ -1,4 +1,4 @@
-"""Writing a trained network to one file that other programs load: Keras, TensorFlow Lite or NumPy. And its compressed size."""
+"""Writing a trained network to a file or folder that other programs load. And its compressed size."""
 
 import gzip
 import io
@@ -10,6 +10,7 @@ import numpy as np
 
 from data_prep import files
 from data_prep.errors import InputError
+from lottery.engine import foreign
 from lottery.engine.start import start_tensorflow
 from lottery.experiment.graph import DENSE
 from lottery.progress import Reporter
@@ -17,8 +18,11 @@ from lottery.pruning.state import State
 from lottery.results import lookup
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
+from lottery.stages import folder
 
-FORMATS = ("keras", "tflite", "npz")
+ARRAYS = "npz", "torch", "folder"  # which are written without TensorFlow
+ENDINGS = {"tflite_sparse": "tflite", "torch": "safetensors", "folder": ""}  # of file names, where they are not the format
+FORMATS = "keras", "onnx", "tflite", "tflite_sparse", "mnn", *ARRAYS
 
 
 def export(
@@ -29,28 +33,33 @@ def export(
     out: Path | None = None,
     replicate: int = 1,
     variant: str = "ticket",
+    license: str = "unknown",
 ) -> dict[str, Any]:
-    """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`. The
-    same network gives the same bytes.
+    """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`, or
+    as a ticket folder with this `license`. The same network gives the same bytes.
 
-    Returns its `path` and size, as it is and compressed by gzip at level 9, and those of the dense network. `macs`, `speedup`
-    and the bytes of sparse formats are those of `pruning.costs`. `density` is over the prunable weights; `zeros` of the
-    `weights` trainable ones are exactly 0.0; `averaged` says whether they are averages (`train.ema`). `test_accuracy` is that
-    at the end of the training. `difference` is the largest one between the outputs of the file and those of the network that
-    `model.name` builds now with these weights, as a share of the largest output (0.0 for arrays). Raises InputError when there
-    is no such network, it is not finished, `out` cannot be written, or the format cannot hold it; Failed when the file does not
-    answer as the network does.
+    Returns its `path` and size (of a folder that of its weights), as it is and compressed by gzip at level 9, and those of the
+    dense network. `macs`, `speedup` and the bytes of sparse formats are those of `pruning.costs`. `density` is over the
+    prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0; `averaged` says whether they are averages
+    (`train.ema`). `test_accuracy` (`test_METRIC` where another decides) is that at the end of the training. `difference` is the
+    largest one between the outputs of the file and those of the network that `model.name` builds now with these weights, as a
+    share of the largest output (0.0 for arrays). Raises InputError when there is no such network, it is not finished, `out`
+    cannot be written, or the format cannot hold it; Failed when the file does not answer as the network does.
     """
     path = _checked(out, to) if out else default_path(run, ticket, to, replicate, variant)
     place = lookup.replicate(run, replicate)
     result, state = lookup.trained(run, place, ticket, variant)
     if run.recipe.train.ema:
-        reporter.say("exporting averaged weights and statistics (train.ema), which all accuracies of this run are of")
-    if run.recipe.train.precision == "float64" and to != "npz":
+        reporter.say("exporting averaged weights and statistics (train.ema), which all figures of this run are of")
+    if run.recipe.train.precision == "float64" and to not in ARRAYS:
         reporter.say("trained in float64, exported in float32")
     content, difference = _file(run, to, result, state, reporter)
     dense = content if ticket == DENSE else _file(run, to, *lookup.trained(run, place, DENSE), Reporter(quiet=True))[0]
-    files.write_bytes(path, content)
+    if to == "folder":
+        name = ticket if ticket == DENSE else f"{result.family}/{ticket.rpartition('/')[2]}"
+        folder.make(run, name, result, state, path, license)
+    else:
+        files.write_bytes(path, content)
     return {
         "path": str(path),
         "bytes": len(content),
@@ -62,7 +71,7 @@ def export(
         "zeros": sum(array.size - int(np.count_nonzero(array)) for array in state.weights.values()),
         "weights": sum(array.size for array in state.weights.values()),
         "averaged": bool(run.recipe.train.ema),
-        "test_accuracy": result.final.test_accuracy if result.final else 0.0,
+        f"test_{result.metric}": result.reached("test") or 0.0,
         "difference": difference,
     }
 
@@ -70,15 +79,20 @@ def export(
 def default_path(run: Run, ticket: str, to: str, replicate: int, variant: str) -> Path:
     """`export/replicate-1/q90-step-000045-ticket.keras` in the run directory."""
     name = "-".join((*PurePosixPath(ticket).parts, *([] if ticket == DENSE else [variant])))
-    return run.folder / "export" / f"replicate-{replicate}" / f"{name}.{to}"
+    ending = "" if to == "folder" else f".{to}" if to == _ending(to) else f".{to}.{_ending(to)}"
+    return run.folder / "export" / f"replicate-{replicate}" / f"{name}{ending}"
+
+
+def _ending(to: str) -> str:
+    return ENDINGS.get(to, to)
 
 
 def _checked(out: Path, to: str) -> Path:
     """`out`, if it can be written: better to know before the work than after it."""
-    if out.suffix != f".{to}":
-        raise InputError(f"--out {out}: its name must end in .{to}")
+    if to != "folder" and out.suffix != f".{_ending(to)}":
+        raise InputError(f"--out {out}: its name must end in .{_ending(to)}")
     above = next(parent for parent in out.absolute().parents if parent.exists())
-    if out.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+    if (to != "folder" and out.is_dir()) or not above.is_dir() or not os.access(above, os.W_OK):
         raise InputError(f"--out {out} cannot be written: name a file in a folder where you may write")
     return out
 
@@ -87,8 +101,10 @@ def _file(run: Run, to: str, result: Result, state: State, reporter: Reporter) -
     """The bytes of the file, and how far its outputs are from the network's.
 
     An .npz has `weights/PATH` and `statistics/PATH`, as they were trained, and `mask/PATH`, True where a weight is kept; a
-    network without a mask (dense, `extended`) keeps all that is prunable.
+    network without a mask (dense, `extended`) keeps all that is prunable. Of a folder the bytes are those of its weights.
     """
+    if to == "folder":
+        return folder.values(state), 0.0
     if to == "npz":
         mask, buffer = lookup.mask(run, run.replicate(result.replicate), result, state), io.BytesIO()
         groups = {"weights": state.weights, "statistics": state.statistics, "mask": mask}
@@ -96,10 +112,18 @@ def _file(run: Run, to: str, result: Result, state: State, reporter: Reporter) -
         np.savez_compressed(buffer, **named)
         return buffer.getvalue(), 0.0
     manifest = run.manifest()
+    if to == "torch":
+        content, notes = foreign.to_torch(run.recipe.model, manifest.shape, state)
+        for note in notes:
+            reporter.say(note)
+        return content, 0.0
+    if manifest.fields:
+        raise InputError(f"--to {to} is for networks of images: export this one with --to npz, or --to torch")
     start_tensorflow()  # here, because arrays need none
-    from lottery.engine import formats
+    from lottery.engine import formats, tasks
 
-    made = formats.make(to, run.recipe.model, manifest.shape, len(manifest.classes), state, result.made_from["network"])
+    signature = tasks.make(run.recipe, manifest).signature
+    made = formats.make(to, run.recipe.model, signature, state, result.made_from["network"])
     if made.needs:
         own = ", ".join(f"{kind.__name__!r} of {kind.__module__}" for kind in made.needs)
         reporter.say(f"it has layers of its own: to load it, have {own}, and name it in `custom_objects`")

@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 
 from data_prep import prepare as preparing
-from data_prep.prepare import LOCALLY, Means, Settings
+from data_prep.prepare import LOCALLY, AnySettings, Means, Settings
 from data_prep.records import MANIFEST, SPLITS, Manifest
 from lottery.engine.start import start_tensorflow
-from lottery.experiment import plan
+from lottery.experiment import plan, tasks
 from lottery.progress import Reporter
 from lottery.rundir import locks
 from lottery.rundir.run import Run
@@ -19,6 +19,7 @@ SHOWN_BAD = 3
 def prepare(run: Run, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
     """Write the records of the run's recipe unless they exist. Raises InputError if others are in their place, or if the
     recipe cannot train on them."""
+    tasks.check(run.recipe)
     manifest = prepare_set(run.recipe.records(), run.records(), reporter, means)
     plan.make(run.recipe, manifest.count("train"))
     run.adopt()
@@ -26,22 +27,29 @@ def prepare(run: Run, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
 
 
 def prepare_set(
-    settings: Settings, folder: Path, reporter: Reporter, means: Means = LOCALLY, patience: float = locks.GLANCE_SECONDS
+    settings: AnySettings, folder: Path, reporter: Reporter, means: Means = LOCALLY, patience: float = locks.GLANCE_SECONDS
 ) -> Manifest:
     """Write a set to `folder`, or what it lacks, and say what it holds. Raises InputError as `data_prep.prepare` does, and Busy
     when another process still writes there after `patience` seconds."""
+    unit = "images" if isinstance(settings, Settings) else "texts"
     there = preparing.existing(settings, folder) if (folder / MANIFEST).exists() else None
     if there is None or not there.is_whole(folder):
         if settings.source.startswith("tfds:"):
             start_tensorflow()
         with locks.writing(folder, patience), contextlib.ExitStack() as bar:
-            counted = partial(reporter.counting, f"preparing {settings.source}", unit="images")
+            counted = partial(reporter.counting, f"preparing {settings.source}", unit=unit)
             there = preparing.prepare(settings, folder, means, lambda total: bar.enter_context(counted(total=total)))
     counts = ", ".join(f"{there.count(split)} {split}" for split in SPLITS)
-    kind = "grey images" if settings.channels == 1 else "images"
-    reporter.say(f"records in {folder}: {counts} {kind} of {settings.size}x{settings.size}, {len(there.classes)} classes")
+    reporter.say(f"records in {folder}: {counts} {_described(settings, there)}")
     for bad in there.bad[:SHOWN_BAD]:
-        reporter.say(f"left out, cannot be decoded: {bad.name} ({bad.reason})")
+        reporter.say(f"left out, cannot be {'decoded' if unit == 'images' else 'read'}: {bad.name} ({bad.reason})")
     if len(there.bad) > SHOWN_BAD:
         reporter.say(f"and {len(there.bad) - SHOWN_BAD} more, all listed in {folder / MANIFEST}")
     return there
+
+
+def _described(settings: AnySettings, manifest: Manifest) -> str:
+    if isinstance(settings, Settings):
+        kind = "grey images" if settings.channels == 1 else "images"
+        return f"{kind} of {settings.size}x{settings.size}, {len(manifest.classes)} classes"
+    return f"documents of {settings.document} tokens, with {settings.candidates} candidates of {settings.candidate} each"

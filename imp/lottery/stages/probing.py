@@ -1,4 +1,4 @@
-"""What criteria may ask: derivatives of a run's network on training images. TensorFlow starts when the first one asks."""
+"""What criteria may ask: derivatives of a run's network on training examples. TensorFlow starts when the first one asks."""
 
 import dataclasses
 from functools import cached_property
@@ -41,29 +41,33 @@ class Probes:
 
 @dataclasses.dataclass
 class Sample:
-    """The training images on which a family scores the networks of a replicate."""
+    """The training examples on which a family scores the networks of a replicate."""
 
     probes: Probes
     replicate: int
     family: Family
 
     @cached_property
-    def images(self) -> tuple[np.ndarray, np.ndarray]:
-        """Images and labels, in random order, drawn without replacement. Raises InputError where there are too few."""
+    def examples(self) -> tuple[np.ndarray, np.ndarray]:
+        """Examples and labels, in random order, drawn without replacement. Raises InputError where there are too few."""
         run = self.probes.run
         manifest, (count, each) = run.manifest(), grids.parse_sample(self.family.scored_on)
         rng = np.random.default_rng([self.seed("images"), self.family.scored_seed])
         blocks = records.blocks(run.records(), manifest, "train")
         total = manifest.count("train")
         pools = [np.arange(total)]
+        if each and not manifest.classes:
+            raise InputError(
+                f"scored_on = {self.family.scored_on!r}, but examples have no classes: write a number, such as 100"
+            )
         if each:
             labels = records.read_labels(blocks)
             pools = [np.flatnonzero(labels == label) for label in range(len(manifest.classes))]
         if (fewest := min(map(len, pools))) < count:
             of = f"a class has only {fewest}" if each else f"there are only {fewest}"
-            raise InputError(f"scored_on = {self.family.scored_on!r}, but {of} training images: lower it")
+            raise InputError(f"scored_on = {self.family.scored_on!r}, but {of} training examples: lower it")
         drawn = [rng.choice(pool, count, replace=False) for pool in pools]
-        return records.read_images(blocks, manifest.shape, rng.permutation(np.concatenate(drawn)))
+        return records.read_examples(blocks, manifest.shape, rng.permutation(np.concatenate(drawn)))
 
     def seed(self, purpose: str) -> int:
         return seeds.derive(self.probes.run.recipe.seed, self.replicate, f"criterion {purpose}")
@@ -88,12 +92,14 @@ class NetworkProbe:
         return dataclasses.replace(self.state, weights=masks.apply(self.mask, self.state.weights))
 
     def gradients(self, temperature: float = 1.0) -> Arrays:
-        images, labels = self.sample.images
-        return self.sample.probes.derivatives.gradients(self.pruned, images, labels, temperature, self._by_batch)
+        examples, labels = self.sample.examples
+        return self.sample.probes.derivatives.gradients(self.pruned, examples, labels, temperature, self._by_batch)
 
     def hessian_product(self, vector: Arrays, temperature: float = 1.0) -> Arrays:
-        images, labels = self.sample.images
-        return self.sample.probes.derivatives.hessian_product(self.pruned, vector, images, labels, temperature, self._by_batch)
+        examples, labels = self.sample.examples
+        return self.sample.probes.derivatives.hessian_product(
+            self.pruned, vector, examples, labels, temperature, self._by_batch
+        )
 
     def flow(self) -> Arrays:
         return self.sample.probes.derivatives.flow(self.state, self.mask)

@@ -17,7 +17,7 @@ from lottery.fanout.executors import IN_PROCESS, Execution, Part
 from lottery.fanout.ranks import Worker, Workload
 from lottery.progress import Reporter, duration
 from lottery.results import grouping
-from lottery.rundir import locks
+from lottery.rundir import locks, wording
 from lottery.rundir.lineage import WAY_OUT, Lineage
 from lottery.rundir.run import Run
 from lottery.stages import bundles
@@ -258,5 +258,5 @@ class _Bundling:
 def told(outcome: Outcome) -> str:
     """How a training ended, in one line."""
     if outcome["status"] == "done":
-        return f"validation {outcome['validation_accuracy']:.2%}, {duration(outcome['seconds'])}"
+        return f"validation {wording.value(outcome['metric'], outcome['validation'])}, {duration(outcome['seconds'])}"
     return f"{outcome['status']}: {outcome['reason']}"

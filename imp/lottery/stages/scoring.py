@@ -3,18 +3,20 @@
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from data_prep.errors import InputError
+from lottery.engine.foreign import read_mask
 from lottery.experiment import grids, named
 from lottery.experiment.graph import Mask
 from lottery.pruning import allocation, masks, ranking
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking
 from lottery.pruning.state import Arrays, State
-from lottery.rundir import store
+from lottery.rundir import store, tickets
 from lottery.rundir.run import Run
 from lottery.stages.probing import Probes
 
@@ -32,7 +34,7 @@ class Scoring:
     keep the lowest scores. Raises InputError if the network or the mask around them is damaged."""
 
     def __init__(self, run: Run, first: Mask, probes: Probes, inverted: bool = False):
-        self.replicate, self.family = run.replicate(first.replicate), run.recipe.families[first.family]
+        self._run, self.replicate, self.family = run, run.replicate(first.replicate), run.recipe.families[first.family]
         assert first.scored_on, "masks of gradual pruning are not cut"
         self.inverted, network = inverted, self.replicate.state_of(first.scored_on)
         with store.promised_by(self.replicate.table_of(network)):
@@ -58,7 +60,11 @@ class Scoring:
             )
         scores = self._first if last == 1 else self._scores(within)
         parts = [self._part(mask, scores, within, *group) for group in self._divided(mask, within, 1)]
-        return _joined(part.ranking.prune(part.ranking.ascending.size - part.keep) for part in parts), parts
+        bits = _joined(part.ranking.prune(part.ranking.ascending.size - part.keep) for part in parts)
+        if self._given and not self.inverted and any(not np.array_equal(bits[path], self._given[path]) for path in bits):
+            own = quantile_of(self._given)
+            raise InputError(f"families.{mask.family}: the mask in {self.family.mask} is that of quantile {own}: write {own!r}")
+        return bits, parts
 
     def _part(self, mask: Mask, scores: Arrays, within: Bits, paths: tuple[str, ...], keep: int) -> Part:
         is_shared = self.family.passes == 1  # by all masks of this scoring
@@ -96,11 +102,31 @@ class Scoring:
         return topology.kernels if topology else None
 
     @cached_property
+    def _given(self) -> Bits:
+        """The mask in a file that the family names; empty where it names none. Raises InputError where it does not fit."""
+        if not self.family.mask:
+            return {}
+        path, shapes = Path(self.family.mask), {name: kept.shape for name, kept in self.before.items()}
+        if not path.is_file():
+            raise InputError(f"mask: there is no file {path}")
+        if path.suffix == ".safetensors":
+            given = tickets.unpacked(tickets.load(path), shapes, path)
+        else:
+            given = read_mask(path, self._run.recipe.model.name, self._run.manifest().shape, shapes)
+        if missing := sorted(shapes.keys() - given.keys()):
+            raise InputError(f"mask: {path} has none of {missing[0]}, which this recipe prunes: see pruning.scope and exclude")
+        return given
+
+    @cached_property
     def _first(self) -> Arrays:
         return self._scores(self.before)
 
     def _scores(self, within: Bits) -> Arrays:
         """The score of each weight of `within`. Raises InputError if the criterion gives anything else."""
+        found = {path: kept.astype(np.float32) for path, kept in self._given.items()} or self._of_criterion(within)
+        return {path: -array for path, array in found.items()} if self.inverted else found
+
+    def _of_criterion(self, within: Bits) -> Arrays:
         name = self.family.criterion
         own = {path: kept.copy() for path, kept in within.items()}  # which a user's function may change in place
         scores = named.criterion(name)(self.state, own, self._probes.at(self.state, within))
@@ -112,8 +138,17 @@ class Scoring:
                 or not _is_finite(scores[path])
             ):
                 raise InputError(f"criterion: {name} must give a finite score for every weight of {path}")
-        found = {path: np.asarray(scores[path]) for path in sorted(within)}
-        return {path: -array for path, array in found.items()} if self.inverted else found
+        return {path: np.asarray(scores[path]) for path in sorted(within)}
+
+
+def quantile_of(mask: Bits) -> str:
+    """The shortest quantile that prunes as many weights as `mask` does."""
+    total, kept = sum(bits.size for bits in mask.values()), _count(mask, list(mask))
+    for digits in range(13):
+        quantile = Fraction(100 * (total - kept) * 10**digits // max(total - 1, 1), 10**digits)
+        if ranking.pruned_count(quantile, total) == total - kept:
+            return grids.quantile_name(quantile)
+    raise InputError(f"no quantile keeps {kept:,} of {total:,} weights")
 
 
 def load(run: Run, mask: Mask) -> Bits:

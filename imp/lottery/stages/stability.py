@@ -1,4 +1,4 @@
-"""The instability of tickets, from pairs of trainings that differ in the order of images."""
+"""The instability of tickets, from pairs of trainings that differ in the order of examples."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ from lottery.fanout.ranks import Worker, Workload
 from lottery.progress import Reporter, count_of
 from lottery.pruning import interpolation, masks
 from lottery.pruning.state import State
-from lottery.rundir import locks, records, store
+from lottery.rundir import locks, records, store, wording
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import PairRecord
 from lottery.rundir.run import EVERYTHING, Run
@@ -52,7 +52,7 @@ def stability(run: Run, reporter: Reporter, selection: Selection = EVERYTHING, e
         return PairWorker(run, reporter.beating(heartbeat), allocation)
 
     def done(pair: Pair, outcome: Mapping[str, Any]) -> Sequence[Pair]:
-        reporter.say(f"{pair}: instability {outcome['instability']:.2%} on test images")
+        reporter.say(f"{pair}: instability {outcome['instability']:.2%} on test {wording.example(run.metric)}s")
         return ()
 
     workload = Workload(missing, make_worker, done, reporter.say, run.recipe.train.threads, run.common())
@@ -150,4 +150,4 @@ class PairWorker:
         return errors, recomputed
 
     def _evaluated(self) -> dict[str, float]:
-        return {split: 1 - self.trainer.evaluate(split).accuracy for split in SPLITS}
+        return {split: 1 - self.trainer.evaluate(split).deciding for split in SPLITS}

@@ -96,9 +96,8 @@ class TicketWorker:
                         result = self._failed(ticket, network, attempts.KILLS) if kills else train(ticket, network)
         except locks.Busy as error:
             return {"status": "busy", "reason": str(error)}
-        accuracy = result.final.validation_accuracy if result.final else None
-        figures = {"validation_accuracy": accuracy, "seconds": result.timing.seconds}
-        return {"status": result.status, "reason": result.last_reason, **figures}
+        reached = {"metric": result.metric, "validation": result.reached("validation"), "seconds": result.timing.seconds}
+        return {"status": result.status, "reason": result.last_reason, **reached}
 
     def _train(self, trainer: Trainer, reporter: Reporter, ticket: Ticket, network: NetworkFiles) -> Result:
         try:
@@ -228,14 +227,15 @@ class _Making:
         spent = [one.training_macs for one in before if one and one.training_macs is not None]
         if dense is None or len(spent) < len(before):
             return None
-        images = costs.STEP * ticket.dense_steps(self.family.is_scored) * self.run.recipe.train.batch
-        return dense * (images + len(ticket.masks) * self._scoring_passes()) + sum(spent)
+        examples = costs.STEP * ticket.dense_steps(self.family.is_scored) * self.run.recipe.train.batch
+        return dense * (examples + len(ticket.masks) * self._scoring_passes()) + sum(spent)
 
     def _scoring_passes(self) -> int:
-        """How often an image goes through the network, in all, for the scores of one mask."""
+        """How often an example goes through the network, in all, for the scores of one mask."""
         family, (count, each) = self.family, grids.parse_sample(self.family.scored_on)
-        images = count * (self.trainer.feed.classes if each else 1) if family.criterion in criteria.WITH_IMAGES else 1
-        return criteria.PASSES.get(family.criterion, 0) * images * family.passes
+        pools = len(self.trainer.feed.manifest.classes) if each else 1
+        examples = count * pools if family.criterion in criteria.WITH_IMAGES else 1
+        return criteria.PASSES.get(family.criterion, 0) * examples * family.passes
 
     def _check_devices(self) -> None:
         dense = _dense(self.replicate)

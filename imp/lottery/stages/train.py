@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep.errors import Failed
 from lottery.engine.start import start_tensorflow
-from lottery.experiment import plan, seeds
+from lottery.experiment import plan, seeds, tasks
 from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
 from lottery.fanout.executors import IN_PROCESS, Execution
 from lottery.fanout.ranks import Worker, Workload
 from lottery.machine import environment
 from lottery.progress import Reporter, duration
-from lottery.rundir import identity, locks
+from lottery.rundir import identity, locks, wording
 from lottery.rundir.names import Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
@@ -36,8 +36,9 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
     nearest earlier one: the same steps give the same bits. Raises Failed if a dense network diverged, because nothing can be
     built on it, and RanksFailed if ranks that were started did not finish.
     """
+    tasks.check(run.recipe)
     planned = run.plan()
-    run.check_origins({"records": run.manifest().digest})
+    run.check_origins({"records": run.manifest().digest} | run.begun_from())
     steps = planned.snapshot_steps()
 
     def missing() -> list[int]:
@@ -101,13 +102,16 @@ class DenseWorker:
         self.run, self.planned, self.reporter, self.profile = run, planned, reporter, profile
         self.trainer = assembly.make_trainer(run, reporter, allocation=allocation)
         check_families(run, [variable.path for variable in self.trainer.model.variables])
-        run.check_origins(self.trainer.origins)
+        self.origins = self.trainer.origins | run.begun_from()
+        run.check_origins(self.origins)
+        for line in self.trainer.given.notes:
+            reporter.say(line)
         self.topology = topology(self.trainer.model)
 
     def __call__(self, number: int) -> dict[str, Any]:
         replicate = self.run.replicate(number)
         try:
-            with identity.claimed(replicate.dense.folder, self.run.recipe, "dense", self.trainer.origins):
+            with identity.claimed(replicate.dense.folder, self.run.recipe, "dense", self.origins):
                 self.run.adopt()
                 if self.topology and not replicate.topology.exists():
                     replicate.write_topology(self.topology)
@@ -122,7 +126,7 @@ class DenseWorker:
         makers = identity.signed(dense.folder, self.trainer.maker)
         if len(makers) > 1:
             self.reporter.say(f"warning: {dense.folder} was begun with {environment.named(makers)}")
-        task = _task(self.run, self.planned, number, self.trainer, makers, self.profile)
+        task = _task(self.run, self.planned, number, self.trainer, self.origins, makers, self.profile)
         self.profile = None
         result = dense.read_result()
         if not (result and result.is_ended):
@@ -134,14 +138,20 @@ class DenseWorker:
 
 
 def _task(
-    run: Run, planned: plan.Plan, number: int, trainer: "Trainer", makers: list[dict[str, str]], profile: Path | None
+    run: Run,
+    planned: plan.Plan,
+    number: int,
+    trainer: "Trainer",
+    origins: Mapping[str, str],
+    makers: list[dict[str, str]],
+    profile: Path | None,
 ) -> "training.Task":
     from lottery.engine import training
 
     replicate, seed = run.replicate(number), partial(seeds.derive, run.recipe.seed, number)
     return training.Task(
         title=f"replicate-{number} dense",
-        start=lambda: trainer.drawn(seed("initialisation")),
+        start=lambda: trainer.begun(seed("initialisation")),
         last_step=planned.total_steps,
         order_seed=seed("order"),
         snapshots={step: replicate.snapshot(step) for step in planned.snapshot_steps()},
@@ -152,7 +162,7 @@ def _task(
             "epochs": planned.total_steps / planned.steps_per_epoch,
             "steps_per_epoch": planned.steps_per_epoch,
             "validation_images": trainer.feed.counts["validation"],
-            "made_from": trainer.origins,
+            "made_from": origins,
             "made_by": makers,
         },
         root=replicate.folder,
@@ -169,8 +179,10 @@ def _checked(replicate: Replicate, reporter: Reporter) -> Result:
         ended = f"{result.status}: {result.reason}" if result else "is gone"
         raise Failed(f"{replicate.dense.folder} {ended}, and remove that folder")
     replicate.dense.clear()
+    named = partial(wording.value, result.metric)
+    validation, test = (result.final.metric(split, result.metric) for split in ("validation", "test"))
     reporter.say(
-        f"{replicate.folder.name} dense: validation {result.final.validation_accuracy:.2%}, "
-        f"test {result.final.test_accuracy:.2%}, {result.epochs:g} epochs in {duration(result.timing.seconds)}"
+        f"{replicate.folder.name} dense: validation {named(validation)}, test {named(test)}, {result.epochs:g} epochs in "
+        f"{duration(result.timing.seconds)}"
     )
     return result

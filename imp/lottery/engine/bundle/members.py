@@ -60,8 +60,8 @@ class _Turn:
     def steps(self, *given: Any) -> tf.Tensor:
         return self.bundle.wait(self.place, _Call(True, given, len(given[-1])))
 
-    def evaluations(self, *given: Any) -> tf.Tensor:
-        return self.bundle.wait(self.place, _Call(False, given, len(given[-1])))
+    def evaluations(self, rows: Any) -> tf.Tensor:
+        return self.bundle.wait(self.place, _Call(False, (rows,), len(rows[-1])))
 
 
 class Member(Trainer):
@@ -80,9 +80,9 @@ class Member(Trainer):
         self._step: Any = _Turn(bundle, place)
         self._steps_per_call, self.waited = 1, 0.0
 
-    def _answers(self, images: tf.Tensor) -> tf.Tensor:
+    def _outputs(self, inputs: tf.Tensor) -> tf.Tensor:
         values = {path: value[self.place : self.place + 1] for path, value in self._compiled.values().items()}
-        return Forward(self.model, values, 1, training=False)(images[None])[0]
+        return Forward(self.model, values, 1, training=False)(inputs[None])[0]
 
 
 class BundledTrainer:
@@ -91,7 +91,7 @@ class BundledTrainer:
     def __init__(self, alone: Trainer, size: int):
         self.alone = alone
         with models.policy(alone.train.precision):
-            self.step = BundledStep(alone.recipe, alone.feed, alone.model, list(alone.masks), alone.xla, size)
+            self.step = BundledStep(alone.recipe, alone.feed, alone.task, alone.model, list(alone.masks), alone.xla, size)
         self._changed = threading.Condition()
         self._calls: dict[int, _Call] = {}  # of the members that wait, by place
         self._living: set[int] = set()
@@ -132,7 +132,7 @@ class BundledTrainer:
         return outcomes
 
     def wait(self, place: int, call: _Call) -> tf.Tensor:
-        """The figures of all steps of `call` (float32, [steps, 3]), once they are taken."""
+        """The figures of all steps of `call` (float32, [steps, ...]), once they are taken."""
         with self._changed:
             self._calls[place] = call
             self._changed.notify_all()
@@ -169,7 +169,7 @@ class BundledTrainer:
             self._changed.notify_all()
 
     def _seeing_the_same(self, evaluations: dict[int, _Call]) -> dict[int, _Call]:
-        """Those of the calls whose next images are those of the first."""
+        """Those of the calls whose next examples are those of the first."""
         first = tf.nest.flatten(next(iter(evaluations.values())).next(1))
 
         def is_same(call: _Call) -> bool:

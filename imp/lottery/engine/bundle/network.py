@@ -103,7 +103,7 @@ def _convolution(bundle: Forward, layer: Any, inputs: tf.Tensor) -> tf.Tensor:
     """On a GPU one convolution of T groups; on a CPU that takes longer than T of one."""
     kernel = bundle.value(layer.kernel, layer.compute_dtype)  # [T, height, width, in / groups, out]
     if isinstance(layer, GroupedConv2D):
-        convolve = partial(grouped, stride=layer.stride, groups=layer.groups)
+        convolve = partial(grouped, stride=layer.stride, groups=layer.groups, padding=layer.padding)
     else:
         convolve = partial(tf.nn.conv2d, strides=layer.strides, padding=layer.padding.upper())
     if tf.config.list_logical_devices("GPU"):
@@ -119,7 +119,7 @@ def _convolution(bundle: Forward, layer: Any, inputs: tf.Tensor) -> tf.Tensor:
 def _depthwise(bundle: Forward, layer: Any, inputs: tf.Tensor) -> tf.Tensor:
     kernel = bundle.value(layer.kernel, layer.compute_dtype)
     kernel = tf.reshape(tf.transpose(kernel, [1, 2, 0, 3, 4]), [*kernel.shape[1:3], -1, 1])
-    return depthwise(inputs, kernel, layer.strides[0])
+    return depthwise(inputs, kernel, layer.strides[0], layer.padding)
 
 
 def _batchnorm(bundle: Forward, layer: BatchNorm, inputs: tf.Tensor) -> tf.Tensor:
@@ -166,6 +166,6 @@ _OPERATIONS: dict[type, _Kind] = {
     layers.Flatten: _Kind(_flatten),
     **dict.fromkeys((BatchNorm, SynchronisedBatchNorm), _Kind(_batchnorm)),
     **dict.fromkeys((layers.GlobalAveragePooling2D, layers.GlobalMaxPooling2D), _Kind(_pool)),
-    layers.MaxPooling2D: _Kind(_channelwise),
+    **dict.fromkeys((layers.MaxPooling2D, layers.ZeroPadding2D), _Kind(_channelwise)),
     **dict.fromkeys((layers.ReLU, layers.Activation, layers.Add, layers.Rescaling), _Kind(_channelwise, (2, 4))),
 }

@@ -30,7 +30,7 @@ def obstacle(trainer: Trainer) -> str | None:
     if trainer.train.remat:
         return "train.remat computes blocks twice"
     if not isinstance(trainer.feed, MemoryFeed):
-        return "their images are not in memory"
+        return "their examples are not in memory"
     return network.obstacle(trainer.model)
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lottery.engine.augment import augment, cut_out, normalise
+from lottery.engine import answers
 from lottery.engine.bundle.network import Forward
 from lottery.engine.bundle.optimizer import BundledOptimizer, along
 from lottery.engine.feed import Feed
 from lottery.engine.optimizers import LossScale, assign, masked
 from lottery.engine.scopes import part
-from lottery.engine.step import Named, cross_entropy, moving_statistics, right, right_in_top
+from lottery.engine.step import Named, moving_statistics
+from lottery.engine.tasks import Batch, Task
 from lottery.experiment.recipe import Recipe
 
 
@@ -41,18 +42,19 @@ class Stacked:
 
 @dataclasses.dataclass(eq=False)
 class BundledStep:
-    """The training step of `size` networks like `network`, and their evaluation. Each has its own images, masks (of the
+    """The training step of `size` networks like `network`, and their evaluation. Each has its own examples, masks (of the
     variables in `maskable`), learning rate, clipping and loss scale; none moves another's numbers."""
 
     recipe: Recipe
     feed: Feed
+    task: Task
     network: keras.Model
     maskable: Sequence[str]
     xla: bool
     size: int
 
     def __post_init__(self) -> None:
-        self.train, self.data = self.recipe.train, self.recipe.data
+        self.train = self.recipe.train
         numbers = (self.size,)
         stacked = {one.path: Stacked(one.path, self._variable(one)) for one in self.network.variables}
         self.weights = [stacked[one.path] for one in self.network.trainable_variables]
@@ -76,21 +78,21 @@ class BundledStep:
         batch = self.train.batch
         given = [self.feed.rows_spec(batch), self.feed.draws_spec(batch)]
         own = tf.nest.map_structure(lambda one: tf.TensorSpec([None, self.size, *one.shape[1:]], one.dtype), given)
-        return self._compiled(self._step, [*own, tf.TensorSpec([None, self.size], tf.float32)])
+        return self._compiled(self._step, [*own, tf.TensorSpec([None, self.size], tf.float32)], [3])
 
     @cached_property
     def evaluations(self) -> Callable[..., tf.Tensor]:
-        """A compiled function of rows ([steps, batch, ...]) that all tickets see, and weights of the images: what
-        `Step.evaluations` finds (float32, [steps, T, 3])."""
+        """A compiled function of rows ([steps, batch, ...]) that all tickets see: what `Step.evaluations` finds (float32,
+        [steps, T, batch, width])."""
         batch = self.train.batch
-        return self._compiled(self._evaluate, [self.feed.rows_spec(batch), tf.TensorSpec([None, batch], tf.float32)])
+        return self._compiled(self._evaluate, [self.feed.rows_spec(batch)], [batch, answers.width(self.task)])
 
-    def _compiled(self, find: Callable[..., tf.Tensor], signature: list) -> Callable[..., tf.Tensor]:
+    def _compiled(self, find: Callable[..., tf.Tensor], signature: list, shape: list[int]) -> Callable[..., tf.Tensor]:
         find = tf.autograph.experimental.do_not_convert(find)
 
         def found(*steps: Any) -> tf.Tensor:
-            count = tf.shape(steps[-1])[0]
-            figures = tf.TensorArray(tf.float32, size=count, element_shape=[self.size, 3])
+            count = tf.shape(tf.nest.flatten(steps)[-1])[0]
+            figures = tf.TensorArray(tf.float32, size=count, element_shape=[self.size, *shape])
             for index in tf.range(count):
                 with part("input"):
                     given = tf.nest.map_structure(itemgetter(index), steps)
@@ -100,40 +102,35 @@ class BundledStep:
         return tf.function(found, input_signature=signature)
 
     def _step(self, rows: Sequence[tf.Tensor], draws: Named, rates: tf.Tensor) -> tf.Tensor:
-        images, labels = self._images(rows, draws)
-        loss, right_ones, gradients, statistics = self._gradients(images, labels)
+        loss, reached, gradients, statistics = self._gradients(self._batch(rows, draws))
         with part("update"):
             for one in self.statistics:
                 if one.path in statistics:
                     assign(one.value, statistics[one.path])
             overflow = self._update(gradients, rates)
-        return tf.stack([loss, right_ones, overflow], axis=1)
+        return tf.stack([loss, reached, overflow], axis=1)
 
     @part("input")
-    def _images(self, rows: Sequence[tf.Tensor], draws: Named) -> tuple[tf.Tensor, tf.Tensor]:
-        """Images (float32, [T, batch, height, width, channels]) and labels ([T, batch])."""
+    def _batch(self, rows: Sequence[tf.Tensor], draws: Named) -> Batch:
+        """The examples of all tickets ([T x batch, ...]), varied."""
         rows, draws = tf.nest.map_structure(lambda one: tf.reshape(one, [-1, *one.shape[2:]]), (tuple(rows), draws))
-        images, labels = self.feed.images(rows)
-        images = normalise(augment(images, draws, self.data), self.data)
-        if self.data.cutout:
-            images = cut_out(images, draws["hole"], self.data.cutout)
-        apart = [self.size, self.train.batch]
-        return tf.reshape(images, [*apart, *images.shape[1:]]), tf.reshape(labels, apart)
+        return self.feed.decoder.batch(*self.feed.examples(rows), draws)
 
-    def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], Named]:
-        """The mean loss and right answers of each ticket ([T]), all gradients, and the new moving statistics."""
+    def _gradients(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], Named]:
+        """The mean loss of each ticket and the sum of its deciding metric ([T]), all gradients, the new moving statistics."""
+        inputs = self.task.inputs(batch)
         with tf.GradientTape() as tape, part("forward"):
             forward = Forward(self.network, self.values(), self.size, training=True)
-            logits = forward(images)
-            loss = self._cross_entropy(labels, logits, self.train.label_smoothing) / self.train.batch
+            outputs = self._joined(forward(tf.reshape(inputs, [self.size, -1, *inputs.shape[1:]])))
+            losses = self.task.training_loss(batch, tf.cast(outputs, self.network.variable_dtype))
+            loss = self._apart(losses) / self.train.batch
             target = tf.reduce_sum(loss * tf.cast(self.scale.scale, loss.dtype) if self.scale else loss)
         with part("backward"):
             variables = [one.value for one in self.weights]
             gradients = tape.gradient(target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         with part("forward"):
-            answers = tf.reshape(logits, [-1, logits.shape[-1]])
-            found = self._apart(right(tf.reshape(labels, [-1]), answers))
-            return tf.cast(loss, tf.float32), found, list(map(tf.convert_to_tensor, gradients)), forward.statistics
+            reached = self._apart(self.task.deciding(batch, outputs))
+            return tf.cast(loss, tf.float32), reached, list(map(tf.convert_to_tensor, gradients)), forward.statistics
 
     def values(self) -> Named:
         """The value of every variable, by path."""
@@ -170,21 +167,19 @@ class BundledStep:
     def _flat(self, values: tf.Tensor) -> tf.Tensor:
         return tf.reshape(values, [self.size, -1])
 
-    def _evaluate(self, rows: Sequence[tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
-        images, labels = self.feed.images(rows)
-        seen = tf.repeat(normalise(images, self.data)[None], self.size, axis=0)
-        logits = Forward(self.network, self.values(), self.size, training=False)(seen)
-        answers = tf.cast(tf.reshape(logits, [-1, logits.shape[-1]]), tf.float32)
-        asked = tf.tile(labels, [self.size])
-        loss = tf.cast(cross_entropy(asked, answers, 0.0), tf.float32)
-        figures = (loss, right(asked, answers), right_in_top(asked, answers))
-        return tf.stack([self._apart(one * tf.tile(weights, [self.size])) for one in figures], axis=1)
+    def _evaluate(self, rows: Sequence[tf.Tensor]) -> tf.Tensor:
+        batch = self.feed.decoder.batch(*self.feed.examples(rows))
+        inputs = tf.repeat(self.task.inputs(batch)[None], self.size, axis=0)
+        forward = Forward(self.network, self.values(), self.size, training=False)
+        outputs = tf.cast(self._joined(forward(inputs)), tf.float32)
+        seen = {name: tf.concat([values] * self.size, axis=0) for name, values in batch.items()}
+        losses = self.task.loss(seen, outputs)
+        return tf.reshape(answers.figures(self.task, seen, outputs, losses), [self.size, -1, answers.width(self.task)])
 
-    def _cross_entropy(self, labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
-        """The sum over each ticket's images ([T])."""
-        logits = tf.cast(tf.reshape(logits, [-1, logits.shape[-1]]), self.network.variable_dtype)
-        return self._apart(cross_entropy(tf.reshape(labels, [-1]), logits, smoothing))
+    def _joined(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Those of all tickets ([T, batch, ...]), one ticket's after another's ([T x batch, ...])."""
+        return tf.reshape(outputs, [-1, *outputs.shape[2:]])
 
-    def _apart(self, of_images: tf.Tensor) -> tf.Tensor:
-        """What is there of each image ([T x batch]), added up for each ticket ([T])."""
-        return tf.reduce_sum(self._flat(of_images), axis=1)
+    def _apart(self, of_examples: tf.Tensor) -> tf.Tensor:
+        """What is there of each example ([T x batch]), added up for each ticket ([T])."""
+        return tf.reduce_sum(self._flat(of_examples), axis=1)

@@ -1,5 +1,6 @@
-"""Networks, built by name from a recipe: ours, those of `keras.applications`, and a user's own. They take float images, scaled
-as `data.mean` and `deviation` say, and return logits. Variable paths are the same in every process."""
+"""Networks, built by name from a recipe: ours, those of `keras.applications`, and a user's own. They take what a task gives
+them (float images, scaled as `data.mean` and `deviation` say, or tokens) and return its outputs. Variable paths are the same in
+every process."""
 
 import contextlib
 import inspect
@@ -11,8 +12,8 @@ import numpy as np
 from keras.src.backend.common import global_state
 
 from data_prep.errors import InputError, first_line
-from data_prep.records import Shape
-from lottery.engine.models import mobilenet, resnets, small
+from lottery.engine.models import mobilenet, resnets, small, transformer
+from lottery.engine.signature import Signature
 from lottery.experiment import named, networks, recipe
 from lottery.rundir import store
 
@@ -21,37 +22,41 @@ _OURS: dict[str, Callable[[keras.KerasTensor, recipe.Model, int], keras.KerasTen
 }
 
 
-def build(model: recipe.Model, size: int, classes: int, channels: int = 3) -> keras.Model:
-    """The network of `model` for images of float [batch, size, size, channels]; output float [batch, classes]. It computes in
-    the dtype policy in force. Our own return their logits in the dtype of the variables, others in that of computation. Raises
-    InputError when there is no such network, or not for these numbers, or two variables have one path."""
-    shape = size, size, channels
+def build(model: recipe.Model, signature: Signature) -> keras.Model:
+    """The network of `model` with this signature: from [batch, *shape] to [batch, outputs]. It computes in the dtype policy in
+    force. Our own return their outputs in the dtype of the variables, others in that of computation. Raises InputError when
+    there is no such network, or not for these numbers, or two variables have one path."""
     counts = "object_name_uids"  # by which Keras numbers layers without a name over the whole process: here, from the start
     before = global_state.get_global_attribute(counts)  # `clear_session` would forget policy, seed and compiled kernels too
     try:
+        if bool(signature.segments) != (model.name in networks.TRANSFORMERS) and not named.is_own(model.name):
+            raise InputError(f"model.name: {model.name} is not a network for {signature}: change the task or the network")
+        if signature.segments and not named.is_own(model.name):
+            tokens = keras.Input(signature.shape, name="tokens", dtype=signature.dtype)
+            return keras.Model(tokens, transformer.transformer(tokens, model, signature), name=model.name)
         if model.name in _OURS:
-            images = keras.Input(shape, name="images")
-            return keras.Model(images, _OURS[model.name](images, model, classes), name=model.name)
+            inputs = keras.Input(signature.shape, name="images", dtype=signature.dtype)
+            return keras.Model(inputs, _OURS[model.name](inputs, model, signature.outputs), name=model.name)
         global_state.set_global_attribute(counts, defaultdict(int))
-        network = _users_own(model, size, classes) if ":" in model.name else _application(model, shape, classes)
-        _check(network, model.name, shape, classes)
+        network = _users_own(model, signature) if ":" in model.name else _application(model, signature)
+        _check(network, model.name, signature)
         return network
     except InputError:
         raise
     except ValueError as error:
         raise InputError(
-            f"model.name: {model.name} cannot be built for {size}x{size} images of {channels} channels and {classes} classes "
+            f"model.name: {model.name} cannot be built for {signature} "
             f"(change data.size, data.channels, or the network): {first_line(error)}"
         ) from error
     finally:
         global_state.set_global_attribute(counts, before)
 
 
-def _application(model: recipe.Model, shape: Shape, classes: int) -> keras.Model:
+def _application(model: recipe.Model, signature: Signature) -> keras.Model:
     """A network of `keras.applications`, untrained, its BatchNorm by the recipe and its preprocessing (of 0 .. 255) off."""
     builder = getattr(keras.applications, model.name)
     taken = inspect.signature(builder).parameters
-    options = {"weights": None, "input_shape": shape, "classes": classes, "classifier_activation": None}
+    options = {"weights": None, "input_shape": signature.shape, "classes": signature.outputs, "classifier_activation": None}
     some_take = {"alpha": model.alpha, "include_preprocessing": False}
     network = builder(**options, **{key: value for key, value in some_take.items() if key in taken})
     for layer in network.layers:
@@ -63,27 +68,27 @@ def _application(model: recipe.Model, shape: Shape, classes: int) -> keras.Model
     return network
 
 
-def _users_own(model: recipe.Model, size: int, classes: int) -> keras.Model:
-    """What `build(size, classes)` of `model.name` = "package.module:build" returns."""
+def _users_own(model: recipe.Model, signature: Signature) -> keras.Model:
+    """What `build(size, classes)` of `model.name` = "package.module:build" returns. Where examples are not square images,
+    `size` is their shape; where the task has no classes, `classes` is the number of its outputs."""
     function = named.function(model.name, "model.name")
     try:
-        inspect.signature(function).bind(size, classes)
+        inspect.signature(function).bind(signature.size, signature.outputs)
     except TypeError:
         raise InputError(f"model.name: {model.name} does not take (size, classes): let it do so") from None
-    return function(size, classes)
+    return function(signature.size, signature.outputs)
 
 
-def _check(network: keras.Model, name: str, shape: Shape, classes: int) -> None:
+def _check(network: keras.Model, name: str, signature: Signature) -> None:
     if not isinstance(network, keras.Model):
         raise InputError(f"model.name: {name} returned {type(network).__name__}: let it return a keras.Model")
     takes = getattr(network, "input_shape", None)  # a subclassed network takes what comes
-    if isinstance(takes, tuple) and takes[-1] not in (None, shape[-1]):
-        raise InputError(
-            f"model.name: {name} takes images of shape {takes}, and data.channels is {shape[-1]}: change one of the two"
-        )
-    returned = getattr(network(keras.Input(shape)), "shape", None)
-    if returned != (None, classes):
-        raise InputError(f"model.name: {name} returns {returned}, not logits [batch, {classes}]: see to its last layer")
+    if isinstance(takes, tuple) and takes[-1] not in (None, signature.shape[-1]):
+        way_out = "change the network, or what it is given (of images: data.channels)"
+        raise InputError(f"model.name: {name} takes inputs of shape {takes}, and is given {signature}: {way_out}")
+    returned = getattr(network(keras.Input(signature.shape, dtype=signature.dtype)), "shape", None)
+    if returned != (None, signature.outputs):
+        raise InputError(f"model.name: {name} returns {returned}, not [batch, {signature.outputs}]: fix its last layer")
     if any(variable.regularizer or variable.constraint for variable in network.trainable_variables):
         raise InputError(f"model.name: {name} has regularisers or constraints, which are not heeded: use train.weight_decay")
     for path, count in Counter(variable.path for variable in network.variables).items():
@@ -102,10 +107,10 @@ def policy(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def initial_weights(model: recipe.Model, size: int, classes: int, seed: int, channels: int = 3) -> store.State:
+def initial_weights(model: recipe.Model, signature: Signature, seed: int) -> store.State:
     """A freshly drawn network at step 0, a function of the recipe and `seed` alone. The optimizer state is left empty."""
     keras.utils.set_random_seed(seed)
-    network = build(model, size, classes, channels)
+    network = build(model, signature)
     weights = {variable.path: variable for variable in network.trainable_variables}
     statistics = {variable.path: variable for variable in network.non_trainable_variables}
     return store.State(0, arrays(weights), arrays(statistics), {})

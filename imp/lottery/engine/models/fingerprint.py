@@ -8,21 +8,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from data_prep.records import Shape
+from lottery.engine.signature import Signature
 
 # What says in which dtype a network is computed, by whom it was built, or what it draws, but not what it computes.
 _LEFT_OUT = {"dtype", "build_config", "build_input_shape", "registered_name", "seed"}
 _AS_KERAS = {"DepthwiseConv2D"}  # layers of ours with the names of Keras's, whose results are the same
 
 
-def fingerprint(network: keras.Model, shape: Shape) -> str:
+def fingerprint(network: keras.Model, signature: Signature) -> str:
     """The version of Keras, which another may describe the same network otherwise than, and a sha256 of the layers of `network`
-    for images of `shape`, their settings and connections. Neither the dtype policy, nor seeds, nor automatic names count.
+    with this signature, their settings and connections. Neither the dtype policy, nor seeds, nor automatic names count.
 
     Of a network that Keras cannot describe (subclassed, or with such a layer or a lambda) it is of the shapes of the variables
     and of how often each operation of TensorFlow, and each number written in it, occurs in a call.
     """
-    described = _described(network) or _counted(network, shape)
+    described = _described(network) or _counted(network, signature)
     return f"keras-{keras.__version__} {hashlib.sha256(described.encode()).hexdigest()}"
 
 
@@ -51,13 +51,13 @@ def _plain(config: Any, names: dict[str, str]) -> Any:
     return config
 
 
-def _counted(network: keras.Model, shape: Shape) -> str:
+def _counted(network: keras.Model, signature: Signature) -> str:
     @tf.function
-    def called(images: tf.Tensor) -> tf.Tensor:
+    def called(inputs: tf.Tensor) -> tf.Tensor:
         with tf.name_scope("called"):  # within which a name may begin with an underscore
-            return network(images)
+            return network(inputs)
 
-    graph = called.get_concrete_function(tf.TensorSpec((None, *shape))).graph.as_graph_def()
+    graph = called.get_concrete_function(tf.TensorSpec((None, *signature.shape), signature.dtype)).graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     counts = Counter(_operation(node) for node in nodes if node.op != "Cast")
     return json.dumps([[list(variable.shape) for variable in network.variables], counts], sort_keys=True)

@@ -3,7 +3,7 @@
 import keras
 
 from lottery.engine.layers import DepthwiseConv2D
-from lottery.engine.models.parts import convolve, logits, normalise
+from lottery.engine.models.parts import convolve, logits, normalise, padded
 from lottery.experiment import recipe
 
 # expansion, channels, repeats, stride of the first repeat
@@ -42,9 +42,9 @@ def _inverted_residual(
     if expansion > 1:
         x = convolve(x, model, expansion * incoming, 1, name=f"{name}_expand")
         x = keras.layers.ReLU(6.0, name=f"{name}_expand_relu")(normalise(x, model, f"{name}_expand_BN"))
-    x = DepthwiseConv2D(
-        3, stride, padding="same", use_bias=False, depthwise_initializer=model.initializer, name=f"{name}_depthwise"
-    )(x)
+    x, padding = padded(x, model, 3, stride, f"{name}_depthwise")
+    options = {"padding": "same", "use_bias": False, "depthwise_initializer": model.initializer}
+    x = DepthwiseConv2D(3, stride, **options | padding, name=f"{name}_depthwise")(x)
     x = keras.layers.ReLU(6.0, name=f"{name}_depthwise_relu")(normalise(x, model, f"{name}_depthwise_BN"))
     x = normalise(convolve(x, model, channels, 1, name=f"{name}_project"), model, f"{name}_project_BN")
     return keras.layers.Add(name=f"{name}_add")([shortcut, x]) if incoming == channels and stride == 1 else x

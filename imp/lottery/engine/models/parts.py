@@ -19,13 +19,25 @@ def convolve(
     x: keras.KerasTensor, model: recipe.Model, filters: int, size: int, stride: int = 1, groups: int = 1, *, name: str
 ) -> keras.KerasTensor:
     """A convolution without bias that keeps the resolution, or divides it by `stride`."""
-    if groups > 1:
-        return GroupedConv2D(filters, size, stride, groups, model.initializer, name=name)(x)
-    if size == stride == 1:
+    if size == stride == groups == 1:
         return PointwiseConv2D(filters, model.initializer, name=name)(x)
-    return keras.layers.Conv2D(
-        filters, size, stride, padding="same", use_bias=False, kernel_initializer=model.initializer, name=name
-    )(x)
+    x, padding = padded(x, model, size, stride, name)
+    if groups > 1:
+        return GroupedConv2D(filters, size, stride, groups, model.initializer, **padding, name=name)(x)
+    options = {"padding": "same", "use_bias": False, "kernel_initializer": model.initializer, "name": name}
+    return keras.layers.Conv2D(filters, size, stride, **options | padding)(x)
+
+
+def padded(
+    x: keras.KerasTensor, model: recipe.Model, size: int, stride: int, name: str
+) -> tuple[keras.KerasTensor, dict[str, str]]:
+    """What a layer with a window of odd `size` and a `stride` reads, and how it has to pad that where not to "same".
+
+    "symmetric" is zeros, half of `size` on each side, as PyTorch pads. At stride 1 "same" is that too.
+    """
+    if model.padding == "same" or size == 1 or stride == 1:
+        return x, {}
+    return keras.layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(x), {"padding": "valid"}
 
 
 def logits(x: keras.KerasTensor, model: recipe.Model, classes: int, **options: Any) -> keras.KerasTensor:

@@ -1,7 +1,4 @@
-"""Residual networks. A layer on a shortcut has `shortcut` in its name, so that a path pattern can leave it dense.
-
-Padding is TensorFlow's "same", which at stride 2 is not symmetric as PyTorch's is.
-"""
+"""Residual networks. A layer on a shortcut has `shortcut` in its name, so that a path pattern can leave it dense."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,7 +6,7 @@ from functools import partial
 import keras
 
 from lottery.engine import whitening
-from lottery.engine.models.parts import convolve, logits, normalise
+from lottery.engine.models.parts import convolve, logits, normalise, padded
 from lottery.experiment import recipe
 
 Convolution = tuple[int, int, int, int]  # filters, size, stride, groups
@@ -61,7 +58,8 @@ def _resnet(
     """The stem, with a pool where it has a stride, so many blocks a stage, and the classifier."""
     x = _unit(x, model, stem, "conv1")
     if stem[2] > 1:
-        x = keras.layers.MaxPooling2D(3, 2, padding="same", name="pool1")(x)
+        x, padding = padded(x, model, 3, 2, "pool1")  # with zeros, and nothing after a ReLU is less
+        x = keras.layers.MaxPooling2D(3, 2, **{"padding": "same"} | padding, name="pool1")(x)
     for stage, stride, name in _blocks(repeats):
         x = _residual(x, model, block(stage, stride), stride, name)
     return logits(keras.layers.GlobalAveragePooling2D(name="pool")(x), model, classes)

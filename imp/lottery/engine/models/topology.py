@@ -4,9 +4,9 @@ Operations are known by the names of their classes, if Keras or this project mad
 as every other, as one that mixes all channels.
 """
 
+import itertools
 import math
 from collections import Counter
-from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import keras
@@ -25,12 +25,16 @@ _MERGES: dict[str, Kind] = {
     **dict.fromkeys(("Add", "Subtract", "Average", "Maximum", "Minimum", "CustomScaleLayer"), "add"),
     "Multiply": "multiply",
 }
+_LOOKUPS = {"TokenEmbedding"}  # their kernels are looked up, not multiplied: no MACs
 _RESHAPES = {"Flatten", "Reshape", "ExpandDims", "Squeeze"}
 _CHANNELWISE = {
     *("PReLU", "Dropout", "GaussianDropout", "GaussianNoise", "AlphaDropout", "ActivityRegularization", "Identity"),
-    *("Rescaling", "Normalization", "RepeatVector", "Divide", "TrueDivide", "Negative", "Absolute", "Square"),
+    *("FirstTokens", "Rescaling", "Normalization", "RepeatVector", "Divide", "TrueDivide", "Negative", "Absolute", "Square"),
     *(f"{kind}{rank}D" for kind in ("SpatialDropout", "ZeroPadding", "Cropping", "UpSampling") for rank in (1, 2, 3)),
-    *(f"{part}{kind}Pooling{rank}D" for part, kind, rank in product(("", "Global", "Adaptive"), ("Average", "Max"), (1, 2, 3))),
+    *(
+        f"{part}{kind}Pooling{rank}D"
+        for part, kind, rank in itertools.product(("", "Global", "Adaptive"), ("Average", "Max"), (1, 2, 3))
+    ),
 }
 # Names of activations, functions or classes, without underscores and capitals.
 _NOT_ZERO_AT_ZERO = {
@@ -106,9 +110,8 @@ class _Reader:
             return [self._linear(call, name, inputs[0])]
         if kind == "mix":
             kernels = _kernels(operation)
-            mixed = self.node(
-                name, "mix", _width(output), names, kernels=kernels, positions=_count(output) if kernels else None
-            )
+            used = 0 if type(operation).__name__ in _LOOKUPS else _count(output) if kernels else None
+            mixed = self.node(name, "mix", _width(output), _carriers(call, names), kernels=kernels, positions=used)
             parts = [(self.node(name, "mix", _width(tensor), (mixed,)), tensor) for tensor in others]
             return [_Source(node, everywhere(tensor)) for node, tensor in [(mixed, output), *parts]]
         constant = _constant(operation, kind, [source.constant for source in inputs])
@@ -161,6 +164,13 @@ def _kind(call: Any) -> Kind | Literal["pass"]:
         return "scale"
     channelwise = name in _CHANNELWISE | _SCALES | set(_MERGES) or _plain(operation) in _ACTIVATIONS
     return "pass" if channelwise and before == after else "mix"
+
+
+def _carriers(call: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Of the nodes `names` that a call reads, those whose values it passes on. Where it also reads floats, integers only say
+    which of these count, as tokens do in attention."""
+    floating = [keras.backend.is_float_dtype(tensor.dtype) for tensor in call.input_tensors]
+    return tuple(itertools.compress(names, floating)) if any(floating) else names
 
 
 def _constant(operation: Any, kind: str, inputs: list[bool]) -> bool:

@@ -1,0 +1,126 @@
+"""The set of a source of images: its settings, which image goes into which shard, and each image made an example."""
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import features
+
+from data_prep import records
+from data_prep.errors import InputError
+from data_prep.pictures import Undecodable, pixels
+from data_prep.shards import Planned, Task
+from data_prep.sources import PATHS, Source, Split, open_source, resolved
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a prepared set depends on. `validation` is the fraction of the training images held out; `test` the fraction cut off
+    first where the source has no images of its own to test on. Both are stratified by class and drawn with `split_seed`.
+    `classes` keeps the first so many classes; 0 keeps all. `channels` is 3, or 1 for grey images."""
+
+    source: str
+    size: int
+    validation: float = 0.2
+    test: float = 0.2
+    split_seed: int = 0
+    classes: int = 0
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        """The same files are the same source from wherever they are named. Raises InputError for any other `channels`."""
+        if self.channels not in (1, 3):
+            raise InputError(f"images have 3 channels or 1, not {self.channels}: change data.channels")
+        object.__setattr__(self, "source", resolved(self.source))
+
+    @property
+    def shape(self) -> records.Shape:
+        return self.size, self.size, self.channels
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The recipe's keys and what they are set to."""
+        return {f"data.{key}": value for key, value in dataclasses.asdict(self).items()}
+
+    def folder(self, root: Path) -> Path:
+        """Where the set lies under `root`: `digits-32`, `tfds-mnist-28-grey`, `folder-photos-64-first10`."""
+        kind, colon, name = self.source.partition(":")
+        if kind in PATHS:
+            name = Path(name).stem if kind == "arrays" else Path(name).name
+        kept = "-grey" * (self.channels == 1) + (f"-first{self.classes}" if self.classes else "")
+        return root / f"{kind}{colon and '-'}{name.replace('/', '-').replace(':', '-')}-{self.size}{kept}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Images(Task):
+    """A shard of images, whose `labels` are int32, [count], brought to `shape`."""
+
+    shape: records.Shape
+    labels: np.ndarray
+
+    def examples(self) -> Iterator[records.Example | records.Bad]:
+        content = self.part()
+        for name, picture, label in zip(content.names, content.pictures, self.labels, strict=True):
+            try:
+                yield pixels(picture, self.shape[0], self.shape[2]), int(label)
+            except Undecodable as error:
+                yield records.Bad(self.split, name, str(error))
+
+
+def plan(settings: Settings, folder: Path, data_dir: Path | None = None) -> Planned:
+    """The set without its shards, and which image goes into which shard: a function of `settings` and the source alone.
+    Raises InputError for a split without images, and for training images without a class."""
+    source = open_source(settings.source, data_dir)
+    classes = source.classes[: settings.classes or None]
+    if settings.classes > len(source.classes):
+        raise InputError(f"{settings.source} has {len(source.classes)} classes, not {settings.classes}: lower --classes")
+    if len(classes) < 2:
+        raise InputError(f"{settings.source} gives a single class, {classes[0]}: a network needs two to tell apart")
+    tasks: list[Task] = []
+    for name, (split, indices) in _splits(source, settings).items():
+        if not len(indices):
+            raise InputError(
+                f"the {name} split of {settings.source} would be empty: change --val or --test (data.validation, data.test)"
+            )
+        if not split.mixed:
+            indices = np.random.default_rng([settings.split_seed, 2]).permutation(indices)
+        step = records.examples_per_shard(settings.shape)
+        for number, start in enumerate(range(0, len(indices), step)):
+            part = indices[start : start + step]
+            shard = records.shard_name(name, number)
+            tasks.append(Images(folder, shard, name, len(part), split.part(part), settings.shape, split.labels[part]))
+    fingerprints = [split.fingerprint for split in (source.train, source.test) if split]
+    made_with = dataclasses.asdict(settings)
+    return Planned(records.Manifest(settings.shape, classes, [], made_with, _versions(), source=fingerprints), tasks)
+
+
+def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """A boolean array that marks round(fraction x count) examples of each class, drawn with `seed`."""
+    marked = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        order = np.random.default_rng([seed, int(label)]).permutation(members)
+        marked[order[: round(fraction * len(members))]] = True
+    return marked
+
+
+def _splits(source: Source, settings: Settings) -> dict[str, tuple[Split, np.ndarray]]:
+    """The indices of each split's images, ascending, of the classes that are kept."""
+    train, test = source.train, source.test
+    if (train.labels < 0).any():
+        raise InputError(f"the train split of {settings.source} has images without a class: choose another set")
+    indices, tested = (np.flatnonzero(split.labels < (settings.classes or np.inf)) for split in (train, test or train))
+    if test is None:
+        cut = stratified(train.labels[indices], settings.test, settings.split_seed)
+        test, tested, indices = train, indices[cut], indices[~cut]
+    held_out = stratified(train.labels[indices], settings.validation, settings.split_seed + 1)
+    return {"train": (train, indices[~held_out]), "validation": (train, indices[held_out]), "test": (test, tested)}
+
+
+def _versions() -> dict[str, str]:
+    """What decides how an image is decoded."""
+    jpeg = features.version_feature("libjpeg_turbo") or features.version_codec("jpg")
+    return {"pillow": importlib.metadata.version("pillow"), "libjpeg": str(jpeg), "numpy": np.__version__}

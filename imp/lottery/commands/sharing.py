@@ -1,0 +1,131 @@
+"""Commands that hand tickets on: export, import, tickets."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from data_prep.errors import InputError
+from lottery.commands.options import JsonOption, RunOption, SetOption, alone, opened, print_json, reporter
+from lottery.results.tables import percent, print_table, times, whole
+from lottery.rundir.wording import value
+
+TICKET_COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "folder": lambda row: row["folder"],
+    "network": lambda row: row["network"],
+    "model": lambda row: row["model"],
+    "data": lambda row: row["data"],
+    "density": lambda row: percent(row["density"]),
+    "speed-up": lambda row: times(row["speedup"]),
+    "test": lambda row: _tested(row),
+    "verdict": lambda row: row["verdict"] or "",
+    "license": lambda row: row["license"],
+}
+
+
+def export(
+    ticket: Annotated[
+        str, typer.Option(metavar="NAME", help="Network, such as q90-step-000034, lr/round-03-step-000000, dense.")
+    ],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="keras, onnx, tflite, tflite_sparse, mnn, torch, npz, folder.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="File or folder to write; default: one in the run's export folder.")
+    ] = None,
+    variant: Annotated[str, typer.Option(help="ticket, or a control, such as reinit.")] = "ticket",
+    replicate: Annotated[int, typer.Option(min=1, help="Which replicate.")] = 1,
+    license: Annotated[
+        str, typer.Option(metavar="ID", help="Of a ticket folder, for its model card, such as mit.")
+    ] = "unknown",
+    run: RunOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a trained network to a file or a folder that other programs load, and show how small it compresses."""
+    from data_prep.sources import is_of_texts
+    from lottery.stages.export import FORMATS, export
+
+    alone()
+    if to not in FORMATS:
+        raise InputError(f"--to {to}: write {', '.join(FORMATS)}")
+    target = opened(run, must_exist=True)
+    made = export(target, reporter(), ticket, to, out, replicate, variant, license)
+    if as_json:
+        print_json(made)
+        return
+    print_table(
+        made["path"],
+        (
+            *("bytes", "gzip -9", "dense, gzip -9", "of dense", "bitmap + values", "CSR", "MACs", "speed-up"),
+            *("density", "exact zeros", "test"),
+        ),
+        [
+            (
+                f"{made['bytes']:,}",
+                f"{made['gzip_bytes']:,}",
+                f"{made['dense_gzip_bytes']:,}",
+                percent(made["gzip_bytes"] / made["dense_gzip_bytes"]),
+                *map(whole, (made["bitmap_bytes"], made["csr_bytes"], made["macs"])),
+                times(made["speedup"]),
+                percent(made["density"]),
+                f"{made['zeros']:,} of {made['weights']:,}",
+                percent(made[f"test_{target.metric}"]),
+            )
+        ],
+    )
+    if to not in ("npz", "folder") and not is_of_texts(target.recipe.data.source):
+        mean, deviation = target.recipe.data.mean, target.recipe.data.deviation
+        outputs = "logits" if target.recipe.task == "classification" else f"the outputs of {target.recipe.task}"
+        print(f"It takes float32 images, (pixel / 255 - {mean}) / {deviation}, and returns {outputs}.")
+
+
+def import_(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Ticket folder that `imp export --to folder` wrote.")],
+    run: RunOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Make a run that trains a ticket from a folder anew, on the same examples or (--set data.source=...) on others."""
+    from lottery.stages.folder import adopt
+
+    alone()
+    made = adopt(folder, run, set_ or ())
+    for what, name in (("network is the function", made.recipe.model.name), ("task is the class", made.recipe.task)):
+        if ":" in name:
+            print(f"Its {what} {name}: `imp train` calls it, so look at it first.")
+    print(f"{made.folder} is ready: `imp run --run {made.folder}` trains its dense network, the ticket and controls.")
+
+
+def tickets(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Ticket folders, or folders that contain some.")],
+    as_json: JsonOption = False,
+) -> None:
+    """List the tickets in folders, and check every file of them."""
+    from lottery.rundir.tickets import VALUES, listed, open_ticket
+
+    alone()
+    rows, damaged = [], []
+    for top in folders:
+        if not top.is_dir():
+            raise InputError(f"there is no folder {top}")
+        found = sorted({path.parent for path in top.rglob(VALUES)}) or [top]  # which says what it lacks
+        for folder in found:
+            try:
+                rows.append(listed(open_ticket(folder)))
+            except InputError as error:
+                damaged.append(str(error))
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table("", list(TICKET_COLUMNS), [[_printable(show(row)) for show in TICKET_COLUMNS.values()] for row in rows])
+    if damaged:
+        raise InputError("; ".join(damaged))
+
+
+def _tested(row: Mapping[str, Any]) -> str:
+    """The deciding metric of a ticket on its test split, named where that is not accuracy."""
+    ((metric, share),) = [(key.removeprefix("test_"), row[key]) for key in row if key.startswith("test_")]
+    return "" if share is None else value(metric, share)
+
+
+def _printable(text: str) -> str:
+    """`text` of a stranger's, without what would steer the terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

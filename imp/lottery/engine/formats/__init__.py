@@ -1,0 +1,104 @@
+"""A network as the bytes of a file that others load. Each is loaded and tried first."""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from data_prep.errors import Failed, InputError
+from lottery.engine import models
+from lottery.engine.formats import keras_file, mnn, onnx_file, tflite
+from lottery.engine.formats.stock import not_stock, rebuild
+from lottery.engine.layers import GroupedConv2D
+from lottery.engine.models.fingerprint import fingerprint
+from lottery.engine.signature import Signature
+from lottery.experiment import recipe
+from lottery.rundir import store
+from lottery.rundir.identity import is_same
+
+IMAGES = 8  # on which a file's outputs are compared with those of the network it was made of
+
+
+class Format(NamedTuple):
+    """A function of a network of Keras's own layers and images, which returns the bytes of a file and what that answers to the
+    images once it is read back; how far the answers may be off, in shares of the largest; and the layers of ours that stay."""
+
+    write: Callable[[keras.Model, np.ndarray], tuple[bytes, np.ndarray]]
+    tolerance: float
+    stay: tuple[type, ...] = ()
+
+
+FORMATS = {
+    "keras": Format(keras_file.write, 1e-4),
+    "onnx": Format(onnx_file.write, 1e-5, (GroupedConv2D,)),  # Keras's own is compiled by XLA
+    "tflite": Format(tflite.write, 1e-3),
+    "tflite_sparse": Format(partial(tflite.write, optimization=tf.lite.Optimize.EXPERIMENTAL_SPARSITY), 1e-3),
+    "tflite_dynamic": Format(partial(tflite.write, optimization=tf.lite.Optimize.DEFAULT), 0.5),
+    "mnn": Format(mnn.write, 1e-3),
+    "mnn_dense": Format(partial(mnn.write, sparse=False), 1e-3),
+}
+
+
+class Exported(NamedTuple):
+    """A file; how far its outputs are from those of the network as it was trained, in shares of the largest of them; and the
+    classes of a user's own that loading it needs."""
+
+    content: bytes
+    difference: float
+    needs: list[type]
+
+
+def make(to: str, model: recipe.Model, signature: Signature, state: store.State, trained: str = "") -> Exported:
+    """The network of `model` with the weights and statistics of `state` as a file in the format `to`, one of `FORMATS`:
+    `tflite_sparse` is TensorFlow Lite without the zeros of its kernels; for measurements, `tflite_dynamic` has its kernels
+    quantised to 8 bits, and `mnn_dense` is MNN without sparse kernels.
+
+    It computes in float32 from images of float32 [batch, *shape], scaled as in training, to logits [batch, classes]; those of
+    TensorFlow Lite and MNN take one image at a time. Raises InputError when the format cannot hold the network, or that is not
+    the one of the fingerprint `trained`, and Failed when what was read back answers differently.
+    """
+    with _quietly_on_cpu():
+        network = rebuilt(model, signature, state, trained)
+        images = np.random.default_rng(0).uniform(-1, 1, (IMAGES, *signature.shape)).astype(np.float32)
+        expected = np.asarray(network(images, training=False))
+        plain = rebuild(network, FORMATS[to].stay)
+        content, outputs = FORMATS[to].write(plain, images)
+    difference = float(np.abs(outputs - expected).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
+    if not difference <= FORMATS[to].tolerance:  # nor if it is NaN
+        raise Failed(
+            f"{model.name}: the outputs of the {to} file are {difference:.1e} of the largest off the network's, more than "
+            f"{FORMATS[to].tolerance:g}: nothing was written, export to npz"
+        )
+    return Exported(content, difference, not_stock(plain) if to == "keras" else [])
+
+
+def rebuilt(model: recipe.Model, signature: Signature, state: store.State, trained: str = "") -> keras.Model:
+    """The network of `model` in float32 with the weights and statistics of `state`. Raises InputError where it is another one
+    than was trained: by their variables, and by the fingerprint `trained`, if one is given."""
+    with models.policy("float32"):
+        network = models.build(model, signature)
+    if trained and not is_same(trained, fingerprint(network, signature)):
+        raise InputError(f"{model.name} builds another network now than the one that was trained: build that one again")
+    models.assign({variable.path: variable for variable in network.variables}, state.weights | state.statistics)
+    return network
+
+
+@contextlib.contextmanager
+def _quietly_on_cpu() -> Iterator[None]:
+    """Without a GPU, which others may be using, and whose matrix products have fewer digits; and without TensorFlow's advice,
+    which is for those who call these functions."""
+    with contextlib.suppress(RuntimeError):  # raised where this process has already begun to use it
+        tf.config.set_visible_devices([], "GPU")
+    logger, before = tf.get_logger(), tf.get_logger().level
+    logger.setLevel(logging.ERROR)
+    try:
+        with tf.device("CPU:0"), warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,231 @@
+"""The optimizer that keeps pruned weights at exactly zero, around the user's own."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from data_prep.errors import InputError
+from lottery.keras.plan import Plan
+from lottery.pruning.masks import Bits
+from lottery.pruning.state import Arrays
+
+# Optimizers of Keras that leave a zero alone whose gradient is zero. After a step of any other, zeros are put back.
+ELEMENTWISE = {
+    *("SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Nadam", "Ftrl", "Lion", "Lamb"),
+}
+
+
+@dataclasses.dataclass
+class Clock:
+    """`wait`: after so many steps the masks may change. `is_read`: somebody will look then, or they never change. (To set an
+    attribute of an optimizer itself takes Keras as long as a small kernel.)"""
+
+    is_read: bool
+    wait: float = 0
+
+
+@keras.saving.register_keras_serializable("lottery")
+class Pruned(keras.optimizers.Optimizer):
+    """`inner_optimizer` under masks of variables of `shapes` (by path), which change as `plan` says (None: never). A saved one
+    also tells the `places` of its variables among those that are trained: Keras may give them other paths when it loads them.
+
+    Every step it selects the gradients that the masks keep, and passes them on. Masks, the number of steps and the values of
+    pruned weights that may return are variables, saved and restored with the optimizer's own.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer,
+        shapes: dict[str, Sequence[int]],
+        plan: Plan | None = None,
+        places: dict[str, int] | None = None,
+        name: str = "pruned",
+    ):
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner_optimizer = inner_optimizer
+        self.plan = plan
+        self.paths, self._places = list(shapes), places or {}
+        self.clock = Clock(is_read=plan is None)
+        self._changed = self.add_variable((), "zeros", "int64", "only_first_replica", name="changed_before")
+        named = {path: path.replace("/", "_") for path in shapes}
+        self._masks = [self.add_variable(shapes[path], "ones", "bool", name=f"{named[path]}_mask") for path in shapes]
+        moves = plan is not None and len(plan.schedule.dates) > 1
+        self._aside = [self.add_variable(shapes[path], name=f"{named[path]}_aside") for path in shapes if moves]
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        return self._variables + self.inner_optimizer.variables
+
+    @property
+    def learning_rate(self) -> Any:
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: Any) -> None:
+        self.inner_optimizer.learning_rate = rate
+
+    @property
+    def iterations(self) -> Any:
+        return self.inner_optimizer.iterations
+
+    @property
+    def step(self) -> int:
+        """How many steps were taken since `prune`; of skipped ones (overflows of float16) none counts."""
+        return int(self._iterations.numpy())
+
+    @property
+    def masks(self) -> Bits:
+        """A copy of the masks."""
+        return _arrays(self.paths, self._masks)
+
+    @property
+    def aside(self) -> Arrays:
+        """A copy of the values of pruned weights that may return, zero elsewhere; empty where none may."""
+        return _arrays(self.paths, self._aside)
+
+    @property
+    def pruned(self) -> int:
+        """How many weights are pruned now."""
+        return sum(int(np.count_nonzero(~kept)) for kept in self.masks.values())
+
+    @property
+    def next_change(self) -> int | None:
+        """The step before which the mask changes next."""
+        return self.plan.next_date(int(self._changed.numpy()) - 1) if self.plan else None
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        if not self.built:
+            self.inner_optimizer.build(variables)
+            super().build(variables)
+            self.paths = [variables[self._places[path]].path if path in self._places else path for path in self.paths]
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
+        if not self.built:
+            self.build(list(trainable_variables or ()))
+        if not self.clock.is_read:
+            raise InputError(
+                "the masks of this model still change, and nothing changes them: after load_model, call "
+                "lottery.keras.resume(model); in a training loop of your own, lottery.keras.update(model) before each step"
+            )
+        variables = list(trainable_variables or self._trainable_variables)
+        self.inner_optimizer.apply([self._kept(*pair) for pair in zip(grads, variables, strict=True)], variables)
+        if not all(type(one).__name__ in ELEMENTWISE and type(one).__module__.startswith("keras.") for one in self._parts):
+            self._put_zeros_back()
+        self._iterations.assign_add(1)
+
+    def scale_loss(self, loss: Any) -> Any:
+        return self.inner_optimizer.scale_loss(loss)
+
+    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def change(self, weights: dict[str, keras.Variable], mask: Bits, values: Arrays, date: int) -> None:
+        """Put `mask` in place at the step `date`, and `values` (of all weights, pruned ones too) in `weights`."""
+        for variable, path in zip(self._masks, self.paths, strict=True):
+            variable.assign(mask[path])
+            weights[path].assign(values[path])
+        for variable, path in zip(self._aside, self.paths, strict=False):
+            variable.assign(np.where(mask[path], np.zeros((), variable.dtype), values[path]))
+        self._changed.assign(date + 1)
+        self.hold(weights)
+
+    def hold(self, weights: dict[str, keras.Variable]) -> None:
+        """Put exact zeros where the masks prune `weights`, and in their slots what a new optimizer has there."""
+        slots = self._slots()
+        for path, mask in self.masks.items():
+            for variable, fill in [(weights[path], 0.0), *slots.get(path, [])]:
+                array = variable.numpy()
+                variable.assign(np.where(mask, array, np.asarray(fill, array.dtype)))
+
+    def take_over(self, other: "Pruned") -> None:
+        """Take masks, steps and values put aside from `other`, which is of the same variables and plan."""
+        for own, variable in zip(self._variables, other._variables, strict=True):
+            own.assign(variable.numpy())
+
+    def renew(self) -> None:
+        """Give the inner optimizer the state of a new one; its learning rate stays."""
+        new = type(self.inner_optimizer).from_config(self.inner_optimizer.get_config())
+        new.build(self._trainable_variables)
+        for own, variable in zip(self.inner_optimizer.variables, new.variables, strict=True):
+            own.assign(variable.numpy())
+
+    def save_own_variables(self, store: Any) -> None:
+        for index, variable in enumerate(self._variables):  # Keras saves the inner optimizer's beside them
+            store[str(index)] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        shapes = [tuple(np.shape(store[key])) for key in sorted(store.keys(), key=int)]
+        if shapes != [tuple(variable.shape) for variable in self._variables]:
+            raise InputError(
+                "these weights were saved without masks, or with those of another schedule: to start from them, use "
+                "rewind(model, file)"
+            )
+        for index, variable in enumerate(self._variables):
+            variable.assign(store[str(index)])
+        self.clock.wait, self.clock.is_read = 0, self.clock.is_read or self.next_change is None
+
+    def get_config(self) -> dict[str, Any]:
+        places = {variable.path: index for index, variable in enumerate(self._trainable_variables)}
+        return {
+            "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "shapes": {path: list(mask.shape) for path, mask in zip(self.paths, self._masks, strict=True)},
+            "plan": self.plan and self.plan.config(),
+            "places": {path: places[path] for path in self.paths if path in places},
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Pruned":
+        inner = keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects=custom_objects)
+        return cls(**config | {"inner_optimizer": inner, "plan": config["plan"] and Plan.of(config["plan"])})
+
+    @property
+    def _parts(self) -> list[keras.optimizers.Optimizer]:
+        return getattr(self.inner_optimizer, "optimizers", [self.inner_optimizer])  # of a MultiOptimizer several
+
+    def _kept(self, gradient: Any, variable: Any) -> Any:
+        """A select, not a product, so that not even a NaN reaches a pruned weight. `tf.where` takes twice as long."""
+        path = self._trainable_variables[self._get_variable_index(variable)].path
+        if gradient is None or path not in self.paths:
+            return gradient
+        mask, gradient = (tf.convert_to_tensor(one) for one in (self._masks[self.paths.index(path)].value, gradient))
+        return tf.raw_ops.Select(condition=mask, x=gradient, y=tf.zeros_like(gradient))
+
+    def _slots(self) -> dict[str, list[tuple[keras.Variable, float]]]:
+        """Of each trained variable by its path: the inner optimizer's variables of it, and what new ones hold."""
+        owners = {variable.path.replace("/", "_"): variable for variable in self._trainable_variables}
+        slots: dict[str, list[tuple[keras.Variable, float]]] = {}
+        for optimizer in self._parts:
+            start = getattr(optimizer, "initial_accumulator_value", 0.0)  # zero would make Ftrl divide by zero
+            for slot in optimizer.variables:
+                name = max((name for name in owners if slot.name.startswith(f"{name}_")), key=len, default=None)
+                if name and slot.shape == owners[name].shape:
+                    fill = start if slot.name == f"{name}_accumulator" else 0.0
+                    slots.setdefault(owners[name].path, []).append((slot, fill))
+        return slots
+
+    def _put_zeros_back(self) -> None:
+        weights, slots = {variable.path: variable for variable in self._trainable_variables}, self._slots()
+        pairs = [
+            (variable.value, mask.value, fill)
+            for path, mask in zip(self.paths, self._masks, strict=True)
+            if path in weights
+            for variable, fill in [(weights[path], 0.0), *slots.get(path, [])]
+        ]
+
+        def select(variable: tf.Variable, mask: tf.Variable, fill: float) -> None:
+            variable.assign(tf.where(mask, variable, tf.constant(fill, variable.dtype)))
+
+        def on_each(strategy: tf.distribute.Strategy) -> None:
+            for variable, *given in pairs:
+                strategy.extended.update(variable, select, args=given, group=False)
+
+        tf.__internal__.distribute.interim.maybe_merge_call(on_each, self._distribution_strategy)
+
+
+def _arrays(paths: list[str], variables: list[keras.Variable]) -> dict[str, np.ndarray]:
+    return {path: variable.numpy() for path, variable in zip(paths, variables, strict=False)}

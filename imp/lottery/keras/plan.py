@@ -1,0 +1,190 @@
+"""What is pruned, how much, and when: a plan, which is saved with the model. Pure NumPy."""
+
+import dataclasses
+from bisect import bisect_right
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, get_args
+
+import numpy as np
+
+from data_prep.errors import InputError
+from lottery.pruning import allocation
+from lottery.pruning.allocation import Allocation, Shapes
+from lottery.pruning.criteria import CRITERIA, ITERATIONS, Criterion, Probe
+from lottery.pruning.masks import Bits
+from lottery.pruning.ranking import pruned_count
+from lottery.pruning.state import Arrays, State
+from lottery.pruning.updates import Schedule, highest_kept
+
+
+def _check_steps(least: dict[str, int], schedule: Any) -> None:
+    for name, lowest in least.items():
+        value = getattr(schedule, name)
+        if not isinstance(value, int) or value < lowest:
+            raise InputError(f"{schedule}: {name} is a whole number of steps, here {lowest} or more")
+
+
+def fraction(share: Any, name: str) -> Fraction:
+    """The exact value of a share as it is written: 0.9 is 9/10. Raises InputError unless it is from 0 to 1."""
+    try:
+        value = Fraction(str(share))
+    except ValueError as error:
+        raise InputError(f"{name}: {share!r} is not a number") from error
+    if not 0 <= value <= 1:
+        hint = f": write {float(value / 100)} for {share} per cent" if 1 < value <= 100 else ""
+        raise InputError(f"{name}: {share} is not a share from 0 to 1{hint}")
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """All weights that go are pruned at once, before the step number `begin` after `prune`; the mask then stays."""
+
+    begin: int = 0
+
+    def __post_init__(self) -> None:
+        _check_steps({"begin": 0}, self)
+
+    @property
+    def dates(self) -> range:
+        """The steps before which the mask changes."""
+        return range(self.begin, self.begin + 1)
+
+    def pruned(self, step: int, first: int, last: int) -> int:
+        """How many weights are pruned after the change at `step`, of `first` before all changes and `last` in the end."""
+        return last
+
+
+@dataclasses.dataclass(frozen=True)
+class Cubic:
+    """Gradual pruning (Zhu & Gupta 2017, arXiv 1710.01878, equation 1): every `every` steps, from the step `begin` up to `end`,
+    the mask is made anew. The sparsity is `start` at first, and rises along the cubic to its end at the last change."""
+
+    end: int
+    begin: int = 0
+    every: int = 100
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_steps({"begin": 0, "every": 1}, self)
+        _check_steps({"end": self.begin + self.every}, self)
+        fraction(self.start, "start")
+
+    @property
+    def dates(self) -> range:
+        return range(self.begin, self.end + 1, self.every)
+
+    def pruned(self, step: int, first: int, last: int) -> int:
+        return first + Schedule("gmp", self.every, self.begin, self.end, 0.0).pruned(step, last - first)
+
+
+AT_ONCE = Constant()
+SCHEDULES = {one.__name__: one for one in (Constant, Cubic)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the masks of a network are made. `sparsity` is the share of all weights in scope that is pruned in the end;
+    `densities` fix the share that layers keep, by shell pattern of paths; `images` are what criteria look at (x, y)."""
+
+    sparsity: Fraction
+    criterion: str | Criterion = "magnitude"
+    allocation: Allocation = "global"
+    schedule: Constant | Cubic = AT_ONCE
+    densities: tuple[tuple[str, Fraction], ...] = ()
+    iterations: int | None = None
+    seed: int = 0
+    images: Any = None
+
+    def __post_init__(self) -> None:
+        if self.allocation not in get_args(Allocation):
+            raise InputError(f"unknown allocation {self.allocation!r}; known are {', '.join(get_args(Allocation))}")
+        if not callable(self.criterion) and self.criterion not in CRITERIA:
+            raise InputError(f"unknown criterion {self.criterion!r}; known are {', '.join(CRITERIA)}, or give a function")
+        if self.iterations is not None and self.iterations < 1:
+            raise InputError(f"iterations: {self.iterations} is not 1 or more")
+        if self.images is not None and not (isinstance(self.images, tuple | list) and len(self.images) == 2):
+            raise InputError("images: give one batch as a pair (x, y)")
+        if self.sparsity == 1:
+            raise InputError("a sparsity of 1 leaves nothing: ask for less")
+        if self.start > self.sparsity:
+            raise InputError(f"a schedule that starts at {float(self.start)} cannot end at {float(self.sparsity)}: lower start")
+
+    @property
+    def start(self) -> Fraction:
+        return fraction(getattr(self.schedule, "start", 0), "start")
+
+    def config(self) -> dict[str, Any]:
+        """The plan in JSON; `resume` must add images and a criterion that is a function."""
+        schedule = {"kind": type(self.schedule).__name__, **dataclasses.asdict(self.schedule)}
+        criterion = self.criterion if isinstance(self.criterion, str) else None
+        densities = [[pattern, str(share)] for pattern, share in self.densities]
+        plain = {"allocation": self.allocation, "iterations": self.iterations, "seed": self.seed}
+        return plain | {"sparsity": str(self.sparsity), "criterion": criterion, "schedule": schedule, "densities": densities}
+
+    @classmethod
+    def of(cls, config: dict[str, Any]) -> "Plan":
+        """The plan that `config` describes."""
+        schedule = dict(config["schedule"])
+        return cls(
+            **config
+            | {
+                "sparsity": Fraction(config["sparsity"]),
+                "criterion": config["criterion"] or _missing,
+                "schedule": SCHEDULES[schedule.pop("kind")](**schedule),
+                "densities": tuple((pattern, Fraction(share)) for pattern, share in config["densities"]),
+            }
+        )
+
+    def with_given(self, criterion: Criterion | None, images: Any) -> "Plan":
+        """The plan with what is not saved."""
+        given = {"criterion": criterion, "images": images}
+        return dataclasses.replace(self, **{name: value for name, value in given.items() if value is not None})
+
+    def last_date(self, step: int) -> int | None:
+        """The last step up to `step` before which the mask changes."""
+        passed = bisect_right(self.schedule.dates, step)
+        return self.schedule.dates[passed - 1] if passed else None
+
+    def next_date(self, step: int) -> int | None:
+        """The first step after `step` before which the mask changes."""
+        passed = bisect_right(self.schedule.dates, step)
+        return self.schedule.dates[passed] if passed < len(self.schedule.dates) else None
+
+    def count(self, size: int, date: int | None = None) -> int:
+        """How many of `size` weights are pruned after the change at `date`, or in the end."""
+        first, last = (pruned_count(100 * share, size) for share in (self.start, self.sparsity))
+        return last if date is None else self.schedule.pruned(date, first, last)
+
+    def cut(
+        self, state: State, among: Bits, pruned: int, probe: Callable[[Bits], Probe], network: Shapes | None = None
+    ) -> Bits:
+        """The mask that drops exactly `pruned` of all weights that `among` covers, those that it lacks included. `probe` gives
+        derivatives under a mask, `network` is as in `allocate`. Of n iterations, the i-th leaves N (k / N)^(i / n) of N."""
+        criterion = self.criterion if callable(self.criterion) else CRITERIA[self.criterion]
+        number = self.iterations or ITERATIONS.get(getattr(criterion, "__name__", ""), 1)
+        shapes = {path: kept.shape for path, kept in among.items()}
+        keep, within = sum(kept.size for kept in among.values()) - pruned, among
+        count = sum(int(np.count_nonzero(kept)) for kept in among.values())
+        for index in range(1, number + 1):
+            left = {path: int(np.count_nonzero(kept)) for path, kept in within.items()}
+            share = keep if index == number else round(count * (keep / max(count, 1)) ** (index / number))
+            groups = allocation.allocate(self.allocation, left, share, shapes, self.densities, network)
+            own = {path: kept.copy() for path, kept in within.items()}  # which a user's function may change in place
+            scores = _checked(criterion(state, own, probe(within)), within)
+            within = highest_kept(scores, groups, within)
+        return within
+
+
+def _missing(state: State, mask: Bits, probe: Probe) -> Arrays:
+    raise InputError("the criterion of this model is a function, which is not saved: resume(model, criterion=...)")
+
+
+def _checked(scores: Any, mask: Bits) -> Arrays:
+    """The scores as arrays. Raises InputError where a criterion gave anything else than a finite number for each weight."""
+    for path, kept in mask.items():
+        array = np.asarray(scores[path]) if path in scores else np.empty(0)
+        if array.shape != kept.shape or not np.isfinite(array[kept]).all():
+            raise InputError(f"the criterion must give a finite score for every weight of {path}")
+    return {path: np.asarray(scores[path]) for path in sorted(mask)}

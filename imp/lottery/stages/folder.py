@@ -1,0 +1,110 @@
+"""Ticket folders: made of a network of a run, and made into a run that trains the ticket anew."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.errors import InputError
+from lottery import __version__
+from lottery.experiment import reading
+from lottery.experiment.graph import TICKET
+from lottery.experiment.recipe import Recipe, Track
+from lottery.pruning.state import State
+from lottery.results import frame, grouping, lookup
+from lottery.results.card import card
+from lottery.rundir import names, store, tickets
+from lottery.rundir.lineage import Lineage
+from lottery.rundir.records import Result
+from lottery.rundir.run import Run, open_run
+from lottery.rundir.tickets import DataSet, Standing, TicketFolder, TicketRecord
+from lottery.stages.scoring import quantile_of
+
+IMPORTED = "imported"  # the family of a ticket that came in a folder
+
+
+def make(run: Run, network: str, result: Result, state: State, folder: Path, license: str) -> None:
+    """Write the finished `network` of `run` as a ticket folder. Raises InputError where `folder` holds something else."""
+    if (folder.exists() and not folder.is_dir()) or (folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder)):
+        raise InputError(f"--out {folder} is there already, and is not a ticket folder: name another")
+    place, manifest = run.replicate(result.replicate), run.manifest()
+    start = _start(run, result)
+    tensors = {
+        tickets.VALUES: values(state),
+        tickets.MASK: tickets.packed(lookup.mask(run, place, result, state)),
+        **({tickets.START: values(start)} if start else {}),
+    }
+    counts = {split: manifest.count(split) for split in ("train", "validation", "test")}
+    source = manifest.made_with["source"]
+    record = TicketRecord(
+        run=run.recipe.name,
+        network=network,
+        made_by=f"imp {__version__}",
+        license=license,
+        data=DataSet(source=source, digest=manifest.digest, shape=manifest.shape, classes=manifest.classes, images=counts),
+        standing=_standing(run, result),
+        result=result,
+        files=dict.fromkeys(tensors, ""),
+    )
+    tickets.write(folder, record, run.recipe, tensors, card(record, run.recipe))
+
+
+def values(state: State) -> bytes:
+    """A safetensors file of weights and statistics."""
+    return tickets.named(weights=state.weights, statistics=state.statistics)
+
+
+def _is_ours(folder: Path) -> bool:
+    return {path.name for path in folder.iterdir()} >= {tickets.RECIPE, tickets.VALUES}
+
+
+def _start(run: Run, result: Result) -> State | None:
+    """The state that a ticket's training started from; None of other networks, which are made of fresh weights or of several
+    states."""
+    place = run.replicate(result.replicate)
+    found = [name for name in result.made_from if name.endswith(".h5") and "/masks/" not in name]
+    if result.variant != TICKET or len(found) != 1:
+        return None
+    path = place.folder / found[0]
+    Lineage(place).check(path)
+    return store.load_state(path, optimizer=False)
+
+
+def _standing(run: Run, result: Result) -> Standing:
+    groups = frame.each(grouping.groups(run, grouping.rows(run)))
+    own = [one for one in groups if all(getattr(one, key) == getattr(result, key) for key in frame.KIND)]
+    if not own:
+        return Standing()
+    count, known = own[0].count or 0, own[0]
+    return Standing(replicates=count, **{name: getattr(known, name) for name in ("difference", "low", "high", "verdict")})
+
+
+def adopt(folder: Path, into: Path | None, overrides: Sequence[str]) -> Run:
+    """A new run whose dense network starts from the start of the ticket in `folder`, and whose one family trains the same
+    mask. Nothing of the folder is copied: what is trained is. Raises InputError where the folder is not whole, has no start, or
+    the run is there already."""
+    ticket = tickets.open_ticket(folder.resolve())
+    recipe = reading.resolve(_recipe(ticket).model_dump(), overrides)
+    target = into or Path("runs") / recipe.name
+    if (target / names.RECIPE).exists():
+        raise InputError(f"there is a run in {target} already: name another folder with --run")
+    run = dataclasses.replace(open_run(target, must_exist=False), recipe=recipe)
+    run.adopt()
+    return run
+
+
+def _recipe(ticket: TicketFolder) -> Recipe:
+    """The ticket's own recipe, with the mask and the start of the folder in place of its families; without what is another
+    machine's or person's."""
+    if ticket.start is None:
+        raise InputError(f"{ticket.folder} has no {tickets.START}, as it is not a ticket: nothing to train anew")
+    recipe, quantile = ticket.recipe, quantile_of(ticket.mask)
+    family = {"mask": str(ticket.folder / tickets.MASK), "quantiles": quantile, "controls_at": quantile}
+    changed = {
+        "name": f"{recipe.name}-{ticket.record.result.mask}",
+        "data": recipe.data.model_dump() | {"path": ""},
+        "model": recipe.model.model_dump() | {"weights": str(ticket.folder / tickets.START)},
+        "train": recipe.train.model_dump() | {"snapshots": "0"},
+        "families": {IMPORTED: {**family, "rewind": "0", "controls": ["reinit", "shuffle"]}},
+        "track": Track().model_dump(),
+    }
+    return reading.resolve({**recipe.model_dump(), **changed}, (), str(ticket.folder / tickets.RECIPE))

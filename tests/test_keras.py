@@ -1,0 +1,548 @@
+"""Masks in a user's own `model.fit`: exact zeros whatever trains them, exact counts, resumed to the bit, tickets, the page."""
+
+import math
+import re
+import subprocess
+import sys
+import zipfile
+from fractions import Fraction
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import ROOT, clean_environment
+
+from data_prep.errors import InputError
+from lottery.keras import Constant, Cubic, masks, prune, resume, rewind, snapshot, strip, update
+from lottery.keras.fitting import inner, pruned
+from lottery.pruning import allocation, ranking
+from lottery.pruning.criteria import CRITERIA, WITH_IMAGES
+from lottery.pruning.updates import Schedule, smallest_pruned
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(64, 8, 8, 1)).astype(np.float32), RNG.integers(0, 10, 64)
+SIZES = {"conv/kernel": 36, "dense/kernel": 360}
+GRADUAL = Cubic(end=12, every=3, start=0.5)
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+OPTIMIZERS = {
+    "sgd": partial(keras.optimizers.SGD, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": partial(keras.optimizers.Adam, 0.01, use_ema=True, ema_overwrite_frequency=3, amsgrad=True),
+    "adamw": partial(keras.optimizers.AdamW, 0.01, weight_decay=0.1, clipnorm=0.1),
+    "accumulated": partial(keras.optimizers.Adam, 0.01, gradient_accumulation_steps=3, global_clipnorm=1.0),
+    "rmsprop": partial(keras.optimizers.RMSprop, 0.01, momentum=0.9, centered=True),
+    "muon": partial(keras.optimizers.Muon, 0.01, use_ema=True),
+    "multi": lambda: keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(keras.optimizers.Muon(0.01), {"dense.*": keras.optimizers.SGD(0.1, momentum=0.9)})
+    ),
+    **{
+        name.lower(): getattr(keras.optimizers, name)
+        for name in ("Adadelta", "Adafactor", "Adagrad", "Adamax", "Ftrl", "Lamb", "Lion", "Nadam", "ScheduleFreeAdamW")
+    },
+}
+
+
+@pytest.fixture(params=["float32", "mixed_float16", "mixed_bfloat16"])
+def precision(request):
+    keras.config.set_dtype_policy(request.param)
+    yield request.param
+    keras.config.set_dtype_policy("float32")
+
+
+def network(optimizer="sgd", bias=True, **settings):
+    keras.utils.set_random_seed(1)
+    images = keras.Input((8, 8, 1))
+    features = keras.layers.Conv2D(4, 3, activation="relu", use_bias=bias, name="conv")(images)
+    features = keras.layers.Flatten()(keras.layers.MaxPooling2D()(features))
+    model = keras.Model(images, keras.layers.Dense(10, use_bias=bias, name="dense")(features))
+    model.compile(OPTIMIZERS[optimizer](), LOSS, **settings)
+    return model
+
+
+def fit(model, epochs=1, first=0, **settings):
+    """Train for `epochs` of four steps, always on the same batches."""
+    return model.fit(X, Y, 16, first + epochs, initial_epoch=first, shuffle=False, verbose=0, **settings)
+
+
+def is_exact(model):
+    """Whether weights and optimizer state are exactly zero (or as in a new optimizer) where the masks prune, and finite."""
+    optimizer, weights = pruned(model), {one.path: one for one in model.weights}
+    slots, kept = optimizer._slots(), optimizer.masks
+    return all(
+        np.isfinite(copy.numpy()).all() and (copy.numpy()[~bits] == np.float32(fill)).all()
+        for path, bits in kept.items()
+        for variable, fill in [(weights[path], 0.0), *slots.get(path, [])]
+        for copy in getattr(variable.value, "values", [variable.value])
+    )
+
+
+def state(model):
+    return [one.numpy() for one in [*model.weights, *model.optimizer.variables]]
+
+
+def same(model, other):
+    return all(np.array_equal(*pair) for pair in zip(state(model), state(other), strict=True))
+
+
+def kept(model):
+    return {path: int(bits.sum()) for path, bits in masks(model).items()}
+
+
+def left(sparsity):
+    return 396 - ranking.pruned_count(100 * Fraction(sparsity), 396)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_zeros_are_exact_after_every_epoch_with_every_optimizer_of_keras(optimizer):
+    model, epochs = prune(network(optimizer), 0.8, schedule=GRADUAL), []
+
+    fit(model, 4, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(is_exact(model)))])
+
+    assert epochs == [True] * 4
+    assert is_exact(model)  # after `use_ema` has put the averages in place
+    assert sum(kept(model).values()) == left("0.8")
+    assert all(pruned(model)._slots()[path] for path in SIZES)
+
+
+def test_every_optimizer_of_keras_is_tested():
+    tested = {type(make()).__name__ for make in OPTIMIZERS.values()}
+
+    assert {one.__name__ for one in keras.src.optimizers.ALL_OBJECTS} - tested == {
+        "Optimizer",
+        "OptimizerMap",
+        "LossScaleOptimizer",
+    }
+
+
+@pytest.mark.parametrize("settings", [{}, {"steps_per_execution": 2}], ids=str)
+def test_training_goes_on_to_the_bit_from_every_kind_of_file(precision, settings, tmp_path):
+    model = prune(network("adam", **settings), 0.8, schedule=GRADUAL)
+    fit(model)
+    model.save(tmp_path / "whole.keras")
+    model.save_weights(tmp_path / "state.weights.h5")
+    fit(model, 3, 1)
+
+    opened = resume(keras.models.load_model(tmp_path / "whole.keras"))
+    loaded = prune(network("adam", **settings), 0.8, schedule=GRADUAL)
+    loaded.load_weights(tmp_path / "state.weights.h5")
+    for other in (opened, loaded):
+        fit(other, 3, 1)
+
+    assert same(model, opened)
+    assert same(model, loaded)
+    assert is_exact(opened)
+    assert sum(kept(opened).values()) == left("0.8")
+
+
+def test_a_training_that_was_cut_short_goes_on_from_its_backup(tmp_path):
+    def cut_short(epoch, logs):
+        if epoch == 2:
+            raise InterruptedError
+
+    def begun(*callbacks):
+        model = prune(network("adam"), 0.8, schedule=GRADUAL)
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+        fit(model, 4, callbacks=[backup, *callbacks])
+        return model
+
+    with pytest.raises(InterruptedError):
+        begun(keras.callbacks.LambdaCallback(on_epoch_begin=cut_short))
+    model = prune(network("adam"), 0.8, schedule=GRADUAL)
+    fit(model, 4)
+
+    assert same(model, begun())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_replicas_keep_the_same_zeros(precision, optimizer, tmp_path):
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = prune(network(optimizer), 0.8, schedule=GRADUAL)
+    fit(model)
+    model.save(tmp_path / "whole.keras")
+    fit(model, 3, 1)
+
+    assert is_exact(model)
+    assert sum(kept(model).values()) == left("0.8")
+    with model.distribute_strategy.scope():
+        other = resume(keras.models.load_model(tmp_path / "whole.keras"))
+    fit(other, 3, 1)
+    assert same(model, other)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_xla_compiles_the_update_and_keeps_zeros_exact(optimizer):
+    model = prune(network(optimizer), 0.8)
+    weights = model.trainable_variables
+    apply = tf.function(lambda gradients: model.optimizer.apply(gradients, weights), jit_compile=True)
+    for _ in range(3):
+        apply([tf.constant(RNG.normal(size=one.shape), tf.float32) for one in weights])
+
+    assert pruned(model).step == 3
+    assert is_exact(model)
+
+
+def test_zeros_are_exact_in_an_eager_step():
+    model = prune(network("adam", run_eagerly=True), 0.8, schedule=GRADUAL)
+    fit(model, 4)
+
+    assert is_exact(model)
+    assert sum(kept(model).values()) == left("0.8")
+
+
+def test_not_even_an_infinite_gradient_reaches_a_pruned_weight():
+    model = prune(network("adam"), 0.5)
+    weights = model.trainable_variables
+
+    pruned(model).apply([tf.fill(one.shape, math.nan) for one in weights], weights)
+
+    for path, bits in masks(model).items():
+        (weight,) = [one.numpy() for one in weights if one.path == path]
+        assert (weight[~bits] == 0).all()
+        assert np.isnan(weight[bits]).all()
+
+
+@pytest.mark.parametrize("division", ["global", "uniform", "uniform+", "erk"])
+def test_masks_are_those_of_the_package(division):
+    model = network()
+    weights = {one.path: one.numpy() for one in model.weights if one.path in SIZES}
+    shapes = {path: array.shape for path, array in weights.items()}
+    groups = allocation.allocate(division, SIZES, left("0.7"), shapes, network=shapes)
+
+    prune(model, 0.7, allocation=division)
+
+    assert all((bits == smallest_pruned(weights, groups)[path]).all() for path, bits in masks(model).items())
+
+
+def test_equal_scores_are_pruned_by_position_and_a_density_of_its_own_is_exact():
+    ones = lambda state, mask, probe: {path: np.ones(bits.shape) for path, bits in mask.items()}  # noqa: E731
+
+    assert kept(prune(network(), 0.5, criterion=ones)) == {"conv/kernel": 0, "dense/kernel": left("0.5")}
+    assert kept(prune(network(), 0.5, densities={"conv/*": 1.0})) == {"conv/kernel": 36, "dense/kernel": left("0.5") - 36}
+    assert list(masks(prune(network(), 0.5, exclude=["conv/*"]))) == ["dense/kernel"]
+    assert len(masks(prune(network(), 0.5, scope="all"))) == 4
+
+
+def test_a_cubic_schedule_prunes_as_gmp_does_and_ends_at_its_sparsity():
+    model, counts = prune(network(), 0.9, schedule=Cubic(end=15, begin=2, every=4)), []
+    gmp = Schedule("gmp", 4, 2, 15, 0.0)
+
+    for _ in range(20):
+        model.train_on_batch(X[:16], Y[:16])
+        counts.append(396 - sum(kept(model).values()))  # before step 1, 2, ...
+
+    finally_ = ranking.pruned_count(Fraction(90), 396)
+    assert list(gmp.steps()) == [6, 10, 14]
+    assert counts == [
+        gmp.pruned(max((one for one in gmp.steps() if one <= step), default=2), finally_) for step in range(1, 21)
+    ]
+
+
+def test_the_last_change_is_due_at_the_end_of_a_training_of_as_many_steps():
+    model = prune(network(), 0.9, schedule=Cubic(end=6, every=3, start=0.5))
+
+    model.fit(X[:32], Y[:32], batch_size=16, epochs=3, verbose=0)
+
+    assert sum(kept(model).values()) == left("0.9")
+    assert is_exact(model)
+
+
+def test_a_pruned_weight_returns_with_its_value_while_the_schedule_runs():
+    model = prune(network(), 0.5, schedule=Cubic(end=2, every=1, start=0.5))
+    (dense,) = [one for one in model.weights if one.path == "dense/kernel"]
+    aside, bits = pruned(model).aside["dense/kernel"], masks(model)["dense/kernel"]
+    dense.assign(dense.numpy() / 1000)
+
+    model.train_on_batch(X[:16], Y[:16])  # after the change before step 0
+    update(model)
+
+    returned = masks(model)["dense/kernel"] & ~bits
+    assert returned.sum() > 100
+    assert (dense.numpy()[returned] == aside[returned]).all()
+    assert sum(kept(model).values()) == left("0.5")
+    assert is_exact(model)
+
+
+def test_all_goes_at_once_after_the_step_that_constant_says():
+    model, counts = prune(network(), 0.5, schedule=Constant(begin=2)), []
+    for _ in range(4):
+        model.train_on_batch(X[:16], Y[:16])
+        counts.append(sum(kept(model).values()))
+
+    assert counts == [396, left("0.5"), left("0.5"), left("0.5")]  # before steps 1 to 4
+
+
+def test_a_subclassed_model_is_pruned_too():
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.flat, self.dense = keras.layers.Flatten(), keras.layers.Dense(10)
+
+        def call(self, images):
+            return self.dense(self.flat(images))
+
+    model = Own()
+    model(X[:1])
+    model.compile("adam", LOSS)
+    prune(model, 0.5, criterion="snip", images=(X, Y))
+    fit(model)
+
+    assert is_exact(model)
+    assert sum(kept(model).values()) == 640 - ranking.pruned_count(Fraction(50), 640)
+    with pytest.raises(InputError, match="subclassed"):
+        prune(model, 0.7, criterion="synflow")
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_every_criterion_prunes_exactly_so_many(criterion):
+    model = network()
+    before = snapshot(model)
+
+    prune(model, 0.7, criterion=criterion, images=(X, Y) if criterion in WITH_IMAGES else None, seed=3)
+
+    assert sum(kept(model).values()) == left("0.7")
+    assert all((np.where(bits, before[path], 0) == snapshot(model)[path]).all() for path, bits in masks(model).items())
+
+
+def test_derivatives_are_those_of_the_loss(precision):
+    model, probes = network(), []
+    prune(model, 0.5, criterion=lambda state, mask, probe: probes.append(probe) or state.weights, images=(X, Y))
+    (probe,), weights = probes, {one.path: one for one in model.trainable_weights}
+    keras.config.set_dtype_policy("float32")
+    plain = network()
+
+    def gradients(shift=None):
+        for one in plain.trainable_weights:
+            one.assign(network_weights[one.path] + (0 if shift is None else shift.get(one.path, 0)))
+        with tf.GradientTape() as tape:
+            loss = LOSS(Y, plain(X))
+        values = tape.gradient(loss, [one.value for one in plain.trainable_weights])
+        return {one.path: value.numpy() for one, value in zip(plain.trainable_weights, values, strict=True)}
+
+    network_weights = {path: tensor.numpy() for path, tensor in zip(weights, probe.weights, strict=True)}
+    found, expected = probe.gradients(), gradients()
+    vector = {"dense/kernel": RNG.normal(size=(36, 10)).astype(np.float32)}
+    products = probe.hessian_product(vector)
+    above, below = (gradients({"dense/kernel": sign * 1e-2 * vector["dense/kernel"]}) for sign in (1, -1))
+
+    assert all(np.allclose(found[path], expected[path], atol=1e-6) for path in expected)
+    assert list(products) == ["dense/kernel"]
+    assert np.allclose(products["dense/kernel"], (above["dense/kernel"] - below["dense/kernel"]) / 2e-2, atol=1e-3)
+
+
+def test_the_flow_through_a_layer_is_that_through_every_other():
+    probes = []
+    prune(network(bias=False), 0.5, criterion=lambda state, mask, probe: probes.append(probe) or state.weights)
+
+    flow = probes[0].flow()
+
+    assert np.isclose(flow["conv/kernel"].sum(), flow["dense/kernel"].sum(), rtol=1e-12)
+
+
+def test_a_frozen_part_is_left_alone_and_a_new_optimizer_takes_the_masks(precision):
+    base = network()
+    base.trainable = False
+    model = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(10, name="head")])
+    model.compile("adam", LOSS)
+    head = masks(prune(model, 0.5))
+    assert [path.split("/")[-2] for path in head] == ["head"]
+
+    base.trainable = True
+    model.compile(OPTIMIZERS["sgd"](), LOSS)
+    prune(model, 0.7, schedule=Cubic(end=2, every=1))
+    fit(model)
+    before = masks(model)
+    model.compile(OPTIMIZERS["adam"](), LOSS)  # which knows nothing of masks
+    fit(model)
+
+    assert isinstance(inner(model), keras.optimizers.Adam)
+    assert is_exact(model)
+    assert all((bits == masks(model)[path]).all() for path, bits in before.items())
+    assert sum(kept(model).values()) == 496 - ranking.pruned_count(Fraction(70), 496)
+    assert all(not bits[~head[path]].any() for path, bits in before.items() if path in head)
+
+
+def test_strip_gives_a_plain_model(tmp_path):
+    model = prune(network("adam"), 0.8)
+    fit(model)
+    strip(model).save(tmp_path / "plain.keras")
+    code = f"""
+import keras, sys
+model = keras.models.load_model({str(tmp_path / "plain.keras")!r})
+print(type(model.optimizer).__name__, sum(int((one.numpy() == 0).sum()) for one in model.weights), "lottery" in sys.modules)
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), capture_output=True, text=True)
+
+    assert done.stdout.split() == ["Adam", str(396 - left("0.8")), "False"], done.stderr
+    assert b"lottery" not in zipfile.ZipFile(tmp_path / "plain.keras").read("config.json")
+    fit(model)
+    assert sum(int((one.numpy() == 0).sum()) for one in model.weights) < 10
+
+
+@pytest.mark.parametrize("file", ["early.weights.h5", "early.keras", None])
+def test_a_ticket_trains_as_a_new_model_under_its_masks(file, tmp_path):
+    model = network("adam")
+    fit(model)
+    early = snapshot(model)
+    model.save(tmp_path / "early.keras")
+    model.save_weights(tmp_path / "early.weights.h5")
+    fit(model, 2)
+    prune(model, 0.8)
+    rewind(model, tmp_path / file if file else early)
+    ticket = snapshot(model)
+    assert all((np.where(masks(model).get(path, True), array, 0) == ticket[path]).all() for path, array in early.items())
+
+    other = prune(network("adam"), masks=masks(model))
+    rewind(other, early)
+    for one in (model, other):
+        fit(one, 2)
+
+    assert is_exact(model)
+    assert all(np.array_equal(array, snapshot(other)[path]) for path, array in snapshot(model).items())
+
+
+def test_rounds_prune_more_within_their_masks():
+    model, before = network(), None
+    early = snapshot(model)
+    for number in range(1, 4):
+        fit(model)
+        prune(model, 1 - Fraction(8, 10) ** number)
+        rewind(model, early)
+        assert before is None or all(not (bits & ~before[path]).any() for path, bits in masks(model).items())
+        before = masks(model)
+
+    assert sum(kept(model).values()) == left(1 - Fraction(8, 10) ** 3)
+
+
+def unbuilt():
+    model = keras.Sequential([keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def uncompiled():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+
+
+def twins():
+    images, layer = keras.Input((3,)), partial(keras.layers.Dense, 3, name="same")
+    inside = keras.Model(images, layer()(images), name="inside")
+    model = keras.Model(images, layer()(inside(images)))
+    model.compile("sgd", "mse")
+    return model
+
+
+def halfway(tmp_path):
+    prune(network(), 0.8, schedule=GRADUAL).save(tmp_path / "halfway.keras")
+    return keras.models.load_model(tmp_path / "halfway.keras")
+
+
+WRONG = {
+    "unbuilt": (lambda _: prune(unbuilt(), 0.5), "has no weights yet"),
+    "uncompiled": (lambda _: prune(uncompiled(), 0.5), "call model.compile"),
+    "per cent": (lambda _: prune(network(), 90), "write 0.9"),
+    "no number": (lambda _: prune(network(), "much"), "not a number"),
+    "no sparsity": (lambda _: prune(network()), "sparsity"),
+    "all": (lambda _: prune(network(), 1.0), "leaves nothing"),
+    "criterion": (lambda _: prune(network(), 0.5, criterion="magnitud"), "known are magnitude"),
+    "allocation": (lambda _: prune(network(), 0.5, allocation="even"), "known are global"),
+    "scope": (lambda _: prune(network(), 0.5, scope="kernel"), "known are kernels"),
+    "nothing": (lambda _: prune(network(), 0.5, exclude=["*kernel"]), "nothing to prune"),
+    "pattern": (lambda _: prune(network(), 0.5, exclude=["*kernels"]), "matches no variable"),
+    "twins": (lambda _: prune(twins(), 0.5), "two variables named same/kernel"),
+    "schedule": (lambda _: prune(network(), 0.5, schedule=Cubic(end=50)), "every"),
+    "start": (lambda _: prune(network(), 0.5, schedule=Cubic(end=100, start=0.6)), "lower start"),
+    "no images": (lambda _: prune(network(), 0.5, criterion="snip"), "images=(x, y)"),
+    "scores": (lambda _: prune(network(), 0.5, criterion=lambda state, mask, probe: {}), "finite score"),
+    "again": (lambda _: prune(prune(network(), 0.5), 0.5), "already"),
+    "running": (lambda _: prune(prune(network(), 0.5, schedule=GRADUAL), 0.9), "still change"),
+    "masks": (lambda _: prune(network(), masks={"dense/kernel": np.ones((3, 3), bool)}), "dense/kernel"),
+    "dense": (lambda _: strip(network()), "has no masks"),
+    "rewind": (lambda _: rewind(prune(network(), 0.5), {}), "conv/kernel"),
+    "rewind early": (lambda _: rewind(prune(network(), 0.8, schedule=GRADUAL), {}), "still change"),
+    "no file": (lambda folder: rewind(prune(network(), 0.5), folder / "x.weights.h5"), "cannot be loaded"),
+    "not resumed": (lambda folder: fit(halfway(folder)), "lottery.keras.resume(model)"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_in_one_line(case, tmp_path):
+    wrong, words = WRONG[case]
+
+    with pytest.raises(InputError) as error:
+        wrong(tmp_path)
+
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_without_masks_are_not_loaded_over_them(tmp_path):
+    network().save_weights(tmp_path / "dense.weights.h5")
+
+    with pytest.raises(ValueError, match="use rewind"):
+        prune(network(), 0.5).load_weights(tmp_path / "dense.weights.h5")
+
+
+def test_a_function_is_not_saved_and_resume_takes_it_again(tmp_path):
+    prune(network(), 0.8, criterion=by_size, schedule=GRADUAL).save(tmp_path / "own.keras")
+
+    with pytest.raises(InputError, match=r"criterion=\.\.\."):
+        fit(resume(keras.models.load_model(tmp_path / "own.keras")))
+    model = resume(keras.models.load_model(tmp_path / "own.keras"), criterion=by_size)
+    fit(model, 4)
+
+    assert is_exact(model)
+    assert sum(kept(model).values()) == left("0.8")
+
+
+def by_size(state, mask, probe):
+    return {path: np.abs(state.weights[path]) for path in mask}
+
+
+def test_a_step_that_float16_skips_does_not_count():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = prune(network(), 0.8, schedule=GRADUAL)
+        for images in (X, X * np.inf, X):
+            model.train_on_batch(images, Y)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+    assert pruned(model).step == 2
+    assert is_exact(model)
+
+
+def test_a_loop_of_ones_own_calls_update():
+    model = prune(network(), 0.8, schedule=GRADUAL)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = LOSS(Y, model(X, training=True))
+        model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    with pytest.raises(InputError, match=r"lottery.keras.update\(model\)"):
+        step()
+    for _ in range(13):
+        update(model)
+        step()
+
+    assert is_exact(model)
+    assert sum(kept(model).values()) == left("0.8")
+
+
+def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    images, labels = RNG.integers(0, 256, (128, 28, 28)), RNG.integers(0, 10, 128)
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", lambda: ((images, labels), None))
+    page, space = (ROOT / "docs/keras.md").read_text(), {}
+
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block.replace("128", "2"), space)
+
+    assert {one.name for one in tmp_path.iterdir()} == {"pruned.keras", "halfway.keras"}
+    assert len(masks(space["model"])) == 1
+    assert len(masks(space["tuned"])) == 54

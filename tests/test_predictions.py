@@ -1,0 +1,208 @@
+"""What a network answers, image by image: its file, its figures, and verdicts that hold on other images too."""
+
+import math
+
+import h5py
+import numpy as np
+import pytest
+from handmade import dense, planned, relist, ticket
+from tiny import CPUS, initial
+
+from data_prep import records
+from data_prep.errors import InputError
+from lottery.results import cells, frame, grouping, headline, verdicts
+from lottery.rundir import predictions, store
+from lottery.rundir.run import Run
+
+TICKET = "oneshot/q60-step-000045/ticket"
+LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2])
+ANSWERS = np.array([0, 0, 0, 1, 1, 0, 2, 2])
+CONFIDENCE = np.array([1.0, 0.9, 0.9, 0.5, 0.5, 0.3, 1 / 15, 0.0], np.float32)
+
+
+def predicted(labels=LABELS, answers=ANSWERS, confidence=CONFIDENCE, classes=4):
+    return predictions.of(labels, answers, confidence, classes)
+
+
+def test_the_figures_of_answers_are_those_of_a_calculation_by_hand():
+    found = predicted()
+
+    assert found.right.tolist() == [True, True, True, False, True, False, True, True]
+    assert found.by_class.tolist() == [[4, 3], [2, 1], [2, 2], [0, 0]]
+    assert found.worst_class_accuracy == 1 / 2  # of the classes that have images
+    filled = {place: row.tolist() for place, row in enumerate(found.by_confidence) if row.any()}
+    assert {place: row[:2] for place, row in filled.items()} == {0: [2, 2], 4: [1, 0], 7: [2, 1], 13: [2, 2], 14: [1, 1]}
+    gaps = [2 - 1 / 15, 0.3, 0.0, 2 - 1.8, 0.0]
+    assert found.calibration_error == pytest.approx(sum(gaps) / 8, abs=1e-7)
+    assert found.agreement(found) == 1
+    assert found.agreement(predicted(answers=np.array([0, 0, 0, 2, 1, 0, 0, 0]))) == 5 / 8  # two wrong answers alike, one not
+
+
+@pytest.mark.parametrize(("classes", "kind"), [(2, np.uint8), (256, np.uint8), (257, np.uint16), (1000, np.uint16)])
+def test_a_file_gives_back_what_was_saved_bit_by_bit(tmp_path, classes, kind):
+    rng = np.random.default_rng(0)
+    labels, answers = rng.integers(0, classes, (2, 1001), np.int32)
+    saved = {"validation": predicted(labels, answers, rng.random(1001, np.float32), classes), "test": predicted()}
+
+    predictions.save(tmp_path / "predictions.h5", saved, 7)
+    found = predictions.load(tmp_path / "predictions.h5")
+
+    for split, one in saved.items():
+        assert all(np.array_equal(values, vars(found[split])[name]) for name, values in vars(one).items())
+    assert found["validation"].answers.dtype == kind
+    assert found["validation"].right.dtype == bool
+    with h5py.File(tmp_path / "predictions.h5") as file:
+        assert file["validation/right"].shape == (126,)  # bytes
+        assert file.attrs["step"] == 7
+
+
+def test_a_damaged_or_foreign_file_is_named(tmp_path):
+    path = tmp_path / "predictions.h5"
+    predictions.save(path, {"test": predicted()}, 1)
+    with pytest.raises(InputError, match=r"predictions\.h5 holds no predictions"):  # of validation images
+        predictions.load(path)
+
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"predictions\.h5 is damaged"):
+        predictions.load(path)
+
+    store.save(path, {"mask": {"bits": np.zeros(3)}}, {"step": 1})
+    with pytest.raises(InputError, match=r"predictions\.h5 holds no predictions"):
+        predictions.load(path)
+
+
+@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
+def test_the_trainer_gives_each_images_answer_in_the_order_of_the_records(make_trainer, devices):
+    trainer = make_trainer(devices=devices, classes=9)
+    trainer.load(initial(classes=9))
+
+    for split in ("train", "validation", "test"):
+        found = trainer.answers(split)
+        images, labels = records.read_split(trainer.feed.folder, trainer.feed.manifest, split)
+        logits = np.asarray(trainer.model(images / np.float32(127.5) - 1), np.float64)
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_array_equal(found.label, labels)
+        np.testing.assert_array_equal(found.measures["answer"], logits.argmax(axis=1))
+        np.testing.assert_allclose(found.measures["confidence"], shares.max(axis=1), rtol=1e-5)
+        np.testing.assert_allclose(found.loss, -np.log(shares[np.arange(len(labels)), labels]), rtol=1e-4)
+
+
+def test_images_that_differ_only_by_chance_leave_the_bounds_almost_as_they_are():
+    rng = np.random.default_rng(1)
+    shift = rng.normal(0, 0.02, (6, 1))  # of a seed
+    differences = (rng.random((6, 4000)) < 0.5 + shift).astype(np.int8) - (rng.random((6, 4000)) < 0.5)
+
+    low, high = verdicts.bounds_over_images(differences)
+
+    seeds = verdicts.bounds(differences.mean(1))
+    assert low == pytest.approx(seeds[0], abs=0.1 * (seeds[1] - seeds[0]))
+    assert low <= seeds[0] < seeds[1] <= high  # never narrower
+
+
+def test_bounds_over_images_are_as_wide_as_a_bootstrap_of_both():
+    """The pigeonhole bootstrap of Owen 2007 (doi 10.1214/07-AOAS122), in which both seeds and images are drawn."""
+    rng = np.random.default_rng(2)
+    of_images = rng.uniform(-0.5, 0.5, 1000)
+    differences = (rng.random((20, 1000)) < of_images).astype(np.int8) - (rng.random((20, 1000)) < -of_images)
+    shift = rng.normal(0, 0.03, (20, 1)) > rng.uniform(-1, 1, (20, 1000))
+    differences = (differences * shift).astype(np.int8)
+
+    low, high = verdicts.bounds_over_images(differences)
+
+    drawn = [differences[rng.integers(0, 20, 20)][:, rng.integers(0, 1000, 1000)].mean() for _ in range(2000)]
+    assert (high - low) / 2 / 1.645 == pytest.approx(np.std(drawn), rel=0.15)
+    assert (high + low) / 2 == pytest.approx(differences.mean())
+    seeds = np.ptp(verdicts.bounds(differences.mean(1)))
+    assert high - low > 1.5 * seeds
+
+
+@pytest.mark.parametrize("differences", [np.ones((3, 5), np.int8), np.ones((1, 5), np.int8), np.eye(3, dtype=np.int8)])
+def test_without_a_spread_over_seeds_the_bounds_over_images_are_infinite(differences):
+    assert verdicts.bounds_over_images(differences) == (-math.inf, math.inf)
+
+
+def add(run, number, folder, right, confidence=0.8):
+    """Give a hand-made network predictions that are right about the first images of ten classes in turn, and answer 0 to all
+    others, but 1 where that would be right."""
+    labels = np.arange(100) % 10
+    answers = np.where(np.arange(100) < right, labels, np.where(labels == 0, 1, 0))
+    made = predicted(labels, answers, np.full(100, confidence), 10)
+    path = run.network_in(f"replicate-{number}/{folder}").predictions
+    predictions.save(path, {"validation": made, "test": made}, 900)
+    relist(run.replicate(number), path)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Three replicates whose tickets are right about one image more, none more, and two more."""
+    made = Run(tmp_path / "run", planned())
+    dense(made, 0.90, 0.90, 0.90)
+    for number, more in ((1, 1), (2, 0), (3, 2)):
+        ticket(made, number, "60", 0.90 + more / 100)
+        add(made, number, "train", 90)
+        add(made, number, TICKET, 90 + more)
+    return made
+
+
+def test_rows_have_agreement_worst_class_and_calibration(run):
+    rows = {(row["variant"], row["replicate"]): row for row in frame.dicts(frame.rows(run))}
+
+    one = rows["ticket", 3]
+    assert one["agreement"] == 0.98
+    assert one["worst_class_accuracy"] == 0.9
+    assert one["calibration_error"] == pytest.approx(0.92 - 0.8)
+    assert one["against_folder"] == "replicate-3/train"
+    assert rows["dense", 3]["agreement"] == 1
+
+
+def test_groups_have_bounds_and_a_verdict_over_images(run):
+    (one,) = [row for row in frame.dicts(grouping.groups(run, frame.rows(run))) if row["variant"] == "ticket"]
+
+    assert one["difference"] == pytest.approx(0.01)
+    assert one["image_low"] - 1e-12 <= one["low"] < one["high"] <= one["image_high"] + 1e-12
+    assert one["image_verdict"] == "undecided"
+    assert one["agreement"] == pytest.approx(0.99)
+    shown = cells.network(frame.each(grouping.groups(run, frame.rows(run)))[-1], "accuracy")["over images too"]
+    assert shown == f"({one['image_low'] * 100:+.2f} .. {one['image_high'] * 100:+.2f}) undecided"
+    figures = {row["figure"]: row for row in frame.dicts(grouping.contrasts(run, frame.rows(run)))}
+    assert figures["calibration_error"]["mean"] == pytest.approx(0.01)
+
+
+def test_the_headline_says_whether_its_ticket_matches_on_other_images(run):
+    wide = Run(run.folder, planned().model_copy(update={"delta": 0.02}))
+    rows = frame.rows(wide)
+    said = " ".join(headline.headline(grouping.groups(wide, rows), wide, rows))
+
+    assert "Over other images too it matches (" in said
+
+
+def test_a_network_without_predictions_leaves_the_columns_empty(run):
+    network = run.network_in(f"replicate-2/{TICKET}")
+    network.predictions.unlink()
+    with pytest.raises(InputError, match=r"predictions\.h5 is missing: remove .*result\.json and run its stage again"):
+        frame.rows(run)
+
+    ticket(run, 2, "60", 0.90)
+    groups = frame.dicts(grouping.groups(run, frame.rows(run)))
+
+    assert [row["agreement"] for row in frame.dicts(frame.rows(run)) if row["variant"] == "ticket"][1] is None
+    assert (groups[-1]["verdict"], groups[-1]["image_verdict"]) == ("undecided", None)
+
+
+def test_predictions_of_another_network_are_named(run):
+    other = run.network_in(f"replicate-3/{TICKET}").predictions.read_bytes()
+    run.network_in(f"replicate-2/{TICKET}").predictions.write_bytes(other)
+
+    with pytest.raises(InputError, match=r"was written for another predictions\.h5 than the one that is there"):
+        frame.rows(run)
+
+
+def test_predictions_of_other_images_are_named_though_their_seals_are_right(run):
+    path = run.network_in(f"replicate-2/{TICKET}").predictions
+    predictions.save(path, {"validation": predicted(), "test": predicted()}, 900)
+    relist(run.replicate(2), path)
+
+    with pytest.raises(
+        InputError, match=r"predictions\.h5 is about other images than the dense network's: remove .*result\.json"
+    ):
+        frame.rows(run)

@@ -1,0 +1,323 @@
+"""Ticket folders: what `imp export --to folder` writes, others read, `imp tickets` lists and `imp import` trains anew."""
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import yaml
+from helpers import ROOT, clean_environment, imp_here
+
+from data_prep import files
+from data_prep.errors import InputError
+from lottery.experiment import reading
+from lottery.results.reader import open_results, ticket_model
+from lottery.rundir import store, tickets
+from lottery.rundir.run import open_run
+from lottery.rundir.tickets import MASK, RECIPE, RESULT, START, VALUES, open_ticket
+from lottery.stages import scoring
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+TICKET = "q90-step-000000"
+# As if no more than NumPy and safetensors were installed.
+STRANGER = """
+import sys
+for name in ("lottery", "data_prep", "tensorflow", "keras", "h5py", "pydantic"):
+    sys.modules[name] = None
+exec(open("card.py").read())
+np.savez("read.npz", **{f"weights/{path}": array for path, array in weights.items()}, **mask)
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(retrained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tickets") / "lenet"
+    imp_here("export", "--ticket", TICKET, "--to", "folder", "--license", "mit", "--out", str(folder), cwd=retrained)
+    return folder
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+    return shutil.copytree(exported, tmp_path / "lenet")
+
+
+def forge(folder, name, content):
+    """Write a file of a ticket folder, and its checksum where it belongs."""
+    (folder / name).write_bytes(content)
+    record = files.read_json(folder / RESULT)
+    files.write_json(folder / RESULT, {**record, "files": record["files"] | {name: files.sha256(content)}})
+
+
+def assert_same(found, expected):
+    assert {path: array.tobytes() for path, array in found.items()} == {
+        path: array.tobytes() for path, array in expected.items()
+    }
+
+
+def test_a_folder_holds_the_ticket_its_start_and_its_mask_bit_for_bit(exported, retrained):
+    place, ticket = retrained / "runs/digits/replicate-1", open_ticket(exported)
+
+    final, start = (
+        store.load_state(place / f"oneshot/{TICKET}/ticket/final.h5"),
+        store.load_state(place / "train/snapshots/step-000000.h5"),
+    )
+    assert_same(ticket.state.weights, final.weights)
+    assert_same(ticket.state.statistics, final.statistics)
+    assert_same(ticket.start.weights, start.weights)
+    assert_same(ticket.mask, store.load_mask(place / "oneshot/masks/q90.h5"))
+    assert ticket.recipe == open_run(retrained / "runs/digits").recipe
+    assert (ticket.record.result.mask, ticket.record.standing.verdict) == ("q90", "undecided")
+
+
+def test_the_same_ticket_gives_the_same_bytes_and_replaces_itself(exported, folder, retrained):
+    before = {path.name: path.read_bytes() for path in exported.iterdir()}
+    (folder / VALUES).write_bytes(b"")
+
+    imp_here("export", "--ticket", TICKET, "--to", "folder", "--license", "mit", "--out", str(folder), cwd=retrained)
+
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_stranger_reads_it_by_the_code_on_its_card(exported, folder):
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
+    (folder / "card.py").write_text(code)
+
+    done = subprocess.run([sys.executable, "-c", STRANGER], cwd=folder, env=clean_environment(), capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    ticket = open_ticket(exported)
+    with np.load(folder / "read.npz") as arrays:
+        assert_same(dict(arrays), {f"weights/{path}": array for path, array in ticket.state.weights.items()} | ticket.mask)
+
+
+def test_a_folder_becomes_a_keras_model(exported, retrained):
+    images, _ = open_results(retrained / "runs/digits").images("test")
+
+    outputs = np.asarray(ticket_model(exported)(images))
+
+    expected = open_results(retrained / "runs/digits").network(TICKET).model()(images)
+    np.testing.assert_array_equal(outputs, expected)
+
+
+def test_the_python_of_the_page_reads_a_folder_and_an_mnn_file(exported, retrained, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    of_mnn, of_folder = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tickets.md").read_text(), re.DOTALL)
+
+    exec(of_folder.replace("tickets/digits-q90", str(exported)), {})
+    pytest.importorskip("MNN")
+    out = str(tmp_path / "q90-step-000034-ticket.mnn")
+    imp_here("export", "--ticket", TICKET, "--to", "mnn", "--out", out, cwd=retrained)
+    found = {}
+    exec(of_mnn.replace("32, 32", "8, 8"), found)
+
+    expected = np.asarray(ticket_model(exported)(found["image"]))[0]
+    np.testing.assert_allclose(found["logits"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_card_has_what_model_hubs_read(exported):
+    head = yaml.safe_load((exported / "README.md").read_text().split("---\n")[1])
+
+    assert (head["license"], head["pipeline_tag"], head["datasets"]) == ("mit", "image-classification", ["digits"])
+    [model] = head["model-index"]
+    values = {row["dataset"]["split"]: row["metrics"][0]["value"] for row in model["results"]}
+    final = open_ticket(exported).record.result.final
+    assert values == {"validation": round(final.validation_accuracy, 6), "test": round(final.test_accuracy, 6)}
+
+
+def test_controls_and_the_dense_network_have_no_start(retrained, tmp_path):
+    for name, variant in ((TICKET, "reinit"), ("dense", "ticket")):
+        out = tmp_path / variant
+        imp_here("export", "--ticket", name, "--variant", variant, "--to", "folder", "--out", str(out), cwd=retrained)
+
+        assert open_ticket(out).start is None
+        with pytest.raises(InputError, match=r"has no start\.safetensors"):
+            imp_or_raise("import", str(out), cwd=tmp_path)
+
+
+def imp_or_raise(*arguments, cwd):
+    done = imp_here(*arguments, cwd=cwd, check=False)
+    if done.returncode:
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        raise InputError(done.stderr)
+    return done
+
+
+def test_a_folder_of_something_else_is_not_written_into(retrained, tmp_path):
+    (tmp_path / "mine.txt").touch()
+
+    with pytest.raises(InputError, match="is there already, and is not a ticket folder"):
+        imp_or_raise("export", "--ticket", TICKET, "--to", "folder", "--out", str(tmp_path), cwd=retrained)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("name", [VALUES, START, MASK, RECIPE, RESULT])
+@pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
+def test_a_damaged_folder_is_one_line_and_the_others_are_listed(name, harm, exported, folder, tmp_path):
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    {
+        "flip": lambda: (folder / name).write_bytes(content),
+        "cut": lambda: (folder / name).write_bytes(content[:-1]),
+        "remove": (folder / name).unlink,
+    }[harm]()
+    shutil.copytree(exported, tmp_path / "whole")
+
+    done = imp_here("tickets", ".", cwd=tmp_path, check=False)
+
+    if (name, harm) == (VALUES, "remove"):  # without its values a folder is no ticket; asked for by name it says so
+        done = imp_here("tickets", "whole", "lenet", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("imp: lenet")
+    assert done.stderr.count("\n") == 1
+    assert "whole" in done.stdout
+
+
+def huge_header():
+    return struct.pack("<Q", 2**60) + b"{}"
+
+
+def test_hostile_files_are_one_line_though_their_checksums_are_right(folder):
+    whole = (folder / VALUES).read_bytes()
+    header = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 4]}}).encode()
+    lying = struct.pack("<Q", len(header)) + header + b"\0" * 4
+    for content in (huge_header(), b"", b"\x80\x04K\x01.", lying, whole[:-4]):
+        forge(folder, VALUES, content)
+        with pytest.raises(InputError, match=r"ticket\.safetensors is not a safetensors file"):
+            open_ticket(folder).state  # noqa: B018
+
+    forge(folder, VALUES, tickets.named(**{"../weights": {"fc1/kernel": np.zeros(1)}}))
+    with pytest.raises(InputError, match=r"'../weights/fc1/kernel' is neither"):
+        open_ticket(folder).state  # noqa: B018
+
+
+def test_a_mask_of_another_network_is_one_line(folder):
+    for bits in ({"../x": np.ones(8, bool)}, {"fc1/kernel": np.ones(9, bool)}, {}):
+        forge(folder, VALUES, (folder / VALUES).read_bytes())
+        forge(folder, MASK, tickets.packed(bits))
+        with pytest.raises(InputError, match=r"mask.safetensors(: '.*' is not the mask of| holds no mask)|'mask/"):
+            open_ticket(folder).mask  # noqa: B018
+
+
+@pytest.mark.parametrize("changes", [{"files": {"../../x": "0"}}, {"format": 2}, {"result": {}}])
+def test_a_forged_record_is_one_line(changes, folder):
+    files.write_json(folder / RESULT, files.read_json(folder / RESULT) | changes)
+
+    with pytest.raises(InputError, match=f"{RESULT} is not that of a ticket"):
+        open_ticket(folder)
+
+
+def test_what_is_no_ticket_folder_is_one_line(tmp_path):
+    for name, words in (("nowhere", "there is no folder nowhere"), (".", "is not a ticket folder")):
+        with pytest.raises(InputError, match=words):
+            imp_or_raise("tickets", name, cwd=tmp_path)
+    with pytest.raises(InputError, match="nowhere is not a ticket folder"):
+        imp_or_raise("import", "nowhere", cwd=tmp_path)
+
+
+def test_tickets_are_listed_with_their_verdicts(exported):
+    [row] = json.loads(imp_here("tickets", ".", "--json", cwd=exported.parent).stdout)
+
+    assert (row["network"], row["model"], row["verdict"], row["license"]) == (
+        *(f"digits oneshot/{TICKET}", "lenet_300_100", "undecided", "mit"),
+    )
+    assert row["density"] == pytest.approx(0.1, abs=1e-4)
+
+
+def test_what_a_stranger_has_written_does_not_steer_the_terminal(folder, tmp_path):
+    record = files.read_json(folder / RESULT)
+    files.write_json(folder / RESULT, record | {"license": "\x1b[2Jmit", "network": "one\nanother"})
+
+    shown = imp_here("tickets", "lenet", cwd=tmp_path).stdout
+
+    assert "?[2Jmit" in shown
+    assert "one?another" in shown
+
+
+def with_mask(work, path, quantile):
+    """The masks of a family whose mask is in a file, cut in a run."""
+    family = ["--set", f"families.given.mask={path}", "--set", f"families.given.quantiles={quantile}"]
+    return imp_or_raise("thresholds", *family, "--set", "families.given.controls=[]", "--family", "given", cwd=work)
+
+
+@pytest.mark.parametrize("kind", ["folder", "npz"])
+def test_a_mask_in_a_file_is_cut_bit_for_bit(kind, exported, retrained, work, tmp_path):
+    path = exported / MASK
+    if kind == "npz":
+        path = tmp_path / "ticket.npz"
+        imp_here("export", "--ticket", TICKET, "--to", "npz", "--out", str(path), cwd=retrained)
+
+    with_mask(work, path, "90")
+
+    cut = store.load_mask(work / "runs/digits/replicate-1/given/masks/q90.h5")
+    assert_same(cut, open_ticket(exported).mask)
+
+
+def test_a_mask_in_a_file_that_does_not_suit_is_one_line(exported, work, folder):
+    (folder / MASK).write_bytes(tickets.packed({"fc1/kernel": np.ones((192, 300), bool)}))
+    for path, quantile, words in (
+        (exported / MASK, "80", "is that of quantile 90: write '90'"),
+        ("nowhere.safetensors", "90", "there is no file nowhere.safetensors"),
+        (exported / RECIPE, "90", "weights are read from"),
+        (exported / VALUES, "90", "is not the mask of a variable"),
+        (folder / MASK, "90", "has none of fc2/kernel"),
+    ):
+        with pytest.raises(InputError, match=words):
+            with_mask(work, path, quantile)
+
+
+@pytest.mark.parametrize("more", [{"criterion": "random"}, {"allocation": "erk"}, {"iterations": 3}, {"rounds": 2}])
+def test_a_mask_in_a_file_needs_no_criterion(more):
+    table = {"mask": "mask.safetensors", **({} if "rounds" in more else {"quantiles": "90"}), **more}
+    with pytest.raises(InputError, match="mask is a file: leave criterion"):
+        reading.resolve({"families": {"given": table}})
+
+
+@pytest.mark.parametrize(
+    ("pruned", "of", "quantile"), [(90, 100, "90"), (0, 7, "0"), (6, 7, "100"), (1, 3, "50"), (123, 8191, "1.5")]
+)
+def test_the_shortest_quantile_of_a_mask_is_found(pruned, of, quantile):
+    found = scoring.quantile_of({"kernel": np.arange(of) >= pruned})
+
+    assert found == quantile
+    assert scoring.ranking.pruned_count(scoring.Fraction(found), of) == pruned
+
+
+def test_an_imported_ticket_starts_as_it_did_under_the_same_mask(exported, retrained, tmp_path):
+    shutil.copytree(retrained / "data", tmp_path / "data")
+    said = imp_here("import", str(exported), cwd=tmp_path).stdout
+    assert "runs/digits-q90 is ready: `imp run --run runs/digits-q90`" in said
+    for command in ("train", "thresholds"):
+        imp_here(command, "--run", "runs/digits-q90", cwd=tmp_path)
+
+    place, ticket = tmp_path / "runs/digits-q90/replicate-1", open_ticket(exported)
+    assert_same(store.load_state(place / "train/snapshots/step-000000.h5").weights, ticket.start.weights)
+    assert_same(store.load_mask(place / "imported/masks/q90.h5"), ticket.mask)
+    with pytest.raises(InputError, match=r"there is a run in runs/digits-q90 already"):
+        imp_or_raise("import", str(exported), cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ("model.name=theirs:build", "network is the function theirs:build"),
+        ("task=theirs:Task", "task is the class theirs:Task"),
+    ],
+)
+def test_code_that_a_ticket_names_is_told(exported, tmp_path, named, told):
+    said = imp_here("import", str(exported), "--set", named, cwd=tmp_path).stdout
+
+    assert said.startswith(f"Its {told}: `imp train` calls it, so look at it first.")
+
+
+def test_a_ticket_of_another_task_becomes_no_keras_model(folder):
+    recipe = open_ticket(str(folder)).recipe.model_copy(update={"task": "theirs:Task"})
+    forge(folder, RECIPE, reading.sealed(recipe).encode())
+
+    with pytest.raises(InputError, match="has no classifier, but task = theirs:Task"):
+        ticket_model(folder)

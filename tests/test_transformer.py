@@ -1,0 +1,212 @@
+"""The Transformer: what its scores depend on, how it trains under masks, and what is counted of it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import erf
+from texts import SEGMENTS, TINY, rows, scorer
+
+from lottery.engine import models, rematerialise
+from lottery.engine.models.fingerprint import fingerprint
+from lottery.engine.models.topology import topology
+from lottery.engine.optimizers import Optimizer
+from lottery.engine.signature import Signature
+from lottery.engine.token_layers import Gelu
+from lottery.experiment.networks import TRANSFORMERS
+from lottery.experiment.recipe import Model, Train
+from lottery.pruning import connectivity, costs, masks
+from lottery.pruning.kinds import kind_of
+from lottery.pruning.state import State
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+TOKENS = SEGMENTS[0] + SEGMENTS[1] * SEGMENTS[2]
+NORMS = [Model(name=TINY.name, norm=norm) for norm in ("post", "pre")]
+
+
+def joined(documents, texts):
+    return np.concatenate([documents, texts.reshape(len(texts), -1)], axis=1)
+
+
+def shaken(network, seed=0):
+    """`network` with random numbers in all of its variables, each a function of its path alone."""
+    for variable in network.variables:
+        rng = np.random.default_rng([seed, *variable.path.encode()])
+        variable.assign(rng.normal(0, 0.3, (600, *variable.shape[1:]))[: variable.shape[0]])
+    return network
+
+
+def loss_of(scores):
+    """That of SimCLS for texts from best to worst, but for the reference's part."""
+    return tf.reduce_sum(tf.nn.relu(scores[:, 1:] - scores[:, :-1] + 0.01))
+
+
+def gradients(network, tokens, run):
+    @tf.function
+    def found(tokens):
+        with tf.GradientTape() as tape:
+            loss = loss_of(run(tokens))
+        weights = [variable.value for variable in network.trainable_variables]
+        return [loss, *map(tf.convert_to_tensor, tape.gradient(loss, weights))]
+
+    return [np.array(one) for one in found(tokens)]
+
+
+@pytest.mark.parametrize("model", NORMS, ids=lambda model: model.norm)
+def test_further_padding_changes_no_bit(model):
+    documents, texts = rows()
+    further = [np.pad(one, [(0, 0)] * (one.ndim - 1) + [(0, 5)], constant_values=1) for one in (documents, texts)]
+    document, count, text = SEGMENTS
+
+    short = shaken(scorer(model))(joined(documents, texts))
+    long = shaken(scorer(model, (document + 5, count, text + 5)))(joined(*further))
+
+    np.testing.assert_array_max_ulp(np.array(short), np.array(long), 4)
+
+
+def test_a_score_depends_on_the_document_and_its_text_alone():
+    documents, texts = rows()
+    network = shaken(scorer())
+    before = np.array(network(joined(documents, texts)))
+    texts[:, 2, 1] += 1
+
+    after = np.array(network(joined(documents, texts)))
+
+    assert (after != before).tolist() == [[False, False, True, False]] * len(texts)
+    assert (np.array(network(joined(documents[::-1], texts))) != after).any(axis=0).all()
+
+
+def test_positions_begin_again_in_each_text():
+    documents, texts = rows()
+    texts[:, :] = documents[:, None, : texts.shape[2]]
+    texts[:, :, -1] = 2
+    documents[:] = 1
+    documents[:, : texts.shape[2]] = texts[:, 0]
+
+    np.testing.assert_allclose(shaken(scorer())(joined(documents, texts)), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_bfloat16", "mixed_float16"])
+def test_texts_of_nothing_but_padding_give_no_nan_in_any_precision(dtype):
+    documents, texts = rows()
+    texts[:, 1] = 1
+    with models.policy(dtype):
+        network = scorer()
+
+    loss, *found = gradients(network, joined(documents, texts), network)
+
+    assert network.output.dtype == loss.dtype.name == network.variable_dtype
+    assert all(np.isfinite(one).all() for one in (loss, *found))
+    assert all(one.any() for one, weight in zip(found, network.trainable_variables, strict=True) if "kernel" in weight.path)
+
+
+@pytest.mark.parametrize("model", NORMS, ids=lambda model: model.norm)
+def test_gradients_are_those_of_finite_differences(model):
+    with models.policy("float64"):
+        network = shaken(scorer(model))
+    tokens = joined(*rows())
+    _, *found = gradients(network, tokens, network)
+    for variable, gradient in zip(network.trainable_variables, found, strict=True):
+        value = np.array(variable)
+        direction = np.random.default_rng(1).normal(size=value.shape)
+        ends = []
+        for step in (1e-6, -1e-6):
+            variable.assign(value + step * direction)
+            ends.append(float(loss_of(network(tokens))))
+        variable.assign(value)
+
+        np.testing.assert_allclose((ends[0] - ends[1]) / 2e-6, (gradient * direction).sum(), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-14), ("bfloat16", 0.03), ("float16", 4e-3)])
+def test_gelu_and_its_gradient_are_those_of_its_equation(dtype, tolerance):
+    values = tf.cast(tf.linspace(-9.0, 9.0, 2001), dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        outputs = Gelu(dtype=dtype)(values)
+
+    x = np.array(tf.cast(values, tf.float64))
+    share, density = (1 + erf(x / np.sqrt(2))) / 2, np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    np.testing.assert_allclose(tf.cast(outputs, tf.float64), x * share, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(tf.cast(tape.gradient(outputs, values), tf.float64), share + x * density, atol=tolerance)
+
+
+@pytest.mark.parametrize("model", NORMS, ids=lambda model: model.norm)
+def test_blocks_read_the_tokens_and_give_the_same_gradients(model):
+    network = scorer(model)
+    tokens = joined(*rows())
+    blocks = rematerialise.blocks(network)
+
+    assert sum(len(block.inputs) for block in blocks) == len(blocks) + 2  # attention's
+    assert len(blocks) >= 2 * TRANSFORMERS[model.name].layers + 1
+    expected = gradients(network, tokens, lambda tokens: network(tokens, training=True))
+    for one, other in zip(gradients(network, tokens, rematerialise.chained(network)), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * max(1, np.abs(other).max()))
+
+
+@pytest.mark.parametrize("train", [Train(), Train(optimizer="adam", decay="decoupled")], ids=lambda train: train.optimizer)
+def test_what_is_pruned_stays_exactly_zero(train):
+    network, tokens, rng = scorer(), joined(*rows()), np.random.default_rng(0)
+    weights = {variable.path: variable for variable in network.trainable_variables}
+    state = State(0, models.arrays(weights), {}, {})
+    bits = {path: rng.random(array.shape) < 0.5 for path, array in masks.prunable(state, "kernels").items()}
+    models.assign(weights, masks.apply(bits, state.weights))
+    optimizer, held = Optimizer(train, network.trainable_variables), {path: tf.Variable(kept) for path, kept in bits.items()}
+
+    for _ in range(3):
+        _, *found = gradients(network, tokens, network)
+        optimizer.apply(list(map(tf.constant, found)), tf.constant(0.05), held)
+
+    for path, kept in bits.items():
+        array = np.array(weights[path])
+        assert not array[~kept].any()
+        assert (array != state.weights[path])[kept].any()
+    assert {kind_of(path) for path in bits} == {"embedding", "attention", "feed-forward"}
+
+
+def test_macs_are_those_of_each_token_and_none_of_looking_up():
+    network = scorer()
+    graph = topology(network)
+    width, firsts = TRANSFORMERS[TINY.name].width, 1 + SEGMENTS[1]
+    state = State(0, models.arrays({variable.path: variable for variable in network.variables}), {}, {})
+    kernels = masks.whole(masks.prunable(state, "kernels"))
+
+    assert graph.kernels.keys() == kernels.keys()
+    assert graph.positions["embedding_tokens/kernel"] == 0
+    assert graph.positions["layer_1_feed_forward_in/kernel"] == TOKENS
+    # Of the last layer keys and values are wanted of all tokens, the rest of first tokens alone.
+    of_all, of_firsts = (4 + 8 + 2) * width**2, (2 + 8) * width**2
+    assert costs.macs(kernels, graph) == TOKENS * of_all + firsts * of_firsts
+
+
+def test_hidden_units_that_receive_nothing_carry_nothing():
+    network = scorer()
+    graph = topology(network)
+    dead = {"layer_1_feed_forward_in/kernel": np.zeros((128, 512), bool)}
+
+    connected, disconnected = connectivity.effective(graph, dead)
+
+    assert not disconnected
+    assert connected["layer_1_feed_forward_out/kernel"] == 0
+    assert connected["layer_2_attention_query/kernel"] == 128**2
+    assert connectivity.effective(graph, {}).connected == {path: np.prod(shape) for path, shape in graph.kernels.items()}
+
+
+def test_a_fingerprint_tells_where_it_normalises_and_not_in_what_it_computes():
+    signature = Signature((TOKENS,), SEGMENTS[1], "int32", SEGMENTS, 50)
+    post, pre = (fingerprint(scorer(model), signature) for model in NORMS)
+    with models.policy("mixed_bfloat16"):
+        again = fingerprint(scorer(), signature)
+
+    assert again == post != pre
+    assert fingerprint(scorer(segments=(12, 4, 9)), signature) != post
+
+
+@pytest.mark.parametrize("name", ["transformer_tiny", "transformer_mini"])
+def test_parameters_are_those_of_the_published_sizes(name):
+    layers, width = TRANSFORMERS[name]
+    per_layer = 4 * (width + 1) * width + (width + 1) * 4 * width + (4 * width + 1) * width + 4 * width
+
+    counted = scorer(Model(name=name), vocabulary=100).count_params()
+
+    assert counted == layers * per_layer + (100 + 2 + 12 + 2) * width

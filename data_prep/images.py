@@ -12,7 +12,7 @@ from PIL import features
 from data_prep import records
 from data_prep.errors import InputError
 from data_prep.pictures import Undecodable, pixels
-from data_prep.shards import Planned, Task
+from data_prep.shards import Job, Planned
 from data_prep.sources import PATHS, Source, Split, open_source, resolved
 
 
@@ -55,7 +55,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Images(Task):
+class Images(Job):
     """A shard of images, whose `labels` are int32, [count], brought to `shape`."""
 
     shape: records.Shape
@@ -79,7 +79,7 @@ def plan(settings: Settings, folder: Path, data_dir: Path | None = None) -> Plan
         raise InputError(f"{settings.source} has {len(source.classes)} classes, not {settings.classes}: lower --classes")
     if len(classes) < 2:
         raise InputError(f"{settings.source} gives a single class, {classes[0]}: a network needs two to tell apart")
-    tasks: list[Task] = []
+    jobs: list[Job] = []
     for name, (split, indices) in _splits(source, settings).items():
         if not len(indices):
             raise InputError(
@@ -91,10 +91,10 @@ def plan(settings: Settings, folder: Path, data_dir: Path | None = None) -> Plan
         for number, start in enumerate(range(0, len(indices), step)):
             part = indices[start : start + step]
             shard = records.shard_name(name, number)
-            tasks.append(Images(folder, shard, name, len(part), split.part(part), settings.shape, split.labels[part]))
+            jobs.append(Images(folder, shard, name, len(part), split.part(part), settings.shape, split.labels[part]))
     fingerprints = [split.fingerprint for split in (source.train, source.test) if split]
     made_with = dataclasses.asdict(settings)
-    return Planned(records.Manifest(settings.shape, classes, [], made_with, _versions(), source=fingerprints), tasks)
+    return Planned(records.Manifest(settings.shape, classes, [], made_with, _versions(), source=fingerprints), jobs)
 
 
 def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:

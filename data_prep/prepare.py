@@ -117,12 +117,12 @@ def _begin(folder: Path, planned: records.Manifest, settings: AnySettings) -> No
 def _make(planned: Planned, before: records.Manifest | None, means: Means, begin: Begin) -> list[Made]:
     """Every shard of the set, made now (the largest first, so that all workers end together) or before: left by an interrupted
     preparation, or listed in a manifest that lacks others. Raises InputError as soon as too many examples are bad."""
-    tasks = planned.tasks
-    folder = tasks[0].folder
+    jobs = planned.jobs
+    folder = jobs[0].folder
     listed = {shard.name: Made(shard, []) for shard in (before.shards if before else []) if shard.is_whole(folder)}
-    made = {task.name: one for task in tasks if (one := listed.get(task.name) or shards.made_before(task))}
-    missing = sorted((task for task in tasks if task.name not in made), key=lambda task: -task.count)
-    progress = begin(sum(task.count for task in missing))
+    made = {job.name: one for job in jobs if (one := listed.get(job.name) or shards.made_before(job))}
+    missing = sorted((job for job in jobs if job.name not in made), key=lambda job: -job.count)
+    progress = begin(sum(job.count for job in missing))
     on_spark = means.engine == "spark" and missing
     workers = means.workers or len(os.sched_getaffinity(0))
     if not before:
@@ -132,13 +132,13 @@ def _make(planned: Planned, before: records.Manifest | None, means: Means, begin
         if not before:
             _check_bad(planned, made.values(), means)
         progress(one.count)
-    return [made[task.name] for task in tasks]
+    return [made[job.name] for job in jobs]
 
 
 def _check_bad(planned: Planned, made: Iterable[Made], means: Means) -> None:
     """Raise InputError when too much of the source is bad, as far as is known."""
     bad = [*planned.manifest.bad, *(bad for one in made for bad in one.bad)]
-    count = len(planned.manifest.bad) + sum(task.count for task in planned.tasks)
+    count = len(planned.manifest.bad) + sum(job.count for job in planned.jobs)
     if len(bad) > means.max_bad * count:
         kind = "texts cannot be read" if planned.manifest.fields else "images cannot be decoded"
         raise InputError(

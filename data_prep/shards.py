@@ -25,7 +25,7 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}  # by which a person o
 
 
 @dataclasses.dataclass(frozen=True)
-class Task(ABC):
+class Job(ABC):
     """A shard to make in `folder`, of `count` examples at most, from what `part()` returns. A worker process is given that in
     place of `part`, because only the first process can read it: it returns itself when it is called."""
 
@@ -47,10 +47,10 @@ class Task(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A set that is to be made: its manifest, as yet without shards, the tasks of these, and the files beside them."""
+    """A set that is to be made: its manifest, as yet without shards, the jobs of these, and the files beside them."""
 
     manifest: records.Manifest
-    tasks: list[Task]
+    jobs: list[Job]
     beside: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
 
@@ -67,12 +67,12 @@ class Made:
         return self.shard.count + len(self.bad)
 
 
-def make(task: Task) -> Made:
-    """Write the shard of `task`, and then its note. Examples that cannot be made are left out."""
+def make(job: Job) -> Made:
+    """Write the shard of `job`, and then its note. Examples that cannot be made are left out."""
     bad: list[records.Bad] = []
 
     def good() -> Iterator[records.Example]:
-        for example in task.examples():
+        for example in job.examples():
             if isinstance(example, records.Bad):
                 bad.append(example)
             else:
@@ -80,19 +80,19 @@ def make(task: Task) -> Made:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")  # an image with odd metadata is no news
-        shard = records.write_shard(task.folder / task.name, task.split, good())
+        shard = records.write_shard(job.folder / job.name, job.split, good())
     made = Made(shard, bad)
-    files.write_json(task.note, dataclasses.asdict(made))
+    files.write_json(job.note, dataclasses.asdict(made))
     return made
 
 
-def made_before(task: Task) -> Made | None:
-    """What the note in the folder says of the shard of `task`; None unless the shard is there, whole. One that lacks
+def made_before(job: Job) -> Made | None:
+    """What the note in the folder says of the shard of `job`; None unless the shard is there, whole. One that lacks
     examples is made again: they may have been mended."""
     try:
-        content = files.read_json(task.note)
+        content = files.read_json(job.note)
         shard = records.Shard(**content["shard"])
-        return Made(shard, []) if shard.is_whole(task.folder) and not content["bad"] else None
+        return Made(shard, []) if shard.is_whole(job.folder) and not content["bad"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -103,13 +103,13 @@ def forget(folder: Path) -> None:
         note.unlink()
 
 
-def run(tasks: Sequence[Task], workers: int) -> Iterator[Made]:
-    """Make `tasks`, `workers` at a time; what is made is yielded as it comes, in any order. Processes are spawned, so that they
+def run(jobs: Sequence[Job], workers: int) -> Iterator[Made]:
+    """Make `jobs`, `workers` at a time; what is made is yielded as it comes, in any order. Processes are spawned, so that they
     share nothing with this one (which may have imported TensorFlow to read a set). Images are read here where only this
     process can, one shard ahead of them."""
-    workers = min(workers, len(tasks))
+    workers = min(workers, len(jobs))
     if workers <= 1:
-        yield from map(make, tasks)
+        yield from map(make, jobs)
         return
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start)
@@ -118,8 +118,8 @@ def run(tasks: Sequence[Task], workers: int) -> Iterator[Made]:
         # A thread hands out: no signal interrupts it while it holds the pool's locks, nor ends the processes that it starts
         # before they are ready, since they block what it blocks.
         with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, SIGNALS)) as thread:
-            for number, task in enumerate(tasks):
-                thread.submit(_submit, pool, dataclasses.replace(task, part=task.part()), ended).result()
+            for number, job in enumerate(jobs):
+                thread.submit(_submit, pool, dataclasses.replace(job, part=job.part()), ended).result()
                 if number >= workers:
                     yield ended.get().result()
         for _ in range(workers):
@@ -137,11 +137,11 @@ def run(tasks: Sequence[Task], workers: int) -> Iterator[Made]:
         pool.shutdown(cancel_futures=True)
 
 
-def _submit(pool: ProcessPoolExecutor, task: Task, ended: "SimpleQueue[Future[Made]]") -> None:
+def _submit(pool: ProcessPoolExecutor, job: Job, ended: "SimpleQueue[Future[Made]]") -> None:
     """Processes that this starts do not run this one's script from its top, which would have the set prepared again."""
     script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
-        pool.submit(make, task).add_done_callback(ended.put)
+        pool.submit(make, job).add_done_callback(ended.put)
     finally:
         sys.modules["__main__"] = script
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError, first_line, one_line
-from data_prep.shards import Made, Task, make
+from data_prep.shards import Job, Made, make
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://([^/:]+):(\d+)|yarn|k8s://.+")
 _CONNECT_SECONDS = 5.0
@@ -30,17 +30,17 @@ _SETTINGS = {
 }
 
 
-def run(tasks: Sequence[Task], master: str) -> Iterator[Made]:
-    """Make `tasks` on the Spark cluster at `master`; what is made is yielded as it comes, in any order. Raises InputError as
-    `check` does, when Spark does not start or stops, and for what a task cannot work with."""
+def run(jobs: Sequence[Job], master: str) -> Iterator[Made]:
+    """Make `jobs` on the Spark cluster at `master`; what is made is yielded as it comes, in any order. Raises InputError as
+    `check` does, when Spark does not start or stops, and for what a job cannot work with."""
     check(master)
-    log = tasks[0].folder / f".spark.log.{os.getpid()}.tmp"
+    log = jobs[0].folder / f".spark.log.{os.getpid()}.tmp"
     with _context(master, log) as context:
-        for outcome in _outcomes(context, tasks, log):
+        for outcome in _outcomes(context, jobs, log):
             if not isinstance(outcome, Made):
                 raise outcome
-            if not outcome.shard.is_whole(tasks[0].folder):
-                raise InputError(f"{tasks[0].folder} is not what the executors see there: choose a folder that all nodes share")
+            if not outcome.shard.is_whole(jobs[0].folder):
+                raise InputError(f"{jobs[0].folder} is not what the executors see there: choose a folder that all nodes share")
             yield outcome
     log.unlink(missing_ok=True)
 
@@ -97,30 +97,30 @@ def _context(master: str, log: Path) -> Iterator[Any]:
         SparkContext._gateway = SparkContext._jvm = None
 
 
-def _outcomes(context: Any, tasks: Sequence[Task], log: Path) -> Iterator[Made | Exception]:
-    """What became of each task, as soon as it is known: one job with a partition per task, its results accumulated."""
+def _outcomes(context: Any, jobs: Sequence[Job], log: Path) -> Iterator[Made | Exception]:
+    """What became of each job, as soon as it is known: one Spark job with a partition for each, its results accumulated."""
     from pyspark import InheritableThread
     from pyspark.accumulators import AddingAccumulatorParam
 
     found = context.accumulator([], AddingAccumulatorParam([]))  # lists are added too
     crashes: list[Exception] = []
 
-    def job() -> None:
+    def submit() -> None:
         try:
-            context.parallelize(list(tasks), len(tasks)).foreach(lambda task: found.add([_attempt(task)]))
+            context.parallelize(list(jobs), len(jobs)).foreach(lambda job: found.add([_attempt(job)]))
         except Exception as error:  # an executor died, or the application was stopped
             crashes.append(error)
 
-    thread = InheritableThread(target=job, daemon=True)
+    thread = InheritableThread(target=submit, daemon=True)
     thread.start()
     told = 0
     try:
-        while told < len(tasks):
+        while told < len(jobs):
             alive = thread.is_alive()
             thread.join(0.1)
             yield from found.value[told:]
             told = len(found.value)
-            if not alive and told < len(tasks):
+            if not alive and told < len(jobs):
                 reason = first_line(crashes[0]) if crashes else "it was stopped"
                 raise InputError(f"Spark stopped before all shards were made ({reason}): see {log}, and run it again")
     finally:
@@ -129,10 +129,10 @@ def _outcomes(context: Any, tasks: Sequence[Task], log: Path) -> Iterator[Made |
             thread.join()
 
 
-def _attempt(task: Task) -> Made | Exception:
+def _attempt(job: Job) -> Made | Exception:
     """In an executor: the shard, or the error as one that the driver can raise."""
     try:
-        return make(task)
+        return make(job)
     except Exception as error:
         line = one_line(error)
         return InputError(line) if line else RuntimeError(traceback.format_exc())

@@ -1,5 +1,5 @@
 """The set of a source of texts: its settings, which document goes into which shard, and each made an example: the tokens of a
-document, its reference and its candidates, and the ROUGE of these (SimCLS, Liu & Liu 2021, section 3)."""
+document, its reference and its candidates, and the ROUGE of these (SimCLS, Liu & Liu 2021)."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ from data_prep.errors import InputError
 from data_prep.neighbours import Neighbours
 from data_prep.records import Field
 from data_prep.rouge import METRICS, rouge
-from data_prep.shards import Planned, Task
+from data_prep.shards import Job, Planned
 from data_prep.sources import resolved
 
 PER_SHARD = 8 * records.BLOCK  # a text takes long to make: shards are small, so that many workers have some
@@ -74,7 +74,7 @@ class TextSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Some articles, and the references of the neighbours of each. It returns itself, as `shards.Task.part` must."""
+    """Some articles, and the references of the neighbours of each. It returns itself, as `shards.Job.part` must."""
 
     articles: Sequence[Article]
     neighbours: Sequence[list[str]]
@@ -84,7 +84,7 @@ class Batch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Texts(Task):
+class Texts(Job):
     """A shard of texts, made with `settings`; `tokenizer` is the content of its tokenizer.json."""
 
     settings: TextSettings
@@ -124,12 +124,12 @@ def plan(settings: TextSettings, folder: Path) -> Planned:
             )
     tokenizer = _tokenizer(settings, [articles[index] for index in splits["train"]])
     known = Neighbours([one.document for one in articles], [one.reference for one in articles], grouped, splits["train"])
-    tasks: list[Task] = []
+    jobs: list[Job] = []
     for name, indices in splits.items():
         for number, start in enumerate(range(0, len(indices), PER_SHARD)):
             part = indices[start : start + PER_SHARD]
             batch = partial(_batch, settings, articles, known, part)
-            tasks.append(Texts(folder, records.shard_name(name, number), name, len(part), batch, settings, tokenizer))
+            jobs.append(Texts(folder, records.shard_name(name, number), name, len(part), batch, settings, tokenizer))
     manifest = records.Manifest(
         settings.shape,
         classes=[],
@@ -141,7 +141,7 @@ def plan(settings: TextSettings, folder: Path) -> Planned:
         fields=settings.fields,
         beside={tokens.FILE: files.sha256(tokenizer.encode())},
     )
-    return Planned(manifest, tasks, {tokens.FILE: tokenizer.encode()})
+    return Planned(manifest, jobs, {tokens.FILE: tokenizer.encode()})
 
 
 def check_tokenizer(settings: TextSettings, folder: Path, manifest: records.Manifest) -> None:

@@ -393,8 +393,8 @@ def interrupted(settings, folder, monkeypatch, after):
     """Prepare the set and stop, as a killed process does, once `after` shards are there."""
     from data_prep import shards
 
-    def stop(tasks, workers):
-        yield from map(shards.make, tasks[:after])
+    def stop(jobs, workers):
+        yield from map(shards.make, jobs[:after])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -13,21 +13,21 @@ NAMES = [f"image {index}" for index in range(6)]
 NOTE = ".train-00000.tfrecord.done"
 
 
-def task(folder, pictures=None, labels=range(6), shape=(8, 8, 3)):
+def job(folder, pictures=None, labels=range(6), shape=(8, 8, 3)):
     images = list(np.random.default_rng(0).integers(0, 256, (6, 9, 12, 3)).astype(np.uint8))
     part = Pictures(NAMES, pictures or images)
     return Images(folder, "train-00000.tfrecord", "train", 6, part, shape, np.array(labels, np.int32))
 
 
 def damaged():
-    """The task's images, of which two cannot be decoded."""
+    """The job's images, of which two cannot be decoded."""
     pictures = [np.full((8, 8), 40 * index, np.uint8) for index in range(6)]
     pictures[1] = pictures[4] = np.zeros((8, 8, 3), np.float32)
     return pictures
 
 
 def test_a_shard_holds_its_images_in_their_order(tmp_path):
-    made = make(task(tmp_path, [np.full((8, 8), 40 * index, np.uint8) for index in range(6)], [5, 4, 3, 2, 1, 0]))
+    made = make(job(tmp_path, [np.full((8, 8), 40 * index, np.uint8) for index in range(6)], [5, 4, 3, 2, 1, 0]))
 
     images, labels = records.read_split(tmp_path, records.Manifest((8, 8, 3), [], [made.shard], {}), "train")
     assert images[:, 0, 0, 0].tolist() == [0, 40, 80, 120, 160, 200]
@@ -36,7 +36,7 @@ def test_a_shard_holds_its_images_in_their_order(tmp_path):
 
 
 def test_images_that_cannot_be_decoded_are_left_out_and_named(tmp_path):
-    made = make(task(tmp_path, damaged()))
+    made = make(job(tmp_path, damaged()))
 
     images, labels = records.read_split(tmp_path, records.Manifest((8, 8, 3), [], [made.shard], {}), "train")
     assert images[:, 0, 0, 0].tolist() == [0, 80, 120, 200]
@@ -46,65 +46,65 @@ def test_images_that_cannot_be_decoded_are_left_out_and_named(tmp_path):
 
 
 def test_a_grey_shard_holds_one_channel(tmp_path):
-    made = make(task(tmp_path / "grey", shape=(8, 8, 1)))
+    made = make(job(tmp_path / "grey", shape=(8, 8, 1)))
 
     manifest = records.Manifest((8, 8, 1), [], [made.shard], {})
     images, labels = records.read_split(tmp_path / "grey", manifest, "train")
-    pictures = task(tmp_path).part.pictures
+    pictures = job(tmp_path).part.pictures
     np.testing.assert_array_equal(images, np.stack([pixels(picture, 8, 1) for picture in pictures]))
     assert labels.tolist() == list(range(6))
 
 
 def test_the_same_task_makes_the_same_bytes(tmp_path):
-    assert make(task(tmp_path / "one")) == make(task(tmp_path / "two"))
+    assert make(job(tmp_path / "one")) == make(job(tmp_path / "two"))
 
 
 def test_a_shard_that_was_made_is_found_by_its_note(tmp_path):
-    made = make(task(tmp_path))
+    made = make(job(tmp_path))
 
-    assert made_before(task(tmp_path)) == made
+    assert made_before(job(tmp_path)) == made
 
 
 def test_a_shard_is_made_again_when_it_lacks_images_that_may_have_been_mended(tmp_path):
-    make(task(tmp_path, damaged()))
+    make(job(tmp_path, damaged()))
 
-    assert made_before(task(tmp_path)) is None
+    assert made_before(job(tmp_path)) is None
 
 
 @pytest.mark.parametrize("length", [0, 1, -1])
 def test_a_shard_that_was_cut_is_not_taken_for_whole(tmp_path, length):
-    make(task(tmp_path))
+    make(job(tmp_path))
     path = tmp_path / "train-00000.tfrecord"
     path.write_bytes(path.read_bytes()[:length])
 
-    assert made_before(task(tmp_path)) is None
+    assert made_before(job(tmp_path)) is None
 
 
 def test_a_shard_that_is_gone_is_not_found(tmp_path):
-    make(task(tmp_path))
+    make(job(tmp_path))
     (tmp_path / "train-00000.tfrecord").unlink()
 
-    assert made_before(task(tmp_path)) is None
+    assert made_before(job(tmp_path)) is None
 
 
 @pytest.mark.parametrize("note", ["", "{", "[]", "null", "{}"])
 def test_a_note_that_no_shard_left_is_no_note(tmp_path, note):
-    make(task(tmp_path))
+    make(job(tmp_path))
     (tmp_path / NOTE).write_text(note)
 
-    assert made_before(task(tmp_path)) is None
+    assert made_before(job(tmp_path)) is None
 
 
 @pytest.mark.parametrize("note", [{}, {"shard": {}, "bad": []}, {"shard": 5, "bad": []}], ids=str)
 def test_a_note_that_makes_no_sense_is_no_note(tmp_path, note):
-    make(task(tmp_path))
+    make(job(tmp_path))
     files.write_json(tmp_path / NOTE, note)
 
-    assert made_before(task(tmp_path)) is None
+    assert made_before(job(tmp_path)) is None
 
 
 def test_notes_are_forgotten_and_shards_are_not(tmp_path):
-    make(task(tmp_path))
+    make(job(tmp_path))
 
     forget(tmp_path)
 
@@ -114,13 +114,13 @@ def test_notes_are_forgotten_and_shards_are_not(tmp_path):
 def test_the_note_comes_after_the_shard(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "write_shard", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        make(task(tmp_path))
+        make(job(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_note_is_readable(tmp_path):
-    made = make(task(tmp_path, damaged()))
+    made = make(job(tmp_path, damaged()))
 
     note = files.read_json(tmp_path / NOTE)
     assert note["shard"]["sha256"] == made.shard.sha256
@@ -135,7 +135,7 @@ def test_odd_metadata_of_an_image_is_no_news(tmp_path, recwarn):
     file = io.BytesIO()
     Image.new("P", (8, 8)).save(file, "PNG", transparency=b"\1\2\3")
 
-    make(task(tmp_path, [file.getvalue()] * 6))
+    make(job(tmp_path, [file.getvalue()] * 6))
 
     assert not recwarn.list
-    assert made_before(task(tmp_path)).shard.is_whole(tmp_path)
+    assert made_before(job(tmp_path)).shard.is_whole(tmp_path)

@@ -105,8 +105,8 @@ def test_candidates_come_in_their_order(packages):
     planned = texts.plan(wide, Path("set"))
     known = {one.reference for one in opened.values()}
 
-    for task in planned.tasks:
-        batch = task.part()
+    for job in planned.jobs:
+        batch = job.part()
         for one, near in zip(batch.articles, batch.neighbours, strict=True):
             proposed = candidates.make(one.document, one.reference, near, 8, 0)
             sentences, own = one.document.split("\n"), one.reference.split()
@@ -124,7 +124,7 @@ def test_candidates_come_in_their_order(packages):
 @needs_extra
 def test_neighbours_are_of_the_training_split_and_of_another_group(packages):
     planned = texts.plan(settings(packages), Path("set"))
-    batches = {task.split: task.part() for task in planned.tasks}
+    batches = {job.split: job.part() for job in planned.jobs}
     training = {one.reference for one in batches["train"].articles}
 
     opened = articles.open_articles(f"deb-descriptions:{packages}", 8).articles
@@ -140,14 +140,14 @@ def test_no_two_splits_share_a_document_or_a_telling_sentence(packages):
     planned = texts.plan(settings(packages), Path("set"))
 
     held = {}
-    for task in planned.tasks:
-        for one in task.part().articles:
+    for job in planned.jobs:
+        for one in job.part().articles:
             for sentence in one.document.split("\n"):
                 if sentence.count(" ") >= 7:
-                    held.setdefault(sentence, set()).add(task.split)
+                    held.setdefault(sentence, set()).add(job.split)
     assert all(len(splits) == 1 for splits in held.values())
     assert len(held) < 300
-    counts = {task.split: task.count for task in planned.tasks}
+    counts = {job.split: job.count for job in planned.jobs}
     assert counts["test"] == pytest.approx(30, abs=2)
     assert counts["validation"] == pytest.approx(24, abs=2)
 

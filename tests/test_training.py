@@ -61,8 +61,8 @@ def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rates=None) ->
     trainer._steps_per_call = 2
     snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
     start = partial(initial, classes=trainer.task.outputs)
-    task = training.Task("tiny", start, last, 5, FACTS, folder, snapshots=snapshots, rates=rates)
-    return training.train(trainer, task, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
+    wanted = training.Training("tiny", start, last, 5, FACTS, folder, snapshots=snapshots, rates=rates)
+    return training.train(trainer, wanted, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
 
 
 def left_in(folder: Path) -> dict:
@@ -76,14 +76,14 @@ def left_in(folder: Path) -> dict:
 def test_snapshots_are_not_added_on_other_devices_or_past_the_end(trainer, tmp_path, other):
     result = Result(status="done", replicas=trainer.replicas, xla=trainer.xla, step=LAST, **FACTS)
     start = partial(initial, classes=trainer.task.outputs)
-    task = training.Task("tiny", start, LAST, 5, FACTS, tmp_path, snapshots={2: tmp_path / "step-000002.h5"})
+    wanted = training.Training("tiny", start, LAST, 5, FACTS, tmp_path, snapshots={2: tmp_path / "step-000002.h5"})
     network = NetworkFiles(tmp_path)
 
     with pytest.raises(InputError, match=r"^tiny was trained for .*: add them where it was trained$"):
-        training.fill_in(trainer, task, network, result.model_copy(update=other), Reporter(quiet=True))
+        training.fill_in(trainer, wanted, network, result.model_copy(update=other), Reporter(quiet=True))
 
     assert not list(tmp_path.iterdir())
-    training.fill_in(trainer, task, network, result, Reporter(quiet=True))
+    training.fill_in(trainer, wanted, network, result, Reporter(quiet=True))
     assert files.read_json(network.result)["outputs"] == lineage.seals(tmp_path, [tmp_path / "step-000002.h5"])
 
 
@@ -91,9 +91,9 @@ def test_snapshots_are_not_added_on_other_devices_or_past_the_end(trainer, tmp_p
 def test_a_network_that_ends_with_the_same_answer_to_every_image_is_told(trainer, tmp_path, path, constant):
     mask = half_masks(initial())
     mask[path] &= path != "fc2/kernel"
-    task = training.Task("tiny", partial(initial, classes=trainer.task.outputs), LAST, 5, FACTS, tmp_path, mask)
+    wanted = training.Training("tiny", partial(initial, classes=trainer.task.outputs), LAST, 5, FACTS, tmp_path, mask)
 
-    result = training.train(trainer, task, NetworkFiles(tmp_path), Reporter(quiet=True), lambda *known: Tracker())
+    result = training.train(trainer, wanted, NetworkFiles(tmp_path), Reporter(quiet=True), lambda *known: Tracker())
 
     assert result.constant is constant
     assert NetworkFiles(tmp_path).read_result().constant is constant
@@ -192,8 +192,8 @@ def test_a_training_whose_mask_changes_ends_with_the_same_files_wherever_it_dies
         groups = lambda pruned: [(KERNELS, kept_in(everything) - pruned)]  # noqa: E731
         changing = MaskUpdates(schedule, 0, pruned=200, divide=groups, seed=7, macs=kept_in)
         start = partial(initial, classes=trainer.task.outputs)
-        task = training.Task("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
-        return training.train(trainer, task, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
+        wanted = training.Training("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
+        return training.train(trainer, wanted, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
 
     begin(tmp_path / "whole")
     expected, count = left_in(tmp_path / "whole"), counter["passed"]
@@ -471,9 +471,10 @@ def test_overflows_are_counted_by_epoch_in_float16_alone(make_trainer, trainer, 
     state = initial()
     half.load(state)
     optimizer = half.state(0).optimizer | {"loss_scale": np.float32(2.0**24)}  # halved five times or so
-    task = training.Task("tiny", lambda: store.State(0, state.weights, state.statistics, optimizer), 12, 5, FACTS, tmp_path)
+    start = partial(store.State, 0, state.weights, state.statistics, optimizer)
+    wanted = training.Training("tiny", start, 12, 5, FACTS, tmp_path)
 
-    training.train(half, task, NetworkFiles(tmp_path / "half"), Reporter(quiet=True), lambda *known: Tracker())
+    training.train(half, wanted, NetworkFiles(tmp_path / "half"), Reporter(quiet=True), lambda *known: Tracker())
     attempt(trainer, tmp_path / "whole", dense=False)
 
     first, second = (row["overflows"] for row in rows_of(tmp_path / "half"))

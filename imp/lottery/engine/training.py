@@ -34,12 +34,12 @@ from lottery.tracking import Tracker
 
 NOTE_SECONDS = 1.0  # between two notes of how far a training has come
 
-# From a task's record and the rows that an earlier process wrote.
+# From a training's record and the rows that an earlier process wrote.
 Track = Callable[[Mapping[str, Any], Sequence[journal.Row]], Tracker]
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Training:
     """What to train: `start()` gives the state to begin from (with no optimizer state, a fresh one), `mask` what it may use;
     `topology` is that of the network, where it is known.
 
@@ -67,37 +67,37 @@ class Task:
     profile: Path | None = None
 
 
-def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporter, track: Track) -> Result:
-    """Train `task` and return the result, which is also written; the caller holds the folder's lock. Goes on from the
-    checkpoint that a killed process left; the files come out the same. A network whose loss is not finite gets the status
-    `diverged` and its step, and keeps its last checkpoint. Raises Preempted, once what is under way is saved."""
-    for folder in {path.parent for path in task.snapshots.values()}:
+def train(trainer: Trainer, training: Training, network: NetworkFiles, reporter: Reporter, track: Track) -> Result:
+    """Train what `training` says and return the result, which is also written; the caller holds the folder's lock. Goes on
+    from the checkpoint that a killed process left; the files come out the same. A network whose loss is not finite gets the
+    status `diverged` and its step, and keeps its last checkpoint. Raises Preempted, once what is under way is saved."""
+    for folder in {path.parent for path in training.snapshots.values()}:
         files.remove_stale(folder)
     with preemption.deferred():
         preemption.check()
-        begun = _start(trainer, task, network)
+        begun = _start(trainer, training, network)
         rows, _ = journal.rewind(network.metrics, begun.state.step, begun.journal)
-        tracker = track(task.record, rows)
+        tracker = track(training.record, rows)
         result: Result | None = None
         try:
             try:
-                answers = _follow(trainer, task, network, begun, rows, tracker, reporter)
-                if task.last_step not in task.snapshots:
-                    store.save_state(network.final, events.finite(trainer.state(task.last_step)))
+                answers = _follow(trainer, training, network, begun, rows, tracker, reporter)
+                if training.last_step not in training.snapshots:
+                    store.save_state(network.final, events.finite(trainer.state(training.last_step)))
                 predicted = {split: found for split, one in answers.items() if (found := one.predictions())}
                 if predicted:
-                    predictions.save(network.predictions, predicted, task.last_step)
-                if task.updates:
-                    store.save_mask(network.mask, trainer.mask(), {"step": task.last_step})
-                outcome = _outcome(trainer, task, network, rows)
+                    predictions.save(network.predictions, predicted, training.last_step)
+                if training.updates:
+                    store.save_mask(network.mask, trainer.mask(), {"step": training.last_step})
+                outcome = _outcome(trainer, training, network, rows)
             except Diverged as error:
                 outcome = {"status": "diverged", "reason": str(error), "step": error.step}
             seconds, seal = sum(row["timing"]["seconds"] for row in rows), journal.read_sealed(network.metrics)[1]
             made_on: dict[str, Any] = {"metric": trainer.task.metrics[0], "replicas": trainer.replicas, "xla": trainer.xla}
             made_on |= {"bundle": trainer.bundle, "place": trainer.place}
             made_on["timing"] = {"seconds": seconds, "journal": seal}
-            kept = {"kept": task.kept(trainer.mask())} if task.kept else {}
-            result = Result.model_validate({**outcome, **kept, **task.record, **made_on})
+            kept = {"kept": training.kept(trainer.mask())} if training.kept else {}
+            result = Result.model_validate({**outcome, **kept, **training.record, **made_on})
         finally:
             tracker.finish(result)
         result = records.write(network.result, result)
@@ -107,40 +107,42 @@ def train(trainer: Trainer, task: Task, network: NetworkFiles, reporter: Reporte
     return result
 
 
-def fill_in(trainer: Trainer, task: Task, network: NetworkFiles, result: Result, reporter: Reporter) -> None:
+def fill_in(trainer: Trainer, training: Training, network: NetworkFiles, result: Result, reporter: Reporter) -> None:
     """Make the snapshots that a finished training lacks, training on from the nearest earlier one (or from the start), and list
     them in its result. The caller holds the folder's lock. Raises InputError where it was trained on other devices, or in other
     steps, and where a file that it lists was made again and is another."""
-    missing = sorted(step for step, path in task.snapshots.items() if not path.exists())
-    if missing and (result.replicas, result.xla, result.step) != (trainer.replicas, trainer.xla, task.last_step):
+    missing = sorted(step for step, path in training.snapshots.items() if not path.exists())
+    if missing and (result.replicas, result.xla, result.step) != (trainer.replicas, trainer.xla, training.last_step):
         trained, here = _devices(result.replicas, result.xla), _devices(trainer.replicas, trainer.xla)
         raise InputError(
-            f"{task.title} was trained for {result.step} steps on {trained}, this process would add snapshots of "
-            f"{task.last_step} steps on {here}: add them where it was trained"
+            f"{training.title} was trained for {result.step} steps on {trained}, this process would add snapshots of "
+            f"{training.last_step} steps on {here}: add them where it was trained"
         )
     for step in missing:
-        reporter.say(f"{task.title}: adding the snapshot of step {step}")
-        saved = [earlier for earlier, path in task.snapshots.items() if earlier < step and path.exists()]
-        trainer.load(store.load_state(task.snapshots[max(saved)]) if saved else task.start(), task.mask)
-        trainer.advance(max(saved, default=0), step, task.order_seed)
-        store.save_state(task.snapshots[step], trainer.state(step))
-    outputs = _outputs(task, network)
+        reporter.say(f"{training.title}: adding the snapshot of step {step}")
+        saved = [earlier for earlier, path in training.snapshots.items() if earlier < step and path.exists()]
+        trainer.load(store.load_state(training.snapshots[max(saved)]) if saved else training.start(), training.mask)
+        trainer.advance(max(saved, default=0), step, training.order_seed)
+        store.save_state(training.snapshots[step], trainer.state(step))
+    outputs = _outputs(training, network)
     for name, seal in outputs.items():
         if result.outputs.get(name, seal) != seal:
-            raise InputError(f"{task.root / name}, made again, differs from before: remove {network.folder} and train it again")
+            raise InputError(
+                f"{training.root / name}, made again, differs from before: remove {network.folder} and train it again"
+            )
     if not outputs.keys() <= result.outputs.keys():
-        update = {"outputs": result.outputs | outputs, "made_by": task.record.get("made_by", [])}
+        update = {"outputs": result.outputs | outputs, "made_by": training.record.get("made_by", [])}
         records.write(network.result, result.model_copy(update=update))
 
 
-def _start(trainer: Trainer, task: Task, network: NetworkFiles) -> Checkpoint:
-    """Load what is to be trained into `trainer`: the task's start, or what a process that ended early saved."""
+def _start(trainer: Trainer, training: Training, network: NetworkFiles) -> Checkpoint:
+    """Load what is to be trained into `trainer`: its start, or what a process that ended early saved."""
     if not network.checkpoint.exists():
         network.metrics.unlink(missing_ok=True)
-        state = task.start()
-        trainer.load(state, task.mask)
-        if state.step in task.snapshots:
-            store.save_state(task.snapshots[state.step], trainer.state(state.step))
+        state = training.start()
+        trainer.load(state, training.mask)
+        if state.step in training.snapshots:
+            store.save_state(training.snapshots[state.step], trainer.state(state.step))
         return Checkpoint(state, trainer.replicas, trainer.xla, bundle=trainer.bundle)
     begun = checkpoints.load(network.checkpoint)
     if begun.bundle != trainer.bundle:
@@ -153,14 +155,14 @@ def _start(trainer: Trainer, task: Task, network: NetworkFiles) -> Checkpoint:
             f"{network.checkpoint} was saved on {_devices(begun.replicas, begun.xla)}, this process has "
             f"{_devices(trainer.replicas, trainer.xla)}: go on where it was begun, or remove {network.folder}"
         )
-    mask = task.updates.resume(begun.updates) if task.updates and begun.updates else task.mask
+    mask = training.updates.resume(begun.updates) if training.updates and begun.updates else training.mask
     trainer.load(begun.state, mask)
     return begun
 
 
 def _follow(
     trainer: Trainer,
-    task: Task,
+    training: Training,
     network: NetworkFiles,
     begun: Checkpoint,
     rows: list[journal.Row],
@@ -169,15 +171,15 @@ def _follow(
 ) -> dict[str, Answers]:
     """Train to the end and save what is due on the way; each evaluation adds to `rows`. Returns the answers of the last one.
     Raises Diverged."""
-    first, last, seal, noted = begun.state.step, task.last_step, begun.journal, 0.0
+    first, last, seal, noted = begun.state.step, training.last_step, begun.journal, 0.0
     answers: dict[str, Answers] = {}
-    how = tuple(task.snapshots), task.rates, task.updates, begun.figures, begun.seconds
+    how = tuple(training.snapshots), training.rates, training.updates, begun.figures, begun.seconds
     with (
-        reporter.counting(task.title, last - first or trainer.steps_per_epoch) as progress,
-        profiling.Trace(task.profile, reporter.say) as trace,
+        reporter.counting(training.title, last - first or trainer.steps_per_epoch) as progress,
+        profiling.Trace(training.profile, reporter.say) as trace,
         contextlib.closing(gpus.Gauges(trainer.gpus)) as gauges,
     ):
-        for event in events.run(trainer, first, last, task.order_seed, *how):
+        for event in events.run(trainer, first, last, training.order_seed, *how):
             match event:
                 case Stepped(step, taken):
                     progress(taken)
@@ -188,14 +190,14 @@ def _follow(
                     if first == last:  # there is nothing to save
                         preemption.check()
                 case SnapshotDue(state):
-                    store.save_state(task.snapshots[state.step], state)
+                    store.save_state(training.snapshots[state.step], state)
                 case Evaluated(row, answers):
                     row["timing"].update(gauges.read())
                     rows.append(row)
                     seal = journal.append(network.metrics, row, seal)
                     tracker.log(row)
                 case CheckpointDue(state, figures, seconds):
-                    changes = task.updates.saved(trainer.mask()) if task.updates else None
+                    changes = training.updates.saved(trainer.mask()) if training.updates else None
                     made = trainer.replicas, trainer.xla, seal
                     reached = Checkpoint(state, *made, figures, seconds, changes, trainer.bundle)
                     checkpoints.save(network.checkpoint, reached)
@@ -205,21 +207,21 @@ def _follow(
     return answers
 
 
-def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[journal.Row]) -> dict[str, Any]:
+def _outcome(trainer: Trainer, training: Training, network: NetworkFiles, rows: list[journal.Row]) -> dict[str, Any]:
     """What result.json says of the end of a training, whose files are all written."""
-    state, mask = trainer.state(task.last_step), trainer.mask() if task.updates else task.mask
+    state, mask = trainer.state(training.last_step), trainer.mask() if training.updates else training.mask
     weights = state.weights.values()
-    spent, steps = costs(mask, state, task.topology), task.last_step - int(task.record.get("first_step", 0))
+    spent, steps = costs(mask, state, training.topology), training.last_step - int(training.record.get("first_step", 0))
     passes = STEP * steps if steps else trainer.steps_per_epoch  # of each example of a batch; forward, for new statistics
     trained = spent.macs and spent.macs * passes
-    if task.updates:
-        trained = task.updates.trained_macs(mask, task.last_step)
+    if training.updates:
+        trained = training.updates.trained_macs(mask, training.last_step)
     figures = [name for name in rows[-1] if name.startswith(("validation_", "test_"))] + ["train_loss"]
     least = min(rows, key=lambda row: row["validation_loss"])
     return {
-        "outputs": _outputs(task, network),
+        "outputs": _outputs(training, network),
         "status": "done",
-        "step": task.last_step,
+        "step": training.last_step,
         "costs": dataclasses.asdict(spent),
         "training_macs": None if trained is None else trained * trainer.train.batch,
         "final": {name: rows[-1][name] for name in ("step", *figures)},
@@ -230,10 +232,10 @@ def _outcome(trainer: Trainer, task: Task, network: NetworkFiles, rows: list[jou
     }
 
 
-def _outputs(task: Task, network: NetworkFiles) -> dict[str, str]:
+def _outputs(training: Training, network: NetworkFiles) -> dict[str, str]:
     """The seals of what a training has left so far: a snapshot that was asked for too late is added afterwards."""
-    left = [*task.snapshots.values(), network.final, network.predictions, *task.beside]
-    return lineage.seals(task.root, [path for path in left if path.exists()])
+    left = [*training.snapshots.values(), network.final, network.predictions, *training.beside]
+    return lineage.seals(training.root, [path for path in left if path.exists()])
 
 
 def _devices(replicas: int | None, xla: bool | None) -> str:

@@ -165,7 +165,7 @@ def _trained(
     trainer = make_trainer(dataclasses.replace(run, recipe=own))
     planned = plan.make(own, run.manifest().count("train"))
     per_epoch = planned.steps_per_epoch
-    task = training.Task(
+    wanted = training.Training(
         title=name,
         start=lambda: trainer.begun(seeds.derive(own.seed, 1, "initialisation")),
         last_step=planned.total_steps,
@@ -183,7 +183,7 @@ def _trained(
         if row["step"] < planned.total_steps and trial.should_prune():  # else there is nothing left to save
             raise optuna.TrialPruned
 
-    return training.train(trainer, task, network, reporter, partial(track, own, run.folder, network.folder, watch=watch))
+    return training.train(trainer, wanted, network, reporter, partial(track, own, run.folder, network.folder, watch=watch))
 
 
 def _conclude(study: Study, run: Run) -> dict[str, Any]:

@@ -103,8 +103,8 @@ class TicketWorker:
         try:
             tracker = partial(track, self.run.recipe, self.run.folder, network.folder)
             with self.making:
-                task = _Making(self, ticket, network).task()
-            return training.train(trainer, task, network, reporter, tracker)
+                wanted = _Making(self, ticket, network).training()
+            return training.train(trainer, wanted, network, reporter, tracker)
         except locks.Busy:
             raise
         except Exception as error:
@@ -139,7 +139,7 @@ class _Making:
         self.replicate, self.family = self.run.replicate(ticket.replicate), self.run.recipe.families[ticket.family]
         self.spoken = ticket.mask.label if ticket.mask.rewind is None else f"round {ticket.mask.round}"  # its mask, in seeds
 
-    def task(self) -> training.Task:
+    def training(self) -> training.Training:
         """Raises InputError if something that the network is made from is missing or damaged, or belongs to other networks
         or devices."""
         self._check_devices()
@@ -154,7 +154,7 @@ class _Making:
         updates = self._updates(mask)
         order = ORDERS.get(recipe.retrain.order, f"ticket order {self.spoken}")  # which a ticket and its controls share
         order += f" {ticket.variant}" if controls.is_again(ticket.variant) else ""
-        return training.Task(
+        return training.Training(
             title=str(ticket),
             start=start,
             last_step=planned.last_step(ticket),

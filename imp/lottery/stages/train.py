@@ -126,18 +126,18 @@ class DenseWorker:
         makers = identity.signed(dense.folder, self.trainer.maker)
         if len(makers) > 1:
             self.reporter.say(f"warning: {dense.folder} was begun with {environment.named(makers)}")
-        task = _task(self.run, self.planned, number, self.trainer, self.origins, makers, self.profile)
+        wanted = _training(self.run, self.planned, number, self.trainer, self.origins, makers, self.profile)
         self.profile = None
         result = dense.read_result()
         if not (result and result.is_ended):
             tracker = partial(track, self.run.recipe, self.run.folder, dense.folder)
-            result = training.train(self.trainer, task, dense, self.reporter, tracker)
+            result = training.train(self.trainer, wanted, dense, self.reporter, tracker)
         if result.status == "done":
-            training.fill_in(self.trainer, task, dense, result, self.reporter)
+            training.fill_in(self.trainer, wanted, dense, result, self.reporter)
         return result
 
 
-def _task(
+def _training(
     run: Run,
     planned: plan.Plan,
     number: int,
@@ -145,11 +145,11 @@ def _task(
     origins: Mapping[str, str],
     makers: list[dict[str, str]],
     profile: Path | None,
-) -> "training.Task":
+) -> "training.Training":
     from lottery.engine import training
 
     replicate, seed = run.replicate(number), partial(seeds.derive, run.recipe.seed, number)
-    return training.Task(
+    return training.Training(
         title=f"replicate-{number} dense",
         start=lambda: trainer.begun(seed("initialisation")),
         last_step=planned.total_steps,

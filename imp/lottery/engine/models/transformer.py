@@ -1,4 +1,4 @@
-"""Transformer encoders that score texts by a document (Liu & Liu 2021, "SimCLS", section 3.2), of the sizes of Turc et al. 2019
+"""Transformer encoders that score texts by a document (Liu & Liu 2021, "SimCLS"), of the sizes of Turc et al. 2019
 ("Well-Read Students Learn Better") and of RoBERTa (Liu et al. 2019). Without dropout: a training is a function of its seed."""
 
 from collections.abc import Callable

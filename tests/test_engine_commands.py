@@ -154,3 +154,12 @@ def test_dense_networks_that_diverge_on_ranks_end_the_command_with_1(prepared):
     assert "Traceback" not in done.stderr
     assert done.stderr.count("diverged: the loss was not finite") == 1
     assert len(list(prepared.rglob("train/checkpoint.h5"))) == 2
+
+
+def test_what_ranks_refuse_ends_the_whole_command_with_2(prepared):
+    typo = ("--set", "pruning.exclude=['predicitons/*']", "--set", "replicates=2", "--ranks", "2")
+    done = imp("run", *LENET, *typo, cwd=prepared, check=False)
+
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "pruning.exclude: 'predicitons/*' matches no variable of lenet_300_100" in done.stderr

@@ -46,7 +46,7 @@ def grid(
                 trainings = learning.run(bench, name, own, folder, seeds=count, split="validation")
                 bench.rows.append({"batch": size, "learning_rate": one, **learning.ends(trainings, own.train.epochs)})
     metric = learning.metric(recipe)
-    title = f"{metric.capitalize()} after {count_of(recipe.train.epochs, 'epoch')}: {learning.subject(settled)}"
+    title = f"{metric[:1].upper()}{metric[1:]} after {count_of(recipe.train.epochs, 'epoch')}: {learning.subject(settled)}"
     note = f"means over {count_of(count, 'seed')}, of those trainings that did not diverge; the last epoch's, not the best"
     axes = ("learning rate", "batch", f"validation {metric}, %")
     bench.sheet(title, COLUMNS, heat(bench.rows, "learning_rate", "batch", "accuracy", axes), note)

@@ -67,10 +67,11 @@ def subject(recipe: Recipe) -> str:
 
 
 def metric(recipe: Recipe) -> str:
-    """What is called accuracy in rows: the metric by which networks are compared."""
+    """The name of what is called accuracy in rows: of the metric by which networks are compared."""
     from lottery.experiment import tasks
+    from lottery.rundir import wording
 
-    return tasks.deciding(recipe.task)
+    return wording.title(tasks.deciding(recipe.task))
 
 
 def run(bench: Bench, name: str, recipe: Recipe, folder: Path, alone: bool = False, **how: Any) -> list[Training]:

@@ -149,7 +149,7 @@ def _ablate(bench: Bench, recipe: Recipe, folder: Path, target: float, changes: 
         f"What each part of a race is worth: {learning.subject(recipe)}",
         ABLATION_COLUMNS,
         bars(bench.rows, "name", "difference", f"points of test {learning.metric(recipe)}, against nothing changed"),
-        f"each change alone; accuracies at the end ({count_of(recipe.train.epochs, 'epoch')}, where that is not what changed), "
-        f"means over {count_of(seeds, 'seed')}; on test images, so not for choosing by",
+        f"each change alone; mean test {learning.metric(recipe)} over {count_of(seeds, 'seed')} at the end "
+        f"({count_of(recipe.train.epochs, 'epoch')}, where that is not what changed); test results are not for choosing by",
         f"reached: trainings that came to {target:g} % on the way, and the medians over those; {learning.CLOCK}",
     )

@@ -41,9 +41,8 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
 
 def show_report(run: "Run", made: "Report", as_json: bool) -> None:
     """Print the headline and the table of the report, and where its page is."""
-    from lottery.results.cells import DIFFERENCE_EXPLAINED
+    from lottery.results.cells import difference_explained
     from lottery.results.frame import dicts
-    from lottery.rundir.wording import worded
 
     for line in made.left_out:
         reporter().say(line)
@@ -52,7 +51,7 @@ def show_report(run: "Run", made: "Report", as_json: bool) -> None:
         print_json({"headline": made.headline, **{name: dicts(table) for name, table in tables.items()}})
         return
     print_table(run.recipe.name, list(made.table[0]), [list(cells.values()) for cells in made.table])
-    print(worded(DIFFERENCE_EXPLAINED, run.metric))
+    print(difference_explained(run.metric))
     for sentence in made.headline:
         print(sentence)
     print(f"Open {run.report / 'index.html'}")

@@ -284,7 +284,7 @@ def run_all(
     made = campaign(target, Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle)), options.reporter())
     if made.report:
         show_report(target, made.report, as_json)
-    _conclude(dataclasses.replace(made, code=1 if made.code else 0))
+    _conclude(made)
 
 
 def _dry_run(target: "Run", as_json: bool) -> None:

@@ -17,11 +17,11 @@ DIFFERENCE_EXPLAINED = (
     "difference: how far the validation {metric} is above that of the network under `against`, in points: the mean over "
     "replicates, and in brackets its lower and upper one-sided 95 % t bounds. The verdict follows from these bounds (a "
     "two-sided 95 % interval is wider). They say what other seeds would give on these validation {example}s, which all "
-    "replicates share. over {example}s too: the bounds and the verdict for other seeds on other {example}s. sd: the standard "
-    "deviation of the difference over replicates; three replicates give only a rough idea of it. for 80 %: with that "
-    "deviation, so many replicates find in 80 % of cases that a network exactly as good as the one it is compared with is "
-    "matching."
+    "replicates share. sd: the standard deviation of the difference over replicates; three replicates give only a rough idea "
+    "of it. for 80 %: with that deviation, so many replicates find in 80 % of cases that a network exactly as good as the one "
+    "it is compared with is matching."
 )
+OVER_IMAGES_EXPLAINED = " over images too: the bounds and the verdict for other seeds on other images."
 CONTRASTS_EXPLAINED = (
     "Differences in points (in the last column, in steps): means over the replicates that have both networks, with two-sided "
     "95 % Student t intervals. A star marks an interval that does not reach zero. The columns: final {metric} on validation "
@@ -77,6 +77,7 @@ Cells = dict[str, str]  # a line of a table, by heading
 
 def network(group: Any, metric: str) -> Cells:
     over = f"{_interval(None, group.image_low, group.image_high)} {group.image_verdict or ''}"
+    over_images = {"over images too": over.strip()} if metric == wording.ACCURACY else {}
     return {
         "network": group.variant,
         "mask": f"{group.family} {group.mask}".strip(),
@@ -87,13 +88,17 @@ def network(group: Any, metric: str) -> Cells:
         "test": points(group.test),
         "difference": _interval(group.difference, group.low, group.high),
         "verdict": group.verdict or "",
-        f"over {wording.example(metric)}s too": over.strip(),
+        **over_images,
         "sd": points(group.deviation),
         "for 80 %": points(group.needed, "{}", 1),
         "against": "" if group.difference is None else group.against,
         "least loss at": points(group.least_validation_loss_step, "{:.0f}", 1),
         "test there": points(group.test_there),
     }
+
+
+def difference_explained(metric: str) -> str:
+    return wording.worded(DIFFERENCE_EXPLAINED, metric) + (OVER_IMAGES_EXPLAINED if metric == wording.ACCURACY else "")
 
 
 def answers(group: Any, against_dense: Mapping[tuple[Any, ...], Any]) -> Cells:

@@ -149,6 +149,7 @@ def _write(made: Report, tables: dict[str, pandas.DataFrame]) -> None:
         script=drawing.script(),
         worded=partial(wording.worded, metric=run.metric),
         texts=cells,
+        difference_explained=cells.difference_explained(run.metric),
         stability_explained=instability.EXPLAINED,
         kinds_explained=kinds.EXPLAINED,
         controls=list({one.name: one for one in named}.values()),
@@ -184,7 +185,8 @@ def _title(row: Any) -> str:
 
 def _markdown(made: Report) -> str:
     worded = partial(wording.worded, metric=made.run.metric)
-    lines = [f"# {made.run.recipe.name}", "", *made.headline, "", *_table(made.table), "", worded(cells.DIFFERENCE_EXPLAINED)]
+    lines = [f"# {made.run.recipe.name}", "", *made.headline, "", *_table(made.table), ""]
+    lines += [cells.difference_explained(made.run.metric)]
     if made.warnings:
         lines += ["", "## Layer collapse (!)", "", *(f"- {warning}" for warning in made.warnings)]
     if made.further_table:

@@ -141,7 +141,7 @@ EPOCHS = ["--set=train.steps=0", "--set=train.epochs=2", "--set=train.warmup=0"]
 def test_changes_are_raced_by_the_metric_that_decides(quick, prepared):
     found = quick("race", *EPOCHS, "--vary", "train.remat=true")
 
-    assert found["title"].endswith(f"transformer_tiny, docstrings at {SIZE}, by rouge1")
+    assert found["title"].endswith(f"transformer_tiny, docstrings at {SIZE}, by ROUGE-1")
     assert [row["name"] for row in found["rows"]] == ["nothing", "train.remat=true"]
     assert all(0 < row["accuracy"] < 100 for row in found["rows"])
 
@@ -161,8 +161,8 @@ def test_grid_and_scaling_learn_from_records_of_texts(quick, prepared):
     grid = quick("grid", *EPOCHS, *folder, "--batch", "16", "--rate", "0.01")
     scaling = quick("scaling", *EPOCHS, *folder, "--batch", "16", "--devices", "1")
 
-    assert grid["title"].startswith("Rouge1 after 2 epochs: transformer_tiny, docstrings")
-    assert any("the validation rouge1" in note for note in scaling["notes"])
+    assert grid["title"].startswith("ROUGE-1 after 2 epochs: transformer_tiny, docstrings")
+    assert any("the validation ROUGE-1" in note for note in scaling["notes"])
     for (row,) in (grid["rows"], scaling["rows"]):
         assert 0 < row["accuracy"] < 100
 

@@ -120,7 +120,8 @@ def plan(settings: TextSettings, folder: Path) -> Planned:
     for name, indices in splits.items():
         if not len(indices):
             raise InputError(
-                f"the {name} split of {settings.source} would be empty: change --val or --test (data.validation, data.test)"
+                f"the {name} split of {settings.source} would be empty (documents: {len(articles):,}, groups of like ones: "
+                f"{len(np.unique(grouped)):,}): change --val or --test (data.validation, data.test)"
             )
     tokenizer = _tokenizer(settings, [articles[index] for index in splits["train"]])
     known = Neighbours([one.document for one in articles], [one.reference for one in articles], grouped, splits["train"])

@@ -1,6 +1,8 @@
+import json
 import os
 import shutil
 import signal
+import sys
 
 import pytest
 from helpers import LENET, ROOT, imp, imp_here, set_up_devices, tiny_set
@@ -80,6 +82,32 @@ def uneven(tmp_path_factory):
     """1,311 training images in shards of 600: blocks of 250, 250, 100, 250, 250, 100, 111."""
     folder = tmp_path_factory.mktemp("records")
     return folder, tiny_set(folder, train=1311, others=411, per_shard=600)
+
+
+@pytest.fixture
+def typed(here, monkeypatch, capsys):
+    """A function that runs `imp bench` in this process: its exit code, what it printed, and what it said."""
+    from lottery import cli
+
+    def typed(*arguments):
+        monkeypatch.setattr(sys, "argv", ["imp", "bench", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return typed
+
+
+@pytest.fixture
+def quick(typed, in_process):
+    """A function that measures small."""
+
+    def quick(*arguments):
+        code, out, _ = typed(*arguments, "--quick", "--json")
+        assert code == 0
+        return json.loads(out)
+
+    return quick
 
 
 @pytest.fixture

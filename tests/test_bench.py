@@ -18,37 +18,12 @@ from PIL import Image
 
 from data_prep.errors import Failed
 from lottery import cli
-from lottery.bench import costs, engines, fanout, images, inference, learning, timing
+from lottery.bench import costs, fanout, images, learning, timing
 from lottery.bench.harness import Process, TooLarge
 from lottery.experiment.reading import resolve
 from lottery.progress import Reporter
 
 LENET = ["--set=model.name=lenet_300_100", "--set=data.size=8", "--set=train.batch=64"]
-
-
-@pytest.fixture
-def typed(here, monkeypatch, capsys):
-    """A function that runs `imp bench` in this process: its exit code, what it printed, and what it said."""
-
-    def typed(*arguments):
-        monkeypatch.setattr(sys, "argv", ["imp", "bench", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return typed
-
-
-@pytest.fixture
-def quick(typed, in_process):
-    """A function that measures small."""
-
-    def quick(*arguments):
-        code, out, _ = typed(*arguments, "--quick", "--json")
-        assert code == 0
-        return json.loads(out)
-
-    return quick
 
 
 def test_contenders_take_turns_there_and_back_after_a_warm_up(monkeypatch):
@@ -365,88 +340,6 @@ def test_thresholds(quick, here):
     assert row["bytes_per_weight"] > 4  # the weights themselves
     assert row["written_mb"] > 4 * row["weights"] / 8e6  # a bit each
     assert list(here.iterdir()) == []
-
-
-def test_inference(quick, typed, retrained):
-    from lottery.engine import formats
-
-    measured = quick("inference", "--run", str(retrained / "runs/digits"))
-    code, _, said = typed("inference", "--run", str(retrained / "runs/digits"), "--ticket", "q42")
-
-    rows = measured["rows"]
-    tickets = ["oneshot/q50-step-000000", "oneshot/q90-step-000017"]
-    used = [engine for engine in engines.ENGINES if engine.installed and engine.format in formats.FORMATS]
-    assert [row["name"] for row in rows] == [f"{name}, {one.name}, 1 thread" for name in ("dense", *tickets) for one in used]
-    assert {row["engine"]: (row["version"], row["flags"]) for row in rows} == {
-        one.name: (one.version, one.flags) for one in used
-    }
-    assert all(row["off"] < (1e-5 if row["exact"] else 0.1) for row in rows)
-    assert all(0 < row["low"] <= row["us"] <= row["high"] and row["gzip_kb"] < row["file_kb"] for row in rows)
-    assert [note.split(":")[0] for note in measured["notes"] if "times as fast" in note] == [
-        f"{one}, 1 thread" for one in tickets
-    ]
-    assert (code, "there is no 'q42'" in said) == (2, True)
-
-
-def test_a_run_without_tickets_has_nothing_to_compare(typed, trained):
-    code, _, said = typed("inference", "--run", str(trained / "runs/digits"), "--quick")
-
-    assert (code, said.count("\n")) == (2, 1)
-    assert "replicate-1 has no finished ticket: train one with `imp run` or `imp retrain`" in said
-
-
-def test_an_engine_that_is_not_installed_is_named_with_what_brings_it(quick, retrained, monkeypatch):
-    monkeypatch.setattr(engines.Engine, "installed", property(lambda engine: engine.package in ("keras", "tensorflow")))
-
-    measured = quick("inference", "--run", str(retrained / "runs/digits"), "--ticket", "dense")
-
-    skipped = [note for note in measured["notes"] if note.startswith("skipped: ")]
-    assert sorted(skipped) == [
-        "skipped: MNN is not installed: pip install 'imp-lottery[mnn]'",
-        "skipped: ONNX Runtime is not installed: pip install 'imp-lottery[onnx]'",
-    ]
-    assert {row["engine"] for row in measured["rows"]} == {"Keras", "LiteRT", "LiteRT, 8 bits"}
-
-
-def test_a_ticket_is_compared_turn_by_turn_with_the_fastest_dense_engine_that_has_the_trained_weights():
-    def row(network, engine, exact=True):
-        return {"name": f"{network}, {engine}", "network": network, "engine": engine, "exact": exact, "threads": 2}
-
-    rows = [
-        row("dense", "slow"),
-        row("dense", "fast"),
-        row("dense", "rough", exact=False),
-        row("q90", "fast"),
-        row("q90", "new"),
-    ]
-    walls = {
-        "dense, slow": [4e-6, 8e-6, 4e-6],
-        "dense, fast": [2e-6, 6e-6, 2e-6],
-        "dense, rough": [1e-6] * 3,
-        "q90, fast": [2e-6, 6e-6, 4e-6],
-        "q90, new": [1e-6, 2e-6, 2e-6],
-    }
-
-    found = inference.compared(rows, walls)
-
-    speedups = {row["name"]: (row["at_least"], row["speedup"], row["at_most"]) for row in found}
-    assert speedups["dense, fast"] == (1, 1, 1)
-    assert speedups["q90, fast"] == (0.5, 1, 1)
-    assert speedups["q90, new"] == (1, 2, 3)
-    assert {row["name"]: row["us"] for row in found}["q90, new"] == pytest.approx(2)
-    assert inference.summary(found) == [
-        "q90, 2 threads: new is 2.00 times as fast (1.00 to 3.00) as the fastest dense engine, fast"
-    ]
-    assert [one["speedup"] for one in inference.compared(rows[3:], walls)] == [None, None]
-
-
-def test_the_interval_of_a_median_holds_it_in_95_of_100_cases_and_no_outlier():
-    rng = np.random.default_rng(0)
-    intervals = [inference.interval(rng.lognormal(0, 3, 21)) for _ in range(2000)]
-
-    assert 0.95 <= np.mean([low <= 1 <= high for low, high in intervals]) <= 0.985
-    assert inference.interval([1, 2, 3, 4, 5]) == (1, 5)
-    assert inference.interval([*range(20), 1e9]) == (5, 15)
 
 
 TINY = ["--model", "lenet_300_100", "--size", "8", "--images", "128", "--batch", "64", "--epochs", "1", "--repeats", "1"]

@@ -9,7 +9,6 @@ import pytest
 
 from data_prep import records
 from data_prep.prepare import TextSettings
-from lottery import cli
 from lottery.bench import race
 from lottery.experiment.reading import load, resolve
 
@@ -28,16 +27,9 @@ SIZE = "8 + 4x6 tokens"
 
 
 @pytest.fixture
-def typed(here, in_process, monkeypatch, capsys):
+def typed(typed, in_process):
     """A function that runs `imp bench` in this process, small: its exit code, what it printed, and what it said."""
-
-    def typed(*arguments):
-        monkeypatch.setattr(sys, "argv", ["imp", "bench", *arguments, *TINY, "--quick"])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return typed
+    return lambda *arguments: typed(*arguments, *TINY, "--quick")
 
 
 @pytest.fixture

@@ -218,9 +218,10 @@ def ending(monkeypatch):
         (None, [], 0),  # another rank tells
         ({"a": {"status": "busy", "reason": "x"}}, ["a busy: x"], 2),
         ({"a": {"status": "busy", "reason": "x"}, "b": {"status": "failed", "reason": "y"}}, ["a busy: x", "b failed: y"], 1),
-        (RanksFailed(134), [], 134),
+        (RanksFailed(134), [], 1),
+        (RanksFailed(2), [], 2),
     ],
-    ids=["done", "elsewhere", "busy", "failed", "ranks"],
+    ids=["done", "elsewhere", "busy", "failed", "ranks died", "ranks refused"],
 )
 def test_how_the_networks_ended_is_a_code_and_a_line_each(place, ending, how, lines, code):
     ending(how)
@@ -235,3 +236,21 @@ def test_ranks_that_were_told_to_stop_stop_the_campaign(place, ending):
 
     with pytest.raises(Preempted, match="the ranks were told to stop"):
         campaign(open_run("own.toml"), reporter=QUIET)
+
+
+@pytest.mark.parametrize(
+    ("dense", "tickets", "code"),
+    [([0, 2], [0], 2), ([1], [], 1), ([0, 0], [0, 0], 0), ([0, 0], [1, 2], 1), ([0, 0], [0, 2], 2)],
+)
+def test_a_failure_counts_more_than_a_refusal_where_steps_follow_each_other(place, monkeypatch, dense, tickets, code):
+    codes = {"train_dense": iter(dense), "train_tickets": iter([0, *tickets])}  # all that is known is trained first
+    for name, given in codes.items():
+        monkeypatch.setattr(lottery.campaign, name, lambda *_, given=given: Campaign(code=next(given)))
+    run = open_run("own.toml")
+    monkeypatch.setattr(lottery.campaign, "until_decided", lambda *_: [(run, EVERYTHING)] * 2)
+    monkeypatch.setattr(lottery.campaign, "thresholds", lambda *_: None)
+
+    made = lottery.campaign.train_until_decided(run, 5, EVERYTHING, IN_PROCESS, QUIET)
+
+    assert made.code == code
+    assert all(next(given, None) is None for given in codes.values())

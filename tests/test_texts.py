@@ -374,3 +374,11 @@ def test_a_run_takes_its_texts_from_prepared_records(made, packages, tmp_path):
     assert run.recipe.records() == settings(packages)
     assert run.manifest() == made[1]
     assert run.recipe.texts.document == 24
+
+
+@needs_extra
+def test_where_all_documents_are_alike_an_empty_split_says_so(tmp_path):
+    alike = lines(tmp_path / "alike.jsonl", *(article(0) for _ in range(5)))
+
+    with pytest.raises(InputError, match=r"split of .* would be empty \(documents: 5, groups of like ones: 1\): change --val"):
+        prepare.prepare(TextSettings(f"candidates:{alike}", 24, 12, 3, 300), tmp_path / "set", Means(workers=1))

@@ -8,7 +8,7 @@ Every step writes to the run directory and skips what is already there, so a cam
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from data_prep import files
@@ -45,7 +45,7 @@ __all__ = [
 @dataclasses.dataclass
 class Campaign:
     """The outcome of a campaign: the `report`, a line for each network that was not finished (`unfinished`), and the exit
-    `code` of a command."""
+    `code` of a command: 0, 1 or 2 (docs/run-directory.md)."""
 
     report: Report | None = None
     unfinished: list[str] = dataclasses.field(default_factory=list)
@@ -89,7 +89,7 @@ def _ended(failed: RanksFailed) -> Campaign:
     files.check_held()
     if failed.code == EXIT_CODE:
         raise Preempted("the ranks were told to stop") from None
-    return Campaign(code=failed.code)
+    return Campaign(code=2 if failed.code == 2 else 1)
 
 
 def train_tickets(run: Run, selection: Selection, execution: Execution, reporter: Reporter) -> Campaign:
@@ -118,7 +118,7 @@ def train_until_decided(run: Run, most: int, selection: Selection, execution: Ex
     with locks.staying(run.folder):
         first = train_tickets(run, selection, execution, reporter)
         made = _train_each(until_decided(run, most, reporter, selection), execution, reporter)
-    return Campaign(None, [*first.unfinished, *made.unfinished], int(bool(first.code or made.code)))
+    return _joined([first, made])
 
 
 def search_for_ticket(search: Search, execution: Execution, reporter: Reporter) -> Campaign:
@@ -130,7 +130,7 @@ def search_for_ticket(search: Search, execution: Execution, reporter: Reporter) 
 
 def _train_each(steps: Iterable[tuple[Run, Selection]], execution: Execution, reporter: Reporter) -> Campaign:
     """Train the selected tickets of runs that are restricted to a replicate, one after the other, and all that they need."""
-    made = []
+    made: list[Campaign] = []
     for added, selected in steps:
         made.append(train_dense(added, execution, reporter))
         if made[-1].code:
@@ -138,4 +138,11 @@ def _train_each(steps: Iterable[tuple[Run, Selection]], execution: Execution, re
         if any(family.is_cut_at_once for family in selected.of(added.recipe).values()):
             thresholds(added, reporter, dataclasses.replace(selected, rewind=None))
         made.append(train_tickets(added, selected, execution, reporter))
-    return Campaign(None, [line for one in made for line in one.unfinished], int(any(one.code for one in made)))
+    return _joined(made)
+
+
+def _joined(made: Sequence[Campaign]) -> Campaign:
+    """Several outcomes as one: a failure counts more than a refusal."""
+    lines = [line for one in made for line in one.unfinished]
+    codes = {one.code for one in made}
+    return Campaign(None, lines, 1 if 1 in codes else max(codes, default=0))

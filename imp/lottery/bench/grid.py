@@ -11,6 +11,7 @@ from lottery.bench import learning
 from lottery.bench.harness import LEARNABLE, Bench, RecordsOption, measurement, with_training
 from lottery.bench.sheet import Column, heat
 from lottery.progress import count_of
+from lottery.rundir.wording import worded
 
 COLUMNS = (
     Column("batch", "batch"),
@@ -46,7 +47,7 @@ def grid(
                 trainings = learning.run(bench, name, own, folder, seeds=count, split="validation")
                 bench.rows.append({"batch": size, "learning_rate": one, **learning.ends(trainings, own.train.epochs)})
     metric = learning.metric(recipe)
-    title = f"{metric[:1].upper()}{metric[1:]} after {count_of(recipe.train.epochs, 'epoch')}: {learning.subject(settled)}"
+    title = f"{worded('{Metric}', metric)} after {count_of(recipe.train.epochs, 'epoch')}: {learning.subject(settled)}"
     note = f"means over {count_of(count, 'seed')}, of those trainings that did not diverge; the last epoch's, not the best"
     axes = ("learning rate", "batch", f"validation {metric}, %")
     bench.sheet(title, COLUMNS, heat(bench.rows, "learning_rate", "batch", "accuracy", axes), note)

@@ -76,8 +76,7 @@ Cells = dict[str, str]  # a line of a table, by heading
 
 
 def network(group: Any, metric: str) -> Cells:
-    over = f"{_interval(None, group.image_low, group.image_high)} {group.image_verdict or ''}"
-    over_images = {"over images too": over.strip()} if metric == wording.ACCURACY else {}
+    over_images = f"{_interval(None, group.image_low, group.image_high)} {group.image_verdict or ''}".strip()
     return {
         "network": group.variant,
         "mask": f"{group.family} {group.mask}".strip(),
@@ -88,7 +87,7 @@ def network(group: Any, metric: str) -> Cells:
         "test": points(group.test),
         "difference": _interval(group.difference, group.low, group.high),
         "verdict": group.verdict or "",
-        **over_images,
+        **({"over images too": over_images} if metric == wording.ACCURACY else {}),
         "sd": points(group.deviation),
         "for 80 %": points(group.needed, "{}", 1),
         "against": "" if group.difference is None else group.against,
@@ -98,6 +97,7 @@ def network(group: Any, metric: str) -> Cells:
 
 
 def difference_explained(metric: str) -> str:
+    """What the columns of differences in the table of networks mean."""
     return wording.worded(DIFFERENCE_EXPLAINED, metric) + (OVER_IMAGES_EXPLAINED if metric == wording.ACCURACY else "")
 
 

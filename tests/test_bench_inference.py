@@ -1,0 +1,88 @@
+"""`imp bench inference`: each installed engine runs the dense network and its tickets, and what is faster is said."""
+
+import numpy as np
+import pytest
+
+from lottery.bench import engines, inference
+
+
+def test_inference(quick, typed, retrained):
+    from lottery.engine import formats
+
+    measured = quick("inference", "--run", str(retrained / "runs/digits"))
+    code, _, said = typed("inference", "--run", str(retrained / "runs/digits"), "--ticket", "q42")
+
+    rows = measured["rows"]
+    tickets = ["oneshot/q50-step-000000", "oneshot/q90-step-000017"]
+    used = [engine for engine in engines.ENGINES if engine.installed and engine.format in formats.FORMATS]
+    assert [row["name"] for row in rows] == [f"{name}, {one.name}, 1 thread" for name in ("dense", *tickets) for one in used]
+    assert {row["engine"]: (row["version"], row["flags"]) for row in rows} == {
+        one.name: (one.version, one.flags) for one in used
+    }
+    assert all(row["off"] < (1e-5 if row["exact"] else 0.1) for row in rows)
+    assert all(0 < row["low"] <= row["us"] <= row["high"] and row["gzip_kb"] < row["file_kb"] for row in rows)
+    assert [note.split(":")[0] for note in measured["notes"] if "times as fast" in note] == [
+        f"{one}, 1 thread" for one in tickets
+    ]
+    assert (code, "there is no 'q42'" in said) == (2, True)
+
+
+def test_a_run_without_tickets_has_nothing_to_compare(typed, trained):
+    code, _, said = typed("inference", "--run", str(trained / "runs/digits"), "--quick")
+
+    assert (code, said.count("\n")) == (2, 1)
+    assert "replicate-1 has no finished ticket: train one with `imp run` or `imp retrain`" in said
+
+
+def test_an_engine_that_is_not_installed_is_named_with_what_brings_it(quick, retrained, monkeypatch):
+    monkeypatch.setattr(engines.Engine, "installed", property(lambda engine: engine.package in ("keras", "tensorflow")))
+
+    measured = quick("inference", "--run", str(retrained / "runs/digits"), "--ticket", "dense")
+
+    skipped = [note for note in measured["notes"] if note.startswith("skipped: ")]
+    assert sorted(skipped) == [
+        "skipped: MNN is not installed: pip install 'imp-lottery[mnn]'",
+        "skipped: ONNX Runtime is not installed: pip install 'imp-lottery[onnx]'",
+    ]
+    assert {row["engine"] for row in measured["rows"]} == {"Keras", "LiteRT", "LiteRT, 8 bits"}
+
+
+def test_a_ticket_is_compared_turn_by_turn_with_the_fastest_dense_engine_that_has_the_trained_weights():
+    def row(network, engine, exact=True):
+        return {"name": f"{network}, {engine}", "network": network, "engine": engine, "exact": exact, "threads": 2}
+
+    rows = [
+        row("dense", "slow"),
+        row("dense", "fast"),
+        row("dense", "rough", exact=False),
+        row("q90", "fast"),
+        row("q90", "new"),
+    ]
+    walls = {
+        "dense, slow": [4e-6, 8e-6, 4e-6],
+        "dense, fast": [2e-6, 6e-6, 2e-6],
+        "dense, rough": [1e-6] * 3,
+        "q90, fast": [2e-6, 6e-6, 4e-6],
+        "q90, new": [1e-6, 2e-6, 2e-6],
+    }
+
+    found = inference.compared(rows, walls)
+
+    speedups = {row["name"]: (row["at_least"], row["speedup"], row["at_most"]) for row in found}
+    assert speedups["dense, fast"] == (1, 1, 1)
+    assert speedups["q90, fast"] == (0.5, 1, 1)
+    assert speedups["q90, new"] == (1, 2, 3)
+    assert {row["name"]: row["us"] for row in found}["q90, new"] == pytest.approx(2)
+    assert inference.summary(found) == [
+        "q90, 2 threads: new is 2.00 times as fast (1.00 to 3.00) as the fastest dense engine, fast"
+    ]
+    assert [one["speedup"] for one in inference.compared(rows[3:], walls)] == [None, None]
+
+
+def test_the_interval_of_a_median_holds_it_in_95_of_100_cases_and_no_outlier():
+    rng = np.random.default_rng(0)
+    intervals = [inference.interval(rng.lognormal(0, 3, 21)) for _ in range(2000)]
+
+    assert 0.95 <= np.mean([low <= 1 <= high for low, high in intervals]) <= 0.985
+    assert inference.interval([1, 2, 3, 4, 5]) == (1, 5)
+    assert inference.interval([*range(20), 1e9]) == (5, 15)

@@ -79,3 +79,11 @@ def test_a_network_has_as_many_replicas_as_devices(count):
     names = [f"CPU:{index}" for index in range(count)]
 
     assert devices.strategy(names).num_replicas_in_sync == count
+
+
+@pytest.mark.parametrize(("gpus", "summed"), [(2, "NcclAllReduce"), (1, "ReductionToOneDevice")])
+def test_nccl_adds_up_what_gpus_found_but_not_logical_devices_on_one(gpus, summed, monkeypatch):
+    monkeypatch.setattr(devices.tf.config, "list_physical_devices", lambda kind: ["GPU"] * gpus)
+    monkeypatch.setattr(devices.tf.distribute, "MirroredStrategy", lambda names, operations: (names, type(operations).__name__))
+
+    assert devices.strategy(["GPU:0", "GPU:1"]) == (["GPU:0", "GPU:1"], summed)

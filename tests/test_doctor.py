@@ -59,11 +59,16 @@ def probes(monkeypatch):
         (({"right": False, "gpus": []}, ""), "broken", "multiplies matrices wrongly"),
         (({"right": True, "gpus": []}, ""), "limited", "does not see the GPUs"),
         (({"right": True, "gpus": ["A100"]}, ""), "good", "CUDA 12.5, cuDNN 9; A100"),
+        (
+            ({"right": True, "gpus": ["A100"], "xla": "no config"}, ""),
+            "limited",
+            "XLA does not compile a convolution: no config",
+        ),
     ],
 )
 def test_tensorflow_as_it_may_be_found(probes, answer, state, words):
     found, said = answer
-    probes.append((found and {"version": "2.21", "keras": "3", "cuda": "12.5", "cudnn": "9", **found}, said))
+    probes.append((found and {"version": "2.21", "keras": "3", "cuda": "12.5", "cudnn": "9", "xla": "", **found}, said))
 
     finding = doctor._tensorflow("580.1: A100 (39 GiB free)")
 

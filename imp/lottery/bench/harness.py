@@ -79,7 +79,13 @@ class Process(contextlib.AbstractContextManager["Process"]):
         self._tensorflow = tensorflow
 
     def __exit__(self, *_: object) -> None:
-        if self._child:
+        self.kill()
+
+    def kill(self) -> None:
+        """End it, and whatever it has started; the next call starts another. A call under way raises TooLarge."""
+        if self._child and self._child.pid and self._child.is_alive():
+            with contextlib.suppress(ProcessLookupError):  # it has just begun, and has no group of its own yet
+                os.killpg(self._child.pid, signal.SIGKILL)
             self._child.kill()
             self._child.join()
 

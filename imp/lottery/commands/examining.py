@@ -87,8 +87,15 @@ build = tf.sysconfig.get_build_info()
 gpus = tf.config.list_physical_devices("GPU")
 names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
 total = float(tf.reduce_sum(tf.ones((64, 64)) @ tf.ones((64, 64))))
+convolution = keras.layers.Conv2D(8, 3, activation="relu")
+convolution.build((4, 16, 16, 3))
+xla = ""
+try:
+    tf.function(convolution, jit_compile=True)(tf.ones((4, 16, 16, 3)))
+except Exception as error:
+    xla = str(error).strip().partition("\\n")[0][:200]
 print("found: " + json.dumps({"version": tf.__version__, "keras": keras.__version__, "cuda": build.get("cuda_version"),
-    "cudnn": build.get("cudnn_version"), "gpus": names, "right": total == 64.0**3}))
+    "cudnn": build.get("cudnn_version"), "gpus": names, "right": total == 64.0**3, "xla": xla}))
 """
 
 
@@ -103,6 +110,9 @@ def _tensorflow(driver: str | None) -> Finding:
     if driver and not about["gpus"]:
         remedy = "pip install -e '.[cuda]', and look at CUDA_VISIBLE_DEVICES"
         return Finding("limited", f"{text}; does not see the GPUs that the driver knows", remedy)
+    if about["xla"]:
+        remedy = "pip install -U -e '.[cuda]', which brings a cuDNN that works, or --set train.xla=off"
+        return Finding("limited", f"{text}; XLA does not compile a convolution: {about['xla']}", remedy)
     return Finding("good", f"{text}; {', '.join(about['gpus']) or 'no GPU: it trains on CPUs'}")
 
 

@@ -75,9 +75,11 @@ def uses_xla(recipe: Recipe, devices: Sequence[str], network: keras.Model) -> bo
 
 
 def strategy(devices: Sequence[str]) -> tf.distribute.Strategy:
-    """MirroredStrategy over two or more devices. On CPU devices its default collectives mix up gradients of different
-    layers (TensorFlow 2.21 stops with a shape mismatch), so there they are summed on the first one."""
+    """MirroredStrategy over two or more devices. NCCL adds up the gradients of GPUs, but not of several logical devices on one
+    of them. On CPU devices the default collectives mix up gradients of different layers (TensorFlow 2.21 stops with a shape
+    mismatch). So gradients of logical devices are added up on the first one."""
     if len(devices) == 1:
         return tf.distribute.get_strategy()
-    summed = tf.distribute.ReductionToOneDevice() if on_cpu(devices) else tf.distribute.NcclAllReduce()
+    physical = not on_cpu(devices) and len(tf.config.list_physical_devices("GPU")) >= len(devices)
+    summed = tf.distribute.NcclAllReduce() if physical else tf.distribute.ReductionToOneDevice()
     return tf.distribute.MirroredStrategy(list(devices), summed)

@@ -1,0 +1,122 @@
+"""benchmarks/gpu.py: whole on one CPU, so that nothing is tried for the first time on a borrowed GPU; its limits, and what it
+remembers."""
+
+import sys
+import time
+
+import pytest
+from helpers import ROOT, clean_environment
+
+sys.path.insert(0, str(ROOT / "benchmarks"))  # where the script's processes look too
+import gpu
+from gpu import Case, Check, Checking, Seen
+
+
+def test_everything_holds_on_a_cpu(tmp_path, monkeypatch, capsys):
+    for name, value in clean_environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path), "--minutes", "30"])
+
+    assert gpu.main() == 0, capsys.readouterr().out
+
+    page = (tmp_path / "summary.md").read_text()
+    assert " hold, 0 fail, " in page
+    assert " 0 were not tried." in page
+    assert "Bundles of resnet20, times as fast as one at a time (needed: 5): 2: " in page
+    for words in ("pruned exactly 0", "resumed from a checkpoint: 4 of 4", "2 replicas on two logical CPUs", "exit code 0, "):
+        assert words in page
+    capsys.readouterr()
+    began = time.monotonic()
+    assert gpu.main() == 0
+    assert time.monotonic() - began < 5, "what was seen is not tried again"
+    assert capsys.readouterr().out.strip() == page.strip()
+
+
+def saw(text):
+    return Seen(True, text, {"ms": 2.0, "none": float("nan")})
+
+
+def fail():
+    raise ValueError("no kernel\nat all")
+
+
+def stay():
+    time.sleep(600)
+
+
+def checking(folder, seconds=60.0):
+    return Checking(folder, time.monotonic() + seconds)
+
+
+@pytest.fixture
+def attempted(tmp_path):
+    """A function that goes through cases, in processes without TensorFlow, and returns what was seen."""
+
+    def attempted(*cases, seconds=60.0, share=60.0):
+        trying = checking(tmp_path, seconds)
+        try:
+            trying.go_through(Check("all", share, [case._replace(place="commands") for case in cases]), share)
+        finally:
+            trying.close()
+        return {name: (one["holds"], one["saw"]) for name, one in trying.seen.items()}
+
+    return attempted
+
+
+def test_a_case_that_fails_or_takes_too_long_is_written_down_and_the_others_go_on(attempted, tmp_path):
+    seen = attempted(Case("bad", fail, {}), Case("slow", stay, {}, limit=1.5), Case("good", saw, {"text": "all"}))
+
+    assert seen == {"bad": (False, "ValueError: no kernel"), "slow": (False, "took longer than 2 s"), "good": (True, "all")}
+    assert checking(tmp_path).seen["good"]["figures"] == {"ms": 2.0}
+
+
+def test_what_the_end_cuts_off_is_tried_again_and_nothing_else(attempted):
+    assert attempted(Case("one", saw, {"text": "first"}), Case("two", stay, {}), seconds=3.0) == {"one": (True, "first")}
+
+    seen = attempted(Case("one", fail, {}), Case("two", saw, {"text": "second"}))
+
+    assert seen == {"one": (True, "first"), "two": (True, "second")}
+
+
+def test_what_a_case_needs_is_made_first_where_it_is_not_there(attempted, tmp_path):
+    first = Case("first", write, {"path": tmp_path / "made"}, makes=tmp_path / "made")
+    second = Case("second", saw, {"text": "done"}, after=first)
+
+    assert list(attempted(second)) == ["first", "second"]
+    assert list(attempted(second._replace(name="third"))) == ["first", "second", "third"]
+    (tmp_path / "made").write_text("kept")
+    attempted(second._replace(name="fourth"))
+    assert (tmp_path / "made").read_text() == "kept"
+
+
+def write(path):
+    path.write_text("made")
+    return Seen(True, "made")
+
+
+def test_nothing_is_tried_on_a_machine_whose_gpu_tensorflow_does_not_see(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu.gpus, "listed", lambda: {"GPU-1": "NVIDIA H100"})
+    monkeypatch.setattr(gpu.Process, "call", lambda process, function, **given: Seen(False, "no GPU"))
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
+
+    assert gpu.main() == 1
+
+    assert "0 hold, 1 fail, 0 are figures, " in capsys.readouterr().out
+
+
+def test_a_page_says_what_fails_what_was_not_tried_and_what_bundles_gain():
+    every = [
+        Check("Steps", 1, [Case("one", saw, {}), Case("two", saw, {}), Case("net x 1", saw, {}), Case("net x 4", saw, {})])
+    ]
+    seen = {
+        "one": {"holds": False, "saw": "NOT 0", "figures": {}, "seconds": 1.5},
+        "net x 1": {"holds": None, "saw": "6 ms", "figures": {"ms": 6.0}, "seconds": 2.0},
+        "net x 4": {"holds": None, "saw": "2 ms", "figures": {"ms": 2.0}, "seconds": 2.0},
+    }
+
+    page = gpu.summary(every, seen, small=False)
+
+    assert "0 hold, 1 fail, 2 are figures, 1 were not tried." in page
+    assert "Bundles of net, times as fast as one at a time (needed: 5): 4: 3.00." in page
+    assert "## What fails\n\n- one: NOT 0\n" in page
+    assert "- two: not tried" in page

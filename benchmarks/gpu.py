@@ -78,7 +78,7 @@ def checks(small: bool, folder: Path, cifar10: Path | None) -> list[Check]:
     def bundles(networks: Sequence[str], *of: int) -> list[Case]:
         return [case for tickets in of for case in each(f"{{}} x {tickets}", cases.bundle, networks, tickets=tickets)]
 
-    run = Case("imp run", commands.whole_run, both, "commands", 2 * LIMIT, folder / "run/report/summary.csv")
+    run = Case("imp run", commands.whole_run, both, "commands", 2 * LIMIT, folder / "run/recipe.toml")
     export = Case("imp export", commands.export, {"folder": folder}, "commands", makes=folder / "ticket.keras", after=run)
     exported = Case("the ticket on the CPU", commands.exported, {"folder": folder}, "cpu", after=export)
     first = Case("a training", cases.training, {**both, "again": False}, "alone", makes=folder / "training.npz")

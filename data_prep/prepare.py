@@ -2,11 +2,11 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep import files, images, records, shards, spark, texts
+from data_prep import files, images, records, shards, sources, spark, texts
 from data_prep.errors import InputError
 from data_prep.images import Settings
 from data_prep.shards import Made, Planned
@@ -35,14 +35,19 @@ Begin = Callable[[int], Callable[[int], None]]
 
 
 def prepare(
-    settings: AnySettings, folder: Path, means: Means = LOCALLY, begin: Begin = lambda total: lambda count: None
+    settings: AnySettings,
+    folder: Path,
+    means: Means = LOCALLY,
+    begin: Begin = lambda total: lambda count: None,
+    known: Collection[str] = (),
 ) -> records.Manifest:
     """Write the prepared set to `folder`, whose lock the caller holds; what is there already is not made again.
 
-    `begin` is told the number of examples to make and returns a function to call with those just done. Raises InputError
-    when the set there was made with other settings, when a split would be empty, or when too much of the source is bad.
+    `begin` is told the number of examples to make and returns a function to call with those just done; `known` are digests as
+    `existing` takes them. Raises InputError when the set there was made with other settings, when a split would be empty, or
+    when too much of the source is bad.
     """
-    before = existing(settings, folder) if (folder / records.MANIFEST).exists() else None
+    before = existing(settings, folder, known) if (folder / records.MANIFEST).exists() else None
     if before and before.is_whole(folder):
         return before
     if means.engine == "spark":
@@ -78,10 +83,11 @@ def prepare(
     return before or manifest
 
 
-def existing(settings: AnySettings, folder: Path) -> records.Manifest:
-    """The manifest of the set in `folder`, which must have been made with `settings`; else InputError says how it differs."""
+def existing(settings: AnySettings, folder: Path, known: Collection[str] = ()) -> records.Manifest:
+    """The manifest of the set in `folder`, which must have been made with `settings`; else InputError says how it differs. If its
+    digest is among the `known` ones, its source may have been somewhere else."""
     manifest = records.read_manifest(folder)
-    _check_settings(folder, manifest.made_with, settings)
+    _check_settings(folder, manifest.made_with, settings, manifest.digest in known)
     if isinstance(settings, TextSettings):
         texts.check_tokenizer(settings, folder, manifest)
     return manifest
@@ -175,9 +181,11 @@ def _versions(manifest: records.Manifest) -> str:
     return ", ".join(f"{name} {version}" for name, version in manifest.made_by.items() if name not in ("ids", "candidates"))
 
 
-def _check_settings(folder: Path, made_with: dict[str, Any], wanted: AnySettings) -> None:
+def _check_settings(folder: Path, made_with: dict[str, Any], wanted: AnySettings, is_known: bool = False) -> None:
     there = {"channels": 3} | made_with
     held = {key: there.get(key.partition(".")[2]) for key in wanted.values}
+    if is_known and sources.is_alike(str(held["data.source"]), wanted.source):
+        held["data.source"] = wanted.source
     differs = [
         f"{key} {held[key]!r} there, {value!r} wanted"
         for key, value in wanted.values.items()

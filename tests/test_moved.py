@@ -1,4 +1,5 @@
-"""A run that is moved or begun anew while a command writes it: the command ends, and what is there now is left alone."""
+"""A run that is moved or begun anew while a command writes it: the command ends, and what is there now is left alone. And one
+that was moved before, which goes on where it is."""
 
 import shutil
 import subprocess
@@ -7,8 +8,9 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from helpers import LENET, SLOWLY, clean_environment, contents, imp_here
+from helpers import LENET, SLOWLY, clean_environment, contents, imp_here, refused, settings
 
 from data_prep import files
 from data_prep.errors import Moved
@@ -178,3 +180,60 @@ def test_a_thread_that_looks_at_what_is_held_does_not_see_another_let_go_of_it(t
     looking.join()
 
     assert errors == []
+
+
+SHAPES = [*LENET, *settings("data.source=arrays:shapes.npz", "train.batch=16", "train.snapshots=0,1ep"), "--run", "run"]
+
+
+@pytest.fixture(scope="module")
+def on_a_file(tmp_path_factory):
+    """A folder with a file of images, records of it, a run that is prepared, and one that is trained on them."""
+    folder = tmp_path_factory.mktemp("project")
+    images = np.random.default_rng(0).integers(0, 256, (90, 8, 8)).astype(np.uint8)
+    np.savez(folder / "shapes.npz", images=images, labels=np.arange(90) % 3)
+    imp_here("prepare", *SHAPES, cwd=folder)
+    shutil.copytree(folder / "run", folder / "prepared")
+    imp_here("train", *SHAPES, cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def moved(on_a_file, tmp_path):
+    """The run and the records, without what these were made from, in another place."""
+    shutil.copytree(on_a_file, tmp_path / "moved", ignore=shutil.ignore_patterns("shapes.npz"))
+    return tmp_path / "moved"
+
+
+@pytest.mark.parametrize("run", ["run", "prepared"])
+def test_a_run_on_a_file_goes_on_where_it_and_its_records_were_moved(on_a_file, moved, run):
+    imp_here("prepare", "--run", run, cwd=moved)
+    imp_here("train", "--run", run, *settings("replicates=2"), cwd=moved)
+    imp_here("thresholds", "--run", run, cwd=moved)
+
+    assert contents(moved / run / "replicate-1/train") == contents(on_a_file / "run/replicate-1/train")
+    assert (moved / run / "replicate-2/train/result.json").exists()
+
+
+def test_a_run_on_a_file_goes_on_with_its_records_by_name(on_a_file, moved, tmp_path):
+    shutil.move(moved / "data/arrays-shapes-8", tmp_path / "records")
+    for _ in range(2):
+        imp_here("thresholds", "--run", "run", "--set", f"data.path={tmp_path / 'records'}", cwd=moved)
+        imp_here("train", "--run", "run", "--records", str(tmp_path / "records"), cwd=moved)
+
+    shutil.copy(on_a_file / "shapes.npz", moved)
+    imp_here("train", "--run", "run", *settings("data.source=arrays:shapes.npz"), cwd=moved)
+
+
+@pytest.mark.parametrize("command", ["prepare", "train"])
+def test_other_images_are_not_taken_for_those_of_a_run(on_a_file, moved, command):
+    other = ["--run", "run", *settings("data.source=arrays:other.npz")]
+    refused(imp_here(command, *other, cwd=moved, check=False), "arrays-shapes-8", "other.npz' wanted")
+    np.savez(moved / "shapes.npz", images=np.zeros((90, 8, 8), np.uint8), labels=np.arange(90) % 3)
+    shutil.rmtree(moved / "data")
+    imp_here("prepare", "--run", "elsewhere", *SHAPES[:-2], cwd=moved)
+
+    refused(imp_here("train", "--run", "run", cwd=moved, check=False), "was made from other examples")
+
+
+def test_records_of_another_file_of_that_name_are_not_those_of_a_new_run(moved):
+    refused(imp_here("train", *SHAPES[:-1], "new", cwd=moved, check=False), "data.source", "wanted")

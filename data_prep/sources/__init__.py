@@ -72,6 +72,13 @@ def resolved(name: str) -> str:
     return f"{kind}:{Path(path).expanduser().resolve()}" if kind in PATHS and colon else name
 
 
+def is_alike(one: str, other: str) -> bool:
+    """Whether the sources of these names may be the same: a file or folder may have been moved, but keeps its own name."""
+    (kind, _, path), (other_kind, _, other_path) = one.partition(":"), other.partition(":")
+    is_moved = kind in PATHS and Path(path).name == Path(other_path).name
+    return kind == other_kind and (is_moved or resolved(one) == resolved(other))
+
+
 def check_name(name: str) -> None:
     """Raise InputError for what cannot be a source, with what was perhaps meant."""
     kind, _, rest = name.partition(":")

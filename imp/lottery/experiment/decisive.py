@@ -1,5 +1,6 @@
 """Which values of a recipe an output depends on: what is compared before one is made, continued or used."""
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from data_prep import sources
@@ -31,6 +32,20 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
         if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["decides"] in parts
         if (dotted := f"{place}.{name}".lstrip(".")) not in without_effect
     }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How some of these values differ from earlier ones, key by key. Where files are that records were made from is a note: the
+    digest of the records is compared beside these values."""
+    one, other = ({**values, **_without_places(values)} for values in (before, now))
+    differing = [key for key in sorted(one | other) if one.get(key) != other.get(key)]
+    return [f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differing]
+
+
+def _without_places(values: Mapping[str, Any]) -> dict[str, Any]:
+    source, tokenizer = str(values.get("data.source")), values.get("texts.tokenizer")
+    kind = source.partition(":")[0]
+    return {"data.source": kind if kind in sources.PATHS else source, "texts.tokenizer": bool(tokenizer)}
 
 
 def _without_effect(recipe: Recipe) -> set[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import InputError
-from lottery.experiment.decisive import decisive
+from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.recipe import Output, Recipe
 from lottery.rundir import locks, records
 from lottery.rundir.locks import GLANCE_SECONDS
@@ -87,9 +87,6 @@ def check_folder(folder: Path, recipe: Recipe) -> None:
     known = made_with(folder)
     if known.family and known.family not in recipe.families:
         return
-    before, now = known.values, decisive(recipe, known.output, known.family)
-    differing = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
-    if differing:
-        told = "; ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differing)
+    if differing := differences(known.values, decisive(recipe, known.output, known.family)):
         way_out = "use the same values, or start a new run with --run"
-        raise InputError(f"{folder} was made with another recipe ({told}): {way_out}")
+        raise InputError(f"{folder} was made with another recipe ({'; '.join(differing)}): {way_out}")

@@ -151,7 +151,13 @@ class Run:
             return {"weights": hashlib.file_digest(file, "sha256").hexdigest()}
 
     def manifest(self) -> Manifest:
-        return existing(self.recipe.records(), self.records())
+        return existing(self.recipe.records(), self.records(), self.examples())
+
+    def examples(self) -> set[str]:
+        """The digests of the records that this run was begun on, wherever they came from."""
+        dense = [self.replicate(number).dense.folder for number in replicate_numbers(self.folder)]
+        begun = [identity.made_with(folder).made_from.get("records") for folder in dense if (folder / identity.FILE).exists()]
+        return {digest for digest in (self._noted().get("examples"), *begun) if digest}
 
     def known_training_examples(self) -> int | None:
         """The size of the training split, or None while the records are not there."""
@@ -196,7 +202,7 @@ class Run:
         own, content, known = self.folder / RECIPE, reading.sealed(self.recipe), self._noted()
         described = known or environment.describe()
         if (self.records() / MANIFEST).exists():
-            described = {**described, "records": str(self.records().resolve())}
+            described = {**described, "records": str(self.records().resolve()), "examples": self.manifest().digest}
         if described != known or not own.exists() or own.read_bytes() != content.encode():
             with locks.writing(self.folder, ADOPT_SECONDS):
                 files.write_json(self.folder / ENVIRONMENT, described)

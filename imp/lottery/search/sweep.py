@@ -16,7 +16,7 @@ from data_prep.errors import Failed, InputError, first_line, one_line
 from data_prep.records import Manifest
 from lottery.engine.start import start_tensorflow
 from lottery.experiment import grids, plan, reading, seeds
-from lottery.experiment.decisive import decisive
+from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.spaces import Dimension
 from lottery.fanout import allocation
 from lottery.fanout.allocation import Allocation
@@ -70,7 +70,7 @@ def subset(run: Run) -> Run:
 def prepared(run: Run, reporter: Reporter) -> Manifest:
     """What is in the set that trials train on, which one of the workers makes if it is missing."""
     on = subset(run)
-    return prepare_set(on.recipe.records(), on.records(), reporter, patience=math.inf)
+    return prepare_set(on.recipe.records(), on.records(), reporter, patience=math.inf, known=on.examples())
 
 
 def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
@@ -83,13 +83,11 @@ def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
     with locks.writing(run.sweep / "choosing", patience=math.inf):
         if not path.exists():
             files.write_json(path, made_with)
-        before = files.read_json(path)
-        for key in sorted(before | made_with):
-            if before.get(key) != made_with.get(key):
-                raise InputError(
-                    f"{run.sweep} was begun with another recipe ({key} was {before.get(key)!r}, is {made_with.get(key)!r}): "
-                    "use the same, another --run, or remove that folder"
-                )
+        if differing := differences(files.read_json(path), made_with):
+            raise InputError(
+                f"{run.sweep} was begun with another recipe ({differing[0]}): "
+                "use the same, another --run, or remove that folder"
+            )
         run.adopt()
     per_epoch = max(1, manifest.count("train") // run.recipe.train.batch)
     grace = float(grids.parse_point(settings.grace).epochs(per_epoch))

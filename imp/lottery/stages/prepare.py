@@ -1,6 +1,7 @@
 """Stage 1: the records of a run, or a set of records on its own."""
 
 import contextlib
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -20,25 +21,31 @@ def prepare(run: Run, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
     """Write the records of the run's recipe unless they exist. Raises InputError if others are in their place, or if the
     recipe cannot train on them."""
     tasks.check(run.recipe)
-    manifest = prepare_set(run.recipe.records(), run.records(), reporter, means)
+    manifest = prepare_set(run.recipe.records(), run.records(), reporter, means, known=run.examples())
     plan.make(run.recipe, manifest.count("train"))
     run.adopt()
     return manifest
 
 
 def prepare_set(
-    settings: AnySettings, folder: Path, reporter: Reporter, means: Means = LOCALLY, patience: float = locks.GLANCE_SECONDS
+    settings: AnySettings,
+    folder: Path,
+    reporter: Reporter,
+    means: Means = LOCALLY,
+    patience: float = locks.GLANCE_SECONDS,
+    known: Collection[str] = (),
 ) -> Manifest:
-    """Write a set to `folder`, or what it lacks, and say what it holds. Raises InputError as `data_prep.prepare` does, and Busy
-    when another process still writes there after `patience` seconds."""
+    """Write a set to `folder`, or what it lacks, and say what it holds; `known` are digests as `data_prep.prepare.existing`
+    takes them. Raises InputError as `data_prep.prepare` does, and Busy when another process still writes there after `patience`
+    seconds."""
     unit = "images" if isinstance(settings, Settings) else "texts"
-    there = preparing.existing(settings, folder) if (folder / MANIFEST).exists() else None
+    there = preparing.existing(settings, folder, known) if (folder / MANIFEST).exists() else None
     if there is None or not there.is_whole(folder):
         if settings.source.startswith("tfds:"):
             start_tensorflow()
         with locks.writing(folder, patience), contextlib.ExitStack() as bar:
             counted = partial(reporter.counting, f"preparing {settings.source}", unit=unit)
-            there = preparing.prepare(settings, folder, means, lambda total: bar.enter_context(counted(total=total)))
+            there = preparing.prepare(settings, folder, means, lambda total: bar.enter_context(counted(total=total)), known)
     counts = ", ".join(f"{there.count(split)} {split}" for split in SPLITS)
     reporter.say(f"records in {folder}: {counts} {_described(settings, there)}")
     for bad in there.bad[:SHOWN_BAD]:

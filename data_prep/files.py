@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -69,16 +71,19 @@ _SEALED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})"')
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path` (made if missing); when the block ends well, sync it and rename it to
-    `path`. Should the block raise, it is removed and `path` stays as it was; an OSError then names `path`. Raises Moved where
-    this process no longer holds what it held."""
+    `path`. Should the block raise, it is removed and `path` stays as it was; an OSError then names `path`. What a killed
+    process left half written of the same file is removed. Raises Moved where this process no longer holds what it held."""
     check_held()
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            if leftover != temporary and is_stale(leftover):
+                _remove_abandoned(leftover)
+        with _locked(temporary) as descriptor:
+            yield temporary
+            os.fsync(descriptor)
+            os.replace(temporary, path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
@@ -88,6 +93,29 @@ def replacing(path: Path) -> Iterator[Path]:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(temporary: Path) -> Iterator[int]:
+    """A new file, which others can tell from an abandoned one by its lock, as far as the file system has locks. Yields its
+    descriptor."""
+    while True:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if is_still_at(temporary, descriptor):  # another may have removed it, before it was locked
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _remove_abandoned(temporary: Path) -> None:
+    """Remove a temporary file unless a process is writing it."""
+    with contextlib.suppress(OSError), open(temporary, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        temporary.unlink()
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -129,8 +157,13 @@ def remove_stale(folder: Path) -> None:
     """Remove what a killed process left half written in `folder`, and nothing else: it may be anybody's, not known yet to be
     ours. Only for the holder of the folder's lock."""
     for leftover in folder.glob(".*.tmp"):
-        if re.fullmatch(r"\..+\.\d+\.tmp", leftover.name) and not leftover.is_dir():
+        if is_stale(leftover):
             leftover.unlink(missing_ok=True)
+
+
+def is_stale(path: Path) -> bool:
+    """Whether `path` is called like a temporary file of `replacing`."""
+    return re.fullmatch(r"\..+\.\d+\.tmp", path.name) is not None and not path.is_dir()
 
 
 def sha256(content: bytes) -> str:

@@ -84,8 +84,8 @@ def prepare(
 
 
 def existing(settings: AnySettings, folder: Path, known: Collection[str] = ()) -> records.Manifest:
-    """The manifest of the set in `folder`, which must have been made with `settings`; else InputError says how it differs. If its
-    digest is among the `known` ones, its source may have been somewhere else."""
+    """The manifest of the set in `folder`, which must have been made with `settings`; else InputError says how it differs. If
+    its digest is among the `known` ones, its source may have been somewhere else."""
     manifest = records.read_manifest(folder)
     _check_settings(folder, manifest.made_with, settings, manifest.digest in known)
     if isinstance(settings, TextSettings):

@@ -1,25 +1,31 @@
 """Ticket folders: what `imp export --to folder` writes, others read, `imp tickets` lists and `imp import` trains anew."""
 
+import dataclasses
 import json
+import os
 import re
 import shutil
 import struct
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from helpers import ROOT, clean_environment, imp_here
+from helpers import ROOT, clean_environment, file_bytes, imp_here
 
 from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment import reading
+from lottery.progress import Reporter
 from lottery.results.reader import open_results, ticket_model
-from lottery.rundir import store, tickets
+from lottery.rundir import locks, store, tickets
 from lottery.rundir.run import open_run
 from lottery.rundir.tickets import MASK, RECIPE, RESULT, START, VALUES, open_ticket
 from lottery.stages import scoring
+from lottery.stages.export import export
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -154,6 +160,35 @@ def test_a_folder_of_something_else_is_not_written_into(retrained, tmp_path):
         imp_or_raise("export", "--ticket", TICKET, "--to", "folder", "--out", str(tmp_path), cwd=retrained)
 
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("writes", range(6))
+@pytest.mark.parametrize("left", ["temporary", "nothing"])
+def test_an_export_that_ended_at_any_write_is_repeated(writes, left, exported, retrained, tmp_path, monkeypatch):
+    """With a temporary file left as by SIGKILL, or nothing, as where the disk was full."""
+    run, done, replace = open_run(retrained / "runs/digits"), [], os.replace
+
+    def failing(source, target):
+        if len(done) == writes:
+            if left == "temporary":
+                shutil.copy(source, Path(source).with_name(f".{Path(target).name}.4000000.tmp"))
+            raise OSError(28, "No space left on device", str(target))
+        done.append(replace(source, target))
+
+    write = partial(export, run, Reporter(quiet=True), TICKET, "folder", tmp_path / "lenet", license="mit")
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OSError, match="No space"):
+        write()
+    assert len(done) == writes
+    monkeypatch.undo()
+    write()
+
+    assert file_bytes(tmp_path / "lenet") == file_bytes(exported)
+
+
+def test_an_export_waits_for_nobody_and_is_told_who_writes_there(retrained, tmp_path):
+    with locks.writing(tmp_path / "lenet"), pytest.raises(locks.Busy, match=f"process {os.getpid()} "):
+        export(open_run(retrained / "runs/digits"), Reporter(quiet=True), TICKET, "folder", tmp_path / "lenet")
 
 
 @pytest.mark.parametrize("name", [VALUES, START, MASK, RECIPE, RESULT])
@@ -298,8 +333,22 @@ def test_an_imported_ticket_starts_as_it_did_under_the_same_mask(exported, retra
     place, ticket = tmp_path / "runs/digits-q90/replicate-1", open_ticket(exported)
     assert_same(store.load_state(place / "train/snapshots/step-000000.h5").weights, ticket.start.weights)
     assert_same(store.load_mask(place / "imported/masks/q90.h5"), ticket.mask)
-    with pytest.raises(InputError, match=r"there is a run in runs/digits-q90 already"):
-        imp_or_raise("import", str(exported), cwd=tmp_path)
+
+
+def test_an_import_is_repeated_and_no_other_run_is_taken_for_its_own(exported, folder, tmp_path):
+    said = imp_here("import", str(exported), cwd=tmp_path).stdout
+    (tmp_path / "runs/latest").unlink()  # as if it had been killed before it made the link
+    widened = dataclasses.replace(
+        run := open_run(tmp_path / "runs/digits-q90"), recipe=run.recipe.model_copy(update={"replicates": 7})
+    )
+    widened.adopt()
+
+    assert imp_here("import", str(exported), cwd=tmp_path).stdout == said
+    assert (tmp_path / "runs/latest").is_symlink()
+    assert open_run(tmp_path / "runs/digits-q90").recipe.replicates == 7
+    for other in ([str(folder)], [str(exported), "--set", "train.batch=32"]):
+        with pytest.raises(InputError, match=r"there is another run in runs/digits-q90"):
+            imp_or_raise("import", *other, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

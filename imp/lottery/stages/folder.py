@@ -4,15 +4,17 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_prep import files
 from data_prep.errors import InputError
 from lottery import __version__
 from lottery.experiment import reading
+from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.graph import TICKET
 from lottery.experiment.recipe import Recipe, Track
 from lottery.pruning.state import State
 from lottery.results import frame, grouping, lookup
 from lottery.results.card import card
-from lottery.rundir import names, store, tickets
+from lottery.rundir import locks, names, store, tickets
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run, open_run
@@ -23,8 +25,9 @@ IMPORTED = "imported"  # the family of a ticket that came in a folder
 
 
 def make(run: Run, network: str, result: Result, state: State, folder: Path, license: str) -> None:
-    """Write the finished `network` of `run` as a ticket folder. Raises InputError where `folder` holds something else."""
-    if (folder.exists() and not folder.is_dir()) or (folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder)):
+    """Write the finished `network` of `run` as a ticket folder. Raises InputError where `folder` holds something else, and Busy
+    where another process writes it."""
+    if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
         raise InputError(f"--out {folder} is there already, and is not a ticket folder: name another")
     place, manifest = run.replicate(result.replicate), run.manifest()
     start = _start(run, result)
@@ -45,7 +48,8 @@ def make(run: Run, network: str, result: Result, state: State, folder: Path, lic
         result=result,
         files=dict.fromkeys(tensors, ""),
     )
-    tickets.write(folder, record, run.recipe, tensors, card(record, run.recipe))
+    with locks.writing(folder):
+        tickets.write(folder, record, run.recipe, tensors, card(record, run.recipe))
 
 
 def values(state: State) -> bytes:
@@ -54,7 +58,10 @@ def values(state: State) -> bytes:
 
 
 def _is_ours(folder: Path) -> bool:
-    return {path.name for path in folder.iterdir()} >= {tickets.RECIPE, tickets.VALUES}
+    """Whether `folder` holds a ticket, nothing at all, or what of a ticket a process wrote that was killed."""
+    found = {path.name for path in folder.iterdir() if path.name != ".lock" and not files.is_stale(path)}
+    begun = {tickets.VALUES, tickets.MASK, tickets.START}  # which are written first, in this order
+    return not found or found >= {tickets.VALUES, tickets.RECIPE} or {tickets.VALUES} <= found <= begun
 
 
 def _start(run: Run, result: Result) -> State | None:
@@ -80,16 +87,23 @@ def _standing(run: Run, result: Result) -> Standing:
 
 def adopt(folder: Path, into: Path | None, overrides: Sequence[str]) -> Run:
     """A new run whose dense network starts from the start of the ticket in `folder`, and whose one family trains the same
-    mask. Nothing of the folder is copied: what is trained is. Raises InputError where the folder is not whole, has no start, or
-    the run is there already."""
+    mask. Nothing of the folder is copied: what is trained is. One that was made before is returned as it is now. Raises
+    InputError where the folder is not whole, has no start, or another run is there."""
     ticket = tickets.open_ticket(folder.resolve())
     recipe = reading.resolve(_recipe(ticket).model_dump(), overrides)
     target = into or Path("runs") / recipe.name
-    if (target / names.RECIPE).exists():
-        raise InputError(f"there is a run in {target} already: name another folder with --run")
-    run = dataclasses.replace(open_run(target, must_exist=False), recipe=recipe)
+    run = open_run(target, must_exist=False)
+    if not (target / names.RECIPE).exists():
+        run = dataclasses.replace(run, recipe=recipe)
+    elif not _is_alike(run.recipe, recipe):
+        raise InputError(f"there is another run in {target}: name another folder with --run")
     run.adopt()
     return run
+
+
+def _is_alike(one: Recipe, other: Recipe) -> bool:
+    """Whether two recipes train an imported ticket in the same way."""
+    return IMPORTED in one.families and not differences(*(decisive(recipe, "ticket", IMPORTED) for recipe in (one, other)))
 
 
 def _recipe(ticket: TicketFolder) -> Recipe:

@@ -13,6 +13,7 @@ from data_prep.shards import Made, Planned
 from data_prep.texts import TextSettings
 
 _BEGUN = ".begun.json"
+LEFT_BEHIND = (_BEGUN, ".*.done", ".*.tmp", ".lock")  # by a process that was killed, or is at work
 
 AnySettings = Settings | TextSettings
 
@@ -78,9 +79,14 @@ def prepare(
         _check_mended(folder, manifest, before)
     else:
         records.write_manifest(folder, manifest)
-    shards.forget(folder)
-    (folder / _BEGUN).unlink()
+    clear(folder)
     return before or manifest
+
+
+def clear(folder: Path) -> None:
+    """Remove the notes of a preparation that is over. Only for the holder of the folder's lock."""
+    shards.forget(folder)
+    (folder / _BEGUN).unlink(missing_ok=True)
 
 
 def existing(settings: AnySettings, folder: Path, known: Collection[str] = ()) -> records.Manifest:

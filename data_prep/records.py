@@ -59,6 +59,11 @@ class Shard:
         path = folder / self.name
         return path.exists() and path.stat().st_size == self.bytes
 
+    def is_unchanged(self, folder: Path) -> bool:
+        """Whether every byte of it in `folder` is as it was written. Raises OSError where it is not there."""
+        with open(folder / self.name, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+
 
 @dataclasses.dataclass(frozen=True)
 class Bad:
@@ -231,9 +236,8 @@ def check_shard(folder: Path, manifest: Manifest, shard: Shard) -> None:
     """Compare a shard with its manifest. Raises InputError with its name when it is missing, cut or altered."""
     alone, path = dataclasses.replace(manifest, shards=[shard]), folder / shard.name
     check_lengths(folder, alone)
-    with open(path, "rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
-            raise InputError(f"{path} is damaged (its sha256 differs): {remedy(folder)}")
+    if not shard.is_unchanged(folder):
+        raise InputError(f"{path} is damaged (its sha256 differs): {remedy(folder)}")
     blocks(folder, alone, shard.split)
 
 

@@ -87,12 +87,12 @@ def make(job: Job) -> Made:
 
 
 def made_before(job: Job) -> Made | None:
-    """What the note in the folder says of the shard of `job`; None unless the shard is there, whole. One that lacks
+    """What the note in the folder says of the shard of `job`; None unless the shard is there, as it was written. One that lacks
     examples is made again: they may have been mended."""
     try:
         content = files.read_json(job.note)
         shard = records.Shard(**content["shard"])
-        return Made(shard, []) if shard.is_whole(job.folder) and not content["bad"] else None
+        return Made(shard, []) if not content["bad"] and shard.is_unchanged(job.folder) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

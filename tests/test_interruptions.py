@@ -1,5 +1,6 @@
 """Commands that are killed, fail, or meet others on the same run: what is there stays good, and goes on."""
 
+import fcntl
 import json
 import re
 import resource
@@ -11,6 +12,7 @@ import pytest
 from handmade import relist
 from helpers import IMP, LENET, clean_environment, contents, imp_here, kill_when, mpirun, refused, settings
 
+from data_prep import files
 from lottery import cli
 from lottery.fanout import launcher
 from lottery.results import frame
@@ -73,6 +75,21 @@ def test_a_bundle_that_is_killed_ends_with_the_same_bytes(work, tmp_path):
 
     assert contents(work / "runs") == contents(whole / "runs")
     assert json.loads((whole / ticket / "result.json").read_text())["bundle"] == 3
+
+
+def test_what_a_killed_process_left_of_a_file_goes_when_that_is_written_again(tmp_path):
+    path = tmp_path / "pair-1-2.json"
+    killed, under_way, *others = (
+        tmp_path / f".pair-{name}.tmp" for name in ("1-2.json.1", "1-2.json.2", "1-2.json", "1-3.json.1")
+    )
+    for temporary in (killed, under_way, *others):
+        temporary.touch()
+
+    with open(under_way) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as the process does that writes it
+        files.write_text(path, "whole")
+
+    assert {*tmp_path.iterdir()} == {path, under_way, *others}
 
 
 def test_a_training_that_was_begun_is_not_gone_on_with_under_another_recipe(work):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import file_bytes
+from helpers import file_bytes, flip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -416,6 +416,18 @@ def test_a_stopped_preparation_goes_on_and_ends_with_the_same_bytes(tmp_path, mo
 
     assert len(times) == after
     assert all((tmp_path / "set" / name).stat().st_mtime_ns == time for name, time in times.items())
+    assert file_bytes(tmp_path / "set") == file_bytes(tmp_path / "undisturbed")
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_shard_that_is_no_longer_what_its_note_says_is_made_anew(tmp_path, monkeypatch):
+    settings = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8)
+    prepare(settings, tmp_path / "undisturbed")
+    interrupted(settings, tmp_path / "set", monkeypatch, 3)
+    flip(tmp_path / "set/train-00001.tfrecord")
+
+    prepare(settings, tmp_path / "set")
+
     assert file_bytes(tmp_path / "set") == file_bytes(tmp_path / "undisturbed")
 
 

@@ -295,6 +295,18 @@ def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(many, undistu
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
+@pytest.mark.parametrize("left", [[".begun.json", ".train-00000.tfrecord.done", ".x.4000000.tmp", ".lock"], [".lock"]])
+def test_what_a_command_left_that_was_killed_once_its_set_was_done_is_removed(few, tmp_path, left):
+    imp_here(*preparing(few, "--max-bad", "0.5"), cwd=tmp_path)
+    before = file_bytes(tmp_path / "set")
+    for name in left:
+        (tmp_path / "set" / name).touch()
+
+    imp_here(*preparing(few, "--max-bad", "0.5"), cwd=tmp_path)
+
+    assert file_bytes(tmp_path / "set") == before
+
+
 @pytest.mark.parametrize(
     ("stop", "code", "words"), [(subprocess.Popen.terminate, 75, "stopped by SIGTERM"), (interrupt, 130, "stopped")]
 )

@@ -46,6 +46,9 @@ def prepare_set(
         with locks.writing(folder, patience), contextlib.ExitStack() as bar:
             counted = partial(reporter.counting, f"preparing {settings.source}", unit=unit)
             there = preparing.prepare(settings, folder, means, lambda total: bar.enter_context(counted(total=total)), known)
+    elif any(left for pattern in preparing.LEFT_BEHIND for left in folder.glob(pattern)):
+        with contextlib.suppress(OSError, locks.Busy), locks.writing(folder):  # unless it is read-only, or another's
+            preparing.clear(folder)
     counts = ", ".join(f"{there.count(split)} {split}" for split in SPLITS)
     reporter.say(f"records in {folder}: {counts} {_described(settings, there)}")
     for bad in there.bad[:SHOWN_BAD]:

@@ -1,5 +1,6 @@
 """Networks that kill the process which trains them (out of memory, a broken device). Each attempt leaves a note while it lasts:
-one that finds the note of another knows that the other process died."""
+one that finds the note of another knows that the other process died. Of several that it trained together any may have killed
+it: they are tried alone before one is set aside."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,16 +13,35 @@ KILLS = "set aside: twice in a row the process that trained it died without prog
 
 
 @contextlib.contextmanager
-def noted(network: NetworkFiles) -> Iterator[int]:
-    """An attempt at `network`, whose lock the caller holds. Yields how many in a row died since the last checkpoint."""
-    reached = network.checkpoint.stat().st_mtime_ns if network.checkpoint.exists() else 0
-    deaths = 0
-    if network.attempt.exists():
-        before = files.read_json(network.attempt)
-        deaths = before["deaths"] + 1 if before["reached"] == reached else 0
-    files.write_json(network.attempt, {"reached": reached, "deaths": deaths})
+def noted(network: NetworkFiles, alone: bool = True) -> Iterator[int]:
+    """An attempt at `network`, whose lock the caller holds, `alone` or beside others. Yields how many such died in a row
+    since the last checkpoint. Once too many died beside others, it begins anew, without the checkpoint of those."""
+    deaths = _deaths(network, alone)
+    if alone and _deaths(network, alone=False) >= DEADLY:
+        network.checkpoint.unlink(missing_ok=True)
+    files.write_json(network.attempt, {"reached": _reached(network), "deaths": deaths, "alone": alone})
     try:
         yield deaths
     finally:
         files.check_held()  # else it is another's
         network.attempt.unlink(missing_ok=True)
+
+
+def must_be_alone(network: NetworkFiles) -> bool:
+    """Whether `network` is no longer to be trained beside others: a process that trained it alone died, or several in a row
+    that trained it beside others."""
+    return _deaths(network, alone=True) > 0 or _deaths(network, alone=False) >= DEADLY
+
+
+def _deaths(network: NetworkFiles, alone: bool) -> int:
+    """How many attempts in a row died, if the last of them was made `alone`."""
+    if not network.attempt.exists():
+        return 0
+    before = files.read_json(network.attempt)
+    if before.get("alone", True) != alone or before["reached"] != _reached(network):
+        return 0
+    return int(before["deaths"]) + 1
+
+
+def _reached(network: NetworkFiles) -> int:
+    return network.checkpoint.stat().st_mtime_ns if network.checkpoint.exists() else 0

@@ -58,7 +58,7 @@ class TicketWorker:
 
     def __call__(self, bundle: graph.Bundle) -> dict[str, Any]:
         """Train the tickets of `bundle`, and return how `each` ended, in short."""
-        obstacle = sizes.obstacle(self.trainer) if bundle.size > 1 else None
+        obstacle = self._obstacle(bundle) if bundle.size > 1 else None
         if obstacle:
             self.reporter.say(f"{bundle}: one at a time, because {obstacle}")
         if obstacle or bundle.size == 1:
@@ -68,9 +68,16 @@ class TicketWorker:
                 self._bundled = self._bundle(bundle.size)
             speaking = [self.reporter, *[self.reporter.silent()] * (len(bundle.tickets) - 1)]
             seated = zip(bundle.places, bundle.tickets, speaking, strict=True)
-            ended = self._bundled.run({place: partial(self._ended, one, reporter=speaker) for place, one, speaker in seated})
+            member = partial(self._ended, alone=False)
+            ended = self._bundled.run({place: partial(member, one, reporter=speaker) for place, one, speaker in seated})
             each = [ended[place] for place in bundle.places]
         return {"status": "busy" if any(outcome["status"] == "busy" for outcome in each) else "done", "each": each}
+
+    def _obstacle(self, bundle: graph.Bundle) -> str | None:
+        """Why the networks of `bundle` cannot be trained together, or None."""
+        if any(attempts.must_be_alone(self.run.network(ticket)) for ticket in bundle.tickets):
+            return "the process that trained one of them died"
+        return sizes.obstacle(self.trainer)
 
     def _bundle(self, size: int) -> BundledTrainer:
         """What trains bundles of `size`. Raises InputError where there is too little memory."""
@@ -82,17 +89,17 @@ class TicketWorker:
         self.reporter.say(needed)
         return BundledTrainer(self.trainer, size)
 
-    def _ended(self, ticket: Ticket, trainer: Trainer, reporter: Reporter) -> dict[str, Any]:
-        """Train `ticket`, and return how that ended, in short. An exception is recorded as its failure, so that the others go
-        on."""
+    def _ended(self, ticket: Ticket, trainer: Trainer, reporter: Reporter, alone: bool = True) -> dict[str, Any]:
+        """Train `ticket`, `alone` or beside others, and return how that ended, in short. An exception is recorded as its
+        failure, so that the others go on."""
         network, train = self.run.network(ticket), partial(self._train, trainer, reporter)
         try:
             with identity.claimed(network.folder, self.run.recipe, "ticket", self.trainer.origins, ticket.family):
                 result = network.read_result()
                 if not (result and result.is_ended):
                     network.result.unlink(missing_ok=True)
-                    with attempts.noted(network) as deaths:
-                        kills = deaths >= attempts.DEADLY
+                    with attempts.noted(network, alone) as deaths:
+                        kills = alone and deaths >= attempts.DEADLY
                         result = self._failed(ticket, network, attempts.KILLS) if kills else train(ticket, network)
         except locks.Busy as error:
             return {"status": "busy", "reason": str(error)}

@@ -21,7 +21,7 @@ from typing import Any
 from data_prep import files, records
 from data_prep.errors import InputError
 
-SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}  # by which a person or a cluster ends the command
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}  # by which a person or a cluster ends the command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +149,7 @@ def _submit(pool: ProcessPoolExecutor, job: Job, ended: "SimpleQueue[Future[Made
 def _start() -> None:
     """In a new worker: die without a word on Ctrl-C, and die when the parent does, however that came."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the parent gets, too
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_follow_parent, daemon=True).start()
 

@@ -192,5 +192,11 @@ def test_what_interrupts_the_wait_ends_mpirun(monkeypatch):
     assert started[0].returncode == -signal.SIGTERM
 
 
+def test_what_a_terminal_sends_when_it_goes_away_does_not_reach_mpirun():
+    code = "import os, sys; sys.exit(3 if os.getpgid(0) == os.getpid() and not sys.stdin.read() else 1)"
+
+    assert launcher.launch([sys.executable, "-c", code], dict(os.environ)) == 3
+
+
 def test_without_a_signal_mpiruns_exit_code_is_the_answer():
     assert launcher.launch([sys.executable, "-c", "exit(3)"], dict(os.environ)) == 3

@@ -9,7 +9,7 @@ import pytest
 from lottery import preemption
 from lottery.preemption import Preempted
 
-SIGNALS = [signal.SIGTERM, signal.SIGUSR1]
+SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 
 def send(number):
@@ -41,6 +41,17 @@ def test_a_signal_ends_the_process_at_once_and_is_named(number):
         work()
 
     assert passed == ["before"]
+
+
+def test_a_hang_up_that_is_ignored_as_under_nohup_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with preemption.heeded():
+            send(signal.SIGHUP)
+            assert not preemption.asked()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_nobody_takes_it_for_the_failure_of_a_network():

@@ -1,5 +1,6 @@
 """The entry point of the command line: the commands in the order of `imp --help`, and their exit codes."""
 
+import os
 import signal
 import sys
 import traceback
@@ -62,13 +63,25 @@ app.add_typer(typer.Typer(cls=Measurements, no_args_is_help=True, help="Measure 
 
 def main() -> None:
     """Run the command line. Exit codes: 2, with one line, for what the user can fix; 1 for what failed; 130 for Ctrl-C; 75 for
-    SIGTERM and SIGUSR1."""
+    SIGTERM, SIGUSR1 and SIGHUP."""
+    _open_streams()
     try:
         _run()
     except SystemExit as ended:
         if not mpi.is_stuck():
             raise
         mpi.end(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+
+
+def _open_streams() -> None:
+    """Put the null device in the place of streams that are closed: the next file that is opened would have their number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # which is the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _run() -> None:

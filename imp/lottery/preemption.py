@@ -1,14 +1,17 @@
-"""SIGTERM and SIGUSR1, by which a cluster takes its machine back: what is under way is saved, and the process ends with the
-exit code that says "try again later", so that the job can be requeued."""
+"""SIGTERM and SIGUSR1, by which a cluster takes its machine back, and SIGHUP, of a terminal that goes away: what is under way
+is saved, and the process ends with the exit code that says "try again later", so that the job can be requeued."""
 
 import contextlib
+import errno
+import os
 import signal
+import termios
 import threading
 from collections.abc import Iterator
 from types import FrameType
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 _reason: str | None = None
 _deferrals = 0
@@ -20,12 +23,14 @@ class Preempted(BaseException):
 
 @contextlib.contextmanager
 def heeded() -> Iterator[None]:
-    """Within, either signal raises Preempted in the main thread: at once, or where deferred, when its code looks."""
+    """Within, each signal raises Preempted in the main thread: at once, or where deferred, when its code looks. A SIGHUP that
+    is ignored (`nohup`) stays so."""
     global _reason
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _note) for number in SIGNALS}
+    wanted = [one for one in SIGNALS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _note) for number in wanted}
     try:
         yield
     finally:
@@ -72,7 +77,21 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def _leave_terminal() -> None:
+    """Put the null device in the place of streams to a terminal that is gone: what is still to be said would raise there."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        try:
+            termios.tcgetattr(stream)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                os.dup2(null, stream)
+    os.close(null)
+
+
 def _note(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGHUP:
+        _leave_terminal()
     ask(f"stopped by {signal.Signals(number).name}")
     if not _deferrals:
         check()

@@ -103,9 +103,11 @@ def finds_ranks() -> bool:
 
 def launch(line: Sequence[str], environment: dict[str, str]) -> int:
     """Run mpirun and return its exit code. A signal to end goes on as SIGUSR1, which mpirun hands to the ranks and outlives;
-    should this process be killed, mpirun is told to end as well."""
+    should this process be killed, mpirun is told to end as well. It has a process group of its own, because it would kill the
+    ranks on the SIGHUP that all processes of a terminal get."""
     with preemption.deferred():
-        process = subprocess.Popen([sys.executable, "-c", _DIES_WITH_US, *line], env=environment)
+        line = [sys.executable, "-c", _DIES_WITH_US, *line]
+        process = subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, process_group=0)
         told = False
         try:
             while process.poll() is None:

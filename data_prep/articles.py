@@ -13,6 +13,7 @@ import numpy as np
 from data_prep import records
 from data_prep.errors import InputError
 from data_prep.sources import check_name
+from data_prep.words import spaced, words
 
 TELLING = 8  # words of a sentence that two documents share by more than chance
 COMMON = 100  # documents that share a sentence before it is a phrase of the trade
@@ -59,6 +60,10 @@ def open_articles(name: str, candidates: int) -> Articles:
     kind, _, rest = name.partition(":")
     source = importlib.import_module(f"data_prep.sources.{kind.replace('-', '_')}").source
     opened: Articles = source(*([Path(rest)] if rest else []), *([candidates] if kind == "candidates" else []))
+    wordless = [one for one in opened.articles if not words(one.reference)]  # the ROUGE of any candidate would be 0
+    if wordless:
+        bad = [records.Bad("", one.name, "its reference has no word") for one in wordless]
+        opened = Articles([one for one in opened.articles if one not in wordless], opened.bad + bad)
     if not opened.articles:
         broken = "".join(f" ({one.name}: {one.reason})" for one in opened.bad[:1])
         raise InputError(f"{name} has no text with a summary{broken}: choose another source")
@@ -99,4 +104,4 @@ def groups(articles: list[Article]) -> np.ndarray:
 
 
 def _plain(text: str) -> str:
-    return " ".join(re.sub(r"[^\w\s]|\d", " ", text.casefold()).split())
+    return " ".join(re.sub(r"[^\w\s]|\d", " ", spaced(text.casefold())).split())

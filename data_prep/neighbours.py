@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.words import spaced
+
 _LOOKED_AT = 40  # of the nearest documents
 _COMMON = 0.05  # a word in more than this share of the documents says little, and costs most of the time
 _FEW = 20  # documents, however common a word is among them
@@ -23,7 +25,7 @@ class Neighbours:
         if not len(indices) or self._fitted is None:
             return [[] for _ in indices]
         vectorizer, vectors = self._fitted
-        alike = (vectorizer.transform([self.documents[index] for index in indices]) @ vectors.T).tocsr()
+        alike = (vectorizer.transform([spaced(self.documents[index]) for index in indices]) @ vectors.T).tocsr()
         references = []
         for row, index in enumerate(indices):
             part = slice(alike.indptr[row], alike.indptr[row + 1])
@@ -49,7 +51,7 @@ class Neighbours:
         """A vectorizer, and the vectors of the known documents; None where no word tells one from others."""
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        known = [self.documents[index] for index in self.known]
+        known = [spaced(self.documents[index]) for index in self.known]
         most = max(_FEW, round(_COMMON * len(known)))
         vectorizer = TfidfVectorizer(token_pattern=r"\w+", max_df=most, sublinear_tf=True, dtype=np.float32)
         try:

@@ -19,6 +19,7 @@ from data_prep.errors import InputError
 from data_prep.neighbours import Neighbours
 from data_prep.prepare import Means, settings_of
 from data_prep.texts import TextSettings
+from data_prep.words import joined, spaced
 from lottery.rundir.run import open_run
 
 MISSING = [module for module in ("tokenizers", "rouge_score") if importlib.util.find_spec(module) is None]
@@ -163,6 +164,30 @@ def test_articles_that_share_a_telling_sentence_are_one_group_and_phrases_of_the
     assert len(set(found)) == len(documents) - 1
 
 
+def test_a_telling_sentence_may_have_no_spaces():
+    shared = "这个软件包提供常用的工具。"
+    documents = [f"{shared}\n一", f"二\n{shared}", "软件包\n三", "软件包\n四"]
+
+    found = articles.groups([Article("", document, "") for document in documents]).tolist()
+
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+    near = Neighbours(["软件包提供工具", "猫坐在垫子上", "提供的软件包"], ["a", "b", "c"], np.arange(3), np.arange(3))
+    assert near.of(np.array([0]), 1) == [["c"]]
+
+
+def test_candidates_are_made_of_texts_without_spaces():
+    document, reference = "这个软件包提供常用的工具。\n它可以和 Python 3 一起使用。", "写的常用工具软件"
+
+    proposed = candidates.make(document, reference, ["猫"], 7, 0)
+
+    assert len({reference, *proposed}) == 8
+    dropped, swapped = proposed[2], proposed[4]
+    assert set(dropped) < set(reference)
+    assert sorted(swapped) == sorted(reference)
+    assert joined(spaced("用 Python 3 写").split()) == "用 Python 3 写"
+
+
 @needs_extra
 @pytest.mark.parametrize("options", [{"split_seed": 1}, {"candidates": 3}, {"vocabulary": 310}])
 def test_other_settings_make_other_records_and_are_refused_in_their_place(made, packages, tmp_path, options):
@@ -231,6 +256,64 @@ def test_rouge_is_that_of_hand_made_cases():
     ]
     np.testing.assert_allclose(scores, expected, atol=1e-6)
     assert scores.dtype == np.float32
+
+
+def shares(both, of_reference, of_candidate):
+    """The F-measure of so many shared words of so many."""
+    return 2 * both / (of_reference + of_candidate)
+
+
+@needs_extra
+@pytest.mark.parametrize(
+    ("reference", "candidate", "expected"),
+    [
+        ("Кошка сидела тихо", "кошка, сидела!", [shares(2, 3, 2), shares(1, 2, 1), shares(2, 3, 2)]),
+        ("Η γάτα κάθεται", "γάτα η", [shares(2, 3, 2), 0, shares(1, 3, 2)]),
+        ("猫坐在垫子上。", "猫在垫子", [shares(4, 6, 4), shares(2, 5, 3), shares(4, 6, 4)]),
+        ("猫はマットの上", "猫の上", [shares(3, 7, 3), shares(1, 6, 2), shares(3, 7, 3)]),
+        ("แมวนั่ง", "แมว", [shares(3, 7, 3), shares(2, 6, 2), shares(3, 7, 3)]),
+        ("جلست القطة هنا", "القطة هنا", [shares(2, 3, 2), shares(1, 2, 1), shares(2, 3, 2)]),
+        ("हिन्दी की किताब", "किताब हिन्दू", [shares(1, 3, 2), 0, shares(1, 3, 2)]),
+        ("고양이가 앉았다", "고양이가 갔다", [shares(1, 2, 2), 0, shares(1, 2, 2)]),
+        ("用 Python 写的 2 个工具", "Python 工具", [shares(3, 8, 3), shares(1, 7, 2), shares(3, 8, 3)]),
+        ("Ngôn ngữ được dùng", "ngôn ngữ\nđược", [shares(3, 4, 3), shares(2, 3, 2), shares(3, 4, 3)]),
+        ("cafe\u0301 été là", "caf\u00e9", [shares(1, 3, 1), 0, shares(1, 3, 1)]),
+        ("новые модели models", "model модели", [shares(2, 3, 2), 0, shares(1, 3, 2)]),
+    ],
+    ids=[
+        *("Cyrillic", "Greek", "Chinese", "Japanese", "Thai", "Arabic", "Hindi", "Korean", "Chinese and English", "Vietnamese"),
+        *("composed or not", "English words in others keep their stems"),
+    ],
+)
+def test_rouge_is_of_the_words_of_any_script(reference, candidate, expected):
+    from data_prep.rouge import rouge
+
+    np.testing.assert_allclose(rouge(reference, [candidate])[0], expected, atol=1e-6)
+    assert rouge(reference, [reference]).tolist() == [[1, 1, 1]]
+
+
+@needs_extra
+def test_rouge_of_english_is_rouge_score_s_to_the_last_digit():
+    from rouge_score.rouge_scorer import RougeScorer
+
+    from data_prep.rouge import METRICS, rouge
+
+    reference = "Müller’s naïve café — “well-known” in 2 cities\nhas λ-calculus, 10 µm wide, x_y and 猫 games."
+    candidates = ["The cafés are known: naïve λ games 猫", "Müller has an m wide x_y", "λ 猫 é", "", reference]
+    scorer = RougeScorer(list(METRICS), use_stemmer=True)
+
+    expected = [[scorer.score(reference, one)[metric].fmeasure for metric in METRICS] for one in candidates]
+
+    np.testing.assert_array_equal(rouge(reference, candidates), np.array(expected, np.float32))
+
+
+def test_references_without_a_word_are_bad(tmp_path):
+    path = lines(tmp_path / "a.jsonl", article(0), article(1, abstract="— !! …"), article(2, abstract="猫"))
+
+    opened = articles.open_articles(f"candidates:{path}", 3)
+
+    assert [one.reference for one in opened.articles] == ["about 0", "猫"]
+    assert opened.bad == [records.Bad("", "line 2", "its reference has no word")]
 
 
 @needs_extra

@@ -71,8 +71,9 @@ _SEALED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})"')
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path` (made if missing); when the block ends well, sync it and rename it to
-    `path`. Should the block raise, it is removed and `path` stays as it was; an OSError then names `path`. What a killed
-    process left half written of the same file is removed. Raises Moved where this process no longer holds what it held."""
+    `path`. Should the block raise, it is removed and `path` stays as it was; an OSError then names `path`, unless it names
+    another file. What a killed process left half written of the same file is removed. Raises Moved where this process no longer
+    holds what it held."""
     check_held()
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +86,8 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(descriptor)
             os.replace(temporary, path)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        named = str(error.filename or temporary)
+        raise OSError(error.errno, error.strerror, str(path) if named == str(temporary) else named) from error
     finally:
         temporary.unlink(missing_ok=True)
     descriptor = os.open(path.parent, os.O_RDONLY)

@@ -11,6 +11,7 @@ source:
 4. The orientation that EXIF gives is applied.
 """
 
+import errno
 import io
 import stat
 from pathlib import Path
@@ -21,7 +22,12 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from data_prep.errors import first_line
 from data_prep.sources import Picture
 
+FORMATS = ("JPEG", "PNG", "TIFF", "WEBP", "BMP", "GIF", "PPM")  # and no others: for EPS, Pillow would start Ghostscript
+
 _MODES = {1: "L", 3: "RGB"}
+_FAULTS = {  # of a picture; of any other, the machine is at fault
+    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
+}
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -38,8 +44,8 @@ class Undecodable(Exception):
 
 
 def pixels(picture: Picture, size: int, channels: int = 3) -> np.ndarray:
-    """`picture` as uint8 [size, size, channels]; `channels` is 3 or 1. Raises Undecodable, and OSError when not the image but
-    the machine is at fault."""
+    """`picture` as uint8 [size, size, channels]; `channels` is 3 or 1. Raises Undecodable, and an OSError that names the
+    image's file when not the image but the machine is at fault."""
     try:
         with _opened(picture) as image:
             image.draft(None, (size, size))
@@ -52,21 +58,23 @@ def pixels(picture: Picture, size: int, channels: int = 3) -> np.ndarray:
         return np.asarray(upright.convert(_MODES[channels])).reshape(size, size, channels)
     except UnidentifiedImageError:
         raise Undecodable("not an image, or of an unknown format") from None
-    except (FileNotFoundError, PermissionError) as error:
-        raise Undecodable(error.strerror) from error
+    except MemoryError:
+        raise
     except Exception as error:  # a decoder given arbitrary bytes raises whatever it meets
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
-            raise
-        raise Undecodable(first_line(error)) from error
+        if not isinstance(error, OSError) or not error.errno:
+            raise Undecodable(first_line(error)) from error
+        if error.errno in _FAULTS or not isinstance(picture, Path):
+            raise Undecodable(error.strerror) from error
+        raise OSError(error.errno, error.strerror, str(picture)) from error
 
 
 def _opened(picture: Picture) -> Image.Image:
     if isinstance(picture, bytes):
-        return Image.open(io.BytesIO(picture))
+        return Image.open(io.BytesIO(picture), formats=FORMATS)
     if isinstance(picture, Path):
         if not stat.S_ISREG(picture.stat().st_mode):  # to open a pipe would wait for somebody who writes to it
             raise Undecodable("not a file")
-        return Image.open(picture)
+        return Image.open(picture, formats=FORMATS)
     if picture.dtype == np.uint16:
         picture = _scaled(picture)
     return Image.fromarray(picture[..., 0] if picture.shape[2:] == (1,) else picture)

@@ -4,6 +4,7 @@ import functools
 import io
 import os
 import struct
+import subprocess
 import warnings
 import zlib
 
@@ -345,11 +346,24 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", [*BROKEN, "folder.png", "missing.png", "pipe.png", "device.png"])
+FAR_AWAY = b"II+\0\x08\0\0\0" + struct.pack("<Q", 1 << 50)  # a BigTIFF whose directory lies further than files reach
+BROKEN["far.tif"] = FAR_AWAY
+BROKEN["drawing.jpg"] = saved(noise(8, 8, 3), "EPS")  # for which Pillow would start Ghostscript
+ELSEWHERE = {
+    "device.png": "/dev/zero",
+    "loop.png": "loop.png",
+    "through.png": "text.png/through.png",
+    "long.png": "long" * 80,
+}
+
+
+@pytest.mark.parametrize("name", [*BROKEN, *ELSEWHERE, "folder.png", "missing.png", "pipe.png"])
 def test_a_file_or_bytes_that_are_no_image_are_refused_in_one_line_that_is_the_same_every_time(tmp_path, name):
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
-    (tmp_path / "device.png").symlink_to("/dev/zero")
+    (tmp_path / "text.png").touch()
+    if name in ELSEWHERE:
+        (tmp_path / name).symlink_to(ELSEWHERE[name])
     if name in BROKEN:
         (tmp_path / name).write_bytes(BROKEN[name])
 
@@ -359,6 +373,26 @@ def test_a_file_or_bytes_that_are_no_image_are_refused_in_one_line_that_is_the_s
         assert str(refusal.value)
         assert "\n" not in str(refusal.value)
         assert "object at" not in str(refusal.value)
+
+
+def test_formats_that_the_page_does_not_list_are_not_even_tried(monkeypatch):
+    started = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *options, **others: started.append(options))
+    monkeypatch.setattr("PIL.EpsImagePlugin.has_ghostscript", lambda: True)
+
+    for format in ("EPS", "PDF", "ICNS", "TGA", "JPEG2000"):
+        with pytest.raises(Undecodable, match="unknown format"):
+            pixels(saved(noise(16, 16, 3), format), 8)
+    assert not started
+
+
+def test_where_the_machine_is_at_fault_the_error_names_the_picture(tmp_path):
+    (tmp_path / "a.png").symlink_to("/proc/self/mem")  # of whose first byte the kernel says EIO
+
+    with pytest.raises(OSError, match="Input/output error") as failure:
+        pixels(tmp_path / "a.png", 8)
+
+    assert failure.value.filename == str(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("image", [np.zeros((8, 8, 5), np.uint8), np.zeros((8, 8, 3), np.float32)])

@@ -14,7 +14,7 @@ from PIL import Image
 
 from data_prep import files, images, records, sources
 from data_prep import prepare as preparing
-from data_prep.errors import InputError
+from data_prep.errors import InputError, one_line
 from data_prep.images import stratified
 from data_prep.prepare import Means, Settings, settings_of
 
@@ -489,6 +489,30 @@ def test_a_shard_that_lacked_images_can_be_made_again(tmp_path):
 
     assert prepare(settings, folder, max_bad=0.05) == manifest
     assert file_bytes(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("link", "reason"),
+    [("{}", "Too many levels of symbolic links"), ("001.png/x", "Not a directory"), ("x" * 256, "File name too long")],
+)
+def test_a_picture_that_cannot_be_opened_is_left_out(tmp_path, link, reason):
+    root = pictures(tmp_path / "images", 40)
+    (root / "dog/bad.png").symlink_to(root / "dog" / link.format("bad.png"))
+
+    manifest = prepare(Settings(f"folder:{root}", 8), tmp_path / "set", max_bad=0.05)
+
+    assert [(bad.name, bad.reason) for bad in manifest.bad] == [("dog/bad.png", reason)]
+    assert sum(manifest.count(split) for split in SPLITS) == 40
+
+
+def test_an_input_error_stops_it_and_names_the_picture(tmp_path):
+    root = pictures(tmp_path / "images", 40)
+    (root / "dog/bad.png").symlink_to("/proc/self/mem")  # of whose first byte the kernel says EIO
+
+    with pytest.raises(OSError, match="Input/output error") as failure:
+        prepare(Settings(f"folder:{root}", 8), tmp_path / "set", max_bad=1)
+
+    assert one_line(failure.value) == f"{root / 'dog/bad.png'}: Input/output error; mend that and run the command again"
 
 
 @pytest.mark.usefixtures("small_shards")

@@ -51,6 +51,7 @@ def prepare(
     """JPEG files to records, beside plain Pillow and beside decoding alone."""
     from PIL import Image, ImageOps
 
+    from data_prep.pictures import FORMATS
     from data_prep.prepare import Means, Settings
     from data_prep.prepare import prepare as make_records
     from data_prep.sources import open_source
@@ -69,13 +70,13 @@ def prepare(
         def resize() -> None:
             """As plain Pillow does it: decoded at full scale, resized by plain averages (the box filter), not written."""
             for path in photographs:
-                with Image.open(path) as image:
+                with Image.open(path, formats=FORMATS) as image:
                     ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BOX)
 
         def decode() -> None:
             """What a preparation cannot be faster than."""
             for path in photographs:
-                with Image.open(path) as image:
+                with Image.open(path, formats=FORMATS) as image:
                     image.draft(None, (size, size))
                     image.load()
 

@@ -93,8 +93,16 @@ def plan(settings: Settings, folder: Path, data_dir: Path | None = None) -> Plan
             shard = records.shard_name(name, number)
             jobs.append(Images(folder, shard, name, len(part), split.part(part), settings.shape, split.labels[part]))
     fingerprints = [split.fingerprint for split in (source.train, source.test) if split]
-    made_with = dataclasses.asdict(settings)
-    return Planned(records.Manifest(settings.shape, classes, [], made_with, _versions(), source=fingerprints), jobs)
+    manifest = records.Manifest(
+        settings.shape,
+        classes,
+        shards=[],
+        made_with=dataclasses.asdict(settings),
+        made_by=_versions(),
+        source=fingerprints,
+        passed_over=source.passed_over,
+    )
+    return Planned(manifest, jobs)
 
 
 def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:

@@ -94,7 +94,8 @@ class Field:
 class Manifest:
     """What a prepared set holds. `shape` is (height, width, channels) of images; of other examples it is (bytes,), which
     `fields` divide, in order. `made_with` are the settings it was made with, `made_by` the versions of what made it, `source`
-    the fingerprints of the source, `beside` the sha256 of each file beside the shards."""
+    the fingerprints of the source, `beside` the sha256 of each file beside the shards. `passed_over` says
+    what else the source held."""
 
     shape: Shape
     classes: list[str]
@@ -105,6 +106,7 @@ class Manifest:
     source: list[str] = dataclasses.field(default_factory=list)
     fields: dict[str, Field] = dataclasses.field(default_factory=dict)
     beside: dict[str, str] = dataclasses.field(default_factory=dict)
+    passed_over: str = ""
 
     def shards_of(self, split: str) -> list[Shard]:
         return [shard for shard in self.shards if shard.split == split]
@@ -279,7 +281,7 @@ def read_split(folder: Path, manifest: Manifest, split: str) -> tuple[np.ndarray
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     splits = {split: manifest.count(split) for split in SPLITS}
     described = dataclasses.asdict(manifest)
-    content = {key: value for key, value in described.items() if value or key not in ("fields", "beside")}
+    content = {key: value for key, value in described.items() if value or key not in ("fields", "beside", "passed_over")}
     files.write_json(folder / MANIFEST, {"format": FORMAT, "block": BLOCK, "splits": splits, **content})
 
 
@@ -303,7 +305,8 @@ def read_manifest(folder: Path) -> Manifest:
         shards, bad = [Shard(**shard) for shard in content["shards"]], [Bad(**bad) for bad in content["bad"]]
         made = dict(content["made_with"]), dict(content["made_by"])
         source = list(content["source"])
-        manifest = Manifest(shape, list(content["classes"]), shards, *made, bad, source, fields, beside)
+        passed_over = str(content.get("passed_over", ""))
+        manifest = Manifest(shape, list(content["classes"]), shards, *made, bad, source, fields, beside, passed_over)
         names = [*beside, *(shard.name for shard in shards)]
         if min(shape, default=0) < 1 or any(Path(name).name != name for name in names):
             raise ValueError("its examples have no size, or its files lie elsewhere")

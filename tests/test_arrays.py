@@ -100,6 +100,14 @@ def test_labels_may_be_a_column_and_any_integers(tmp_path, labels):
     assert source.train.labels.dtype == np.int32
 
 
+def test_arrays_that_are_passed_over_are_named(tmp_path):
+    pairs = {"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES, "test_labels": LABELS}
+
+    assert open_source(f"arrays:{archive(tmp_path, **pairs)}").passed_over == ""
+    file = archive(tmp_path, **pairs, val_images=IMAGES, val_labels=LABELS)
+    assert open_source(f"arrays:{file}").passed_over == "val_images, val_labels"
+
+
 def test_classes_have_the_names_that_the_file_gives(tmp_path):
     file = archive(tmp_path, images=IMAGES, labels=LABELS, classes=np.array(["cat", "dog", "Füchsin"]))
 

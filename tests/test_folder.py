@@ -1,7 +1,9 @@
 """Folders of image files, one per class."""
 
+import errno
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -106,7 +108,9 @@ def test_a_tree_of_files_is_classes_and_splits(tmp_path, names, classes, train, 
     assert (source.test and read(source.test)) == test
 
 
-@pytest.mark.parametrize("suffix", ["JPG", "Jpeg", "PNG", "jpeg", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm"])
+@pytest.mark.parametrize(
+    "suffix", ["JPG", "Jpeg", "PNG", "jpeg", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm"]
+)
 def test_images_are_known_by_their_suffix_in_either_case(tmp_path, suffix):
     tree(tmp_path, f"cat/a.{suffix}")
 
@@ -210,6 +214,87 @@ def test_a_class_to_test_on_that_is_not_trained_on_is_refused(tmp_path):
     tree(tmp_path, "train/cat/a.png", "val/cat/a.png", "val/fox/a.png")
 
     assert "val has the class fox, which" in refused(tmp_path)
+
+
+CLASSES = ["cat/a.png", "dog/a.png"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([*CLASSES, "cat/a.HEIC", "cat/b.heic", "cat/deep/c.txt", "dog/README"], ".heic (2), .txt (1), no ending (1)"),
+        ([*CLASSES, "b.png", "labels.csv"], "beside classes (2)"),
+        (["train/dog/a.png", "boxes/a.xml", "boxes/b.xml", "LICENCE"], ".xml (2), beside train/ (1)"),
+        (["train/dog/a.png", "test/dog/a.png", "val/x/a.png", "val/y/b.png", "val/y/c.txt"], "images in val/ (2), .txt (1)"),
+        ([*CLASSES, *(f"cat/a.{number}" for number in range(10))], ", ".join([*(f".{n} (1)" for n in range(8)), "others (2)"])),
+        ([*CLASSES, "cat/.a", ".git/x.png"], ""),
+    ],
+    ids=["other endings", "loose files", "a folder without images", "validation", "many endings", "hidden files"],
+)
+def test_what_is_passed_over_is_counted(tmp_path, names, expected):
+    assert open_source(f"folder:{tree(tmp_path, *names)}").passed_over == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["train/cat/a.png", "valid/cat/a.png"], "has valid/ beside train/: splits are called train/ and test/, val/ or"),
+        (["train/cat/a.png", "test/cat/a.png", "Val/cat/a.png"], "has Val/ beside train/"),
+        (["bus/a.png", "car/a.png", "train/a.png"], "has bus/ beside train/.*put all classes into train/ if train is one"),
+        (["bus/a.png", "car/a.png", "train/old/a.png"], "has bus/ beside train/"),
+        (["Train/cat/a.png", "Val/cat/a.png"], "has Train/ but no train/: .*; rename it if it is a class"),
+        (["Train/a.png", "Test/a.png"], "has (Test|Train)/ but no train/"),
+        (["training/cat/a.png", "readme/a.png"], "has training/ but no train/"),
+        (["cat/a.png", "dog/a.png", "test/cat/a.png"], "has test/ but no train/"),
+        (["train/cat/a.png", "train/val2017/cat/a.png"], "train has val2017/ but no train/"),
+        (["train/cat/a.png", "val/Validation/cat/a.png"], "val has Validation/ but no train/"),
+    ],
+)
+def test_what_looks_like_a_split_where_none_is_expected_is_refused(tmp_path, names, words):
+    tree(tmp_path, *names)
+
+    assert re.search(words, refused(tmp_path))
+
+
+def test_a_class_may_be_called_like_a_split_where_nothing_else_looks_like_one(tmp_path):
+    tree(tmp_path, "train/bus/a.png", "train/train/a.png", "train/test/a.png", "val/bus/a.png")
+
+    assert open_source(f"folder:{tmp_path}").classes == ["bus", "test", "train"]
+
+
+@pytest.mark.parametrize("place", ["cat", "cat/deep", "train", "val", "val/cat"])
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path, monkeypatch, place):
+    top = "train/" if place.startswith(("train", "val")) else ""
+    tree(tmp_path, f"{top}cat/a.png", f"{top}dog/a.png", *([f"{place}/b.png"] if place != "train" else []))
+    listed = os.scandir
+
+    def scandir(folder):
+        if str(folder) == str(tmp_path / place):
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+    assert f"{tmp_path / place} cannot be read (Permission denied)" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["dog", "cat/deep", "train", "loop"])
+def test_a_link_that_leads_nowhere_is_refused(tmp_path, place):
+    tree(tmp_path, "cat/a.png", "fox/a.png")
+    (tmp_path / place).symlink_to("loop" if place == "loop" else "nowhere")
+
+    assert f"{tmp_path / place} cannot be read" in refused(tmp_path)
+
+
+def test_a_broken_link_that_is_an_image_by_its_name_is_one(tmp_path):
+    tree(tmp_path, "cat/a.png", "dog/a.png")
+    for name in ("cat/b.png", "loose.png"):
+        (tmp_path / name).symlink_to("nowhere")
+
+    source = open_source(f"folder:{tmp_path}")
+
+    assert source.train.labels.tolist() == [0, 0, 1]
+    assert source.passed_over == "beside classes (1)"
 
 
 def test_empty_split_folders_are_refused(tmp_path):

@@ -209,6 +209,17 @@ def test_images_that_cannot_be_decoded_are_told_and_listed(few, tmp_path):
     assert sum(counts(tmp_path / "set")) == 56
 
 
+def test_what_is_passed_over_is_told_each_time_and_is_in_the_manifest(few, tmp_path):
+    shutil.copytree(few, tmp_path / "images")
+    (tmp_path / "images/cat/a.heic").touch()
+    (tmp_path / "images/labels.csv").touch()
+
+    said = [imp_here(*preparing("images", "--workers", "1"), cwd=tmp_path).stderr.splitlines()[-1] for _ in range(2)]
+
+    assert said == [f"passed over in folder:{tmp_path / 'images'}: beside classes (1), .heic (1)"] * 2
+    assert json.loads((tmp_path / "set/manifest.json").read_text())["passed_over"] == "beside classes (1), .heic (1)"
+
+
 def test_a_pipe_among_the_images_is_listed_and_nobody_waits_for_it(few, tmp_path):
     shutil.copytree(few, tmp_path / "few")
     os.mkfifo(tmp_path / "few/cat/pipe.png")

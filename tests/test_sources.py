@@ -207,19 +207,21 @@ def test_a_set_of_tfds_is_read_with_its_classes_and_splits(tfds_folder):
 
 @pytest.mark.usefixtures("tensorflow", "tfds_folder")
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "expected", "passed_over"),
     [
-        ("tiny_pets_with_validation", range(10, 13)),
-        ("tiny_pets_with_both", range(13, 15)),
-        ("tiny_pets_to_be_guessed", range(10, 13)),
-        ("tiny_pets_in_one_split", None),
+        ("tiny_pets_with_validation", range(10, 13), ""),
+        ("tiny_pets_with_both", range(13, 15), "validation (3)"),
+        ("tiny_pets_to_be_guessed", range(10, 13), "test (7)"),
+        ("tiny_pets_in_one_split", None, ""),
     ],
 )
-def test_the_test_split_or_else_the_validation_split_is_tested_on_whichever_has_labels(name, expected):
-    test = tfds_source(name).test
+def test_the_test_split_or_else_the_validation_split_is_tested_on_whichever_has_labels(name, expected, passed_over):
+    source = tfds_source(name)
+    test = source.test
 
     found = [number for number, _ in numbers(test)] if test else None
     assert found == (expected and list(expected))
+    assert source.passed_over == passed_over
 
 
 @pytest.mark.usefixtures("tensorflow", "tfds_folder")

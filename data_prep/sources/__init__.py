@@ -51,11 +51,13 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A labelled image set: the names of its classes, `train`, and the images kept for testing where it has some."""
+    """A labelled image set: the names of its classes, `train`, and the images kept for testing where it has some. `passed_over`
+    counts what else lies there, in words."""
 
     classes: list[str]
     train: Split
     test: Split | None
+    passed_over: str = ""
 
 
 _MEANT = {".npz": "arrays", ".jsonl": "candidates"}

@@ -30,7 +30,8 @@ def source(file: Path) -> Source:
     classes = _classes(file, keys, splits[0].labels)
     if held_out and splits[1].labels.max(initial=-1) >= len(classes):
         raise InputError(f"{file}: {held_out[1]} has classes that {train[1]} has not: there are {len(classes)}, from 0 on")
-    return Source(classes, splits[0], splits[1] if held_out else None)
+    used = {*train, *(held_out or ()), "classes"}
+    return Source(classes, splits[0], splits[1] if held_out else None, ", ".join(sorted(keys - used)))
 
 
 def _keys(file: Path) -> set[str]:

@@ -46,9 +46,11 @@ def source(name: str, data_dir: Path | None = None) -> Source:
         # TFDS has shuffled it.
         return Split(labels, fingerprint, lambda indices: partial(_examples, name, data_dir, own, indices), mixed=True)
 
-    held_out = (split(own) for own in HELD_OUT if own in available)
-    test = next((one for one in held_out if len(one.labels) and one.labels.min() >= 0), None)
-    return Source(list(builder.info.features[label].names), split("train"), test)
+    held_out = ((own, split(own)) for own in HELD_OUT if own in available)
+    labelled = ((own, one) for own, one in held_out if len(one.labels) and one.labels.min() >= 0)
+    tested, test = next(labelled, (None, None))
+    others = [f"{own} ({available[own].num_examples:,})" for own in sorted(available) if own not in ("train", tested)]
+    return Source(list(builder.info.features[label].names), split("train"), test, ", ".join(others))
 
 
 def _examples(name: str, data_dir: Path | None, split: str, indices: np.ndarray) -> Pictures:

@@ -51,6 +51,8 @@ def prepare_set(
             preparing.clear(folder)
     counts = ", ".join(f"{there.count(split)} {split}" for split in SPLITS)
     reporter.say(f"records in {folder}: {counts} {_described(settings, there)}")
+    if there.passed_over:
+        reporter.say(f"passed over in {settings.source}: {there.passed_over}")
     for bad in there.bad[:SHOWN_BAD]:
         reporter.say(f"left out, cannot be {'decoded' if unit == 'images' else 'read'}: {bad.name} ({bad.reason})")
     if len(there.bad) > SHOWN_BAD:

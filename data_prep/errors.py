@@ -1,5 +1,10 @@
 """Errors that a user can mend, and the one line they get of them."""
 
+import re
+
+# They move what is printed, or are no text.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 class InputError(ValueError):
     """Something the user gave, or left lying about, that cannot be worked with. The message is one line: what is wrong, where,
@@ -15,6 +20,11 @@ class Moved(BaseException):
     that nobody takes it for a failure of what was under way."""
 
 
+def printable(text: str) -> str:
+    """`text` with its control characters written as Python does (`\\x1b`): names of files may hold any."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def first_line(error: BaseException) -> str:
     """What `error` says, without its further lines; its type when it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -23,7 +33,7 @@ def first_line(error: BaseException) -> str:
 def one_line(error: BaseException) -> str | None:
     """The line for a user, if `error` is ours or comes from the file system; None for any other error."""
     if isinstance(error, InputError | Failed | Moved):
-        return " ".join(str(error).splitlines())  # it may quote a name of several
+        return printable(" ".join(str(error).splitlines()))  # it may quote a name of several
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'the file system'}: {error.strerror}; mend that and run the command again"
+        return printable(f"{error.filename or 'the file system'}: {error.strerror}; mend that and run the command again")
     return None

@@ -92,17 +92,22 @@ def plan(settings: Settings, folder: Path, data_dir: Path | None = None) -> Plan
             part = indices[start : start + step]
             shard = records.shard_name(name, number)
             jobs.append(Images(folder, shard, name, len(part), split.part(part), settings.shape, split.labels[part]))
-    fingerprints = [split.fingerprint for split in (source.train, source.test) if split]
     manifest = records.Manifest(
         settings.shape,
         classes,
         shards=[],
         made_with=dataclasses.asdict(settings),
         made_by=_versions(),
-        source=fingerprints,
+        source=source.fingerprints,
         passed_over=source.passed_over,
     )
     return Planned(manifest, jobs)
+
+
+def brightest(folder: Path, manifest: records.Manifest) -> int:
+    """The largest value, 0 .. 255, in the first block of training images."""
+    block = records.blocks(folder, manifest, "train")[0]
+    return int(records.read_examples([block], manifest.shape, np.arange(block.count))[0].max())
 
 
 def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_prep import files, images, records, shards, sources, spark, texts
+from data_prep.articles import open_articles
 from data_prep.errors import InputError
 from data_prep.images import Settings
 from data_prep.shards import Made, Planned
+from data_prep.sources import PATHS, open_source
 from data_prep.texts import TextSettings
 
 _BEGUN = ".begun.json"
@@ -22,13 +24,14 @@ AnySettings = Settings | TextSettings
 class Means:
     """How a set is prepared, which changes nothing of what it holds. `workers` is the number of local processes (0: one per
     core); `master` the Spark master URL; `max_bad` the share of the source that may be broken; `data_dir` where TensorFlow
-    Datasets keeps its files."""
+    Datasets keeps its files; `compares_source` whether a set that is there already is compared with its source."""
 
     engine: Literal["local", "spark"] = "local"
     workers: int = 0
     master: str = "local[*]"
     max_bad: float = 0.001
     data_dir: Path | None = None
+    compares_source: bool = False
 
 
 LOCALLY = Means()
@@ -97,6 +100,21 @@ def existing(settings: AnySettings, folder: Path, known: Collection[str] = ()) -
     if isinstance(settings, TextSettings):
         texts.check_tokenizer(settings, folder, manifest)
     return manifest
+
+
+def difference(settings: AnySettings, manifest: records.Manifest) -> str | None:
+    """What has become of the files that a set was made from; None where they are the same, or not at hand."""
+    kind, _, path = settings.source.partition(":")
+    if kind not in PATHS or not Path(path).exists():
+        return None
+    try:
+        if isinstance(settings, TextSettings):
+            fingerprints = [open_articles(settings.source, settings.candidates).fingerprint]
+        else:
+            fingerprints = open_source(settings.source).fingerprints
+    except InputError as error:
+        return f"can no longer be read ({error})"
+    return None if fingerprints == manifest.source else "has changed since"
 
 
 def settings_of(manifest: records.Manifest) -> AnySettings:

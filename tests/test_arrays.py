@@ -112,6 +112,8 @@ def test_classes_have_the_names_that_the_file_gives(tmp_path):
     file = archive(tmp_path, images=IMAGES, labels=LABELS, classes=np.array(["cat", "dog", "Füchsin"]))
 
     assert open_source(f"arrays:{file}").classes == ["cat", "dog", "Füchsin"]
+    file = archive(tmp_path, images=IMAGES, labels=LABELS, classes=np.array([b"cat", b"dog", "Füchsin".encode()]))
+    assert open_source(f"arrays:{file}").classes == ["cat", "dog", "Füchsin"]
 
 
 def test_some_images_are_asked_for_by_index_and_named_by_it(tmp_path):
@@ -240,6 +242,8 @@ NO_GAPS = "number the classes without gaps"
         ({"labels": [1 << 32, 1, 2, 0, 1, 2]}, "labels goes from 0 to 4294967296"),
         ({"labels": [0, 0, 0, 2, 2, 2]}, NO_GAPS),
         ({"labels": [1, 2, 1, 2, 1, 2]}, NO_GAPS),
+        ({"classes": np.array(["cat", "dog", "cat"])}, "`classes` names 'cat' twice: give each class a name of its own"),
+        ({"classes": np.array([b"cat", b"dog", b"\xff"])}, "`classes` are bytes that are no UTF-8"),
         ({"classes": np.array(["cat", "dog"])}, "the labels go to 2, but `classes` names 2"),
         ({"classes": np.array(["cat", "dog", "fox", "owl"])}, "the class owl has no training image"),
         (

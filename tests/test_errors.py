@@ -2,6 +2,7 @@
 
 import pytest
 
+from data_prep import errors
 from data_prep.errors import InputError, one_line
 
 
@@ -33,3 +34,18 @@ def test_an_error_that_python_raises_when_a_file_cannot_be_opened_has_its_line(t
 @pytest.mark.parametrize("error", [ValueError("x"), OSError("no number"), KeyError("x"), KeyboardInterrupt()])
 def test_other_errors_have_no_line(error):
     assert one_line(error) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("cat/\x1b[2Ja.png", r"cat/\x1b[2Ja.png"),
+        ("a\nb\r\tc\x07\x9b", r"a\nb\r\tc\x07\x9b"),
+        ("a\u202egnp.exe", r"a\u202egnp.exe"),
+        ("\udcff.png", r"\udcff.png"),
+        ("schöne Katze/犬 \u200d.png", "schöne Katze/犬 \u200d.png"),
+    ],
+)
+def test_control_characters_are_escaped(text, printed):
+    assert errors.printable(text) == printed
+    assert one_line(OSError(5, "Input/output error", text)).startswith(f"{printed}: Input")

@@ -216,8 +216,56 @@ def test_what_is_passed_over_is_told_each_time_and_is_in_the_manifest(few, tmp_p
 
     said = [imp_here(*preparing("images", "--workers", "1"), cwd=tmp_path).stderr.splitlines()[-1] for _ in range(2)]
 
-    assert said == [f"passed over in folder:{tmp_path / 'images'}: beside classes (1), .heic (1)"] * 2
-    assert json.loads((tmp_path / "set/manifest.json").read_text())["passed_over"] == "beside classes (1), .heic (1)"
+    assert said == [f"passed over in folder:{tmp_path / 'images'}: .heic (1), beside classes (1)"] * 2
+    assert json.loads((tmp_path / "set/manifest.json").read_text())["passed_over"] == ".heic (1), beside classes (1)"
+
+
+def test_images_that_came_or_went_since_are_told_and_the_records_stay(few, tmp_path):
+    shutil.copytree(few, tmp_path / "images")
+    line = preparing("images", "--workers", "1")
+    first = imp_here(*line, cwd=tmp_path).stderr
+    before = file_bytes(tmp_path / "set")
+    assert imp_here(*line, cwd=tmp_path).stderr == first
+    told = "to prepare it as it is now, name another place with --out, or remove set first"
+
+    shutil.copy(few / "cat/0000.png", tmp_path / "images/dog")
+    added = imp_here(*line, cwd=tmp_path).stderr
+    shutil.rmtree(tmp_path / "images/cat")
+    (tmp_path / "images/cat").mkdir()
+    emptied = imp_here(*line, cwd=tmp_path).stderr
+    shutil.rmtree(tmp_path / "images")
+    gone = imp_here(*line, cwd=tmp_path).stderr
+
+    assert added == f"{first}folder:{tmp_path / 'images'} has changed since: {told}\n"
+    assert emptied.startswith(f"{first}folder:{tmp_path / 'images'} can no longer be read (the class ")
+    assert gone == first
+    assert file_bytes(tmp_path / "set") == before
+
+
+@pytest.mark.parametrize(("bits", "white"), [(8, 1), (10, 4), (12, 16), (14, 64), (16, 255)])
+def test_a_set_that_is_nearly_black_is_told(tmp_path, bits, white):
+    images = np.random.default_rng(0).integers(0, 1 << bits, (30, 8, 8)).astype(np.uint16)
+    images[:, 0, 0] = (1 << bits) - 1
+    np.savez(tmp_path / "deep.npz", images=images, labels=np.arange(30) % 3)
+
+    said = imp_here("prepare", "arrays:deep.npz", "--size", "8", "--workers", "1", cwd=tmp_path).stderr.splitlines()[1:]
+
+    assert said == [
+        f"the brightest value in the first training images is {white} of 255: if that is too dark, scale the images of "
+        f"arrays:{tmp_path / 'deep.npz'} so that white is 255, or 65535 in 16 bits"
+    ] * (bits < 16)
+
+
+def test_control_characters_in_names_are_escaped(few, tmp_path):
+    shutil.copytree(few, tmp_path / "im\x1b[31mages")
+    (tmp_path / "im\x1b[31mages/cat/a\nb.png").write_bytes(b"text")
+
+    done = imp_here(*preparing("im\x1b[31mages", "--workers", "1", "--max-bad", "0.5"), cwd=tmp_path)
+
+    assert done.stderr.splitlines()[1:] == [
+        r"left out, cannot be decoded: cat/a\nb.png (not an image, or of an unknown format)"
+    ]
+    refused(imp_here("verify", "no\x1b[31mne", cwd=tmp_path, check=False), r"no\x1b[31mne is not a folder")
 
 
 def test_a_pipe_among_the_images_is_listed_and_nobody_waits_for_it(few, tmp_path):

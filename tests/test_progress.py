@@ -66,6 +66,24 @@ def test_a_terminal_gets_a_bar(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    ("title", "shown"),
+    [("preparing folder:/a/[b]c[/d]/:cat:", None), ("preparing a\x1b[2Jb\n", r"preparing a\x1b[2Jb\n")],
+)
+def test_names_are_shown_as_they_are(monkeypatch, capsys, title, shown):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    with Reporter().counting(title, 10) as advance:
+        advance(10)
+    bar = capsys.readouterr().err
+    Reporter().say(title)
+
+    assert (shown or title) in bar
+    assert capsys.readouterr().err == f"{shown or title}\n"
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (190, "3 min 10 s"), (7500, "2 h 05 min")]
 )
 def test_durations_are_read_at_a_glance(seconds, text):

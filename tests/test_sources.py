@@ -138,6 +138,14 @@ class TinyPetsThatAreGone(_Tiny):
         raise ConnectionError("pets.example cannot be reached\nand a long story")
 
 
+class TinyPetsToBeFetchedByHand(_Tiny):
+    MANUAL_DOWNLOAD_INSTRUCTIONS = """Register at pets.example,
+    then put pets.zip there."""
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(dl_manager.manual_dir.glob("*"))}
+
+
 @pytest.fixture
 def tfds_folder(tmp_path, monkeypatch):
     """An empty data folder of TFDS, which reads its variable when it is imported."""
@@ -379,7 +387,12 @@ def test_a_set_without_an_image_and_a_label_is_refused_before_it_is_downloaded(t
 
 @pytest.mark.usefixtures("tensorflow", "tfds_folder")
 @pytest.mark.parametrize(
-    ("name", "words"), [("tiny_pets_to_test_on", "train"), ("tiny_pets_that_are_gone", "pets.example cannot be reached")]
+    ("name", "words"),
+    [
+        ("tiny_pets_to_test_on", "train"),
+        ("tiny_pets_that_are_gone", "pets.example cannot be reached and a long story"),
+        ("tiny_pets_to_be_fetched_by_hand", "Register at pets.example, then put pets.zip there."),
+    ],
 )
 def test_a_set_that_cannot_be_fetched_or_has_nothing_to_train_on_is_refused_in_one_line(name, words):
     with pytest.raises(InputError, match=f"(?s){name}.*{words}") as refusal:

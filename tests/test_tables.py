@@ -23,3 +23,11 @@ def test_a_narrow_table_is_no_wider_than_it_needs_to_be(capsys, monkeypatch):
     print_table("A table", ["mask", "count"], [["q90", "5"]])
 
     assert max(map(len, capsys.readouterr().out.splitlines())) < 30
+
+
+def test_names_are_shown_as_they_are(capsys):
+    print_table("runs/[b]:cat:", ["mask"], [["[/b]:dog:"]])
+
+    printed = capsys.readouterr().out
+    assert "runs/[b]:cat:" in printed
+    assert "[/b]:dog:" in printed

@@ -1,5 +1,6 @@
 """Where texts come from: files of candidates, Debian's descriptions, docstrings; what is broken in them is one line."""
 
+import bz2
 import gzip
 import json
 import lzma
@@ -93,6 +94,8 @@ def test_synopses_are_references_and_long_descriptions_documents_once_each(tmp_p
         ("Packages.gz", b"text", "cannot be read"),
         ("Packages.gz", gzip.compress(b"text", mtime=0)[:10] + b"\xff" * 50, "cannot be read"),
         ("Packages.xz", b"text", "cannot be read"),
+        ("Packages.bz2", bz2.compress(b"Package: a\n" * 50), "cannot be read .it is not text.: decompress it"),
+        ("Packages", gzip.compress(b"Package: a\n", mtime=0), "cannot be read .it is not text.: decompress it"),
     ],
 )
 def test_a_file_without_descriptions_is_one_line(tmp_path, name, content, words):

@@ -59,6 +59,10 @@ class Source:
     test: Split | None
     passed_over: str = ""
 
+    @property
+    def fingerprints(self) -> list[str]:
+        return [split.fingerprint for split in (self.train, self.test) if split]
+
 
 _MEANT = {".npz": "arrays", ".jsonl": "candidates"}
 

@@ -1,6 +1,7 @@
 """Images and labels in one NumPy archive (.npz)."""
 
 import weakref
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -87,7 +88,13 @@ def _rows(file: Path, key: str, indices: np.ndarray) -> Pictures:
 def _classes(file: Path, keys: set[str], labels: np.ndarray) -> list[str]:
     """The names of the classes, each of which has a training image."""
     present = np.unique(labels).tolist()
-    names = [str(name) for name in (_array(file, "classes").reshape(-1) if "classes" in keys else range(len(present)))]
+    given = _array(file, "classes").reshape(-1) if "classes" in keys else np.arange(len(present))
+    try:
+        names = [name.decode() if isinstance(name, bytes) else str(name) for name in given]
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: `classes` are bytes that are no UTF-8: give strings") from None
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(f"{file}: `classes` names {twice[0]!r} twice: give each class a name of its own")
     if missing := sorted(set(range(len(names))) - set(present)):
         raise InputError(f"{file}: the class {names[missing[0]]} has no training image: number the classes without gaps")
     if len(present) > len(names):

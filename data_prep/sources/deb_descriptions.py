@@ -55,7 +55,9 @@ def _of_file(file: Path) -> str:
     opener: Callable[..., IO[bytes]] = _OPENERS.get(file.suffix, open)
     try:
         with opener(file, "rb") as opened:
-            return opened.read().decode(errors="replace")
+            return opened.read().decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{file} cannot be read (it is not text): decompress it, unless it ends in .gz or .xz") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"{file} cannot be read ({first_line(error)}): fetch it anew") from None
 

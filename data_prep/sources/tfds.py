@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import InputError, first_line
+from data_prep.errors import InputError
 from data_prep.sources import Pictures, Source, Split
 
 HELD_OUT = ("test", "validation")
@@ -35,7 +35,7 @@ def source(name: str, data_dir: Path | None = None) -> Source:
         with contextlib.redirect_stdout(sys.stderr):  # TFDS tells its progress there
             builder.download_and_prepare()
     except Exception as error:  # no network, no disk, a set to be fetched by hand: TFDS has an exception for each
-        raise InputError(f"TensorFlow Datasets cannot prepare {name} in {builder.data_dir}: {first_line(error)}") from error
+        raise InputError(f"TensorFlow Datasets cannot prepare {name} in {builder.data_dir}: {_whole(error)}") from error
     available = builder.info.splits
     if "train" not in available:
         raise InputError(f"{name} of TensorFlow Datasets has no split `train`, only {', '.join(available)}: choose another set")
@@ -62,6 +62,11 @@ def _examples(name: str, data_dir: Path | None, split: str, indices: np.ndarray)
     return Pictures([f"{split}[{index}]" for index in indices], encoded)
 
 
+def _whole(error: Exception) -> str:
+    """All that TFDS says, in one line: of a set to be fetched by hand, the first line says where to, and the others how."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _is_news(record: logging.LogRecord) -> bool:
     """TFDS deprecates a name that it uses itself, once per feature it reads."""
     return "FeatureConnector.dtype" not in record.getMessage()
@@ -80,7 +85,7 @@ def _builder(name: str, data_dir: Path | None) -> Any:
         hint = f"did you mean {', '.join(near)}?" if near else "see `tfds.list_builders()`"
         raise InputError(f"TensorFlow Datasets has no set {name!r}: {hint}") from None
     except (AssertionError, ValueError) as error:  # a version or a configuration that does not exist
-        raise InputError(f"TensorFlow Datasets has no {name!r}: {first_line(error)}") from None
+        raise InputError(f"TensorFlow Datasets has no {name!r}: {_whole(error)}") from None
 
 
 def _keys(name: str, builder: Any) -> tuple[str, str]:

@@ -5,6 +5,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from data_prep.errors import printable
+
 LINE_SECONDS = 30.0
 
 
@@ -26,7 +28,7 @@ class Reporter:
 
     def say(self, message: str) -> None:
         if not self.quiet:
-            print(f"{self.prefix}{message}", file=sys.stderr, flush=True)
+            print(printable(f"{self.prefix}{message}"), file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def counting(self, title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int], None]]:
@@ -62,10 +64,10 @@ def _bar(title: str, total: int, unit: str) -> Iterator[Callable[[int, float], N
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     texts = ("{task.description}", "{task.completed}/{task.total} {task.fields[unit]}", "{task.fields[rate]}")
-    named, count, rate = map(TextColumn, texts)
+    named, count, rate = (TextColumn(text, markup=False) for text in texts)
     columns = (named, BarColumn(), count, rate, TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=total, unit=unit, rate="")
+        task = progress.add_task(printable(title), total=total, unit=unit, rate="")
         yield lambda done, rate: progress.update(task, completed=done, rate=f"{rate:.0f}/s")
 
 

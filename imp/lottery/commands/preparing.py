@@ -49,7 +49,7 @@ def prepare(
     set_: SetOption = None,
 ) -> None:
     """Turn images or texts into TFRecord shards, once per data set and size."""
-    from data_prep.errors import InputError
+    from data_prep.errors import InputError, printable
     from data_prep.prepare import Means, settings_of
     from data_prep.records import read_manifest
     from data_prep.sources import check_name, is_of_texts
@@ -60,7 +60,7 @@ def prepare(
     alone()
     if engine not in ("local", "spark"):
         raise InputError(f"--engine {engine}: write local or spark")
-    means = Means("spark" if engine == "spark" else "local", workers, master, max_bad, data_dir)
+    means = Means("spark" if engine == "spark" else "local", workers, master, max_bad, data_dir, compares_source=True)
     kinds = {"source": source, "size": size, "classes": classes, "channels": channels}
     given = kinds | {"validation": val, "test": test, "split_seed": split_seed, "path": str(out.resolve()) if out else None}
     values = {key: value for key, value in given.items() if value is not None}
@@ -82,13 +82,14 @@ def prepare(
         folder = out or default_records(settings)
         stage.prepare_set(settings, folder, reporter(), means)
         named = "RECIPE " if is_of_texts(source) else ""  # without one, images are expected
-        print(f"train on them with: imp run {named}--records {shlex.quote(str(folder))}")
+        print(printable(f"train on them with: imp run {named}--records {shlex.quote(str(folder))}"))
 
 
 def verify(
     path: Annotated[Path, typer.Argument(help="A folder of records, or a run directory.")], as_json: JsonOption = False
 ) -> None:
     """Check every file of a record directory or a run directory, and name each damaged one."""
+    from data_prep.errors import printable
     from lottery.results.verify import verify
 
     checks = verify(path, reporter())
@@ -98,6 +99,6 @@ def verify(
     else:
         for problem in damaged:
             print(problem)
-        print(f"{path}: {len(checks)} files checked, {len(damaged)} damaged")
+        print(printable(f"{path}: {len(checks)} files checked, {len(damaged)} damaged"))
     if damaged:
         raise typer.Exit(1)

@@ -134,7 +134,7 @@ def watch(run: Run, seconds: float) -> None:
     from rich.live import Live
 
     planned = run.plan()
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+    with Live(console=Console(highlight=False, markup=False, emoji=False), auto_refresh=False) as live:
         while True:
             found = standings(run, planned)
             live.update(Group(*shown(found, speed(found))), refresh=True)

@@ -18,7 +18,7 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str
         table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
     console.print(table)
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from data_prep import prepare as preparing
+from data_prep.images import brightest
 from data_prep.prepare import LOCALLY, AnySettings, Means, Settings
 from data_prep.records import MANIFEST, SPLITS, Manifest
 from lottery.engine.start import start_tensorflow
@@ -15,6 +16,7 @@ from lottery.rundir import locks
 from lottery.rundir.run import Run
 
 SHOWN_BAD = 3
+DARK = 80  # 14 bits in place of 16 end at 64; interpolation adds a few
 
 
 def prepare(run: Run, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
@@ -40,7 +42,8 @@ def prepare_set(
     seconds."""
     unit = "images" if isinstance(settings, Settings) else "texts"
     there = preparing.existing(settings, folder, known) if (folder / MANIFEST).exists() else None
-    if there is None or not there.is_whole(folder):
+    is_whole = there is not None and there.is_whole(folder)
+    if there is None or not is_whole:
         if settings.source.startswith("tfds:"):
             start_tensorflow()
         with locks.writing(folder, patience), contextlib.ExitStack() as bar:
@@ -51,6 +54,15 @@ def prepare_set(
             preparing.clear(folder)
     counts = ", ".join(f"{there.count(split)} {split}" for split in SPLITS)
     reporter.say(f"records in {folder}: {counts} {_described(settings, there)}")
+    if is_whole and means.compares_source and (differs := preparing.difference(settings, there)):
+        reporter.say(
+            f"{settings.source} {differs}: to prepare it as it is now, name another place with --out, or remove {folder} first"
+        )
+    if not is_whole and unit == "images" and (white := brightest(folder, there)) < DARK:
+        reporter.say(
+            f"the brightest value in the first training images is {white} of 255: if that is too dark, scale the images of "
+            f"{settings.source} so that white is 255, or 65535 in 16 bits"
+        )
     if there.passed_over:
         reporter.say(f"passed over in {settings.source}: {there.passed_over}")
     for bad in there.bad[:SHOWN_BAD]:

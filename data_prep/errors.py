@@ -2,6 +2,7 @@
 
 import re
 
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 # They move what is printed, or are no text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -26,8 +27,10 @@ def printable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What `error` says, without its further lines; its type when it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What `error` says, without its further lines; its type when it says nothing. Keras's first line says only where it
+    failed: its second one belongs to it."""
+    lines = [line for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[: 1 + lines[0].startswith("Exception encountered when calling")]).strip()
 
 
 def one_line(error: BaseException) -> str | None:

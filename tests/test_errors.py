@@ -3,7 +3,7 @@
 import pytest
 
 from data_prep import errors
-from data_prep.errors import InputError, one_line
+from data_prep.errors import InputError, first_line, one_line
 
 
 def test_what_a_user_gave_is_told_as_it_stands():
@@ -49,3 +49,19 @@ def test_other_errors_have_no_line(error):
 def test_control_characters_are_escaped(text, printed):
     assert errors.printable(text) == printed
     assert one_line(OSError(5, "Input/output error", text)).startswith(f"{printed}: Input")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("\n  first \nsecond"), "first"),
+        (KeyError(), "KeyError"),
+        (ValueError(" \n"), "ValueError"),
+        (
+            ValueError("Exception encountered when calling A.call().\n\n\x1b[1mThe size is 5.\x1b[0m\n\nArguments received"),
+            "Exception encountered when calling A.call(). The size is 5.",
+        ),
+    ],
+)
+def test_the_first_line_says_what_is_wrong(error, line):
+    assert first_line(error) == line

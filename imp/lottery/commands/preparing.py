@@ -98,7 +98,7 @@ def verify(
         print_json([{"path": file, "problem": problem} for file, problem in checks.items()])
     else:
         for problem in damaged:
-            print(problem)
+            print(printable(problem))
         print(printable(f"{path}: {len(checks)} files checked, {len(damaged)} damaged"))
     if damaged:
         raise typer.Exit(1)

@@ -177,7 +177,7 @@ def test_a_jpeg_is_close_to_what_was_saved(image, options, expected, off):
 def test_of_an_animation_the_first_frame_counts():
     frames = [Image.fromarray(np.full((8, 8), value, np.uint8)) for value in (10, 200, 90)]
 
-    for format, options in (("GIF", {}), ("WEBP", {"lossless": True}), ("PNG", {}), ("TIFF", {})):
+    for format, options in (("GIF", {}), ("WEBP", {"lossless": True}), ("PNG", {}), ("TIFF", {}), ("MPO", {})):
         content = saved(frames[0], format, save_all=True, append_images=frames[1:], **options)
         assert (pixels(content, 8) == 10).all(), format
 

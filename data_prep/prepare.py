@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep import files, images, records, shards, sources, spark, texts
+from data_prep import files, images, records, shards, spark, texts
 from data_prep.articles import open_articles
 from data_prep.errors import InputError
 from data_prep.images import Settings
 from data_prep.shards import Made, Planned
-from data_prep.sources import PATHS, open_source
+from data_prep.sources import PATHS, is_alike, open_source
 from data_prep.texts import TextSettings
 
 _BEGUN = ".begun.json"
@@ -208,7 +208,7 @@ def _versions(manifest: records.Manifest) -> str:
 def _check_settings(folder: Path, made_with: dict[str, Any], wanted: AnySettings, is_known: bool = False) -> None:
     there = {"channels": 3} | made_with
     held = {key: there.get(key.partition(".")[2]) for key in wanted.values}
-    if is_known and sources.is_alike(str(held["data.source"]), wanted.source):
+    if is_known and is_alike(str(held["data.source"]), wanted.source):
         held["data.source"] = wanted.source
     differs = [
         f"{key} {held[key]!r} there, {value!r} wanted"

@@ -99,10 +99,24 @@ def test_a_training_that_is_longer_has_the_same_schedule_stretched():
     settings = Train(epochs=4, schedule="cosine", warmup="1ep", learning_rate=1.0)
     usual, longer = (schedules.rates(settings, 100, 0, 400 * length, length) for length in (1, 5))
 
-    np.testing.assert_allclose(longer[::5][20:], usual[20:], rtol=1e-6)
+    np.testing.assert_allclose(longer[4::5][:100], usual[:100], rtol=1e-6)  # the warm-up, by where steps end
+    np.testing.assert_allclose(longer[::5][100:], usual[100:], rtol=1e-6)
     assert len(longer) == 2000
     assert longer[-1] < usual[-1]
     assert longer[:500].argmax() == 499
+
+
+@pytest.mark.parametrize(("warmup", "length"), [(1, 10), (3, 10), (3, 2.5), (1, 1.5), (5, 0.3), (3, 0.1)])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step"])
+def test_a_stretched_warmup_grows_in_a_straight_line_and_never_above_the_learning_rate(schedule, warmup, length):
+    settings = Train(epochs=4, schedule=schedule, warmup=f"{warmup}it", milestones="3ep", learning_rate=0.1)
+    growing = int(warmup * length)
+
+    found = schedules.rates(settings, 100, 0, round(400 * length), length)
+
+    np.testing.assert_allclose(found[:growing], 0.1 * np.arange(1, growing + 1) / (warmup * length), rtol=1e-6)
+    assert found.max() <= np.float32(0.1)
+    assert (np.diff(found[growing:]) <= 0).all()
 
 
 @pytest.mark.parametrize(

@@ -61,5 +61,5 @@ def rates(train: Train, steps_per_epoch: int, first: int, count: int, length: fl
     else:
         factor = np.ones_like(steps)
     if warmup:
-        factor = np.where(steps < warmup, (steps + 1) / warmup, factor)
+        factor = np.where(steps < warmup, np.minimum((steps + 1 / length) / warmup, 1), factor)
     return (train.learning_rate * factor).astype(np.float32)

@@ -25,10 +25,10 @@ RIGL = {**STATIC, "updates": "rigl", "update_every": "10it"}
 SET = {**RIGL, "updates": "set"}
 
 
-def made(share=plan.by_weights, images=2900, **families):
+def made(share=plan.by_weights, images=2900, classes=None, **families):
     """The plan of these families; 2,900 images are 45 whole batches."""
     recipe = reading.resolve({"families": families, "train": TRAIN})
-    return dataclasses.replace(plan.make(recipe, images), share=share)
+    return dataclasses.replace(plan.make(recipe, images, classes=classes), share=share)
 
 
 def tickets(planned):
@@ -129,6 +129,70 @@ def test_with_a_budget_a_ticket_trains_until_it_has_cost_that(family, lengths):
     assert [planned.length(one) for one in found] == pytest.approx(lengths)
     for one in found:
         assert planned.cost(one) == pytest.approx(2, abs=0.51 / 900)  # half a step
+
+
+STEPS = 3 * 64 * 900  # passes of a dense training
+
+
+@pytest.mark.parametrize(
+    ("family", "passes"),
+    [
+        ({"criterion": "magnitude"}, 0),
+        ({"criterion": "random"}, 0),
+        ({"criterion": "snip"}, 3 * 100),  # of ten images of each of ten classes
+        ({"criterion": "snip", "scored_on": "64"}, 3 * 64),
+        ({"criterion": "snip", "iterations": 100}, 100 * 3 * 100),
+        ({"criterion": "grasp"}, 9 * 100),
+        ({"criterion": "grasp_abs", "iterations": 2}, 2 * 9 * 100),
+        ({"criterion": "synflow"}, 100 * 3),  # of one image of ones
+        ({"criterion": "own_costs:told"}, 6 * 100),
+        ({"criterion": "own_costs:free"}, 0),
+    ],
+)
+def test_scoring_is_a_part_of_what_a_ticket_costs_and_of_a_budget(own_costs, family, passes):
+    family, scoring = {**SHOT, "scored_at": "0", **family}, passes / STEPS
+    rounds = {"rounds": 3, "quantiles": "", "method": "lr"}
+    once, thrice = (made(classes=10, own={**family, **grid}) for grid in ({}, rounds))
+
+    assert [once.cost(one) for one in tickets(once)] == pytest.approx([0.2 + scoring, 0.1 + scoring], rel=1e-12)
+    expected = [0.8 + scoring, 0.8 + 0.64 + 2 * scoring, 0.8 + 0.64 + 0.512 + 3 * scoring]
+    assert [thrice.cost(one) for one in tickets(thrice) if one.variant == "ticket"] == pytest.approx(expected, rel=1e-12)
+    within = made(classes=10, own={**family, "budget": 1.5})
+    assert [within.length(one) for one in tickets(within)] == pytest.approx([(1.5 - scoring) / 0.2, (1.5 - scoring) / 0.1])
+
+
+@pytest.mark.parametrize("family", [{**SHOT, "scored_at": "0", "budget": 0.1}, {**ROUNDS, "method": "lr", "scored_at": "0"}])
+def test_where_scoring_alone_costs_more_nothing_is_left_of_a_budget(family):
+    scored = {**family, "criterion": "snip", "iterations": 100, "scored_on": "1000"}  # 1.74 dense trainings
+
+    with pytest.raises(
+        InputError, match=r"budget: 0\.1 leaves nothing to train|no ticket of this recipe costs as little as 1 dense"
+    ):
+        budget.within(made(classes=10, own=scored), 1)
+    assert made(own=scored)  # which a run that is only read makes nothing of
+
+
+@pytest.mark.parametrize("grid", [{**SHOT, "budget": 1.5}, SHOT, ROUNDS])
+def test_a_criterion_that_does_not_say_what_it_costs_is_refused_in_a_budget(own_costs, grid):
+    told = (
+        "families.own.criterion: own_costs:silent does not say what it costs, which a budget asks: set its attribute `passes`"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        budget.within(made(classes=10, own={**grid, "criterion": "own_costs:silent"}), 3)
+
+
+@pytest.fixture
+def own_costs(tmp_path, monkeypatch):
+    """Criteria of a user's own that say what they cost, and one that does not."""
+    functions = "".join(f"def {name}(state, mask, probe): ...\n" for name in ("silent", "told", "free", "wrong"))
+    (tmp_path / "own_costs.py").write_text(f"{functions}told.passes, free.passes, wrong.passes = 6, 0, 'six'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_what_a_criterion_costs_is_a_number(own_costs):
+    told = "criterion: own_costs:wrong.passes is 'six': let it be how often an image goes through the network, such as 3"
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        made(classes=10, own={**SHOT, "criterion": "own_costs:wrong", "budget": 2.0})
 
 
 def test_controls_train_as_long_as_a_ticket_with_a_budget():
@@ -288,6 +352,7 @@ def test_where_a_kernel_is_used_is_not_known_nothing_is_to_be_expected():
 ALONE = ["rewind=0", "controls=[]", "controls_at="]
 FAMILIES = {
     "static": [*ALONE, "quantiles=50", "criterion=random", "scored_at=0", "allocation=erk"],
+    "snip": [*ALONE, "quantiles=50", "criterion=snip", "scored_at=0", "iterations=20"],
     "gmp": [*ALONE, "quantiles=50", "updates=gmp", "update_every=5it"],
     "oneshot": ALONE,  # of which masks are there, of 50 and 90 %
 }
@@ -301,13 +366,15 @@ def test_a_run_within_a_budget_costs_it_and_is_continued_within_it(work):
         return files.read_json(work / "runs/digits/replicate-1" / folder / "result.json")
 
     dense, steps = result("train")["training_macs"], {}
-    for name, label in (("static", "q50"), ("gmp", "q50"), ("oneshot", "q50"), ("oneshot", "q90")):
+    for name, label in (("static", "q50"), ("snip", "q50"), ("gmp", "q50"), ("oneshot", "q50"), ("oneshot", "q90")):
         found = result(f"{name}/{label}-step-000000/ticket")
         assert found["training_macs"] + found["finding_macs"] == pytest.approx(2 * dense, rel=0.03)
         assert found["epochs"] == found["step"] / 17
         steps[name, label] = found["step"]
     half, tenth = ((share * 87_600 + 1000) / 88_600 for share in (0.5, 0.1))  # the last layer's 1,000 weights all stay
+    scoring = 20 * 3 * 10 * 10 / (3 * 64)  # steps of the dense training
     assert steps == {
+        ("snip", "q50"): pytest.approx((51 * 2 - scoring) / half, abs=1),
         ("static", "q50"): pytest.approx(51 * 2 / half, abs=1),
         ("gmp", "q50"): pytest.approx(51 * 2 / (1 - 0.8125 * (1 - half)), abs=1),
         ("oneshot", "q50"): pytest.approx(51 / half, abs=1),
@@ -315,7 +382,7 @@ def test_a_run_within_a_budget_costs_it_and_is_continued_within_it(work):
     }
     recipe = open_run(work / "runs/digits", must_exist=True).recipe
     assert {name: family.budget for name, family in recipe.families.items()} == dict.fromkeys(FAMILIES, 2)
-    assert (work / "runs/digits/recipe.toml").read_text().count("budget = 2.0") == 3
+    assert (work / "runs/digits/recipe.toml").read_text().count("budget = 2.0") == 4
 
     before = contents(work / "runs/digits")
     told = imp_here("run", *GIVEN, "--budget", "2dense", "--ranks", "1", cwd=work).stderr

@@ -103,11 +103,9 @@ def opened(
 
     def within(found: "Run") -> "Run":
         from lottery.experiment import budget as budgets
-        from lottery.experiment.plan import estimated
 
-        planned = estimated(found.recipe, found.known_training_examples(), found.share)
         assert budget is not None
-        changed, sentences = budgets.within(planned, budget)
+        changed, sentences = budgets.within(found.estimated_plan(), budget)
         told.extend(sentences)
         return dataclasses.replace(found, recipe=changed)
 

@@ -288,9 +288,9 @@ def run_all(
 
 
 def _dry_run(target: "Run", as_json: bool) -> None:
-    from lottery.experiment.plan import dry_run, estimated
+    from lottery.experiment.plan import dry_run
 
-    lines = dry_run(estimated(target.recipe, target.known_training_examples(), target.share))
+    lines = dry_run(target.estimated_plan())
     if as_json:
         options.print_json([dataclasses.asdict(line) for line in lines])
         return

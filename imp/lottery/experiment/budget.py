@@ -1,5 +1,6 @@
 """What a ticket may cost: a recipe changed so that none costs more, counted in dense trainings."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from data_prep.errors import InputError
 from lottery.experiment import grids
 from lottery.experiment.graph import TICKET, Mask
-from lottery.experiment.plan import Plan
+from lottery.experiment.plan import Plan, by_weights
 from lottery.experiment.recipe import LONGEST, Family, Pruning, Recipe
 from lottery.pruning import allocation, masks, ranking
 from lottery.pruning.connectivity import Topology
@@ -29,7 +30,8 @@ def within(planned: Plan, budget: float) -> tuple[Recipe, list[str]]:
     masks are cut. Raises InputError where none is left."""
     fitting, told = dict[str, Family](), []
     for name, family in planned.recipe.families.items():
-        if family.is_stretchable and family.length == 1 and budget > _found(planned, name, family):
+        found = planned.found(planned.tickets([1], {name: family})[0].mask)
+        if family.is_stretchable and family.length == 1 and budget > found:
             own = min(family.budget or budget, budget)
             fitting[name] = family.model_copy(update={"budget": own})
             told.append(f"{name} trains each ticket until it has cost {own:g} dense trainings")
@@ -41,19 +43,15 @@ def within(planned: Plan, budget: float) -> tuple[Recipe, list[str]]:
     recipe = planned.recipe.model_copy(update={"families": fitting})
     if not fitting:
         raise InputError(f"no ticket of this recipe costs as little as {budget:g} dense trainings: raise --budget")
-    Plan(recipe, planned.steps_per_epoch, planned.share).tickets([1], fitting)  # raises what is wrong with a budget
+    dataclasses.replace(planned, recipe=recipe).tickets([1], fitting)  # raises what is wrong with a budget
     return recipe, told
-
-
-def _found(planned: Plan, name: str, family: Family) -> float:
-    return planned.found(planned.tickets([1], {name: family})[0].mask)
 
 
 def _affordable(planned: Plan, name: str, family: Family, budget: float) -> Mapping[str, str | int]:
     """The grid of what costs no more, by its key; empty where all does."""
-    by_weights = Plan(planned.recipe, planned.steps_per_epoch)
-    tickets = [one for one in by_weights.tickets([1], {name: family}) if one.variant == TICKET]
-    dear = {one.mask.label for one in tickets if by_weights.cost(one) > budget * (1 + ROUNDING)}
+    judged = dataclasses.replace(planned, share=by_weights)
+    tickets = [one for one in judged.tickets([1], {name: family}) if one.variant == TICKET]
+    dear = {one.mask.label for one in tickets if judged.cost(one) > budget * (1 + ROUNDING)}
     labels = [label for label in family.labels if label not in dear]
     if not labels:
         return {}

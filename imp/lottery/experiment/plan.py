@@ -10,7 +10,7 @@ from data_prep.errors import InputError
 from lottery.experiment import graph, grids, named, schedules
 from lottery.experiment.graph import GOING_ON, TICKET, Mask, Snapshot, Ticket
 from lottery.experiment.recipe import LONGEST, Family, Recipe
-from lottery.pruning import updates
+from lottery.pruning import criteria, updates
 from lottery.pruning.costs import STEP
 
 UNKNOWN_STEPS = 1_000_000  # an epoch so long that iterations do not count
@@ -73,11 +73,13 @@ def by_weights(mask: Mask) -> float:
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """A recipe over a training split of `steps_per_epoch` batches; `total_steps` is the length of a dense training. `share`
-    says which share of the dense network's MACs a mask leaves, as far as that is known."""
+    says which share of the dense network's MACs a mask leaves, as far as that is known. Without the number of `classes`, as
+    where a run is only read, scoring costs nothing."""
 
     recipe: Recipe
     steps_per_epoch: int
     share: Share = dataclasses.field(default=by_weights, compare=False, repr=False)
+    classes: int | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def total_steps(self) -> int:
@@ -106,10 +108,27 @@ class Plan:
         return (family.budget - self.found(mask)) / share
 
     def found(self, mask: Mask) -> float:
-        """What a mask of one shot took to find, in dense trainings."""
-        if isinstance(mask.scored_on, Snapshot) and self.recipe.families[mask.family].is_scored:
-            return mask.scored_on.step / self.total_steps
-        return 0.0
+        """What a mask of one shot took to find, in dense trainings. Raises InputError where its criterion does not say."""
+        family = self.recipe.families[mask.family]
+        if self.scoring_passes(family) is None:
+            told = f"{family.criterion} does not say what it costs, which a budget asks: set its attribute `passes`"
+            raise InputError(f"families.{mask.family}.criterion: {told}")
+        step = mask.scored_on.step if isinstance(mask.scored_on, Snapshot) and family.is_scored else 0
+        return step / self.total_steps + self._scoring(family)
+
+    def scoring_passes(self, family: Family) -> float | None:
+        """How often an example goes through the network, in all, for the scores of one mask; None where the criterion does not
+        say."""
+        name, (count, each) = family.criterion, grids.parse_sample(family.scored_on)
+        if self.classes is None:
+            return 0.0
+        passes, is_without = criteria.passes(name, named.criterion(name)), name in criteria.CRITERIA
+        examples = 1 if is_without and name not in criteria.WITH_IMAGES else count * (self.classes if each else 1)
+        return None if passes is None else passes * examples * family.passes
+
+    def _scoring(self, family: Family) -> float:
+        """What the scores of one mask cost, in dense trainings, as far as that is known."""
+        return (self.scoring_passes(family) or 0) / (STEP * self.total_steps * self.recipe.train.batch)
 
     def _mean_share(self, mask: Mask) -> float:
         """The MACs of the mean step of a ticket's training, as a share of a dense one's."""
@@ -118,12 +137,13 @@ class Plan:
         return updates.mean_share(family.updates, self.share(mask), family.update_from, family.update_until, every)
 
     def cost(self, ticket: Ticket) -> float:
-        """What `ticket` takes to find and to train, in dense trainings, as far as MACs are known before; without scoring."""
-        spent = float(ticket.dense_steps(self.recipe.families[ticket.family].is_scored))
+        """What `ticket` takes to find and to train, in dense trainings, as far as that is known before."""
+        family = self.recipe.families[ticket.family]
+        spent = float(ticket.dense_steps(family.is_scored))
         for one in (*ticket.lineage, ticket):
             share = self._mean_share(one.mask) if one.variant == TICKET else self.share(one.mask) if one.is_masked else 1.0
             spent += share * self._steps(one)
-        return spent / self.total_steps
+        return spent / self.total_steps + len(ticket.masks) * self._scoring(family)
 
     def snapshot_steps(self) -> list[int]:
         """Steps at which the dense training is saved: the grid of the recipe, and the end."""
@@ -223,18 +243,18 @@ class Plan:
         return self.last_step(ticket) - self.first_step(ticket)
 
 
-def make(recipe: Recipe, training_examples: int, share: Share = by_weights) -> Plan:
+def make(recipe: Recipe, training_examples: int, share: Share = by_weights, classes: int | None = None) -> Plan:
     """The plan of `recipe` for so many training examples. Raises InputError when a batch does not fit in, and as `of`."""
     steps_per_epoch = training_examples // recipe.train.batch
     if not steps_per_epoch:
         raise InputError(f"train.batch is {recipe.train.batch}, but there are {training_examples} training examples: lower it")
-    return of(recipe, steps_per_epoch, share)
+    return of(recipe, steps_per_epoch, share, classes)
 
 
-def of(recipe: Recipe, steps_per_epoch: int, share: Share = by_weights) -> Plan:
+def of(recipe: Recipe, steps_per_epoch: int, share: Share = by_weights, classes: int | None = None) -> Plan:
     """The plan of `recipe` for epochs of so many steps. Raises InputError when a point of training lies past the end."""
     check_points(recipe, steps_per_epoch)
-    planned = Plan(recipe, steps_per_epoch, functools.cache(share))
+    planned = Plan(recipe, steps_per_epoch, functools.cache(share), classes)
     for name, family in recipe.families.items():
         planned.check_length(name, family)
     return planned
@@ -276,11 +296,11 @@ class Cost:
     certain: bool = True
 
 
-def estimated(recipe: Recipe, training_examples: int | None, share: Share = by_weights) -> Plan:
+def estimated(recipe: Recipe, training_examples: int | None, share: Share = by_weights, classes: int | None = None) -> Plan:
     """The plan of `recipe`. While the number of training examples is unknown, iterations count as almost no part of an epoch.
     Raises InputError if it must be known."""
     if training_examples is not None:
-        return make(recipe, training_examples, share)
+        return make(recipe, training_examples, share, classes)
     points = ",".join((recipe.train.snapshots, *(family.rewind for family in recipe.families.values())))
     if recipe.train.steps and any(point.unit == "ep" for point in grids.parse_points(points)):
         raise InputError("the number of steps in an epoch is not known yet: run `imp prepare` first")

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from data_prep.errors import InputError
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
 
@@ -119,6 +120,19 @@ def _of(mask: Bits, state: State) -> Arrays:
 
 
 CRITERIA: dict[str, Criterion] = {one.__name__: one for one in (magnitude, random, snip, grasp, grasp_abs, synflow, lamp)}
-PASSES = {snip.__name__: 3, grasp.__name__: 9, grasp_abs.__name__: 9, synflow.__name__: 3}  # through the network, each scoring
+_PASSES = {snip.__name__: 3, grasp.__name__: 9, grasp_abs.__name__: 9, synflow.__name__: 3}
 WITH_IMAGES = (snip.__name__, grasp.__name__, grasp_abs.__name__)
 ITERATIONS = {synflow.__name__: 100}
+
+
+def passes(name: str, criterion: Criterion) -> float | None:
+    """How often each image goes through the network in a scoring, each pass as dear as the forward one. A user's own criterion
+    says that by its attribute `passes`; None where it has none. Raises InputError where that is not a number of 0 or more."""
+    if name in CRITERIA:
+        return _PASSES.get(name, 0)
+    told = getattr(criterion, "passes", None)
+    if told is not None and not (isinstance(told, int | float) and told >= 0):
+        raise InputError(
+            f"criterion: {name}.passes is {told!r}: let it be how often an image goes through the network, such as 3"
+        )
+    return told

@@ -170,7 +170,17 @@ class Run:
     def plan(self) -> Plan:
         """As the dense training carried it out, or else as the records give it. Raises InputError when these are missing or do
         not suit the recipe."""
-        return self.trained_plan() or plan.make(self.recipe, self.manifest().count("train"), self.share)
+        dense, classes = self._trained(), self._known_classes()
+        if dense:
+            return plan.of(self.recipe, dense.steps_per_epoch, self.share, classes)
+        return plan.make(self.recipe, self.manifest().count("train"), self.share, classes)
+
+    def estimated_plan(self) -> Plan:
+        """The plan as far as the size of the set is known. Raises InputError as `plan.estimated` does."""
+        return plan.estimated(self.recipe, self.known_training_examples(), self.share, self._known_classes())
+
+    def _known_classes(self) -> int | None:
+        return len(self.manifest().classes) if (self.records() / MANIFEST).exists() else None
 
     def share(self, mask: Mask) -> float:
         """The share of the dense network's MACs that a mask leaves; of one that is not cut, what is to be expected."""
@@ -181,7 +191,7 @@ class Run:
         return plan.by_weights(mask) if expected is None else expected
 
     def trained_plan(self) -> Plan | None:
-        """The plan that the dense training carried out; None before there is one."""
+        """The plan that the dense training carried out, for those who read the run; None before there is one."""
         dense = self._trained()
         return plan.of(self.recipe, dense.steps_per_epoch, self.share) if dense else None
 

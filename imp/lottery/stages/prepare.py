@@ -24,7 +24,7 @@ def prepare(run: Run, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
     recipe cannot train on them."""
     tasks.check(run.recipe)
     manifest = prepare_set(run.recipe.records(), run.records(), reporter, means, known=run.examples())
-    plan.make(run.recipe, manifest.count("train"))
+    plan.make(run.recipe, manifest.count("train"), classes=len(manifest.classes))
     run.adopt()
     return manifest
 

@@ -20,7 +20,7 @@ from lottery.experiment.graph import TICKET, Ticket
 from lottery.fanout.allocation import Allocation
 from lottery.machine import environment
 from lottery.progress import Reporter
-from lottery.pruning import connectivity, costs, criteria, densities, masks, ranking
+from lottery.pruning import connectivity, costs, densities, masks, ranking
 from lottery.pruning.allocation import Group, Shapes, allocate
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State, mean
@@ -227,22 +227,15 @@ class _Making:
     def _finding_macs(self) -> int | None:
         """The multiply-accumulates of all that had to be trained and scored before: the dense network up to the last step that
         something was taken from, the tickets of earlier rounds or that whose last mask this is, each scoring. None where MACs
-        are not known."""
+        are not known, or the criterion does not say what it costs."""
         topology, ticket = self.replicate.read_topology(), self.ticket
-        dense = costs.macs({}, topology)
+        dense, passes = costs.macs({}, topology), self.worker.planned.scoring_passes(self.family)
         before = [self.run.network(one).read_result() for one in ticket.lineage]
         spent = [one.training_macs for one in before if one and one.training_macs is not None]
-        if dense is None or len(spent) < len(before):
+        if dense is None or passes is None or len(spent) < len(before):
             return None
         examples = costs.STEP * ticket.dense_steps(self.family.is_scored) * self.run.recipe.train.batch
-        return dense * (examples + len(ticket.masks) * self._scoring_passes()) + sum(spent)
-
-    def _scoring_passes(self) -> int:
-        """How often an example goes through the network, in all, for the scores of one mask."""
-        family, (count, each) = self.family, grids.parse_sample(self.family.scored_on)
-        pools = len(self.trainer.feed.manifest.classes) if each else 1
-        examples = count * pools if family.criterion in criteria.WITH_IMAGES else 1
-        return criteria.PASSES.get(family.criterion, 0) * examples * family.passes
+        return round(dense * (examples + len(ticket.masks) * passes)) + sum(spent)
 
     def _check_devices(self) -> None:
         dense = _dense(self.replicate)

@@ -1,4 +1,7 @@
-"""Which feed a set gets: in memory, on devices or on the host, or streamed, by what memory there is."""
+"""Which feed a set gets: in memory, on devices or on the host, or streamed, by what memory there is; whether
+networks are drawn anew."""
+
+import re
 
 import pytest
 import tensorflow as tf
@@ -8,9 +11,10 @@ from lottery.engine import assembly
 from lottery.engine.assembly import make_feed
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.stream import StreamFeed
-from lottery.experiment.recipe import Data
+from lottery.experiment.recipe import Data, Family, Model, Pruning, Recipe
 from lottery.fanout.allocation import Allocation
 from lottery.machine import capacity
+from lottery.rundir.run import Run
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -84,3 +88,48 @@ def test_a_window_that_does_not_fit_is_refused_with_one_that_does(uneven, free):
     lower = int(str(refusal.value).split("lower data.shuffle to ")[1].split(",")[0])
     assert 0 < lower < 1311
     assert isinstance(chosen(uneven, shuffle=lower), StreamFeed)
+
+
+def checked(make_trainer, tmp_path, name, controls=(), replicates=1, known=(1,), exclude=(), **model):
+    """Whether tickets and replicates of such a run would differ in what they begin with."""
+    model, family = Model(name=name, **model), Family(quantiles="50", controls=list(controls))
+    recipe = Recipe(model=model, replicates=replicates, families={"own": family}, pruning=Pruning(exclude=list(exclude)))
+    for number in known:
+        (tmp_path / f"replicate-{number}").mkdir()
+    assembly.check_draws(Run(tmp_path, recipe), make_trainer(model=model, maskable=()))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": "tiny:seeded"},
+        {"name": "tiny:seeded", "controls": ["shuffle", "invert", "soup2"]},
+        {"name": "tiny:seeded_but_its_head", "replicates": 2},
+        {"name": "tiny:seeded_but_its_head", "controls": ["reinit"], "exclude": ["body/*"]},
+        {"name": "tiny:local", "controls": ["reinit", "random"], "replicates": 2},
+        {"name": "lenet_300_100", "controls": ["reinit"], "replicates": 2},
+    ],
+)
+def test_a_network_may_be_drawn_alike_where_nothing_is_to_differ(make_trainer, tmp_path, given):
+    checked(make_trainer, tmp_path, **given)
+
+
+@pytest.mark.parametrize("control", ["reinit", "random"])
+@pytest.mark.parametrize("name", ["seeded", "seeded_but_its_head"])
+def test_a_control_that_would_begin_like_its_ticket_is_refused(make_trainer, tmp_path, name, control):
+    told = (
+        f"families.own.controls: {control} needs fresh weights, but tiny:{name} draws body/kernel alike whatever the seed: "
+        "draw it without a seed (a file of weights goes into model.weights), or leave the control out"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        checked(make_trainer, tmp_path, f"tiny:{name}", [control])
+
+
+@pytest.mark.parametrize("given", [{"replicates": 2}, {"known": (1, 2)}])
+def test_replicates_that_would_all_begin_alike_are_refused(make_trainer, tmp_path, given):
+    told = (
+        "replicates: tiny:seeded draws all weights alike whatever the seed: draw them without a seed (a file of weights goes "
+        "into model.weights), or train one replicate"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        checked(make_trainer, tmp_path, "tiny:seeded", **given)

@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from helpers import changed, imp_here, refused, write_split
+from helpers import changed, imp_here, refused, settings, write_split
 
 from data_prep import files, records
 from data_prep.errors import InputError
@@ -192,6 +192,32 @@ def test_a_network_that_was_changed_in_its_own_file_is_not_mixed_with_the_one_be
         assert "another network" in told.stderr.splitlines()[-1]
     assert not list((tmp_path / "runs").rglob("q90-step-*"))
     assert not (tmp_path / "runs/digits/replicate-2").exists()
+
+
+SEEDED = MYNETS.replace("Dense(classes)", "Dense(classes, kernel_initializer=keras.initializers.HeNormal(1))").replace(
+    "Dense(8, ", "Dense(8, kernel_initializer=keras.initializers.HeNormal(0), "
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (['families.oneshot.controls=["reinit"]'], "families.oneshot.controls: reinit needs fresh weights, but mynets:build"),
+        (["replicates=2"], "replicates: mynets:build draws all weights alike"),
+    ],
+)
+def test_a_network_that_is_never_drawn_anew_is_refused_before_anything_is_trained(tmp_path, values, told):
+    (tmp_path / "mynets.py").write_text(SEEDED)
+    sys.modules.pop("mynets", None)
+    imp_here("prepare", *OWN, cwd=tmp_path)
+
+    refused(imp_here("train", *OWN, *settings(*values), cwd=tmp_path, check=False), told, said=1)
+    assert not list((tmp_path / "runs").rglob("replicate-*"))
+
+    if "controls" in values[0]:  # asked for later
+        imp_here("run", *OWN, "--ranks", "1", cwd=tmp_path)
+        given = settings(*values, "families.oneshot.controls_at=50")
+        refused(imp_here("retrain", *given, cwd=tmp_path, check=False), told, said=2)
 
 
 def test_a_journal_that_lost_its_last_rows_is_not_drawn(done):

@@ -1,6 +1,7 @@
 """The compiled loop: exact zeros under every optimizer, the same bits however it is driven, one device or two."""
 
 import dataclasses
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -307,3 +308,25 @@ def test_a_mask_of_what_is_not_pruned_is_refused(make_trainer):
 
     with pytest.raises(InputError, match="fc1/bias"):
         make_trainer().load(state, mask)
+
+
+@pytest.mark.parametrize(
+    ("head", "activation"),
+    [
+        ("softmax", "softmax"),
+        ("softmax_layer", "softmax"),
+        ("softmax_by_hand", "softmax"),
+        ("sigmoid", "sigmoid"),
+        ("sigmoid_within", "sigmoid"),
+    ],
+)
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_a_network_of_ones_own_that_gives_probabilities_is_refused(make_trainer, head, activation, precision):
+    told = f"model.name: tiny:{head} returns probabilities ({activation}), where logits are trained: leave that activation out"
+    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+        make_trainer(model=Model(name=f"tiny:{head}"), maskable=(), precision=precision)
+
+
+@pytest.mark.parametrize("head", ["log_softmax", "zeros", "subclassed"])
+def test_any_other_head_is_trained(make_trainer, head):
+    assert make_trainer(model=Model(name=f"tiny:{head}"), maskable=()).state(0).weights

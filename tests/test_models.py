@@ -310,6 +310,33 @@ def wide(size, classes):
 def regularised(size, classes):
     return network(size, classes, kernel_regularizer="l2")
 
+def active(size, classes):
+    return network(size, classes, activity_regularizer="l2")
+
+class Penalty(keras.layers.Layer):
+    def call(self, x, training=False):
+        if training:
+            self.add_loss(keras.ops.sum(x))
+        return x
+
+def penalised(size, classes):
+    return network(size, classes, keras.layers.Dropout(0.5), Penalty())
+
+class Stepping(keras.Model):
+    def train_step(self, data):
+        return {}
+
+def stepping(size, classes):
+    plain = network(size, classes)
+    return Stepping(plain.inputs[0], plain.outputs[0])
+
+class Costly(keras.Sequential):
+    def compute_loss(self, **given):
+        return 0.0
+
+def costly(size, classes):
+    return Costly(network(size, classes).layers)
+
 def constrained(size, classes):
     return network(size, classes, bias_constraint="non_neg")
 
@@ -377,6 +404,10 @@ def test_a_network_of_the_users_own_is_found_in_the_current_folder(own, function
         ("own_networks:twins", 8, "2 variables called .*fc/kernel"),
         ("own_networks:regularised", 8, r"regularisers or constraints, .*: use train\.weight_decay"),
         ("own_networks:constrained", 8, "regularisers or constraints"),
+        ("own_networks:active", 8, "own_networks:active has losses of its layers .*, which are not heeded"),
+        ("own_networks:penalised", 8, "own_networks:penalised has losses of its layers .*, which are not heeded"),
+        ("own_networks:stepping", 8, "own_networks:stepping has a train_step of its own, which is not heeded"),
+        ("own_networks:costly", 8, "own_networks:costly has a compute_loss of its own, which is not heeded"),
         ("own_networks:unnamed", 4, "4x4 images"),
         ("cifar_tutorial", 8, "cifar_tutorial cannot be built for 8x8 images"),
         ("cifar_tutorial", 14, "cifar_tutorial cannot be built for 14x14 images"),

@@ -110,6 +110,31 @@ synchronised = partial(_residual, normalise=SynchronisedBatchNorm)
 stock = partial(_residual, normalise=_stock, dropout=0.5)
 
 
+def seeded(size: int, classes: int, head: int | None = 1) -> keras.Model:
+    """Its last layer, which is small, may be drawn anew."""
+    images, drawn = keras.Input((size, size, 3)), keras.initializers.GlorotUniform
+    x = keras.layers.Dense(4, kernel_initializer=drawn(0), name="body")(keras.layers.Flatten()(images))
+    x = keras.layers.Dense(4, kernel_initializer="ones", name="same")(x)
+    return keras.Model(images, keras.layers.Dense(classes, kernel_initializer=drawn(head), name="head")(x))
+
+
+seeded_but_its_head = partial(seeded, head=None)
+
+
+def _headed(size: int, classes: int, head: Callable[[keras.KerasTensor], keras.KerasTensor]) -> keras.Model:
+    images = keras.Input((size, size, 3))
+    return keras.Model(images, head(keras.layers.Dense(classes)(keras.layers.Flatten()(images))))
+
+
+softmax = partial(_headed, head=lambda x: keras.ops.softmax(x, axis=-1))
+softmax_layer = partial(_headed, head=lambda x: keras.layers.Softmax(dtype="float32")(x))
+softmax_by_hand = partial(_headed, head=lambda x: keras.ops.exp(x) / keras.ops.sum(keras.ops.exp(x), axis=-1, keepdims=True))
+sigmoid = partial(_headed, head=lambda x: keras.layers.Dense(x.shape[-1], "sigmoid")(x))
+sigmoid_within = partial(_headed, head=lambda x: keras.Sequential([keras.layers.Activation("sigmoid")])(x))
+log_softmax = partial(_headed, head=lambda x: keras.ops.log_softmax(x))
+zeros = partial(_headed, head=lambda x: keras.layers.Dense(x.shape[-1], kernel_initializer="zeros")(x))
+
+
 def sequential(size: int, classes: int) -> keras.Model:
     layers = [keras.layers.Conv2D(4, 3), keras.layers.MaxPooling2D(), keras.layers.Flatten(), keras.layers.Dense(classes)]
     return keras.Sequential([keras.Input((size, size, 3)), *layers])

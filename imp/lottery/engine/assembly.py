@@ -4,18 +4,22 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from data_prep import records
+from data_prep.errors import InputError
 from lottery.engine.derivatives import Derivatives
 from lottery.engine.devices import memory_of, on_cpu, set_up_tensorflow
 from lottery.engine.feed import Feed, MemoryFeed
 from lottery.engine.loop import Maskable, Trainer
 from lottery.engine.stream import StreamFeed
+from lottery.experiment import controls, named
 from lottery.experiment.recipe import Data
 from lottery.machine import capacity
 from lottery.machine.capacity import Allocation
 from lottery.progress import Reporter
+from lottery.pruning import masks
 from lottery.rundir.run import Run
 
 
@@ -54,6 +58,32 @@ def make_trainer(
     xla, kept = "on" if trainer.xla else "off", "in memory" if isinstance(trainer.feed, MemoryFeed) else "streamed"
     reporter.say(f"{recipe.model.name} on {', '.join(names)}: {recipe.train.precision}, XLA {xla}, examples {kept}")
     return trainer
+
+
+def check_draws(run: Run, trainer: Trainer) -> None:
+    """Raise InputError where a network of the user's own is drawn alike whatever the seed, and controls or replicates are to
+    differ in that. Variables of one number (zeros, ones) are alike in any network."""
+    recipe, name = run.recipe, run.recipe.model.name
+    begun_anew = [
+        (family, control)
+        for family, settings in recipe.families.items()
+        for control in settings.controls
+        if controls.of(control).start == "fresh"
+    ]
+    has_several = len({*run.known_numbers(), *run.numbers()}) > 1 and not recipe.model.weights
+    if not named.is_own(name) or not (begun_anew or has_several):
+        return
+    one, other = (trainer.drawn(seed).weights for seed in (0, 1))
+    alike = {path: array for path, array in one.items() if np.array_equal(array, other[path])}
+    way_out = "draw {} without a seed (a file of weights goes into model.weights), or {}"
+    if has_several and alike.keys() == one.keys():
+        told = f"{name} draws all weights alike whatever the seed"
+        raise InputError(f"replicates: {told}: {way_out.format('them', 'train one replicate')}")
+    for path, array in alike.items():
+        if begun_anew and np.ptp(array) and masks.in_scope(path, array.shape, recipe.pruning.scope, recipe.pruning.exclude):
+            (family, control), *_ = begun_anew
+            told = f"{control} needs fresh weights, but {name} draws {path} alike whatever the seed"
+            raise InputError(f"families.{family}.controls: {told}: {way_out.format('it', 'leave the control out')}")
 
 
 def make_derivatives(run: Run, cores: int | None = None) -> Derivatives:

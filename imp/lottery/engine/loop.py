@@ -17,6 +17,7 @@ from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.optimizers import masked, weight_of
 from lottery.engine.step import Step
 from lottery.engine.tasks import trial
+from lottery.engine.tasks.classification import check_logits
 from lottery.experiment import named, schedules
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.schedules import Rates
@@ -81,6 +82,8 @@ class Trainer:
                 if maskable(path, tuple(variable.shape))
             }
             self._step = Step(recipe, self.strategy, self.feed, self.task, self.model, self.masks, self.xla)
+        if named.is_own(recipe.model.name) and recipe.task == "classification":
+            check_logits(recipe.model.name, self.model, self._outputs(self.task.inputs(self.feed.first_batch(PROBED))))
         if named.is_own(recipe.task):
             trial.check(self.task, self.feed.first_batch(PROBED), self._outputs, self.model.variable_dtype)
         self._optimizer = self._step.optimizer.state | (self._step.scale.state if self._step.scale else {})

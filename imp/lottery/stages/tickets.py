@@ -44,6 +44,7 @@ class TicketWorker:
         maskable = partial(masks.in_scope, scope=run.recipe.pruning.scope, exclude=run.recipe.pruning.exclude)
         self.trainer = assembly.make_trainer(run, reporter, maskable, allocation)
         run.check_origins(self.trainer.origins)
+        assembly.check_draws(run, self.trainer)
         self.making = threading.Lock()  # of what the networks of a bundle are made from, by one at a time
         self._bundled: BundledTrainer | None = None
         self.shapes, self.probes = self.trainer.state(0), Probes(run, allocation.cores)

@@ -104,6 +104,7 @@ class DenseWorker:
         check_families(run, [variable.path for variable in self.trainer.model.variables])
         self.origins = self.trainer.origins | run.begun_from()
         run.check_origins(self.origins)
+        assembly.check_draws(run, self.trainer)
         for line in self.trainer.given.notes:
             reporter.say(line)
         self.topology = topology(self.trainer.model)

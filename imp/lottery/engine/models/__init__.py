@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras.src.backend.common import global_state
 
 from data_prep.errors import InputError, first_line
@@ -91,9 +92,29 @@ def _check(network: keras.Model, name: str, signature: Signature) -> None:
         raise InputError(f"model.name: {name} returns {returned}, not [batch, {signature.outputs}]: fix its last layer")
     if any(variable.regularizer or variable.constraint for variable in network.trainable_variables):
         raise InputError(f"model.name: {name} has regularisers or constraints, which are not heeded: use train.weight_decay")
+    if named.is_own(name):
+        _check_losses(network, name, signature)
     for path, count in Counter(variable.path for variable in network.variables).items():
         if count > 1:
             raise InputError(f"model.name: {name} has {count} variables called {path}: give its layers names of their own")
+
+
+def _check_losses(network: keras.Model, name: str, signature: Signature) -> None:
+    """A loss beside the task's, or in its place, is not trained on."""
+    for method in ("train_step", "compute_loss"):
+        if getattr(type(network), method) is not getattr(keras.Model, method):
+            raise InputError(f"model.name: {name} has a {method} of its own, which is not heeded: use a task instead")
+    losses: list[tf.Tensor] = []
+
+    def call() -> None:
+        with keras.StatelessScope(collect_losses=True) as scope:  # in which no statistics move
+            network(tf.zeros((1, *signature.shape), signature.dtype), training=True)
+        losses.extend(scope.losses)
+
+    tf.distribute.get_strategy().run(call)  # as synchronised BatchNorm must be
+    if losses:
+        told = "losses of its layers (activity_regularizer, add_loss)"
+        raise InputError(f"model.name: {name} has {told}, which are not heeded: leave them out")
 
 
 @contextlib.contextmanager

@@ -75,6 +75,16 @@ def _functional(operation: Any) -> Any:
     return getattr(operation, "_functional", operation) if plain else None
 
 
+def last_activation(network: keras.Model) -> str:
+    """The plain name of the operation that gives the outputs of `network`, or of the activation of the layer that does
+    (`linear`, `softmax`); empty where the graph cannot be read."""
+    functional = _functional(network)
+    if functional is None:
+        return ""
+    last = functional.outputs[0]._keras_history.operation
+    return last_activation(last) if _functional(last) else _plain(getattr(last, "activation", last))
+
+
 class _Reader:
     """Gathers the nodes of a graph in the order of computation."""
 

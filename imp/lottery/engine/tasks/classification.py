@@ -1,13 +1,17 @@
 """Classification: which of several classes an example is of."""
 
+import keras
 import tensorflow as tf
 
 from data_prep.errors import InputError
 from data_prep.records import Manifest
+from lottery.engine.models.topology import last_activation
 from lottery.engine.tasks import Batch, Task
 from lottery.experiment.recipe import Recipe
 
 TOP = 5  # a right answer among the first so many
+PROBABILITIES = ("softmax", "sigmoid", "hardsigmoid")
+ROUNDING = 0.02  # of a sum of probabilities in bfloat16
 
 
 class Classification(Task):
@@ -41,6 +45,17 @@ class Classification(Task):
             "answer": answer,
             "confidence": tf.exp(tf.reduce_max(outputs, axis=1) - tf.reduce_logsumexp(outputs, axis=1)),
         }
+
+
+def check_logits(name: str, network: keras.Model, outputs: tf.Tensor) -> None:
+    """Raise InputError where the user's own `network` gives probabilities, which its `outputs` ([n, classes]) then are."""
+    activation = last_activation(network)
+    sums = tf.reduce_sum(tf.cast(outputs, tf.float32), axis=1)
+    if tf.reduce_min(outputs) >= 0 and tf.reduce_max(tf.abs(sums - 1)) < ROUNDING:
+        activation = "softmax"
+    if activation in PROBABILITIES:
+        told = f"returns probabilities ({activation}), where logits are trained: leave that activation out"
+        raise InputError(f"model.name: {name} {told}")
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:

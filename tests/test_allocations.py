@@ -73,6 +73,9 @@ def test_uniform_plus_looks_at_the_whole_network_for_the_first_and_the_last_laye
     prunable = {path: CONV[path] for path in ("dw/kernel", "pw/kernel")}
 
     assert counts("uniform+", prunable, 292, network=CONV) == {"dw/kernel": 36, "pw/kernel": 256}
+    own = {"own/place": (1, 4, 8), **CONV, "own/table": (8, 8)}  # matrices that are not prunable
+    assert counts("uniform+", CONV, 400, network=own)["Conv1/kernel"] == 216
+    assert counts("uniform+", CONV, 400, network=own)["predictions/kernel"] == 128
     assert counts("uniform+", LENET, 26620)["predictions/kernel"] == 200  # no convolution, and a fifth of 1000
 
 

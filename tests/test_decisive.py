@@ -89,3 +89,9 @@ def test_each_output_depends_on_what_it_is_made_from_and_on_the_keys_of_its_own_
     assert mask.keys() - dense.keys() == own
     own = {"retrain.optimizer_state", "retrain.order", *(f"families.{family}.{key}" for key in of_tickets)}
     assert ticket.keys() - mask.keys() == own
+
+
+def test_masks_depend_on_what_is_included_where_something_is():
+    assert "pruning.include" not in depends("mask")  # as in runs from before there was such a key
+    assert depends("mask", pruning={"include": ["own/w"]})["pruning.include"] == ["own/w"]
+    assert "pruning.include" not in depends("dense", pruning={"include": ["own/w"]})

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 
+import numpy as np
 import pytest
 from helpers import changed, imp_here, refused, settings, write_split
 
@@ -218,6 +219,52 @@ def test_a_network_that_is_never_drawn_anew_is_refused_before_anything_is_traine
         imp_here("run", *OWN, "--ranks", "1", cwd=tmp_path)
         given = settings(*values, "families.oneshot.controls_at=50")
         refused(imp_here("retrain", *given, cwd=tmp_path, check=False), told, said=2)
+
+
+MATRIX = (
+    MYNETS.replace(
+        "def build",
+        """
+class Own(keras.layers.Layer):
+    def build(self, shape):
+        self.w = self.add_weight((shape[-1], 8), name="w")
+
+    def call(self, x):
+        return x @ self.w
+
+
+def build""",
+    )
+    .replace('Dense(8, activation="relu")(', 'Dense(8, name="body")(Own(name="own")(')
+    .replace("(images))", "(images)))")
+)
+
+
+def test_a_matrix_of_another_name_is_told_and_is_pruned_where_the_recipe_takes_it_in(tmp_path):
+    (tmp_path / "mynets.py").write_text(MATRIX)
+    sys.modules.pop("mynets", None)
+    imp_here("prepare", *OWN, cwd=tmp_path)
+
+    said = imp_here("train", *OWN, cwd=tmp_path).stderr
+    assert "MACs are not counted: how often own/w is multiplied is not known" in said
+    assert "own/w is not pruned, as its name does not end in `kernel`: pruning.include takes it in" in said
+    imp_here("thresholds", cwd=tmp_path)
+    plain = files.read_json(tmp_path / PLACE / "oneshot/masks/q50.json")
+    assert list(plain["layers"]) == ["body/kernel", "dense/kernel"]
+
+    said = imp_here(
+        "run", *OWN, "--run", "runs/whole", *settings('pruning.include=["own/*"]'), "--ranks", "1", cwd=tmp_path
+    ).stderr
+    assert "is not pruned" not in said
+    [whole] = (tmp_path / "runs/whole").glob("*/oneshot/masks/q50.json")
+    assert list(files.read_json(whole)["layers"]) == ["body/kernel", "dense/kernel", "own/w"]
+    [final] = (tmp_path / "runs/whole").glob("*/oneshot/q50-step-000000/ticket/final.h5")
+    weights = store.load_state(final).weights
+    assert sum(np.count_nonzero(weights[path]) for path in ("own/w", "body/kernel", "dense/kernel")) == 840
+    assert np.count_nonzero(weights["own/w"]) < 8 * 8 * 3 * 8
+    refused(
+        imp_here("thresholds", *settings("pruning.include=[]"), cwd=tmp_path, check=False), "pruning.include was ['own/*'], is"
+    )
 
 
 def test_a_journal_that_lost_its_last_rows_is_not_drawn(done):

@@ -70,6 +70,15 @@ def test_excluded_patterns_heed_the_case_of_a_path():
     assert list(masks.prunable(NETWORK, "kernels", ["PREDICTIONS/*"])) == KERNELS
 
 
+def test_included_patterns_are_taken_in_whatever_the_scope_unless_they_are_excluded_too():
+    network = state(
+        {"own/w": np.ones((3, 2)), "own/v": np.ones((3, 2)), "a/kernel": np.ones((3, 2))}, {"own/table": np.ones(2)}
+    )
+
+    assert list(masks.prunable(network, "kernels", (), ["own/*"])) == ["a/kernel", "own/v", "own/w"]
+    assert list(masks.prunable(network, "pointwise", ["*/v"], ["own/*"])) == ["own/w"]
+
+
 def test_a_scope_that_leaves_nothing_is_refused():
     with pytest.raises(InputError, match="nothing to prune"):
         masks.prunable(NETWORK, "pointwise", ["expand/*"])

@@ -13,9 +13,11 @@ from lottery.stages.cut import check_families
 PATHS = ["conv1/kernel", "predictions/bias", "predictions/kernel"]
 
 
-def check(exclude=("Conv_1/*",), rates=(), families=("own",)):
+def check(exclude=("Conv_1/*",), rates=(), families=("own",), include=()):
     tables = {name: {"rounds": 3, "rates": list(rates)} for name in families}
-    recipe = reading.resolve({"model": {"name": "conv2"}, "pruning": {"exclude": list(exclude)}, "families": tables})
+    recipe = reading.resolve(
+        {"model": {"name": "conv2"}, "pruning": {"exclude": list(exclude), "include": list(include)}, "families": tables}
+    )
     check_families(Run(Path("run"), recipe), PATHS)
 
 
@@ -37,6 +39,9 @@ def test_one_that_matches_nothing_is_refused_with_what_there_is(pattern):
     with pytest.raises(InputError) as refused:
         check(exclude=["predictions/*", pattern])
     assert str(refused.value) == f"pruning.exclude: {pattern!r}{told}"
+    with pytest.raises(InputError) as refused:
+        check(include=["conv1/*", pattern])
+    assert str(refused.value) == f"pruning.include: {pattern!r}{told}"
     with pytest.raises(InputError) as refused:
         check(rates=[f"{pattern}=10"])
     assert str(refused.value) == f"families.own.rates: {pattern!r}{told}"

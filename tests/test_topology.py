@@ -1,5 +1,6 @@
 """Topologies of Keras networks: every kernel is in them, and they agree with the gradients of the networks themselves."""
 
+import re
 from math import prod
 
 import numpy as np
@@ -9,8 +10,9 @@ from lottery.engine import models, signature
 from lottery.engine.models.topology import topology
 from lottery.experiment import networks
 from lottery.experiment.recipe import Model
-from lottery.pruning import invariants, masks
+from lottery.pruning import costs, invariants, masks
 from lottery.pruning.connectivity import effective, met
+from lottery.pruning.state import State
 from lottery.rundir.names import Replicate
 
 keras = pytest.importorskip("keras")
@@ -316,3 +318,101 @@ def test_positions_of_strided_transposed_and_shared_kernels():
         "transposed/kernel": 16,
         "shared/kernel": 2 * 64,
     }
+
+
+SEQUENCE = (16, 6)  # steps, features
+
+
+@pytest.mark.parametrize(
+    ("layers", "shapes", "macs"),
+    [
+        (lambda x: keras.layers.LSTM(5)(x), [SEQUENCE], 16 * 4 * (6 + 5) * 5),
+        (lambda x: keras.layers.LSTM(5, return_sequences=True)(x), [SEQUENCE], 16 * 4 * (6 + 5) * 5),
+        (lambda x: keras.layers.GRU(5, return_state=True)(x)[0], [SEQUENCE], 16 * 3 * (6 + 5) * 5),
+        (lambda x: keras.layers.Bidirectional(keras.layers.LSTM(12))(x), [(16, 48)], 16 * 2 * 4 * (48 + 12) * 12),
+        (lambda x: keras.layers.RNN([keras.layers.SimpleRNNCell(5), keras.layers.GRUCell(3)])(x), [SEQUENCE], 16 * (55 + 72)),
+        (lambda x: keras.layers.ConvLSTM1D(2, 3)(x), [(7, 10, 6)], 7 * 8 * 3 * (6 + 2) * 4 * 2),
+        (lambda x: keras.layers.TimeDistributed(keras.layers.Conv1D(2, 3))(x), [(7, 10, 6)], 7 * 8 * 3 * 6 * 2),
+        (lambda x: keras.layers.TimeDistributed(small_network())(x), [(7, 10, 6)], 7 * (8 * 3 * 6 * 2 + 16 * 4)),
+        (lambda x, y: keras.layers.MultiHeadAttention(2, 4)(x, y), [(5, 6), (9, 6)], 2 * (5 + 9) * 6 * 8),
+        (lambda x, y: keras.layers.GroupQueryAttention(4, 4, 2)(x, y), [(5, 6), (9, 6)], 6 * (2 * 5 * 16 + 2 * 9 * 8)),
+        (lambda x: keras.layers.EinsumDense("abc,cd->abd", (5, 4))(x), [(5, 6)], 5 * 6 * 4),
+        (lambda x: keras.layers.EinsumDense("abc,bcd->ad", 4)(x), [(5, 6)], 5 * 6 * 4),
+        (lambda x: keras.layers.EinsumDense("...x,xy->...y", 4)(x), [(5, 3, 6)], 15 * 6 * 4),
+        (lambda x: keras.layers.Conv2D(4, 3, data_format="channels_first")(x), [(6, 8, 9)], 6 * 7 * 9 * 6 * 4),
+        (lambda x: keras.layers.SpectralNormalization(keras.layers.Conv1D(2, 3))(x), [(10, 6)], 8 * 3 * 6 * 2),
+        (lambda x: keras.layers.Embedding(30, 4)(x), [(5,)], 0),
+        (lambda x: OwnMatrix()(x), [SEQUENCE], None),
+        (lambda x: OwnDense(4)(x), [SEQUENCE], None),
+        (lambda x: OwnBlock()(x), [SEQUENCE], None),
+        (lambda x: keras.layers.RNN(OwnCell(5))(x), [SEQUENCE], None),
+        (lambda x: keras.layers.LSTM(5)(x), [(None, 6)], None),
+        (lambda x: OwnScale()(x), [SEQUENCE], 0),
+    ],
+)
+def test_multiplications_of_what_mixes_channels_are_counted_where_that_can_be_done(layers, shapes, macs):
+    graph = topology(
+        functional(lambda *given: keras.layers.Dense(2, name="head")(keras.layers.Flatten()(layers(*given))), *shapes)
+    )
+
+    head = prod(graph.kernels["head/kernel"])
+    found = costs.costs({}, zeros(graph), graph).dense_macs
+    assert found == (None if macs is None else macs + head)
+    assert bool(graph.uncounted) == (macs is None)
+    assert not any(path.startswith("head") for path in graph.uncounted)
+
+
+def zeros(graph):
+    return State(0, {path: np.zeros(shape, np.float32) for path, shape in graph.kernels.items()}, {}, {})
+
+
+def small_network():
+    return keras.Sequential([keras.Input((10, 6)), keras.layers.Conv1D(2, 3), keras.layers.Flatten(), keras.layers.Dense(4)])
+
+
+class OwnMatrix(keras.layers.Layer):
+    def build(self, shape):
+        self.w = self.add_weight((shape[-1], 4), name="w")
+
+    def call(self, x):
+        return x @ self.w
+
+
+class OwnDense(keras.layers.Dense):
+    pass
+
+
+class OwnCell(keras.layers.SimpleRNNCell):
+    pass
+
+
+class OwnBlock(keras.layers.Layer):
+    def build(self, shape):
+        self.dense, self.attention = keras.layers.Dense(4), keras.layers.MultiHeadAttention(2, 3)
+        self.dense.build(shape)
+        self.attention.build(shape, shape)
+        self.place = self.add_weight(shape[1:], name="place")
+
+    def call(self, x):
+        return self.dense(x + self.place + self.attention(x, x))
+
+
+class OwnScale(keras.layers.Layer):
+    def build(self, shape):
+        self.gain = self.add_weight((shape[-1],), name="gain")
+
+    def call(self, x):
+        return x * self.gain
+
+
+def test_kernels_of_layers_of_ones_own_are_their_matrices_of_whatever_name():
+    def names(layer):
+        graph = topology(functional(layer, SEQUENCE))
+        return [path.partition("/")[2] for path in graph.kernels]
+
+    assert names(OwnMatrix()) == ["w"]
+    assert names(OwnScale()) == []
+    assert names(OwnDense(4)) == ["kernel"]
+    attention = [f"multi_head_attention/{part}/kernel" for part in ("query", "key", "value", "attention_output")]
+    found = [path[path.find("multi_head") :] if "multi_head" in path else path for path in names(OwnBlock())]
+    assert sorted(re.sub(r"_\d+", "", path) for path in found) == sorted(["place", "dense/kernel", *attention])

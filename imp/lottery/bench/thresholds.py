@@ -83,7 +83,6 @@ def _measured(run: "Run", quantiles: str, repeats: int) -> dict[str, Any]:
     import numpy as np
 
     from lottery.experiment.plan import Selection
-    from lottery.pruning.masks import prunable
     from lottery.rundir import store
     from lottery.stages.thresholds import thresholds as cut
 
@@ -97,7 +96,7 @@ def _measured(run: "Run", quantiles: str, repeats: int) -> dict[str, Any]:
             peaks.append(peak())
     written = sum(path.stat().st_size for folder in folders for path in folder.iterdir())
     state = store.load_state(run.replicate(1).snapshot(run.plan().total_steps), optimizer=False)
-    ranked = prunable(state, run.recipe.pruning.scope, run.recipe.pruning.exclude)
+    ranked = run.recipe.pruning.prunable(state)
     magnitudes = np.concatenate([np.abs(array).ravel() for array in ranked.values()])
     copies = (magnitudes.copy() for _ in range(repeats))
     return {

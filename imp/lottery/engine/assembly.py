@@ -19,7 +19,6 @@ from lottery.experiment.recipe import Data
 from lottery.machine import capacity
 from lottery.machine.capacity import Allocation
 from lottery.progress import Reporter
-from lottery.pruning import masks
 from lottery.rundir.run import Run
 
 
@@ -80,7 +79,7 @@ def check_draws(run: Run, trainer: Trainer) -> None:
         told = f"{name} draws all weights alike whatever the seed"
         raise InputError(f"replicates: {told}: {way_out.format('them', 'train one replicate')}")
     for path, array in alike.items():
-        if begun_anew and np.ptp(array) and masks.in_scope(path, array.shape, recipe.pruning.scope, recipe.pruning.exclude):
+        if begun_anew and np.ptp(array) and recipe.pruning.covers(path, array.shape):
             (family, control), *_ = begun_anew
             told = f"{control} needs fresh weights, but {name} draws {path} alike whatever the seed"
             raise InputError(f"families.{family}.controls: {told}: {way_out.format('it', 'leave the control out')}")

@@ -10,7 +10,7 @@ from lottery.experiment import grids
 from lottery.experiment.graph import TICKET, Mask
 from lottery.experiment.plan import Plan, by_weights
 from lottery.experiment.recipe import LONGEST, Family, Pruning, Recipe
-from lottery.pruning import allocation, masks, ranking
+from lottery.pruning import allocation, ranking
 from lottery.pruning.connectivity import Topology
 
 ROUNDING = 1e-9  # of sums of costs
@@ -62,9 +62,9 @@ def expected_share(mask: Mask, family: Family, pruning: Pruning, topology: Topol
     """The share of the dense network's MACs that a one-shot `mask` of `family` leaves, where layers that are ranked together
     are pruned alike. None where MACs are not known."""
     used = topology.positions
-    shapes = {path: one for path, one in topology.kernels.items() if masks.in_scope(path, one, pruning.scope, pruning.exclude)}
+    shapes = {path: shape for path, shape in topology.kernels.items() if pruning.covers(path, shape)}
     sizes = {path: math.prod(shape) for path, shape in topology.kernels.items()}
-    if used.keys() != sizes.keys():
+    if topology.uncounted:
         return None
     left = {path: sizes[path] for path in shapes}
     keep = sum(left.values()) - ranking.pruned_count(mask.rate, sum(left.values()))

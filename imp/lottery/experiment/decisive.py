@@ -61,6 +61,8 @@ def _without_effect(recipe: Recipe) -> set[str]:
         keys |= {"task"}
     if recipe.model.padding == "same":  # as in runs from before there was another
         keys |= {"model.padding"}
+    if not recipe.pruning.include:
+        keys |= {"pruning.include"}
     if not recipe.train.momentum:
         keys |= {"train.nesterov"}
     if not recipe.train.weight_decay:

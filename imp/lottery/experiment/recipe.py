@@ -17,9 +17,10 @@ from data_prep import sources
 from data_prep.errors import InputError
 from data_prep.prepare import AnySettings, Settings, TextSettings
 from lottery.experiment import controls, grids, named, networks, spaces, tasks
-from lottery.pruning import criteria
+from lottery.pruning import criteria, masks
 from lottery.pruning.allocation import Allocation
 from lottery.pruning.masks import Scope
+from lottery.pruning.state import Arrays, State
 from lottery.pruning.updates import Updates
 
 MOST = 1_000_000_000  # of whatever a whole number counts
@@ -210,7 +211,16 @@ class Pruning(Table):
 
     scope: Scope = key("kernels", "pointwise: 1x1 convolutions alone; all: every variable, BatchNorm's too", "mask")
     exclude: list[str] = key(["Conv_1/*", "predictions/*"], "shell patterns of variable paths that stay dense", "mask")
+    include: list[str] = key([], "shell patterns of trained variables to prune whatever the scope, such as my_layer/w", "mask")
     collapse: Share = aside(0.001, "a layer that keeps less than this share is called collapsed")
+
+    def covers(self, path: str, shape: tuple[int, ...]) -> bool:
+        """Whether the variable of this path and shape is prunable."""
+        return masks.in_scope(path, shape, self.scope, self.exclude, self.include)
+
+    def prunable(self, state: State) -> Arrays:
+        """The prunable variables of a network. Raises InputError as `masks.prunable` does."""
+        return masks.prunable(state, self.scope, self.exclude, self.include)
 
 
 class Retrain(Table):

@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Literal
 
 from data_prep.errors import InputError
+from lottery.pruning import masks
 
 Allocation = Literal["global", "uniform", "uniform+", "erk"]
 Shapes = Mapping[str, tuple[int, ...]]  # by path
@@ -78,8 +79,9 @@ def _uniform_plus(
     layer that is not prunable is dense anyway."""
     if network is None:
         raise InputError("uniform+ asks which layer is first, and this network does not tell: use uniform, with densities")
-    first = next((path for path, shape in network.items() if len(shape) > 2), "")
-    last = next((path for path, shape in reversed(list(network.items())) if len(shape) == 2), "")
+    kernels = {path: shape for path, shape in network.items() if path in sizes or masks.in_scope(path, shape, "kernels")}
+    first = next((path for path, shape in kernels.items() if len(shape) > 2), "")
+    last = next((path for path, shape in reversed(list(kernels.items())) if len(shape) == 2), "")
     if first in sizes:
         shares = {first: Fraction(1), **shares}
     if last not in sizes or last in shares:

@@ -42,7 +42,7 @@ class Node:
       places `gates`, which are not zero without input (a sigmoid).
     - `concatenate`: along the channels. `reshape`: any that keeps the order of values, as flattening does.
     - `mix`: anything else. All outputs live when any input does, all inputs are wanted when any output is; its `kernels` count
-      in full then, once at each position of the output.
+      in full then.
 
     What treats each channel on its own (activations, pooling, padding) needs no node.
     """
@@ -91,6 +91,11 @@ class Topology:
             for path in node.kernels:
                 found.setdefault(path, []).append(node.positions)
         return {path: sum(filter(None, uses)) for path, uses in found.items() if None not in uses}
+
+    @property
+    def uncounted(self) -> list[str]:
+        """The paths of kernels of which that is not known; with one of these the MACs of the network are not either."""
+        return [path for path in self.kernels if path not in self.positions]
 
     @property
     def layers(self) -> list[str]:

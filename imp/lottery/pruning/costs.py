@@ -69,7 +69,7 @@ def macs(mask: Bits, topology: Topology | None) -> int | None:
 
 
 def _macs(topology: Topology | None, kept: dict[str, int]) -> tuple[int, int] | tuple[None, None]:
-    if topology is None or topology.positions.keys() != topology.kernels.keys():
+    if topology is None or topology.uncounted:
         return None, None
     weights = {path: math.prod(shape) for path, shape in topology.kernels.items()}
     used = topology.positions

@@ -17,17 +17,17 @@ Scope = Literal["kernels", "pointwise", "all"]
 SCOPES: dict[str, Scope] = {name: name for name in get_args(Scope)}
 
 
-def prunable(state: State, scope: Scope, exclude: Sequence[str] = ()) -> Arrays:
+def prunable(state: State, scope: Scope, exclude: Sequence[str] = (), include: Sequence[str] = ()) -> Arrays:
     """The variables that `scope` ranks, in the order of their paths.
 
     `kernels`: convolution, depthwise and dense kernels. `pointwise`: 1x1 convolution kernels. `all`: every variable,
     BatchNorm statistics included (but not the integers of a random generator). `exclude` are shell patterns of paths to
-    leave out (`predictions/*`).
+    leave out (`predictions/*`), `include` of trainable ones to take in beside the scope.
     Raises InputError when nothing is left, and by name when a variable holds NaN or infinity.
     """
     candidates = {**state.weights, **state.statistics} if scope == "all" else state.weights
     candidates = {path: array for path, array in candidates.items() if np.issubdtype(array.dtype, np.floating)}
-    chosen = {path: array for path, array in sorted(candidates.items()) if in_scope(path, array.shape, scope, exclude)}
+    chosen = {path: array for path, array in sorted(candidates.items()) if in_scope(path, array.shape, scope, exclude, include)}
     if not chosen:
         raise InputError(f"nothing to prune: scope {scope!r} less {list(exclude)} leaves no variable of this network")
     for path, array in chosen.items():
@@ -36,10 +36,12 @@ def prunable(state: State, scope: Scope, exclude: Sequence[str] = ()) -> Arrays:
     return chosen
 
 
-def in_scope(path: str, shape: tuple[int, ...], scope: Scope, exclude: Sequence[str] = ()) -> bool:
-    """Whether the variable of this path and shape is in `scope` and matches none of the patterns `exclude`."""
+def in_scope(path: str, shape: tuple[int, ...], scope: Scope, exclude: Sequence[str] = (), include: Sequence[str] = ()) -> bool:
+    """Whether the variable of this path and shape is in `scope`, or matches a pattern of `include`, and none of `exclude`."""
     if any(fnmatch.fnmatchcase(path, pattern) for pattern in exclude):
         return False
+    if any(fnmatch.fnmatchcase(path, pattern) for pattern in include):
+        return True
     is_kernel = path.rsplit("/", 1)[-1].endswith("kernel")
     is_pointwise = len(shape) == 4 and tuple(shape[:2]) == (1, 1)
     return scope == "all" or (is_kernel and (scope == "kernels" or is_pointwise))

@@ -69,8 +69,7 @@ def course(run: Run, replicate: int = 1, scope: Scope | None = None) -> tuple[st
 
 def _weights(run: Run, state: State, scope: Scope | None, layers: Sequence[str]) -> Arrays:
     """The variables of a scope, in the order of `layers`."""
-    settings = run.recipe.pruning
-    found = masks.prunable(state, scope or settings.scope, settings.exclude if scope is None else ())
+    found = masks.prunable(state, scope) if scope else run.recipe.pruning.prunable(state)
     return {path: found[path] for path in norms.in_order(found, layers)}
 
 

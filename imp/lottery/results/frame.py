@@ -220,8 +220,7 @@ def _effective_of_dense(replicate: Replicate, run: Run) -> float | None:
     if topology is None or not steps:
         return None
     state = store.load_state(replicate.snapshot(steps[-1]), optimizer=False)
-    prunable = masks.prunable(state, run.recipe.pruning.scope, run.recipe.pruning.exclude)
-    return densities.kept(masks.whole(prunable), state, topology).density.effective
+    return densities.kept(masks.whole(run.recipe.pruning.prunable(state)), state, topology).density.effective
 
 
 def _baseline(run: Run, row: Mapping[str, Any], done: Iterable[tuple[str, str, str, int]]) -> tuple[str, str, str, int]:

@@ -7,7 +7,7 @@ import difflib
 from data_prep.errors import InputError
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.pruning import masks
-from lottery.pruning.state import Arrays, State
+from lottery.pruning.state import State
 from lottery.rundir import store
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.names import NetworkFiles, Replicate
@@ -42,17 +42,12 @@ def trained(run: Run, place: Replicate, ticket: str, variant: str = TICKET) -> t
     return result, state.evaluated
 
 
-def prunable(run: Run, state: State) -> Arrays:
-    """The variables that the recipe ranks. Raises InputError as `masks.prunable` does."""
-    return masks.prunable(state, run.recipe.pruning.scope, run.recipe.pruning.exclude)
-
-
 def mask(run: Run, place: Replicate, result: Result, state: State) -> masks.Bits:
     """The mask that a network was trained under, over trainable variables; of one without (dense, `extended`) all that is
     prunable. Raises InputError where it is missing or not the one."""
     file = place.mask_of(result)
     if file is None:
-        return masks.whole(prunable(run, dataclasses.replace(state, statistics={})))
+        return masks.whole(run.recipe.pruning.prunable(dataclasses.replace(state, statistics={})))
     Lineage(place).check(file)
     return masks.trainable_part(store.load_mask(file), state.weights)
 

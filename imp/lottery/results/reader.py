@@ -106,7 +106,7 @@ class Trained:
     def norms(self, quantiles: Iterable[float] = QUANTILES) -> pandas.DataFrame:
         """The magnitudes of its prunable weights at its end (averaged weights, if the recipe has them), in the columns of
         `Results.norms`."""
-        return _norms(lookup.prunable(self.run, self.state()), quantiles)
+        return _norms(self.run.recipe.pruning.prunable(self.state()), quantiles)
 
     def model(self) -> "keras.Model":
         """The network in float32, with these weights, built as `model.name` builds it now. It takes images as `Results.images`
@@ -192,7 +192,7 @@ class Results:
         """The raw weights of the dense network that the recipe's scope ranks, after `step` steps (by default at its end):
         path -> array. With scope `all`, BatchNorm statistics are included."""
         place = lookup.replicate(self.run, replicate)
-        return lookup.prunable(self.run, lookup.snapshot(place, lookup.end(place) if step is None else step))
+        return self.run.recipe.pruning.prunable(lookup.snapshot(place, lookup.end(place) if step is None else step))
 
     def quantiles(self, replicate: int = 1, family: str = "") -> list[float]:
         """The quantiles that a replicate has masks of, ascending; by default of the first one-shot family of the recipe."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas
 
 from lottery.experiment.graph import DENSE
-from lottery.pruning import masks, norms, overlap
+from lottery.pruning import norms, overlap
 from lottery.results import compare, frame, instability, lookup
 from lottery.rundir import lineage, records
 from lottery.rundir.lineage import Lineage
@@ -169,9 +169,9 @@ def _overlap(run: Run, pair: compare.Pair, figures: overlap.Figures) -> dict[str
 
 
 def _histogram(run: Run, number: int) -> pandas.DataFrame:
-    replicate, settings = run.replicate(number), run.recipe.pruning
+    replicate = run.replicate(number)
     state = lookup.snapshot(replicate, lookup.end(replicate), optimizer=False)
-    together = norms.table(masks.prunable(state, settings.scope, settings.exclude), {}, BINS)[-1]
+    together = norms.table(run.recipe.pruning.prunable(state), {}, BINS)[-1]
     edges = np.linspace(together["low"], together["high"], BINS + 1)
     bars = {"log10_from": edges[:-1], "log10_to": edges[1:], "weights": together["histogram"]}
     return pandas.DataFrame({"replicate": number, **bars})

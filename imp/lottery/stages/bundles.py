@@ -4,7 +4,6 @@ import dataclasses
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 
 from data_prep import files
 from data_prep.errors import Failed
@@ -13,7 +12,6 @@ from lottery.fanout.allocation import resources_here, show_gpus
 from lottery.machine import gpus
 from lottery.machine.capacity import Allocation
 from lottery.progress import Reporter
-from lottery.pruning import masks
 from lottery.rundir.run import Run
 
 STILL = 1e-6  # a learning rate at which nothing diverges
@@ -52,5 +50,4 @@ def measure(run: Run, allocation: Allocation) -> dict[int, float]:
 
     train = run.recipe.train.model_copy(update={"learning_rate": STILL})
     still = dataclasses.replace(run, recipe=run.recipe.model_copy(update={"train": train}))
-    maskable = partial(masks.in_scope, scope=run.recipe.pruning.scope, exclude=run.recipe.pruning.exclude)
-    return sizes.measure(assembly.make_trainer(still, Reporter(quiet=True), maskable, allocation), allocation)
+    return sizes.measure(assembly.make_trainer(still, Reporter(quiet=True), run.recipe.pruning.covers, allocation), allocation)

@@ -130,9 +130,9 @@ def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) ->
 
 def check_families(run: Run, variables: Collection[str] = ()) -> None:
     """Raise InputError for a criterion of the user's own that does not exist. Raise it too for a shell pattern of
-    `pruning.exclude`, or of a family's `rates` or `densities`, that matches no path of `variables` (by default those of the
-    trained dense network): it is a typo. The default of `pruning.exclude` names layers that only some networks have, and is not
-    checked.
+    `pruning.exclude` or `include`, or of a family's `rates` or `densities`, that matches no path of `variables` (by default
+    those of the trained dense network): it is a typo. The default of `pruning.exclude` names layers that only some networks
+    have, and is not checked.
 
     A family that has masks keeps the patterns that they were made with, whatever these match.
     """
@@ -141,6 +141,7 @@ def check_families(run: Run, variables: Collection[str] = ()) -> None:
         named.criterion(family.criterion)
     begun = {name for name in recipe.families for number in run.known_numbers() if run.replicate(number).masks(name)}
     given = [] if begun else [("pruning.exclude", pattern) for pattern in recipe.pruning.exclude if pattern not in usual]
+    given += [] if begun else [("pruning.include", pattern) for pattern in recipe.pruning.include]
     for name in (name for name in recipe.families if name not in begun):
         family = recipe.families[name]
         given += [(f"families.{name}.rates", pattern) for pattern, _ in grids.parse_rates(family.rates)]

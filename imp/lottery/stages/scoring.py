@@ -39,7 +39,7 @@ class Scoring:
         self.inverted, network = inverted, self.replicate.state_of(first.scored_on)
         with store.promised_by(self.replicate.table_of(network)):
             self.state: State = store.load_state(network, optimizer=False)
-        prunable = masks.prunable(self.state, run.recipe.pruning.scope, run.recipe.pruning.exclude)
+        prunable = run.recipe.pruning.prunable(self.state)
         self.before = load(run, first.within) if first.within else masks.whole(prunable)
         self._probes = probes.of(first.replicate, self.family)
         self._rates, self._ranked = grids.parse_rates(self.family.rates), dict[tuple[str, ...], Ranking]()

@@ -41,8 +41,7 @@ class TicketWorker:
 
     def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation):
         self.run, self.planned, self.reporter, self.allocation = run, planned, reporter, allocation
-        maskable = partial(masks.in_scope, scope=run.recipe.pruning.scope, exclude=run.recipe.pruning.exclude)
-        self.trainer = assembly.make_trainer(run, reporter, maskable, allocation)
+        self.trainer = assembly.make_trainer(run, reporter, run.recipe.pruning.covers, allocation)
         run.check_origins(self.trainer.origins)
         assembly.check_draws(run, self.trainer)
         self.making = threading.Lock()  # of what the networks of a bundle are made from, by one at a time
@@ -297,8 +296,7 @@ class _Making:
 
     @cached_property
     def _everything(self) -> Bits:
-        settings = self.run.recipe.pruning
-        return masks.whole(masks.prunable(self.shapes, settings.scope, settings.exclude))
+        return masks.whole(self.run.recipe.pruning.prunable(self.shapes))
 
     def _kept(self, mask: Bits) -> densities.Kept:
         """What the mask keeps; without a mask, everything prunable."""

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 from data_prep.errors import Failed
 from lottery.engine.start import start_tensorflow
 from lottery.experiment import plan, seeds, tasks
+from lottery.experiment.recipe import Pruning
 from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
 from lottery.fanout.executors import IN_PROCESS, Execution
 from lottery.fanout.ranks import Worker, Workload
 from lottery.machine import environment
 from lottery.progress import Reporter, duration
+from lottery.pruning import masks
+from lottery.pruning.allocation import Shapes
+from lottery.pruning.connectivity import Topology
 from lottery.rundir import identity, locks, wording
 from lottery.rundir.names import Replicate
 from lottery.rundir.records import Result
@@ -95,7 +99,7 @@ class DenseWorker:
 
     def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation, profile: Path | None):
         from lottery.engine import assembly, profiling
-        from lottery.engine.models.topology import topology
+        from lottery.engine.models.topology import own_matrices, topology
 
         if profile:
             profiling.check(profile)
@@ -105,9 +109,9 @@ class DenseWorker:
         self.origins = self.trainer.origins | run.begun_from()
         run.check_origins(self.origins)
         assembly.check_draws(run, self.trainer)
-        for line in self.trainer.given.notes:
-            reporter.say(line)
         self.topology = topology(self.trainer.model)
+        for line in (*self.trainer.given.notes, *_notes(run.recipe.pruning, self.topology, own_matrices(self.trainer.model))):
+            reporter.say(line)
 
     def __call__(self, number: int) -> dict[str, Any]:
         replicate = self.run.replicate(number)
@@ -136,6 +140,21 @@ class DenseWorker:
         if result.status == "done":
             training.fill_in(self.trainer, wanted, dense, result, self.reporter)
         return result
+
+
+def _notes(pruning: Pruning, topology: Topology | None, own: Shapes) -> list[str]:
+    """What a user must know about a network that is not wholly known, and about matrices of `own` layers."""
+    unknown = topology.uncounted if topology else ["any kernel"]
+    notes = [f"MACs are not counted: how often {_some(unknown)} is multiplied is not known"] if unknown else []
+    left = [path for path, shape in own.items() if not pruning.covers(path, shape)]
+    left = [path for path in left if masks.in_scope(path, (), "all", pruning.exclude)] if pruning.scope == "kernels" else []
+    if left:
+        notes += [f"{_some(left)} is not pruned, as its name does not end in `kernel`: pruning.include takes it in"]
+    return notes
+
+
+def _some(paths: Sequence[str]) -> str:
+    return f"{', '.join(paths[:3])}{' and others' if len(paths) > 3 else ''}"
 
 
 def _training(

@@ -7,6 +7,7 @@ as every other, as one that mixes all channels.
 import itertools
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import keras
@@ -119,11 +120,13 @@ class _Reader:
         if kind == "linear":
             return [self._linear(call, name, inputs[0])]
         if kind == "mix":
-            kernels = _kernels(operation)
-            used = 0 if type(operation).__name__ in _LOOKUPS else _count(output) if kernels else None
-            mixed = self.node(name, "mix", _width(output), _carriers(call, names), kernels=kernels, positions=used)
-            parts = [(self.node(name, "mix", _width(tensor), (mixed,)), tensor) for tensor in others]
-            return [_Source(node, everywhere(tensor)) for node, tensor in [(mixed, output), *parts]]
+            mixed, kernels = _carriers(call, names), _kernels(operation)
+            used = _uses(operation, call.input_tensors, output)
+            for count in dict.fromkeys(used.values()) or [None]:
+                alike = {path: shape for path, shape in kernels.items() if used[path] == count}
+                mixed = (self.node(name, "mix", _width(output), mixed, kernels=alike, positions=count),)
+            parts = [(self.node(name, "mix", _width(tensor), mixed), tensor) for tensor in others]
+            return [_Source(node, everywhere(tensor)) for node, tensor in [(*mixed, output), *parts]]
         constant = _constant(operation, kind, [source.constant for source in inputs])
         reshaped = kind == "reshape"
         positions = everywhere(output) if reshaped else followed(operation, [source.positions for source in inputs], output)
@@ -157,8 +160,8 @@ class _Reader:
 def _kind(call: Any) -> Kind | Literal["pass"]:
     """What a call of an operation does to channels; `pass` treats each on its own."""
     operation, name = call.operation, type(call.operation).__name__
+    known = _is_known(operation)
     before, after = ([_width(tensor) for tensor in tensors] for tensors in (call.input_tensors, call.output_tensors))
-    known = type(operation).__module__.startswith(("keras.", "lottery."))
     if not known or len(after) > 1 or getattr(operation, "data_format", None) == "channels_first":
         return "mix"
     if name in _LINEAR and _kernels(operation) and not ("Transpose" in name and getattr(operation, "groups", 1) > 1):
@@ -203,14 +206,79 @@ def _plain(function: Any) -> str:
 
 
 def _kernels(operation: Any) -> dict[str, tuple[int, ...]]:
-    """The shapes of the kernels of an operation (none, unless it is a layer), by path."""
-    variables = {variable.path: tuple(variable.shape) for variable in getattr(operation, "variables", [])}
-    return {path: shape for path, shape in variables.items() if masks.in_scope(path, shape, "kernels")}
+    """The shapes of the kernels of an operation (none, unless it is a layer), by path; in layers of the user's own those of all
+    matrices."""
+    variables, own = getattr(operation, "variables", []), own_matrices(operation)
+    shapes = {variable.path: tuple(variable.shape) for variable in variables}
+    return {path: shape for path, shape in shapes.items() if path in own or masks.in_scope(path, shape, "kernels")}
 
 
-def _count(tensor: keras.KerasTensor) -> int | None:
+def own_matrices(operation: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of what may be multiplied in layers of the user's own (none, unless `operation` is a layer or has some), by
+    path: trained variables of two axes or more, whatever their names."""
+    owned = [variable for layer in _layers(operation) if not _is_known(layer) for variable in layer._trainable_variables]
+    return {variable.path: tuple(variable.shape) for variable in owned if len(variable.shape) > 1}
+
+
+def _layers(operation: Any) -> list[Any]:
+    """The layer that `operation` is, and those within; none of another operation."""
+    return operation._flatten_layers() if isinstance(operation, keras.Layer) else []
+
+
+def _is_known(operation: Any) -> bool:
+    """Whether it is Keras's or this project's, and not of a subclass, which may do anything."""
+    return type(operation).__module__.startswith(("keras.", "lottery."))
+
+
+def _uses(operation: Any, inputs: list[Any], output: Any) -> dict[str, int | None]:
+    """How often each weight is multiplied for one image, by the path of the kernels of an operation on the tensors `inputs`.
+    None where that is not known, as in layers of the user's own."""
+    name, kernels, (first, *others) = type(operation).__name__, _kernels(operation), inputs
+    used: int | None = None
+    if not all(map(_is_known, _layers(operation))):
+        return dict.fromkeys(kernels)
+    if isinstance(operation, keras.layers.Bidirectional):
+        return _uses(operation.forward_layer, inputs, output) | _uses(operation.backward_layer, inputs, output)
+    if isinstance(operation, keras.layers.SpectralNormalization):
+        return _uses(operation.layer, inputs, output)
+    if isinstance(operation, keras.layers.TimeDistributed):
+        step = keras.KerasTensor((first.shape[0], *first.shape[2:]))
+        found = _uses(operation.layer, [step], keras.KerasTensor((output.shape[0], *output.shape[2:])))
+        return {path: _product([count, first.shape[1]]) for path, count in found.items()}
+    if name in ("MultiHeadAttention", "GroupedQueryAttention"):  # of queries, values and perhaps keys
+        read = {path: others[0] if path.split("/")[-2] in ("key", "value") else first for path in kernels}
+        return {path: _count(tensor) for path, tensor in read.items()}
+    if inner := _functional(operation):
+        within = topology(inner)
+        return {path: within.positions.get(path) if within else None for path in kernels}
+    if isinstance(operation, keras.layers.RNN):
+        maps = output.shape[2 if operation.return_sequences else 1 : -1]  # of a ConvLSTM
+        used = _product([first.shape[1], *maps])
+    elif isinstance(operation, keras.layers.EinsumDense):
+        used = _einsum(operation.equation, first.shape)
+    elif name in _LOOKUPS:
+        used = 0
+    elif name in _LINEAR:
+        used = _count(first if "Transpose" in name else output, getattr(operation, "data_format", None) == "channels_first")
+    return dict.fromkeys(kernels, used)
+
+
+def _einsum(equation: str, shape: tuple[int | None, ...]) -> int | None:
+    """How often `abc,cd->abd` multiplies each weight of its second term, for an input of `shape`, batch first."""
+    read, kernel = equation.partition("->")[0].split(",")
+    axes = read.replace("...", "." * (len(shape) - len(read.replace("...", ""))))
+    return _product([size for axis, size in zip(axes, shape, strict=True) if axis not in kernel][1:])
+
+
+def _count(tensor: keras.KerasTensor, is_channels_first: bool = False) -> int | None:
     """The number of positions of `tensor` [batch, ..., channels]; None where one of its sizes is not known."""
-    return None if None in tensor.shape[1:-1] else math.prod(tensor.shape[1:-1])
+    return _product(tensor.shape[2:] if is_channels_first else tensor.shape[1:-1])
+
+
+def _product(sizes: Sequence[int | None]) -> int | None:
+    """None where one of them is not known."""
+    known = [size for size in sizes if size is not None]
+    return math.prod(known) if len(known) == len(sizes) else None
 
 
 def _width(tensor: keras.KerasTensor) -> int:

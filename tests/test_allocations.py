@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given, settings
@@ -57,6 +58,63 @@ def test_what_a_full_layer_cannot_take_is_divided_among_the_others():
     assert found == {"Conv1/kernel": 96, "dw/kernel": 72, "pw/kernel": 416, "predictions/kernel": 416}
     # Twice: with 1300, dw is full, then 1228 / 165 makes pw 550 of 512.
     assert counts("erk", CONV, 1300) == {"Conv1/kernel": 134, "dw/kernel": 72, "pw/kernel": 512, "predictions/kernel": 582}
+
+
+def resnet(widths, blocks, inputs=3):
+    """The kernels of a ResNet for CIFAR, with projections on the shortcuts."""
+    shapes = {"first": (3, 3, inputs, widths[0])}
+    for stage, (before, width) in enumerate(pairwise([widths[0], *widths])):
+        for block in range(blocks):
+            shapes[f"{stage}-{block}-1"] = (3, 3, width if block else before, width)
+            shapes[f"{stage}-{block}-2"] = (3, 3, width, width)
+        if before != width:
+            shapes[f"{stage}-projection"] = (1, 1, before, width)
+    return shapes | {"last": (widths[-1], 10)}
+
+
+def conv_n(widths):
+    """Conv-2, Conv-4 or Conv-6 of Frankle & Carbin 2019, on 32x32."""
+    convolutions = {f"conv{place}": (3, 3, *ends) for place, ends in enumerate(pairwise([3, *widths]))}
+    side = 32 >> len(widths) // 2
+    return {**convolutions, "fc1": (side * side * widths[-1], 256), "fc2": (256, 256), "fc3": (256, 10)}
+
+
+NETWORKS = {
+    "lenet": LENET,
+    "conv2": conv_n([64, 64]),
+    "conv4": conv_n([64, 64, 128, 128]),
+    "conv6": conv_n([64, 64, 128, 128, 256, 256]),
+    "resnet20": resnet([16, 32, 64], 3),
+    "wrn22_2": resnet([32, 64, 128], 3),
+    "separable": CONV,
+}
+
+
+@pytest.mark.parametrize("sparsity", ["0.5", "0.7", "0.8", "0.9", "0.95", "0.98", "0.99", "0.995"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_erk_is_that_of_jaxpruner_within_a_weight(network, sparsity):
+    """Its `sparsity_distributions.erk`: a layer keeps min(1, eps (sum of its dimensions) / (their product)), with eps such that
+    the total is right. Here eps is found by halving an interval."""
+    shapes = NETWORKS[network]
+    raw, count = ({path: ratio(shape) for path, shape in shapes.items()} for ratio in (sum, math.prod))
+    keep = round((1 - Fraction(sparsity)) * sum(count.values()))
+    low, high = 0.0, float(max(count.values()))
+    for _ in range(200):
+        eps = (low + high) / 2
+        low, high = (eps, high) if sum(min(count[path], eps * raw[path]) for path in shapes) < keep else (low, eps)
+
+    found = counts("erk", shapes, keep)
+    assert all(abs(found[path] - min(count[path], eps * raw[path])) < 1 for path in shapes)
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "densities"),
+    [("0.8", [0.162241, 0.469362, 1]), ("0.9", [0.079568, 0.230189, 1]), ("0.98", [0.015394, 0.044534, 0.367403])],
+)
+def test_erk_of_lenet_has_these_densities(sparsity, densities):
+    found = counts("erk", LENET, round((1 - Fraction(sparsity)) * 266200))
+
+    assert [found[path] / size for path, size in sizes(LENET).items()] == pytest.approx(densities, abs=5e-4)
 
 
 def test_uniform_plus_keeps_the_first_convolution_and_a_fifth_of_the_last_layer():

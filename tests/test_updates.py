@@ -62,6 +62,22 @@ def test_gmp_changes_the_mask_every_so_many_steps_up_to_its_end_and_the_others_b
     assert list(Schedule("rigl", 100, 0, 18, 0.3).steps()) == []
 
 
+@pytest.mark.parametrize(
+    ("start", "final", "sparsities"),
+    [
+        (0, 9, [0.2439, 0.4392, 0.5913, 0.7056, 0.7875, 0.8424, 0.8757, 0.8928, 0.8991, 0.9]),
+        (5, 9, [0.6084, 0.6952, 0.7628, 0.8136, 0.85, 0.8744, 0.8892, 0.8968, 0.8996, 0.9]),
+    ],
+)
+def test_the_sparsities_of_the_cubic_are_those_of_jaxpruner(start, final, sparsities):
+    """Its `PolynomialSchedule` of the power 3, every 100 steps from 200 to 1200, of Zhu & Gupta 2017, equation 1."""
+    first, last = start * 10**8, final * 10**8
+    schedule = Schedule("gmp", 100, 200, 1200, 0.0)
+
+    found = [(first + schedule.pruned(step, last - first)) / 10**9 for step in schedule.steps()]
+    assert found == pytest.approx(sparsities, abs=1e-6)
+
+
 @pytest.mark.parametrize("finally_", [0, 1, 90, 99_999])
 def test_the_sparsity_of_gmp_is_the_cubic_at_every_change(finally_):
     schedule = Schedule("gmp", every=100, begin=1000, until=5000, drop_fraction=0.3)

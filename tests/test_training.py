@@ -180,20 +180,27 @@ def kept_in(mask):
     return sum(int(kept.sum()) for kept in mask.values())
 
 
+def begun_under(method) -> masks.Bits:
+    """The mask that a training whose mask changes begins with: everything for GMP, or else half of each layer."""
+    state = initial()
+    return masks.whole({path: state.weights[path] for path in KERNELS}) if method == "gmp" else half_masks(state)
+
+
+def attempt_changing(method, trainer, folder: Path) -> Result:
+    """A training whose mask changes before steps 3, 6, 9 and 12."""
+    trainer._steps_per_call = 2
+    schedule = Schedule(method, every=3, begin=0, until=14, drop_fraction=0.3)
+    mask = begun_under(method)
+    groups = lambda pruned: [(KERNELS, kept_in(mask) - pruned)]  # noqa: E731
+    changing = MaskUpdates(schedule, 0, pruned=200, divide=groups, seed=7, macs=kept_in)
+    start = partial(initial, classes=trainer.task.outputs)
+    wanted = training.Training("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
+    return training.train(trainer, wanted, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
+
+
 @pytest.mark.parametrize("method", ["gmp", "rigl", "set"])
 def test_a_training_whose_mask_changes_ends_with_the_same_files_wherever_it_dies(trainer, tmp_path, die_at, method):
-    everything = masks.whole({path: initial().weights[path] for path in KERNELS})
-    mask = everything if method == "gmp" else half_masks(initial())
-    counter = die_at(0)
-
-    def begin(folder):
-        trainer._steps_per_call = 2
-        schedule = Schedule(method, every=3, begin=0, until=14, drop_fraction=0.3)
-        groups = lambda pruned: [(KERNELS, kept_in(everything) - pruned)]  # noqa: E731
-        changing = MaskUpdates(schedule, 0, pruned=200, divide=groups, seed=7, macs=kept_in)
-        start = partial(initial, classes=trainer.task.outputs)
-        wanted = training.Training("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
-        return training.train(trainer, wanted, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
+    mask, counter, begin = begun_under(method), die_at(0), partial(attempt_changing, method, trainer)
 
     begin(tmp_path / "whole")
     expected, count = left_in(tmp_path / "whole"), counter["passed"]
@@ -227,6 +234,22 @@ def answering(task, loss):
     measures = {"accuracy": [1.0, 0.0], "top5_accuracy": [1.0, 1.0], "answer": [0.0, 0.0], "confidence": [0.5, 0.5]}
     figures = {name: np.array(values, np.float32) for name, values in measures.items()}
     return Answers(task, np.full(2, loss, np.float32), np.array([0, 1]), figures)
+
+
+@pytest.mark.parametrize(("method", "step"), [("gmp", 18), ("rigl", 6), ("set", 6)])
+def test_the_least_loss_is_looked_for_while_the_mask_has_its_final_size(
+    trainer, tmp_path, monkeypatch, evaluated, method, step
+):
+    evaluated("6it")
+    losses = iter(range(1, 100))  # it rises, as where more and more is pruned
+    monkeypatch.setattr(trainer, "answers", lambda split: answering(trainer.task, next(losses)))
+
+    result = attempt_changing(method, trainer, tmp_path)
+
+    rows = {row["step"]: row for row in rows_of(tmp_path)}
+    assert [*rows] == [6, 12, 18]  # that of step 12 is from before the last change of GMP
+    assert result.least_validation_loss.step == step
+    assert result.least_validation_loss.validation_loss == rows[step]["validation_loss"]
 
 
 def test_a_validation_loss_that_is_not_finite_is_divergence(trainer, tmp_path, monkeypatch):

@@ -217,7 +217,8 @@ def _outcome(trainer: Trainer, training: Training, network: NetworkFiles, rows: 
     if training.updates:
         trained = training.updates.trained_macs(mask, training.last_step)
     figures = [name for name in rows[-1] if name.startswith(("validation_", "test_"))] + ["train_loss"]
-    least = min(rows, key=lambda row: row["validation_loss"])
+    as_sparse = [row for row in rows if not training.updates or row["step"] > training.updates.held_from]
+    least = min(as_sparse, key=lambda row: row["validation_loss"])
     return {
         "outputs": _outputs(training, network),
         "status": "done",

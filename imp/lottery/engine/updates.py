@@ -40,6 +40,11 @@ class MaskUpdates:
     def steps(self) -> range:
         return self.schedule.steps(self.first)
 
+    @property
+    def held_from(self) -> int:
+        """The step after which the mask keeps as much as in the end: that of GMP's last change; RigL and SET keep it always."""
+        return self.steps[-1] if self.schedule.method == "gmp" else self.first
+
     def saved(self, mask: Bits) -> Arrays:
         """What `resume` needs to go on under `mask`."""
         groups = {"mask": mask, "aside": self.aside}

@@ -148,21 +148,44 @@ def test_one_ticket_can_be_drawn_also_one_that_keeps_nothing(run, draw, quantile
     assert "NaN" not in draw(findings(run)).svg
 
 
-def test_what_lies_far_below_is_at_the_edge_and_does_not_press_the_others_together(run):
+def shares(findings):
+    """These findings with fewer multiply-accumulates than weights, and a second family with costs."""
+    rows = findings.figures.assign(macs_share=findings.figures["density"] ** 0.5, cost=2.0)
+    other = rows[rows["network"] == "ticket"].assign(family="other", series="other")
+    return SimpleNamespace(run=findings.run, figures=pandas.concat([rows, other]))
+
+
+@pytest.mark.parametrize("draw", [charts.by_density, charts.macs, charts.early_stop, charts.equal_cost])
+def test_what_lies_below_the_scale_is_marked_with_its_value_and_has_no_line(run, draw):
     all_replicates(run, "60", -0.01)
-    near = charts.by_density(findings(run))
+    assert "▼" not in draw(shares(findings(run))).explained
     all_replicates(run, "90", -0.8)
-    far = charts.by_density(findings(run))
 
-    def least(chart):
-        return min(row["validation_shown"] for rows in marks(chart.specification) for row in rows)
+    chart = draw(shares(findings(run)))
 
-    assert least(near) == pytest.approx(0.90)
-    assert "lie below that" not in near.explained
-    assert least(far) == pytest.approx(0.90 - charts.SHOWN)
-    assert "Marks at 80.0% (1) lie below that" in far.explained
-    assert set(far.tables["accuracy"]["validation"].round(2)) == {0.91, 0.9, 0.11}
-    assert "Marks at 80.0% (1) lie below that" in charts.early_stop(findings(run)).explained
+    drawn = [row for rows in marks(chart.specification) for row in rows]
+    lying = {round(row["density"], 2): row["shown"] for row in drawn if row["network"] == "ticket" and "value" not in row}
+    assert lying[0.1] is None  # so that no mark, no bar and no line goes there
+    assert lying[0.4] == pytest.approx(0.89 if draw is charts.early_stop else 0.90)
+    reached = 0.10 if draw is charts.early_stop else 0.11
+    assert {row["value"] for row in drawn if "value" in row} == {f"{reached:.1%}"}
+    assert f">{reached:.1%}</text>" in chart.svg
+    least = 0.90 - charts.SHOWN
+    assert f'"domain": [{least}' in json.dumps(chart.specification)
+    assert "▼ marks a network below the scale, with its value (2)." in chart.explained
+
+
+def test_what_lies_far_below_does_not_press_the_others_together(run):
+    all_replicates(run, "60", -0.105)
+
+    bars = charts.by_density(findings(run)).specification["layer"][1]
+
+    assert bars["mark"]["clip"]  # they go on below the scale, which ends here
+    assert bars["encoding"]["y"]["scale"]["domain"] == pytest.approx([0.90 - charts.SHOWN, 0.92])
+
+
+def test_values_below_the_scale_do_not_cover_each_other():
+    assert charts._levels([100, 100, 200, 210], ["11.0%", "reinit 9.0%", "1.0%", "1.0%"]) == [0, 1, 0, 1]
 
 
 def test_the_same_rows_give_the_same_picture(run):

@@ -3,10 +3,11 @@
 A chart is a function from what was found to it, None where there is nothing to draw, and an entry in `CHARTS`.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import altair as alt
+import numpy as np
 import pandas
 
 from lottery.experiment.graph import DENSE, TICKET
@@ -51,7 +52,31 @@ _LEFT = {
     "density": "density: share of prunable weights kept",
     "macs_share": "share of the dense network's multiply-accumulates",
 }
-_SPREAD = {"y": alt.Y("sd_low_shown:Q").scale(zero=False), "y2": alt.Y2("sd_high_shown:Q")}
+_LINE = 13  # the height of a value, in pixels
+
+
+class Scaled(NamedTuple):
+    """Rows with a figure of theirs: `shown` where it is on the `scale`, `below` where it is less; and a sentence about the
+    latter, empty where there are none."""
+
+    rows: pandas.DataFrame
+    scale: alt.Scale
+    told: str
+
+    def y(self, title: str | None) -> alt.Y:
+        return alt.Y("shown:Q", title=title, scale=self.scale).axis(format=".1%")
+
+    def bars(self, networks: alt.Chart, **mark: Any) -> alt.Chart:
+        """One standard deviation of those on the scale, as far as it reaches."""
+        return self.spread(networks.transform_filter("datum.shown != null").mark_rule(clip=True, **mark))
+
+    def band(self) -> alt.Chart:
+        """The standard deviation of the dense network."""
+        dense = self.rows[self.rows["network"] == DENSE]
+        return self.spread(chart_of(dense).mark_rect(color=GREY, opacity=0.2, clip=True))
+
+    def spread(self, marks: alt.Chart) -> alt.Chart:
+        return marks.encode(y=alt.Y("sd_low:Q", scale=self.scale), y2="sd_high:Q")
 
 
 def by_density(findings: Findings) -> Chart | None:
@@ -60,34 +85,30 @@ def by_density(findings: Findings) -> Chart | None:
     rows, metric = findings.figures, findings.run.metric
     if (rows["network"] == DENSE).all():
         return None
-    raised, cut = _raised(rows, "sd_low", "validation", "sd_low", "sd_high")
-    together = _told_apart(raised)
+    scaled = _scaled(rows, "validation", "sd_low", "sd_high")
+    together = _told_apart(scaled.rows)
     chosen = alt.selection_point(fields=[_key(rows)], bind="legend")
     opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
-    bars = _pruned(together).mark_rule().encode(**_SPREAD, opacity=opacity)
-    line, tickets, marks = _against(together, "validation_shown", f"validation {wording.title(metric)}")
+    line, tickets, marks = _against(together, scaled.y(f"validation {wording.title(metric)}"))
     marks = marks.encode(opacity=opacity).add_params(chosen, zoom())
-    drawing: Any = alt.layer(_band(raised), bars, line, tickets.encode(opacity=opacity), marks)
+    off = (layer.encode(opacity=opacity) for layer in _below(together, WIDTH, HEIGHT, **_placed(together)))
+    bars = scaled.bars(_pruned(together)).encode(opacity=opacity)
+    drawing: Any = alt.layer(scaled.band(), bars, line, tickets.encode(opacity=opacity), marks, *off)
     drawing, below = drawing.properties(width=WIDTH, height=HEIGHT), ""
-    if len(together) < len(raised):
-        drawing = alt.vconcat(drawing, _by_series(findings.run, raised))
+    if len(together) < len(rows):
+        drawing = alt.vconcat(drawing, _by_series(findings.run, scaled))
         drawing = drawing.resolve_scale(strokeDash="independent", shape="independent")
         below = " Below, the same tickets family by family with their controls, the tickets of the others in grey."
     return Chart(
         metric,
         wording.worded("{Metric} against density", metric),
         f"Final validation {wording.title(metric)}, means over runs, bars of one standard deviation; the dense network as a "
-        f"band. Sparser to the right.{cut}{below} Click a line's name to see it alone; hold the pointer over a mark for its "
-        f"values. {ZOOMING}",
+        f"band. Sparser to the right.{scaled.told}{below} Click a line's name to see it alone; hold the pointer over a mark "
+        f"for its values. {ZOOMING}",
         {metric: rows},
         drawing,
         is_answer=True,
     )
-
-
-def _band(rows: pandas.DataFrame) -> alt.Chart:
-    """The standard deviation of the dense network."""
-    return chart_of(rows[rows["network"] == DENSE]).mark_rect(color=GREY, opacity=0.2).encode(**_SPREAD)
 
 
 def _key(rows: pandas.DataFrame) -> str:
@@ -100,13 +121,12 @@ def _told_apart(rows: pandas.DataFrame) -> pandas.DataFrame:
     return rows[rows["network"].isin([DENSE, TICKET])] if _key(rows) == "family" else rows
 
 
-def _by_series(run: Run, rows: pandas.DataFrame) -> alt.ConcatChart:
+def _by_series(run: Run, scaled: Scaled) -> alt.ConcatChart:
     """A panel for each series of tickets, with its controls. A fresh control of one shot serves all rewind points."""
-    rows = rows[(rows["network"] == DENSE) | (rows["density"] > 0)]
+    rows = scaled.rows[(scaled.rows["network"] == DENSE) | (scaled.rows["density"] > 0)]
     tickets, networks = rows[rows["network"] == TICKET], rows.loc[rows["network"] != DENSE, "network"].unique().tolist()
-    extent = [rows["sd_low_shown"].min(), rows["sd_high_shown"].max()]
-    y = alt.Y("validation_shown:Q", title=None).scale(domain=extent, nice=True).axis(format=".0%", tickCount=5)
-    x, colour, dashes = _left(rows).title(None), _colour(rows), line_dashes(run)
+    y, dashes = scaled.y(None).axis(format=".0%", tickCount=5), line_dashes(run)
+    x, colour = _left(rows).title(None), _colour(rows)
     shape = alt.Shape("network:N", title=None).scale(domain=networks)
     panels = []
     for (name, rewind), _ in tickets.groupby(["family", "rewind"], sort=False):
@@ -116,10 +136,11 @@ def _by_series(run: Run, rows: pandas.DataFrame) -> alt.ConcatChart:
         base = chart_of(own).encode(x=x, y=y, color=colour)
         lines = {network: base.transform_filter(alt.datum.network == network) for network in networks}
         layers = (
-            _band(rows),
+            scaled.band(),
             others.encode(x=x, y=y, detail="series:N"),
-            base.mark_rule(opacity=0.5).encode(**_SPREAD),
+            scaled.bars(base, opacity=0.5),
             *(line.mark_line(strokeDash=dashes[it], strokeWidth=2.5 if it == TICKET else 1.2) for it, line in lines.items()),
+            *_below(own, PANEL, PANEL * 3 // 4, x=x, color=colour),
             base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=tooltips(*_TOLD)),
         )
         title = name if tickets["rewind"].nunique() == 1 else f"{name}, rewound to {rewind}"
@@ -135,12 +156,14 @@ def early_stop(findings: Findings) -> Chart | None:
     rows, metric = findings.figures, wording.title(findings.run.metric)
     if TICKET not in set(rows["network"]):
         return None
-    raised, cut = _raised(_told_apart(rows), "early_test", "early_test")
-    step = _against(raised, "early_step", "step of least validation loss")
-    reached = _against(raised, "early_test_shown", f"test {metric} there")
-    panels = [alt.layer(*layers).properties(width=WIDTH // 2 - 40, height=HEIGHT) for layers in (step, reached)]
-    of = " of tickets (those of controls are in the CSV)" if len(raised) < len(rows) else ""
-    explained = f"The step of least validation loss{of}, and the test {metric} there.{cut}"
+    scaled = _scaled(_told_apart(rows), "early_test", "early_test", "early_test")
+    step = _against(scaled.rows, alt.Y("early_step:Q", title="step of least validation loss").scale(zero=False))
+    reached = _against(scaled.rows, scaled.y(f"test {metric} there"))
+    width = WIDTH // 2 - 40
+    off = _below(scaled.rows, width, HEIGHT, **_placed(scaled.rows))
+    panels = [alt.layer(*layers).properties(width=width, height=HEIGHT) for layers in (step, [*reached, *off])]
+    of = " of tickets (those of controls are in the CSV)" if len(scaled.rows) < len(rows) else ""
+    explained = f"The step of least validation loss{of}, and the test {metric} there.{scaled.told}"
     return Chart("early_stop", "Early stopping", explained, {"early_stop": rows}, alt.hconcat(*panels))
 
 
@@ -150,15 +173,16 @@ def macs(findings: Findings) -> Chart | None:
     tickets = rows[(rows["network"] == TICKET) & rows["macs_share"].notna()]
     if (tickets["macs_share"] - tickets["density"]).abs().lt(0.001).all():
         return None
-    raised, cut = _raised(_told_apart(rows), "validation", "validation")
-    across, line, marks = _against(raised, "validation_shown", f"validation {wording.title(metric)}", "macs_share")
+    scaled = _scaled(_told_apart(rows), "validation", "validation", "validation")
+    across, line, marks = _against(scaled.rows, scaled.y(f"validation {wording.title(metric)}"), "macs_share")
+    off = _below(scaled.rows, WIDTH, HEIGHT, "macs_share", **_placed(scaled.rows, "macs_share"))
     return Chart(
         "macs",
         wording.worded("{Metric} against arithmetic", metric),
         f"Final validation {wording.title(metric)} against the share of multiply-accumulates that the kept weights need: how "
-        f"families compare at equal arithmetic rather than at equal density.{cut} {ZOOMING}",
+        f"families compare at equal arithmetic rather than at equal density.{scaled.told} {ZOOMING}",
         {"macs": rows},
-        alt.layer(across, line, marks.add_params(zoom())).properties(width=WIDTH, height=HEIGHT),
+        alt.layer(across, line, marks.add_params(zoom()), *off).properties(width=WIDTH, height=HEIGHT),
         is_answer=True,
     )
 
@@ -166,44 +190,73 @@ def macs(findings: Findings) -> Chart | None:
 def equal_cost(findings: Findings) -> Chart | None:
     """The deciding metric of several families against what a ticket costs in all, a panel for each density."""
     metric = findings.run.metric
-    raised, cut = _raised(_told_apart(findings.figures), "sd_low", "validation", "sd_low", "sd_high")
-    densities = grouping.equally_dense(raised[raised["network"].eq(TICKET) & raised["cost"].notna()])
+    scaled = _scaled(_told_apart(findings.figures), "validation", "sd_low", "sd_high")
+    densities = grouping.equally_dense(scaled.rows[scaled.rows["network"].eq(TICKET) & scaled.rows["cost"].notna()])
     if not densities:
         return None
     rows = pandas.concat(densities)[findings.figures.columns]
     x = alt.X("cost:Q", title="cost in all, dense epochs").scale(zero=True)
-    y = alt.Y("validation_shown:Q", title=f"validation {wording.title(metric)}").scale(zero=False).axis(format=".4~p")
+    places: dict[str, Any] = {"x": x, "color": _colour(scaled.rows)}
+    y, height = scaled.y(f"validation {wording.title(metric)}").axis(format=".4~p"), PANEL * 3 // 4
     panels = []
     for alike in densities:
-        base = chart_of(alike).encode(x=x, color=_colour(raised))
+        base = chart_of(alike).encode(**places)
         marks = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tooltips(*_TOLD, "cost"))
-        layers = alt.layer(_band(raised), base.mark_rule(opacity=0.5).encode(**_SPREAD), marks)
-        panels.append(layers.properties(width=PANEL, height=PANEL * 3 // 4, title=f"{alike['density'].iloc[0]:.1%} kept"))
+        layers = alt.layer(
+            scaled.band(), scaled.bars(base, opacity=0.5), marks, *_below(alike, PANEL, height, "cost", **places)
+        )
+        panels.append(layers.properties(width=PANEL, height=height, title=f"{alike['density'].iloc[0]:.1%} kept"))
     return Chart(
         "equal_cost",
         wording.worded("{Metric} against cost", metric),
         f"Final validation {wording.title(metric)} against what a ticket costs to train and to find, in epochs of the dense "
-        f"network, counted in multiply-accumulates; the dense network as a band. Upper left is better.{cut}",
+        f"network, counted in multiply-accumulates; the dense network as a band. Upper left is better.{scaled.told}",
         {"equal_cost": rows},
         alt.concat(*panels, columns=COLUMNS),
         is_answer=True,
     )
 
 
-def _raised(rows: pandas.DataFrame, lowest: str, *figures: str) -> tuple[pandas.DataFrame, str]:
-    """The rows with the height at which each of `figures` is drawn, so that one ticket that learned nothing does not compress
-    the rest; and a sentence about those whose first figure is lower than drawn. `lowest` is what should be seen of all."""
-    dense = rows.loc[rows["network"] == DENSE, lowest].min()
-    least = float(max(rows[lowest].min(), dense - SHOWN))
-    below = ((rows[figures[0]] < least) & (rows["density"] > 0)).sum()
-    raised = rows.assign(**{f"{figure}_shown": rows[figure].clip(lower=least) for figure in figures})
-    return raised, f" Marks at {least:.1%} ({below}) lie below that." if below else ""
+def _scaled(rows: pandas.DataFrame, figure: str, low: str, high: str) -> Scaled:
+    """The rows by `figure`, on a scale from the least `low` to the largest `high`, which one ticket that learned nothing does
+    not stretch."""
+    dense = rows.loc[rows["network"] == DENSE, low].min()
+    least = float(max(rows[low].min(), dense - SHOWN))
+    is_below = rows[figure] < least
+    found = rows.assign(shown=rows[figure].mask(is_below), below=rows[figure].where(is_below))
+    count = (is_below & (rows["density"] > 0)).sum()
+    told = f" ▼ marks a network below the scale, with its value ({count})." if count else ""
+    return Scaled(found, alt.Scale(domain=[least, float(rows[high].max())], nice=True), told)
 
 
-def _against(rows: pandas.DataFrame, figure: str, title: str, over: str = "density") -> tuple[alt.Chart, alt.Chart, alt.Chart]:
-    """`figure` of the dense network across, a line for each series of tickets, a mark for each network."""
-    y = alt.Y(f"{figure}:Q", title=title).scale(zero=False)
-    y = y if figure == "early_step" else y.axis(format=".1%")
+def _below(rows: pandas.DataFrame, width: int, height: int, over: str = "density", **places: Any) -> list[alt.Chart]:
+    """What lies below the scale of a panel of so many pixels, at its lower end: a mark for each network, with its value."""
+    rows = _under_masks(rows, over)
+    rows = rows.assign(across=rows["cost"] if over == "cost" else -np.log(rows[over]))
+    below = rows[rows["below"].notna()].sort_values("across", kind="stable")
+    if below.empty:
+        return []
+    values = [f"{'' if row.network == TICKET else f'{row.network} '}{row.below:.1%}" for row in below.itertuples()]
+    levels = _levels(width * below["across"] / (rows["across"].max() or 1), values)
+    base = chart_of(below.assign(level=[height - _LINE * (level + 0.5) for level in levels], value=values))
+    base = base.encode(**places, y=alt.Y("level:Q", scale=None, axis=None), tooltip=tooltips(*_TOLD))
+    marks = base.mark_point(filled=True, size=60, opacity=1, shape="triangle-down")
+    return [marks, base.mark_text(align="right", dx=-8, fontSize=10).encode(text="value:N")]
+
+
+def _levels(ends: Iterable[float], values: Iterable[str]) -> list[int]:
+    """The lowest line on which each of `values` has room, counted from 0; they end at so many pixels, from left to right."""
+    levels, taken = [], list[float]()  # where the last value of each line ends
+    for end, value in zip(ends, values, strict=True):
+        begin = end - 16 - 6 * len(value)
+        level = next((number for number, last in enumerate(taken) if last < begin), len(taken))
+        taken[level : level + 1] = [end]
+        levels.append(level)
+    return levels
+
+
+def _against(rows: pandas.DataFrame, y: alt.Y, over: str = "density") -> tuple[alt.Chart, alt.Chart, alt.Chart]:
+    """The figure `y` of the dense network across, a line for each series of tickets, a mark for each network."""
     is_dense = rows["network"] == DENSE
     networks = rows.loc[~is_dense, "network"].unique().tolist()
     shape: Any = alt.Shape("network:N", title=None).scale(domain=networks) if len(networks) > 1 else alt.value("circle")
@@ -218,8 +271,17 @@ def _against(rows: pandas.DataFrame, figure: str, title: str, over: str = "densi
 
 def _pruned(rows: pandas.DataFrame, over: str = "density") -> alt.Chart:
     """Tickets and controls by what is left of them, a colour for each family, or else for each series."""
-    shown = rows[(rows["network"] != DENSE) & (rows[over] > 0)]  # where a logarithm ends
-    return chart_of(shown).encode(x=_left(shown, over), color=_colour(shown))
+    return chart_of(_under_masks(rows, over)).encode(**_placed(rows, over))
+
+
+def _placed(rows: pandas.DataFrame, over: str = "density") -> dict[str, Any]:
+    """Where tickets and controls are across, and their colours."""
+    shown = _under_masks(rows, over)
+    return {"x": _left(shown, over), "color": _colour(shown)}
+
+
+def _under_masks(rows: pandas.DataFrame, over: str) -> pandas.DataFrame:
+    return rows[(rows["network"] != DENSE) & (rows[over] > 0)]  # where a logarithm ends
 
 
 def _colour(rows: pandas.DataFrame) -> alt.Color:

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pandas
 import pytest
 from helpers import contents, imp, imp_here, refused, settings
 from tiny import Model, initial
@@ -167,3 +168,21 @@ def test_verdicts_follow_the_bounds_over_replicates():
     assert row(0.1, 0.12, 0.11)["test"] == pytest.approx(0.11)
     several = list(instability._rows([one(1, 0.1), one(1, 0.3, (1, 3)), one(2, 0.4)]))
     assert several[0]["test"] == pytest.approx(np.mean([0.2, 0.4]))  # over replicates, of means over pairs
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words"),
+    [
+        (["undecided", "matching", "matching"], "matching from 10it"),
+        (["undecided", "matching", "undecided"], "not shown to be matching from any point on"),
+        (["undecided", "undecided", "not matching"], "not shown to be matching from any point on"),
+    ],
+)
+def test_a_ticket_that_matches_at_some_points_is_not_said_to_match_nowhere(verdicts, words):
+    points = [{"rewind": name, "rewind_step": step} for name, step in (("0", 0), ("10it", 10), ("1ep", 45))]
+    table = {"family": "oneshot", "mask": "q90", "variant": "ticket", "statistics": "none"}
+    rows = pandas.DataFrame([{**table, **point, "verdict": one} for point, one in zip(points, verdicts, strict=True)])
+
+    (sentence,) = instability.answers(rows.assign(verdict="stable"), rows)
+
+    assert sentence == f"oneshot q90: stable from 0; {words}"

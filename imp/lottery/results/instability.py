@@ -94,7 +94,7 @@ def _earliest(rows: pandas.DataFrame, verdict: str) -> str:
     """From which rewind point on every verdict is this one."""
     late_first = sorted(frame.each(rows), key=lambda row: -row.rewind_step)
     standing = list(itertools.takewhile(lambda row: row.verdict == verdict, late_first))
-    return f"{verdict} from {standing[-1].rewind}" if standing else f"not shown to be {verdict} anywhere"
+    return f"{verdict} from {standing[-1].rewind}" if standing else f"not shown to be {verdict} from any point on"
 
 
 def cells(found: pandas.DataFrame) -> tuple[Sequence[str], list[tuple[str, ...]]]:

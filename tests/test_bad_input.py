@@ -221,3 +221,34 @@ def test_a_command_line_that_makes_no_sense_is_one_line(tmp_path, arguments):
         arguments[-1].lstrip("-") if len(arguments) < 3 else "--ranks",
         "--help",
     )
+
+
+@pytest.mark.parametrize("command", [["run", "--ranks", "1"], ["train"], ["thresholds"], ["prepare"]], ids=lambda it: it[0])
+def test_a_value_that_is_refused_is_not_saved(work, command):
+    own = work / "runs/digits/recipe.toml"
+    before = own.read_bytes()
+
+    done = imp_here(*command, "--set", "families.oneshot.rewind=0,2ep", cwd=work, check=False)
+
+    refused(done, "rewind point 2ep is not among the snapshots (0,10it,1ep)", said=done.stderr.count("\n") - 1)
+    assert own.read_bytes() == before
+    assert imp_here("report", cwd=work).returncode == imp_here("status", cwd=work).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["families.own.quantiles=50", 'families.own.densities=["conv/*=10"]'], "'conv/*' matches no variable"),
+        (["families.own.quantiles=50", "families.own.mask=none.npz"], "there is no file none.npz"),
+        (["families.own.quantiles=50", 'families.own.controls=["nobody:control"]'], "nobody cannot be imported"),
+        (["families.own.quantiles=99", "families.own.budget=999"], "times as long as the dense one: lower it"),
+    ],
+)
+def test_a_campaign_that_is_refused_before_it_makes_anything_leaves_the_recipe_as_it_was(work, values, words):
+    own = work / "runs/digits/recipe.toml"
+    before = own.read_bytes()
+
+    done = imp_here("run", "--ranks", "1", *settings(*values), cwd=work, check=False)
+
+    refused(done, words, said=done.stderr.count("\n") - 1)
+    assert own.read_bytes() == before

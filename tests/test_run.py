@@ -102,7 +102,8 @@ def prepared(name="My set, 2", **made_with):
     """A folder of records that were made with `MADE_WITH`."""
     folder = Path("sets", name)
     folder.mkdir(parents=True)
-    records.write_manifest(folder, records.Manifest((16, 16, 3), ["0"], [], {**MADE_WITH, **made_with}))
+    shard = records.Shard("train-00000.tfrecord", "train", 640, 1, "0" * 64)
+    records.write_manifest(folder, records.Manifest((16, 16, 3), ["0"], [shard], {**MADE_WITH, **made_with}))
     return folder
 
 

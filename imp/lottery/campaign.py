@@ -60,11 +60,17 @@ def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | N
     together, and Failed if a dense network diverged, because nothing can be built on it.
     """
     reporter = reporter or Reporter()
+    try:
+        with run.adopting():
+            return _campaign(run, execution, reporter)
+    except RanksFailed as failed:
+        return _ended(failed)
+
+
+def _campaign(run: Run, execution: Execution, reporter: Reporter) -> Campaign:
     prepare(run, reporter)
     with locks.staying(run.folder):
-        made = train_dense(run, execution, reporter)
-        if made.code:
-            return made
+        train(run, reporter, execution=execution)
         if any(family.is_cut_at_once for family in run.recipe.families.values()):
             thresholds(run, reporter, EVERYTHING)
         made = train_tickets(run, EVERYTHING, execution, reporter)
@@ -78,7 +84,8 @@ def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | N
 def train_dense(run: Run, execution: Execution, reporter: Reporter, profile: Path | None = None) -> Campaign:
     """Train the dense network of every replicate. Raises Failed where one diverged, and Preempted on a request to stop."""
     try:
-        train(run, reporter, profile, execution)
+        with run.adopting():
+            train(run, reporter, profile, execution)
     except RanksFailed as failed:
         return _ended(failed)
     return Campaign()
@@ -96,7 +103,8 @@ def train_tickets(run: Run, selection: Selection, execution: Execution, reporter
     """Train the networks of `selection`. Those that were not finished are returned, not raised; the code is 2 where all of them
     are being trained by other processes. Raises Preempted on a request to stop."""
     try:
-        unfinished = retrain(run, reporter, selection, execution) or {}
+        with run.adopting():
+            unfinished = retrain(run, reporter, selection, execution) or {}
     except RanksFailed as failed:
         return _ended(failed)
     lines = [f"{ticket} {told(outcome)}" for ticket, outcome in unfinished.items()]

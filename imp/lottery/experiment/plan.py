@@ -304,6 +304,7 @@ def estimated(recipe: Recipe, training_examples: int | None, share: Share = by_w
     points = ",".join((recipe.train.snapshots, *(family.rewind for family in recipe.families.values())))
     if recipe.train.steps and any(point.unit == "ep" for point in grids.parse_points(points)):
         raise InputError("the number of steps in an epoch is not known yet: run `imp prepare` first")
+    check_points(recipe)
     return Plan(recipe, UNKNOWN_STEPS, functools.cache(share))
 
 

@@ -1,10 +1,11 @@
 """A run: its directory, its recipe, and the part of it that a command works on. Stages share only the directory."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from data_prep.errors import InputError
 from data_prep.prepare import AnySettings, existing, settings_of
 from data_prep.records import MANIFEST, Manifest, read_manifest
 from lottery import __version__
-from lottery.experiment import budget, grids, plan, reading, tasks
+from lottery.experiment import budget, controls, grids, plan, reading, tasks
 from lottery.experiment.graph import Mask, Ticket
+from lottery.experiment.named import criterion
 from lottery.experiment.plan import Plan, Selection
 from lottery.experiment.recipe import Family, Recipe
 from lottery.machine import environment
@@ -206,9 +208,34 @@ class Run:
         results = (self.replicate(number).dense.read_result() for number in self.known_numbers())
         return next((dense for dense in results if dense and dense.status == "done"), None)
 
+    def check(self) -> None:
+        """Raise InputError where a network of the recipe could never be trained: results could not be read by it."""
+        for family in self.recipe.families.values():
+            criterion(family.criterion)
+            list(map(controls.of, family.controls))
+        examples = self.known_training_examples()
+        if examples is None and self.recipe.train.steps:
+            return  # points in epochs cannot be compared with its length yet
+        planned = self.trained_plan() or plan.estimated(self.recipe, examples, self.share)
+        planned.tickets([1], self.families())
+
+    @contextlib.contextmanager
+    def adopting(self) -> Iterator[None]:
+        """Within, stages adopt this recipe. Where one fails before anything is made with it, the one before is put back."""
+        own = self.folder / RECIPE
+        before, made = own.read_bytes() if own.exists() else None, self.claimed()
+        try:
+            yield
+        except Exception:
+            if own.exists() and own.read_bytes() != before and self.claimed() == made:
+                with locks.writing(self.folder, ADOPT_SECONDS):
+                    files.write_bytes(own, before) if before else own.unlink()
+            raise
+
     def adopt(self) -> None:
         """Make this recipe the run's, and a run in `runs` of the current folder the one that commands use by default. A stage
-        calls it once its input is found good, before its first output."""
+        calls it once its input is found good, before its first output. Raises InputError as `check` does."""
+        self.check()
         own, content, known = self.folder / RECIPE, reading.sealed(self.recipe), self._noted()
         described = known or environment.describe()
         if (self.records() / MANIFEST).exists():

@@ -47,7 +47,9 @@ def sweep(run: Run, reporter: Reporter) -> dict[str, Any]:
     row raised. What was found until then is written first."""
     dimensions, seat = values.searched(run.recipe), allocation.allocate_here(run.recipe.train.threads)
     allocation.show_gpus(seat)
-    study = _open(run, dimensions, prepared(run, reporter))
+    manifest = prepared(run, reporter)
+    run.check()
+    study = _open(run, dimensions, manifest)
     with locks.staying(run.folder):
         try:
             _work(study, subset(run), seat, reporter)

@@ -34,6 +34,7 @@ def thresholds(run: Run, reporter: Reporter, selection: Selection) -> list[Table
     if not families:
         raise InputError("no family prunes in one shot: add one, as with --set families.oneshot.quantiles=60..99")
     run.check_trained()
+    run.check()
     planned = run.plan()
     check_families(run)
     for name, family in families.items():

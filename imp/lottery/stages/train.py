@@ -41,6 +41,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
     built on it, and RanksFailed if ranks that were started did not finish.
     """
     tasks.check(run.recipe)
+    run.check()
     planned = run.plan()
     run.check_origins({"records": run.manifest().digest} | run.begun_from())
     steps = planned.snapshot_steps()

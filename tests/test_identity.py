@@ -10,6 +10,7 @@ from data_prep import files
 from data_prep.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.decisive import decisive
+from lottery.experiment.recipe import Train
 from lottery.rundir import identity, locks, records
 from lottery.rundir.identity import MadeWith
 from lottery.rundir.run import Run
@@ -314,3 +315,23 @@ def test_copies_that_somebody_keeps_beside_outputs_are_not_compared(tmp_path):
         claim(tmp_path / name, "dense", seed=1)
 
     check(tmp_path, resolved(seed=2))
+
+
+def test_equal_values_are_the_same_recipe_however_they_are_written_also_where_they_were_noted_before(folder):
+    plain = {"criterion": "snip", "scored_at": "2ep", "scored_on": "100", "densities": ["a/*=10"]}
+    other = {"criterion": "snip", "scored_at": "2.0ep", "scored_on": "100 ", "densities": ["a/* = 10.0"]}
+    recipes = [
+        reading.resolve({"train": {"warmup": warmup, "evaluate": every}, "families": {"own": {"quantiles": "90", **own}}})
+        for warmup, every, own in (("3ep", "1ep", plain), ("3.0ep", "1.00ep", other))
+    ]
+    assert decisive(recipes[0], "ticket", "own") == decisive(recipes[1], "ticket", "own")
+
+    with identity.claimed(folder, recipes[0], "ticket", ORIGINS, "own"):
+        pass
+    noted = files.read_json(folder / "made_with.json")["values"]
+    spelt = {"train.warmup": "3.0ep", "train.evaluate": "1.00ep", **{f"families.own.{key}": one for key, one in other.items()}}
+    changed(folder / "made_with.json", values=noted | spelt)  # as an older version did
+
+    identity.check_folder(folder, recipes[1])
+    with pytest.raises(InputError, match=r"\(train\.warmup was '3ep', is '2ep'\)"):
+        identity.check_folder(folder, recipes[0].model_copy(update={"train": Train(warmup="2ep")}))

@@ -368,6 +368,22 @@ def test_commands_about_one_way_to_prune_add_a_family_where_there_is_none():
     assert [*rounds.with_one_shot().families] == ["a", "oneshot"]
 
 
+@pytest.mark.parametrize("snapshots", ["0,10it,2ep", "0, 10it, 2ep", "0it , 10it,2.0ep,2ep"])
+def test_a_point_is_the_same_however_it_is_written(snapshots):
+    rounds = reading.resolve({"families": {"a": {"rounds": 3}}, "train": {"snapshots": snapshots}})
+
+    assert rounds.train.snapshots == "0,10it,2ep"
+    assert rounds.with_one_shot().families["oneshot"].rewind == "0,2ep"  # all of its points, which are saved
+
+
+@pytest.mark.parametrize("start", ["0", "0it", "0ep", " 0.0ep", "0,0it"])
+def test_the_start_of_training_is_the_start_however_it_is_written(start):
+    longer = reading.resolve({"families": {"a": {"quantiles": "90", "rewind": start, "length": 2.0}}}).families["a"]
+
+    assert (longer.rewind, longer.is_stretchable) == ("0", True)
+    assert reading.resolve({"families": {"a": {"rounds": 2, "rewind": start, "method": "llr"}}}).families["a"].rewind == "0"
+
+
 def test_the_recipe_of_the_digits_is_its_head_and_then_every_key_explained_as_imp_recipe_prints_it():
     head, _, content = (PIPELINES / "digits.toml").read_text().partition("\n\n")
 

@@ -1,11 +1,15 @@
 """Which values of a recipe an output depends on: what is compared before one is made, continued or used."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, get_args
 
+import pydantic
+
 from data_prep import sources
+from data_prep.errors import InputError
 from lottery.experiment import networks
-from lottery.experiment.recipe import OF_IMAGES, Model, Output, Recipe, Texts
+from lottery.experiment.recipe import OF_IMAGES, Family, Model, Output, Recipe, Texts
 from lottery.pruning import criteria
 
 _UPDATES_WITHOUT = {
@@ -82,3 +86,19 @@ def _without_effect(recipe: Recipe) -> set[str]:
         keys |= {f"families.{name}.{key}" for key in unused}
     used = ("name", *networks.settings(recipe.model.name))
     return keys | {f"model.{key}" for key in Model.model_fields if key not in used}
+
+
+def respelled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key that were noted as somebody wrote them, as a recipe has them: `3ep` for `3.0ep`."""
+    return {key: _respelled(key, value) for key, value in values.items()}
+
+
+def _respelled(key: str, value: Any) -> Any:
+    place, _, name = key.rpartition(".")
+    table = Family if place.startswith("families.") else Recipe.model_fields[place].annotation if place else Recipe
+    field = table.model_fields.get(name)  # type: ignore[union-attr]
+    for validator in field.metadata if field else ():
+        if isinstance(validator, pydantic.AfterValidator):
+            with contextlib.suppress(InputError):
+                value = validator.func(value)  # type: ignore[call-arg]
+    return value

@@ -147,6 +147,11 @@ def _by_path(texts: Sequence[str], what: str, example: str) -> list[tuple[str, F
     return found
 
 
+def by_path_texts(texts: Sequence[str]) -> list[str]:
+    """Rates or densities by path in one way: `Conv1/*=100` for `Conv1/* = 100.0`."""
+    return [f"{pattern}={quantile_name(share)}" for pattern, share in _by_path(texts, "rate", "Conv1/*=100")]
+
+
 def rate_of(path: str, rate: Fraction, others: Sequence[tuple[str, Fraction]]) -> Fraction:
     """The rate of the variable `path`: that of the first pattern of `others` that it matches, or else `rate`."""
     return next((other for pattern, other in others if fnmatch.fnmatchcase(path, pattern)), rate)

@@ -60,6 +60,16 @@ def _checked(parse: Callable[[Any], object]) -> pydantic.AfterValidator:
     return pydantic.AfterValidator(check)
 
 
+def _points(text: str) -> str:
+    """Points of training in the one way in which they are compared: `0,10it,3ep` for `0it, 10it,3.0ep`."""
+    return ",".join(dict.fromkeys(map(str, grids.parse_points(text))))
+
+
+def _sample(text: str) -> str:
+    count, of_each_class = grids.parse_sample(text)
+    return f"{count} a class" if of_each_class else f"{count}"
+
+
 def _check_name(text: str) -> None:
     if text == "latest" or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
         raise InputError(f"{text!r} cannot name a run: write letters, digits, '.', '_' and '-' (and not `latest`)")
@@ -76,15 +86,15 @@ Task = Annotated[str, _checked(lambda name: named.check(name, tasks.DECIDING, "t
 Network = Annotated[str, _checked(lambda name: named.check(name, networks.KNOWN, "network", networks.SHOWN))]
 Source = Annotated[str, _checked(sources.check_name)]
 QuantileGrid = Annotated[str, _checked(lambda text: text and grids.parse_quantiles(text))]
-Points = Annotated[str, _checked(grids.parse_points)]
-Point = Annotated[str, _checked(grids.parse_point)]
-PointOrEnd = Annotated[str, _checked(lambda text: text == "end" or grids.parse_point(text))]
-Rates = Annotated[list[str], _checked(grids.parse_rates)]
+Points = Annotated[str, pydantic.AfterValidator(_points)]
+Point = Annotated[str, pydantic.AfterValidator(lambda text: str(grids.parse_point(text)))]
+PointOrEnd = Annotated[str, pydantic.AfterValidator(lambda text: text if text == "end" else str(grids.parse_point(text)))]
+Rates = Annotated[list[str], _checked(grids.parse_rates), pydantic.AfterValidator(grids.by_path_texts)]
 Norm = Literal["batch", "moving"]
 Iterations = Annotated[int, Field(ge=0, le=10_000)]
-Densities = Annotated[list[str], _checked(grids.parse_densities)]
-Sample = Annotated[str, _checked(grids.parse_sample)]
-Interval = Annotated[str, _checked(grids.parse_interval)]
+Densities = Annotated[list[str], _checked(grids.parse_densities), pydantic.AfterValidator(grids.by_path_texts)]
+Sample = Annotated[str, pydantic.AfterValidator(_sample)]
+Interval = Annotated[str, pydantic.AfterValidator(lambda text: str(grids.parse_interval(text)))]
 Criterion = Annotated[str, _checked(lambda name: named.check(name, criteria.CRITERIA, "criterion"))]
 Control = Annotated[str, _checked(controls.check_name)]
 

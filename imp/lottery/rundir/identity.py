@@ -3,10 +3,12 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
 
 from data_prep.errors import InputError
-from lottery.experiment.decisive import decisive, differences
+from lottery.experiment.decisive import decisive, differences, respelled
 from lottery.experiment.recipe import Output, Recipe
 from lottery.rundir import locks, records
 from lottery.rundir.locks import GLANCE_SECONDS
@@ -25,7 +27,7 @@ class MadeWith(records.Table):
 
     output: Output
     family: str
-    values: dict[str, Any]
+    values: Annotated[dict[str, Any], pydantic.AfterValidator(respelled)]
     made_from: dict[str, str]
     made_by: list[dict[str, str]]
 

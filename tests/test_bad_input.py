@@ -1,14 +1,18 @@
 """Bad input, as a user gives it: one line, exit code 2, and nothing is written."""
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 
 import pytest
-from helpers import LENET, contents, imp, imp_here, mpirun, refused, settings
+from helpers import IMP, LENET, changed, clean_environment, contents, imp, imp_here, mpirun, refused, settings
 
 from data_prep import files, records
+from data_prep.errors import InputError
 from lottery import cli
+from lottery.rundir.names import Replicate
 
 
 @pytest.mark.parametrize(
@@ -76,6 +80,69 @@ def test_bad_recipes_are_refused_by_name(tmp_path):
     refused(imp_here("run", "broken.toml", cwd=tmp_path, check=False), "broken.toml is not TOML")
     refused(imp_here("run", "misspelt.toml", cwd=tmp_path, check=False), "misspelt.toml", "'train.batchs'", "'train.batch'")
     assert not (tmp_path / "runs").exists()
+
+
+DEEP = {
+    "arrays": "name = " + "[" * 5000 + "]" * 5000,
+    "tables": "x = " + "{a=" * 5000 + "1" + "}" * 5000,
+    "dots": ".".join("a" * 10_000) + " = 1",
+    "fewer dots": ".".join("a" * 600) + " = 1",
+    "a table": f"[{'.'.join('a' * 20_000)}]",
+    "digits": "seed = " + "9" * 10_000,
+    "fewer digits": "seed = " + "9" * 4000,
+    "hexadecimal digits": "seed = 0x" + "f" * 10_000,
+    "digits in a list": f"data.mean = [{'9' * 4000}]",
+}
+
+
+@pytest.mark.parametrize("case", DEEP)
+def test_a_recipe_that_was_made_to_break_its_reader_is_one_line(case, tmp_path):
+    (tmp_path / "made.toml").write_text(DEEP[case])
+
+    done = imp_here("recipe", "made.toml", cwd=tmp_path, check=False)
+
+    refused(done, "made.toml")
+    assert len(done.stderr) < 500
+    deep = imp_here("recipe", *settings(f"data.mean={'[' * 5000}{']' * 5000}"), cwd=tmp_path, check=False)
+    refused(deep, "--set", "data.mean")
+
+
+def test_nobody_waits_for_a_recipe_that_is_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    where = {"cwd": tmp_path, "env": clean_environment(), "timeout": 60}
+
+    done = subprocess.run([IMP, "recipe", "pipe.toml"], capture_output=True, text=True, **where)
+
+    refused(done, "pipe.toml is not a file")
+
+
+@pytest.mark.parametrize("name", ["result.json", "topology.json", "made_with.json"])
+@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "[" * 900 + "]" * 900, "9" * 10_000, "9" * 4000])
+def test_a_sealed_table_that_was_made_to_break_its_reader_is_one_line(work, name, value):
+    path = work / "runs/digits/replicate-1/train" / name
+    content = path.read_text().replace('"steps_per_epoch": 17', f'"steps_per_epoch": {value}')
+    content = content.replace('"train.epochs": 3', f'"train.epochs": {value}').replace('"width": 300', f'"width": {value}')
+    assert value in content
+    blank = re.sub('(?<="sha256": ")[0-9a-f]{64}', "0" * 64, content, count=1)
+    path.write_text(blank.replace("0" * 64, files.sha256(path.name.encode() + blank.encode()), 1))
+
+    if name == "topology.json":
+        with pytest.raises(InputError, match=name):
+            Replicate(path.parents[1]).read_topology()
+    else:
+        refused(imp_here("thresholds", cwd=work, check=False), name)
+
+
+def test_a_sealed_topology_that_is_none_is_one_line(work):
+    changed(work / "runs/digits/replicate-1/train/topology.json", nodes="none")
+
+    refused(imp_here("explore", "--at", "0", cwd=work, check=False), "topology.json is not a topology")
+
+
+def test_ids_of_wandb_do_not_lead_out_of_runs(tmp_path):
+    done = imp_here("train", cwd=tmp_path, check=False, WANDB_SWEEP_ID="x", WANDB_RUN_ID="../../../elsewhere")
+
+    refused(done, "WANDB_RUN_ID", "../../../elsewhere")
 
 
 def test_stages_out_of_order_say_which_comes_first(tmp_path):

@@ -4,6 +4,8 @@ import io
 import pickle
 import struct
 import sys
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -327,6 +329,15 @@ def hdf5(fill):
     return written.getvalue()
 
 
+def keras_file(content, claimed=None):
+    """A .keras file with these weights, and a directory that claims that they have so many bytes."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.weights.h5", content)
+        archive.infolist()[0].file_size = claimed or len(content)
+    return written.getvalue()
+
+
 HOSTILE = {
     "code.pth": pickle.dumps({"state_dict": Code()}),
     "code.pt": pickle.dumps(Code()),
@@ -374,6 +385,53 @@ def test_hostile_and_damaged_files_are_refused_in_one_line(name, tmp_path, monke
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
     assert not (tmp_path / "run").exists()
+
+
+NO_ARRAYS = {
+    "text": lambda file: "text",
+    "texts": lambda file: [b"text"] * 100,
+    "reference": lambda file: np.array(file.ref, h5py.ref_dtype),
+    "references": lambda file: np.array([file.ref] * 100, h5py.ref_dtype),
+}
+
+
+@pytest.mark.parametrize("case", NO_ARRAYS)
+def test_a_variable_that_is_no_array_of_numbers_is_refused(case, tmp_path):
+    state, path = drawn(), tmp_path / "x.weights.h5"
+    with h5py.File(path, "w") as file:
+        for one, name in next(
+            dialect for dialect in dialects("lenet_300_100", state) if dialect.title == "Keras"
+        ).names.items():
+            layer, place = name.split("/")
+            group = file.require_group(f"layers/{layer}/vars")
+            group.attrs["name"] = layer
+            group[place] = NO_ARRAYS[case](file) if one == "fc2/bias" else arrays_of(state)[one]
+
+    with pytest.raises(InputError, match=r"x\.weights\.h5 cannot be read as weights \(layers/fc2/vars/1 holds no numbers"):
+        foreign.load(path, lenet(), IMAGE, drawn())
+
+
+def test_a_member_of_an_npz_that_is_no_array_is_refused(tmp_path):
+    named = {f"weights/{one}": array for one, array in drawn().weights.items()}
+    np.savez(tmp_path / "x.npz", **{name: array for name, array in named.items() if name != "weights/fc2/bias"})
+    with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
+        archive.writestr("weights/fc2/bias", "no array")
+
+    with pytest.raises(InputError, match=r"x\.npz cannot be read as weights \(weights/fc2/bias is no array"):
+        foreign.load(tmp_path / "x.npz", lenet(), IMAGE, drawn())
+
+
+def test_a_member_whose_size_is_a_lie_takes_no_more_memory_than_it_claims(tmp_path):
+    path = tmp_path / "x.keras"
+    path.write_bytes(keras_file(bytes(200_000_000), claimed=1000))
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"x\.keras cannot be read as weights"):
+            foreign.load(path, lenet(), IMAGE, drawn())
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_without_pytorch_its_files_are_not_opened_and_the_way_out_is_said(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep import files
-from data_prep.errors import Moved, first_line
+from data_prep.errors import InputError, Moved, first_line
 
 if TYPE_CHECKING:
     from lottery.experiment.recipe import Recipe
@@ -122,8 +122,13 @@ def wait(seconds: float = FINISH_SECONDS) -> None:
 
 
 def agents_run() -> Path | None:
-    """The run directory of a training that an agent of a W&B sweep starts: one for each, by its id there. None elsewhere."""
+    """The run directory of a training that an agent of a W&B sweep starts: one for each, by its id there. None elsewhere.
+    Raises InputError for what is no id."""
     swept, run = os.environ.get("WANDB_SWEEP_ID"), os.environ.get("WANDB_RUN_ID")
+    if "/" in f"{swept}{run}":  # which W&B allows in no id, and would lead out of `runs`
+        raise InputError(
+            f"WANDB_SWEEP_ID={swept} and WANDB_RUN_ID={run} are not ids of W&B, in which there is no slash: unset them"
+        )
     return Path("runs") / f"wandb-{swept}-{run}" if swept and run else None
 
 

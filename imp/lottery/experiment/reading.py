@@ -22,6 +22,7 @@ FORMAT = 2  # of run directories
 _SEAL = f"# written by imp, format {FORMAT}; change it with --set. sha256 "
 _FAMILY = re.compile(rf"^\s*families\.({FAMILY_NAME})\.", re.MULTILINE)
 _WIDTH = 128
+_QUOTED = 200  # letters of a value in a message
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -34,14 +35,25 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def load(path: Path) -> dict[str, Any]:
     """The table of a TOML file. Raises InputError when it is missing, or not TOML."""
+    files.check_regular(path)
     try:
-        return tomllib.loads(path.read_text())
+        return _parse(path.read_text())
     except FileNotFoundError:
         raise InputError(f"there is no recipe {path}: see pipelines/ for some") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder, not a recipe: name a .toml file, such as pipelines/digits.toml") from None
     except ValueError as error:
         raise InputError(f"{path} is not TOML: {error}") from None
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """The table of a TOML text. Raises ValueError where it is none, or has what no recipe can have."""
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    files.check_plain(table)
+    return table
 
 
 def resolve(table: dict[str, Any], overrides: Iterable[str] = (), origin: str = "recipe", setter: str = "--set") -> Recipe:
@@ -143,15 +155,21 @@ def _parse_override(override: str, known: dict[str, Any], setter: str) -> tuple[
     key, equals, text = override.partition("=")
     key = key.strip()
     if not equals:
-        raise InputError(f"{setter} {override!r}: write KEY=VALUE, such as train.epochs=5")
+        raise InputError(f"{setter} {_cut(override)}: write KEY=VALUE, such as train.epochs=5")
     if key not in known:
-        raise InputError(f"{setter} {override!r}: unknown key {key!r}{_nearest(key, known)}")
+        raise InputError(f"{setter} {_cut(override)}: unknown key {_cut(key)}{_nearest(key, known)}")
     if isinstance(known[key], str):
         return key, text.strip().strip("\"'")
     try:
-        return key, tomllib.loads(f"value = {text}")["value"]
+        return key, _parse(f"value = {text}")["value"]
     except ValueError:
-        raise InputError(f"{setter} {override!r}: {text!r} is not {_KINDS[type(known[key])]}") from None
+        raise InputError(f"{setter} {_cut(override)}: {_cut(text)} is not {_KINDS[type(known[key])]}") from None
+
+
+def _cut(value: Any) -> str:
+    """What messages quote of `value`."""
+    text = repr(value)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def _put(table: dict[str, Any], key: str, value: Any) -> None:
@@ -177,7 +195,7 @@ def _explain(error: pydantic.ValidationError, known: dict[str, Any], origin: str
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
         tables = {other.split(".")[0] for other in known if "." in other}
-        return f"{origin}: unknown key {key!r}{_nearest(key, [*known, *tables])}"
+        return f"{origin}: unknown key {_cut(key)}{_nearest(key, [*known, *tables])}"
     cause = first.get("ctx", {}).get("error")
-    message = str(cause) if isinstance(cause, InputError) else f"{first['msg']}, not {first['input']!r}"
+    message = str(cause) if isinstance(cause, InputError) else f"{first['msg']}, not {_cut(first['input'])}"
     return ": ".join(filter(None, [origin, key, message.removeprefix(f"{key}: ")]))

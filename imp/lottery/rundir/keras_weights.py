@@ -10,8 +10,8 @@ from lottery.pruning.state import Arrays
 def read(file: IO[bytes], most: int) -> Arrays:
     """Its arrays, by the name of their layer and their place in it (`Conv1/0`); those of an optimizer are left out.
 
-    Raises ValueError where an array is in another file, all have more than `most` bytes, or two layers have one name; and what
-    h5py raises for a file that is damaged. Links are not followed.
+    Raises ValueError where an array is in another file, one holds no numbers, all have more than `most` bytes, or two layers
+    have one name; and what h5py raises for a file that is damaged. Links are not followed.
     """
     arrays: Arrays = {}
 
@@ -21,6 +21,8 @@ def read(file: IO[bytes], most: int) -> Arrays:
             return
         if item.external or item.is_virtual:
             raise ValueError(f"{path} is in another file")
+        if item.dtype.kind in "OSU":  # texts, and references to objects
+            raise ValueError(f"{path} holds no numbers")
         most -= item.nbytes
         if most < 0:
             raise ValueError(f"{path} claims more than the file holds")

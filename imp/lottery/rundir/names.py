@@ -119,7 +119,10 @@ class Replicate:
         """How the network is connected; None if its training could not tell (a user's subclassed model). Raises InputError if
         it could and the file is missing."""
         if self.topology.exists():
-            return _TOPOLOGY.validate_python(files.read_json(self.topology))
+            try:
+                return _TOPOLOGY.validate_python(files.read_json(self.topology))
+            except pydantic.ValidationError:
+                raise InputError(f"{self.topology} is not a topology: remove it, and `imp train` adds it") from None
         result = self.dense.read_result()
         if result and self.name_of(self.topology) in result.outputs:
             raise InputError(f"{self.topology} is missing: `imp train` adds it")

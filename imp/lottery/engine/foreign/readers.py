@@ -49,8 +49,9 @@ def _check_size(path: Path, claimed: int) -> None:
 
 
 def _keras(path: Path) -> Arrays:
-    with zipfile.ZipFile(path) as archive:
-        return keras_weights.read(io.BytesIO(archive.read("model.weights.h5")), EXPANSION * path.stat().st_size)
+    with zipfile.ZipFile(path) as archive, archive.open("model.weights.h5") as member:
+        content = member.read(archive.getinfo(member.name).file_size)  # no more than was checked, whatever comes out of it
+    return keras_weights.read(io.BytesIO(content), EXPANSION * path.stat().st_size)
 
 
 def _weights_h5(path: Path) -> Arrays:
@@ -60,7 +61,11 @@ def _weights_h5(path: Path) -> Arrays:
 
 def _npz(path: Path) -> Arrays:
     with np.load(path, allow_pickle=False) as archive:
-        return dict(archive)
+        arrays = dict(archive)
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # but bytes, of a member without the ending .npy
+            raise ValueError(f"{name} is no array")
+    return arrays
 
 
 def _safetensors(path: Path) -> Arrays:

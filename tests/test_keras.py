@@ -1,6 +1,7 @@
 """Masks in a user's own `model.fit`: exact zeros whatever trains them, exact counts, resumed to the bit, tickets, the page."""
 
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -15,13 +16,13 @@ import tensorflow as tf
 from helpers import ROOT, clean_environment
 
 from data_prep.errors import InputError
-from lottery.keras import Constant, Cubic, masks, prune, resume, rewind, snapshot, strip, update
+from lottery.keras import Constant, Cubic, from_target, masks, prune, resume, rewind, snapshot, strip, update
 from lottery.keras.fitting import inner, pruned
 from lottery.pruning import allocation, ranking
 from lottery.pruning.criteria import CRITERIA, WITH_IMAGES
 from lottery.pruning.updates import Schedule, smallest_pruned
 
-pytestmark = pytest.mark.usefixtures("tensorflow")
+pytestmark = [pytest.mark.usefixtures("tensorflow"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(64, 8, 8, 1)).astype(np.float32), RNG.integers(0, 10, 64)
@@ -415,6 +416,267 @@ def test_rounds_prune_more_within_their_masks():
         before = masks(model)
 
     assert sum(kept(model).values()) == left(1 - Fraction(8, 10) ** 3)
+
+
+def sequential(**first):
+    """Two dense layers, whose variables get other paths when Keras loads them."""
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(6, name="first", **first), keras.layers.Dense(10, name="second")]
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), *layers])
+    model.compile("adam", LOSS)
+    return model
+
+
+def kernels(model):
+    return [one for one in model.weights if one.path.endswith("kernel")]
+
+
+def holds(model, bits):
+    """Whether the kernels of `model` are zero where `bits` (by path, in their order) prune, and not all others."""
+    found = list(zip([one.numpy() for one in kernels(model)], bits.values(), strict=True))
+    return all((array[~kept] == 0).all() and array[kept].any() for array, kept in found)
+
+
+def compiled(model):
+    model.compile("sgd", LOSS)
+    return model
+
+
+def saved(model, folder, name="whole.keras"):
+    model.save(folder / name)
+    return keras.models.load_model(folder / name)
+
+
+def with_saved_weights(model, folder):
+    model.save_weights(folder / "state.weights.h5")
+    other = prune(compiled(sequential()), 0.8)
+    other.load_weights(folder / "state.weights.h5")
+    return other
+
+
+def frozen(model):
+    model.get_layer("first").trainable = False
+    return model
+
+
+def thawed(model):
+    model.get_layer("first").trainable = True
+    return compiled(model)
+
+
+def quantized(model):
+    model.quantize("int8")
+    return model
+
+
+def with_dense_weights(model):
+    model.set_weights([np.ones(one.shape) for one in model.weights])
+    return model
+
+
+BETWEEN_FITS = {
+    "compile": lambda model, folder: compiled(model),
+    "compile, save": lambda model, folder: saved(compiled(model), folder),
+    "compile, save, resume, compile": lambda model, folder: compiled(resume(saved(compiled(model), folder))),
+    "save, compile, resume": lambda model, folder: resume(compiled(saved(model, folder))),
+    "save, compile": lambda model, folder: compiled(saved(model, folder)),
+    "compile, pickle": lambda model, folder: pickle.loads(pickle.dumps(compiled(model))),
+    "compile, weights": lambda model, folder: with_saved_weights(compiled(model), folder),
+    "h5": lambda model, folder: resume(saved(model, folder, "whole.h5")),
+    "int8": lambda model, folder: resume(saved(quantized(model), folder)),
+    "freeze, save": lambda model, folder: resume(saved(frozen(model), folder)),
+    "freeze, compile, save, thaw": lambda model, folder: thawed(resume(saved(compiled(frozen(model)), folder))),
+    "set weights": lambda model, folder: with_dense_weights(model),
+}
+
+
+@pytest.mark.parametrize("case", BETWEEN_FITS)
+def test_masks_hold_through_what_is_done_between_two_fits(case, tmp_path):
+    model = prune(sequential(), 0.8)
+    fit(model)
+    bits = masks(model)
+
+    model = BETWEEN_FITS[case](model, tmp_path)
+    fit(model)
+
+    assert holds(model, bits)
+    assert all(np.array_equal(*pair) for pair in zip(masks(model).values(), bits.values(), strict=True))
+
+
+def test_a_schedule_goes_on_after_compile_save_and_resume(tmp_path):
+    model = prune(sequential(), 0.8, schedule=Cubic(end=8, every=2))
+    fit(model)
+    model = resume(saved(compiled(model), tmp_path))
+    fit(model)
+
+    assert pruned(model).step == 8
+    assert sum(kept(model).values()) == 444 - ranking.pruned_count(Fraction(80), 444)
+    assert holds(model, masks(model))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("constraint", [lambda w: w - keras.ops.mean(w), lambda w: keras.ops.maximum(w, 0.01)])
+def test_a_constraint_moves_no_zero(constraint, optimizer):
+    model = sequential(kernel_constraint=constraint)
+    model.compile(optimizer, LOSS)
+    prune(model, 0.8)
+    fit(model)
+
+    assert holds(model, masks(model))
+    assert kernels(strip(model))[0].constraint is constraint
+
+
+class Step(keras.Sequential):
+    """A model whose training step is `own`."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = LOSS(data[1], self(data[0], training=True))
+        self.own(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def stepping(own):
+    model = Step([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, name="dense")])
+    model.own = own
+    model.compile("sgd", LOSS)
+    return model
+
+
+def descend(gradients, variables):
+    for gradient, variable in zip(gradients, variables, strict=True):
+        variable.value.assign_sub(0.1 * gradient)
+
+
+def test_masks_hold_under_another_model_and_under_an_optimizer_of_ones_own(tmp_path):
+    base = prune(sequential(), 0.8)
+    bits = masks(base)
+    outer = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(10)])
+    outer.compile("adam", LOSS)
+    own = prune(stepping(keras.optimizers.Adam().apply), 0.8)
+    fit(outer)
+    fit(own)
+
+    assert holds(base, bits)
+    assert holds(own, masks(own))
+    other = saved(resume(outer), tmp_path)
+    fit(other)
+    assert holds(other.layers[0], bits)
+
+
+def test_what_passes_the_masks_by_is_said_after_the_first_step():
+    with pytest.raises(InputError, match=r"\d+ pruned weights are not zero after a step"):
+        fit(prune(stepping(descend), 0.8))
+    with pytest.raises(InputError, match="counts the steps of the schedule"):
+        fit(prune(stepping(keras.optimizers.Adam().apply), 0.8, schedule=GRADUAL))
+
+
+def test_a_copy_without_masks_does_not_train(tmp_path):
+    model = sequential()
+    prune(model, masks={kernels(model)[0].path: np.arange(384).reshape(64, 6) % 2 == 0})
+
+    clone = keras.models.clone_model(model)
+    with pytest.raises(InputError, match="clone_model"):
+        fit(clone)
+    fit(prune(strip(clone), 0.8))
+    assert holds(clone, masks(clone))
+    with pytest.raises(InputError, match=r"h5 file: call lottery.keras.resume\(model\)"):
+        fit(saved(model, tmp_path, "whole.h5"))
+
+
+def test_averages_are_swapped_under_float16():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = sequential()
+        model.compile(keras.optimizers.Adam(use_ema=True), LOSS)
+        prune(model, 0.8)
+        fit(model, callbacks=[keras.callbacks.SwapEMAWeights()], validation_data=(X, Y))
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+    assert is_exact(model)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_early_end_is_told_and_callbacks_may_judge_from_the_end_of_the_schedule_on(is_late, tmp_path, recwarn):
+    gate = from_target if is_late else lambda callback: callback
+    stop = keras.callbacks.EarlyStopping("loss", mode="max", patience=1, restore_best_weights=True)  # at once: the loss falls
+    best = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "loss", mode="max", save_best_only=True)
+    model = prune(sequential(), 0.8, schedule=Cubic(end=12, every=4))
+
+    fit(model, 6, callbacks=[gate(stop), gate(best)])
+
+    told = [str(one.message) for one in recwarn if "schedule" in str(one.message)]
+    kept_by_best = sum(np.count_nonzero(one.numpy()) for one in kernels(keras.models.load_model(tmp_path / "best.keras")))
+    assert holds(model, masks(model))  # though the best weights had fewer zeros
+    if is_late:
+        assert (stop.stopped_epoch, kept_by_best, told) == (3, 444 - ranking.pruned_count(Fraction(80), 444), [])
+    else:
+        assert (stop.stopped_epoch, kept_by_best) == (1, 195)
+        assert [re.sub(r"sequential\w*", "", line) for line in told] == [
+            "fit ended before the schedule of : 76.8% of the weights are pruned, not 80.0%; step 8 of 12"
+        ]
+
+
+def test_a_model_without_masks_has_none():
+    model = sequential()
+    fit(model, callbacks=[from_target(keras.callbacks.EarlyStopping("loss"))])
+
+    assert masks(model) == {}
+
+
+class Matrix(keras.layers.Layer):
+    """A kernel of the type `kind`."""
+
+    def __init__(self, kind):
+        super().__init__(name="matrix")
+        self.kind = kind
+
+    def build(self, shape):
+        draw = lambda shape, dtype: tf.cast(0.2 * tf.random.normal(shape), dtype)  # noqa: E731
+        self.kernel = self.add_weight((shape[-1], 10), draw, self.kind, name="kernel", autocast=False)
+
+    def call(self, inputs):
+        return keras.ops.matmul(inputs, tf.cast(self.kernel.value, "float32"))
+
+
+@pytest.mark.parametrize("schedule", [Constant(), GRADUAL])
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float64"])
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of float8
+def test_layers_of_every_float_type_are_pruned(kind, schedule):
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Flatten(), Matrix(kind), keras.layers.Dense(10, dtype="bfloat16", name="second")]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+    model.compile("sgd", LOSS)
+
+    prune(model, 0.8, schedule=schedule)
+    fit(model, 3)
+
+    assert sum(kept(model).values()) == 740 - ranking.pruned_count(Fraction(80), 740)
+    assert holds(model, masks(model))
+
+
+def test_the_scales_of_float8_are_not_pruned():
+    model = sequential(dtype="float8_from_mixed_bfloat16")
+
+    assert sorted(path.split("/", 1)[1] for path in masks(prune(model, 0.5, scope="all"))) == [
+        "first/bias",
+        "first/kernel",
+        "second/bias",
+        "second/kernel",
+    ]
+    fit(model)
+    assert holds(model, {path: bits for path, bits in masks(model).items() if path.endswith("kernel")})
+
+
+def test_divergence_is_told_as_such():
+    model = prune(sequential(), 0.8, schedule=GRADUAL)
+    kernels(model)[0].assign(np.full((64, 6), math.nan))
+
+    with pytest.raises(InputError, match=r"training diverged: .*first/kernel"):
+        update(model), fit(model)
+    with pytest.raises(InputError, match=r"training diverged: .*first/kernel"):
+        prune(strip(model), 0.8)
 
 
 def unbuilt():

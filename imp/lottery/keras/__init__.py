@@ -4,9 +4,9 @@
 `keras.models.load_model` opens a model that was saved with its masks.
 """
 
-from lottery.keras.fitting import resume, update
+from lottery.keras.fitting import from_target, resume, update
 from lottery.keras.model import masks, prune, rewind, snapshot, strip
 from lottery.keras.optimizer import Pruned
 from lottery.keras.plan import Constant, Cubic
 
-__all__ = ["Constant", "Cubic", "Pruned", "masks", "prune", "resume", "rewind", "snapshot", "strip", "update"]
+__all__ = ["Constant", "Cubic", "Pruned", "from_target", "masks", "prune", "resume", "rewind", "snapshot", "strip", "update"]

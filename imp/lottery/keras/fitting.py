@@ -1,8 +1,10 @@
 """Masks that change while `model.fit` runs, and stay where the model is compiled again. Nothing here is a callback, so that
 none can be forgotten: the model's own training function changes the masks, between two calls of the compiled step."""
 
+import functools
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -10,44 +12,61 @@ import tensorflow as tf
 
 from data_prep.errors import InputError
 from lottery.engine.models.topology import topology
-from lottery.keras.optimizer import Pruned
+from lottery.keras.optimizer import Held, Pruned, as_new, is_complete, own_constraint
 from lottery.keras.probe import KerasProbe, Networks
 from lottery.pruning.criteria import Criterion
+from lottery.pruning.masks import check_finite
 from lottery.pruning.state import State
 
 
 class Training:
-    """Takes the place of the method `make_train_function` of `model`, whose optimizer is, or holds, `optimizer`."""
+    """Takes the place of the methods `compile`, `fit` and `make_train_function` of `model`, whose optimizer is, or holds, a
+    `Pruned`: what the user does between two trainings leaves the masks in place."""
 
-    def __init__(self, model: keras.Model, optimizer: Pruned):
-        self.model, self.optimizer = model, optimizer
+    METHODS = ("compile", "fit", "make_train_function")
 
-    def __call__(self, force: bool = False) -> None:
-        self.follow()
+    def __init__(self, model: keras.Model):
+        self.model, self.is_tried = model, False
+        for name in self.METHODS:
+            setattr(model, name, getattr(self, name))
+
+    def compile(self, *args: Any, **settings: Any) -> None:
+        type(self.model).compile(self.model, *args, **settings)
+        current(self.model)
+
+    def fit(self, *args: Any, **settings: Any) -> Any:
+        """Train, and put zeros back before and after: the user, or a callback, may have set weights."""
+        hold(self.model)
+        history = type(self.model).fit(self.model, *args, **settings)
+        optimizer = hold(self.model)
+        if optimizer.plan and optimizer.next_change is not None:
+            size = sum(mask.size for mask in optimizer.masks.values())
+            warnings.warn(
+                f"fit ended before the schedule of {self.model.name}: {optimizer.pruned / size:.1%} of the weights are pruned, "
+                f"not {float(optimizer.plan.sparsity):.1%}; step {optimizer.step} of {optimizer.plan.schedule.dates[-1]}",
+                stacklevel=2,
+            )
+        return history
+
+    def make_train_function(self, force: bool = False) -> None:
         if self.model.train_function is None or force:
+            optimizer = pruned(self.model)
             type(self.model).make_train_function(self.model, force)
-            run, self.optimizer.clock.wait = self.model.train_function, 0
+            run, clock = self.model.train_function, optimizer.clock
+            clock.wait, self.is_tried = 0, False
 
             def train_function(iterator: Any) -> Any:
-                if self.optimizer.clock.wait <= 0:  # in the beginning: somebody may have set weights before
-                    look(self.model, self.optimizer)
-                self.optimizer.clock.is_read = True
+                if clock.wait <= 0:  # in the beginning: somebody may have set weights before
+                    look(self.model, optimizer)
+                clock.is_read = True
                 logs = run(iterator)
-                tick(self.model, self.optimizer)
+                if not self.is_tried:
+                    _check_step(self.model, optimizer)
+                    self.is_tried = True
+                tick(self.model, optimizer)
                 return logs
 
             self.model.train_function = train_function
-
-    def follow(self) -> None:
-        """Put the masks around the optimizer that the model has been compiled with since."""
-        if self.model.optimizer is None or holding(self.model.optimizer) is self.optimizer:
-            return
-        old, plain = self.optimizer, inner(self.model)
-        shapes: dict[str, Sequence[int]] = {path: mask.shape for path, mask in old.masks.items()}
-        with self.model.distribute_strategy.scope():
-            self.optimizer = Pruned(plain, shapes, old.plan)
-        self.optimizer.take_over(old)
-        install(self.model, self.optimizer)
 
 
 def holding(optimizer: Any) -> Pruned | None:
@@ -58,11 +77,21 @@ def holding(optimizer: Any) -> Pruned | None:
 
 
 def current(model: keras.Model) -> Pruned | None:
-    """The optimizer of `model` that has its masks, if it is pruned."""
-    training = vars(model).get("make_train_function")
-    if isinstance(training, Training):
-        training.follow()
-    return holding(getattr(model, "optimizer", None))
+    """The optimizer of `model` that has its masks, if it is pruned. If it was compiled since, or holds a pruned model, the
+    masks are put around its own optimizer first."""
+    optimizer = getattr(model, "optimizer", None)
+    held = [one.constraint.optimizer for one in model.weights if isinstance(one.constraint, Held)]
+    old = holding(optimizer) or next(iter(held), None)
+    if optimizer is None or old is None or (old is holding(optimizer) and is_complete(old)):
+        return optimizer and old
+    old.find(model)
+    shapes: dict[str, Sequence[int]] = {path: mask.shape for path, mask in old.masks.items()}
+    with model.distribute_strategy.scope():
+        new = Pruned(inner(model), shapes, old.plan)
+        new.build(model.trainable_variables)
+    new.set_weights([variable.numpy() for variable in old._variables])
+    install(model, new)
+    return new
 
 
 def pruned(model: keras.Model) -> Pruned:
@@ -81,7 +110,7 @@ def inner(model: keras.Model) -> keras.optimizers.Optimizer:
     optimizer = model.optimizer
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer | Pruned):
         optimizer = optimizer.inner_optimizer
-    return optimizer
+    return optimizer if is_complete(optimizer) else as_new(optimizer)
 
 
 def install(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
@@ -97,9 +126,39 @@ def install(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
             unbuilt.build(model.trainable_variables)
     model.train_function = None
     if isinstance(optimizer, Pruned):
-        model.make_train_function = Training(model, optimizer)
+        optimizer.attach(model)
+        Training(model)
     else:
-        vars(model).pop("make_train_function", None)
+        for name in Training.METHODS:
+            vars(model).pop(name, None)
+        for variable in model.weights:
+            variable.constraint = own_constraint(variable)
+
+
+def by_path(model: keras.Model) -> dict[str, keras.Variable]:
+    return {variable.path: variable for variable in model.weights}
+
+
+def hold(model: keras.Model) -> Pruned:
+    """Put zeros back in `model` if there are none where its masks prune. Returns its optimizer."""
+    optimizer, weights = pruned(model), by_path(model)
+    if optimizer.revived(weights):
+        optimizer.hold(weights)
+    return optimizer
+
+
+def _check_step(model: keras.Model, optimizer: Pruned) -> None:
+    """Raises InputError where a training step of the user's own, which has just been taken, passes the masks by."""
+    if count := optimizer.revived(by_path(model)):
+        raise InputError(
+            f"{model.name}: {count} pruned weights are not zero after a step: its train_step changes them without an "
+            "optimizer of Keras; let model.optimizer apply the gradients"
+        )
+    if optimizer.next_change is not None and not optimizer.clock.is_running:
+        raise InputError(
+            f"{model.name}: its train_step does not use model.optimizer, which counts the steps of the schedule: let it "
+            "apply the gradients, or prune without a schedule"
+        )
 
 
 def update(model: keras.Model) -> None:
@@ -121,7 +180,26 @@ def resume(model: keras.Model, criterion: Criterion | None = None, images: Any =
     if optimizer.plan:
         optimizer.plan = optimizer.plan.with_given(criterion, images)
     install(model, optimizer)
+    hold(model)
     return model
+
+
+def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
+    """Let `callback` look at no epoch and no batch of training until the masks of its model have changed for the last time:
+    what an EarlyStopping or a ModelCheckpoint finds best is then pruned as planned. Returns `callback`."""
+
+    def once_final(look_at: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(look_at)
+        def method(*args: Any, **given: Any) -> None:
+            optimizer = current(callback.model)
+            if optimizer is None or optimizer.next_change is None:
+                look_at(*args, **given)
+
+        return method
+
+    for name in ("on_epoch_end", "on_train_batch_end"):
+        setattr(callback, name, once_final(getattr(callback, name)))
+    return callback
 
 
 def tick(model: keras.Model, optimizer: Pruned) -> None:
@@ -133,7 +211,7 @@ def tick(model: keras.Model, optimizer: Pruned) -> None:
 
 def look(model: keras.Model, optimizer: Pruned) -> None:
     """Change the masks if it is time to, and put zeros back otherwise; find out for how many steps the masks will stay."""
-    weights, step, plan = {one.path: one for one in model.weights}, optimizer.step, optimizer.plan
+    weights, step, plan = by_path(model), optimizer.step, optimizer.plan
     coming, date = optimizer.next_change, plan.last_date(step) if plan else None
     if coming is not None and date is not None and date >= coming:
         _change(model, optimizer, weights, date)
@@ -149,6 +227,7 @@ def _change(model: keras.Model, optimizer: Pruned, weights: dict[str, keras.Vari
     plan, kept, aside = optimizer.plan, optimizer.masks, optimizer.aside
     assert plan, "masks that stay do not change"
     values = {path: weights[path].numpy() + aside.get(path, 0) for path in kept}
+    check_finite(values)
     among = {path: bits | (aside[path] != 0) if path in aside else bits for path, bits in kept.items()}
     state = State(date, {one.path: one.numpy() for one in model.trainable_weights} | values, {}, {})
     graph = topology(model) if plan.allocation == "uniform+" else None

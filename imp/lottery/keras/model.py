@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from data_prep.errors import InputError, first_line
-from lottery.keras.fitting import current, inner, install, look, pruned
+from lottery.keras.fitting import by_path, current, inner, install, look, pruned
 from lottery.keras.optimizer import Pruned
 from lottery.keras.plan import AT_ONCE, Constant, Cubic, Plan, fraction
 from lottery.pruning import masks as bits
@@ -65,7 +65,7 @@ def prune(
     if before and plan and plan.count(_size(mask)) <= before.pruned:
         left = f"{before.pruned / _size(mask):.2%} of the weights are pruned"
         raise InputError(f"{model.name}: {left} already: ask for more, or strip(model) first")
-    weights = {variable.path: variable for variable in model.weights}
+    weights = by_path(model)
     with model.distribute_strategy.scope():
         optimizer = Pruned(inner(model), {path: one.shape for path, one in weights.items() if path in mask}, plan)
         optimizer.build(model.trainable_variables)
@@ -76,14 +76,16 @@ def prune(
 
 
 def masks(model: keras.Model) -> Bits:
-    """A copy of the masks of a pruned `model`: by variable path, a bool array of its shape, True where a weight is kept."""
-    return pruned(model).masks
+    """A copy of the masks of `model`: by variable path, a bool array of its shape, True where a weight is kept. Empty before
+    `prune`."""
+    optimizer = current(model)
+    return optimizer.masks if optimizer else {}
 
 
 def strip(model: keras.Model) -> keras.Model:
     """Take the masks off a pruned `model`, in place: it is plain Keras again, with zeros in it. Returns `model`."""
     optimizer = pruned(model)
-    optimizer.hold({variable.path: variable for variable in model.weights})
+    optimizer.hold(by_path(model))
     install(model, optimizer.inner_optimizer)
     return model
 
@@ -105,7 +107,7 @@ def rewind(model: keras.Model, to: Mapping[str, np.ndarray] | str | PathLike) ->
         raise InputError(
             f"the masks of {model.name} still change, at step {optimizer.next_change}: train to the end of the schedule first"
         )
-    weights = {variable.path: variable for variable in model.weights}
+    weights = by_path(model)
     if isinstance(to, Mapping):
         for path, variable in weights.items():
             if path not in to or np.shape(to[path]) != variable.shape:
@@ -162,7 +164,8 @@ def _whole(model: keras.Model, scope: Scope, exclude: Sequence[str], named: Coll
             raise InputError(f"{pattern!r} matches no variable of {model.name}, which has {paths[0]} ... {paths[-1]}")
     if scope not in bits.SCOPES:
         raise InputError(f"unknown scope {scope!r}; known are {', '.join(bits.SCOPES)}")
-    weights = {variable.path: variable.numpy() for variable in model.trainable_weights}
+    ranked = [variable for variable in model.trainable_weights if not variable.overwrite_with_gradient]  # float8's scales
+    weights = {variable.path: variable.numpy() for variable in ranked}
     return bits.whole(bits.prunable(State(0, weights, {}, {}), scope, exclude))
 
 

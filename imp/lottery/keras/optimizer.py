@@ -1,7 +1,9 @@
 """The optimizer that keeps pruned weights at exactly zero, around the user's own."""
 
+import copy
 import dataclasses
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -21,17 +23,49 @@ ELEMENTWISE = {
 
 @dataclasses.dataclass
 class Clock:
-    """`wait`: after so many steps the masks may change. `is_read`: somebody will look then, or they never change. (To set an
-    attribute of an optimizer itself takes Keras as long as a small kernel.)"""
+    """`wait`: after so many steps the masks may change. `is_read`: somebody will look then, or they never change. `is_running`:
+    the optimizer has taken steps. (To set an attribute of an optimizer itself takes Keras as long as a small kernel.)"""
 
     is_read: bool
     wait: float = 0
+    is_running: bool = False
+
+
+class Held(keras.constraints.Constraint):
+    """Zeros where the `mask` (a variable) of `optimizer` prunes `variable`, after the user's `own` constraint. Every optimizer
+    of Keras applies constraints after each step, so the zeros stay whichever trains the variable. `bare` is the same variable
+    without a constraint, for `optimizer`: its gradients keep the zeros, in less time."""
+
+    def __init__(self, optimizer: "Pruned", mask: keras.Variable, variable: keras.Variable):
+        self.optimizer, self.mask, self.own, self.bare = optimizer, mask, own_constraint(variable), copy.copy(variable)
+        self.bare.constraint = None
+
+    def __call__(self, variable: Any) -> tf.Tensor:
+        self.optimizer.check_clock()
+        value = tf.convert_to_tensor(self.own(variable) if self.own else variable)
+        return tf.where(self.mask.value, value, tf.zeros_like(value))
+
+
+def as_new(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """A new one of the same settings."""
+    return type(optimizer).from_config(optimizer.get_config())
+
+
+def is_complete(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether it can still be built, or has variables to train. (Keras builds that of a whole .h5 file without any.)"""
+    return not optimizer.built or bool(optimizer._trainable_variables)
+
+
+def own_constraint(variable: keras.Variable) -> Any:
+    """The user's own."""
+    return variable.constraint.own if isinstance(variable.constraint, Held) else variable.constraint
 
 
 @keras.saving.register_keras_serializable("lottery")
 class Pruned(keras.optimizers.Optimizer):
     """`inner_optimizer` under masks of variables of `shapes` (by path), which change as `plan` says (None: never). A saved one
-    also tells the `places` of its variables among those that are trained: Keras may give them other paths when it loads them.
+    also tells the `places` of its variables among those that are trained, and their `positions` among all: Keras may give them
+    other paths when it loads them.
 
     Every step it selects the gradients that the masks keep, and passes them on. Masks, the number of steps and the values of
     pruned weights that may return are variables, saved and restored with the optimizer's own.
@@ -43,13 +77,16 @@ class Pruned(keras.optimizers.Optimizer):
         shapes: dict[str, Sequence[int]],
         plan: Plan | None = None,
         places: dict[str, int] | None = None,
+        positions: dict[str, int] | None = None,
         name: str = "pruned",
     ):
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
         self.plan = plan
-        self.paths, self._places = list(shapes), places or {}
+        self.paths = list(shapes)
+        self._places, self._positions = ([given.get(path) for path in shapes] for given in (places or {}, positions or {}))
         self.clock = Clock(is_read=plan is None)
+        self._model: weakref.ref[keras.Model] | None = None
         self._changed = self.add_variable((), "zeros", "int64", "only_first_replica", name="changed_before")
         named = {path: path.replace("/", "_") for path in shapes}
         self._masks = [self.add_variable(shapes[path], "ones", "bool", name=f"{named[path]}_mask") for path in shapes]
@@ -59,6 +96,12 @@ class Pruned(keras.optimizers.Optimizer):
     @property
     def variables(self) -> list[keras.Variable]:
         return self._variables + self.inner_optimizer.variables
+
+    def __getattr__(self, name: str) -> Any:
+        """What callbacks ask of an optimizer (SwapEMAWeights: its averages) the inner one answers."""
+        if "inner_optimizer" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.inner_optimizer, name)
 
     @property
     def learning_rate(self) -> Any:
@@ -101,18 +144,38 @@ class Pruned(keras.optimizers.Optimizer):
         if not self.built:
             self.inner_optimizer.build(variables)
             super().build(variables)
-            self.paths = [variables[self._places[path]].path if path in self._places else path for path in self.paths]
+            self._find(variables, self._places)
+
+    def find(self, model: keras.Model) -> None:
+        """Take the paths of variables that `model` was loaded with."""
+        if self._model is None:
+            self._find(model.weights, self._positions)
+
+    def attach(self, model: keras.Model) -> None:
+        """Hold the variables of `model`, whatever optimizer trains them."""
+        self.find(model)
+        self._model = weakref.ref(model)
+        self._constrain(model.weights)
+
+    def check_clock(self) -> None:
+        """Raises InputError if the masks still change and nobody will look when it is time."""
+        if not self.clock.is_read:
+            raise InputError(
+                "the masks of this model still change, and nothing changes them: after load_model, call "
+                "lottery.keras.resume(model); in a training loop of your own, lottery.keras.update(model) before each step; "
+                "after clone_model, strip(model) and prune it"
+            )
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         if not self.built:
             self.build(list(trainable_variables or ()))
-        if not self.clock.is_read:
-            raise InputError(
-                "the masks of this model still change, and nothing changes them: after load_model, call "
-                "lottery.keras.resume(model); in a training loop of your own, lottery.keras.update(model) before each step"
-            )
+        if not is_complete(self):
+            raise InputError("Keras reads no optimizer from an .h5 file: call lottery.keras.resume(model) after load_model")
+        self.check_clock()
+        self.clock.is_running = True
         variables = list(trainable_variables or self._trainable_variables)
-        self.inner_optimizer.apply([self._kept(*pair) for pair in zip(grads, variables, strict=True)], variables)
+        gradients = [self._kept(*pair) for pair in zip(grads, variables, strict=True)]
+        self.inner_optimizer.apply(gradients, [self._unheld(variable) for variable in variables])
         if not all(type(one).__name__ in ELEMENTWISE and type(one).__module__.startswith("keras.") for one in self._parts):
             self._put_zeros_back()
         self._iterations.assign_add(1)
@@ -136,19 +199,23 @@ class Pruned(keras.optimizers.Optimizer):
     def hold(self, weights: dict[str, keras.Variable]) -> None:
         """Put exact zeros where the masks prune `weights`, and in their slots what a new optimizer has there."""
         slots = self._slots()
-        for path, mask in self.masks.items():
+        for path, mask in self._masks_of(weights).items():
             for variable, fill in [(weights[path], 0.0), *slots.get(path, [])]:
                 array = variable.numpy()
                 variable.assign(np.where(mask, array, np.asarray(fill, array.dtype)))
 
-    def take_over(self, other: "Pruned") -> None:
-        """Take masks, steps and values put aside from `other`, which is of the same variables and plan."""
-        for own, variable in zip(self._variables, other._variables, strict=True):
-            own.assign(variable.numpy())
+    def revived(self, weights: dict[str, keras.Variable]) -> int:
+        """How many pruned ones of `weights` are not zero."""
+        masks = self._masks_of(weights).items()
+        return sum(int(np.count_nonzero(weights[path].numpy().astype(bool) & ~mask)) for path, mask in masks)
+
+    def _masks_of(self, weights: dict[str, keras.Variable]) -> Bits:
+        """Those of `weights`. (After `quantize`, some may have another shape.)"""
+        return {path: mask for path, mask in self.masks.items() if path in weights and weights[path].shape == mask.shape}
 
     def renew(self) -> None:
         """Give the inner optimizer the state of a new one; its learning rate stays."""
-        new = type(self.inner_optimizer).from_config(self.inner_optimizer.get_config())
+        new = as_new(self.inner_optimizer)
         new.build(self._trainable_variables)
         for own, variable in zip(self.inner_optimizer.variables, new.variables, strict=True):
             own.assign(variable.numpy())
@@ -164,24 +231,46 @@ class Pruned(keras.optimizers.Optimizer):
                 "these weights were saved without masks, or with those of another schedule: to start from them, use "
                 "rewind(model, file)"
             )
-        for index, variable in enumerate(self._variables):
-            variable.assign(store[str(index)])
+        self.set_weights([store[str(index)] for index in range(len(self._variables))])
+
+    def set_weights(self, weights: list[np.ndarray]) -> None:
+        """Set masks, step and values put aside, and hold the variables that are trained: `load_model` calls nothing else."""
+        super().set_weights(weights)
         self.clock.wait, self.clock.is_read = 0, self.clock.is_read or self.next_change is None
+        self._constrain(self._trainable_variables)
+        self.hold({variable.path: variable for variable in self._trainable_variables})
 
     def get_config(self) -> dict[str, Any]:
-        places = {variable.path: index for index, variable in enumerate(self._trainable_variables)}
+        if self._model and (model := self._model()):
+            self._places = _places(self.paths, model.trainable_weights)
+            self._positions = _places(self.paths, model.weights)
         return {
             "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
             "shapes": {path: list(mask.shape) for path, mask in zip(self.paths, self._masks, strict=True)},
             "plan": self.plan and self.plan.config(),
-            "places": {path: places[path] for path in self.paths if path in places},
+            "places": dict(zip(self.paths, self._places, strict=True)),
+            "positions": dict(zip(self.paths, self._positions, strict=True)),
             "name": self.name,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Pruned":
         inner = keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects=custom_objects)
-        return cls(**config | {"inner_optimizer": inner, "plan": config["plan"] and Plan.of(config["plan"])})
+        optimizer = cls(**config | {"inner_optimizer": inner, "plan": config["plan"] and Plan.of(config["plan"])})
+        optimizer.clock.is_read = False  # before its masks are loaded
+        return optimizer
+
+    def _find(self, variables: Sequence[keras.Variable], places: Sequence[int | None]) -> None:
+        """Take the paths that `variables` have now, of those that were saved at `places` among them."""
+        for index, place in enumerate(places):
+            if place is not None and place < len(variables) and variables[place].shape == self._masks[index].shape:
+                self.paths[index] = variables[place].path
+
+    def _constrain(self, variables: Iterable[keras.Variable]) -> None:
+        masks = dict(zip(self.paths, self._masks, strict=True))
+        for variable in variables:
+            if variable.path in masks:
+                variable.constraint = Held(self, masks[variable.path], variable)
 
     @property
     def _parts(self) -> list[keras.optimizers.Optimizer]:
@@ -194,6 +283,10 @@ class Pruned(keras.optimizers.Optimizer):
             return gradient
         mask, gradient = (tf.convert_to_tensor(one) for one in (self._masks[self.paths.index(path)].value, gradient))
         return tf.raw_ops.Select(condition=mask, x=gradient, y=tf.zeros_like(gradient))
+
+    def _unheld(self, variable: Any) -> Any:
+        held = variable.constraint
+        return held.bare if isinstance(held, Held) and held.optimizer is self and held.own is None else variable
 
     def _slots(self) -> dict[str, list[tuple[keras.Variable, float]]]:
         """Of each trained variable by its path: the inner optimizer's variables of it, and what new ones hold."""
@@ -225,6 +318,11 @@ class Pruned(keras.optimizers.Optimizer):
                 strategy.extended.update(variable, select, args=given, group=False)
 
         tf.__internal__.distribute.interim.maybe_merge_call(on_each, self._distribution_strategy)
+
+
+def _places(paths: list[str], variables: list[keras.Variable]) -> list[int | None]:
+    places = {variable.path: index for index, variable in enumerate(variables)}
+    return [places.get(path) for path in paths]
 
 
 def _arrays(paths: list[str], variables: list[keras.Variable]) -> dict[str, np.ndarray]:

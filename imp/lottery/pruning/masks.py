@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from data_prep.errors import InputError
-from lottery.pruning.state import Arrays, State
+from lottery.pruning.state import Arrays, State, is_float
 
 Bits = dict[str, np.ndarray]
 Scope = Literal["kernels", "pointwise", "all"]
@@ -26,14 +26,19 @@ def prunable(state: State, scope: Scope, exclude: Sequence[str] = (), include: S
     Raises InputError when nothing is left, and by name when a variable holds NaN or infinity.
     """
     candidates = {**state.weights, **state.statistics} if scope == "all" else state.weights
-    candidates = {path: array for path, array in candidates.items() if np.issubdtype(array.dtype, np.floating)}
+    candidates = {path: array for path, array in candidates.items() if is_float(array)}
     chosen = {path: array for path, array in sorted(candidates.items()) if in_scope(path, array.shape, scope, exclude, include)}
     if not chosen:
         raise InputError(f"nothing to prune: scope {scope!r} less {list(exclude)} leaves no variable of this network")
-    for path, array in chosen.items():
-        if not np.isfinite(array).all():
-            raise InputError(f"{path} holds NaN or infinite weights: the dense network diverged, lower its learning rate")
+    check_finite(chosen)
     return chosen
+
+
+def check_finite(weights: Arrays) -> None:
+    """Raises InputError by name when one of `weights` holds NaN or infinity."""
+    for path, array in weights.items():
+        if not np.isfinite(array).all():
+            raise InputError(f"training diverged: {path} holds NaN or infinite weights; lower the learning rate")
 
 
 def in_scope(path: str, shape: tuple[int, ...], scope: Scope, exclude: Sequence[str] = (), include: Sequence[str] = ()) -> bool:

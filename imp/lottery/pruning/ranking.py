@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from lottery.pruning.masks import Bits
-from lottery.pruning.state import Arrays
+from lottery.pruning.state import Arrays, widened
 
 _STRIDE = 61  # of a sample of scores: a prime, which hardly any axis has
 _MARGIN = 100  # places in a sample, so that hardly any is too short
@@ -52,6 +52,7 @@ class Ranking:
 
 def rank(scores: Arrays, among: Bits | None = None) -> Ranking:
     """Sort the `scores` (path -> float array) of what `among` keeps."""
+    scores = {path: widened(array) for path, array in scores.items()}
     among = {path: kept for path, kept in (among or {}).items() if path in scores}
     ascending = _survivors(scores, among)
     ascending.sort()
@@ -61,6 +62,7 @@ def rank(scores: Arrays, among: Bits | None = None) -> Ranking:
 def lowest_cut(scores: Arrays, among: Bits, count: int) -> Bits:
     """The mask that drops exactly the `count` lowest of what `among` keeps, ties broken by position (the order of paths, then C
     order), and keeps the others; what did not survive stays pruned. For one mask it takes a fraction of what `rank` does."""
+    scores = {path: widened(array) for path, array in scores.items()}
     low = _lowest(scores, {path: among[path] for path in scores}, count)
     found = [scores[path].reshape(-1)[places] for path, places in low.items()]
     flat = np.concatenate(found) if found else np.empty(0)

@@ -8,6 +8,16 @@ import numpy as np
 Arrays = dict[str, np.ndarray]
 
 
+def is_float(array: np.ndarray) -> bool:
+    """Whether it is of one of Keras's float types, of which NumPy itself has no bfloat16 and no float8."""
+    return array.dtype.name.startswith(("float", "bfloat"))
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """An array that NumPy and HDF5 know: bfloat16 and float8 as float32, which has all of their values."""
+    return array.astype(np.float32) if is_float(array) and array.dtype not in (np.float16, np.float32, np.float64) else array
+
+
 @dataclasses.dataclass
 class State:
     """A network at one step of its training, with all that is needed to continue from there.

@@ -17,7 +17,7 @@ import numpy as np
 from data_prep import files
 from data_prep.errors import InputError
 from lottery.pruning.masks import Bits
-from lottery.pruning.state import Arrays, State
+from lottery.pruning.state import Arrays, State, widened
 
 Attribute = str | int | float
 
@@ -54,7 +54,7 @@ def save(path: Path, groups: Mapping[str, Mapping[str, np.ndarray]], attributes:
     with h5py.File(buffer, "w", userblock_size=SEAL_BYTES) as file:
         for group, arrays in groups.items():
             for name, array in arrays.items():
-                file.create_dataset(f"{group}/{name}", data=array)
+                file.create_dataset(f"{group}/{name}", data=widened(array))
         file.attrs.update(attributes)
     content = buffer.getvalue()[SEAL_BYTES:]
     files.write_bytes(path, _seal(files.sha256(content)) + content)

@@ -14,7 +14,7 @@ from lottery.engine.foreign.names import Dialect
 from lottery.engine.foreign.readers import read
 from lottery.experiment import networks, recipe
 from lottery.pruning.masks import Bits
-from lottery.pruning.state import Arrays, State
+from lottery.pruning.state import Arrays, State, is_float
 
 TORCH_EPSILON = 1e-5  # of BatchNorm, unless told otherwise
 
@@ -38,7 +38,7 @@ def load(path: Path, model: recipe.Model, example: Shape, drawn: State) -> Loade
     if model.name in networks.TRANSFORMERS:
         arrays = roberta.adapted(path, arrays, model, drawn.weights)
     dialect = _spoken(path, arrays, names.dialects(model.name, drawn))
-    wanted = [one for one in owned if np.issubdtype(owned[one].dtype, np.floating)]
+    wanted = [one for one in owned if is_float(owned[one])]
     known = {*dialect.names.values(), *(name for name in arrays if dialect.title == "imp" and name.startswith("mask/"))}
     missing = [f"{dialect.names[one]} ({one})" for one in wanted if dialect.names[one] not in arrays]
     problems = {"lacks": missing, "has the unknown": sorted(map(repr, arrays.keys() - known))}

@@ -335,6 +335,21 @@ def test_a_criterion_that_leaves_a_weight_without_a_score_is_refused_by_name(mak
     assert not run.mask(first_of(run)).mask.exists()
 
 
+def test_scores_of_pruned_weights_are_not_looked_at(make, monkeypatch):
+    def blank(network, mask, probe):
+        return {path: np.where(mask[path], scores, np.nan) for path, scores in largest(network, mask, probe).items()}
+
+    monkeypatch.setitem(criteria.CRITERIA, "blank", blank)
+    run = make(state(a=10, b=np.arange(11, 21)), criterion="blank")
+    one, two, _ = masks_of(run)
+
+    cut_of(run, one)
+    finish(run, one, state(a=10, b=np.arange(11, 21)))
+    second, _ = cut_of(run, two)
+
+    assert kept(second) == {"a/kernel": 10, "b/kernel": 3}
+
+
 def damaged_mask(run, mask):
     finish(run, mask, state(a=10, b=10))
     flip(run.mask(mask).mask)

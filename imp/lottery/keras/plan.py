@@ -11,7 +11,7 @@ import numpy as np
 from data_prep.errors import InputError
 from lottery.pruning import allocation
 from lottery.pruning.allocation import Allocation, Shapes
-from lottery.pruning.criteria import CRITERIA, ITERATIONS, Criterion, Probe
+from lottery.pruning.criteria import CRITERIA, ITERATIONS, Criterion, Probe, checked
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import pruned_count
 from lottery.pruning.state import Arrays, State
@@ -172,19 +172,10 @@ class Plan:
             share = keep if index == number else round(count * (keep / max(count, 1)) ** (index / number))
             groups = allocation.allocate(self.allocation, left, share, shapes, self.densities, network)
             own = {path: kept.copy() for path, kept in within.items()}  # which a user's function may change in place
-            scores = _checked(criterion(state, own, probe(within)), within)
+            scores = checked(criterion(state, own, probe(within)), within, "the criterion")
             within = highest_kept(scores, groups, within)
         return within
 
 
 def _missing(state: State, mask: Bits, probe: Probe) -> Arrays:
     raise InputError("the criterion of this model is a function, which is not saved: resume(model, criterion=...)")
-
-
-def _checked(scores: Any, mask: Bits) -> Arrays:
-    """The scores as arrays. Raises InputError where a criterion gave anything else than a finite number for each weight."""
-    for path, kept in mask.items():
-        array = np.asarray(scores[path]) if path in scores else np.empty(0)
-        if array.shape != kept.shape or not np.isfinite(array[kept]).all():
-            raise InputError(f"the criterion must give a finite score for every weight of {path}")
-    return {path: np.asarray(scores[path]) for path in sorted(mask)}

@@ -6,8 +6,8 @@ array of the variable's shape, finite); scores of pruned weights are not looked 
 `CRITERIA`, or a user's own, which a recipe names as `package.module:function`.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -40,6 +40,21 @@ class Probe(Protocol):
 
 
 Criterion = Callable[[State, Bits, Probe], Arrays]
+
+
+def checked(scores: Any, mask: Bits, name: str) -> Arrays:
+    """The `scores` that the criterion called `name` gave, in the order of their paths. Raises InputError unless they are a
+    finite number for each weight that `mask` keeps."""
+    for path, kept in mask.items():
+        array = np.asarray(scores[path]) if isinstance(scores, Mapping) and path in scores else np.empty(0)
+        if array.shape != kept.shape or not _is_finite(array, kept):
+            raise InputError(f"{name} must give a finite score for every weight of {path}")
+    return {path: np.asarray(scores[path]) for path in sorted(mask)}
+
+
+def _is_finite(scores: np.ndarray, kept: np.ndarray) -> bool:
+    with np.errstate(over="ignore", invalid="ignore"):  # a sum is quicker to look at, but may overflow
+        return bool(np.isfinite(np.sum(scores)) or np.isfinite(scores[kept]).all())
 
 
 def magnitude(state: State, mask: Bits, probe: Probe) -> Arrays:

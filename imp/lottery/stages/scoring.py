@@ -13,6 +13,7 @@ from lottery.engine.foreign import read_mask
 from lottery.experiment import grids, named
 from lottery.experiment.graph import Mask
 from lottery.pruning import allocation, masks, ranking
+from lottery.pruning.criteria import checked
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking
 from lottery.pruning.state import Arrays, State
@@ -130,15 +131,7 @@ class Scoring:
         name = self.family.criterion
         own = {path: kept.copy() for path, kept in within.items()}  # which a user's function may change in place
         scores = named.criterion(name)(self.state, own, self._probes.at(self.state, within))
-        for path, kept in within.items():
-            if (
-                not isinstance(scores, Mapping)
-                or path not in scores
-                or np.shape(scores[path]) != kept.shape
-                or not _is_finite(scores[path])
-            ):
-                raise InputError(f"criterion: {name} must give a finite score for every weight of {path}")
-        return {path: np.asarray(scores[path]) for path in sorted(within)}
+        return checked(scores, within, f"criterion: {name}")
 
 
 def quantile_of(mask: Bits) -> str:
@@ -156,11 +149,6 @@ def load(run: Run, mask: Mask) -> Bits:
     cut = run.mask(mask)
     with store.promised_by(cut.table):
         return store.load_mask(cut.mask)
-
-
-def _is_finite(scores: np.ndarray) -> bool:
-    with np.errstate(over="ignore", invalid="ignore"):  # a sum is quicker to look at, but may overflow
-        return bool(np.isfinite(np.sum(scores)) or np.isfinite(scores).all())
 
 
 def _of(scores: Arrays, paths: Sequence[str]) -> Arrays:

@@ -2,9 +2,11 @@
 
 import copy
 import dataclasses
+import shutil
 import threading
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 from handmade import ORIGINS, finished, write_result
@@ -333,6 +335,22 @@ def test_a_criterion_that_leaves_a_weight_without_a_score_is_refused_by_name(mak
         cut.cut(run, [first_of(run)])
 
     assert not run.mask(first_of(run)).mask.exists()
+
+
+def test_float_types_that_numpy_lacks_are_cut_as_the_same_numbers_in_float32(make, tmp_path):
+    kinds = {"a/kernel": ml_dtypes.bfloat16, "b/kernel": ml_dtypes.float8_e4m3fn, "c/kernel": ml_dtypes.float8_e5m2}
+    network = state(a=np.arange(11, 21), b=10, c=10)
+    typed = {path: array.astype(kinds[path]) for path, array in network.weights.items()}
+    wide = {path: array.astype(np.float32) for path, array in typed.items()}
+    found = []
+    for weights in (typed, wide):
+        run = make(State(LAST, weights, {}, {}))
+        found.append(cut_of(run, first_of(run)))
+        shutil.rmtree(tmp_path / "run")
+
+    assert kept(found[0][0]) == kept(found[1][0])
+    assert sum(kept(found[0][0]).values()) == 24
+    assert found[0][1].costs == found[1][1].costs
 
 
 def test_scores_of_pruned_weights_are_not_looked_at(make, monkeypatch):

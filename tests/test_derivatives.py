@@ -36,6 +36,12 @@ def dense(size, classes):
     return keras.Model(pixels, keras.layers.Dense(classes, use_bias=False, name="two")(x))
 
 
+def mixed(size, classes):
+    pixels = keras.Input((size, size, 3))
+    x = keras.layers.Dense(5, dtype="bfloat16", name="one")(keras.layers.Flatten(name="flatten")(pixels))
+    return keras.Model(pixels, keras.layers.Dense(classes, name="two")(x))
+
+
 def recipe(name, precision="float64", batch=8, **model):
     table = {"model": {"name": name, **model}, "train": {"precision": precision, "batch": batch}, "data": {"size": 8}}
     return reading.resolve(table)
@@ -127,6 +133,19 @@ def test_batches_and_devices_change_nothing_but_the_last_bits():
         apart = derivatives(recipe("test_derivatives:smooth", batch=parts), names).gradients(state, *batch)
         for path, array in whole.items():
             np.testing.assert_allclose(apart[path], array, rtol=1e-6, atol=1e-9)
+
+
+def test_gradients_of_a_layer_in_bfloat16_are_near_those_of_the_same_numbers_in_float32():
+    made, state = network("test_derivatives:mixed", precision="float32")
+    pixels, labels = images()
+
+    found = derivatives(made).gradients(state, pixels, labels)
+
+    flat = (pixels / 255 - 0.5).reshape(8, -1) / 0.5
+    one, two = (state.weights[f"{name}/kernel"].astype(np.float32) for name in ("one", "two"))
+    shares = np.exp(flat @ one @ two)
+    slopes = shares / shares.sum(axis=1, keepdims=True) - np.eye(CLASSES)[labels]
+    np.testing.assert_allclose(found["one/kernel"].astype(np.float32), flat.T @ slopes @ two.T / 8, atol=0.02)
 
 
 def test_a_thread_does_not_switch_the_graph_optimizer_on_while_another_computes():

@@ -173,7 +173,7 @@ class Derivatives:
 
 
 def _named(variables: Sequence[keras.Variable], tensors: Tensors) -> Arrays:
-    return {variable.path: np.asarray(memoryview(tensor)) for variable, tensor in zip(variables, tensors, strict=True)}
+    return {variable.path: np.asarray(tensor) for variable, tensor in zip(variables, tensors, strict=True)}
 
 
 @contextlib.contextmanager

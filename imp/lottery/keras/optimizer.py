@@ -207,7 +207,7 @@ class Pruned(keras.optimizers.Optimizer):
     def revived(self, weights: dict[str, keras.Variable]) -> int:
         """How many pruned ones of `weights` are not zero."""
         masks = self._masks_of(weights).items()
-        return sum(int(np.count_nonzero(weights[path].numpy().astype(bool) & ~mask)) for path, mask in masks)
+        return sum(int(np.count_nonzero((weights[path].numpy() != 0) > mask)) for path, mask in masks)
 
     def _masks_of(self, weights: dict[str, keras.Variable]) -> Bits:
         """Those of `weights`. (After `quantize`, some may have another shape.)"""

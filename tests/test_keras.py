@@ -549,10 +549,11 @@ def descend(gradients, variables):
 
 
 def test_masks_hold_under_another_model_and_under_an_optimizer_of_ones_own(tmp_path):
-    base = prune(sequential(), 0.8)
-    bits = masks(base)
+    base = sequential()
     outer = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(10)])
     outer.compile("adam", LOSS)
+    fit(outer)
+    bits = masks(prune(base, 0.8))
     own = prune(stepping(keras.optimizers.Adam().apply), 0.8)
     fit(outer)
     fit(own)

@@ -2,6 +2,7 @@
 none can be forgotten: the model's own training function changes the masks, between two calls of the compiled step."""
 
 import functools
+import gc
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -133,6 +134,14 @@ def install(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
             vars(model).pop(name, None)
         for variable in model.weights:
             variable.constraint = own_constraint(variable)
+
+
+def retrace(model: keras.Model) -> None:
+    """Let every model that trains weights of `model` compile its step anew: the old one was made without their masks."""
+    weights = {id(variable) for variable in model.weights}
+    for other in gc.get_objects():
+        if issubclass(type(other), keras.Model) and weights & {id(variable) for variable in other.weights}:
+            other.train_function = None
 
 
 def by_path(model: keras.Model) -> dict[str, keras.Variable]:

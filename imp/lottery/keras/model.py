@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from data_prep.errors import InputError, first_line
-from lottery.keras.fitting import by_path, current, inner, install, look, pruned
+from lottery.keras.fitting import by_path, current, inner, install, look, pruned, retrace
 from lottery.keras.optimizer import Pruned
 from lottery.keras.plan import AT_ONCE, Constant, Cubic, Plan, fraction
 from lottery.pruning import masks as bits
@@ -72,6 +72,7 @@ def prune(
     optimizer.change(weights, mask, {path: weights[path].numpy() for path in mask}, date=-1)
     look(model, optimizer)
     install(model, optimizer)
+    retrace(model)
     return model
 
 

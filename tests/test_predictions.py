@@ -10,9 +10,11 @@ from tiny import CPUS, initial
 
 from data_prep import records
 from data_prep.errors import InputError
-from lottery.results import cells, frame, grouping, headline, verdicts
+from lottery.progress import Reporter
+from lottery.results import cells, criteria, frame, grouping, headline, verdicts
 from lottery.rundir import predictions, store
-from lottery.rundir.run import Run
+from lottery.rundir.run import EVERYTHING, Run
+from lottery.stages import decide
 
 TICKET = "oneshot/q60-step-000045/ticket"
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2])
@@ -116,6 +118,19 @@ def test_bounds_over_images_are_as_wide_as_a_bootstrap_of_both():
     assert high - low > 1.5 * seeds
 
 
+def test_seeds_that_agree_by_chance_leave_the_bounds_as_wide_as_those_over_images_alone():
+    differences = np.zeros((3, 287), np.int8)
+    differences[:, :3], differences[:, 3:5] = -1, 1  # three images lost and two won, by every seed
+    differences[0, 5:7] = differences[1, 7] = differences[2, 8] = -1
+
+    low, high = verdicts.bounds_over_images(differences)
+
+    of_images = differences.mean(0)
+    margin = 1.650199 * of_images.std(ddof=1) / math.sqrt(287)  # t(0.95) with 286 degrees of freedom
+    assert low == pytest.approx(differences.mean() - margin, rel=1e-5)
+    assert high == pytest.approx(differences.mean() + margin, rel=1e-5)
+
+
 @pytest.mark.parametrize("differences", [np.ones((3, 5), np.int8), np.ones((1, 5), np.int8), np.eye(3, dtype=np.int8)])
 def test_without_a_spread_over_seeds_the_bounds_over_images_are_infinite(differences):
     assert verdicts.bounds_over_images(differences) == (-math.inf, math.inf)
@@ -166,6 +181,91 @@ def test_groups_have_bounds_and_a_verdict_over_images(run):
     assert shown == f"({one['image_low'] * 100:+.2f} .. {one['image_high'] * 100:+.2f}) undecided"
     figures = {row["figure"]: row for row in frame.dicts(grouping.contrasts(run, frame.rows(run)))}
     assert figures["calibration_error"]["mean"] == pytest.approx(0.01)
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A function that makes a run whose dense networks are right about 90 of 100 images, and its tickets about so many; None:
+    not trained."""
+
+    def made(*right):
+        run = Run(tmp_path / "run", planned(replicates=len(right)))
+        dense(run, *[0.90] * len(right))
+        for number, count in enumerate(right, 1):
+            add(run, number, "train", 90)
+            if count is not None:
+                ticket(run, number, "60", count / 100)
+                add(run, number, TICKET, count)
+        return run
+
+    return made
+
+
+def told(run):
+    """The verdict on the ticket, and the headline."""
+    rows = frame.rows(run)
+    groups = grouping.groups(run, rows)
+    return frame.each(groups)[-1].verdict, " ".join(headline.headline(groups, run, rows))
+
+
+WORSE_HERE = [
+    ([2], "this dense network on these images: 40.00%; of other seeds nothing is known."),  # 88 points below
+    ([85], "this dense network on these images: 40.00%; of other seeds nothing is known."),  # five lost, none won: 1 in 32
+    ([2, 3], "these dense networks on these images: 40.00%; of other seeds it is not shown."),
+    ([2, 2, 2], "these dense networks on these images: 40.00%; of other seeds nothing is known."),  # without a spread
+    ([2, 2, None], "these dense networks on these images: 40.00%; of other seeds nothing is known."),
+    ([50, 84, 85], "these dense networks on these images: 40.00%; of other seeds it is not shown."),  # -17 points +- 33
+]
+
+
+@pytest.mark.parametrize(("right", "sentence"), WORSE_HERE)
+def test_a_ticket_worse_on_these_images_is_never_undecided(alone, right, sentence):
+    verdict, sentences = told(alone(*right))
+
+    assert verdict == "worse here"
+    assert f" Worse than {sentence}" in sentences
+
+
+# Four lost and none won: 1 in 16. Seeds that disagree. Seeds that agree.
+@pytest.mark.parametrize(
+    ("right", "found"), [([86], "undecided"), ([95], "undecided"), ([2, 89], "undecided"), ([2, 3, 4], "not matching")]
+)
+def test_one_that_is_not_shown_to_be_worse_on_them_and_one_that_seeds_decide_are_not_called_so(alone, right, found):
+    verdict, sentences = told(alone(*right))
+
+    assert verdict == found
+    assert "on these images" not in sentences
+
+
+def test_a_ticket_worse_on_these_images_is_given_more_replicates(alone):
+    added, chosen = next(decide.until_decided(alone(2), 5, Reporter(quiet=True), EVERYTHING))
+
+    assert ([*added.numbers()], chosen.quantiles) == ([2], "60")
+
+
+def test_a_ticket_hardly_worse_on_very_many_images_is_not_worse_by_more_than_delta():
+    lost = np.zeros((1, 100_000), np.int8)
+    lost[0, :150] = -1
+
+    assert verdicts.worse_here(lost, 0.001)
+    assert not verdicts.worse_here(lost, 0.002)
+    won = lost.copy()
+    won[0, 150:300] = 1
+    assert not verdicts.worse_here(won, 0.0)
+
+
+def test_a_control_worse_than_its_ticket_on_these_images_has_a_sign_of_its_own(tmp_path):
+    run = Run(tmp_path / "run", planned("60", replicates=1, controls=["shuffle"], controls_at="60"))
+    dense(run, 0.90)
+    for variant, right in (("ticket", 90), ("shuffle", 2)):
+        ticket(run, 1, "60", right / 100, variant=variant)
+        add(run, 1, TICKET.replace("ticket", variant), right)
+
+    checks = criteria.checks(run, frame.rows(run))
+
+    assert [row.verdict for row in frame.each(checks)] == ["worse here"]
+    assert cells.criteria_lines(checks)[0]["shuffle"] == "-88.00 ↓"
+    assert told(run)[1].count("the control `shuffle` is worse than this ticket on these images at 40.00%.") == 1
 
 
 def test_the_headline_says_whether_its_ticket_matches_on_other_images(run):

@@ -10,7 +10,7 @@ import pandas
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.progress import duration
 from lottery.pruning.costs import BYTES
-from lottery.results import criteria, frame, further, grouping, instability, tidy
+from lottery.results import criteria, frame, further, grouping, instability, tidy, verdicts
 from lottery.rundir import wording
 
 DIFFERENCE_EXPLAINED = (
@@ -21,7 +21,10 @@ DIFFERENCE_EXPLAINED = (
     "of it. for 80 %: with that deviation, so many replicates find in 80 % of cases that a network exactly as good as the one "
     "it is compared with is matching."
 )
-OVER_IMAGES_EXPLAINED = " over images too: the bounds and the verdict for other seeds on other images."
+OVER_IMAGES_EXPLAINED = (
+    " worse here: undecided over seeds, but on these images each network is worse than the one it is compared with (McNemar's "
+    "exact test, 5 %). over images too: the bounds and the verdict for other seeds on other images."
+)
 CONTRASTS_EXPLAINED = (
     "Differences in points (in the last column, in steps): means over the replicates that have both networks, with two-sided "
     "95 % Student t intervals. A star marks an interval that does not reach zero. The columns: final {metric} on validation "
@@ -30,13 +33,13 @@ CONTRASTS_EXPLAINED = (
 )
 CRITERIA_EXPLAINED = (
     "How far each control is above its ticket in validation {metric}, in points: the mean over replicates, and in brackets its "
-    "lower and upper one-sided 95 % t bounds. ✓: the control matches the ticket, ✗: it does not, ?: undecided, by the same "
-    "rules as a ticket and the dense network. `shuffle` keeps as many weights of each layer as the ticket, chosen at random. A "
-    "criterion is only an allocation if shuffle matches at every density that has it (where it is far better, the criterion "
-    "does harm): what counts is how many weights each layer keeps, not which. It is more than an allocation if shuffle does "
-    "not match at one density or more. If `reinit` matches, the initial weights do not matter; in one shot, one such network "
-    "serves all rewind points. If `invert` matches, the order of the scores does not matter. These are the checks of Frankle "
-    "et al. 2021 (arXiv 2009.08576)."
+    "lower and upper one-sided 95 % t bounds. ✓: the control matches the ticket, ✗: it does not, ?: undecided, ↓: worse here, "
+    "by the same rules as a ticket and the dense network. `shuffle` keeps as many weights of each layer as the ticket, chosen "
+    "at random. A criterion is only an allocation if shuffle matches at every density that has it (where it is far better, the "
+    "criterion does harm): what counts is how many weights each layer keeps, not which. It is more than an allocation if "
+    "shuffle does not match at one density or more. If `reinit` matches, the initial weights do not matter; in one shot, one "
+    "such network serves all rewind points. If `invert` matches, the order of the scores does not matter. These are the checks "
+    "of Frankle et al. 2021 (arXiv 2009.08576)."
 )
 SIZES_EXPLAINED = (
     "MACs: multiply-accumulates of the kept weights for one {example}; biases, BatchNorm and activations are not counted. "
@@ -72,6 +75,7 @@ ANSWERS_EXPLAINED = (
     "difference: of tickets from the dense network, paired by replicate, with two-sided 95 % t intervals; a star marks one "
     "that does not reach zero."
 )
+SIGNS = dict(zip((*verdicts.VERDICTS, *verdicts.OPEN), "✓✗?↓", strict=True))
 Cells = dict[str, str]  # a line of a table, by heading
 
 
@@ -212,8 +216,7 @@ def criteria_lines(checks: pandas.DataFrame) -> list[Cells]:
 
 
 def _check(row: Any) -> str:
-    signs = {"matching": "✓", "not matching": "✗"}
-    return "" if row.mean is None else f"{_interval(row.mean, row.low, row.high)} {signs.get(row.verdict, '?')}"
+    return "" if row.mean is None else f"{_interval(row.mean, row.low, row.high)} {SIGNS[row.verdict]}"
 
 
 def equal_cost_lines(groups: pandas.DataFrame) -> list[Cells]:

@@ -3,6 +3,7 @@
 A chart is a function from what was found to it, None where there is nothing to draw, and an entry in `CHARTS`.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import pandas
 
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.results import criteria, grouping
+from lottery.results.cells import SIGNS
 from lottery.results.drawing import (
     COLOURS,
     COLUMNS,
@@ -320,14 +322,12 @@ def differences(findings: Findings) -> Chart | None:
         text="sign:N",
         color=alt.when(f"abs(datum.points) > {0.6 * most}").then(alt.value("white")).otherwise(alt.value("#222")),
     )
-    signs = signs.transform_calculate(
-        sign=f"{number}(datum.verdict == 'matching' ? '✓' : datum.verdict == 'not matching' ? '✗' : '?')"
-    )
+    signs = signs.transform_calculate(sign=f"{number}{json.dumps(SIGNS)}[datum.verdict]")
     against, metric = " or ".join(tickets["against"].unique()), wording.title(findings.run.metric)
     return Chart(
         "differences",
         "Masks and rewind points",
-        f"Validation {metric} against that of {against}, in points: ✓ matching, ✗ not matching, ? undecided.",
+        f"Validation {metric} against that of {against}, in points: ✓ matching, ✗ not matching, ? undecided, ↓ worse here.",
         {"differences": tickets},
         alt.layer(cells, signs).properties(width=width, height=alt.Step(28)),
         is_answer=True,

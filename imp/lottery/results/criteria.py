@@ -5,6 +5,7 @@ only allocated (Frankle et al. 2021, "Pruning Neural Networks at Initialization:
 2009.08576).
 """
 
+import functools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from lottery.rundir.run import Run
 
 SHUFFLE = "shuffle"
 CONTROLS = (SHUFFLE, "reinit", "invert")
-ONLY, MORE, UNDECIDED = "only an allocation", "more than an allocation", "undecided"
+ONLY, MORE, UNDECIDED = "only an allocation", "more than an allocation", verdicts.UNDECIDED
 CHECKS = {
     "family": "string",
     "criterion": "string",
@@ -39,22 +40,24 @@ CHECKS = {
 def checks(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
     """Every ticket's controls against it, paired by replicate, for each series (family, rewind point) that has `shuffle`."""
     kinds, series = grouping.kinds(run, networks), dict[tuple[str, int], list[dict[str, Any]]]()
+    right = functools.cache(functools.partial(grouping.is_right, run))
     for kind, tickets in kinds.items():
         judges = kind[0] == TICKET and not run.recipe.families[kind[1]].changes_masks  # else the training chose, too
         beside = dict(grouping.beside(run, kinds, kind)) if judges else {}
         rows = series.setdefault((kind[1], kind[3]), [])
-        rows += [_check(run, tickets, beside[name], name) for name in CONTROLS if beside.get(name)]
+        rows += [_check(run, right, tickets, beside[name], name) for name in CONTROLS if beside.get(name)]
     shuffled = {place: [row for row in rows if row["control"] == SHUFFLE] for place, rows in series.items()}
     judged = {place: _judged(rows) for place, rows in shuffled.items() if any(row["count"] for row in rows)}
     return frame.table((row | {"series_verdict": told} for place, told in judged.items() for row in series[place]), CHECKS)
 
 
-def _check(run: Run, tickets: Networks, controls: Networks, name: str) -> dict[str, Any]:
+def _check(run: Run, right: grouping.Right, tickets: Networks, controls: Networks, name: str) -> dict[str, Any]:
     pairs = [(controls[number], tickets[number]) for number in controls if number in tickets]
     done = [(one, ticket) for one, ticket in pairs if one["status"] == ticket["status"] == "done"]
     differences = [one["validation"] - ticket["validation"] for one, ticket in done]
     bounded = verdicts.deviation(differences) > 0
     low, high = map(float, verdicts.bounds(differences)) if bounded else (None, None)
+    images = grouping.single_differences([(one["folder"], ticket["folder"]) for one, ticket in done], right)
     first = next(iter(tickets.values()))
     family = run.recipe.families[first["family"]]
     return {column: first[column] for column in ("family", "mask", "round", "rewind", "rewind_step")} | {
@@ -67,7 +70,7 @@ def _check(run: Run, tickets: Networks, controls: Networks, name: str) -> dict[s
         "mean": statistics.fmean(differences) if done else None,
         "low": low,
         "high": high,
-        "verdict": verdicts.judged(differences, run.recipe.delta).item() if len(done) == len(controls) else UNDECIDED,
+        "verdict": grouping.verdict(differences, len(controls), images, run.recipe.delta, verdicts.CONFIDENCE),
     }
 
 
@@ -90,12 +93,16 @@ def words(criterion: str, allocation: str, updates: str = "none") -> str:
 
 def sentence(rows: Sequence[Any]) -> str:
     """The verdict of one series in a sentence."""
-    found = rows[0].series_verdict
-    verdict = {MORE: "not matching", ONLY: "matching"}.get(found, UNDECIDED)
-    shuffled = [row for row in rows if row.control == SHUFFLE and row.verdict == verdict]
-    places = ", ".join(row.mask if row.density is None else f"{row.density:.2%}" for row in shuffled)
-    name = f"criterion ({words(rows[0].criterion, rows[0].allocation)})"
+    found, name = rows[0].series_verdict, f"criterion ({words(rows[0].criterion, rows[0].allocation)})"
+
+    def places(verdict: str) -> str:
+        shuffled = [row for row in rows if row.control == SHUFFLE and row.verdict == verdict]
+        return ", ".join(row.mask if row.density is None else f"{row.density:.2%}" for row in shuffled)
+
     if found == UNDECIDED:
-        return f"Whether its {name} is more than an allocation is undecided: so is the control `{SHUFFLE}` at {places}."
-    matches = "matches" if found == ONLY else "does not match"
-    return f"Its {name} is {found}: the control `{SHUFFLE}` {matches} the ticket at {places}."
+        open_at, worse_at = map(places, verdicts.OPEN)
+        told = [f"so is the control `{SHUFFLE}` at {open_at}"] if open_at else []
+        told += [f"the control `{SHUFFLE}` is worse than this ticket on these images at {worse_at}"] if worse_at else []
+        return f"Whether its {name} is more than an allocation is undecided: {'; '.join(told)}."
+    matches, verdict = ("matches", "matching") if found == ONLY else ("does not match", "not matching")
+    return f"Its {name} is {found}: the control `{SHUFFLE}` {matches} the ticket at {places(verdict)}."

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+from numpy.typing import NDArray
 
 from lottery.experiment.graph import DENSE, TICKET, Ticket
 from lottery.experiment.plan import Plan
@@ -23,6 +24,7 @@ from lottery.rundir.run import Run
 
 Kind = tuple[str, str, str, int]  # variant, family, mask, step of the rewind point
 Networks = dict[int, dict[str, Any]]  # rows by replicate
+Right = Callable[[str], NDArray[np.bool_] | None]  # `is_right` of a network in a folder
 GROUPS = {
     **{name: ROWS[name] for name in (*KIND, "rewind", "collapse", "against", "density")},
     "count": "Int64",  # networks that are done, of as many
@@ -63,16 +65,16 @@ def groups(run: Run, networks: pandas.DataFrame, confidence: float = verdicts.CO
     Bounds and verdicts have this `confidence`.
     """
     kinds = (frame.dicts(alike) for _, alike in networks.groupby(KIND, sort=False))
-    right, delta = functools.cache(partial(_right, run)), run.recipe.delta
-    found = [_group(alike, delta, confidence) | _over_images(alike, right, delta, confidence) for alike in kinds]
+    right = functools.cache(partial(is_right, run))
+    found = [_group(alike, right, run.recipe.delta, confidence) for alike in kinds]
     return frame.table(sorted(found, key=frame.order(run)), GROUPS)
 
 
-def _group(members: list[dict[str, Any]], delta: float, confidence: float) -> dict[str, Any]:
+def _group(members: list[dict[str, Any]], right: Right, delta: float, confidence: float) -> dict[str, Any]:
     first, finished = members[0], [row for row in members if row["status"] == "done"]
     differences = [row["difference"] for row in finished if row["difference"] is not None]
+    images = single_differences([(row["folder"], row["against_folder"]) for row in members if row["against_folder"]], right)
     deviation = verdicts.deviation(differences).item()
-    verdict = verdicts.judged(differences, delta, confidence).item() if len(differences) == len(members) else "undecided"
     group = {name: first[name] for name in (*KIND, "rewind")} | {
         "collapse": _first(members, "collapse"),
         "against": _first(members, "against"),
@@ -81,34 +83,47 @@ def _group(members: list[dict[str, Any]], delta: float, confidence: float) -> di
         "planned": len(members),
         **{name: mean(row[name] for row in finished) for name in (*FIGURES, *ANSWERS, *COSTS, *SPENT, "difference")},
         "spread": statistics.stdev(row["validation"] for row in finished) if len(finished) > 1 else None,
-        "verdict": None if first["variant"] == DENSE else verdict,
+        "verdict": None if first["variant"] == DENSE else verdict(differences, len(members), images, delta, confidence),
     }
     if math.isnan(deviation):
         return group
     low, high = map(float, verdicts.bounds(differences, confidence))
-    needed = verdicts.replicates_needed(deviation, delta)
-    return group | {"low": low, "high": high, "deviation": deviation, "needed": needed}
+    group |= {"low": low, "high": high, "deviation": deviation, "needed": verdicts.replicates_needed(deviation, delta)}
+    return group | _over_images(images, len(members), delta, confidence)
 
 
-def _right(run: Run, folder: str) -> np.ndarray | None:
+def verdict(
+    differences: Sequence[float], planned: int, images: NDArray[np.int8] | None, delta: float, confidence: float
+) -> str:
+    """The verdict by the differences of replicates, of which so many are `planned`; where it is open, by single images."""
+    found = str(verdicts.judged(differences, delta, confidence)) if len(differences) == planned else verdicts.UNDECIDED
+    is_worse = found == verdicts.UNDECIDED and images is not None and verdicts.worse_here(images, delta, confidence)
+    return verdicts.WORSE if is_worse else found
+
+
+def is_right(run: Run, folder: str) -> NDArray[np.bool_] | None:
     """Whether a network, which is not stale, is right about each validation image (bool, [n]); None without predictions."""
     path = run.network_in(folder).predictions
     return predictions.load(path)["validation"].right if path.exists() else None
 
 
-def _over_images(
-    members: Sequence[Mapping[str, Any]], right: Callable[[str], np.ndarray | None], delta: float, confidence: float
-) -> dict[str, Any]:
+def single_differences(pairs: Sequence[tuple[str, str]], right: Right) -> NDArray[np.int8] | None:
+    """On each validation image 1 where only the first network of a pair is right, -1 where only the second is (int8,
+    [pairs, images]); None without pairs, and where some network has no predictions."""
+    known = [(right(one), right(other)) for one, other in pairs]
+    found = [one.astype(np.int8) - other for one, other in known if one is not None and other is not None]
+    return np.stack(found) if found and len(found) == len(known) else None
+
+
+def _over_images(images: NDArray[np.int8] | None, planned: int, delta: float, confidence: float) -> dict[str, Any]:
     """Bounds and verdict over seeds and images; empty where there are no predictions, or no spread over seeds."""
-    pairs = [(right(row["folder"]), right(row["against_folder"])) for row in members if row["against_folder"]]
-    known = [own.astype(np.int8) - other for own, other in pairs if own is not None and other is not None]
-    if len(known) < max(len(pairs), 2):
+    if images is None or len(images) < 2:
         return {}
-    low, high = verdicts.bounds_over_images(np.stack(known), confidence)
+    low, high = verdicts.bounds_over_images(images, confidence)
     if not math.isfinite(low):
         return {}
-    verdict = verdicts.decided(low, high, len(known), delta).item() if len(known) == len(members) else "undecided"
-    return {"image_low": low, "image_high": high, "image_verdict": verdict}
+    found = verdicts.decided(low, high, len(images), delta).item() if len(images) == planned else verdicts.UNDECIDED
+    return {"image_low": low, "image_high": high, "image_verdict": found}
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -60,7 +60,7 @@ def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run) -> Iterator
     standing, best = grouping.standing(tickets), grouping.sparsest_matching(tickets)
     level = [group for group in standing if group.difference is not None and group.difference >= 0]
     if best:
-        undecided = [_place(group) for group in tickets[: tickets.index(best)] if group.verdict == "undecided"]
+        undecided = [_place(group) for group in tickets[: tickets.index(best)] if group.verdict in verdicts.OPEN]
         yield f"the sparsest matching ticket keeps {_share(best)}."
         yield _worth(groups, best, run.metric)
         if best.image_verdict:
@@ -74,6 +74,11 @@ def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run) -> Iterator
         yield f"undecided; no ticket's mean is at or above that of {standing[0].against} so far."
     else:
         yield f"not even the densest ticket, of {_place(tickets[0])}, matches."
+    worse = [group for group in tickets if group.verdict == verdicts.WORSE]
+    if worse:
+        networks = "this dense network" if max(group.count for group in worse) == 1 else "these dense networks"
+        seeds = "nothing is known" if all(group.low is None for group in worse) else "it is not shown"
+        yield f"Worse than {networks} on these images: {', '.join(map(_place, worse))}; of other seeds {seeds}."
     late = [_place(group) for group in tickets[len(standing) :] if group.verdict == "matching"]
     if late:
         yield f"Not counted, as {_place(tickets[len(standing)])} does not match: the sparser {', '.join(late)}."
@@ -113,6 +118,7 @@ def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
         points = f"{reinit.difference * 100:+.2f} points"
         return {
             "not matching": f"It wins: {name} does not match ({points}).",
+            verdicts.WORSE: f"Whether it wins is open: {name} is worse on these images ({points}), but undecided over seeds.",
             "matching": f"It does not win: {name} matches too ({points}), so its own weights do not matter.",
         }.get(reinit.verdict or "", f"Whether it wins is open: {name} is undecided ({points}).")
     settings = []

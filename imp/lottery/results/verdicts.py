@@ -15,6 +15,7 @@ CONFIDENCE = 0.95
 ERROR = 0.05  # that is accepted, of a ticket delta worse called matching
 POWER = 0.8
 VERDICTS = ("matching", "not matching")
+UNDECIDED, WORSE = OPEN = ("undecided", "worse here")  # what other seeds would give is not known
 ALIKE = 1e-9  # differences this near to each other are the same but for rounding
 MOST_REPLICATES = 1_000_000  # that are worth naming
 VALUES = 5_000_000  # that a simulation draws at most
@@ -53,7 +54,18 @@ def judged(differences: ArrayLike, delta: float, confidence: float = CONFIDENCE)
 def decided(low: ArrayLike, high: ArrayLike, replicates: int, delta: float) -> NDArray[np.str_]:
     """The verdict by these bounds of a difference that so many replicates have found."""
     enough = replicates >= LEAST_REPLICATES
-    return np.select([enough & (np.asarray(low) > -delta), enough & (np.asarray(high) < -delta)], VERDICTS, "undecided")
+    return np.select([enough & (np.asarray(low) > -delta), enough & (np.asarray(high) < -delta)], VERDICTS, UNDECIDED)
+
+
+def worse_here(differences: NDArray[np.int8], delta: float, confidence: float = CONFIDENCE) -> bool:
+    """Whether each ticket is worse than the dense network of its replicate on these images, whatever other seeds would give: by
+    McNemar's exact test (1947, doi 10.1007/BF02295996) of `differences` of single images, as `bounds_over_images` takes them,
+    and by more than `delta`."""
+    from scipy.special import bdtr
+
+    won, lost = (differences > 0).sum(1), (differences < 0).sum(1)
+    worse = (bdtr(won, won + lost, 0.5) < 1 - confidence) & (lost - won > delta * differences.shape[1])
+    return bool(worse.all())
 
 
 def bounds_over_images(differences: NDArray[np.int8], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -63,7 +75,7 @@ def bounds_over_images(differences: NDArray[np.int8], confidence: float = CONFID
 
     Seeds and images are crossed random effects, as readers and cases are in studies of diagnoses: the variance of the mean is
     that over seeds and what images add to it, with Hillis's degrees of freedom (2007, doi 10.1002/sim.2532). The bounds are
-    never nearer to the mean than those over seeds.
+    never nearer to the mean than those over seeds alone, nor than those over images alone.
     """
     from scipy.special import stdtrit
 
@@ -78,8 +90,8 @@ def bounds_over_images(differences: NDArray[np.int8], confidence: float = CONFID
     both = seeds + max(added, 0.0)
     freedom = (replicates - 1) * (both / seeds) ** 2
     margin = float(stdtrit(freedom, confidence) * math.sqrt(both / differences.size))
-    low, high = bounds(by_seed, confidence)
-    return min(mean - margin, float(low)), max(mean + margin, float(high))
+    alone = np.array([bounds(by_seed, confidence), bounds(by_image, confidence)])
+    return min(mean - margin, float(alone[:, 0].min())), max(mean + margin, float(alone[:, 1].max()))
 
 
 def power(replicates: int, spread: float, delta: float) -> float:
@@ -129,9 +141,9 @@ def first_verdicts(differences: ArrayLike, delta: float, confidence: float) -> t
     many it fell; undecided after all."""
     samples = np.asarray(differences, float)
     most = samples.shape[-1]
-    found, counts = np.full(samples.shape[:-1], "undecided", dtype="U12"), np.full(samples.shape[:-1], most)
+    found, counts = np.full(samples.shape[:-1], UNDECIDED, dtype="U12"), np.full(samples.shape[:-1], most)
     for count in range(LEAST_REPLICATES, most + 1):
-        verdicts = np.where(found == "undecided", judged(samples[..., :count], delta, confidence), found)
-        counts = np.where((found == "undecided") & (verdicts != "undecided"), count, counts)
+        verdicts = np.where(found == UNDECIDED, judged(samples[..., :count], delta, confidence), found)
+        counts = np.where((found == UNDECIDED) & (verdicts != UNDECIDED), count, counts)
         found = verdicts
     return found, counts

@@ -27,7 +27,7 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
         )
     while True:
         tickets = _selected(run, selection, confidence)
-        undecided = [one for one in tickets if one.verdict == "undecided" and one.count == one.planned]
+        undecided = [one for one in tickets if one.verdict in verdicts.OPEN and one.count == one.planned]
         number, missing = _next(run, [one for one in undecided if one.count < most])
         if not missing:
             break

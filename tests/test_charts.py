@@ -184,6 +184,19 @@ def test_what_lies_far_below_does_not_press_the_others_together(run):
     assert bars["encoding"]["y"]["scale"]["domain"] == pytest.approx([0.90 - charts.SHOWN, 0.92])
 
 
+def test_a_dense_network_that_failed_to_learn_does_not_stretch_the_scale_of_the_tickets(run):
+    dense(run, 0.88, 0.38, 0.89)
+    all_replicates(run, "60", -0.03)
+    all_replicates(run, "90", -0.04)
+
+    chart = charts.by_density(findings(run))
+
+    domain = chart.specification["layer"][1]["encoding"]["y"]["scale"]["domain"]
+    assert domain == pytest.approx([0.87 - charts.SHOWN, 0.89])
+    assert "The dense network (71.7%) is below the scale." in chart.explained
+    assert "▼" not in chart.explained
+
+
 def test_values_below_the_scale_do_not_cover_each_other():
     assert charts._levels([100, 100, 200, 210], ["11.0%", "reinit 9.0%", "1.0%", "1.0%"]) == [0, 1, 0, 1]
 

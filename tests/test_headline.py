@@ -51,6 +51,26 @@ def test_the_headline_names_the_sparsest_matching_ticket_of_each_series(run):
     )
 
 
+TWO_FAILED = "replicate 1's dense network reached 10.00%, replicate 2's 38.00%: they make verdicts unsure"
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "told_of"),
+    [
+        ([0.88, 0.38, 0.89], "mean of 3 runs, but replicate 2's dense network reached 38.00%: it makes verdicts unsure"),
+        ([0.1, 0.38, 0.89, 0.9, 0.91], f"mean of 5 runs, but {TWO_FAILED}"),
+        ([0.38, 0.88], "mean of 2 runs, but replicate 1's dense network reached 38.00%: it makes verdicts unsure"),
+        ([0.90, 0.91, 0.92], "mean of 3 runs"),
+        ([0.38], "one run"),
+    ],
+)
+def test_the_first_sentence_names_dense_networks_that_failed_to_learn(tmp_path, accuracies, told_of):
+    run = Run(tmp_path / "run", planned(replicates=len(accuracies)))
+    dense(run, *accuracies)
+
+    assert f" ({told_of})." in told(run)[0]
+
+
 def test_only_a_ticket_that_does_not_match_ends_the_series_and_undecided_ones_are_named(begin):
     run = begin("50,60,75,80,90,95")
     spread(run, "60", 0.1, 0.2, 0.1)

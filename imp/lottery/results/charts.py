@@ -37,7 +37,7 @@ from lottery.results.training_charts import courses, stability, training
 from lottery.rundir import wording
 from lottery.rundir.run import Run
 
-SHOWN = 0.1  # how far below the dense network a figure may lie to be shown where it is
+SHOWN = 0.1  # how far below the highest of its chart a figure may lie to be shown where it is
 _TOLD = (
     *NETWORK,
     "macs_share",
@@ -220,15 +220,16 @@ def equal_cost(findings: Findings) -> Chart | None:
 
 
 def _scaled(rows: pandas.DataFrame, figure: str, low: str, high: str) -> Scaled:
-    """The rows by `figure`, on a scale from the least `low` to the largest `high`, which one ticket that learned nothing does
-    not stretch."""
-    dense = rows.loc[rows["network"] == DENSE, low].min()
-    least = float(max(rows[low].min(), dense - SHOWN))
+    """The rows by `figure`, on a scale that ends at most `SHOWN` below the highest `low`, and at the highest `high` of what is on
+    it: neither a ticket that learned nothing nor a dense network that failed in one replicate stretches it."""
+    least = float(max(rows[low].min(), rows[low].max() - SHOWN))
     is_below = rows[figure] < least
     found = rows.assign(shown=rows[figure].mask(is_below), below=rows[figure].where(is_below))
-    count = (is_below & (rows["density"] > 0)).sum()
+    is_dense = rows["network"] == DENSE
+    count = (is_below & ~is_dense & (rows["density"] > 0)).sum()
     told = f" ▼ marks a network below the scale, with its value ({count})." if count else ""
-    return Scaled(found, alt.Scale(domain=[least, float(rows[high].max())], nice=True), told)
+    told += "".join(f" The dense network ({value:.1%}) is below the scale." for value in found.loc[is_dense, "below"].dropna())
+    return Scaled(found, alt.Scale(domain=[least, float(rows.loc[~is_below, high].max())], nice=True), told)
 
 
 def _below(rows: pandas.DataFrame, width: int, height: int, over: str = "density", **places: Any) -> list[alt.Chart]:

@@ -18,6 +18,7 @@ from lottery.rundir import wording
 from lottery.rundir.run import Run
 
 REINIT = "reinit"
+FAR_BELOW = 0.1  # the median of the dense networks: one there failed to learn
 
 
 def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list[str]:
@@ -27,7 +28,7 @@ def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list
     dense = next(group for group in kinds if group.variant == DENSE)
     sentences = [
         f"The dense network reaches {value(dense.validation)} on validation {example}s and {value(dense.test)} on test "
-        f"{example}s ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'})."
+        f"{example}s ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'}{_failed(rows, run.metric)})."
     ]
     of_criteria = {place: criteria.sentence(one) for place, one in criteria.series(criteria.checks(run, rows))}
     for (name, rewind), tickets in grouping.tickets(groups).items():
@@ -52,6 +53,18 @@ def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list
             f"verdicts need many replicates here, more {example}s, or a larger `delta`."
         )
     return sentences
+
+
+def _failed(rows: pandas.DataFrame, metric: str) -> str:
+    """The dense networks that failed to learn, beside those of other replicates that did."""
+    dense = rows[(rows["variant"] == DENSE) & rows["validation"].notna()]
+    failed = frame.each(dense[dense["validation"] < dense["validation"].median() - FAR_BELOW])
+    if not failed:
+        return ""
+    first, *others = (wording.value(metric, row.validation) for row in failed)
+    told = [f"replicate {failed[0].replicate}'s dense network reached {first}"]
+    told += [f"replicate {row.replicate}'s {reached}" for row, reached in zip(failed[1:], others, strict=True)]
+    return f", but {', '.join(told)}: {'it makes' if len(failed) == 1 else 'they make'} verdicts unsure"
 
 
 def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run) -> Iterator[str]:

@@ -26,6 +26,8 @@ FEW = settings("families.oneshot.quantiles=80")
 TINY = settings("train.epochs=3", "model.name=lenet_300_100", "data.size=8", "data.crop=0")
 SHORT = [*FEW, *TINY]
 
+DIGITS = settings("replicates=1", "families.iterative.rounds=1", "train.epochs=3")
+
 # On a run of LeNet, trained as the README's first commands do it; in this order.
 DAILY = [
     "imp prepare",
@@ -35,12 +37,12 @@ DAILY = [
     "imp report",
     "imp status",
     "imp explore --snapshots",
-    "imp export --ticket q90-step-000034 --to keras",
+    "imp export --ticket q90-step-000030 --to keras",
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
     "mpirun --oversubscribe --bind-to none --with-ft ulfm -n 3 imp retrain",
     "imp slurm retrain --nodes 20 --gpus-per-node 4 --time 4:00:00 --submit",
     "imp slurm retrain --array 20 --gpus-per-node 1 --time 4:00:00 --submit",
-    "imp export --ticket q90-step-000034 --to folder --license mit --out tickets/digits-q90",
+    "imp export --ticket q90-step-000030 --to folder --license mit --out tickets/digits-q90",
     "imp tickets tickets",
     "imp import tickets/digits-q90",
     "imp run --run runs/digits-q90",
@@ -64,24 +66,22 @@ ALONE = {
     "imp train --from mobilenet_v2.safetensors --set model.padding=symmetric --set model.batchnorm_epsilon=1e-5": settings(
         *("train.steps=12", "train.warmup=0", "train.snapshots=0", "families.oneshot.rewind=0", "families.oneshot.quantiles=80")
     ),
-    "imp sweep pipelines/digits.toml": [*SHORT, "--set", "sweep.trials=1"],
-    "imp run pipelines/digits.toml": SHORT,
+    "imp sweep pipelines/digits.toml": [*DIGITS, "--set", "sweep.trials=1"],
+    "imp run pipelines/digits.toml": DIGITS,
     "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
     "imp run pipelines/baselines-digits.toml --budget 2dense --dry-run": [],
     "imp run pipelines/baselines-digits.toml --budget 2dense": ["--ranks", "1", *TINY],
-    "imp run pipelines/digits.toml --set families.oneshot.quantiles=0,80 --set families.oneshot.copies=3 --run runs/stable": [
+    "imp run --set families.oneshot.quantiles=0,80 --set families.oneshot.copies=3 --run runs/stable": [
         *("--ranks", "1", *SHORT, *settings("families.oneshot.rewind=0", "families.oneshot.controls=[]")),
     ],
     "imp search --rewind 2ep": ["--replicates", "3", *SHORT],
     "imp search --set families.oneshot.quantiles=50..98:4 --rewind 2ep --replicates 10": ["--budget", "1ep", *SHORT],
-    "imp run pipelines/digits.toml --set name=value --set task=own_tasks:Value --set model.name=lenet_300_100": [
-        *("--ranks", "1", *FEW, *settings("train.epochs=3", "data.size=8", "data.crop=0")),
-    ],
+    "imp run pipelines/digits.toml --set name=value --set task=own_tasks:Value": ["--ranks", "1", *DIGITS],
     "imp run pipelines/simcls-tiny.toml": [
         *("--ranks", "1", *settings("data.source=candidates:articles.jsonl", "texts.document=16", "texts.candidate=8")),
         *settings("train.steps=4", "train.batch=8", "train.warmup=0", "train.snapshots=0,2it", "families.oneshot.rewind=2it"),
     ],
-    "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": ["--ranks", "1", *SHORT],
+    "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower": ["--ranks", "1", *DIGITS],
 }
 # A recipe for the README's Python.
 SMALL = """
@@ -182,7 +182,7 @@ def test_the_commands_of_daily_use_one_after_another(lenet, tmp_path):
     assert len(list((run / "replicate-1/oneshot/masks").glob("*.h5"))) == 40
     assert len(list((run / "replicate-1/oneshot").glob("*/ticket/result.json"))) == 40
     assert (run / "report/index.html").exists()
-    assert (run / "export/replicate-1/q90-step-000034-ticket.keras").exists()
+    assert (run / "export/replicate-1/q90-step-000030-ticket.keras").exists()
     assert (run / "slurm/retrain.sh").exists()
 
 
@@ -305,3 +305,13 @@ def test_every_command_stands_in_the_table():
     commands = typer.main.get_command(cli.app).commands
 
     assert {name for name in commands if f"| `imp {name}" not in readme} == set()
+
+
+def test_the_first_run_names_a_ticket_that_wins_and_decides_four_verdicts_of_five(tmp_path):
+    short = settings("replicates=4", "families.iterative.rounds=5")  # of eight and six
+    imp_here("run", str(ROOT / "pipelines/digits.toml"), "--ranks", "1", *short, cwd=tmp_path)
+
+    told = json.loads(imp_here("report", "--json", cwd=tmp_path).stdout)
+    verdicts = [group["verdict"] for group in told["groups"] if group["variant"] != "dense"]
+    assert " It wins: " in " ".join(told["headline"])
+    assert sum(verdict in ("matching", "not matching") for verdict in verdicts) >= 0.8 * len(verdicts)

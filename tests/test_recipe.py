@@ -3,8 +3,10 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import imp_here, refused
+from sklearn.datasets import load_digits
 
 from data_prep.errors import InputError
 from lottery.experiment import plan, reading
@@ -385,10 +387,20 @@ def test_the_start_of_training_is_the_start_however_it_is_written(start):
 
 
 def test_the_recipe_of_the_digits_is_its_head_and_then_every_key_explained_as_imp_recipe_prints_it():
-    head, _, content = (PIPELINES / "digits.toml").read_text().partition("\n\n")
+    path = PIPELINES / "digits.toml"
+    head, _, content = path.read_text().partition("\n\n")
 
     assert all(line.startswith("#") for line in head.splitlines())
-    assert content == reading.explained(Recipe())
+    assert content == reading.explained(reading.resolve(reading.load(path)))
+
+
+def test_the_margin_of_the_digits_is_a_whole_number_of_their_validation_images():
+    recipe = reading.resolve(reading.load(PIPELINES / "digits.toml"))
+    classes = np.bincount(load_digits().target)
+    trained_on = classes - [round(recipe.data.test * count) for count in classes]
+    images = sum(round(recipe.data.validation * count) for count in trained_on)
+
+    assert (images, round(recipe.delta * images, 9)) == (600, 12)
 
 
 @pytest.mark.parametrize("table", [{}, {"families": {"a-1": {"rounds": 3, "rates": ['"é" x=5']}, "b_2": {"quantiles": "90"}}}])

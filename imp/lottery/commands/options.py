@@ -26,7 +26,7 @@ RunOption = Annotated[
     ),
 ]
 RecipeOption = Annotated[
-    Path | None, typer.Option("--recipe", metavar="TOML", help="Recipe; default: the run's own, else digits.")
+    Path | None, typer.Option("--recipe", metavar="TOML", help="Recipe; default: the run's own, else the defaults.")
 ]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a recipe value; repeatable.")]
 RecordsOption = Annotated[

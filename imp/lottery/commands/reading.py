@@ -17,7 +17,7 @@ WATCH_SECONDS = 2.0
 
 
 def recipe(
-    recipe: Annotated[Path | None, typer.Argument(help="Recipe; default: the run's own, else digits.")] = None,
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe; default: the run's own, else the defaults.")] = None,
     run: RunOption = None,
     set_: SetOption = None,
 ) -> None:

@@ -220,8 +220,8 @@ def equal_cost(findings: Findings) -> Chart | None:
 
 
 def _scaled(rows: pandas.DataFrame, figure: str, low: str, high: str) -> Scaled:
-    """The rows by `figure`, on a scale that ends at most `SHOWN` below the highest `low`, and at the highest `high` of what is on
-    it: neither a ticket that learned nothing nor a dense network that failed in one replicate stretches it."""
+    """The rows by `figure`, on a scale from at most `SHOWN` below the highest `low` to the highest `high` of what is on it:
+    neither a ticket that learned nothing nor a dense network that failed in one replicate stretches it."""
     least = float(max(rows[low].min(), rows[low].max() - SHOWN))
     is_below = rows[figure] < least
     found = rows.assign(shown=rows[figure].mask(is_below), below=rows[figure].where(is_below))

@@ -176,7 +176,9 @@ def test_points_past_the_end_of_training_are_refused(work):
     refused(imp_here("retrain", "--rewind", "3ep", cwd=work, check=False), "3ep leaves nothing to train")
     refused(imp_here("retrain", "--rewind", "2.99ep", cwd=work, check=False), "2.99ep leaves nothing to train")
     refused(imp_here("retrain", "--quantiles", "75", cwd=work, check=False), "no mask of 75", "imp thresholds --quantiles 75")
-    refused(imp_here("train", "--set", "train.batch=5000", "--run", "other", *LENET, cwd=work, check=False), "5000", "1151")
+    large = [*LENET, "--set", "train.batch=5000", "--set", "name=other", "--recipe", "default.toml"]
+    (work / "default.toml").write_text("")
+    refused(imp_here("train", *large, cwd=work, check=False), "5000", "1151")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,9 @@ def test_a_damaged_snapshot_is_named_and_never_used(work, damage):
 
 
 def test_records_of_other_settings_are_refused(work):
-    done = imp_here("prepare", "--run", "runs/other", *LENET, "--set", "data.validation=0.3", cwd=work, check=False)
+    (work / "default.toml").write_text("")
+    given = ["--run", "runs/other", "--recipe", "default.toml", *LENET, "--set", "data.validation=0.3"]
+    done = imp_here("prepare", *given, cwd=work, check=False)
 
     refused(done, "data.validation 0.2 there, 0.3 wanted")
     assert not (work / "runs/other").exists()
@@ -319,3 +323,15 @@ def test_a_campaign_that_is_refused_before_it_makes_anything_leaves_the_recipe_a
 
     refused(done, words, said=done.stderr.count("\n") - 1)
     assert own.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["run", "--set", "replicates=2"], ["train"], ["prepare"], ["recipe"], ["slurm", "train"]]
+)
+def test_a_typo_in_the_name_of_a_run_does_not_start_another(work, command):
+    before = sorted(work.rglob("*"))
+
+    done = imp_here(*command, "--run", "runs/digtis", cwd=work, check=False)
+
+    refused(done, "there is no run in runs/digtis; did you mean runs/digits? To start one there, name its recipe")
+    assert sorted(work.rglob("*")) == before

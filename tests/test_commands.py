@@ -287,6 +287,34 @@ def test_a_dry_run_of_rounds_says_which_controls_depend_on_a_headline(tmp_path):
     assert "9 networks under masks, 240 epochs in all; 3 of them are controls, trained only if a ticket matches\n" in table
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["model.name=nobody:build"], "model.name: nobody cannot be imported"),
+        (["families.oneshot.criterion=nobody:score"], "criterion: nobody cannot be imported"),
+        (['families.oneshot.controls=["nobody:control"]'], "controls: nobody cannot be imported"),
+        (['families.oneshot.densities=["fc9/*=10"]'], "'fc9/*' matches no variable of lenet_300_100"),
+        (["families.oneshot.rewind=2ep"], "2ep is not among the snapshots"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(prepared, tensorflow, values, words):
+    done = imp_here("run", "--dry-run", *LENET, *settings(*values), cwd=prepared, check=False)
+
+    refused(done, words)
+    if "matches" in words:
+        assert "Its variables are fc1/bias, fc1/kernel, fc2/bias" in done.stderr
+    assert not (prepared / "runs").exists()
+
+
+def test_a_dry_run_lists_what_is_left_to_train(work):
+    told = imp_here("run", "--dry-run", cwd=work).stdout
+
+    assert "replicate-1 dense" not in told
+    assert told.endswith("; 1 network more finished\n")
+    two = imp_here("run", "--dry-run", "--set", "replicates=2", cwd=work).stdout
+    assert "replicate-2 dense" in two
+
+
 def test_a_run_is_found_by_option_by_environment_and_by_link(work):
     for arguments, environment in ((["--run", "runs/digits"], {}), ([], {"IMP_RUN": "runs/digits"}), ([], {})):
         assert "runs/digits" in imp_here("status", *arguments, cwd=work, **environment).stdout

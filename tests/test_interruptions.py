@@ -41,7 +41,9 @@ WINDOWS = ["--set", "data.shuffle=300", "--set", "data.crop=1", "--set", "data.f
 def test_a_streamed_training_that_is_killed_goes_on_in_memory_with_the_same_bytes(trained, tmp_path):
     moved = shutil.copytree(trained / "data/digits-8", tmp_path / "moved")
     dense = "replicate-1/train"
-    imp_here("train", "--run", "whole", *LENET, *WINDOWS, cwd=tmp_path, IMP_DATA=str(trained / "data"))
+    (tmp_path / "default.toml").write_text("")
+    whole = ["--run", "whole", "--recipe", "default.toml", *LENET, *WINDOWS]
+    imp_here("train", *whole, cwd=tmp_path, IMP_DATA=str(trained / "data"))
     checkpoint = tmp_path / "killed" / dense / "checkpoint.h5"
 
     kill_when(["train", "--run", "killed", "--records", str(moved), *LENET, *WINDOWS, *STREAM], tmp_path, checkpoint.exists)

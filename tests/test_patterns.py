@@ -34,7 +34,10 @@ def test_the_default_names_layers_that_not_every_network_has():
 
 @pytest.mark.parametrize("pattern", ["predicitons/*", "Predictions/*", "predictions", "conv1/kernel/*"])
 def test_one_that_matches_nothing_is_refused_with_what_there_is(pattern):
-    told = r" matches no variable of conv2, which has conv1/kernel ... predictions/kernel: correct it or leave it out"
+    told = (
+        " matches no variable of conv2: correct it or leave it out. Its variables are conv1/kernel, predictions/bias, "
+        "predictions/kernel"
+    )
 
     with pytest.raises(InputError) as refused:
         check(exclude=["predictions/*", pattern])

@@ -370,6 +370,18 @@ def test_commands_about_one_way_to_prune_add_a_family_where_there_is_none():
     assert [*rounds.with_one_shot().families] == ["a", "oneshot"]
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        *(("train.lr", "train.learning_rate"), ("train.wd", "train.weight_decay"), ("epochs", "train.epochs")),
+        *(("trian.epochs", "train.epochs"), ("train.epoch", "train.epochs"), ("train.batchsize", "train.batch")),
+    ],
+)
+def test_an_unknown_key_is_told_what_it_stands_for(key, meant):
+    with pytest.raises(InputError, match=rf"unknown key '{key}'; did you mean '{meant}'\?$"):
+        reading.resolve({}, [f"{key}=1"])
+
+
 @pytest.mark.parametrize("snapshots", ["0,10it,2ep", "0, 10it, 2ep", "0it , 10it,2.0ep,2ep"])
 def test_a_point_is_the_same_however_it_is_written(snapshots):
     rounds = reading.resolve({"families": {"a": {"rounds": 3}}, "train": {"snapshots": snapshots}})

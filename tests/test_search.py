@@ -123,7 +123,9 @@ def test_the_replicates_without_which_there_is_no_verdict_are_trained_together(w
 
 
 def test_a_diverged_network_leaves_its_candidate_undecided(search, work):
-    told = search("--replicates", "3", *settings("train.learning_rate=1e30", "name=hot"), "--run", "runs/hot", check=False)
+    (work / "default.toml").write_text("")
+    hot = [*settings("train.learning_rate=1e30", "name=hot"), "--recipe", "default.toml"]
+    told = search("--replicates", "3", *hot, check=False)
 
     assert told.returncode == 1
     assert "diverged" in told.stderr

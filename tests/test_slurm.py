@@ -289,3 +289,10 @@ def test_a_job_that_is_told_to_stop_saves_what_it_has_is_queued_again_and_ends_w
     assert any(work.glob("runs/digits/replicate-1/oneshot/*/*/checkpoint.h5"))
     wait_for(lambda: not slurms("squeue", "-h", environment=cluster))
     assert contents(work / "runs") == contents(retrained / "runs")
+
+
+def test_options_of_sbatch_may_be_typed_without_hyphens(tmp_path):
+    text = slurm.script(["train"], tmp_path, {}, ["dependency=afterok:1", "--constraint=h100", "-C gpu"])
+
+    directives = [line for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert directives[-3:] == ["#SBATCH --dependency=afterok:1", "#SBATCH --constraint=h100", "#SBATCH -C gpu"]

@@ -70,7 +70,7 @@ def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | N
 def _campaign(run: Run, execution: Execution, reporter: Reporter) -> Campaign:
     prepare(run, reporter)
     with locks.staying(run.folder):
-        train(run, reporter, execution=execution)
+        train(run, reporter, None, execution)
         if any(family.is_cut_at_once for family in run.recipe.families.values()):
             thresholds(run, reporter, EVERYTHING)
         made = train_tickets(run, EVERYTHING, execution, reporter)

@@ -1,6 +1,7 @@
 """Options that several commands share, and what they stand for."""
 
 import dataclasses
+import difflib
 import json
 import sys
 from collections.abc import Sequence
@@ -96,8 +97,15 @@ def opened(
     weights: Path | None = None,
 ) -> "Run":
     """The run that the options name, as `open_run` finds it, restricted to the replicates `chosen`. With a `budget` (dense
-    trainings) its tickets cost no more; what that changes is printed (stderr). Dense networks begin with `weights`."""
+    trainings) its tickets cost no more; what that changes is printed (stderr). Dense networks begin with `weights`. Raises
+    InputError for a run that is named and does not exist, where no recipe and no records say what it is to be."""
+    from lottery.rundir.names import RECIPE
     from lottery.rundir.run import open_run
+
+    if run and run.suffix != ".toml" and not (run / RECIPE).exists() and not (must_exist or recipe or records or run.is_file()):
+        near = difflib.get_close_matches(run.name, [path.parent.name for path in run.parent.glob(f"*/{RECIPE}")], n=1)
+        meant = f"did you mean {run.parent / near[0]}? To" if near else "to"
+        raise InputError(f"there is no run in {run}; {meant} start one there, name its recipe, such as pipelines/digits.toml")
 
     told: list[str] = []
 

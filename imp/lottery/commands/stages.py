@@ -9,10 +9,12 @@ import typer
 
 from lottery.commands import options
 from lottery.experiment.grids import MOST
+from lottery.progress import count_of
 from lottery.results.tables import percent, print_table, times, whole
 
 if TYPE_CHECKING:
     from lottery.campaign import Campaign
+    from lottery.experiment.graph import Ticket
     from lottery.rundir.run import Run
 
 INNER = {"format", "folder", "outputs", "made_from"}  # what a table of a mask says for `imp` alone
@@ -288,9 +290,22 @@ def run_all(
 
 
 def _dry_run(target: "Run", as_json: bool) -> None:
+    from lottery.experiment import named
     from lottery.experiment.plan import dry_run
+    from lottery.stages.cut import check_families
 
-    lines = dry_run(target.estimated_plan())
+    target.check()
+    if named.is_own(target.recipe.model.name):
+        named.function(target.recipe.model.name, "model.name")
+    if target.known_training_examples() is not None:
+        check_families(target)
+
+    def is_finished(network: "int | Ticket") -> bool:
+        return (target.replicate(network).dense if isinstance(network, int) else target.network(network)).is_finished
+
+    planned = target.estimated_plan()
+    lines = dry_run(planned, is_finished)
+    finished = len(dry_run(planned)) - len(lines)
     if as_json:
         options.print_json([dataclasses.asdict(line) for line in lines])
         return
@@ -300,4 +315,5 @@ def _dry_run(target: "Run", as_json: bool) -> None:
     cost = f"{sum(known):g} epochs in all" if known else "the cost in epochs is known once the records are prepared"
     perhaps = sum(not line.certain for line in lines)
     only = f"; {perhaps} of them are controls, trained only if a ticket matches" if perhaps else ""
-    print(f"{sum(line.rewound for line in lines)} networks under masks, {cost}{only}")
+    done = f"; {count_of(finished, 'network')} more finished" if finished else ""
+    print(f"{sum(line.rewound for line in lines)} networks under masks, {cost}{only}{done}")

@@ -308,9 +308,9 @@ def estimated(recipe: Recipe, training_examples: int | None, share: Share = by_w
     return Plan(recipe, UNKNOWN_STEPS, functools.cache(share))
 
 
-def dry_run(planned: Plan) -> list[Cost]:
-    """Dense networks first, then those under masks, and last the controls of headlines, here of the sparsest tickets: at which
-    masks, if any, is known once the tickets are trained."""
+def dry_run(planned: Plan, is_finished: Callable[[int | Ticket], bool] = lambda network: False) -> list[Cost]:
+    """The networks to train: dense ones (by replicate) first, then those under masks, and last the controls of headlines, here
+    of the sparsest tickets: at which masks, if any, is known once the tickets are trained."""
     recipe, unknown = planned.recipe, planned.steps_per_epoch == UNKNOWN_STEPS and planned.recipe.train.steps
     replicates = range(1, recipe.replicates + 1)
     written = {point.step(planned.steps_per_epoch): str(point) for point in grids.parse_points(recipe.train.snapshots)}
@@ -329,8 +329,8 @@ def dry_run(planned: Plan) -> list[Cost]:
     following = [control for one in sparsest for control in planned.controls_of(one, recipe.families[one.family])]
     length = None if unknown else round(planned.total_steps / planned.steps_per_epoch, 3)
     return [
-        *(Cost(f"replicate-{number} dense", length, 1.0, rewound=False) for number in replicates),
-        *(under(ticket, ticket.mask.label, certain=True) for ticket in tickets),
+        *(Cost(f"replicate-{one} dense", length, 1.0, rewound=False) for one in replicates if not is_finished(one)),
+        *(under(ticket, ticket.mask.label, certain=True) for ticket in tickets if not is_finished(ticket)),
         *(
             under(ticket, "headline", certain=False)
             for ticket in dict.fromkeys(following)

@@ -182,12 +182,15 @@ def _put(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if not near:
-        leaf = key.rsplit(".", 1)[-1]
-        near = [other for other in known if other.rsplit(".", 1)[-1] == leaf]
-    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
+    """What `key` may stand for: a key of its table that it abbreviates, one of its name in another table, or one that resembles
+    it; all of its table where there is none."""
+    known, (table, _, name) = list(known), key.rpartition(".")
+    beside = {leaf: other for other in known for place, _, leaf in [other.rpartition(".")] if place == table}
+    found = [other for leaf, other in beside.items() if "".join(word[0] for word in leaf.split("_")) == name]
+    found += [other for other in known if other.rpartition(".")[2] == name]
+    found += [beside[leaf] for leaf in difflib.get_close_matches(name, beside, n=1, cutoff=0.5)]
+    found += difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+    return f"; did you mean {found[0]!r}?" if found else f"; known are {', '.join(beside.values() or known)}"
 
 
 def _explain(error: pydantic.ValidationError, known: dict[str, Any], origin: str) -> str:

@@ -20,7 +20,8 @@ def script(
 ) -> str:
     """A batch script that runs imp with `arguments` on so many `ranks`, and leaves what it, or each of them, says in `logs`.
 
-    `options` are sbatch's by their long names (None: left to the cluster), `more` are others, as they are typed. Where they ask
+    `options` are sbatch's by their long names (None: left to the cluster), `more` are others, as they are typed, with or
+    without hyphens before their long names. Where they ask
     for an `array`, TASK in `arguments` stands for the number of a task. The job is queued again when its time limit is near or
     a node is taken away. Raises InputError for what cannot be printed, such as a line's end, which would begin another line.
     """
@@ -38,9 +39,10 @@ def script(
     # TASK is for the shell; all else is quoted for it.
     command = " ".join(TASK.join(shlex.quote(text) if text else "" for text in word.split(TASK)) for word in line)
     given = [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
+    given += ["--requeue", *(option if option.startswith("-") else f"--{option}" for option in more)]
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH {option}" for option in [*given, "--requeue", *more]),
+        *(f"#SBATCH {option}" for option in given),
         "",
         "# Before the time limit Slurm sends USR1: what is under way is saved, imp ends with 75, and the job is queued again.",
         "trap 'kill -USR1 $imp' USR1",

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.errors import InputError
+from lottery.engine.start import start_tensorflow
 from lottery.experiment import grids, named
 from lottery.experiment.graph import Mask
 from lottery.experiment.recipe import Pruning
@@ -131,8 +132,8 @@ def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) ->
 def check_families(run: Run, variables: Collection[str] = ()) -> None:
     """Raise InputError for a criterion of the user's own that does not exist. Raise it too for a shell pattern of
     `pruning.exclude` or `include`, or of a family's `rates` or `densities`, that matches no path of `variables` (by default
-    those of the trained dense network): it is a typo. The default of `pruning.exclude` names layers that only some networks
-    have, and is not checked.
+    those of the trained dense network, or else of one that is built): it is a typo. The default of `pruning.exclude` names
+    layers that only some networks have, and is not checked.
 
     A family that has masks keeps the patterns that they were made with, whatever these match.
     """
@@ -146,13 +147,22 @@ def check_families(run: Run, variables: Collection[str] = ()) -> None:
         family = recipe.families[name]
         given += [(f"families.{name}.rates", pattern) for pattern, _ in grids.parse_rates(family.rates)]
         given += [(f"families.{name}.densities", pattern) for pattern, _ in grids.parse_densities(family.densities)]
-    if given and not variables:
-        state = store.load_state(run.replicates()[0].snapshot(run.plan().total_steps), optimizer=False)
-        variables = [*state.weights, *state.statistics]
-    paths = sorted(variables)
+    paths = sorted(variables or (_variables(run) if given else ()))
     for key, pattern in given:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in paths):
             raise InputError(
-                f"{key}: {pattern!r} matches no variable of {recipe.model.name}, which has {paths[0]} ... {paths[-1]}: correct "
-                "it or leave it out"
+                f"{key}: {pattern!r} matches no variable of {recipe.model.name}: correct it or leave it out. Its variables are "
+                f"{', '.join(paths)}"
             )
+
+
+def _variables(run: Run) -> list[str]:
+    """The paths of the network's variables."""
+    for replicate in map(run.replicate, run.known_numbers()):
+        if steps := replicate.snapshot_steps():
+            state = store.load_state(replicate.snapshot(steps[-1]), optimizer=False)
+            return [*state.weights, *state.statistics]
+    start_tensorflow()
+    from lottery.engine import models, tasks
+
+    return [one.path for one in models.build(run.recipe.model, tasks.make(run.recipe, run.manifest()).signature).variables]

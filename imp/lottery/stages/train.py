@@ -67,6 +67,8 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
         threads=run.recipe.train.threads,
         common=run.common(),
     )
+    if not missing():  # else those who train check them
+        check_families(run)
     with locks.staying(run.folder):
         if profile and not missing():
             reporter.say("no trace: there is nothing left to train")

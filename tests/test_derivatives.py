@@ -5,9 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from data_prep.errors import InputError
 from data_prep.records import Manifest
 from lottery.engine import models, signature
-from lottery.engine.derivatives import Derivatives, as_written
+from lottery.engine.derivatives import Derivatives
+from lottery.engine.differentiation import second_order
 from lottery.engine.models.topology import topology
 from lottery.experiment import reading
 from lottery.pruning import connectivity
@@ -28,6 +30,16 @@ def smooth(size, classes):
     x = keras.layers.DepthwiseConv2D(3, padding="same", name="depthwise")(x)
     x = keras.layers.Flatten(name="flatten")(keras.layers.Conv2D(4, 1, activation="softplus", name="pointwise")(x))
     return keras.Model(pixels, keras.layers.Dense(classes, name="logits")(x))
+
+
+def stock(size, classes):
+    """Keras's own normalisation, over the batch and over features."""
+    pixels = keras.Input((size, size, 3))
+    x = keras.layers.BatchNormalization(name="batch")(keras.layers.Conv2D(4, 3, activation="tanh", name="conv")(pixels))
+    x = keras.layers.BatchNormalization(synchronized=True, name="synchronised")(keras.layers.Conv2D(4, 1, name="pointwise")(x))
+    x = keras.layers.LayerNormalization(name="layer")(keras.layers.Conv2D(4, 3, activation="gelu", name="second")(x))
+    x = keras.layers.GroupNormalization(2, name="group")(keras.layers.Conv2D(4, 3, activation="silu", name="third")(x))
+    return keras.Model(pixels, keras.layers.Dense(classes, name="logits")(keras.layers.Flatten(name="flatten")(x)))
 
 
 def dense(size, classes):
@@ -102,6 +114,8 @@ def test_gradients_are_those_of_finite_differences(temperature):
         ("resnet20", {"width": 4, "batchnorm": "synchronised"}, True),
         ("resnet20", {"width": 4}, True),
         ("conv2", {}, True),
+        ("test_derivatives:stock", {}, True),
+        ("test_derivatives:stock", {}, False),
     ],
 )
 def test_a_hessian_product_is_the_difference_of_gradients_along_it(name, model, training):
@@ -152,11 +166,11 @@ def test_a_thread_does_not_switch_the_graph_optimizer_on_while_another_computes(
     from tensorflow import config
 
     def briefly():
-        with as_written():
+        with second_order():
             pass
 
     with ThreadPoolExecutor(1) as threads:
-        with as_written():
+        with second_order():
             other = threads.submit(briefly)
             with pytest.raises(TimeoutError):
                 other.result(0.2)
@@ -187,7 +201,87 @@ def test_the_flow_of_a_dense_network_is_a_product_of_absolute_weights():
     np.testing.assert_allclose(flow["two/kernel"], two * one.sum(axis=0)[:, None])
 
 
+def operations(size, classes):
+    """Activations and arithmetic as operations, and layers that normalise."""
+    pixels = keras.Input((size, size, 3))
+    x = keras.layers.Rescaling(1 / 127.5, offset=-1)(pixels)
+    x = keras.ops.tanh(keras.layers.Conv2D(4, 3, name="first")(x))
+    x = keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
+    x = keras.activations.gelu(keras.layers.Conv2D(4, 1, activation="sigmoid", name="second")(x))
+    x = keras.layers.GroupNormalization(2)(x) - 1.5
+    left, right = x[..., :2], x[..., 2:]
+    x = keras.ops.concatenate([1 - left, left * right, left - right / 2, keras.ops.minimum(right, -1)], axis=-1)
+    x = keras.layers.Conv2D(4, 3, name="third")(keras.layers.Softmax()(-x))
+    return keras.Model(pixels, keras.layers.Dense(classes, "softmax", name="logits")(keras.layers.Flatten()(x)))
+
+
+def gated(size, classes):
+    """A block of MobileNetV3: hard swish, and a gate (squeeze-and-excite), within a network of its own."""
+
+    def hard_sigmoid(x):
+        return keras.layers.ReLU(6.0)(x + 3.0) * (1 / 6)
+
+    maps = keras.Input((size - 2, size - 2, 8))
+    x = keras.layers.BatchNormalization()(keras.layers.DepthwiseConv2D(3, padding="same", name="depthwise")(maps))
+    x = keras.layers.Multiply()([x, hard_sigmoid(x)])
+    gate = keras.layers.Conv2D(4, 1, activation="relu", name="squeeze")(keras.layers.GlobalAveragePooling2D(keepdims=True)(x))
+    x = keras.layers.Multiply()([x, hard_sigmoid(keras.layers.Conv2D(8, 1, name="excite")(gate))])
+    block = keras.Model(maps, maps + keras.layers.Activation("hard_swish")(x), name="block")
+    pixels = keras.Input((size, size, 3))
+    x = keras.layers.Conv2D(6, 1, name="project")(block(keras.layers.Conv2D(8, 3, name="expand")(pixels)))
+    return keras.Model(pixels, keras.layers.Dense(classes, name="logits")(keras.layers.GlobalMaxPooling2D()(x)))
+
+
+class Squared(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs * inputs
+
+
+class Shifted(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs - 100.0
+
+
+def unknown(layer):
+    """A function that builds a network of images with this layer in it, on sequences of four numbers."""
+
+    def build(size, classes):
+        pixels = keras.Input((size, size, 3))
+        x = layer()(keras.layers.Dense(4, name="first")(keras.layers.Reshape((-1, 3))(pixels)))
+        return keras.Model(pixels, keras.layers.Dense(classes, name="logits")(keras.layers.Flatten()(x)))
+
+    return build
+
+
+recurrent = unknown(lambda: keras.layers.SimpleRNN(4, name="rnn"))
+lstm = unknown(lambda: keras.layers.LSTM(4, name="unknown"))
+gru = unknown(lambda: keras.layers.Bidirectional(keras.layers.GRU(4), name="unknown"))
+attention = unknown(lambda: lambda x: keras.layers.MultiHeadAttention(2, 2, name="unknown")(x, x))
+scaled = unknown(lambda: keras.layers.RMSNormalization(name="unknown"))
+squared = unknown(lambda: Squared(name="unknown"))
+shifted = unknown(lambda: Shifted(name="unknown"))
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "attention", "scaled", "squared", "shifted"])
+def test_flow_is_refused_where_it_cannot_be_followed(name):
+    made, state = network(f"test_derivatives:{name}")
+
+    with pytest.raises(InputError, match="synflow cannot follow unknown"):
+        derivatives(made).flow(state, {})
+
+
+def test_a_flow_that_is_more_than_a_float_holds_is_refused():
+    made, state = network("test_derivatives:dense")
+    weights = {path: np.full(array.shape, 1e200) for path, array in state.weights.items()}
+
+    with pytest.raises(InputError, match="through two is more than float64 holds"):
+        derivatives(made).flow(State(0, weights, {}, {}), {})
+
+
 CHAINS = {
+    "test_derivatives:operations": ["first", "second", "third", "logits"],
+    "test_derivatives:gated": ["expand", "project", "logits"],
+    "test_derivatives:recurrent": ["first", "logits"],
     "lenet_300_100": ["fc1", "fc2", "predictions"],
     "conv2": ["conv1", "conv2", "fc1", "fc2", "predictions"],
     "mobilenet_v2": ["Conv1", "expanded_conv_depthwise", "expanded_conv_project", "block_1_expand", "Conv_1", "predictions"],

@@ -342,6 +342,74 @@ def test_the_flow_through_a_layer_is_that_through_every_other():
     assert np.isclose(flow["conv/kernel"].sum(), flow["dense/kernel"].sum(), rtol=1e-12)
 
 
+def gradients_by_complex_steps(weights):
+    """dL/dw of two layers with BatchNorm over the batch between them, in plain NumPy, exact to the last digits (Squire & Trapp
+    1998, "Using complex variables to estimate derivatives of real functions")."""
+
+    def loss(first, second):
+        hidden = np.tanh(X.reshape(64, -1) @ first)
+        centred = hidden - hidden.mean(axis=0)
+        logits = centred / np.sqrt((centred * centred).mean(axis=0) + 1e-3) @ second / 200
+        return np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(64), Y])
+
+    def slope(layer, place):
+        moved = [array.astype(complex) for array in weights]
+        moved[layer].flat[place] += 1e-30j
+        return loss(*moved).imag / 1e-30
+
+    return [
+        np.array([slope(layer, place) for place in range(array.size)]).reshape(array.shape)
+        for layer, array in enumerate(weights)
+    ]
+
+
+def test_grasp_with_keras_own_batchnorm_gives_the_masks_of_an_independent_reference():
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Dense(6, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), *layers])
+    model.compile("sgd", LOSS)
+    paths = [layer.kernel.path for layer in (layers[0], layers[2])]
+    weights = [layer.kernel.numpy().astype(float) for layer in (layers[0], layers[2])]
+    along = gradients_by_complex_steps(weights)
+    above, below = (
+        gradients_by_complex_steps([one + sign * 1e-4 * part for one, part in zip(weights, along, strict=True)])
+        for sign in (1, -1)
+    )
+    products = [(up - down) / 2e-4 for up, down in zip(above, below, strict=True)]
+    scores = {path: one * part for path, one, part in zip(paths, weights, products, strict=True)}
+    ranked = ranking.rank(dict(sorted(scores.items())))
+
+    prune(model, 0.6, criterion="grasp", images=(X, Y))
+
+    expected = ranked.prune(ranking.pruned_count(Fraction(60), ranked.ascending.size))
+    assert {path: np.count_nonzero(bits != expected[path]) for path, bits in masks(model).items()} == dict.fromkeys(paths, 0)
+
+
+def branched():
+    """A functional network with operators, slices, an activation as an operation and a layer within a layer."""
+    keras.utils.set_random_seed(1)
+    images = keras.Input((8, 8, 1))
+    rows = keras.layers.TimeDistributed(keras.layers.Conv1D(4, 3, name="rows"), name="each")(images)
+    maps = keras.ops.tanh(rows[..., :2] + 0.5 * rows[..., 2:])
+    features = keras.layers.Flatten()(keras.ops.concatenate([maps, keras.ops.relu(maps) - 1], axis=-1))
+    model = keras.Model(images, keras.layers.Dense(10, name="dense")(features))
+    model.compile("sgd", LOSS)
+    return model
+
+
+def test_a_network_of_operations_is_scored_in_full_precision(precision):
+    probes = []
+    for _ in range(2):
+        prune(branched(), 0.5, criterion=lambda state, mask, probe: probes.append(probe) or state.weights, images=(X, Y))
+        keras.config.set_dtype_policy("float32")
+    given, plain = probes
+
+    flow, (first, last) = given.flow(), ("each/rows/kernel", "dense/kernel")
+    assert all(np.allclose(array, plain.gradients()[path], atol=1e-7) for path, array in given.gradients().items())
+    assert np.isclose(flow[first].sum(), flow[last].sum(), rtol=1e-12)
+    assert np.isclose(flow[first].sum(), plain.flow()[first].sum(), rtol=1e-12)
+
+
 def test_a_frozen_part_is_left_alone_and_a_new_optimizer_takes_the_masks(precision):
     base = network()
     base.trainable = False

@@ -8,11 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from data_prep.errors import InputError
+from lottery.engine.differentiation import Flow, derived, second_order
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
-
-ZERO = tf.UnconnectedGradients.ZERO
 
 
 class KerasProbe:
@@ -27,52 +26,40 @@ class KerasProbe:
         self.weights = [tf.constant(arrays[variable.path]) for variable in self.variables]
 
     def gradients(self, temperature: float = 1.0) -> Arrays:
-        return self._named(self._gradients(temperature))
+        return self._derived(self.variables, self.weights, [], temperature)
 
     def hessian_product(self, vector: Arrays, temperature: float = 1.0) -> Arrays:
-        along = {index: vector[one.path] for index, one in enumerate(self.variables) if one.path in vector}
-        with tf.GradientTape() as tape:
-            tape.watch(self.weights)
-            gradients = self._gradients(temperature)
-            slope = tf.add_n([tf.reduce_sum(gradients[index] * array) for index, array in along.items()])
-        products = tape.gradient(slope, self.weights, unconnected_gradients=ZERO)
-        return {path: array for path, array in self._named(products).items() if path in vector}
+        chosen = [(one, weight) for one, weight in zip(self.variables, self.weights, strict=True) if one.path in vector]
+        variables, weights = map(list, zip(*chosen, strict=True))
+        with second_order():
+            return self._derived(variables, weights, [vector[one.path] for one in variables], temperature)
 
     def flow(self) -> Arrays:
-        network = self.networks.linear
-        weights = [tf.abs(tf.cast(weight, tf.float64)) for weight in self.weights]
-        others = [
-            np.zeros(one.shape) if one.path.endswith("moving_mean") else np.abs(one.numpy().astype(one.dtype))
-            for one in self.model.non_trainable_variables
-        ]
-        ones = [np.ones([size or 1 for size in tensor.shape]) for tensor in network.inputs]
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            outputs, _ = network.stateless_call(weights, others, ones[0] if len(ones) == 1 else ones, training=False)
-            total = tf.add_n([tf.reduce_sum(output) for output in tf.nest.flatten(outputs)])
-        gradients = tape.gradient(total, weights, unconnected_gradients=ZERO)
-        return self._named([one * gradient for one, gradient in zip(weights, gradients, strict=True)])
+        flow, others = self.networks.flow, [one.numpy() for one in self.model.non_trainable_variables]
+        return self._named(self.variables, flow(self.weights, others, [tensor.shape for tensor in flow.network.inputs]))
 
-    def _gradients(self, temperature: float) -> list[tf.Tensor]:
+    def _derived(
+        self, variables: list[keras.Variable], weights: list[tf.Tensor], along: list[np.ndarray], temperature: float
+    ) -> Arrays:
         if self.images is None:
             raise InputError("this criterion looks at images: give prune, or resume, images=(x, y), as the model is trained on")
         if temperature != 1 and getattr(self.model.layers[-1], "activation", None) is keras.activations.softmax:
             raise InputError(
                 "this criterion divides logits: let the model end in them, without softmax, and its loss take logits"
             )
+        return self._named(variables, derived(lambda: self._loss(temperature), weights, along))
+
+    def _loss(self, temperature: float) -> tf.Tensor:
         x, y = self.images
         others = [one.value for one in self.model.non_trainable_variables]
         how = {"training": True} if self.model._call_has_training_arg else {}
-        with tf.GradientTape() as tape:
-            tape.watch(self.weights)
-            outputs, _ = self.networks.plain.stateless_call(self.weights, others, x, **how)
-            cooled = tf.nest.map_structure(lambda output: output / temperature, outputs)
-            loss = self.model.compute_loss(x=x, y=y, y_pred=cooled, training=True)
-        gradients = tape.gradient(loss, self.weights, unconnected_gradients=ZERO)
-        return [tf.convert_to_tensor(gradient) for gradient in gradients]
+        outputs, _ = self.networks.plain.stateless_call(self.weights, others, x, **how)
+        cooled = tf.nest.map_structure(lambda output: output / temperature, outputs)
+        return self.model.compute_loss(x=x, y=y, y_pred=cooled, training=True)
 
-    def _named(self, tensors: list[tf.Tensor]) -> Arrays:
-        return {variable.path: np.asarray(tensor) for variable, tensor in zip(self.variables, tensors, strict=True)}
+    @staticmethod
+    def _named(variables: list[keras.Variable], tensors: list[tf.Tensor]) -> Arrays:
+        return {variable.path: np.asarray(tensor) for variable, tensor in zip(variables, tensors, strict=True)}
 
 
 class Networks:
@@ -84,23 +71,24 @@ class Networks:
     @cached_property
     def plain(self) -> keras.Model:
         """In float32, whatever it is trained in."""
-        return self._rebuilt("float32", linear=False) if "16" in self.model.compute_dtype else self.model
+        return self._rebuilt("float32") if "16" in self.model.compute_dtype else self.model
 
     @cached_property
-    def linear(self) -> keras.Model:
-        """In float64, with activations that pass on what is positive."""
-        return self._rebuilt("float64", linear=True)
+    def flow(self) -> Flow:
+        return Flow(self._rebuilt("float64"))
 
-    def _rebuilt(self, dtype: str, linear: bool) -> keras.Model:
-        def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
-            config = layer.get_config() | {"dtype": dtype}
-            if linear and "activation" in config:
-                config["activation"] = "linear"
-            if linear and isinstance(layer, keras.layers.ReLU):
-                config["max_value"] = None
-            return type(layer).from_config(config)
+    def _rebuilt(self, dtype: str) -> keras.Model:
+        def clone(operation: keras.Operation) -> keras.Operation:
+            return type(operation).from_config(_in(dtype, operation.get_config()))
 
         if not getattr(self.model, "inputs", None):
             raise InputError(f"{self.model.name} is subclassed, and cannot be rebuilt for this criterion: take another one")
         inputs, outputs = (one[0] if len(one) == 1 else one for one in (self.model.inputs, self.model.outputs))
         return keras.models.clone_model(keras.Model(inputs, outputs), clone_function=clone, recursive=True)
+
+
+def _in(dtype: str, config: Any) -> Any:
+    """The `config` of a layer that computes in `dtype`, and so do the layers within it."""
+    if isinstance(config, dict):
+        return {key: dtype if key == "dtype" and isinstance(one, dict) else _in(dtype, one) for key, one in config.items()}
+    return [_in(dtype, one) for one in config] if isinstance(config, list) else config

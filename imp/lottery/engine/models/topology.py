@@ -41,7 +41,7 @@ _CHANNELWISE = {
 _NOT_ZERO_AT_ZERO = {
     *("sigmoid", "hardsigmoid", "sparsesigmoid", "logsigmoid", "softplus", "sparseplus", "squareplus", "exponential", "exp"),
 }
-_ACTIVATIONS = _NOT_ZERO_AT_ZERO | {
+ACTIVATIONS = _NOT_ZERO_AT_ZERO | {
     *("linear", "relu", "relu6", "leakyrelu", "elu", "selu", "celu", "gelu", "silu", "swish", "hardsilu", "hardswish", "mish"),
     *("tanh", "hardtanh", "tanhshrink", "hardshrink", "softshrink", "softsign", "threshold"),
 }
@@ -61,16 +61,16 @@ def topology(network: keras.Model) -> Topology | None:
 
     None when its graph cannot be read, as that of a subclassed model.
     """
-    functional = _functional(network)
-    if functional is None:
+    graph = functional(network)
+    if graph is None:
         return None
     reader = _Reader()
-    inputs = [_Source(reader.node(tensor.name, "input", _width(tensor)), everywhere(tensor)) for tensor in functional.inputs]
-    outputs = reader.read(functional, inputs, "")
+    inputs = [_Source(reader.node(tensor.name, "input", _width(tensor)), everywhere(tensor)) for tensor in graph.inputs]
+    outputs = reader.read(graph, inputs, "")
     return Topology(tuple(reader.nodes), tuple(dict.fromkeys(output.name for output in outputs)))
 
 
-def _functional(operation: Any) -> Any:
+def functional(operation: Any) -> Any:
     """The graph of operations that `operation` is or, as a Sequential does, holds; None where a call does anything else."""
     plain = getattr(type(operation), "call", None) in (keras.src.models.Functional.call, keras.Sequential.call)
     return getattr(operation, "_functional", operation) if plain else None
@@ -113,7 +113,7 @@ class _Reader:
     def _call(self, call: Any, inputs: list[_Source], prefix: str) -> list[_Source]:
         """The sources of the outputs of one call of an operation."""
         operation, name = call.operation, prefix + call.operation.name
-        inner = _functional(operation)
+        inner = functional(operation)
         if inner is not None and len(inner.inputs) == len(inputs):
             return self.read(inner, inputs, f"{name}/")
         kind, names, (output, *others) = _kind(call), tuple(source.name for source in inputs), call.output_tensors
@@ -151,8 +151,8 @@ class _Reader:
             used = _count(call.input_tensors[0] if transposed else output)
             options = {"groups": groups, "transposed": transposed, "met": met, "positions": used}
             node = self.node(name, "linear", width, (node,), kernels={path: shape}, **options)
-        activation = _plain(getattr(operation, "activation", keras.activations.linear))
-        if activation not in _ACTIVATIONS:
+        activation = plain_name(getattr(operation, "activation", keras.activations.linear))
+        if activation not in ACTIVATIONS:
             node, positions = self.node(f"{name}/{activation}", "mix", width, (node,)), everywhere(output)
         return _Source(node, positions, activation in _NOT_ZERO_AT_ZERO)
 
@@ -175,7 +175,7 @@ def _kind(call: Any) -> Kind | Literal["pass"]:
         return "reshape"
     if name in _SCALES and last and operation.gamma is not None:
         return "scale"
-    channelwise = name in _CHANNELWISE | _SCALES | set(_MERGES) or _plain(operation) in _ACTIVATIONS
+    channelwise = name in _CHANNELWISE | _SCALES | set(_MERGES) or plain_name(operation) in ACTIVATIONS
     return "pass" if channelwise and before == after else "mix"
 
 
@@ -196,10 +196,10 @@ def _constant(operation: Any, kind: str, inputs: list[bool]) -> bool:
     if kind == "multiply":
         return all(inputs)
     number = _MERGES.get(type(operation).__name__) == "add" and len(inputs) == 1
-    return any(inputs) or number or _plain(operation) in _NOT_ZERO_AT_ZERO
+    return any(inputs) or number or plain_name(operation) in _NOT_ZERO_AT_ZERO
 
 
-def _plain(function: Any) -> str:
+def plain_name(function: Any) -> str:
     """The plain name of an activation or operation; of a layer that is nothing but an activation, that of the activation."""
     function = function.activation if isinstance(function, keras.layers.Activation) else function
     return getattr(function, "__name__", type(function).__name__).replace("_", "").lower()

@@ -80,8 +80,10 @@ def test_every_criterion_prunes_exactly_as_many_as_the_quantile_says(work, probe
 
 @pytest.mark.parametrize("name", ["snip", "synflow"])
 def test_iterations_score_and_prune_in_turn(work, probe, name):
-    cut(work, f"criterion={name}", "iterations=3", quantiles="90")
+    done = cut(work, f"criterion={name}", "iterations=3", quantiles="90")
 
+    assert f"1 mask of {COUNT} weights" in done.stderr
+    assert f" of {COUNT} weights (kernels)" in done.stdout
     within = {path: np.ones(shape, bool) for path, shape in SIZES.items()}
     keep = COUNT - ranking.pruned_count(Fraction(90), COUNT)
     for left in (round(COUNT * (keep / COUNT) ** (1 / 3)), round(COUNT * (keep / COUNT) ** (2 / 3)), keep):

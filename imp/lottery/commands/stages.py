@@ -74,9 +74,10 @@ def thresholds(
         options.print_json([{"replicate": one[0].replicate, "family": one[0].family, "masks": masks} for one, masks in found])
         return
     for table in tables:
-        scores = table[0].scores
+        scores, weights = table[0].scores, table[0].pruned + table[0].remaining
+        ranked = f"{scores.count} of {weights}" if scores.count < weights else weights  # of iterations, the last
         print_table(
-            f"replicate-{table[0].replicate} {table[0].family}: scores of {scores.count} weights ({pruning.scope}): "
+            f"replicate-{table[0].replicate} {table[0].family}: scores of {ranked} weights ({pruning.scope}): "
             f"min {scores.min:.3g}, mean {scores.mean:.4g}, max {scores.max:.4g}",
             (
                 *("quantile", "threshold", "pruned", "remaining", "density", "effective", "of trainable", "of total"),

@@ -53,7 +53,7 @@ def thresholds(run: Run, reporter: Reporter, selection: Selection) -> list[Table
                     files.write_text(path, text)
                 tables.append(table)
     for table in tables:
-        masks, weights = count_of(len(table), "mask"), table[0].scores.count
+        masks, weights = count_of(len(table), "mask"), table[0].pruned + table[0].remaining
         reporter.say(f"replicate-{table[0].replicate} {table[0].family}: {masks} of {weights} weights")
         for warning in warnings(table, run.recipe.pruning.collapse):
             reporter.say(f"warning: at {warning}")

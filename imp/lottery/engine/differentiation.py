@@ -36,7 +36,8 @@ def derived(loss: Callable[[], tf.Tensor], weights: Tensors, along: Tensors) -> 
         gradients = [tf.convert_to_tensor(one) for one in gradients]  # of what is looked up there are slices
         if not along:
             return gradients
-        slope = tf.add_n([tf.reduce_sum(one * part) for one, part in zip(along, gradients, strict=True)])
+        parts = [tf.reduce_sum(one * part) for one, part in zip(along, gradients, strict=True)]
+        slope = tf.add_n([tf.cast(part, tf.float64) for part in parts])  # of layers of several types
     return [tf.convert_to_tensor(one) for one in tape.gradient(slope, weights, unconnected_gradients=ZERO)]
 
 

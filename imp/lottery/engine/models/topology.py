@@ -79,11 +79,11 @@ def functional(operation: Any) -> Any:
 def last_activation(network: keras.Model) -> str:
     """The plain name of the operation that gives the outputs of `network`, or of the activation of the layer that does
     (`linear`, `softmax`); empty where the graph cannot be read."""
-    functional = _functional(network)
-    if functional is None:
+    graph = functional(network)
+    if graph is None:
         return ""
-    last = functional.outputs[0]._keras_history.operation
-    return last_activation(last) if _functional(last) else _plain(getattr(last, "activation", last))
+    last = graph.outputs[0]._keras_history.operation
+    return last_activation(last) if functional(last) else plain_name(getattr(last, "activation", last))
 
 
 class _Reader:
@@ -248,7 +248,7 @@ def _uses(operation: Any, inputs: list[Any], output: Any) -> dict[str, int | Non
     if name in ("MultiHeadAttention", "GroupedQueryAttention"):  # of queries, values and perhaps keys
         read = {path: others[0] if path.split("/")[-2] in ("key", "value") else first for path in kernels}
         return {path: _count(tensor) for path, tensor in read.items()}
-    if inner := _functional(operation):
+    if inner := functional(operation):
         within = topology(inner)
         return {path: within.positions.get(path) if within else None for path in kernels}
     if isinstance(operation, keras.layers.RNN):

@@ -329,6 +329,17 @@ def test_a_recipe_is_printed_whole_and_is_the_recipe_again(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["whole.toml"]
 
 
+def test_the_variables_of_a_network_are_listed_before_anything_is_trained(prepared):
+    asked = ["recipe", "--variables", *LENET, *settings('pruning.exclude=["fc2/*"]')]
+
+    rows = [line.split() for line in imp_here(*asked, cwd=prepared).stdout.splitlines()]
+
+    assert ["│", "fc1/kernel", "│", "192x300", "│", "57,600", "│", "prunable", "│"] in rows
+    assert ["│", "fc1/bias", "│", "300", "│", "300", "│", "│"] in rows
+    assert ["│", "fc2/kernel", "│", "300x100", "│", "30,000", "│", "│"] in rows
+    assert not (prepared / "runs").exists()
+
+
 @pytest.fixture(scope="module")
 def in_rounds(trained, tmp_path_factory):
     """A folder with a trained run whose recipe prunes in rounds alone."""

@@ -1,13 +1,14 @@
 """Commands that read a run: recipe, report, status, explore, compare."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lottery.commands.options import JsonOption, RunOption, SetOption, alone, opened, print_json, reporter
-from lottery.results.tables import print_table
+from lottery.results.tables import print_table, whole
 
 if TYPE_CHECKING:
     from lottery.results.report import Report
@@ -20,11 +21,25 @@ def recipe(
     recipe: Annotated[Path | None, typer.Argument(help="Recipe; default: the run's own, else the defaults.")] = None,
     run: RunOption = None,
     set_: SetOption = None,
+    variables: Annotated[
+        bool, typer.Option("--variables", help="List the variables of its network instead, and which of them are prunable.")
+    ] = False,
 ) -> None:
     """Print a recipe in full, with the meaning of each key."""
     from lottery.experiment.reading import explained
 
-    print(explained(opened(run, recipe, set_).recipe), end="")
+    source = opened(run, recipe, set_)
+    if not variables:
+        print(explained(source.recipe), end="")
+        return
+    from lottery.stages import cut
+
+    covers = source.recipe.pruning.covers
+    rows = [
+        (path, "x".join(map(str, shape)), whole(math.prod(shape)), "prunable" if covers(path, shape) else "")
+        for path, shape in cut.variables(source).items()
+    ]
+    print_table(source.recipe.model.name, ("variable", "shape", "numbers", ""), rows)
 
 
 def report(run: RunOption = None, as_json: JsonOption = False) -> None:

@@ -39,9 +39,9 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How some of these values differ from earlier ones, key by key. Where files are that records were made from is a note: the
-    digest of the records is compared beside these values."""
-    one, other = ({**values, **_without_places(values)} for values in (before, now))
+    """How some of these values differ from earlier ones, which may be noted as somebody wrote them, key by key. Where files are
+    that records were made from is a note: the digest of the records is compared beside these values."""
+    one, other = ({**_respelled(values), **_without_places(values)} for values in (before, now))
     differing = [key for key in sorted(one | other) if one.get(key) != other.get(key)]
     return [f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differing]
 
@@ -88,12 +88,12 @@ def _without_effect(recipe: Recipe) -> set[str]:
     return keys | {f"model.{key}" for key in Model.model_fields if key not in used}
 
 
-def respelled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key that were noted as somebody wrote them, as a recipe has them: `3ep` for `3.0ep`."""
-    return {key: _respelled(key, value) for key, value in values.items()}
+def _respelled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key as a recipe has them: `3ep` for `3.0ep`."""
+    return {key: _spelt(key, value) for key, value in values.items()}
 
 
-def _respelled(key: str, value: Any) -> Any:
+def _spelt(key: str, value: Any) -> Any:
     place, _, name = key.rpartition(".")
     table = Family if place.startswith("families.") else Recipe.model_fields[place].annotation if place else Recipe
     field = table.model_fields.get(name)  # type: ignore[union-attr]

@@ -3,12 +3,10 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
-
-import pydantic
+from typing import Any
 
 from data_prep.errors import InputError
-from lottery.experiment.decisive import decisive, differences, respelled
+from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.recipe import Output, Recipe
 from lottery.rundir import locks, records
 from lottery.rundir.locks import GLANCE_SECONDS
@@ -27,7 +25,7 @@ class MadeWith(records.Table):
 
     output: Output
     family: str
-    values: Annotated[dict[str, Any], pydantic.AfterValidator(respelled)]
+    values: dict[str, Any]
     made_from: dict[str, str]
     made_by: list[dict[str, str]]
 

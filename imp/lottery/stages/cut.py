@@ -147,7 +147,7 @@ def check_families(run: Run, variables: Collection[str] = ()) -> None:
         family = recipe.families[name]
         given += [(f"families.{name}.rates", pattern) for pattern, _ in grids.parse_rates(family.rates)]
         given += [(f"families.{name}.densities", pattern) for pattern, _ in grids.parse_densities(family.densities)]
-    paths = sorted(variables or (_variables(run) if given else ()))
+    paths = sorted(variables or (_paths(run) if given else ()))
     for key, pattern in given:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in paths):
             raise InputError(
@@ -156,13 +156,19 @@ def check_families(run: Run, variables: Collection[str] = ()) -> None:
             )
 
 
-def _variables(run: Run) -> list[str]:
+def _paths(run: Run) -> list[str]:
     """The paths of the network's variables."""
     for replicate in map(run.replicate, run.known_numbers()):
         if steps := replicate.snapshot_steps():
             state = store.load_state(replicate.snapshot(steps[-1]), optimizer=False)
             return [*state.weights, *state.statistics]
+    return list(variables(run))
+
+
+def variables(run: Run) -> dict[str, tuple[int, ...]]:
+    """The shapes of the variables of the network that a run's recipe names, by path; it is built, for the prepared set."""
     start_tensorflow()
     from lottery.engine import models, tasks
 
-    return [one.path for one in models.build(run.recipe.model, tasks.make(run.recipe, run.manifest()).signature).variables]
+    network = models.build(run.recipe.model, tasks.make(run.recipe, run.manifest()).signature)
+    return {variable.path: tuple(variable.shape) for variable in network.variables}

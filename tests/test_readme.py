@@ -71,7 +71,7 @@ ALONE = {
     "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
     "imp run pipelines/baselines-digits.toml --budget 2dense --dry-run": [],
     "imp run pipelines/baselines-digits.toml --budget 2dense": ["--ranks", "1", *TINY],
-    "imp run --set families.oneshot.quantiles=0,80 --set families.oneshot.copies=3 --run runs/stable": [
+    "imp run pipelines/digits-mobilenet.toml --set families.oneshot.quantiles=0,80 --set families.oneshot.copies=3": [
         *("--ranks", "1", *SHORT, *settings("families.oneshot.rewind=0", "families.oneshot.controls=[]")),
     ],
     "imp search --rewind 2ep": ["--replicates", "3", *SHORT],

@@ -2,8 +2,8 @@
 
 What matters most comes first. Each check has a share of the time; what it leaves undone is done at the end, if there is time.
 Whatever was seen is written to the folder at once, so that nothing is lost when the machine goes: the same command continues
-with what is missing. The page to read is summary.md there. Without a GPU everything runs on the CPU, on networks and images so
-small that the figures mean nothing: to try the script before a GPU is at hand.
+with what is missing. The page to read is gpu/summary.md there. Without a GPU everything runs on the CPU, on networks and images
+so small that the figures mean nothing: to try the script before a GPU is at hand. The page is cpu/summary.md then.
 """
 
 import argparse
@@ -207,7 +207,8 @@ def main() -> int:
         "--cifar10", type=Path, metavar="NPZ", help="CIFAR-10 (arrays:FILE of docs/images.md), to race to 94 %%"
     )
     asked = parser.parse_args()
-    end, folder, small = time.monotonic() + 60 * asked.minutes, asked.out.absolute(), not gpus.listed()
+    end, small = time.monotonic() + 60 * asked.minutes, not gpus.listed()
+    folder = asked.out.absolute() / ("cpu" if small else "gpu")  # a rehearsal is not taken for the thing itself
     every = [check for check in checks(small, folder, asked.cifar10 and asked.cifar10.absolute()) if asked.only in check.name]
     if not every:
         parser.error(f"no check has {asked.only!r} in its name")

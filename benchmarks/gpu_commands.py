@@ -54,7 +54,8 @@ def resumed(small: bool, folder: Path) -> Seen:
     alpha = [] if small else ["model.alpha=0.35"]
     values = [f"model.name={network}", *alpha, "data.size=8", "data.crop=0", "train.epochs=3", "train.snapshots=0,10it"]
     values += ["families.oneshot.rewind=0", "train.checkpoint_steps=5", "train.checkpoint_share=1"]
-    options = [part for value in values for part in ("--set", value)]
+    (folder / "defaults.toml").write_text("")
+    options = ["--recipe", "defaults.toml", *(part for value in values for part in ("--set", value))]
     whole, killed = folder / "whole", folder / "killed"
     dense = "replicate-1/train"
     for left in (whole, killed):

@@ -60,10 +60,12 @@ def open_articles(name: str, candidates: int) -> Articles:
     kind, _, rest = name.partition(":")
     source = importlib.import_module(f"data_prep.sources.{kind.replace('-', '_')}").source
     opened: Articles = source(*([Path(rest)] if rest else []), *([candidates] if kind == "candidates" else []))
-    wordless = [one for one in opened.articles if not words(one.reference)]  # the ROUGE of any candidate would be 0
-    if wordless:
-        bad = [records.Bad("", one.name, "its reference has no word") for one in wordless]
-        opened = Articles([one for one in opened.articles if one not in wordless], opened.bad + bad)
+    told = {True: list[Article](), False: list[Article]()}
+    for one in opened.articles:
+        told[bool(words(one.reference))].append(one)
+    if told[False]:  # the ROUGE of any candidate would be 0
+        bad = [records.Bad("", one.name, "its reference has no word") for one in told[False]]
+        opened = Articles(told[True], opened.bad + bad)
     if not opened.articles:
         broken = "".join(f" ({one.name}: {one.reason})" for one in opened.bad[:1])
         raise InputError(f"{name} has no text with a summary{broken}: choose another source")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from data_prep.words import joined, spaced
+from data_prep.words import tokens
 
 ORDER = ("neighbour", "dropped", "sentence", "swapped", "neighbour", "replaced", "fragment")
 DESCRIBED = f"1 of the lead sentence, then {', '.join(ORDER)} over and over"
@@ -41,7 +41,7 @@ def make(document: str, reference: str, neighbours: Sequence[str], count: int, s
         "dropped": _changed(_drop, reference, document, rng),
         "swapped": _changed(_swap, reference, document, rng),
         "replaced": _changed(_replace, reference, document, rng),
-        "fragment": _fragments(sentences, len(spaced(reference).split()), rng),
+        "fragment": _fragments(sentences, len(tokens(reference)), rng),
     }
     candidates: list[str] = []
     taken = {_plain(reference)}
@@ -63,11 +63,11 @@ def _plain(text: str) -> str:
 
 def _changed(change: Callable[..., list[str]], reference: str, document: str, rng: np.random.Generator) -> Iterator[str]:
     """The reference with a share of its words changed, again and again."""
-    words, others = spaced(reference).split(), spaced(document).split()
+    words, others = tokens(reference), tokens(document)
     while True:
         chosen = rng.random(len(words)) < rng.uniform(*_CHANGED)
         if chosen.any():
-            yield joined(change(words, np.flatnonzero(chosen), others, rng)) or reference
+            yield "".join(change(words, np.flatnonzero(chosen), others, rng)).strip() or reference
 
 
 def _drop(words: list[str], chosen: np.ndarray, others: list[str], rng: np.random.Generator) -> list[str]:
@@ -87,7 +87,7 @@ def _replace(words: list[str], chosen: np.ndarray, others: list[str], rng: np.ra
 
 def _fragments(sentences: list[str], length: int, rng: np.random.Generator) -> Iterator[str]:
     while True:
-        words = spaced(sentences[rng.integers(len(sentences))]).split()
+        words = tokens(sentences[rng.integers(len(sentences))])
         count = min(len(words), max(1, length + int(rng.integers(-2, 3))))
         start = rng.integers(len(words) - count + 1)
-        yield joined(words[start : start + count])
+        yield "".join(words[start : start + count]).strip()

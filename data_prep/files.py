@@ -119,7 +119,8 @@ def _remove_abandoned(temporary: Path) -> None:
     """Remove a temporary file unless a process is writing it."""
     with contextlib.suppress(OSError), open(temporary, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        temporary.unlink()
+        if is_still_at(temporary, file.fileno()):  # and not renamed meanwhile, and another begun
+            temporary.unlink()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

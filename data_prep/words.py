@@ -7,7 +7,7 @@ import unicodedata
 _CHARACTER = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _CHARACTER += "\uff66-\uff9f\U00020000-\U0003ffff]"
 _SPACELESS = re.compile(_CHARACTER)
-_BETWEEN = re.compile(f"(?<={_CHARACTER}) (?={_CHARACTER})")
+_TOKEN = re.compile(rf"({_CHARACTER}|(?:(?!{_CHARACTER})\S)+)(\s*)")
 
 
 def spaced(text: str) -> str:
@@ -15,9 +15,13 @@ def spaced(text: str) -> str:
     return text if text.isascii() else _SPACELESS.sub(r" \g<0> ", text)
 
 
-def joined(words: list[str]) -> str:
-    """`spaced(text).split()` as a text again."""
-    return _BETWEEN.sub("", " ".join(words))
+def tokens(text: str) -> list[str]:
+    """What `spaced` parts, each with one space if it has any behind it in `text`: joined as they are, they are the text."""
+    if text.isascii():
+        return [f"{word} " for word in text.split()]
+    found = _TOKEN.findall(text.strip())
+    last = " " if any(space for _, space in found) else ""
+    return [word + (" " if space else "") for word, space in found[:-1]] + [word + last for word, _ in found[-1:]]
 
 
 def words(text: str) -> list[str]:

@@ -9,6 +9,7 @@ from helpers import LENET, ROOT, imp, imp_here, set_up_devices, tiny_set
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C, and so would all it starts
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and under nohup this
 
 
 @pytest.fixture(scope="session")

@@ -19,16 +19,15 @@ def test_everything_holds_on_a_cpu(tmp_path, monkeypatch, capsys):
 
     assert gpu.main() == 0, capsys.readouterr().out
 
-    page = (tmp_path / "summary.md").read_text()
+    page = (tmp_path / "cpu/summary.md").read_text()
     assert " hold, 0 fail, " in page
     assert " 0 were not tried." in page
     assert "Bundles of resnet20, times as fast as one at a time (needed: 5): 2: " in page
     for words in ("pruned exactly 0", "resumed from a checkpoint: 4 of 4", "2 replicas on two logical CPUs", "exit code 0, "):
         assert words in page
     capsys.readouterr()
-    began = time.monotonic()
+    monkeypatch.setattr(Checking, "_attempt", lambda checking, case: pytest.fail("what was seen is not tried again"))
     assert gpu.main() == 0
-    assert time.monotonic() - began < 5, "what was seen is not tried again"
     assert capsys.readouterr().out.strip() == page.strip()
 
 
@@ -71,7 +70,7 @@ def test_a_case_that_fails_or_takes_too_long_is_written_down_and_the_others_go_o
 
 
 def test_what_the_end_cuts_off_is_tried_again_and_nothing_else(attempted):
-    assert attempted(Case("one", saw, {"text": "first"}), Case("two", stay, {}), seconds=3.0) == {"one": (True, "first")}
+    assert attempted(Case("one", saw, {"text": "first"}), Case("two", stay, {}), seconds=15.0) == {"one": (True, "first")}
 
     seen = attempted(Case("one", fail, {}), Case("two", saw, {"text": "second"}))
 

@@ -242,6 +242,7 @@ def build""",
 
 def test_a_matrix_of_another_name_is_told_and_is_pruned_where_the_recipe_takes_it_in(tmp_path):
     (tmp_path / "mynets.py").write_text(MATRIX)
+    (tmp_path / "whole.toml").write_text("")
     sys.modules.pop("mynets", None)
     imp_here("prepare", *OWN, cwd=tmp_path)
 
@@ -253,7 +254,7 @@ def test_a_matrix_of_another_name_is_told_and_is_pruned_where_the_recipe_takes_i
     assert list(plain["layers"]) == ["body/kernel", "dense/kernel"]
 
     said = imp_here(
-        "run", *OWN, "--run", "runs/whole", *settings('pruning.include=["own/*"]'), "--ranks", "1", cwd=tmp_path
+        "run", "whole.toml", *OWN, "--run", "runs/whole", *settings('pruning.include=["own/*"]'), "--ranks", "1", cwd=tmp_path
     ).stderr
     assert "is not pruned" not in said
     [whole] = (tmp_path / "runs/whole").glob("*/oneshot/masks/q50.json")

@@ -182,7 +182,14 @@ def test_a_thread_that_looks_at_what_is_held_does_not_see_another_let_go_of_it(t
     assert errors == []
 
 
-SHAPES = [*LENET, *settings("data.source=arrays:shapes.npz", "train.batch=16", "train.snapshots=0,1ep"), "--run", "run"]
+SHAPES = [
+    *LENET,
+    *settings("data.source=arrays:shapes.npz", "train.batch=16", "train.snapshots=0,1ep"),
+    "--recipe",
+    "defaults.toml",
+    "--run",
+    "run",
+]
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +198,7 @@ def on_a_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     images = np.random.default_rng(0).integers(0, 256, (90, 8, 8)).astype(np.uint8)
     np.savez(folder / "shapes.npz", images=images, labels=np.arange(90) % 3)
+    (folder / "defaults.toml").write_text("")
     imp_here("prepare", *SHAPES, cwd=folder)
     shutil.copytree(folder / "run", folder / "prepared")
     imp_here("train", *SHAPES, cwd=folder)

@@ -185,6 +185,32 @@ def link():
     return str(Path("runs/latest").readlink())
 
 
+def refused(run, adopting):
+    """Let `run`, within which another one is `adopting` its recipe, end as one that is refused."""
+    with pytest.raises(InputError, match="refused"), run.adopting():
+        _refuse(adopting)
+
+
+def _refuse(adopting):
+    adopting.adopt()
+    raise InputError("refused")
+
+
+def test_a_recipe_that_fails_is_put_back_with_the_link_and_another_process_s_stays():
+    folder, run = Path("runs/two"), open_run("runs/two")
+    open_run("runs/one").adopt()
+
+    refused(run, adopting=run)
+
+    assert link() == "one"
+    assert not (folder / "recipe.toml").exists()
+    assert not (folder / "environment.json").exists()
+
+    refused(run, adopting=open_run("runs/two", overrides=["seed=5"]))  # as another process would
+
+    assert "seed = 5" in (folder / "recipe.toml").read_text()
+
+
 def test_the_link_follows_the_run_last_adopted_and_none_elsewhere():
     open_run(Path("elsewhere/run")).adopt()
     assert not Path("runs").exists()

@@ -19,7 +19,7 @@ from data_prep.errors import InputError
 from data_prep.neighbours import Neighbours
 from data_prep.prepare import Means, settings_of
 from data_prep.texts import TextSettings
-from data_prep.words import joined, spaced
+from data_prep.words import tokens
 from lottery.rundir.run import open_run
 
 MISSING = [module for module in ("tokenizers", "rouge_score") if importlib.util.find_spec(module) is None]
@@ -185,7 +185,8 @@ def test_candidates_are_made_of_texts_without_spaces():
     dropped, swapped = proposed[2], proposed[4]
     assert set(dropped) < set(reference)
     assert sorted(swapped) == sorted(reference)
-    assert joined(spaced("用 Python 3 写").split()) == "用 Python 3 写"
+    for text in ("用 Python 3 写", "你好，世界。iPhone手机3号", "Été à la  plage", "plain text", "词"):
+        assert "".join(tokens(text)).strip() == " ".join(text.split())
 
 
 @needs_extra

@@ -116,7 +116,7 @@ def test_the_python_of_the_page_reads_a_folder_and_an_mnn_file(exported, retrain
 
     exec(of_folder.replace("tickets/digits-q90", str(exported)), {})
     pytest.importorskip("MNN")
-    out = str(tmp_path / "q90-step-000034-ticket.mnn")
+    out = str(tmp_path / "q90-step-000030-ticket.mnn")
     imp_here("export", "--ticket", TICKET, "--to", "mnn", "--out", out, cwd=retrained)
     found = {}
     exec(of_mnn.replace("32, 32", "8, 8"), found)

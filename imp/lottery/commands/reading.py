@@ -1,7 +1,6 @@
 """Commands that read a run: recipe, report, status, explore, compare."""
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,10 +33,11 @@ def recipe(
         return
     from lottery.stages import cut
 
-    covers = source.recipe.pruning.covers
+    state = cut.drawn(source)
+    prunable = source.recipe.pruning.prunable(state)
     rows = [
-        (path, "x".join(map(str, shape)), whole(math.prod(shape)), "prunable" if covers(path, shape) else "")
-        for path, shape in cut.variables(source).items()
+        (path, "x".join(map(str, array.shape)), whole(array.size), "prunable" if path in prunable else "")
+        for path, array in (state.weights | state.statistics).items()
     ]
     print_table(source.recipe.model.name, ("variable", "shape", "numbers", ""), rows)
 

@@ -46,7 +46,10 @@ def train(
         if "=" not in value:
             raise typer.BadParameter(f"{value!r} is not KEY=VALUE; to name a recipe, write --recipe {value}")
     overrides = [*(set_ or []), *(values or [])]
-    target = options.opened(run or agents_run(), recipe, overrides, records=records, chosen=replicate, weights=from_)
+    of_agent = agents_run() if run is None else None
+    target = options.opened(
+        run or of_agent, recipe, overrides, records=records, chosen=replicate, weights=from_, begins=of_agent is not None
+    )
     _conclude(train_dense(target, Execution(ranks, per_gpu, stall), options.reporter(), profile))
 
 
@@ -313,7 +316,8 @@ def _dry_run(target: "Run", as_json: bool) -> None:
     cells = [(line.title, "?" if line.epochs is None else f"{line.epochs:g}", f"{line.cost:.2f}") for line in lines]
     print_table(target.recipe.name, ("network", "epochs", "cost"), cells)
     known = [line.epochs for line in lines if line.epochs is not None]
-    cost = f"{sum(known):g} epochs in all" if known else "the cost in epochs is known once the records are prepared"
+    unknown = "the cost in epochs is known once the records are prepared"
+    cost = f"{sum(known):g} epochs in all" if known or not lines else unknown
     perhaps = sum(not line.certain for line in lines)
     only = f"; {perhaps} of them are controls, trained only if a ticket matches" if perhaps else ""
     done = f"; {count_of(finished, 'network')} more finished" if finished else ""

@@ -41,7 +41,10 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """How some of these values differ from earlier ones, which may be noted as somebody wrote them, key by key. Where files are
     that records were made from is a note: the digest of the records is compared beside these values."""
-    one, other = ({**_respelled(values), **_without_places(values)} for values in (before, now))
+    if before == now:
+        return []
+    before, now = _respelled(before), _respelled(now)
+    one, other = ({**values, **_without_places(values)} for values in (before, now))
     differing = [key for key in sorted(one | other) if one.get(key) != other.get(key)]
     return [f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differing]
 
@@ -95,10 +98,11 @@ def _respelled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _spelt(key: str, value: Any) -> Any:
     place, _, name = key.rpartition(".")
-    table = Family if place.startswith("families.") else Recipe.model_fields[place].annotation if place else Recipe
+    known = Recipe.model_fields.get(place)
+    table = Family if place.startswith("families.") else known.annotation if known else Recipe
     field = table.model_fields.get(name)  # type: ignore[union-attr]
     for validator in field.metadata if field else ():
         if isinstance(validator, pydantic.AfterValidator):
-            with contextlib.suppress(InputError):
+            with contextlib.suppress(InputError, AttributeError, TypeError):  # of another version, it may be anything
                 value = validator.func(value)  # type: ignore[call-arg]
     return value

@@ -1,6 +1,7 @@
 """Masks that change while `model.fit` runs, and stay where the model is compiled again. Nothing here is a callback, so that
 none can be forgotten: the model's own training function changes the masks, between two calls of the compiled step."""
 
+import contextlib
 import functools
 import gc
 import math
@@ -140,8 +141,9 @@ def retrace(model: keras.Model) -> None:
     """Let every model that trains weights of `model` compile its step anew: the old one was made without their masks."""
     weights = {id(variable) for variable in model.weights}
     for other in gc.get_objects():
-        if issubclass(type(other), keras.Model) and weights & {id(variable) for variable in other.weights}:
-            other.train_function = None
+        with contextlib.suppress(Exception):  # one may be half made, or a user's own
+            if issubclass(type(other), keras.Model) and weights & {id(variable) for variable in other.weights}:
+                other.train_function = None
 
 
 def by_path(model: keras.Model) -> dict[str, keras.Variable]:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from data_prep import files
+from lottery.rundir import locks
 from lottery.rundir.names import NetworkFiles
 
 DEADLY = 2  # attempts that nobody came out of alive: no third one is made
@@ -30,14 +31,17 @@ def noted(network: NetworkFiles, alone: bool = True) -> Iterator[int]:
 def must_be_alone(network: NetworkFiles) -> bool:
     """Whether `network` is no longer to be trained beside others: a process that trained it alone died, or several in a row
     that trained it beside others."""
+    if locks.holder(network.folder):  # which trains it now
+        return False
     return _deaths(network, alone=True) > 0 or _deaths(network, alone=False) >= DEADLY
 
 
 def _deaths(network: NetworkFiles, alone: bool) -> int:
     """How many attempts in a row died, if the last of them was made `alone`."""
-    if not network.attempt.exists():
+    try:
+        before = files.read_json(network.attempt)
+    except FileNotFoundError:
         return 0
-    before = files.read_json(network.attempt)
     if before.get("alone", True) != alone or before["reached"] != _reached(network):
         return 0
     return int(before["deaths"]) + 1

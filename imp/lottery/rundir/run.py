@@ -27,6 +27,7 @@ from lottery.rundir.records import Result
 
 ADOPT_SECONDS = 30.0  # that a command waits for others which write the same run's recipe
 EVERYTHING = Selection()
+LATEST = Path("runs/latest")  # a link to the run that commands use by default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,15 +222,21 @@ class Run:
 
     @contextlib.contextmanager
     def adopting(self) -> Iterator[None]:
-        """Within, stages adopt this recipe. Where one fails before anything is made with it, the one before is put back."""
-        own = self.folder / RECIPE
-        before, made = own.read_bytes() if own.exists() else None, self.claimed()
+        """Within, stages adopt this recipe. Where one fails before anything is made with it, what `adopt` wrote is undone; what
+        another process has written meanwhile stays."""
+        own, noted, adopted = self.folder / RECIPE, self.folder / ENVIRONMENT, reading.sealed(self.recipe).encode()
+        before = {path: path.read_bytes() for path in (own, noted) if path.exists()}
+        made, latest = self.claimed(), os.readlink(LATEST) if LATEST.is_symlink() else None
         try:
             yield
         except Exception:
-            if own.exists() and own.read_bytes() != before and self.claimed() == made:
+            if before.get(own) != adopted and own.exists():
                 with locks.writing(self.folder, ADOPT_SECONDS):
-                    files.write_bytes(own, before) if before else own.unlink()
+                    if own.read_bytes() == adopted and self.claimed() == made:
+                        for path in (own, noted):
+                            files.write_bytes(path, before[path]) if path in before else path.unlink(missing_ok=True)
+                        if LATEST.is_symlink() and os.readlink(LATEST) == self.folder.resolve().name:
+                            _point_latest(latest)
             raise
 
     def adopt(self) -> None:
@@ -244,12 +251,20 @@ class Run:
             with locks.writing(self.folder, ADOPT_SECONDS):
                 files.write_json(self.folder / ENVIRONMENT, described)
                 files.write_text(own, content)
-        actual, latest = self.folder.resolve(), Path("runs/latest")
-        is_right = os.readlink(latest) == actual.name if latest.is_symlink() else latest.exists()  # which is a user's own
-        if actual.parent == latest.parent.resolve() and not is_right:
-            temporary = latest.with_name(f".latest.{os.getpid()}.tmp")
-            temporary.symlink_to(actual.name)
-            os.replace(temporary, latest)
+        actual = self.folder.resolve()
+        is_right = os.readlink(LATEST) == actual.name if LATEST.is_symlink() else LATEST.exists()  # which is a user's own
+        if actual.parent == LATEST.parent.resolve() and not is_right:
+            _point_latest(actual.name)
+
+
+def _point_latest(name: str | None) -> None:
+    """Let commands use the run of this name in `runs` by default; None: no run."""
+    if name is None:
+        LATEST.unlink()
+        return
+    temporary = LATEST.with_name(f".latest.{os.getpid()}.tmp")
+    temporary.symlink_to(name)
+    os.replace(temporary, LATEST)
 
 
 def default_records(settings: AnySettings) -> Path:
@@ -275,7 +290,7 @@ def open_run(
     """
     if folder is not None and str(folder).endswith(".toml"):
         recipe_file, folder = Path(folder), None
-    setter, latest = "--records" if records and not overrides else "--set", Path("runs/latest")
+    setter, latest = "--records" if records and not overrides else "--set", LATEST
     if records is not None:
         name, *data = _said_by(records)
         overrides = [*([] if recipe_file else [name]), *data, *overrides]

@@ -16,6 +16,7 @@ from lottery.experiment import grids, named
 from lottery.experiment.graph import Mask
 from lottery.experiment.recipe import Pruning
 from lottery.pruning import costs, densities, masks
+from lottery.pruning.state import State
 from lottery.rundir import identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import Layer, MaskRecord, Scores
@@ -162,13 +163,13 @@ def _paths(run: Run) -> list[str]:
         if steps := replicate.snapshot_steps():
             state = store.load_state(replicate.snapshot(steps[-1]), optimizer=False)
             return [*state.weights, *state.statistics]
-    return list(variables(run))
+    state = drawn(run)
+    return [*state.weights, *state.statistics]
 
 
-def variables(run: Run) -> dict[str, tuple[int, ...]]:
-    """The shapes of the variables of the network that a run's recipe names, by path; it is built, for the prepared set."""
+def drawn(run: Run) -> State:
+    """The network that a run's recipe names, for the prepared set, as any seed draws it."""
     start_tensorflow()
     from lottery.engine import models, tasks
 
-    network = models.build(run.recipe.model, tasks.make(run.recipe, run.manifest()).signature)
-    return {variable.path: tuple(variable.shape) for variable in network.variables}
+    return models.initial_weights(run.recipe.model, tasks.make(run.recipe, run.manifest()).signature, seed=0)

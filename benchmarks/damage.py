@@ -29,9 +29,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError, one_line
+from lottery.base.errors import InputError, one_line
+from lottery.base.progress import Reporter
 from lottery.fanout.executors import WHOLE
-from lottery.progress import Reporter
 from lottery.results import grouping, tidy
 from lottery.results.compare import compare
 from lottery.results.explore import course

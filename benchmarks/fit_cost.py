@@ -39,7 +39,9 @@ def mobilenet() -> keras.Model:
     return keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, classes=10, classifier_activation=None)
 
 
-def training(build: Callable[[], keras.Model], optimizer: keras.optimizers.Optimizer, sparsity: float, steps: int) -> Callable[[], Cost]:
+def training(
+    build: Callable[[], keras.Model], optimizer: keras.optimizers.Optimizer, sparsity: float, steps: int
+) -> Callable[[], Cost]:
     """A function that trains for `steps` and returns what one took."""
     model = build()
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -66,9 +68,11 @@ def main(rounds: int) -> None:
             dense, sparse = (training(build, optimizer(1e-3, **settings), sparsity, steps) for sparsity in (0.0, 0.9))
             dense(), sparse()  # which compiles both
             pairs = [(sparse(), dense()) if index % 2 else (dense(), sparse())[::-1] for index in range(rounds)]
-            line = f"{build.__name__:9} {optimizer.__name__:4} {np.median([plain.time for _, plain in pairs]):7.2f} ms a step, {steps} a fit"
+            plain = np.median([without.time for _, without in pairs])
+            line = f"{build.__name__:9} {optimizer.__name__:4} {plain:7.2f} ms a step, {steps} a fit"
             for place, name in enumerate(Cost._fields):
-                low, middle, high = np.quantile([masked[place] / plain[place] for masked, plain in pairs], (0.25, 0.5, 0.75))
+                ratios = [masked[place] / without[place] for masked, without in pairs]
+                low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
                 line += f", {name} x {middle:.3f} ({low:.3f} .. {high:.3f})"
             print(line, flush=True)
 

@@ -21,10 +21,9 @@ import gpu_cases as cases
 import gpu_commands as commands
 from gpu_cases import Seen
 
-from data_prep import files
-from data_prep.errors import Failed, InputError
+from lottery.base import files, gpus
+from lottery.base.errors import Failed, InputError
 from lottery.bench.harness import Process
-from lottery.machine import gpus
 
 MINUTES = 8.0  # of which the seconds of checks are shares
 LIMIT = 90.0  # seconds of one case

@@ -94,7 +94,7 @@ def machine() -> Seen:
     """Devices and versions."""
     import tensorflow as tf
 
-    from lottery.machine import environment, gpus
+    from lottery.base import environment, gpus
 
     about, build = environment.describe(), tf.sysconfig.get_build_info()
     details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
@@ -283,8 +283,8 @@ def _compared(first: Arrays, second: Arrays) -> Seen:
 
 def feeding(small: bool, kind: str) -> Seen:
     """Training on images in memory or streamed: images a second, the share of time spent waiting for them, NVML's figures."""
+    from lottery.base.gpus import Gauges
     from lottery.bench import loops
-    from lottery.machine.gpus import Gauges
 
     recipe = recipe_of("mobilenet_v2", small, f"data.feed={kind}", "train.precision=mixed_bfloat16")
     with tempfile.TemporaryDirectory() as place:
@@ -323,9 +323,9 @@ def beside_keras(small: bool, network: str) -> Seen:
 
 def bundle(small: bool, network: str, tickets: int) -> Seen:
     """Steps of so many tickets trained as one network."""
+    from lottery.base.capacity import Allocation
     from lottery.bench import loops
     from lottery.engine.bundle import sizes
-    from lottery.machine.capacity import Allocation
 
     trainer = made(recipe_of(network, small))
     needed, free = tickets * sizes.bytes_of_each(trainer), sizes.free_bytes(trainer, Allocation((), 1))
@@ -345,8 +345,8 @@ def bundle(small: bool, network: str, tickets: int) -> Seen:
 
 def automatic(small: bool, network: str) -> Seen:
     """The size that `--bundle auto` takes."""
+    from lottery.base.capacity import Allocation
     from lottery.engine.bundle import sizes
-    from lottery.machine.capacity import Allocation
 
     with mock.patch.multiple(sizes, CALL_SECONDS=0.02 if small else 0.5, SIZES=(2, 4) if small else sizes.SIZES):
         seconds = sizes.measure(made(recipe_of(network, small)), Allocation((), 1))

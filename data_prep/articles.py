@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from data_prep import records
-from data_prep.errors import InputError
 from data_prep.sources import check_name
 from data_prep.words import spaced, words
+from lottery.base.errors import InputError
 
 TELLING = 8  # words of a sentence that two documents share by more than chance
 COMMON = 100  # documents that share a sentence before it is a phrase of the trade

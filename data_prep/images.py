@@ -10,10 +10,10 @@ import numpy as np
 from PIL import features
 
 from data_prep import records
-from data_prep.errors import InputError
 from data_prep.pictures import Undecodable, pixels
 from data_prep.shards import Job, Planned
 from data_prep.sources import PATHS, Source, Split, open_source, resolved
+from lottery.base.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from data_prep.errors import first_line
 from data_prep.sources import Picture
+from lottery.base.errors import first_line
 
 FORMATS = ("JPEG", "PNG", "TIFF", "WEBP", "BMP", "GIF", "PPM")  # and no others: for EPS, Pillow would start Ghostscript
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep import files, images, records, shards, spark, texts
+from data_prep import images, records, shards, spark, texts
 from data_prep.articles import open_articles
-from data_prep.errors import InputError
 from data_prep.images import Settings
 from data_prep.shards import Made, Planned
 from data_prep.sources import PATHS, is_alike, open_source
 from data_prep.texts import TextSettings
+from lottery.base import files
+from lottery.base.errors import InputError
 
 _BEGUN = ".begun.json"
 LEFT_BEHIND = (_BEGUN, ".*.done", ".*.tmp", ".lock")  # by a process that was killed, or is at work

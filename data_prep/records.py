@@ -26,8 +26,8 @@ from typing import Any
 import google_crc32c as crc32c
 import numpy as np
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 
 FORMAT = 2
 BLOCK = 250

@@ -18,8 +18,9 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
-from data_prep import files, records
-from data_prep.errors import InputError
+from data_prep import records
+from lottery.base import files
+from lottery.base.errors import InputError
 
 SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}  # by which a person or a cluster ends the command
 

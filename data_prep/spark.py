@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError, first_line, one_line
 from data_prep.shards import Job, Made, make
+from lottery.base.errors import InputError, first_line, one_line
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://([^/:]+):(\d+)|yarn|k8s://.+")
 _CONNECT_SECONDS = 5.0

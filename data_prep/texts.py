@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from data_prep import candidates, files, records, tokens
+from data_prep import candidates, records, tokens
 from data_prep.articles import Article, groups, open_articles
-from data_prep.errors import InputError
 from data_prep.neighbours import Neighbours
 from data_prep.records import Field
 from data_prep.rouge import METRICS, rouge
 from data_prep.shards import Job, Planned
 from data_prep.sources import resolved
+from lottery.base import files
+from lottery.base.errors import InputError
 
 PER_SHARD = 8 * records.BLOCK  # a text takes long to make: shards are small, so that many workers have some
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import InputError, first_line
+from lottery.base.errors import InputError, first_line
 
 START, PAD, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = {"<s>": START, "<pad>": PAD, "</s>": END, "<unk>": UNKNOWN}

@@ -14,8 +14,9 @@ from unittest import mock
 
 import numpy as np
 
-from data_prep import files, records
+from data_prep import records
 from lottery import cli
+from lottery.base import files
 from lottery.experiment.recipe import Model, Train
 from lottery.fanout import launcher
 from lottery.rundir import identity, journal

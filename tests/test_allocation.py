@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base import gpus
+from lottery.base.errors import InputError
 from lottery.fanout import allocation
 from lottery.fanout.allocation import Allocation, Resources, allocate
-from lottery.machine import gpus
 
 GIB = 1 << 30
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning.allocation import allocate
 
 LENET = {"fc1/kernel": (784, 300), "fc2/kernel": (300, 100), "predictions/kernel": (100, 10)}

@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
 from data_prep.sources import open_source
+from lottery.base.errors import InputError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 4, 5, 3)).astype(np.uint8)
 LABELS = np.array([0, 1, 2, 0, 1, 2])

@@ -6,14 +6,14 @@ import re
 import pytest
 import tensorflow as tf
 
-from data_prep.errors import InputError
+from lottery.base import capacity
+from lottery.base.errors import InputError
 from lottery.engine import assembly
 from lottery.engine.assembly import make_feed
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.stream import StreamFeed
 from lottery.experiment.recipe import Data, Family, Model, Pruning, Recipe
 from lottery.fanout.allocation import Allocation
-from lottery.machine import capacity
 from lottery.rundir.run import Run
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from data_prep import files
+from lottery.base import files
+from lottery.base.preemption import Preempted
+from lottery.base.progress import Reporter
 from lottery.experiment.graph import Bundle
 from lottery.experiment.plan import Plan
 from lottery.experiment.recipe import Recipe
-from lottery.preemption import Preempted
-from lottery.progress import Reporter
 from lottery.rundir import attempts
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.run import Run

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny import CPUS, STEPS, initial, same
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

@@ -9,9 +9,10 @@ import sys
 import pytest
 from helpers import IMP, LENET, changed, clean_environment, contents, imp, imp_here, mpirun, refused, settings
 
-from data_prep import files, records
-from data_prep.errors import InputError
+from data_prep import records
 from lottery import cli
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.rundir.names import Replicate
 
 

@@ -16,12 +16,12 @@ import pytest
 from helpers import IMP, clean_environment
 from PIL import Image
 
-from data_prep.errors import Failed
 from lottery import cli
+from lottery.base.errors import Failed
+from lottery.base.progress import Reporter
 from lottery.bench import costs, fanout, images, learning, timing
 from lottery.bench.harness import Process, TooLarge
 from lottery.experiment.reading import resolve
-from lottery.progress import Reporter
 
 LENET = ["--set=model.name=lenet_300_100", "--set=data.size=8", "--set=train.batch=64"]
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from data_prep.errors import Failed, InputError
+from lottery.base.errors import Failed, InputError
 from lottery.bench.harness import Process, TooLarge
 
 

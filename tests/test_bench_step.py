@@ -5,8 +5,8 @@ import json
 import keras
 import pytest
 
-from data_prep.errors import Failed, InputError
 from lottery import cli
+from lottery.base.errors import Failed, InputError
 from lottery.bench import step
 from lottery.bench.loops import stock_fit, stock_network
 from lottery.bench.step import multiply_adds

@@ -9,8 +9,8 @@ import pytest
 from handmade import TOPOLOGY
 from helpers import contents, imp_here, refused, settings
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.experiment import budget, graph, plan, reading
 from lottery.experiment.recipe import Family, Pruning
 from lottery.pruning.connectivity import Topology

@@ -8,12 +8,12 @@ import pytest
 from helpers import imp_here
 from tiny import CPUS
 
-from data_prep.errors import Failed
+from lottery.base.capacity import Allocation
+from lottery.base.errors import Failed
+from lottery.base.progress import Reporter
 from lottery.engine.bundle import sizes
 from lottery.engine.stream import StreamFeed
 from lottery.fanout import allocation
-from lottery.machine.capacity import Allocation
-from lottery.progress import Reporter
 from lottery.rundir.run import open_run
 from lottery.stages import bundles
 

@@ -10,10 +10,10 @@ import pytest
 from helpers import contents, set_up_devices
 
 import lottery.campaign
+from lottery.base.preemption import Preempted
+from lottery.base.progress import Reporter
 from lottery.campaign import Campaign, campaign, open_run
 from lottery.fanout.executors import IN_PROCESS, RanksFailed
-from lottery.preemption import Preempted
-from lottery.progress import Reporter
 from lottery.results import frame
 from lottery.rundir import store
 from lottery.rundir.run import EVERYTHING

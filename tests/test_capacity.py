@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lottery.machine import capacity
+from lottery.base import capacity
 
 GIB = 1 << 30
 

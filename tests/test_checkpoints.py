@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine import checkpoints
 from lottery.engine.checkpoints import Checkpoint, Clock
 from lottery.experiment.recipe import Train

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import LENET, ROOT, changed, clean_environment, contents, imp_here, mpirun, refused, settings
 
-from data_prep import files
+from lottery.base import files
 from lottery.pruning import connectivity
 from lottery.rundir import store
 from lottery.rundir.names import Replicate

@@ -11,9 +11,9 @@ import pytest
 from handmade import write_mask
 from helpers import imp_here, kept, refused
 
-from data_prep import files
+from lottery.base import files
+from lottery.base.progress import Reporter
 from lottery.experiment import reading
-from lottery.progress import Reporter
 from lottery.pruning import densities
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.state import State

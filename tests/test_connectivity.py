@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning.connectivity import Node, Topology, effective, met
 from lottery.rundir.names import Replicate
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import controls
 from lottery.experiment.controls import CONTROLS, Given
 from lottery.pruning.state import State

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lottery import preemption
+from lottery.base import preemption
 from lottery.fanout import ranks as coordinator
 from lottery.fanout.mpi import Lost
 from lottery.fanout.ranks import FURTHER, Coordinator, Workload

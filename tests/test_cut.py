@@ -12,13 +12,13 @@ import pytest
 from handmade import ORIGINS, finished, write_result
 from helpers import file_bytes, flip
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files, locks
+from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.decisive import decisive
 from lottery.pruning import criteria
 from lottery.pruning.state import State
-from lottery.rundir import locks, store
+from lottery.rundir import store
 from lottery.rundir.lineage import seals
 from lottery.rundir.records import Layer, MaskRecord
 from lottery.rundir.run import Run

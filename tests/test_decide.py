@@ -6,8 +6,8 @@ import pytest
 from handmade import all_replicates, dense, in_round, planned, relist, ticket, write
 from helpers import imp_here, refused, settings
 
+from lottery.base.progress import Reporter
 from lottery.experiment.plan import Selection
-from lottery.progress import Reporter
 from lottery.results import frame, grouping
 from lottery.rundir import store
 from lottery.rundir.names import Replicate

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
 from data_prep.records import Manifest
+from lottery.base.errors import InputError
 from lottery.engine import models, signature
 from lottery.engine.derivatives import Derivatives
 from lottery.engine.differentiation import second_order

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment.recipe import Model, Recipe, Train
 
 devices = pytest.importorskip("lottery.engine.devices")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.plan import dry_run, estimated
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp, imp_here
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.engine import checkpoints
-from lottery.progress import Reporter
 from lottery.rundir.run import open_run
 from lottery.stages.train import train
 

@@ -18,11 +18,11 @@ from helpers import clean_environment, imp_here
 from PIL import Image
 
 from data_prep import prepare, shards, spark
-from data_prep.errors import InputError
 from data_prep.images import Images
 from data_prep.prepare import Means, Settings
 from data_prep.sources import Pictures
 from data_prep.sources.folder import image_files
+from lottery.base.errors import InputError
 
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None and (shutil.which("java") or os.environ.get("JAVA_HOME"))
 needs_spark = pytest.mark.skipif(not HAS_SPARK, reason="PySpark or Java is missing")

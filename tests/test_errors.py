@@ -2,8 +2,8 @@
 
 import pytest
 
-from data_prep import errors
-from data_prep.errors import InputError, first_line, one_line
+from lottery.base import errors
+from lottery.base.errors import InputError, first_line, one_line
 
 
 def test_what_a_user_gave_is_told_as_it_stands():

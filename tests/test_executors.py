@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 from helpers import LAUNCHER
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.preemption import Preempted
 from lottery.fanout import allocation, launcher
 from lottery.fanout.allocation import Resources, ranks_to_start
 from lottery.fanout.executors import RanksFailed, on_ranks
-from lottery.preemption import Preempted
 
 MISSING = ["a1", "a2", "b1"]
 

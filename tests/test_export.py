@@ -15,12 +15,12 @@ from helpers import clean_environment, imp_here, lenet, refused, tiny_set
 from safetensors.numpy import load_file
 from tiny import initial
 
-from data_prep import files
 from data_prep import records as prepared_sets
-from data_prep.errors import Failed, InputError
+from lottery.base import files
+from lottery.base.errors import Failed, InputError
+from lottery.base.progress import Reporter
 from lottery.engine import formats
 from lottery.experiment.recipe import Data, Recipe, Train
-from lottery.progress import Reporter
 from lottery.rundir import records, store
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run, open_run
@@ -283,7 +283,7 @@ def test_a_killed_export_leaves_what_was_there_and_arrays_need_no_tensorflow(tin
 import os, signal, sys
 from pathlib import Path
 from lottery.stages.export import export
-from lottery.progress import Reporter
+from lottery.base.progress import Reporter
 from lottery.experiment.recipe import Recipe
 from lottery.rundir.run import Run
 def replace(*given):

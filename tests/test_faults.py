@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from helpers import SLOWLY, clean_environment, contents
 
+from lottery.base import locks
 from lottery.fanout import launcher
-from lottery.rundir import locks
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 tolerant = pytest.mark.skipif(not launcher.tolerates_faults(str(MPIRUN)), reason="this Open MPI is built without ULFM")
@@ -25,12 +25,13 @@ TASKS = [f"run/{name}" for name in "abcde"]
 COUNTING = """
 import errno, os, sys, time
 from pathlib import Path
-from data_prep import files
-from lottery import cli, preemption
+from lottery.base import files
+from lottery import cli
+from lottery.base import preemption
 from lottery.fanout import allocation, mpi, ranks
 from lottery.fanout.executors import in_process
 from lottery.fanout.ranks import Workload
-from lottery.rundir import locks
+from lottery.base import locks
 
 trouble = sys.argv[1] if sys.argv[2:] == [os.environ["OMPI_COMM_WORLD_RANK"]] else None
 ranks.HEARTBEAT_SECONDS = 0.1

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep import records
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine import order, stream
 from lottery.engine.assembly import make_feed
 from lottery.engine.augment import augment, cut_out, normalise

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_prep.errors import InputError
 from data_prep.pictures import pixels
 from data_prep.sources import open_source
+from lottery.base.errors import InputError
 
 
 def tree(root, *names):

@@ -15,8 +15,8 @@ import pytest
 from helpers import LENET, imp_here, lenet, refused, settings
 from safetensors.numpy import load_file, save
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.engine import foreign, formats, models, signature
 from lottery.engine.foreign import names
 from lottery.engine.foreign.names import dialects, from_torch, to_torch

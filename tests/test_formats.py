@@ -11,7 +11,7 @@ import pytest
 from helpers import clean_environment, lenet
 from tiny import initial
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine import formats, mnn_session, models, signature
 from lottery.engine.formats import mnn
 from lottery.engine.formats.stock import not_stock, rebuild

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from lottery.machine import gpus
+from lottery.base import gpus
 
 UUIDS = ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-bbcc-3", "GPU-dddd-4"]
 

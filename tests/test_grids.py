@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import grids
 from lottery.experiment.grids import Point
 

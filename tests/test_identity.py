@@ -6,12 +6,12 @@ import re
 import pytest
 from helpers import changed
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files, locks
+from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.decisive import decisive
 from lottery.experiment.recipe import Train
-from lottery.rundir import identity, locks, records
+from lottery.rundir import identity, records
 from lottery.rundir.identity import MadeWith
 from lottery.rundir.run import Run
 

@@ -12,8 +12,8 @@ import pytest
 from handmade import relist
 from helpers import IMP, LENET, clean_environment, contents, imp_here, kill_when, mpirun, refused, settings
 
-from data_prep import files
 from lottery import cli
+from lottery.base import files
 from lottery.fanout import launcher
 from lottery.results import frame
 from lottery.rundir import store

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning import invariants, overlap
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.invariants import Profile, likenesses, profiles

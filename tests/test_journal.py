@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.rundir import journal
 
 ROWS = [{"step": 45, "loss": 0.5}, {"step": 90, "loss": 0.25}, {"step": 135, "loss": 0.125}]

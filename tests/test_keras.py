@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from helpers import ROOT, clean_environment
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.keras import Constant, Cubic, from_target, masks, prune, resume, rewind, snapshot, strip, update
 from lottery.keras.fitting import inner, pruned
 from lottery.pruning import allocation, ranking

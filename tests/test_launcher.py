@@ -11,11 +11,11 @@ import time
 import pytest
 from helpers import LAUNCHER
 
-from data_prep.errors import InputError
-from lottery import preemption
+from lottery.base import preemption
+from lottery.base.errors import InputError
+from lottery.base.preemption import Preempted
 from lottery.commands import options
 from lottery.fanout import launcher
-from lottery.preemption import Preempted
 
 
 @pytest.fixture(autouse=True)

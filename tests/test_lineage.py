@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from helpers import changed, imp_here, refused, settings, write_split
 
-from data_prep import files, records
-from data_prep.errors import InputError
+from data_prep import records
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.results import frame
 from lottery.results.reader import open_results
 from lottery.rundir import lineage, store

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from lottery.rundir import locks
+from lottery.base import locks
 
 HOLD = """
 import sys
 from pathlib import Path
-from lottery.rundir import locks
+from lottery.base import locks
 
 with locks.writing(Path(sys.argv[1])):
     print("held", flush=True)
@@ -21,7 +21,7 @@ with locks.writing(Path(sys.argv[1])):
 WRITE = """
 import sys
 from pathlib import Path
-from lottery.rundir import locks
+from lottery.base import locks
 
 print("writing", flush=True)
 while True:
@@ -34,7 +34,7 @@ while True:
 LOOK = """
 import sys
 from pathlib import Path
-from lottery.rundir import locks
+from lottery.base import locks
 
 print("looking", flush=True)
 while True:
@@ -139,7 +139,7 @@ def test_looking_who_holds_a_lock_never_makes_a_writer_think_it_is_taken(tmp_pat
 FULL_DISK = """
 import resource
 from pathlib import Path
-from lottery.rundir import locks
+from lottery.base import locks
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try:

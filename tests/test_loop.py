@@ -10,7 +10,7 @@ import tensorflow as tf
 from tiny import CPUS, KERNELS, STEPS, advance, half_masks, initial, same
 
 from data_prep import records
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine import optimizers, order
 from lottery.engine.augment import augment, cut_out, normalise
 from lottery.engine.feed import MemoryFeed

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning import masks
 from lottery.pruning.state import State
 

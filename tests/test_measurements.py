@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_prep import files
+from lottery.base import files
 from lottery.bench.commands import by_name
 from lottery.results import measurements
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from helpers import imp_here, settings
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.experiment import reading, schedules, seeds
 from lottery.experiment.plan import Plan
-from lottery.progress import Reporter
 from lottery.results import frame
 from lottery.rundir import store
 from lottery.rundir.names import MaskFiles, NetworkFiles

@@ -8,8 +8,8 @@ import pytest
 from handmade import MAKER, ORIGINS, amend, figures, planned, ranking, three_replicates, ticket
 from helpers import imp_here
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.results import card, grouping, headline, report
 from lottery.results.reader import open_results
 from lottery.rundir import journal, tickets, wording

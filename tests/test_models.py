@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import clean_environment, lenet
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine import models, signature
 from lottery.engine.models.topology import topology
 from lottery.experiment import networks, reading

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from helpers import LENET, SLOWLY, clean_environment, contents, imp_here, refused, settings
 
-from data_prep import files
-from data_prep.errors import Moved
-from lottery.rundir import journal, locks
+from lottery.base import files, locks
+from lottery.base.errors import Moved
+from lottery.rundir import journal
 
 RUN = "runs/digits"
 MOMENTS = {"train": "train/metrics.jsonl", "retrain": "oneshot/q50-step-000000/ticket/metrics.jsonl"}

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from helpers import LAUNCHER
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.preemption import Preempted
 from lottery.fanout import mpi
 from lottery.fanout.executors import in_process
 from lottery.fanout.mpi import Lost
 from lottery.fanout.ranks import Workload
-from lottery.preemption import Preempted
 
 
 @pytest.fixture(autouse=True)

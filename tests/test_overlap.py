@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import kept
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning import masks, overlap
 
 

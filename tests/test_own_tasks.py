@@ -8,7 +8,7 @@ from helpers import lenet, tiny_set
 from texts import text_set
 from tiny import CPUS
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Trainer
 from lottery.engine.signature import Signature

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.recipe import Pruning
 from lottery.rundir.run import Run

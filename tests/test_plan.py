@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import plan, reading
 from lottery.experiment.graph import Snapshot
 from lottery.experiment.plan import Selection

@@ -9,8 +9,8 @@ from handmade import dense, planned, relist, ticket
 from tiny import CPUS, initial
 
 from data_prep import records
-from data_prep.errors import InputError
-from lottery.progress import Reporter
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.results import cells, criteria, frame, grouping, headline, verdicts
 from lottery.rundir import predictions, store
 from lottery.rundir.run import EVERYTHING, Run

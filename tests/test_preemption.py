@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from lottery import preemption
-from lottery.preemption import Preempted
+from lottery.base import preemption
+from lottery.base.preemption import Preempted
 
 SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from data_prep import files, images, records, sources
+from data_prep import images, records, sources
 from data_prep import prepare as preparing
-from data_prep.errors import InputError, one_line
 from data_prep.images import stratified
 from data_prep.prepare import Means, Settings, settings_of
+from lottery.base import files
+from lottery.base.errors import InputError, one_line
 
 DIGITS = Settings("digits", 8, 0.2, 0.2, 0)
 GREY = dataclasses.replace(DIGITS, channels=1)

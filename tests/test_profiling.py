@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lottery import progress
-from lottery.progress import Reporter
+from lottery.base import progress
+from lottery.base.progress import Reporter
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import time
 import pytest
 from helpers import LAUNCHER
 
-from data_prep.errors import InputError
-from lottery import preemption
+from lottery.base import preemption
+from lottery.base.errors import InputError
+from lottery.base.preemption import Preempted
 from lottery.fanout import allocation, mpi, ranks
 from lottery.fanout.allocation import Resources
 from lottery.fanout.executors import in_process
 from lottery.fanout.mpi import Lost
 from lottery.fanout.ranks import Workload
-from lottery.preemption import Preempted
 
 HERE = Resources("a", frozenset({0}), ())
 THERE = Resources("b", frozenset({0}), ())

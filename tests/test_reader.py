@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from handmade import amend
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.results.reader import open_results
 from lottery.rundir import records, store
 

@@ -8,7 +8,7 @@ import pytest
 from helpers import imp_here, refused
 from sklearn.datasets import load_digits
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import plan, reading
 from lottery.experiment.plan import dry_run, estimated
 from lottery.experiment.recipe import Recipe

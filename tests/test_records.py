@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from helpers import write_split
 
-from data_prep import files, records
-from data_prep.errors import InputError
+from data_prep import records
+from lottery.base import files
+from lottery.base.errors import InputError
 
 SHAPE = (4, 5, 3)
 IMAGE_BYTES = 4 + 4 * 5 * 3

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tiny import CPUS, STEPS, advance, assert_close, half_masks, initial
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine import models, rematerialise, signature
 from lottery.engine.layers import BatchNorm
 from lottery.experiment.recipe import Model

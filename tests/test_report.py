@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from handmade import STEPS, all_replicates, dense, in_round, one_chain, planned, relist, three_replicates, ticket, write
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.bench import sheet
 from lottery.results import report
 from lottery.rundir import journal, store

@@ -4,8 +4,8 @@ be."""
 import pytest
 from helpers import changed
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.pruning.costs import Costs
 from lottery.pruning.densities import Density, Kept, Layer
 from lottery.rundir import records

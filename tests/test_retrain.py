@@ -7,9 +7,9 @@ import pytest
 from handmade import amend, dense, in_round, planned, ticket
 
 from lottery import stages
+from lottery.base.progress import Reporter
 from lottery.experiment.plan import Plan, Selection
 from lottery.fanout.executors import WHOLE, Execution, Part
-from lottery.progress import Reporter
 from lottery.results import grouping
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import EVERYTHING, Run

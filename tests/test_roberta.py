@@ -8,7 +8,7 @@ from safetensors.numpy import load, save_file
 from scipy.special import erf, softmax
 from texts import drawn, rows, scorer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine import foreign, models
 from lottery.experiment.recipe import Model
 

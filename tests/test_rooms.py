@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import graphlib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from helpers import ROOT
 
 HOUSE = ROOT / "imp/lottery"
 # From the bottom up: a room may use those before it.
-ROOMS = ("progress", "preemption", "machine", "pruning", "experiment", "rundir", "tracking", "engine", "keras", "fanout")
+ROOMS = ("base", "pruning", "experiment", "rundir", "tracking", "engine", "keras", "fanout")
 ROOMS += ("results", "stages", "campaign", "search", "commands", "bench", "cli", "__main__")
 ONLY_IN = {
     "tensorflow": "engine",
@@ -18,7 +19,7 @@ ONLY_IN = {
     "h5py": "rundir",
     "mpi4py": "fanout",
     "wandb": "tracking",
-    "pynvml": "machine",
+    "pynvml": "base",
 }
 MEASURED_AGAINST = {"tensorflow", "keras"}  # what `imp bench` compares with, and what a user's own `model.fit` is made of
 ALSO_IN = ("bench", "keras")
@@ -64,7 +65,26 @@ def test_few_files_lie_flat():
 
 def test_records_know_nothing_of_training():
     for path in (ROOT / "data_prep").rglob("*.py"):
-        assert not any(name.startswith("lottery") for name in imports(path)), path
+        assert all(name.startswith("lottery.base") for name in imports(path) if name.startswith("lottery")), path
+
+
+def test_the_base_stands_on_nothing():
+    for path in (HOUSE / "base").glob("*.py"):
+        assert all(name.startswith("lottery.base") for name in imports(path) if name.startswith(("lottery.", "data_prep"))), (
+            path
+        )
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    modules = {
+        ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES
+    }
+    uses = {
+        name: {next((one for one in (used, used.rpartition(".")[0]) if one in modules), None) for used in imports(path)}
+        - {name, None}
+        for name, path in modules.items()
+    }
+    list(graphlib.TopologicalSorter(uses).static_order())  # raises CycleError, which names the modules
 
 
 def test_no_stage_uses_the_entry_point_of_another():

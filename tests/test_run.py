@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep import files, records
-from data_prep.errors import InputError
+from data_prep import records
+from lottery.base import files, locks
+from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.recipe import Recipe
-from lottery.rundir import locks
 from lottery.rundir.run import Run, open_run
 
 pytestmark = pytest.mark.usefixtures("here")

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from data_prep import records
-from data_prep.errors import InputError
+from lottery.base import environment
+from lottery.base.errors import InputError
 from lottery.experiment import graph, reading
 from lottery.experiment.graph import Snapshot, Ticket
 from lottery.experiment.plan import Plan, Selection
-from lottery.machine import environment
 from lottery.rundir import identity
 from lottery.rundir.records import Result, write
 from lottery.rundir.run import open_run

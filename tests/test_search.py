@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from helpers import ROOT, contents, imp_here, settings
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.experiment import bisection
 from lottery.experiment.plan import Selection
-from lottery.progress import Reporter
 from lottery.results import verdicts
 from lottery.rundir.run import open_run
 from lottery.stages.search import Search

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from data_prep import files, records
+from data_prep import records
 from data_prep.images import Images
 from data_prep.pictures import pixels
 from data_prep.shards import forget, made_before, make
 from data_prep.sources import Pictures
+from lottery.base import files
 
 NAMES = [f"image {index}" for index in range(6)]
 NOTE = ".train-00000.tfrecord.done"

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from data_prep.errors import InputError
 from data_prep.records import Field, Manifest
+from lottery.base.errors import InputError
 from lottery.experiment.recipe import Recipe
 
 tf = pytest.importorskip("tensorflow")

@@ -11,8 +11,8 @@ import time
 import pytest
 from helpers import IMP, SLOWLY, clean_environment, contents, imp_here, refused
 
-from data_prep.errors import Failed, InputError
 from lottery import cli
+from lottery.base.errors import Failed, InputError
 from lottery.fanout import launcher, slurm
 from lottery.fanout.slurm import TASK
 

@@ -8,8 +8,8 @@ import pytest
 from helpers import contents, imp_here, refused, settings
 from tiny import CPUS, STEPS, Model, advance, initial
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.experiment import controls, graph
 from lottery.experiment.graph import Snapshot
 from lottery.experiment.plan import Plan

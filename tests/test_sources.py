@@ -9,10 +9,10 @@ import pytest
 import tensorflow_datasets as tfds
 
 from data_prep import sources
-from data_prep.errors import InputError
 from data_prep.pictures import pixels
 from data_prep.sources.digits import source as digits
 from data_prep.sources.tfds import source as tfds_source
+from lottery.base.errors import InputError
 
 tfds.disable_progress_bar()
 

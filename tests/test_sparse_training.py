@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import contents, imp_here, refused, settings
 
-from data_prep import files
+from lottery.base import files
 from lottery.pruning import ranking
 from lottery.results.reader import open_results
 from lottery.rundir import store

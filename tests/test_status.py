@@ -8,8 +8,8 @@ from handmade import place_of, planned, write_mask
 from helpers import kept
 
 from data_prep import records
+from lottery.base import locks
 from lottery.results.status import status
-from lottery.rundir import locks
 from lottery.rundir.records import Timing
 from lottery.rundir.run import Run
 

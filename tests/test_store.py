@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.rundir import store
 
 DTYPES = st.sampled_from(["<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1"])
@@ -186,7 +186,7 @@ FLIP = (
     + """
 import signal, sys
 from pathlib import Path
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 
 LOAD_SECONDS = 10
 path = Path("state.h5")
@@ -271,7 +271,7 @@ except OSError:
 
 
 def test_an_interrupted_write_leaves_no_temporary_file_behind(tmp_path):
-    from data_prep import files
+    from lottery.base import files
 
     def interrupted():
         with files.replacing(tmp_path / "new.h5") as temporary:

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from helpers import IMP, SLOWLY, clean_environment, imp, imp_here, mpirun, refused
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import plan, reading, spaces
 from lottery.experiment.recipe import Data, Model, Recipe, Sweep
 from lottery.rundir import records

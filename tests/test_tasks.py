@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.fanout.executors import WHOLE, Part
 
 TASKS = list("abcdefghij")

@@ -9,9 +9,9 @@ import pytest
 from written_texts import article, lines, stanza
 
 from data_prep import articles
-from data_prep.errors import InputError
 from data_prep.sources import candidates as released
 from data_prep.sources import deb_descriptions, docstrings
+from lottery.base.errors import InputError
 
 
 def test_the_released_layout_is_read_untokenized_and_its_scores_are_not(tmp_path):

@@ -13,13 +13,14 @@ import pytest
 from helpers import clean_environment, file_bytes, imp_here, refused
 from written_texts import WORDS, article, lines, stanza
 
-from data_prep import articles, candidates, files, prepare, records, texts
+from data_prep import articles, candidates, prepare, records, texts
 from data_prep.articles import Article
-from data_prep.errors import InputError
 from data_prep.neighbours import Neighbours
 from data_prep.prepare import Means, settings_of
 from data_prep.texts import TextSettings
 from data_prep.words import tokens
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.rundir.run import open_run
 
 MISSING = [module for module in ("tokenizers", "rouge_score") if importlib.util.find_spec(module) is None]

@@ -10,11 +10,11 @@ from handmade import ORIGINS, finished
 from helpers import file_bytes, flip
 
 from data_prep import records
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.experiment import reading
 from lottery.experiment.grids import parse_quantiles
 from lottery.experiment.plan import Selection
-from lottery.progress import Reporter
 from lottery.pruning import densities, ranking
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.state import State

@@ -16,12 +16,12 @@ import pytest
 import yaml
 from helpers import ROOT, clean_environment, file_bytes, imp_here
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files, locks
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.experiment import reading
-from lottery.progress import Reporter
 from lottery.results.reader import open_results, ticket_model
-from lottery.rundir import locks, store, tickets
+from lottery.rundir import store, tickets
 from lottery.rundir.run import open_run
 from lottery.rundir.tickets import MASK, RECIPE, RESULT, START, VALUES, open_ticket
 from lottery.stages import scoring

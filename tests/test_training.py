@@ -11,9 +11,10 @@ import pytest
 from helpers import contents, lenet, tiny_set
 from tiny import KERNELS, half_masks, initial
 
-from data_prep import files
-from data_prep.errors import InputError
-from lottery import preemption
+from lottery.base import files, preemption
+from lottery.base.errors import InputError
+from lottery.base.preemption import Preempted
+from lottery.base.progress import Reporter
 from lottery.engine import checkpoints, loop, training
 from lottery.engine.answers import Answers
 from lottery.engine.feed import MemoryFeed
@@ -22,8 +23,6 @@ from lottery.engine.stream import StreamFeed
 from lottery.engine.updates import MaskUpdates
 from lottery.experiment import schedules
 from lottery.experiment.recipe import Data, Recipe, Train
-from lottery.preemption import Preempted
-from lottery.progress import Reporter
 from lottery.pruning import masks
 from lottery.pruning.updates import Schedule
 from lottery.rundir import journal, lineage, store

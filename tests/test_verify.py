@@ -8,11 +8,11 @@ import pytest
 from handmade import COSTS
 from helpers import empty, flip, imp, imp_here
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.experiment import graph, reading
 from lottery.experiment.graph import Mask, Ticket, masks_of
-from lottery.progress import Reporter
 from lottery.pruning.densities import Density, Kept
 from lottery.pruning.state import State
 from lottery.results import verify as verifying

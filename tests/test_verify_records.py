@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers import changed, empty, file_bytes, flip, imp, imp_here
 
-from data_prep import files
+from lottery.base import files
 
 
 @pytest.fixture(scope="module")

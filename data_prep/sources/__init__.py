@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 
 TEXTS = ("docstrings", "deb-descriptions", "candidates")  # kinds whose examples are no images
 ALONE = ("digits", "docstrings", "deb-descriptions")  # kinds that need no name

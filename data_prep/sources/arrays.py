@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.errors import InputError, first_line
 from data_prep.sources import Pictures, Source, Split
+from lottery.base.errors import InputError, first_line
 
 # Each pair names the arrays of one split: ours, those of Keras's mnist.npz, and those of MedMNIST (Yang et al. 2023).
 TRAIN = (("images", "labels"), ("x_train", "y_train"), ("train_images", "train_labels"))

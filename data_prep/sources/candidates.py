@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.articles import Article, Articles
-from data_prep.errors import InputError, first_line
 from data_prep.records import Bad
+from lottery.base.errors import InputError, first_line
 
 LONGEST = 1 << 22  # bytes of a line
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from data_prep.articles import Article, Articles, distinct, sentences
-from data_prep.errors import InputError, first_line
+from lottery.base.errors import InputError, first_line
 
 _CAT = "/usr/lib/apt/apt-helper"
 _LIST = ["apt-get", "-o", "Acquire::Languages=en", "indextargets"]  # the configuration of a container often leaves out all

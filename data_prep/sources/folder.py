@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.errors import InputError
 from data_prep.sources import Part, Pictures, Source, Split
+from lottery.base.errors import InputError
 
 TRAIN, HELD_OUT = "train", ("test", "val", "validation")
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"}

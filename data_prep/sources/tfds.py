@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import InputError
 from data_prep.sources import Pictures, Source, Split
+from lottery.base.errors import InputError
 
 HELD_OUT = ("test", "validation")
 BATCH = 256  # examples a read, because each read costs as much as many examples

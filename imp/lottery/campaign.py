@@ -11,13 +11,12 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from data_prep import files
+from lottery.base import files, locks
+from lottery.base.preemption import EXIT_CODE, Preempted
+from lottery.base.progress import Reporter
 from lottery.experiment.plan import Selection
 from lottery.fanout.executors import IN_PROCESS, Execution, RanksFailed
-from lottery.preemption import EXIT_CODE, Preempted
-from lottery.progress import Reporter
 from lottery.results.report import Report, report
-from lottery.rundir import locks
 from lottery.rundir.run import EVERYTHING, Run, open_run
 from lottery.stages.decide import until_decided
 from lottery.stages.prepare import prepare

@@ -9,8 +9,9 @@ from typing import Any
 import typer
 import typer.core
 
-from data_prep.errors import Failed, Moved, one_line
-from lottery import preemption, tracking
+from lottery import tracking
+from lottery.base import preemption
+from lottery.base.errors import Failed, Moved, one_line
 from lottery.commands import cluster, examining, preparing, reading, sharing, stages, sweeping
 from lottery.fanout import mpi
 from lottery.fanout.launcher import launched_rank

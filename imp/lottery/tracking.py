@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep import files
-from data_prep.errors import InputError, Moved, first_line
+from lottery.base import files
+from lottery.base.errors import InputError, Moved, first_line
 
 if TYPE_CHECKING:
     from lottery.experiment.recipe import Recipe

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import count_of
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Process, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
-from lottery.progress import count_of
 
 COLUMNS = (
     Column("title", ""),

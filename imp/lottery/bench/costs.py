@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, TooLarge, machine, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration, rate
@@ -106,7 +106,7 @@ def remat(
     memory: Annotated[float, typer.Option(min=0, help="GB that a training may take on CPUs; 0: half of what is free.")] = 0,
 ) -> None:
     """A step with activations held and with them computed twice, in the same batch and each in its own largest."""
-    from lottery.machine import capacity
+    from lottery.base import capacity
 
     recipe = bench.recipe()
     limit = int(memory * 1e9) or capacity.host_budget(0)

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from data_prep.errors import Failed, InputError
+from lottery.base.errors import Failed, InputError
+from lottery.base.progress import count_of
 from lottery.bench import timing
 from lottery.bench.harness import Bench, measurement
 from lottery.bench.sheet import Column, bars, rate
-from lottery.progress import count_of
 
 HELD = 0.2  # of the training images, again as validation and as test images
 COLUMNS = (

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import count_of
 from lottery.bench import learning
 from lottery.bench.harness import LEARNABLE, Bench, RecordsOption, measurement, with_training
 from lottery.bench.sheet import Column, heat
-from lottery.progress import count_of
 from lottery.rundir.wording import worded
 
 COLUMNS = (

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from data_prep.errors import Failed, InputError, first_line
+from lottery.base.errors import Failed, InputError, first_line
+from lottery.base.progress import Reporter
 from lottery.bench.sheet import Column, Rows, content, write
 from lottery.commands.options import JsonOption, SetOption, print_json
-from lottery.progress import Reporter
 
 if TYPE_CHECKING:
     from lottery.bench.sheet import Figure
@@ -44,7 +44,7 @@ MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError")
 
 def _writable(folder: Path | None) -> Path | None:
     """Found out before anything is measured."""
-    from data_prep import files
+    from lottery.base import files
 
     try:
         if folder:
@@ -302,7 +302,7 @@ def size_of(recipe: Recipe) -> str:
 
 def machine() -> dict[str, Any]:
     """What a reader must know of this machine."""
-    from lottery.machine import environment
+    from lottery.base import environment
 
     described = environment.describe()
     return {key: described[key] for key in ("python", "packages", "system", "processor", "cores", "gpus", "revision")}

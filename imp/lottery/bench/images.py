@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter, count_of
 from lottery.bench import timing
 from lottery.bench.harness import Bench, measurement
 from lottery.bench.limits import copies
 from lottery.bench.sheet import Column, Rows, bars, rate
-from lottery.progress import Reporter, count_of
 
 if TYPE_CHECKING:
     from lottery.engine.feed import Feed

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import count_of
 from lottery.bench import timing
 from lottery.bench.harness import Bench, Process, measurement
 from lottery.bench.sheet import Column, Rows, bars, duration
 from lottery.commands.options import RunOption, opened
-from lottery.progress import count_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter, duration
 from lottery.bench.harness import Bench, Recipe, size_of, with_training
-from lottery.progress import Reporter, duration
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer

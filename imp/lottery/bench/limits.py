@@ -2,10 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+from lottery.base.progress import Reporter, count_of
 from lottery.bench import timing
 from lottery.bench.harness import Bench, machine, measurement
 from lottery.bench.sheet import Column, bars, rate
-from lottery.progress import Reporter, count_of
 
 DTYPES = ("float32", "bfloat16", "float16")
 COLUMNS = (Column("name", ""), *rate("value", "median", ",.1f"), Column("unit", "unit"))

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import count_of
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
 from lottery.bench.timing import spread
-from lottery.progress import count_of
 
 COLUMNS = (
     Column("name", ""),

@@ -13,12 +13,12 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 from lottery.bench import noise, tfdata
-from lottery.engine import devices, models, signature, tasks
+from lottery.engine import devices, models, signature
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.formats.stock import rebuild
 from lottery.engine.loop import Trainer
 from lottery.engine.models import policy
-from lottery.engine.tasks import Batch
+from lottery.engine.tasks import Batch, choice
 from lottery.experiment.recipe import Model, Recipe, Train
 from lottery.pruning import masks
 
@@ -79,7 +79,7 @@ def plain_stepping(recipe: Recipe, feed: str, images: int, path: Path) -> Take:
 def plain_step(recipe: Recipe) -> Callable[[Batch], tf.Tensor]:
     """One compiled step, called from Python with the next batch: the task and the network of `recipe` under Keras's own
     optimizer. Images come as uint8 or as float32 in -1 .. 1. Returns the loss."""
-    task = tasks.make(recipe, noise.manifest(recipe.records()))
+    task = choice.make(recipe, noise.manifest(recipe.records()))
     with policy(recipe.train.precision):
         model = models.build(recipe.model, task.signature)
     optimizer, variables = _optimizer(recipe.train), model.trainable_variables

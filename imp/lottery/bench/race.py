@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import count_of, duration
 from lottery.bench import learning
 from lottery.bench.harness import Bench, Network, Recipe, RecordsOption, has_texts, measurement, with_training
 from lottery.bench.sheet import Column, bars, lines
-from lottery.progress import count_of, duration
 
 RESNET9: Network = (
     "ResNet-9 on CIFAR-10",

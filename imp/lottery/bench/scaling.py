@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
+from lottery.base.progress import count_of
 from lottery.bench import learning, timing
 from lottery.bench.harness import LEARNABLE, Bench, RecordsOption, machine, measurement, size_of, with_training
 from lottery.bench.sheet import Column, duration, lines
-from lottery.progress import count_of
 
 COLUMNS = (
     Column("devices", "devices"),

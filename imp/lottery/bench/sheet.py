@@ -113,7 +113,7 @@ def content(
 def write(found: Mapping[str, Any], figure: "Figure", folder: Path) -> list[str]:
     """NAME.md, .png, .json and .html of a `content` in `folder`, made if missing, and its index.html anew, with all that was
     measured there. Returns a line for each file that is in the way of that."""
-    from data_prep import files
+    from lottery.base import files
     from lottery.results import measurements, pages
     from lottery.results.drawing import Chart
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement
 from lottery.bench.sheet import Column, bars, duration, rate
-from lottery.progress import Reporter
 
 if TYPE_CHECKING:
     import keras

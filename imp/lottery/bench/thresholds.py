@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lottery.base.progress import Reporter
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, Bench, Recipe, measurement
 from lottery.bench.sheet import Column, bars, duration
-from lottery.progress import Reporter
 
 if TYPE_CHECKING:
     from lottery.rundir.run import Run

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from lottery.progress import Reporter
+from lottery.base.progress import Reporter
 
 Work = Callable[[], object]
 Timing = tuple[float, float]  # wall and processor seconds of one call, those of ended children included

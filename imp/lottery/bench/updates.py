@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lottery.base.progress import Reporter
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
-from lottery.progress import Reporter
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer

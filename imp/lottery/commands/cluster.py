@@ -45,7 +45,7 @@ def slurm(
 ) -> None:
     """Write a batch script for Slurm: an array with a task for each dense training; for networks under masks and for a sweep
     one MPI job, or an array that needs no MPI."""
-    from data_prep import files
+    from lottery.base import files
     from lottery.fanout.slurm import TASK, script, submit
 
     target = options.opened(run, recipe, chosen=replicate, must_exist=stage is Stage.sweep and recipe is None)

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from data_prep.errors import InputError, first_line
+from lottery.base.errors import InputError, first_line
+from lottery.base.progress import count_of
 from lottery.commands.options import JsonOption, alone, print_json
 from lottery.fanout import launcher
-from lottery.progress import count_of
 
 PROBE_SECONDS = 60.0  # TensorFlow's start on a cold disk takes some
 SINFO_SECONDS = 10.0
@@ -56,7 +56,7 @@ def doctor(
 def examined(runs: Path) -> dict[str, Finding]:
     """What is found, by topic; run directories would lie in `runs`. What does not answer is given up after a while, and none
     raises."""
-    from lottery.machine import environment, gpus
+    from lottery.base import environment, gpus
 
     about, driver = environment.describe(), gpus.driver()
     folder = next(folder for folder in (runs.absolute(), *runs.absolute().parents) if folder.exists())
@@ -183,14 +183,14 @@ def _disk(runs: Path, folder: Path) -> Finding:
 _HELD = """
 import sys
 from pathlib import Path
-from lottery.rundir import locks
+from lottery.base import locks
 print("found: " + str(int(locks.holder(Path(sys.argv[1])) is not None)))
 """
 
 
 def _locking(folder: Path) -> Finding:
     """Whether a lock that one process holds keeps another out, as run directories need it."""
-    from lottery.rundir import locks
+    from lottery.base import locks
 
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".imp-doctor-") as trial, locks.writing(Path(trial) / "lock"):

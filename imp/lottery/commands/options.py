@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.experiment.grids import MOST
 from lottery.fanout.launcher import launched_rank, launched_size
-from lottery.progress import Reporter
 
 if TYPE_CHECKING:
     from lottery.rundir.run import Run

@@ -49,10 +49,10 @@ def prepare(
     set_: SetOption = None,
 ) -> None:
     """Turn images or texts into TFRecord shards, once per data set and size."""
-    from data_prep.errors import InputError, printable
     from data_prep.prepare import Means, settings_of
     from data_prep.records import read_manifest
     from data_prep.sources import check_name, is_of_texts
+    from lottery.base.errors import InputError, printable
     from lottery.experiment.reading import resolve
     from lottery.rundir.run import default_records
     from lottery.stages import prepare as stage
@@ -89,7 +89,7 @@ def verify(
     path: Annotated[Path, typer.Argument(help="A folder of records, or a run directory.")], as_json: JsonOption = False
 ) -> None:
     """Check every file of a record directory or a run directory, and name each damaged one."""
-    from data_prep.errors import printable
+    from lottery.base.errors import printable
     from lottery.results.verify import verify
 
     checks = verify(path, reporter())

@@ -78,7 +78,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show every network, again and again, until all are done.")] = False,
 ) -> None:
     """Show what is done, under way, failed and missing, and the time left."""
-    from lottery.progress import duration
+    from lottery.base.progress import duration
     from lottery.results import status as networks
 
     source = opened(run, must_exist=True)
@@ -127,7 +127,7 @@ def explore(
     as_json: JsonOption = False,
 ) -> None:
     """Show how large the weights are: count, min, max, mean, norm and quantiles of |w|, by variable."""
-    from data_prep.errors import InputError
+    from lottery.base.errors import InputError
     from lottery.pruning.masks import SCOPES
     from lottery.results import explore
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.commands.options import JsonOption, RunOption, SetOption, alone, opened, print_json, reporter
 from lottery.results.tables import percent, print_table, times, whole
 from lottery.rundir.wording import value

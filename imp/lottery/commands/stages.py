@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from lottery.base.progress import count_of
 from lottery.commands import options
 from lottery.experiment.grids import MOST
-from lottery.progress import count_of
 from lottery.results.tables import percent, print_table, times, whole
 
 if TYPE_CHECKING:
@@ -294,13 +294,13 @@ def run_all(
 
 
 def _dry_run(target: "Run", as_json: bool) -> None:
-    from lottery.experiment import named
+    from lottery.base import plugins
     from lottery.experiment.plan import dry_run
     from lottery.stages.cut import check_families
 
     target.check()
-    if named.is_own(target.recipe.model.name):
-        named.function(target.recipe.model.name, "model.name")
+    if plugins.is_own(target.recipe.model.name):
+        plugins.function(target.recipe.model.name, "model.name")
     if target.known_training_examples() is not None:
         check_families(target)
 

@@ -47,7 +47,7 @@ def sweep(
 
 
 def _show(outcome: dict[str, Any], target: "Run") -> None:
-    from lottery.progress import duration
+    from lottery.base.progress import duration
     from lottery.search.values import text
 
     metric = target.metric

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.tasks import Batch, Task
 from lottery.rundir import predictions
 from lottery.rundir.predictions import Predictions

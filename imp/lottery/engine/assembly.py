@@ -8,17 +8,17 @@ import numpy as np
 import tensorflow as tf
 
 from data_prep import records
-from data_prep.errors import InputError
+from lottery.base import capacity, plugins
+from lottery.base.capacity import Allocation
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.engine.derivatives import Derivatives
 from lottery.engine.devices import memory_of, on_cpu, set_up_tensorflow
 from lottery.engine.feed import Feed, MemoryFeed
 from lottery.engine.loop import Maskable, Trainer
 from lottery.engine.stream import StreamFeed
-from lottery.experiment import controls, named
+from lottery.experiment import controls
 from lottery.experiment.recipe import Data
-from lottery.machine import capacity
-from lottery.machine.capacity import Allocation
-from lottery.progress import Reporter
 from lottery.rundir.run import Run
 
 
@@ -70,7 +70,7 @@ def check_draws(run: Run, trainer: Trainer) -> None:
         if controls.of(control).start == "fresh"
     ]
     has_several = len({*run.known_numbers(), *run.numbers()}) > 1 and not recipe.model.weights
-    if not named.is_own(name) or not (begun_anew or has_several):
+    if not plugins.is_own(name) or not (begun_anew or has_several):
         return
     one, other = (trainer.drawn(seed).weights for seed in (0, 1))
     alike = {path: array for path, array in one.items() if np.array_equal(array, other[path])}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment.recipe import Train
 from lottery.pruning.state import Arrays
 from lottery.rundir import store

@@ -8,11 +8,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from data_prep.errors import InputError
 from data_prep.records import Manifest
-from lottery.engine import devices, models, tasks
+from lottery.base.errors import InputError
+from lottery.engine import devices, models
 from lottery.engine.decoding import Decoder
 from lottery.engine.differentiation import Flow, Tensors, as_written, derived, second_order
+from lottery.engine.tasks import Batch, choice
 from lottery.experiment.recipe import Recipe
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits
@@ -29,7 +30,7 @@ class Derivatives:
     """
 
     def __init__(self, recipe: Recipe, manifest: Manifest, names: Sequence[str]):
-        self.recipe, self.task, self.decoder = recipe, tasks.make(recipe, manifest), Decoder(manifest, recipe.data)
+        self.recipe, self.task, self.decoder = recipe, choice.make(recipe, manifest), Decoder(manifest, recipe.data)
         self.strategy = devices.strategy(names)
         self._compiled: dict[tuple[tuple[str, ...] | None, bool], Callable[..., Tensors]] = {}
 
@@ -117,7 +118,7 @@ class Derivatives:
 
         return tf.function(derive, autograph=False)  # for each size of a batch: known sizes make half as large a graph
 
-    def _loss(self, weights: Tensors, statistics: Tensors, batch: tasks.Batch, scale: tf.Tensor, training: bool) -> tf.Tensor:
+    def _loss(self, weights: Tensors, statistics: Tensors, batch: Batch, scale: tf.Tensor, training: bool) -> tf.Tensor:
         outputs, _ = self._network.stateless_call(weights, statistics, self.task.inputs(batch), training=training)
         return tf.reduce_sum(self.task.loss(batch, outputs * tf.cast(scale, outputs.dtype)))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment.recipe import Recipe, Train
 
 

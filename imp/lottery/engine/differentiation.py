@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.models.topology import ACTIVATIONS, functional, plain_name
 
 Tensors = list[tf.Tensor]

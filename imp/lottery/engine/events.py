@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lottery import preemption
+from lottery.base import preemption
 from lottery.engine.answers import Answers
 from lottery.engine.checkpoints import NOTHING, Clock
 from lottery.engine.loop import Diverged, Trainer

@@ -9,19 +9,19 @@ from functools import cached_property, partial
 import numpy as np
 import tensorflow as tf
 
-from data_prep.errors import InputError
-from lottery.engine import answers, devices, foreign, models, tasks, whitening
+from lottery.base import environment, plugins
+from lottery.base.errors import InputError
+from lottery.engine import answers, devices, foreign, models, whitening
 from lottery.engine.answers import Answers, Evaluation
 from lottery.engine.feed import Feed
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.optimizers import masked, weight_of
 from lottery.engine.step import Step
-from lottery.engine.tasks import trial
+from lottery.engine.tasks import choice, trial
 from lottery.engine.tasks.classification import check_logits
-from lottery.experiment import named, schedules
+from lottery.experiment import schedules
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.schedules import Rates
-from lottery.machine import environment
 from lottery.pruning import masks
 from lottery.pruning.state import Arrays
 from lottery.rundir import store
@@ -70,7 +70,7 @@ class Trainer:
         self.replicas = int(self.strategy.num_replicas_in_sync)
         self.feed = make_feed(self.strategy)
         self.steps_per_epoch = self.feed.counts["train"] // self.train.batch
-        self.task = tasks.make(recipe, self.feed.manifest)
+        self.task = choice.make(recipe, self.feed.manifest)
         with self.strategy.scope(), models.policy(self.train.precision):
             self.model = models.build(recipe.model, self.task.signature)
             self.xla = devices.uses_xla(recipe, names, self.model)
@@ -82,9 +82,9 @@ class Trainer:
                 if maskable(path, tuple(variable.shape))
             }
             self._step = Step(recipe, self.strategy, self.feed, self.task, self.model, self.masks, self.xla)
-        if named.is_own(recipe.model.name) and recipe.task == "classification":
+        if plugins.is_own(recipe.model.name) and recipe.task == "classification":
             check_logits(recipe.model.name, self.model, self._outputs(self.task.inputs(self.feed.first_batch(PROBED))))
-        if named.is_own(recipe.task):
+        if plugins.is_own(recipe.task):
             trial.check(self.task, self.feed.first_batch(PROBED), self._outputs, self.model.variable_dtype)
         self._optimizer = self._step.optimizer.state | (self._step.scale.state if self._step.scale else {})
         self._fresh_optimizer, variables = models.arrays(self._optimizer), self._weights | self._statistics

@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from data_prep import files
-from data_prep.errors import InputError, first_line
+from lottery.base import files
+from lottery.base.errors import InputError, first_line
 
 WARM_UP_CALLS = 2  # the first compiles, the second finds its feet
 CALLS = 2

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 
 _BLOCK_ENDS = (keras.layers.Add, keras.layers.Concatenate, keras.layers.MaxPooling2D, keras.layers.AveragePooling2D)
 

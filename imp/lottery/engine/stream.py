@@ -15,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from data_prep import records
-from data_prep.errors import InputError
+from lottery.base import capacity
+from lottery.base.errors import InputError
 from lottery.engine.feed import Feed, Reader, Rows
 from lottery.engine.order import Order
 from lottery.experiment.recipe import Data
-from lottery.machine import capacity
 
 CHUNK_BYTES = 16 << 20
 READERS = 2

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from data_prep import files
-from data_prep.errors import InputError
-from lottery import preemption
+from lottery.base import files, gpus, locks, preemption
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter, count_of
 from lottery.engine import checkpoints, events, profiling
 from lottery.engine.answers import Answers
 from lottery.engine.checkpoints import Checkpoint
@@ -22,12 +22,10 @@ from lottery.engine.events import CheckpointDue, Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Diverged, Trainer
 from lottery.engine.updates import MaskUpdates
 from lottery.experiment.schedules import Rates
-from lottery.machine import gpus
-from lottery.progress import Reporter, count_of
 from lottery.pruning import densities, masks
 from lottery.pruning.connectivity import Topology
 from lottery.pruning.costs import STEP, costs
-from lottery.rundir import journal, lineage, locks, predictions, records, store
+from lottery.rundir import journal, lineage, predictions, records, store
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
 from lottery.tracking import Tracker

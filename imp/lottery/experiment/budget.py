@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import grids
 from lottery.experiment.graph import TICKET, Mask
 from lottery.experiment.plan import Plan, by_weights

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from data_prep.errors import InputError
-from lottery.experiment import named
+from lottery.base import plugins
+from lottery.base.errors import InputError
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
@@ -123,9 +123,9 @@ def check_name(name: str) -> None:
     """Raise InputError unless a recipe can ask for the control `name`: one of ours, or a user's own with another name."""
     if averaged(name) < 2:
         known = [one.name for one in CONTROLS.values() if one.start not in ("own", "average")]
-        named.check(name, [*known, "soup3"], "control")
+        plugins.check(name, [*known, "soup3"], "control")
     called, reserved = variant(name), (*CONTROLS, "ticket", "dense")
-    if named.is_own(name) and (called in reserved or _NUMBERED.fullmatch(called)):
+    if plugins.is_own(name) and (called in reserved or _NUMBERED.fullmatch(called)):
         raise InputError(f"a control cannot be called {called!r}: give the function {name} another name")
 
 
@@ -133,9 +133,9 @@ def of(name: str) -> Control:
     """The control that a recipe names. Raises InputError if it is a user's own and does not exist."""
     if averaged(name):
         return dataclasses.replace(soup, name=name)
-    if not named.is_own(name):
+    if not plugins.is_own(name):
         return CONTROLS[name]
-    function = named.function(name, "controls")
+    function = plugins.function(name, "controls")
     own = function if isinstance(function, Control) else control()(function)
     return dataclasses.replace(own, name=variant(name))
 

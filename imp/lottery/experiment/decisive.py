@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pydantic
 
 from data_prep import sources
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import networks
 from lottery.experiment.recipe import OF_IMAGES, Family, Model, Output, Recipe, Texts
 from lottery.pruning import criteria

@@ -10,7 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 
 MOST = 1_000  # values in a grid
 _NUMBER = r"\d{1,12}(?:\.\d{1,12})?"  # of which floats, in which results keep quantiles, hold every digit

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pydantic
 
-from data_prep.errors import InputError
-from lottery.experiment import graph, grids, named, schedules
+from lottery.base.errors import InputError
+from lottery.experiment import graph, grids, schedules
 from lottery.experiment.graph import GOING_ON, TICKET, Mask, Snapshot, Ticket
 from lottery.experiment.recipe import LONGEST, Family, Recipe
 from lottery.pruning import criteria, updates
@@ -122,7 +122,7 @@ class Plan:
         name, (count, each) = family.criterion, grids.parse_sample(family.scored_on)
         if self.classes is None:
             return 0.0
-        passes, is_without = criteria.passes(name, named.criterion(name)), name in criteria.CRITERIA
+        passes, is_without = criteria.passes(name, criteria.by_name(name)), name in criteria.CRITERIA
         examples = 1 if is_without and name not in criteria.WITH_IMAGES else count * (self.classes if each else 1)
         return None if passes is None else passes * examples * family.passes
 
@@ -316,7 +316,7 @@ def dry_run(planned: Plan, is_finished: Callable[[int | Ticket], bool] = lambda 
     written = {point.step(planned.steps_per_epoch): str(point) for point in grids.parse_points(recipe.train.snapshots)}
     tickets = planned.tickets(replicates, recipe.families)
     for family in recipe.families.values():
-        named.criterion(family.criterion)
+        criteria.by_name(family.criterion)
 
     def under(ticket: Ticket, label: str, certain: bool) -> Cost:
         title = f"replicate-{ticket.replicate} {ticket.family} {label} {ticket.variant}"

@@ -14,8 +14,8 @@ from typing import Any
 import pydantic
 import tomli_w
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.experiment.recipe import FAMILY_NAME, Family, Recipe
 
 FORMAT = 2  # of run directories

@@ -14,9 +14,10 @@ import pydantic
 from pydantic import Field
 
 from data_prep import sources
-from data_prep.errors import InputError
 from data_prep.prepare import AnySettings, Settings, TextSettings
-from lottery.experiment import controls, grids, named, networks, spaces, tasks
+from lottery.base import plugins
+from lottery.base.errors import InputError
+from lottery.experiment import controls, grids, networks, spaces, tasks
 from lottery.pruning import criteria, masks
 from lottery.pruning.allocation import Allocation
 from lottery.pruning.masks import Scope
@@ -82,8 +83,8 @@ def _check_family(text: str) -> None:
 
 Name = Annotated[str, _checked(_check_name)]
 FamilyName = Annotated[str, _checked(_check_family)]
-Task = Annotated[str, _checked(lambda name: named.check(name, tasks.DECIDING, "task"))]
-Network = Annotated[str, _checked(lambda name: named.check(name, networks.KNOWN, "network", networks.SHOWN))]
+Task = Annotated[str, _checked(lambda name: plugins.check(name, tasks.DECIDING, "task"))]
+Network = Annotated[str, _checked(lambda name: plugins.check(name, networks.KNOWN, "network", networks.SHOWN))]
 Source = Annotated[str, _checked(sources.check_name)]
 QuantileGrid = Annotated[str, _checked(lambda text: text and grids.parse_quantiles(text))]
 Points = Annotated[str, pydantic.AfterValidator(_points)]
@@ -95,7 +96,7 @@ Iterations = Annotated[int, Field(ge=0, le=10_000)]
 Densities = Annotated[list[str], _checked(grids.parse_densities), pydantic.AfterValidator(grids.by_path_texts)]
 Sample = Annotated[str, pydantic.AfterValidator(_sample)]
 Interval = Annotated[str, pydantic.AfterValidator(lambda text: str(grids.parse_interval(text)))]
-Criterion = Annotated[str, _checked(lambda name: named.check(name, criteria.CRITERIA, "criterion"))]
+Criterion = Annotated[str, _checked(lambda name: plugins.check(name, criteria.CRITERIA, "criterion"))]
 Control = Annotated[str, _checked(controls.check_name)]
 
 

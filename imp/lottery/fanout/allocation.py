@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.errors import InputError
+from lottery.base import capacity
+from lottery.base.capacity import Allocation
+from lottery.base.errors import InputError
+from lottery.base.gpus import visible
+from lottery.base.progress import count_of
 from lottery.fanout import launcher
-from lottery.machine import capacity
-from lottery.machine.capacity import Allocation
-from lottery.machine.gpus import visible
-from lottery.progress import count_of
 
 RANK_BYTES = 1 << 30  # of memory, at least, for each rank: TensorFlow, a network, its activations
 

@@ -5,9 +5,8 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-from data_prep import files
-from data_prep.errors import InputError
-from lottery import preemption
+from lottery.base import files, preemption
+from lottery.base.errors import InputError
 from lottery.fanout import launcher, mpi, ranks
 from lottery.fanout.allocation import allocate, resources_here
 from lottery.fanout.ranks import Task, Workload

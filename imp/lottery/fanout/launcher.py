@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.errors import InputError
-from lottery import preemption
+from lottery.base import preemption
+from lottery.base.errors import InputError
 
 POLL_SECONDS = 0.02
 TRIAL_SECONDS = 60.0

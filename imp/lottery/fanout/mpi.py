@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.preemption import Preempted
+from lottery.base.progress import duration
 from lottery.fanout.launcher import launched_rank, launched_size, local_size
-from lottery.preemption import Preempted
-from lottery.progress import duration
 
 START_SECONDS = 600.0  # in which all ranks must have begun: hundreds that read Python from one file server take minutes
 LEAVE_SECONDS = 30.0  # in which they must have ended: all leave at the same time

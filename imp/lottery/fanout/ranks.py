@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from data_prep.errors import InputError, Moved, one_line
-from lottery import preemption
+from lottery.base import preemption
+from lottery.base.errors import InputError, Moved, one_line
+from lottery.base.progress import count_of, duration
 from lottery.fanout.allocation import Allocation, Resources, allocate, crowded, resources_here, show_gpus
 from lottery.fanout.mpi import Communicator, Lost, RankChannel
-from lottery.progress import count_of, duration
 
 POLL_SECONDS = 0.02
 HEARTBEAT_SECONDS = 1.0

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.models.topology import topology
 from lottery.keras.optimizer import Held, Pruned, as_new, is_complete, own_constraint
 from lottery.keras.probe import KerasProbe, Networks

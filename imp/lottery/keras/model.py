@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from data_prep.errors import InputError, first_line
+from lottery.base.errors import InputError, first_line
 from lottery.keras.fitting import by_path, current, inner, install, look, pruned, retrace
 from lottery.keras.optimizer import Pruned
 from lottery.keras.plan import AT_ONCE, Constant, Cubic, Plan, fraction

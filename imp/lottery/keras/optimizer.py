@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.keras.plan import Plan
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays

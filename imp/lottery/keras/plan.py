@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning import allocation
 from lottery.pruning.allocation import Allocation, Shapes
 from lottery.pruning.criteria import CRITERIA, ITERATIONS, Criterion, Probe, checked

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.differentiation import Flow, derived, second_order
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits

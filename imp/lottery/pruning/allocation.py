@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning import masks
 
 Allocation = Literal["global", "uniform", "uniform+", "erk"]

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base import plugins
+from lottery.base.errors import InputError
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
 
@@ -138,6 +139,11 @@ CRITERIA: dict[str, Criterion] = {one.__name__: one for one in (magnitude, rando
 _PASSES = {snip.__name__: 3, grasp.__name__: 9, grasp_abs.__name__: 9, synflow.__name__: 3}
 WITH_IMAGES = (snip.__name__, grasp.__name__, grasp_abs.__name__)
 ITERATIONS = {synflow.__name__: 100}
+
+
+def by_name(name: str) -> Criterion:
+    """The criterion that a family of a recipe names. Raises InputError if it is a user's own and does not exist."""
+    return CRITERIA.get(name) or plugins.function(name, "criterion")
 
 
 def passes(name: str, criterion: Criterion) -> float | None:

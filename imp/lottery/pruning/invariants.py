@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.masks import Bits
 from lottery.pruning.overlap import Figures, added, common, share

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning.state import Arrays, State, is_float
 
 Bits = dict[str, np.ndarray]

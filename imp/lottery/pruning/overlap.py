@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.pruning.masks import Bits
 
 COUNTS = ("size", "pool", "kept_first", "kept_second", "shared")

@@ -4,8 +4,8 @@ from typing import Any
 
 import yaml
 
+from lottery.base.progress import count_of
 from lottery.experiment.recipe import Recipe
-from lottery.progress import count_of
 from lottery.rundir import wording
 from lottery.rundir.tickets import START, TicketRecord
 

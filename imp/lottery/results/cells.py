@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas
 
+from lottery.base.progress import duration
 from lottery.experiment.graph import DENSE, TICKET
-from lottery.progress import duration
 from lottery.pruning.costs import BYTES
 from lottery.results import criteria, frame, further, grouping, instability, tidy, verdicts
 from lottery.rundir import wording

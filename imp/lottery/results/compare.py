@@ -13,10 +13,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.experiment.grids import label_number
-from lottery.progress import Reporter
 from lottery.pruning import invariants, masks, overlap
 from lottery.pruning.overlap import Figures
 from lottery.results.tables import csv_text

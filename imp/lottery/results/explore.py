@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import grids
 from lottery.experiment.graph import TICKET
 from lottery.pruning import masks, norms

@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas
 
-from data_prep.errors import InputError
+from lottery.base import environment
+from lottery.base.errors import InputError
 from lottery.experiment import controls, grids
 from lottery.experiment.graph import DENSE, LONGER, TICKET, Ticket
 from lottery.experiment.plan import Plan
-from lottery.machine import environment
 from lottery.pruning import densities, masks
 from lottery.pruning.costs import BYTES
 from lottery.rundir import store

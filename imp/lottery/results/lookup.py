@@ -4,7 +4,7 @@ families have such a ticket, `lr/round-03-step-000000`."""
 import dataclasses
 import difflib
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.pruning import masks
 from lottery.pruning.state import State

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pydantic
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 
 # The order of `imp bench --help`.
 ORDER = (

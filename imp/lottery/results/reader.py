@@ -19,7 +19,7 @@ import numpy as np
 import pandas
 
 from data_prep import records
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.start import start_tensorflow
 from lottery.experiment.graph import TICKET
 from lottery.experiment.recipe import Recipe
@@ -112,9 +112,10 @@ class Trained:
         """The network in float32, with these weights, built as `model.name` builds it now. It takes images as `Results.images`
         gives them and returns logits."""
         start_tensorflow()
-        from lottery.engine import formats, tasks
+        from lottery.engine import formats
+        from lottery.engine.tasks import choice
 
-        task = tasks.make(self.run.recipe, _manifest(self.run))
+        task = choice.make(self.run.recipe, _manifest(self.run))
         return formats.rebuilt(self.run.recipe.model, task.signature, self.state(), self.result.made_from["network"])
 
 
@@ -255,10 +256,11 @@ def ticket_model(folder: str | os.PathLike[str]) -> "keras.Model":
     if ticket.recipe.task != "classification":
         raise InputError(f"{folder} has no classifier, but task = {ticket.recipe.task}: use its arrays, or `imp import` it")
     start_tensorflow()
-    from lottery.engine import formats, tasks
+    from lottery.engine import formats
+    from lottery.engine.tasks import choice
 
     data, trained = ticket.record.data, ticket.record.result.made_from["network"]
-    task = tasks.make(ticket.recipe, records.Manifest(data.shape, data.classes, [], {}))
+    task = choice.make(ticket.recipe, records.Manifest(data.shape, data.classes, [], {}))
     return formats.rebuilt(ticket.recipe.model, task.signature, ticket.state, trained)
 
 

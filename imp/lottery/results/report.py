@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
+from lottery.base.progress import count_of, duration
 from lottery.experiment import controls, reading
 from lottery.experiment.graph import DENSE, TICKET
-from lottery.progress import count_of, duration
 from lottery.results import cells, criteria, frame, further, grouping, instability, kinds, measurements, pages, tidy
 from lottery.results.cells import Cells
 from lottery.results.headline import headline

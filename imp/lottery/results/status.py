@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from data_prep.errors import InputError
+from lottery.base import locks
+from lottery.base.errors import InputError
+from lottery.base.progress import duration
 from lottery.experiment.plan import Plan
-from lottery.progress import duration
 from lottery.results import grouping
-from lottery.rundir import locks
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.run import Run
 

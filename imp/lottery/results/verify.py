@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from data_prep import files, records
-from data_prep.errors import InputError, one_line
+from data_prep import records
+from lottery.base import files
+from lottery.base.errors import InputError, one_line
+from lottery.base.progress import Reporter
 from lottery.experiment import reading
 from lottery.experiment.recipe import FAMILY_NAME
-from lottery.progress import Reporter
 from lottery.rundir import identity, journal, lineage, store
 from lottery.rundir.lineage import WAY_OUT, Lineage
 from lottery.rundir.names import ENVIRONMENT, RECIPE, NetworkFiles, Replicate, replicate_numbers

@@ -5,8 +5,7 @@ it: they are tried alone before one is set aside."""
 import contextlib
 from collections.abc import Iterator
 
-from data_prep import files
-from lottery.rundir import locks
+from lottery.base import files, locks
 from lottery.rundir.names import NetworkFiles
 
 DEADLY = 2  # attempts that nobody came out of alive: no third one is made

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError
+from lottery.base import locks
+from lottery.base.errors import InputError
+from lottery.base.locks import GLANCE_SECONDS
 from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.recipe import Output, Recipe
-from lottery.rundir import locks, records
-from lottery.rundir.locks import GLANCE_SECONDS
+from lottery.rundir import records
 
 FILE = "made_with.json"
 ORIGINS = {

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 
 Row = dict[str, Any]
 

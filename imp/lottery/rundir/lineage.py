@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterable
 from pathlib import Path
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.rundir import journal, predictions, store
 from lottery.rundir.identity import is_same
 from lottery.rundir.names import NetworkFiles, Replicate

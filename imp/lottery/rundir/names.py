@@ -8,8 +8,8 @@ from typing import Any
 
 import pydantic
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.experiment import grids
 from lottery.experiment.graph import TICKET, Mask, Snapshot, Ticket
 from lottery.experiment.recipe import FAMILY_NAME

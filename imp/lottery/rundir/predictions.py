@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.rundir import store
 
 BINS = 15  # of confidence, as in Guo et al. 2017

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.experiment.graph import DENSE
 from lottery.experiment.reading import FORMAT
 from lottery.pruning.costs import Costs

@@ -10,18 +10,17 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from data_prep import files
-from data_prep.errors import InputError
 from data_prep.prepare import AnySettings, existing, settings_of
 from data_prep.records import MANIFEST, Manifest, read_manifest
 from lottery import __version__
+from lottery.base import environment, files, locks
+from lottery.base.errors import InputError
 from lottery.experiment import budget, controls, grids, plan, reading, tasks
 from lottery.experiment.graph import Mask, Ticket
-from lottery.experiment.named import criterion
 from lottery.experiment.plan import Plan, Selection
 from lottery.experiment.recipe import Family, Recipe
-from lottery.machine import environment
-from lottery.rundir import identity, locks
+from lottery.pruning import criteria
+from lottery.rundir import identity
 from lottery.rundir.names import ENVIRONMENT, RECIPE, File, MaskFiles, NetworkFiles, Replicate, replicate_numbers
 from lottery.rundir.records import Result
 
@@ -212,7 +211,7 @@ class Run:
     def check(self) -> None:
         """Raise InputError where a network of the recipe could never be trained: results could not be read by it."""
         for family in self.recipe.families.values():
-            criterion(family.criterion)
+            criteria.by_name(family.criterion)
             list(map(controls.of, family.controls))
         examples = self.known_training_examples()
         if examples is None and self.recipe.train.steps:

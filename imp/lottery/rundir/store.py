@@ -14,8 +14,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State, widened
 

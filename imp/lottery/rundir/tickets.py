@@ -15,8 +15,8 @@ import pydantic
 import safetensors
 import safetensors.numpy
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.recipe import Recipe
 from lottery.pruning.masks import Bits

@@ -12,10 +12,11 @@ import optuna
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 
-from data_prep.errors import InputError, first_line
+from lottery.base import locks
+from lottery.base.errors import InputError, first_line
 from lottery.experiment import seeds
 from lottery.experiment.spaces import Dimension
-from lottery.rundir import journal, locks
+from lottery.rundir import journal
 from lottery.rundir.names import NetworkFiles
 
 NAME = "sweep"

@@ -11,19 +11,19 @@ import optuna
 import yaml
 from optuna.trial import TrialState
 
-from data_prep import files
-from data_prep.errors import Failed, InputError, first_line, one_line
 from data_prep.records import Manifest
+from lottery.base import files, locks
+from lottery.base.errors import Failed, InputError, first_line, one_line
+from lottery.base.preemption import Preempted
+from lottery.base.progress import Reporter
 from lottery.engine.start import start_tensorflow
 from lottery.experiment import grids, plan, reading, seeds
 from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.spaces import Dimension
 from lottery.fanout import allocation
 from lottery.fanout.allocation import Allocation
-from lottery.preemption import Preempted
-from lottery.progress import Reporter
 from lottery.results.tables import csv_text
-from lottery.rundir import attempts, locks, wording
+from lottery.rundir import attempts, wording
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run

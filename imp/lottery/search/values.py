@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from data_prep.errors import InputError
-from lottery.experiment import spaces, tasks
+from lottery.base.errors import InputError
+from lottery.experiment import agreement, spaces
 from lottery.experiment.reading import flat, resolve
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.spaces import Dimension
@@ -27,7 +27,7 @@ def searched(recipe: Recipe) -> list[Dimension]:
         if isinstance(value, int) and isinstance(ends[0], float):
             raise InputError(f"sweep.space: {key} is a whole number: write its ends without a point")
         for end in ends:
-            tasks.check(drawn := applied(recipe, {key: end}))
+            agreement.check(drawn := applied(recipe, {key: end}))
             if drawn.records() != recipe.records():
                 raise InputError(f"sweep.space: {key} changes the prepared records: keep it out of a sweep")
         dimensions.append(dataclasses.replace(dimension, values=ends))

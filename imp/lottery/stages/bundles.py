@@ -5,13 +5,12 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from data_prep import files
-from data_prep.errors import Failed
+from lottery.base import files, gpus
+from lottery.base.capacity import Allocation
+from lottery.base.errors import Failed
+from lottery.base.progress import Reporter
 from lottery.engine.start import start_tensorflow
 from lottery.fanout.allocation import resources_here, show_gpus
-from lottery.machine import gpus
-from lottery.machine.capacity import Allocation
-from lottery.progress import Reporter
 from lottery.rundir.run import Run
 
 STILL = 1e-6  # a learning rate at which nothing diverges

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.start import start_tensorflow
-from lottery.experiment import grids, named
+from lottery.experiment import grids
 from lottery.experiment.graph import Mask
 from lottery.experiment.recipe import Pruning
-from lottery.pruning import costs, densities, masks
+from lottery.pruning import costs, criteria, densities, masks
 from lottery.pruning.state import State
 from lottery.rundir import identity, records, store
 from lottery.rundir.lineage import Lineage, seals
@@ -140,7 +140,7 @@ def check_families(run: Run, variables: Collection[str] = ()) -> None:
     """
     recipe, usual = run.recipe, Pruning().exclude
     for family in recipe.families.values():
-        named.criterion(family.criterion)
+        criteria.by_name(family.criterion)
     begun = {name for name in recipe.families for number in run.known_numbers() if run.replicate(number).masks(name)}
     given = [] if begun else [("pruning.exclude", pattern) for pattern in recipe.pruning.exclude if pattern not in usual]
     given += [] if begun else [("pruning.include", pattern) for pattern in recipe.pruning.include]
@@ -170,6 +170,7 @@ def _paths(run: Run) -> list[str]:
 def drawn(run: Run) -> State:
     """The network that a run's recipe names, for the prepared set, as any seed draws it."""
     start_tensorflow()
-    from lottery.engine import models, tasks
+    from lottery.engine import models
+    from lottery.engine.tasks import choice
 
-    return models.initial_weights(run.recipe.model, tasks.make(run.recipe, run.manifest()).signature, seed=0)
+    return models.initial_weights(run.recipe.model, choice.make(run.recipe, run.manifest()).signature, seed=0)

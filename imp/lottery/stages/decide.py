@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lottery.base.progress import Reporter, count_of
 from lottery.experiment import grids
 from lottery.experiment.plan import Selection
-from lottery.progress import Reporter, count_of
 from lottery.results import frame, grouping, verdicts
 from lottery.rundir.run import Run
 

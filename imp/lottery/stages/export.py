@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter
 from lottery.engine import foreign
 from lottery.engine.start import start_tensorflow
 from lottery.experiment.graph import DENSE
-from lottery.progress import Reporter
 from lottery.pruning.state import State
 from lottery.results import lookup
 from lottery.rundir.records import Result
@@ -120,9 +120,10 @@ def _file(run: Run, to: str, result: Result, state: State, reporter: Reporter) -
     if manifest.fields:
         raise InputError(f"--to {to} is for networks of images: export this one with --to npz, or --to torch")
     start_tensorflow()  # here, because arrays need none
-    from lottery.engine import formats, tasks
+    from lottery.engine import formats
+    from lottery.engine.tasks import choice
 
-    signature = tasks.make(run.recipe, manifest).signature
+    signature = choice.make(run.recipe, manifest).signature
     made = formats.make(to, run.recipe.model, signature, state, result.made_from["network"])
     if made.needs:
         own = ", ".join(f"{kind.__name__!r} of {kind.__module__}" for kind in made.needs)

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import files
-from data_prep.errors import InputError
 from lottery import __version__
+from lottery.base import files, locks
+from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.graph import TICKET
@@ -14,7 +14,7 @@ from lottery.experiment.recipe import Recipe, Track
 from lottery.pruning.state import State
 from lottery.results import frame, grouping, lookup
 from lottery.results.card import card
-from lottery.rundir import locks, names, store, tickets
+from lottery.rundir import names, store, tickets
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run, open_run

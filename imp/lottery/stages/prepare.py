@@ -9,10 +9,10 @@ from data_prep import prepare as preparing
 from data_prep.images import brightest
 from data_prep.prepare import LOCALLY, AnySettings, Means, Settings
 from data_prep.records import MANIFEST, SPLITS, Manifest
+from lottery.base import locks
+from lottery.base.progress import Reporter
 from lottery.engine.start import start_tensorflow
-from lottery.experiment import plan, tasks
-from lottery.progress import Reporter
-from lottery.rundir import locks
+from lottery.experiment import agreement, plan
 from lottery.rundir.run import Run
 
 SHOWN_BAD = 3
@@ -22,7 +22,7 @@ DARK = 80  # 14 bits in place of 16 end at 64; interpolation adds a few
 def prepare(run: Run, reporter: Reporter, means: Means = LOCALLY) -> Manifest:
     """Write the records of the run's recipe unless they exist. Raises InputError if others are in their place, or if the
     recipe cannot train on them."""
-    tasks.check(run.recipe)
+    agreement.check(run.recipe)
     manifest = prepare_set(run.recipe.records(), run.records(), reporter, means, known=run.examples())
     plan.make(run.recipe, manifest.count("train"), classes=len(manifest.classes))
     run.adopt()

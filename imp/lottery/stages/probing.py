@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data_prep import records
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.start import start_tensorflow
 from lottery.experiment import grids, seeds
 from lottery.experiment.recipe import Family

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from data_prep.errors import InputError
+from lottery.base import locks
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter, duration
 from lottery.engine.start import start_tensorflow
 from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, bundled, is_beside, masks_of, side_by_side
 from lottery.experiment.plan import Plan, Selection
@@ -15,9 +17,8 @@ from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
 from lottery.fanout.executors import IN_PROCESS, Execution, Part
 from lottery.fanout.ranks import Worker, Workload
-from lottery.progress import Reporter, duration
 from lottery.results import grouping
-from lottery.rundir import locks, wording
+from lottery.rundir import wording
 from lottery.rundir.lineage import WAY_OUT, Lineage
 from lottery.rundir.run import Run
 from lottery.stages import bundles

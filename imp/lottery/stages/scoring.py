@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.foreign import read_mask
-from lottery.experiment import grids, named
+from lottery.experiment import grids
 from lottery.experiment.graph import Mask
-from lottery.pruning import allocation, masks, ranking
+from lottery.pruning import allocation, criteria, masks, ranking
 from lottery.pruning.criteria import checked
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking
@@ -130,7 +130,7 @@ class Scoring:
     def _of_criterion(self, within: Bits) -> Arrays:
         name = self.family.criterion
         own = {path: kept.copy() for path, kept in within.items()}  # which a user's function may change in place
-        scores = named.criterion(name)(self.state, own, self._probes.at(self.state, within))
+        scores = criteria.by_name(name)(self.state, own, self._probes.at(self.state, within))
         return checked(scores, within, f"criterion: {name}")
 
 

@@ -12,11 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 import pandas
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter, count_of
 from lottery.experiment import bisection, grids
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.experiment.plan import Selection
-from lottery.progress import Reporter, count_of
 from lottery.results import frame, verdicts
 from lottery.rundir.run import Run
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from data_prep.errors import InputError
-from lottery import preemption
+from lottery.base import locks, preemption
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter, count_of
 from lottery.engine.start import start_tensorflow
 from lottery.experiment import graph, seeds
 from lottery.experiment.graph import TICKET, Ticket
@@ -16,10 +17,9 @@ from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
 from lottery.fanout.executors import IN_PROCESS, Execution
 from lottery.fanout.ranks import Worker, Workload
-from lottery.progress import Reporter, count_of
 from lottery.pruning import interpolation, masks
 from lottery.pruning.state import State
-from lottery.rundir import locks, records, store, wording
+from lottery.rundir import records, store, wording
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import PairRecord
 from lottery.rundir.run import EVERYTHING, Run

@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files, locks
+from lottery.base.errors import InputError
+from lottery.base.progress import Reporter, count_of
 from lottery.experiment import grids
 from lottery.experiment.plan import Selection
-from lottery.progress import Reporter, count_of
 from lottery.results.tables import csv_text
-from lottery.rundir import locks
 from lottery.rundir.records import MaskRecord
 from lottery.rundir.run import Run
 from lottery.stages.cut import check_families, cut

@@ -9,7 +9,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError, one_line
+from lottery.base import environment, locks
+from lottery.base.errors import InputError, one_line
+from lottery.base.progress import Reporter
 from lottery.engine import assembly, training
 from lottery.engine.bundle import sizes
 from lottery.engine.bundle.members import BundledTrainer
@@ -18,13 +20,11 @@ from lottery.engine.updates import MaskUpdates
 from lottery.experiment import controls, graph, grids, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
 from lottery.fanout.allocation import Allocation
-from lottery.machine import environment
-from lottery.progress import Reporter
 from lottery.pruning import connectivity, costs, densities, masks, ranking
 from lottery.pruning.allocation import Group, Shapes, allocate
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State, mean
-from lottery.rundir import attempts, identity, locks, records, store
+from lottery.rundir import attempts, identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.names import NetworkFiles, Replicate
 from lottery.rundir.records import Result

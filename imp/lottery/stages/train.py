@@ -5,20 +5,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.errors import Failed
+from lottery.base import environment, locks
+from lottery.base.errors import Failed
+from lottery.base.progress import Reporter, duration
 from lottery.engine.start import start_tensorflow
-from lottery.experiment import plan, seeds, tasks
+from lottery.experiment import agreement, plan, seeds
 from lottery.experiment.recipe import Pruning
 from lottery.fanout import executors
 from lottery.fanout.allocation import Allocation, ranks_to_start
 from lottery.fanout.executors import IN_PROCESS, Execution
 from lottery.fanout.ranks import Worker, Workload
-from lottery.machine import environment
-from lottery.progress import Reporter, duration
 from lottery.pruning import masks
 from lottery.pruning.allocation import Shapes
 from lottery.pruning.connectivity import Topology
-from lottery.rundir import identity, locks, wording
+from lottery.rundir import identity, wording
 from lottery.rundir.names import Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
@@ -40,7 +40,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
     nearest earlier one: the same steps give the same bits. Raises Failed if a dense network diverged, because nothing can be
     built on it, and RanksFailed if ranks that were started did not finish.
     """
-    tasks.check(run.recipe)
+    agreement.check(run.recipe)
     run.check()
     planned = run.plan()
     run.check_origins({"records": run.manifest().digest} | run.begun_from())

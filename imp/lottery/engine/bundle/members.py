@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from lottery import preemption
+from lottery.base import preemption
 from lottery.engine import models
 from lottery.engine.bundle.network import Forward
 from lottery.engine.bundle.step import BundledStep

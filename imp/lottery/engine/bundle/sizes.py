@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from lottery.base import capacity
+from lottery.base.capacity import Allocation
 from lottery.engine.bundle import network
 from lottery.engine.bundle.members import BundledTrainer
 from lottery.engine.devices import memory_of
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Trainer
-from lottery.machine import capacity
-from lottery.machine.capacity import Allocation
 
 # What training takes, in activations and in variables of a network: no less than was measured (docs/performance.md).
 ACTIVATIONS, VARIABLES = 1.5, 18

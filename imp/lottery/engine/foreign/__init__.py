@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import safetensors.numpy
 
-from data_prep.errors import InputError
 from data_prep.records import Shape
+from lottery.base.errors import InputError
 from lottery.engine.foreign import names, roberta
 from lottery.engine.foreign.names import Dialect
 from lottery.engine.foreign.readers import read

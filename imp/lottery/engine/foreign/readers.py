@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from data_prep.errors import InputError, first_line
+from lottery.base.errors import InputError, first_line
 from lottery.pruning.state import Arrays
 from lottery.rundir import keras_weights
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.experiment import networks, recipe
 from lottery.pruning.state import Arrays
 

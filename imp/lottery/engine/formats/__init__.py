@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from data_prep.errors import Failed, InputError
+from lottery.base.errors import Failed, InputError
 from lottery.engine import models
 from lottery.engine.formats import keras_file, mnn, onnx_file, tflite
 from lottery.engine.formats.stock import not_stock, rebuild

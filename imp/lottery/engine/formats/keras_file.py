@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.formats.stock import not_stock, sentence
 
 

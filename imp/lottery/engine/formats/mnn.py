@@ -11,7 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine import mnn_session
 from lottery.engine.formats import tflite
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.formats.stock import sentence
 
 EXTRA = "pip install 'imp-lottery[onnx]'"

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.formats.stock import sentence
 
 

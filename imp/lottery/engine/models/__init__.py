@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 from keras.src.backend.common import global_state
 
-from data_prep.errors import InputError, first_line
+from lottery.base import plugins
+from lottery.base.errors import InputError, first_line
 from lottery.engine.models import mobilenet, resnets, small, transformer
 from lottery.engine.signature import Signature
-from lottery.experiment import named, networks, recipe
+from lottery.experiment import networks, recipe
 from lottery.rundir import store
 
 _OURS: dict[str, Callable[[keras.KerasTensor, recipe.Model, int], keras.KerasTensor]] = {
@@ -30,9 +31,9 @@ def build(model: recipe.Model, signature: Signature) -> keras.Model:
     counts = "object_name_uids"  # by which Keras numbers layers without a name over the whole process: here, from the start
     before = global_state.get_global_attribute(counts)  # `clear_session` would forget policy, seed and compiled kernels too
     try:
-        if bool(signature.segments) != (model.name in networks.TRANSFORMERS) and not named.is_own(model.name):
+        if bool(signature.segments) != (model.name in networks.TRANSFORMERS) and not plugins.is_own(model.name):
             raise InputError(f"model.name: {model.name} is not a network for {signature}: change the task or the network")
-        if signature.segments and not named.is_own(model.name):
+        if signature.segments and not plugins.is_own(model.name):
             tokens = keras.Input(signature.shape, name="tokens", dtype=signature.dtype)
             return keras.Model(tokens, transformer.transformer(tokens, model, signature), name=model.name)
         if model.name in _OURS:
@@ -72,7 +73,7 @@ def _application(model: recipe.Model, signature: Signature) -> keras.Model:
 def _users_own(model: recipe.Model, signature: Signature) -> keras.Model:
     """What `build(size, classes)` of `model.name` = "package.module:build" returns. Where examples are not square images,
     `size` is their shape; where the task has no classes, `classes` is the number of its outputs."""
-    function = named.function(model.name, "model.name")
+    function = plugins.function(model.name, "model.name")
     try:
         inspect.signature(function).bind(signature.size, signature.outputs)
     except TypeError:
@@ -92,7 +93,7 @@ def _check(network: keras.Model, name: str, signature: Signature) -> None:
         raise InputError(f"model.name: {name} returns {returned}, not [batch, {signature.outputs}]: fix its last layer")
     if any(variable.regularizer or variable.constraint for variable in network.trainable_variables):
         raise InputError(f"model.name: {name} has regularisers or constraints, which are not heeded: use train.weight_decay")
-    if named.is_own(name):
+    if plugins.is_own(name):
         _check_losses(network, name, signature)
     for path, count in Counter(variable.path for variable in network.variables).items():
         if count > 1:

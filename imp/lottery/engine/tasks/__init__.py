@@ -3,15 +3,14 @@ task is here; everything else is the same for all of them."""
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 import tensorflow as tf
 
-from data_prep.errors import InputError, first_line
 from data_prep.records import Manifest
+from lottery.base.errors import InputError, first_line
 from lottery.engine.signature import Signature
-from lottery.experiment import named, tasks
 from lottery.experiment.recipe import Recipe
 
 Batch = dict[str, tf.Tensor]
@@ -56,25 +55,6 @@ class Task(abc.ABC):
     def deciding(self, batch: Batch, outputs: tf.Tensor) -> tf.Tensor:
         """The first of `metrics`, of each example (float32, [n]), at `outputs` of any dtype."""
         return tf.cast(self.measures(batch, tf.cast(outputs, tf.float32))[self.metrics[0]], tf.float32)
-
-
-def make(recipe: Recipe, manifest: Manifest) -> Task:
-    """The task that `recipe` names, on the set of `manifest`. Raises InputError where there is no such task, or not for such
-    a set."""
-    if named.is_own(recipe.task):
-        kind = tasks.own(recipe.task)
-        if not (isinstance(kind, type) and issubclass(kind, Task)):
-            raise InputError(f"task: {recipe.task} is not a class made from lottery.engine.tasks.Task")
-        with users_own(recipe.task):
-            task = kind(recipe, manifest)
-            if task.signature.outputs < 1:
-                raise InputError(f"task: {recipe.task} has {task.signature.outputs} outputs: let it have 1 or more")
-            return task
-    from lottery.engine.tasks.classification import Classification
-    from lottery.engine.tasks.ranking import Ranking
-
-    ours: dict[str, Callable[[Recipe, Manifest], Task]] = {"classification": Classification, "ranking": Ranking}
-    return ours[recipe.task](recipe, manifest)
 
 
 @contextlib.contextmanager

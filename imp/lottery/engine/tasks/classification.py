@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 
-from data_prep.errors import InputError
 from data_prep.records import Manifest
+from lottery.base.errors import InputError
 from lottery.engine.models.topology import last_activation
 from lottery.engine.tasks import Batch, Task
 from lottery.experiment.recipe import Recipe

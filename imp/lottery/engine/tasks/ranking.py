@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from data_prep.errors import InputError
 from data_prep.records import Manifest
+from lottery.base.errors import InputError
 from lottery.engine.signature import Signature
 from lottery.engine.tasks import Batch, Task
 from lottery.experiment.recipe import Recipe

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from data_prep.errors import InputError
+from lottery.base.errors import InputError
 from lottery.engine.tasks import Batch, Task, users_own
 
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from data_prep import files
-from data_prep.errors import InputError
+from lottery.base import files
+from lottery.base.errors import InputError
 
 TRIES = 100  # at a folder that others remove as fast
 GLANCE_SECONDS = 0.15  # more than `holder` ever holds the lock of a writer that was killed

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.errors import InputError, Moved
+from lottery.base.errors import InputError, Moved
 
 _held: list[tuple[Path, int]] = []  # files and folders by which this process holds what it writes, and open descriptors of them
 _looking = threading.RLock()  # at these, of which other threads may let go, and close them

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lottery
-from lottery.machine import gpus
+from lottery.base import gpus
 
 _PACKAGES = ("tensorflow", "keras", "numpy", "h5py", "mpi4py", "wandb")
 

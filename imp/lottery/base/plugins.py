@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
-from data_prep.errors import InputError, first_line
-from lottery.pruning.criteria import CRITERIA, Criterion
+from lottery.base.errors import InputError, first_line
 
 
 def is_own(name: str) -> bool:
@@ -33,11 +32,6 @@ def function(name: str, key: str) -> Callable[..., Any]:
     if not callable(named):
         raise InputError(f"{key}: {module_name} has no function {function_name}")
     return named
-
-
-def criterion(name: str) -> Criterion:
-    """The criterion that a family of the recipe names. Raises InputError if it is a user's own and does not exist."""
-    return CRITERIA.get(name) or function(name, "criterion")
 
 
 def check(name: str, known: Collection[str], kind: str, shown: str = "") -> None:

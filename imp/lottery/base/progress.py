@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from data_prep.errors import printable
+from lottery.base.errors import printable
 
 LINE_SECONDS = 30.0
 

@@ -1,0 +1,1 @@
+"""What every other room stands on: errors, files, locks, progress, signals, plugins, and the machine."""

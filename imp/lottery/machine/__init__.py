@@ -1,1 +1,0 @@
-"""What this machine has: GPUs, memory, versions."""

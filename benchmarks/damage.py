@@ -31,7 +31,7 @@ from typing import Any
 
 from lottery.base.errors import InputError, one_line
 from lottery.base.progress import Reporter
-from lottery.fanout.executors import WHOLE
+from lottery.executors.workload import WHOLE
 from lottery.results import grouping, tidy
 from lottery.results.compare import compare
 from lottery.results.explore import course

@@ -17,8 +17,9 @@ import numpy as np
 from data_prep import records
 from lottery import cli
 from lottery.base import files
+from lottery.base.progress import Reporter
+from lottery.executors import launcher
 from lottery.experiment.recipe import Model, Train
-from lottery.fanout import launcher
 from lottery.rundir import identity, journal
 
 ROOT = Path(__file__).parents[1]
@@ -214,3 +215,14 @@ def kept(size, *places):
     mask = np.zeros(size, bool)
     mask[list(places)] = True
     return mask
+
+
+class Heard(Reporter):
+    """Keeps what is said."""
+
+    def __init__(self, said):
+        super().__init__()
+        self.said = said
+
+    def say(self, message):
+        self.said.append(message)

@@ -6,8 +6,8 @@ import pytest
 
 from lottery.base import gpus
 from lottery.base.errors import InputError
-from lottery.fanout import allocation
-from lottery.fanout.allocation import Allocation, Resources, allocate
+from lottery.executors import allocation
+from lottery.executors.allocation import Allocation, Resources, allocate
 
 GIB = 1 << 30
 

@@ -12,8 +12,8 @@ from lottery.engine import assembly
 from lottery.engine.assembly import make_feed
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.stream import StreamFeed
+from lottery.executors.allocation import Allocation
 from lottery.experiment.recipe import Data, Family, Model, Pruning, Recipe
-from lottery.fanout.allocation import Allocation
 from lottery.rundir.run import Run
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

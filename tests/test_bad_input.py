@@ -4,13 +4,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 from helpers import IMP, LENET, changed, clean_environment, contents, imp, imp_here, mpirun, refused, settings
 
 from data_prep import records
-from lottery import cli
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.rundir.names import Replicate
@@ -264,20 +262,8 @@ def test_a_read_only_folder_is_one_line(tmp_path):
     refused(imp_here("prepare", cwd=tmp_path, check=False), "Permission denied")
 
 
-def test_without_mpi_ranks_are_refused_with_the_way_out(work, monkeypatch, capsys):
-    monkeypatch.chdir(work)
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(sys, "argv", ["imp", "retrain", "--ranks", "2"])
-
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-
-    assert stopped.value.code == 2
-    assert (
-        capsys.readouterr().err
-        == "imp: no mpirun found: `pip install 'imp-lottery[local]'` brings one, or load your cluster's MPI\n"
-    )
+def test_an_executor_that_is_not_installed_is_one_line(work):
+    refused(imp_here("retrain", "--executor", "ray", cwd=work, check=False), "--executor ray: installed are")
 
 
 @pytest.mark.parametrize("command", ["run", "prepare", "thresholds", "report"])

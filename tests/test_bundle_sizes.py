@@ -13,7 +13,7 @@ from lottery.base.errors import Failed
 from lottery.base.progress import Reporter
 from lottery.engine.bundle import sizes
 from lottery.engine.stream import StreamFeed
-from lottery.fanout import allocation
+from lottery.executors import allocation
 from lottery.rundir.run import open_run
 from lottery.stages import bundles
 

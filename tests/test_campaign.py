@@ -10,10 +10,9 @@ import pytest
 from helpers import contents, set_up_devices
 
 import lottery.campaign
-from lottery.base.preemption import Preempted
 from lottery.base.progress import Reporter
 from lottery.campaign import Campaign, campaign, open_run
-from lottery.fanout.executors import IN_PROCESS, RanksFailed
+from lottery.executors.workload import IN_PROCESS
 from lottery.results import frame
 from lottery.rundir import store
 from lottery.rundir.run import EVERYTHING
@@ -154,7 +153,7 @@ def test_a_criterion_and_a_control_of_the_users_own_stand_in_the_table_the_chart
 
 
 def test_a_network_that_fails_or_diverges_is_one_record_and_the_others_go_on(made):
-    assert made.code == 1
+    assert not made.elsewhere
     names = [f"replicate-{number} tuned q50-step-000017" for number in (1, 2, 3)]
     assert sorted(line.partition(":")[0] for line in made.unfinished) == sorted(
         f"{name} {ending}" for name in names for ending in ("exploding diverged", "failing failed")
@@ -190,7 +189,7 @@ def test_what_the_recipe_no_longer_asks_for_keeps_no_campaign_from_its_end(made,
 
     again = campaign(open_run(made.report.run.folder, overrides=["families.tuned.controls=[]"]), reporter=QUIET)
 
-    assert (again.code, again.unfinished) == (0, [])
+    assert again.unfinished == []
 
 
 @pytest.fixture
@@ -212,45 +211,43 @@ def ending(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("how", "lines", "code"),
+    ("how", "lines", "elsewhere"),
     [
-        ({}, [], 0),
-        (None, [], 0),  # another rank tells
-        ({"a": {"status": "busy", "reason": "x"}}, ["a busy: x"], 2),
-        ({"a": {"status": "busy", "reason": "x"}, "b": {"status": "failed", "reason": "y"}}, ["a busy: x", "b failed: y"], 1),
-        (RanksFailed(134), [], 1),
-        (RanksFailed(2), [], 2),
+        ({}, [], False),
+        (None, [], False),  # another rank tells
+        ({"a": {"status": "busy", "reason": "x"}}, ["a busy: x"], True),
+        (
+            {"a": {"status": "busy", "reason": "x"}, "b": {"status": "failed", "reason": "y"}},
+            ["a busy: x", "b failed: y"],
+            False,
+        ),
     ],
-    ids=["done", "elsewhere", "busy", "failed", "ranks died", "ranks refused"],
+    ids=["done", "told elsewhere", "busy", "failed"],
 )
-def test_how_the_networks_ended_is_a_code_and_a_line_each(place, ending, how, lines, code):
+def test_of_the_networks_that_are_not_finished_each_has_a_line(place, ending, how, lines, elsewhere):
     ending(how)
 
     made = lottery.campaign.train_tickets(open_run("own.toml"), EVERYTHING, IN_PROCESS, QUIET)
 
-    assert made == Campaign(None, lines, code)
-
-
-def test_ranks_that_were_told_to_stop_stop_the_campaign(place, ending):
-    ending(RanksFailed(75))
-
-    with pytest.raises(Preempted, match="the ranks were told to stop"):
-        campaign(open_run("own.toml"), reporter=QUIET)
+    assert made == Campaign(None, lines, elsewhere)
 
 
 @pytest.mark.parametrize(
-    ("dense", "tickets", "code"),
-    [([0, 2], [0], 2), ([1], [], 1), ([0, 0], [0, 0], 0), ([0, 0], [1, 2], 1), ([0, 0], [0, 2], 2)],
+    ("outcomes", "lines", "elsewhere"),
+    [
+        ([([], False), ([], False)], [], False),
+        ([(["a"], False), (["b"], True)], ["a", "b"], False),
+        ([([], False), (["b"], True)], ["b"], True),
+    ],
 )
-def test_a_failure_counts_more_than_a_refusal_where_steps_follow_each_other(place, monkeypatch, dense, tickets, code):
-    codes = {"train_dense": iter(dense), "train_tickets": iter([0, *tickets])}  # all that is known is trained first
-    for name, given in codes.items():
-        monkeypatch.setattr(lottery.campaign, name, lambda *_, given=given: Campaign(code=next(given)))
+def test_where_steps_follow_each_other_a_failure_counts_more_than_a_refusal(place, monkeypatch, outcomes, lines, elsewhere):
+    given = iter([Campaign(), *(Campaign(None, *outcome) for outcome in outcomes)])  # all that is known is trained first
+    monkeypatch.setattr(lottery.campaign, "train_dense", lambda *_: None)
+    monkeypatch.setattr(lottery.campaign, "train_tickets", lambda *_: next(given))
     run = open_run("own.toml")
     monkeypatch.setattr(lottery.campaign, "until_decided", lambda *_: [(run, EVERYTHING)] * 2)
     monkeypatch.setattr(lottery.campaign, "thresholds", lambda *_: None)
 
     made = lottery.campaign.train_until_decided(run, 5, EVERYTHING, IN_PROCESS, QUIET)
 
-    assert made.code == code
-    assert all(next(given, None) is None for given in codes.values())
+    assert made == Campaign(None, lines, elsewhere)

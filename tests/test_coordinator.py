@@ -1,11 +1,12 @@
 """Handing tasks out: ranks that are lost, that say nothing, that find a task held by another. Time passes only in sleeps."""
 
 import pytest
+from helpers import Heard
 
 from lottery.base import preemption
-from lottery.fanout import ranks as coordinator
-from lottery.fanout.mpi import Lost
-from lottery.fanout.ranks import FURTHER, Coordinator, Workload
+from lottery.executors import coordinator
+from lottery.executors.coordinator import DEADLY, FURTHER, Coordinator, Lost
+from lottery.executors.workload import Workload
 
 TASKS = list("abcdef")
 DONE = {"status": "done"}
@@ -60,7 +61,7 @@ class Rank:
         self.says = [(self.clock.now + after, what) for after, what in timed]
 
 
-def run(clock, ranks, tasks=TASKS, done=lambda task, result: [], stall=600.0):
+def run(clock, ranks, tasks=TASKS, done=lambda task, result: [], stall=600.0, **how):
     """What was done and said, and the tasks that were not handed out."""
     found, said = [], []
 
@@ -68,10 +69,10 @@ def run(clock, ranks, tasks=TASKS, done=lambda task, result: [], stall=600.0):
         found.append((task, result["status"]))
         return done(task, result)
 
-    workload = Workload(lambda: tasks, lambda *_: None, note, said.append)
-    coordinator = Coordinator(dict(enumerate(ranks, 1)), workload, stall)
-    coordinator.run(tasks)
-    return found, said, coordinator.waiting
+    workload = Workload(lambda: tasks, lambda *_: None, note, Heard(said))
+    handed_out = Coordinator(dict(enumerate(ranks, 1)), workload, stall, **how)
+    handed_out.run(tasks)
+    return found, said, handed_out.waiting
 
 
 def test_a_lost_ranks_task_is_the_next_to_be_handed_out_and_what_it_makes_possible_follows_it(clock):
@@ -176,3 +177,26 @@ def test_after_a_signal_nothing_is_handed_out_and_a_lost_ranks_task_is_handed_ba
     assert found == [(TASKS[0], "preempted")]
     assert left == [TASKS[1], *TASKS[2:]]
     assert ranks[0].over
+
+
+def test_a_rank_that_dies_at_a_task_is_replaced_and_one_that_all_die_of_is_given_up(clock):
+    deadly, replaced = [[(0, Lost())]] * DEADLY, []
+
+    def replace(rank):
+        replaced.append(rank)
+        return Rank(clock, deadly[len(replaced) :])
+
+    found, said, waiting = run(clock, [Rank(clock, deadly)], replace=replace)
+
+    assert found == [("a", "failed"), *((task, "done") for task in TASKS[1:])]
+    assert (replaced, waiting) == ([1] * DEADLY, [])
+    assert said.count("rank 1 is lost, at work on a: another one goes on with it") == DEADLY
+
+
+def test_a_rank_at_work_is_told_once_to_end(clock, monkeypatch):
+    told, first = [], Rank(clock, [[(2, {"status": "preempted"})]])
+    monkeypatch.setattr(preemption, "asked", lambda: clock.now > 1001)
+
+    run(clock, [first, Rank(clock)], tasks=["a"], tell=told.append)
+
+    assert told == [1]

@@ -1,28 +1,29 @@
-"""Which executor a command gets, and ranks that it starts; mpirun is played."""
+"""Which executor a command gets, and of how many processes."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
-from helpers import LAUNCHER
+from helpers import LAUNCHER, ROOT
 
-from lottery.base.errors import InputError
+from lottery.base.errors import Failed, InputError
 from lottery.base.preemption import Preempted
-from lottery.fanout import allocation, launcher
-from lottery.fanout.allocation import Resources, ranks_to_start
-from lottery.fanout.executors import RanksFailed, on_ranks
-
-MISSING = ["a1", "a2", "b1"]
+from lottery.executors import allocation, choice, contract
+from lottery.executors.allocation import Resources, ranks_to_start
+from lottery.executors.choice import executor
+from lottery.executors.here import Processes
+from lottery.executors.job import Job, opened
+from lottery.executors.workload import Execution
 
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch):
-    """A host of four cores without GPUs, memory for many ranks, and an MPI; no launcher."""
+    """A host of four cores without GPUs, with memory for many processes; no launcher."""
     for name in (*LAUNCHER, "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(allocation, "resources_here", lambda: Resources("a", frozenset(range(4)), ()))
     monkeypatch.setattr(allocation.capacity, "free_memory", lambda: 1 << 50)
     monkeypatch.setattr(allocation, "Path", lambda path: SimpleNamespace(read_text=lambda: "max 100000"))
-    monkeypatch.setattr(launcher, "finds_ranks", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -38,25 +39,22 @@ def host(monkeypatch):
         (None, 9, 4, 1),
     ],
 )
-def test_as_many_ranks_are_started_as_are_asked_for_or_as_the_host_has_cores_for(asked, tasks, threads, count):
+def test_as_many_processes_are_started_as_are_asked_for_or_as_the_host_has_cores_for(asked, tasks, threads, count):
     assert ranks_to_start(asked, lambda: tasks, threads) == count
 
 
-def test_without_anything_to_do_no_ranks_are_started_unless_asked_for():
+def test_without_anything_to_do_no_processes_are_started_unless_asked_for():
     assert ranks_to_start(None, lambda: 0, 1) == 1
 
 
-def test_a_container_may_have_less_time_than_cores_and_memory_for_fewer_ranks(monkeypatch):
+def test_a_container_may_have_less_time_than_cores_and_memory_for_fewer_processes(monkeypatch):
     monkeypatch.setattr(allocation, "Path", lambda path: SimpleNamespace(read_text=lambda: "350000 100000"))
     assert ranks_to_start(None, lambda: 9, 1) == 3
     monkeypatch.setattr(allocation, "RANK_BYTES", 1 << 49)
     assert ranks_to_start(None, lambda: 9, 1) == 2
 
 
-def test_no_ranks_are_started_beside_gpus_in_a_job_or_without_mpi(monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(launcher, "finds_ranks", lambda: False)
-        assert ranks_to_start(None, lambda: 9, 1) == 1
+def test_no_processes_are_started_beside_gpus_or_in_a_job(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("SLURM_JOB_ID", "7")
         assert ranks_to_start(None, lambda: 9, 1) == 1
@@ -64,46 +62,67 @@ def test_no_ranks_are_started_beside_gpus_in_a_job_or_without_mpi(monkeypatch):
     assert ranks_to_start(None, lambda: 9, 1) == 1
 
 
-def test_a_rank_starts_no_ranks_and_looks_for_nothing(monkeypatch):
+def test_a_rank_starts_no_processes_and_looks_for_nothing(monkeypatch):
     monkeypatch.setenv("PMIX_RANK", "0")
 
     assert ranks_to_start(4, lambda: pytest.fail("looked"), 1) == 1
 
 
-@pytest.mark.parametrize("count", [None, 4])
-def test_bad_input_is_raised_before_anything_is_started(count):
-    def refuse():
-        raise InputError("no masks")
+class Own:
+    """An executor of a user's own."""
 
-    with pytest.raises(InputError, match="no masks"):
-        ranks_to_start(count, refuse, 1)
+    def run(self, workload):
+        return True
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """A function that has ranks do a workload, where mpirun ends with a code and leaves tasks; what was started."""
-    lines = []
+def test_an_executor_of_ones_own_is_named_by_its_module_or_by_an_entry_point(monkeypatch):
+    assert isinstance(executor(Execution(executor=f"{__name__}:Own")), Own)
+    points = [SimpleNamespace(name="own", load=lambda: Own)]
+    monkeypatch.setattr(choice.importlib.metadata, "entry_points", lambda group: points if group == choice.GROUP else [])
 
-    def start(code, missing=()):
-        monkeypatch.setattr(launcher, "command", lambda ranks, arguments: ([ranks, *arguments], {}))
-        monkeypatch.setattr(launcher, "launch", lambda line, environment: lines.append(line) or code)
-        on_ranks(3, ["retrain", "--run", "r"], lambda: list(missing))
-        return lines[-1]
-
-    return start
+    assert isinstance(executor(Execution(executor="own")), Own)
+    with pytest.raises(InputError, match=r"^--executor other: installed are own; or name your own as package.module:Class$"):
+        executor(Execution(executor="other"))
 
 
-def test_ranks_run_the_command(started):
-    assert started(0) == [3, "-m", "lottery", "retrain", "--run", "r"]
+@pytest.fixture(scope="module")
+def submitit_class():
+    """The executor that docs/cluster.md has."""
+    (code,) = re.findall(r"```python\n(import time.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)
+    names = {}
+    exec(code, names)
+    return names["Submitit"]
 
 
-def test_a_command_that_fails_on_ranks_fails_with_its_code(started):
-    with pytest.raises(RanksFailed) as failed:
-        started(2, MISSING)
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+def test_the_executor_of_the_documentation_keeps_the_contract(submitit_class, check, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check(submitit_class(cluster="debug"))
 
-    assert failed.value.code == 2
+
+def test_the_executor_of_the_documentation_does_tasks_in_other_processes(submitit_class, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    contract.every_task_is_done_once_and_told(submitit_class(cluster="local"))
 
 
-def test_an_mpirun_that_says_all_went_well_is_not_believed_while_results_are_missing(started):
-    with pytest.raises(Preempted, match=r"^mpirun ended early, 3 results are missing$"):
-        started(0, MISSING)
+def test_a_job_that_is_told_to_end_says_so_and_an_error_that_cannot_be_pickled_comes_back_as_its_words():
+    def make_worker(raised):
+        def work(task):
+            raise raised
+
+        return lambda allocation, reporter: work
+
+    class Odd(Exception):
+        pass
+
+    ended = Job(make_worker(Preempted("stopped by SIGTERM")), 1, "a")()
+    assert ended == {"status": "preempted", "reason": "stopped by SIGTERM"}
+    with pytest.raises(Failed, match=r"^Odd: so it is$"):
+        opened(Job(make_worker(Odd("so it is")), 1, "a")())
+
+
+def test_without_mpi_and_a_name_it_is_processes_of_this_host():
+    made = executor(Execution(3, per_gpu=2, stall=9))
+
+    assert isinstance(made, Processes)
+    assert (made.count, made.per_gpu, made.stall) == (3, 2, 9)

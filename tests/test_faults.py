@@ -1,5 +1,5 @@
-"""Ranks that are killed in the middle of their work: nothing is lost, nothing is done twice. Over MPI, at tasks that take a
-second, and once at a training."""
+"""Ranks and worker processes that are killed in the middle of their work: nothing is lost, nothing is done twice. Over MPI, at
+tasks that take a second, and once at a training."""
 
 import os
 import re
@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import SLOWLY, clean_environment, contents
+from helpers import IMP, SLOWLY, clean_environment, contents, imp_here
 
 from lottery.base import locks
-from lottery.fanout import launcher
+from lottery.executors import launcher
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 tolerant = pytest.mark.skipif(not launcher.tolerates_faults(str(MPIRUN)), reason="this Open MPI is built without ULFM")
@@ -28,15 +28,16 @@ from pathlib import Path
 from lottery.base import files
 from lottery import cli
 from lottery.base import preemption
-from lottery.fanout import allocation, mpi, ranks
-from lottery.fanout.executors import in_process
-from lottery.fanout.ranks import Workload
+from lottery.base.progress import Reporter
+from lottery.executors import allocation, communicator, coordinator, mpi
+from lottery.executors.choice import executor
+from lottery.executors.workload import IN_PROCESS, Workload
 from lottery.base import locks
 
 trouble = sys.argv[1] if sys.argv[2:] == [os.environ["OMPI_COMM_WORLD_RANK"]] else None
-ranks.HEARTBEAT_SECONDS = 0.1
-mpi.LOOK_SECONDS = 0.01
-neighbour_is_lost = mpi._neighbour_is_lost
+coordinator.HEARTBEAT_SECONDS = 0.1
+communicator.LOOK_SECONDS = 0.01
+neighbour_is_lost = communicator._neighbour_is_lost
 
 def sign():
     Path("rank " + os.environ["OMPI_COMM_WORLD_RANK"]).write_text(str(os.getpid()))
@@ -45,13 +46,13 @@ def look():
     sign()
     return neighbour_is_lost()
 
-mpi._neighbour_is_lost = look
-allocation.resources_here = ranks.resources_here = lambda: allocation.Resources("host", frozenset({0, 1}), ())
+communicator._neighbour_is_lost = look
+allocation.resources_here = mpi.resources_here = lambda: allocation.Resources("host", frozenset({0, 1}), ())
 
 def list_tasks():
     return [f"run/{name}" for name in "abcde" if not Path(f"run/{name}/result").exists()]
 
-def make_worker(allocation, heartbeat):
+def make_worker(allocation, reporter):
     def work(task):
         try:
             with locks.writing(Path(task)):
@@ -68,22 +69,19 @@ def make_worker(allocation, heartbeat):
         for number in range(began, 30):
             files.write_text(folder / "count", str(number + 1))
             time.sleep(0.03)
-            heartbeat()
+            reporter.beat()
             preemption.check()
         files.write_text(folder / "result", f"from {began}")
         return {"status": "done"}
 
     return work
 
-def say(line):
-    print(line, file=sys.stderr, flush=True)
-
 def main(standalone_mode):
     if trouble == "late":
         sign()
         time.sleep(60)
     with locks.staying(Path("run")):
-        in_process(Workload(list_tasks, make_worker, lambda task, result: [], say))
+        executor(IN_PROCESS).run(Workload(list_tasks, make_worker, lambda task, result: [], Reporter()))
 
 cli.app = main
 cli.main()
@@ -247,3 +245,36 @@ def test_two_commands_share_the_tasks(tmp_path):
     assert [process.returncode for process in (first, second)] == [0, 0], said
     assert all(text == "from 0" for text, _ in results(tmp_path).values())
     assert len(results(tmp_path)) + len(under_way(tmp_path)) == len(TASKS)
+
+
+PAIRS, FILES = "runs/digits/replicate-1/oneshot/*/*", ("metrics.jsonl", "result.json")
+
+
+def retrain_in_two(work):
+    line = [IMP, "retrain", "--ranks", "2", "--set", "train.checkpoint_share=0"]
+    return subprocess.Popen(line, cwd=work, env=clean_environment(), stderr=subprocess.PIPE, text=True)
+
+
+def test_a_worker_that_is_killed_is_started_again_and_the_bytes_are_the_same(retrained, work):
+    process = retrain_in_two(work)
+    _, victim = wait_for(lambda: under_way(work, PAIRS, *FILES), process).popitem()
+
+    os.kill(victim, signal.SIGKILL)
+    _, said = process.communicate(timeout=180)
+
+    assert process.returncode == 0, said
+    assert re.search(r"rank [12] is lost, at work on replicate-1 oneshot .*: another one goes on", said)
+    assert contents(work / "runs") == contents(retrained / "runs")
+    assert not list(work.rglob("attempt.json"))
+
+
+def test_a_command_that_is_killed_leaves_no_worker_and_ends_later_with_the_same_bytes(retrained, work):
+    process = retrain_in_two(work)
+    wait_for(lambda: under_way(work, PAIRS, *FILES), process)
+
+    process.kill()
+    process.communicate(timeout=60)  # which waits for whoever can still write there: the workers
+
+    assert not under_way(work, PAIRS, *FILES)
+    imp_here("retrain", cwd=work)
+    assert contents(work / "runs") == contents(retrained / "runs")

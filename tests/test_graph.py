@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import pytest
 
+from lottery.executors.workload import Part
 from lottery.experiment import graph
 from lottery.experiment.graph import Mask, Snapshot, Ticket
 from lottery.experiment.recipe import Family
-from lottery.fanout.executors import Part
 
 END = 900
 CONTROLS = ["reinit", "shuffle", "random"]

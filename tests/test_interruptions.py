@@ -12,9 +12,7 @@ import pytest
 from handmade import relist
 from helpers import IMP, LENET, clean_environment, contents, imp_here, kill_when, mpirun, refused, settings
 
-from lottery import cli
 from lottery.base import files
-from lottery.fanout import launcher
 from lottery.results import frame
 from lottery.rundir import store
 from lottery.rundir.names import Replicate
@@ -157,20 +155,6 @@ def test_a_ticket_that_fails_is_a_record_and_is_tried_again(trained, work):
 
     assert "5 networks under masks: 3 finished, 2 to train" in imp_here("retrain", "--quantiles", "90", cwd=work).stderr
     assert "failed" not in {*frame.rows(open_run(work / "runs/digits"))["status"]}
-
-
-def test_an_mpirun_that_says_all_went_well_is_not_believed_while_networks_are_missing(work, monkeypatch, capsys):
-    monkeypatch.chdir(work)
-    monkeypatch.setattr(launcher, "launch", lambda line, environment: 0)
-    monkeypatch.setattr(sys, "argv", ["imp", "retrain", "--ranks", "2"])
-    (work / "runs/digits/replicate-1/oneshot/q90-step-000000/ticket/result.json").unlink(missing_ok=True)
-
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-
-    assert stopped.value.code == 75
-    said = capsys.readouterr().err
-    assert re.fullmatch(r"mpirun ended early, \d+ results are missing; the same command goes on from here\n", said)
 
 
 def test_two_commands_on_one_run_share_its_tickets(work, retrained):

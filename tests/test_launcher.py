@@ -1,28 +1,21 @@
-"""What the launcher says of this process, and mpirun started and ended."""
+"""What the launcher says of this process, and how mpirun is started."""
 
 import contextlib
 import os
-import signal
-import subprocess
 import sys
-import threading
-import time
 
 import pytest
 from helpers import LAUNCHER
 
-from lottery.base import preemption
 from lottery.base.errors import InputError
-from lottery.base.preemption import Preempted
 from lottery.commands import options
-from lottery.fanout import launcher
+from lottery.executors import launcher
 
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch):
     for name in LAUNCHER:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(launcher, "POLL_SECONDS", 0.001)
 
 
 RANK, SIZE = launcher.launched_rank, launcher.launched_size
@@ -107,96 +100,3 @@ def test_an_mpirun_on_the_path_will_do_and_without_one_the_way_out_is_told(monke
     (tmp_path / "mpirun").unlink()
     with pytest.raises(InputError, match="pip install"):
         launcher.command(2, ["retrain"])
-
-
-@pytest.fixture
-def untried():
-    launcher.finds_ranks.cache_clear()
-    yield
-    launcher.finds_ranks.cache_clear()
-
-
-@pytest.mark.usefixtures("untried")
-@pytest.mark.parametrize(
-    ("mpirun", "found"), [("echo found: 2", True), ("echo found: 1; echo found: 1", False), ("exit 1", False), (None, False)]
-)
-def test_whether_ranks_find_each_other_is_tried(monkeypatch, tmp_path, mpirun, found):
-    if mpirun:
-        (tmp_path / "mpirun").write_text(f"#!/bin/sh\n{mpirun}\n")
-        (tmp_path / "mpirun").chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", "/bin:/usr/bin" if mpirun else str(tmp_path))
-
-    assert launcher.finds_ranks() == found
-
-
-@pytest.mark.usefixtures("untried")
-def test_ranks_find_each_other_here():
-    assert launcher.finds_ranks()
-
-
-LAUNCH = """
-import os, sys
-from lottery.fanout import launcher
-launcher.launch([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"], dict(os.environ))
-"""
-
-
-def test_who_is_killed_leaves_no_mpirun_behind():
-    process = subprocess.Popen([sys.executable, "-c", LAUNCH], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline()
-
-    process.kill()
-    began = time.monotonic()
-    process.communicate()  # which waits for whoever can still write there
-
-    assert time.monotonic() - began < 20
-
-
-def test_a_signal_to_end_reaches_mpirun_as_one_that_it_passes_on_and_the_ranks_are_waited_for(tmp_path):
-    code = (
-        "import pathlib, signal, sys, time\n"
-        "def save(*_):\n    time.sleep(0.2)\n    pathlib.Path('saved').touch()\n    sys.exit(75)\n"
-        "signal.signal(signal.SIGUSR1, save)\n"
-        "pathlib.Path('ready').touch()\n"
-        "time.sleep(60)"
-    )
-
-    def end_when_ready():
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.005)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    ender = threading.Thread(target=end_when_ready)
-    ender.start()
-    line = ["env", f"--chdir={tmp_path}", sys.executable, "-c", code]
-    with pytest.raises(Preempted, match="stopped by SIGTERM"), preemption.heeded():
-        launcher.launch(line, dict(os.environ))
-    ender.join()
-
-    assert (tmp_path / "saved").exists()
-
-
-def test_what_interrupts_the_wait_ends_mpirun(monkeypatch):
-    started, start = [], subprocess.Popen
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(launcher.subprocess, "Popen", lambda *line, **how: started.append(start(*line, **how)) or started[0])
-    monkeypatch.setattr(preemption, "asked", interrupt)
-
-    with pytest.raises(KeyboardInterrupt):
-        launcher.launch([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ))
-
-    assert started[0].returncode == -signal.SIGTERM
-
-
-def test_what_a_terminal_sends_when_it_goes_away_does_not_reach_mpirun():
-    code = "import os, sys; sys.exit(3 if os.getpgid(0) == os.getpid() and not sys.stdin.read() else 1)"
-
-    assert launcher.launch([sys.executable, "-c", code], dict(os.environ)) == 3
-
-
-def test_without_a_signal_mpiruns_exit_code_is_the_answer():
-    assert launcher.launch([sys.executable, "-c", "exit(3)"], dict(os.environ)) == 3

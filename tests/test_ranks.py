@@ -5,16 +5,17 @@ import threading
 import time
 
 import pytest
-from helpers import LAUNCHER
+from helpers import LAUNCHER, Heard
 
 from lottery.base import preemption
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
-from lottery.fanout import allocation, mpi, ranks
-from lottery.fanout.allocation import Resources
-from lottery.fanout.executors import in_process
-from lottery.fanout.mpi import Lost
-from lottery.fanout.ranks import Workload
+from lottery.base.progress import Reporter
+from lottery.executors import allocation, communicator, coordinator, mpi
+from lottery.executors.allocation import Resources
+from lottery.executors.choice import executor
+from lottery.executors.coordinator import Lost
+from lottery.executors.workload import IN_PROCESS, Workload
 
 HERE = Resources("a", frozenset({0}), ())
 THERE = Resources("b", frozenset({0}), ())
@@ -27,7 +28,7 @@ def plain_environment(monkeypatch):
     for name in (*LAUNCHER, "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(allocation, "visible", tuple)
-    monkeypatch.setattr(ranks, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(coordinator, "POLL_SECONDS", 0.001)
 
 
 def work(task):
@@ -35,13 +36,13 @@ def work(task):
 
 
 def alone(tasks, make_worker, on_done):
-    return in_process(Workload(lambda: list(tasks), make_worker, on_done, print))
+    return executor(IN_PROCESS).run(Workload(lambda: list(tasks), make_worker, on_done, Reporter()))
 
 
 def test_alone_a_process_does_every_task_in_order_and_tells_its_result_before_the_next_begins():
     events, started = [], []
 
-    def make_worker(allocation, heartbeat):
+    def make_worker(allocation, reporter):
         started.append(1)
         return lambda task: events.append(("work", task)) or work(task)
 
@@ -122,10 +123,10 @@ class Ranks:
         self.done, self.said, self.started, self.worked = [], [], [], []
         self.returned, self.raised, self.left = {}, {}, []
         resources = Resources("a", frozenset(range(cores or size - 1)), ())
-        monkeypatch.setattr(mpi, "join", lambda: Communicator(self, OWN.rank, size))
-        monkeypatch.setattr(ranks, "resources_here", lambda: resources)
+        monkeypatch.setattr(communicator, "join", lambda: Communicator(self, OWN.rank, size))
+        monkeypatch.setattr(mpi, "resources_here", lambda: resources)
 
-        def started(allocation, heartbeat):
+        def started(allocation, reporter):
             self.started.append(OWN.rank)
             return lambda task: self.worked.append((OWN.rank, task)) or work(task)
 
@@ -133,13 +134,13 @@ class Ranks:
             list_tasks or (lambda: list(tasks)),
             make_worker or started,
             lambda *pair: self.done.append(pair) or (done or then({}))(*pair),
-            self.said.append,
+            Heard(self.said),
         )
 
         def rank(number):
             OWN.ranks, OWN.rank = self, number
             try:
-                self.returned[number] = in_process(workload)
+                self.returned[number] = executor(IN_PROCESS).run(workload)
             except (Exception, Preempted) as error:
                 self.raised[number] = error
 
@@ -386,16 +387,16 @@ def test_when_rank_0_dies_the_others_save_what_they_have_and_end(monkeypatch):
     asked = []
     monkeypatch.setattr(preemption, "ask", asked.append)
 
-    def make_worker(allocation, heartbeat):
+    def make_worker(allocation, reporter):
         def long(task):
             OWN.ranks.dead.add(0)
-            heartbeat()
+            reporter.beat()
             assert asked == ["rank 0 is lost"]
             raise Preempted(asked[0])
 
         return long
 
-    monkeypatch.setattr("lottery.fanout.ranks.HEARTBEAT_SECONDS", 0)
+    monkeypatch.setattr(coordinator, "HEARTBEAT_SECONDS", 0)
     ranks = Ranks(monkeypatch, 2, TASKS, make_worker=make_worker)
 
     assert ranks.hanging == []
@@ -424,4 +425,4 @@ def test_ranks_of_another_recipe_or_version_or_with_other_images_are_refused(wha
     resources = {0: HERE, 1: HERE, 3: THERE}
 
     with pytest.raises(InputError, match=rf"^ranks 0 and 3 \(b\) have different {what}: start all with the same"):
-        ranks.check_common(resources, {0: common, 1: common, 3: common | {what: "other"}})
+        mpi.check_common(resources, {0: common, 1: common, 3: common | {what: "other"}})

@@ -1,6 +1,5 @@
 """Which networks are ready, which wait, how a command's end is told: on hand-made runs, with nothing trained."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +7,8 @@ from handmade import amend, dense, in_round, planned, ticket
 
 from lottery import stages
 from lottery.base.progress import Reporter
-from lottery.experiment.plan import Plan, Selection
-from lottery.fanout.executors import WHOLE, Execution, Part
+from lottery.executors.workload import WHOLE, Execution, Part
+from lottery.experiment.plan import Plan
 from lottery.results import grouping
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import EVERYTHING, Run
@@ -369,21 +368,3 @@ def test_networks_that_can_be_trained_at_once_are_handed_out_in_bundles(make, tr
         ["3 weights 2 ticket"],
         ["3 weights 2 reinit"],
     ]
-
-
-def test_what_starts_ranks_gives_them_its_own_selection_with_the_families_by_name(make, trained, monkeypatch):
-    run = dataclasses.replace(make(replicates=2, methods=["weights", "lr"]).run, chosen=(2,))
-    asked = []
-    monkeypatch.setattr(retrain.executors, "on_ranks", lambda *arguments: asked.append(arguments))
-    execution = Execution(3, per_gpu=2, stall=60.0, part=Part(1, 4))
-
-    assert retrain.retrain(run, Telling(), Selection(rounds=2), execution) is None
-
-    ((count, arguments, list_missing),) = asked
-    assert count == 3
-    assert arguments == [
-        *("retrain", "--run", str(run.folder), "--replicate", "2", "--family", "weights", "--family", "lr", "--rounds", "2"),
-        *("--part", "1/4", "--bundle", "1", "--stall", "60.0", "--per-gpu", "2"),
-    ]
-    assert names(list_missing()) == ["weights 1 ticket", "weights 2 ticket"]
-    assert trained == []

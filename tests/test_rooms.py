@@ -10,14 +10,14 @@ from helpers import ROOT
 
 HOUSE = ROOT / "imp/lottery"
 # From the bottom up: a room may use those before it.
-ROOMS = ("base", "pruning", "experiment", "rundir", "tracking", "engine", "keras", "fanout")
+ROOMS = ("base", "pruning", "experiment", "rundir", "tracking", "engine", "keras", "executors")
 ROOMS += ("results", "stages", "campaign", "search", "commands", "bench", "cli", "__main__")
 ONLY_IN = {
     "tensorflow": "engine",
     "keras": "engine",
     "MNN": "engine",
     "h5py": "rundir",
-    "mpi4py": "fanout",
+    "mpi4py": "executors",
     "wandb": "tracking",
     "pynvml": "base",
 }

@@ -13,8 +13,8 @@ from helpers import IMP, SLOWLY, clean_environment, contents, imp_here, refused
 
 from lottery import cli
 from lottery.base.errors import Failed, InputError
-from lottery.fanout import launcher, slurm
-from lottery.fanout.slurm import TASK
+from lottery.executors import launcher, slurm
+from lottery.executors.slurm import TASK
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CONFIGURATION = """

@@ -3,7 +3,7 @@
 import pytest
 
 from lottery.base.errors import InputError
-from lottery.fanout.executors import WHOLE, Part
+from lottery.executors.workload import WHOLE, Part
 
 TASKS = list("abcdefghij")
 

@@ -13,8 +13,8 @@ from lottery import tracking
 from lottery.base import preemption
 from lottery.base.errors import Failed, Moved, one_line
 from lottery.commands import cluster, examining, preparing, reading, sharing, stages, sweeping
-from lottery.fanout import mpi
-from lottery.fanout.launcher import launched_rank
+from lottery.executors import communicator
+from lottery.executors.launcher import launched_rank
 
 INTERRUPTED = 128 + signal.SIGINT
 WIDEST = 128  # columns of help
@@ -69,9 +69,9 @@ def main() -> None:
     try:
         _run()
     except SystemExit as ended:
-        if not mpi.is_stuck():
+        if not communicator.is_stuck():
             raise
-        mpi.end(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+        communicator.end(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
 
 
 def _open_streams() -> None:

@@ -14,7 +14,7 @@ class Reporter:
     """Says what is going on. `prefix` names the speaker among several (`rank 2: `); `quiet` says nothing. `beat` is called,
     quiet or not, whenever what is counted has come further."""
 
-    def __init__(self, prefix: str = "", quiet: bool = False, beat: Callable[[], None] = lambda: None):
+    def __init__(self, prefix: str = "", quiet: bool = False, beat: Callable[[], None] | None = None):
         self.prefix, self.quiet, self.beat = prefix, quiet, beat
         self.bars = not prefix and not quiet and sys.stderr.isatty()
 
@@ -25,6 +25,10 @@ class Reporter:
     def silent(self) -> "Reporter":
         """The same, which counts without showing it."""
         return _Silent(self.prefix, self.quiet, self.beat)
+
+    def _beat(self) -> None:
+        if self.beat:
+            self.beat()
 
     def say(self, message: str) -> None:
         if not self.quiet:
@@ -47,7 +51,7 @@ class Reporter:
                     left = duration((total - done) / rate)
                     self.say(f"{title}: {done} of {total} {unit}, {rate:.0f} {unit}/s, {left} left")
                     spoken = now
-                self.beat()
+                self._beat()
 
             yield counted
 
@@ -55,7 +59,7 @@ class Reporter:
 class _Silent(Reporter):
     @contextlib.contextmanager
     def counting(self, title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int], None]]:
-        yield lambda count: self.beat()
+        yield lambda count: self._beat()
 
 
 @contextlib.contextmanager

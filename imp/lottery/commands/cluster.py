@@ -46,7 +46,7 @@ def slurm(
     """Write a batch script for Slurm: an array with a task for each dense training; for networks under masks and for a sweep
     one MPI job, or an array that needs no MPI."""
     from lottery.base import files
-    from lottery.fanout.slurm import TASK, script, submit
+    from lottery.executors.slurm import TASK, script, submit
 
     target = options.opened(run, recipe, chosen=replicate, must_exist=stage is Stage.sweep and recipe is None)
     given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--rounds": rounds, "--per-gpu": per_gpu}

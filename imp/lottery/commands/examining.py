@@ -16,7 +16,7 @@ import typer
 from lottery.base.errors import InputError, first_line
 from lottery.base.progress import count_of
 from lottery.commands.options import JsonOption, alone, print_json
-from lottery.fanout import launcher
+from lottery.executors import launcher
 
 PROBE_SECONDS = 60.0  # TensorFlow's start on a cold disk takes some
 SINFO_SECONDS = 10.0

@@ -12,8 +12,8 @@ import typer
 
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
+from lottery.executors.launcher import launched_rank, launched_size
 from lottery.experiment.grids import MOST
-from lottery.fanout.launcher import launched_rank, launched_size
 
 if TYPE_CHECKING:
     from lottery.rundir.run import Run
@@ -60,7 +60,7 @@ RoundsOption = Annotated[
     int | None, typer.Option("--rounds", "--levels", min=1, max=100, help="Number of rounds; default: the recipe's.")
 ]
 PerGpuOption = Annotated[
-    int | None, typer.Option("--per-gpu", metavar="K", min=1, help="Let K ranks share each GPU; default: each has its own.")
+    int | None, typer.Option("--per-gpu", metavar="K", min=1, help="Let K processes share each GPU; default: each has its own.")
 ]
 PartOption = Annotated[
     str, typer.Option("--part", metavar="I/N", help="Train only part I of N, as a task of a job array does.")
@@ -72,9 +72,13 @@ BundleOption = Annotated[
     ),
 ]
 StallOption = Annotated[
-    float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a rank that has made no progress for this long.")
+    float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a process that has made no progress for this long.")
 ]
-RanksOption = Annotated[int, typer.Option("--ranks", min=1, max=MOST, help="Start this many MPI ranks on this host.")]
+RanksOption = Annotated[int, typer.Option("--ranks", min=1, max=MOST, help="Train in this many processes on this host.")]
+ExecutorOption = Annotated[
+    str | None,
+    typer.Option("--executor", metavar="NAME", help="Train by the executor of another package, or package.module:Class."),
+]
 
 
 def bundle_size(text: str) -> int | None:

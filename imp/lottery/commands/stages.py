@@ -35,6 +35,7 @@ def train(
         Path | None, typer.Option(metavar="DIR", help="Folder for a trace of some steps, for TensorBoard and Perfetto.")
     ] = None,
     ranks: options.RanksOption = 1,
+    executor: options.ExecutorOption = None,
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
 ) -> None:
@@ -50,7 +51,7 @@ def train(
     target = options.opened(
         run or of_agent, recipe, overrides, records=records, chosen=replicate, weights=from_, begins=of_agent is not None
     )
-    _conclude(train_dense(target, Execution(ranks, per_gpu, stall), options.reporter(), profile))
+    train_dense(target, Execution(ranks, per_gpu, stall, executor=executor), options.reporter(), profile)
 
 
 def thresholds(
@@ -125,17 +126,18 @@ def retrain(
     ] = None,
     ranks: options.RanksOption = 1,
     part: options.PartOption = "1/1",
+    executor: options.ExecutorOption = None,
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
     bundle: options.BundleOption = "auto",
 ) -> None:
     """Train the tickets and controls of one-shot families; under mpirun, on all its ranks."""
     from lottery.campaign import Execution, Selection, train_tickets, train_until_decided
-    from lottery.fanout.executors import Part
+    from lottery.executors.workload import Part
 
     target = options.opened(run, recipe, set_, chosen=replicate)
     selection = Selection(tuple(family or options.family_names(target, rounds=False)), quantiles, rewind, rounds)
-    execution = Execution(ranks, per_gpu, stall, Part.parse(part), options.bundle_size(bundle))
+    execution = Execution(ranks, per_gpu, stall, Part.parse(part), options.bundle_size(bundle), executor)
     if until_decided is None:
         _conclude(train_tickets(target, selection, execution, options.reporter()))
         return
@@ -155,18 +157,19 @@ def rounds(
     replicate: options.ReplicateOption = None,
     ranks: options.RanksOption = 1,
     part: options.PartOption = "1/1",
+    executor: options.ExecutorOption = None,
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
     bundle: options.BundleOption = "auto",
 ) -> None:
     """Train families that prune in rounds: prune, rewind, train, and again; under mpirun, on all its ranks."""
     from lottery.campaign import Execution, Selection, train_tickets
-    from lottery.fanout.executors import Part
+    from lottery.executors.workload import Part
 
     target = options.opened(run, recipe, set_, chosen=replicate)
     target = dataclasses.replace(target, recipe=target.recipe.with_rounds())
     selection = Selection(tuple(family or options.family_names(target, rounds=True)), rounds=rounds)
-    execution = Execution(ranks, per_gpu, stall, Part.parse(part), options.bundle_size(bundle))
+    execution = Execution(ranks, per_gpu, stall, Part.parse(part), options.bundle_size(bundle), executor)
     _conclude(train_tickets(target, selection, execution, options.reporter()))
 
 
@@ -180,20 +183,20 @@ def stability(
     rounds: options.RoundsOption = None,
     replicate: options.ReplicateOption = None,
     ranks: options.RanksOption = 1,
+    executor: options.ExecutorOption = None,
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
     as_json: options.JsonOption = False,
 ) -> None:
     """Find the instability of tickets that are trained more than once (families.FAMILY.copies); under mpirun, on all ranks."""
-    from lottery.campaign import Execution, Selection, find_stability
+    from lottery.campaign import Execution, Selection
     from lottery.results import frame, grouping, instability
     from lottery.rundir.wording import worded
+    from lottery.stages.stability import stability as find_instability
 
     target = options.opened(run, recipe, set_, must_exist=True, chosen=replicate)
     selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
-    made = find_stability(target, selection, Execution(ranks, per_gpu, stall), options.reporter())
-    _conclude(made)
-    if options.launched_rank() is not None:  # the command that started the ranks prints the table
+    if not find_instability(target, options.reporter(), selection, Execution(ranks, per_gpu, stall, executor=executor)):
         return
     found = instability.groups(target)
     if as_json:
@@ -220,6 +223,7 @@ def search(
         str | None, typer.Option(metavar="Nep|Nh", help="End once all networks of the run have taken N epochs or hours.")
     ] = None,
     ranks: options.RanksOption = 1,
+    executor: options.ExecutorOption = None,
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
     bundle: options.BundleOption = "auto",
@@ -233,7 +237,8 @@ def search(
     target = options.opened(run, recipe, set_, records=records)
     selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
     wanted = Search(target, selection, over, replicates, budget, at_once=ranks)
-    made = search_for_ticket(wanted, Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle)), options.reporter())
+    execution = Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle), executor=executor)
+    made = search_for_ticket(wanted, execution, options.reporter())
     if as_json:
         options.print_json({"answer": wanted.answer(), "tested": wanted.table()})
     else:
@@ -243,11 +248,11 @@ def search(
 
 
 def _conclude(made: "Campaign") -> None:
-    """Print what was not finished, and exit with the code of `made`."""
+    """Print what was not finished, and exit with 2 where other processes are training it, with 1 where it failed."""
     for line in made.unfinished:
         print(f"not finished: {line}", file=sys.stderr)
-    if made.code:
-        raise typer.Exit(made.code)
+    if made.unfinished:
+        raise typer.Exit(2 if made.elsewhere else 1)
 
 
 def run_all(
@@ -259,8 +264,9 @@ def run_all(
     records: options.RecordsOption = None,
     from_: options.FromOption = None,
     ranks: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="MPI ranks on this host; default: as many as it has room for.")
+        int | None, typer.Option(min=1, max=MOST, help="Processes on this host; default: as many as it has room for.")
     ] = None,
+    executor: options.ExecutorOption = None,
     per_gpu: options.PerGpuOption = None,
     stall: options.StallOption = options.STALL_SECONDS,
     bundle: options.BundleOption = "auto",
@@ -287,7 +293,8 @@ def run_all(
     from lottery.campaign import Execution, campaign
     from lottery.commands.reading import show_report
 
-    made = campaign(target, Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle)), options.reporter())
+    execution = Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle), executor=executor)
+    made = campaign(target, execution, options.reporter())
     if made.report:
         show_report(target, made.report, as_json)
     _conclude(made)

@@ -28,7 +28,7 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """Search for hyperparameters; any number of these commands share a search, also under mpirun."""
-    from lottery.fanout.launcher import launched_rank
+    from lottery.executors.launcher import launched_rank
     from lottery.search import sweep as stage
 
     target = opened(run, recipe, set_, records=records)

@@ -48,12 +48,6 @@ class Selection:
         options = {"quantiles": self.quantiles, "rewind": self.rewind, "rounds": self.rounds}
         return {option: value for option, value in options.items() if value is not None}
 
-    def typed(self) -> list[str]:
-        """The options that say so."""
-        options = [("--family", name) for name in self.families]
-        options += [(f"--{option}", str(value)) for option, value in self._given().items()]
-        return [part for option in options for part in option]
-
 
 def _changed(name: str, family: Family, given: Mapping[str, str | int]) -> Family:
     try:

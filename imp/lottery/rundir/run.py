@@ -47,11 +47,6 @@ class Run:
         """The replicates that a command works on: those chosen, or as many as the recipe says. They count from 1."""
         return self.chosen or range(1, self.recipe.replicates + 1)
 
-    @property
-    def options(self) -> list[str]:
-        """What starts a command on the same part of this run elsewhere."""
-        return ["--run", str(self.folder), *(part for number in self.chosen for part in ("--replicate", str(number)))]
-
     def typed(self, stage: str) -> str:
         """What a user types to run `stage` for the replicates that the command works on."""
         return f"`imp {' '.join([stage, *(f'--replicate {number}' for number in self.chosen)])}`"

@@ -17,11 +17,11 @@ from lottery.base.errors import Failed, InputError, first_line, one_line
 from lottery.base.preemption import Preempted
 from lottery.base.progress import Reporter
 from lottery.engine.start import start_tensorflow
+from lottery.executors import allocation
+from lottery.executors.allocation import Allocation
 from lottery.experiment import grids, plan, reading, seeds
 from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.spaces import Dimension
-from lottery.fanout import allocation
-from lottery.fanout.allocation import Allocation
 from lottery.results.tables import csv_text
 from lottery.rundir import attempts, wording
 from lottery.rundir.names import NetworkFiles

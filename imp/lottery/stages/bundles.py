@@ -10,7 +10,7 @@ from lottery.base.capacity import Allocation
 from lottery.base.errors import Failed
 from lottery.base.progress import Reporter
 from lottery.engine.start import start_tensorflow
-from lottery.fanout.allocation import resources_here, show_gpus
+from lottery.executors.allocation import resources_here, show_gpus
 from lottery.rundir.run import Run
 
 STILL = 1e-6  # a learning rate at which nothing diverges

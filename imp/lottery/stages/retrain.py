@@ -1,22 +1,20 @@
 """Stage 4: train the missing networks under masks, here or on MPI ranks, each as soon as what it needs is trained."""
 
-import dataclasses
 import operator
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from lottery.base import locks
+from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, duration
 from lottery.engine.start import start_tensorflow
+from lottery.executors.choice import executor
+from lottery.executors.workload import IN_PROCESS, Execution, Part, Worker, Workload
 from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, bundled, is_beside, masks_of, side_by_side
 from lottery.experiment.plan import Plan, Selection
-from lottery.fanout import executors
-from lottery.fanout.allocation import Allocation, ranks_to_start
-from lottery.fanout.executors import IN_PROCESS, Execution, Part
-from lottery.fanout.ranks import Worker, Workload
 from lottery.results import grouping
 from lottery.rundir import wording
 from lottery.rundir.lineage import WAY_OUT, Lineage
@@ -39,7 +37,7 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
     of headlines, if the recipe does not say which masks have controls. Returns the networks that are not finished; None if
     other processes report them.
 
-    Raises InputError as `checked_tickets` does, and RanksFailed if ranks that were started did not finish.
+    Raises InputError as `checked_tickets` does.
     """
     planned = run.plan()
     hand_out = HandOut(run, planned, reporter, selection, execution.part)
@@ -50,39 +48,28 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
 
     bundling = _Bundling(hand_out, size)
 
-    def make_worker(allocation: Allocation, heartbeat: Callable[[], None]) -> Worker:
-        start_tensorflow()  # here, because a rank that coordinates or idles does not need it
-        from lottery.stages import tickets
-
-        return tickets.TicketWorker(run, planned, reporter.beating(heartbeat), allocation)
-
     def list_missing() -> list[Ticket]:
         tickets = [*checked_tickets(run, selection), *_following(run, planned, selection)]
         return [one for one in execution.part.of(tickets, CHAIN) if not run.network(one).is_finished]
 
     workload = Workload(
         list_tasks=bundling.begin,
-        make_worker=make_worker,
+        make_worker=partial(ticket_worker, run),
         on_done=bundling.done,
-        say=reporter.say,
+        reporter=reporter,
         threads=run.recipe.train.threads,
         common=run.common(),
+        width=lambda: -(-side_by_side(list_missing()) // size()),
     )
-
-    def count_bundles() -> int:
-        return -(-side_by_side(list_missing()) // size())
-
     with locks.staying(run.folder):
-        count = ranks_to_start(execution.ranks, count_bundles, run.recipe.train.threads)
-        if count == 1:
-            is_told_here = executors.in_process(workload, execution.per_gpu, execution.stall)
-            return hand_out.end() if is_told_here else None
-        run.adopt()
-        named = dataclasses.replace(selection, families=tuple(run.families(selection)))
-        arguments = ["retrain", *run.options, *named.typed()]
-        arguments += ["--part", str(execution.part), "--bundle", str(size()), *execution.typed()]
-        executors.on_ranks(count, arguments, list_missing)
-        return None
+        return hand_out.end() if executor(execution).run(workload) else None
+
+
+def ticket_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Worker:
+    start_tensorflow()  # here, because a process that coordinates or idles does not need it
+    from lottery.stages import tickets
+
+    return tickets.TicketWorker(run, run.plan(), reporter, allocation)
 
 
 def _following(run: Run, planned: Plan, selection: Selection) -> list[Ticket]:

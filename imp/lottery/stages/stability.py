@@ -7,16 +7,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lottery.base import locks, preemption
+from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, count_of
 from lottery.engine.start import start_tensorflow
+from lottery.executors.choice import executor
+from lottery.executors.workload import IN_PROCESS, Execution, Worker, Workload
 from lottery.experiment import graph, seeds
 from lottery.experiment.graph import TICKET, Ticket
 from lottery.experiment.plan import Selection
-from lottery.fanout import executors
-from lottery.fanout.allocation import Allocation, ranks_to_start
-from lottery.fanout.executors import IN_PROCESS, Execution
-from lottery.fanout.ranks import Worker, Workload
 from lottery.pruning import interpolation, masks
 from lottery.pruning.state import State
 from lottery.rundir import records, store, wording
@@ -38,8 +37,9 @@ class Pair(NamedTuple):
         return f"{self.one}, copies {self.copies[0]} and {self.copies[1]}"
 
 
-def stability(run: Run, reporter: Reporter, selection: Selection = EVERYTHING, execution: Execution = IN_PROCESS) -> None:
-    """Find the errors between all pairs of copies of the selected tickets, where that is not done, here or on ranks. Raises
+def stability(run: Run, reporter: Reporter, selection: Selection = EVERYTHING, execution: Execution = IN_PROCESS) -> bool:
+    """Find the errors between all pairs of copies of the selected tickets, where that is not done. Returns whether this
+    process knows the outcome: of MPI's ranks, one does. Raises
     InputError where no family has copies, or one of them is not trained; a pair with one that diverged is left out."""
     wanted = pairs(run, selection)
 
@@ -47,22 +47,19 @@ def stability(run: Run, reporter: Reporter, selection: Selection = EVERYTHING, e
         lineages = {number: Lineage(run.replicate(number)) for number in run.numbers()}
         return [pair for pair in wanted if not _is_done(run, pair, lineages[pair.one.replicate])]
 
-    def make_worker(allocation: Allocation, heartbeat: Callable[[], None]) -> Worker:
-        start_tensorflow()
-        return PairWorker(run, reporter.beating(heartbeat), allocation)
-
     def done(pair: Pair, outcome: Mapping[str, Any]) -> Sequence[Pair]:
         reporter.say(f"{pair}: instability {outcome['instability']:.2%} on test {wording.example(run.metric)}s")
         return ()
 
-    workload = Workload(missing, make_worker, done, reporter.say, run.recipe.train.threads, run.common())
+    workload = Workload(missing, partial(pair_worker, run), done, reporter, run.recipe.train.threads, run.common())
     with locks.staying(run.folder):
         reporter.say(f"{count_of(len(wanted), 'pair')} of trainings, {len(missing())} to interpolate")
-        count = ranks_to_start(execution.ranks, lambda: len(missing()), workload.threads)
-        if count == 1:
-            executors.in_process(workload, execution.per_gpu, execution.stall)
-            return
-        executors.on_ranks(count, ["stability", *run.options, *selection.typed(), *execution.typed()], missing)
+        return executor(execution).run(workload)
+
+
+def pair_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Worker:
+    start_tensorflow()
+    return PairWorker(run, reporter, allocation)
 
 
 def pairs(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:

@@ -17,9 +17,9 @@ from lottery.engine.bundle import sizes
 from lottery.engine.bundle.members import BundledTrainer
 from lottery.engine.loop import Trainer
 from lottery.engine.updates import MaskUpdates
+from lottery.executors.allocation import Allocation
 from lottery.experiment import controls, graph, grids, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
-from lottery.fanout.allocation import Allocation
 from lottery.pruning import connectivity, costs, densities, masks, ranking
 from lottery.pruning.allocation import Group, Shapes, allocate
 from lottery.pruning.masks import Bits

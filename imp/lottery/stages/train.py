@@ -1,20 +1,20 @@
 """Stage 2: the dense network of every replicate, saved at each rewind point and at the end."""
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lottery.base import environment, locks
+from lottery.base.capacity import Allocation
 from lottery.base.errors import Failed
 from lottery.base.progress import Reporter, duration
 from lottery.engine.start import start_tensorflow
+from lottery.executors.choice import executor
+from lottery.executors.workload import IN_PROCESS, Execution, Worker, Workload
 from lottery.experiment import agreement, plan, seeds
 from lottery.experiment.recipe import Pruning
-from lottery.fanout import executors
-from lottery.fanout.allocation import Allocation, ranks_to_start
-from lottery.fanout.executors import IN_PROCESS, Execution
-from lottery.fanout.ranks import Worker, Workload
 from lottery.pruning import masks
 from lottery.pruning.allocation import Shapes
 from lottery.pruning.connectivity import Topology
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: Execution = IN_PROCESS) -> list[Result]:
-    """Train what is missing of every replicate's dense network, here or on ranks; return the results, replicate by replicate
-    (none where other processes report them).
+    """Train what is missing of every replicate's dense network; return the results, replicate by replicate (none where another
+    process reports them).
 
     A trace of the first training goes to the folder `profile`, if one is given, and then all are trained here.
 
     If the grid of snapshots was widened after a training had finished, the new snapshots are made by training again from the
     nearest earlier one: the same steps give the same bits. Raises Failed if a dense network diverged, because nothing can be
-    built on it, and RanksFailed if ranks that were started did not finish.
+    built on it.
     """
     agreement.check(run.recipe)
     run.check()
@@ -49,21 +49,20 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
     def missing() -> list[int]:
         return [number for number in run.numbers() if not _is_complete(run.replicate(number), steps)]
 
-    def make_worker(allocation: Allocation, heartbeat: Callable[[], None]) -> Worker:
-        start_tensorflow()  # here, because a finished training need not wait for it
-        return DenseWorker(run, planned, reporter.beating(heartbeat), allocation, profile)
-
-    busy: list[str] = []
+    unfinished: list[Exception] = []
 
     def done(number: int, outcome: Mapping[str, Any]) -> Sequence[int]:
-        busy.extend([outcome["reason"]] if outcome["status"] == "busy" else [])
+        if outcome["status"] == "busy":
+            unfinished.append(locks.Busy(outcome["reason"]))
+        elif outcome["status"] in ("failed", "waiting"):
+            unfinished.append(Failed(f"{run.replicate(number).dense.folder} was not trained: {outcome['reason']}"))
         return ()
 
     workload = Workload(
         list_tasks=missing,
-        make_worker=make_worker,
+        make_worker=partial(dense_worker, run, profile),
         on_done=done,
-        say=reporter.say,
+        reporter=reporter,
         threads=run.recipe.train.threads,
         common=run.common(),
     )
@@ -72,18 +71,17 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
     with locks.staying(run.folder):
         if profile and not missing():
             reporter.say("no trace: there is nothing left to train")
-        count = 1 if profile else ranks_to_start(execution.ranks, lambda: len(missing()), workload.threads)
-        on_ranks = count > 1 and bool(missing())
-        if on_ranks:
-            run.adopt()
-            executors.on_ranks(count, ["train", *run.options, *execution.typed()], missing)
-        elif not executors.in_process(workload, execution.per_gpu, execution.stall):
+        if not executor(dataclasses.replace(execution, ranks=1) if profile else execution).run(workload):
             return []
-        if busy:
-            raise locks.Busy(busy[0])
+        for error in unfinished:
+            raise error
         run.adopt()
-        said = Reporter(quiet=True) if on_ranks else reporter  # rank 0 has said it
-        return [_checked(replicate, said) for replicate in run.replicates()]
+        return [_checked(replicate, reporter) for replicate in run.replicates()]
+
+
+def dense_worker(run: Run, profile: Path | None, allocation: Allocation, reporter: Reporter) -> Worker:
+    start_tensorflow()  # here, because a finished training need not wait for it
+    return DenseWorker(run, run.plan(), reporter, allocation, profile)
 
 
 def _is_complete(replicate: Replicate, steps: list[int]) -> bool:

@@ -13,18 +13,19 @@ from helpers import LAUNCHER
 
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
-from lottery.fanout import mpi
-from lottery.fanout.executors import in_process
-from lottery.fanout.mpi import Lost
-from lottery.fanout.ranks import Workload
+from lottery.base.progress import Reporter
+from lottery.executors import communicator
+from lottery.executors.choice import executor
+from lottery.executors.coordinator import Lost
+from lottery.executors.workload import IN_PROCESS, Workload
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
     for name in LAUNCHER:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(mpi, "LOOK_SECONDS", 0.005)
-    monkeypatch.setattr(mpi, "THREAD", "MPI of a test")  # the command line would take threads left here for a stuck MPI
+    monkeypatch.setattr(communicator, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(communicator, "THREAD", "MPI of a test")  # of which one that is left here would be stuck
 
 
 class Library:
@@ -58,7 +59,7 @@ def mpi4py(monkeypatch):
             __file__="MPI.so",
             library=Library(),
         )
-        monkeypatch.setattr(mpi.ctypes, "CDLL", lambda path: found.library)
+        monkeypatch.setattr(communicator.ctypes, "CDLL", lambda path: found.library)
         monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=found, rc=lambda **_: None))
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
         return found
@@ -70,12 +71,12 @@ def mpi4py(monkeypatch):
 def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say_and_a_rank_alone_needs_none(
     monkeypatch, mpi4py, said, size
 ):
-    assert mpi.join() is None  # without a launcher
+    assert communicator.join() is None  # without a launcher
     made = mpi4py(size)
     if said:
         monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
 
-    joined = mpi.join()
+    joined = communicator.join()
 
     if size == 1:
         assert (joined, made.library.said) == (None, [])
@@ -95,17 +96,17 @@ def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say_and_a_rank_
 )
 def test_nobody_waits_for_ever_for_ranks_that_do_not_begin(monkeypatch, mpi4py, name, value, words):
     mpi4py(4).library.begins.clear()
-    monkeypatch.setattr(mpi, name, value)
+    monkeypatch.setattr(communicator, name, value)
 
     with pytest.raises(Preempted, match=words):
-        mpi.join()
+        communicator.join()
 
 
 def test_nobody_waits_for_ever_for_ranks_that_do_not_end(monkeypatch, mpi4py):
     mpi4py(4).library.ends.clear()
-    monkeypatch.setattr(mpi, "LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr(communicator, "LEAVE_SECONDS", 0.05)
 
-    with mpi.join():
+    with communicator.join():
         pass
 
 
@@ -118,7 +119,7 @@ def test_a_world_of_another_size_than_the_launchers_is_refused_before_anything_i
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", said)
 
     with pytest.raises(InputError, match=f"started {said} ranks, but MPI sees {seen}: mpirun and mpi4py"):
-        in_process(Workload(refuse, refuse, refuse, print))
+        executor(IN_PROCESS).run(Workload(refuse, refuse, refuse, Reporter()))
 
 
 class _WithoutLibrary:
@@ -135,7 +136,7 @@ def test_a_launcher_without_an_mpi_to_load_is_refused_with_the_way_out(monkeypat
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
 
     with pytest.raises(InputError, match=r"MPI cannot be loaded .*pip install"):
-        mpi.join()
+        communicator.join()
 
 
 class Failure(Exception):
@@ -162,7 +163,7 @@ class Ending:
 @pytest.mark.parametrize(("why", "raised"), [("process failed", Lost), ("truncated", Failure)])
 def test_a_rank_whose_process_has_failed_is_lost_and_any_other_error_is_an_error(why, raised):
     module = types.SimpleNamespace(COMM_WORLD=Ending(why), Exception=Failure, ERR_PROC_FAILED="process failed")
-    channel = mpi.RankChannel(module, 1)
+    channel = communicator.RankChannel(module, 1)
 
     for speak in (channel.poll, channel.recv, lambda: channel.send("a task")):
         with pytest.raises(raised):
@@ -181,15 +182,15 @@ def neighbour():
 def test_a_neighbour_that_is_no_more_is_missed_even_as_a_zombie(monkeypatch, neighbour):
     for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
         monkeypatch.delenv(name, raising=False)
-    assert not mpi._neighbour_is_lost()  # where it is not said how many there are
+    assert not communicator._neighbour_is_lost()  # where it is not said how many there are
     monkeypatch.setattr(os, "getppid", os.getpid)
-    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(mpi._living_children(os.getpid())))
-    assert not mpi._neighbour_is_lost()  # this parent starts no ranks
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(communicator._living_children(os.getpid())))
+    assert not communicator._neighbour_is_lost()  # this parent starts no ranks
 
-    monkeypatch.setattr(mpi, "DAEMONS", (Path("/proc/self/comm").read_text().strip(),))
-    assert not mpi._neighbour_is_lost()
+    monkeypatch.setattr(communicator, "DAEMONS", (Path("/proc/self/comm").read_text().strip(),))
+    assert not communicator._neighbour_is_lost()
     neighbour.kill()
     until = time.monotonic() + 10
-    while not mpi._neighbour_is_lost():
+    while not communicator._neighbour_is_lost():
         assert time.monotonic() < until
         time.sleep(0.01)

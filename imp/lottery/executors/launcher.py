@@ -1,26 +1,17 @@
-"""mpirun, seen from outside: what it told this process, and how `--ranks` starts it. Needs no MPI."""
+"""mpirun, seen from outside: what it told this process, and how to start it. Needs no MPI."""
 
-import functools
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lottery.base import preemption
 from lottery.base.errors import InputError
 
-POLL_SECONDS = 0.02
-TRIAL_SECONDS = 60.0
 COUNTING = (  # for Python on each rank; rank 0 says how many there are
     "from mpi4py import MPI; world = MPI.COMM_WORLD; total = world.allreduce(1); "
     'print("found: " + str(total)) if world.rank == 0 else None'
-)
-_DIES_WITH_US = (
-    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM); os.execvp(sys.argv[1], sys.argv[1:])"
 )
 
 
@@ -88,36 +79,3 @@ def command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, 
     that, and there may be more ranks than cores. Raises InputError where there is no mpirun."""
     line = [*mpirun_line(ranks, "--oversubscribe"), sys.executable, *arguments]
     return line, {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-@functools.cache
-def finds_ranks() -> bool:
-    """Whether there is an mpirun here, and two ranks that it starts find each other; tried once, for that takes seconds."""
-    try:
-        line, environment = command(2, ["-c", COUNTING])
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=TRIAL_SECONDS)
-    except (InputError, OSError, subprocess.TimeoutExpired):
-        return False
-    return "found: 2" in done.stdout.splitlines()
-
-
-def launch(line: Sequence[str], environment: dict[str, str]) -> int:
-    """Run mpirun and return its exit code. A signal to end goes on as SIGUSR1, which mpirun hands to the ranks and outlives;
-    should this process be killed, mpirun is told to end as well. It has a process group of its own, because it would kill the
-    ranks on the SIGHUP that all processes of a terminal get."""
-    with preemption.deferred():
-        line = [sys.executable, "-c", _DIES_WITH_US, *line]
-        process = subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, process_group=0)
-        told = False
-        try:
-            while process.poll() is None:
-                if preemption.asked() and not told:
-                    process.send_signal(signal.SIGUSR1)
-                    told = True
-                time.sleep(POLL_SECONDS)
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-    preemption.check()
-    return process.returncode

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
 from lottery.base.progress import duration
-from lottery.fanout.launcher import launched_rank, launched_size, local_size
+from lottery.executors.coordinator import Lost
+from lottery.executors.launcher import launched_rank, launched_size, local_size
 
 START_SECONDS = 600.0  # in which all ranks must have begun: hundreds that read Python from one file server take minutes
 LEAVE_SECONDS = 30.0  # in which they must have ended: all leave at the same time
@@ -21,10 +22,6 @@ LOOK_SECONDS = 0.5
 NOTICE_SECONDS = 1.0  # in which every rank notices that another is lost
 THREAD = "MPI"
 DAEMONS = ("prterun", "prted")  # the parents of ranks where Open MPI lets them outlive each other
-
-
-class Lost(Exception):
-    """The process at the other end has ended."""
 
 
 class RankChannel:

@@ -12,7 +12,7 @@ from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError
 from lottery.base.gpus import visible
 from lottery.base.progress import count_of
-from lottery.fanout import launcher
+from lottery.executors import launcher
 
 RANK_BYTES = 1 << 30  # of memory, at least, for each rank: TensorFlow, a network, its activations
 
@@ -80,16 +80,15 @@ def allocate_here(threads: int) -> Allocation:
 
 
 def ranks_to_start(count: int | None, count_tasks: Callable[[], int], threads: int) -> int:
-    """How many ranks a command is to start on this host: `count`, or with None as many as the host has cores and memory for,
-    each with so many `threads` at one of the tasks, of which `count_tasks()` can be under way at once. 1 means that it does its
-    tasks itself: where a launcher or (unless ranks are asked for) a scheduler started it, beside GPUs, and without an MPI.
+    """How many worker processes a command is to start on this host: `count`, or with None as many as the host has cores and
+    memory for, each with so many `threads` at one of the tasks, of which `count_tasks()` can be under way at once. 1 means that
+    it does its tasks itself: where a launcher or (unless they are asked for) a scheduler started it, and beside GPUs.
 
-    A rank takes as much memory as this process has taken, which may have trained too, and at least `RANK_BYTES`. What
-    `count_tasks` raises, such as for bad input, is raised here, without mpirun's own lines.
+    A worker takes as much memory as this process has taken, which may have trained too, and at least `RANK_BYTES`.
     """
     if count == 1 or launcher.launched_rank() is not None:
         return 1
-    tasks, own = count_tasks(), resources_here()
+    own = resources_here()
     if count or own.gpus or "SLURM_JOB_ID" in os.environ:
         return count or 1
     cores: float = len(own.cores)
@@ -97,8 +96,7 @@ def ranks_to_start(count: int | None, count_tasks: Callable[[], int], threads: i
         microseconds, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
         cores = min(cores, microseconds / period)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    ranks = min(tasks, int(cores // threads), capacity.free_memory() // max(RANK_BYTES, most))
-    return ranks if ranks > 1 and launcher.finds_ranks() else 1
+    return max(1, min(count_tasks(), int(cores // threads), capacity.free_memory() // max(RANK_BYTES, most)))
 
 
 def crowded(resources: Mapping[int, Resources], allocations: Mapping[int, Allocation], threads: int) -> list[str]:

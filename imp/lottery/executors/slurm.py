@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lottery.base.errors import Failed, InputError
 from lottery.base.preemption import EXIT_CODE
-from lottery.fanout import launcher
+from lottery.executors import launcher
 
 WARNING_SECONDS = 120  # before the time limit; a training notices within a second or two, and saves
 TASK = "$SLURM_ARRAY_TASK_ID"

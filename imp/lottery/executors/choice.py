@@ -1,0 +1,34 @@
+"""The executor that a command uses."""
+
+import importlib.metadata
+from typing import cast
+
+from lottery.base import plugins
+from lottery.base.errors import InputError
+from lottery.executors import communicator
+from lottery.executors.here import Processes
+from lottery.executors.mpi import Ranks
+from lottery.executors.workload import Execution, Executor
+
+GROUP = "lottery.executors"  # of entry points
+
+
+def executor(execution: Execution) -> Executor:
+    """The one that `execution` names, or MPI's ranks where mpirun or srun started this process as one of several, or else
+    processes of this host. Raises InputError where it names none that is installed, and as `communicator.join` does."""
+    if execution.executor:
+        return _named(execution.executor)
+    ranks = communicator.join()
+    if ranks:
+        return Ranks(ranks, execution.per_gpu, execution.stall)
+    return Processes(execution.ranks, execution.per_gpu, execution.stall)
+
+
+def _named(name: str) -> Executor:
+    if plugins.is_own(name):
+        return cast(Executor, plugins.function(name, "--executor")())
+    found = {one.name: one for one in importlib.metadata.entry_points(group=GROUP)}
+    if name not in found:
+        installed = ", ".join(found) or "none"
+        raise InputError(f"--executor {name}: installed are {installed}; or name your own as package.module:Class")
+    return cast(Executor, found[name].load()())

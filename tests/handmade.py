@@ -6,7 +6,7 @@ import numpy as np
 
 from lottery.experiment import reading
 from lottery.experiment.graph import Mask, Snapshot, Ticket
-from lottery.experiment.grids import parse_quantiles, quantile_label, round_label
+from lottery.experiment.grids import Quantile, Round
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.costs import Costs
 from lottery.pruning.densities import Density, Kept, Layer
@@ -196,7 +196,7 @@ def place_of(run, replicate, family, label, rewind, variant, chain=None):
 
 def ticket(run, replicate, quantile, accuracy=None, step=45, variant="ticket", status="done", family="oneshot", **more):
     """A network of one shot in a run."""
-    label = quantile_label(parse_quantiles(quantile)[0])
+    label = Quantile(quantile).label
     share = 1.0 if variant == "extended" else 1 - float(quantile) / 100
     _write(run, replicate, family, label, 1, accuracy, step, variant, status, share, None, **more)
 
@@ -204,7 +204,7 @@ def ticket(run, replicate, quantile, accuracy=None, step=45, variant="ticket", s
 def in_round(run, replicate, family, number, accuracy=None, step=45, variant="ticket", status="done", **more):
     """A network of a round; every round keeps half of what the one before left."""
     share = 1.0 if variant == "extended" else 0.5**number
-    _write(run, replicate, family, round_label(number), number, accuracy, step, variant, status, share, share * 0.9, **more)
+    _write(run, replicate, family, Round(number).label, number, accuracy, step, variant, status, share, share * 0.9, **more)
 
 
 def _write(

@@ -19,6 +19,8 @@ from lottery import cli
 from lottery.base import files
 from lottery.base.progress import Reporter
 from lottery.executors import launcher
+from lottery.experiment import grids
+from lottery.experiment.plan import Selection
 from lottery.experiment.recipe import Model, Train
 from lottery.rundir import identity, journal
 
@@ -49,6 +51,11 @@ from lottery.engine import loop
 loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.03)
 cli.main()
 """
+
+
+def selected(families=(), quantiles=None, rewind=None, rounds=None):
+    """What these options select."""
+    return Selection(families, quantiles and grids.parse_quantiles(quantiles), rewind and grids.parse_points(rewind), rounds)
 
 
 def lenet(**settings: Any) -> Model:

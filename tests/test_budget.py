@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import shutil
-from fractions import Fraction
 
 import pytest
 from handmade import TOPOLOGY
@@ -12,6 +11,7 @@ from helpers import contents, imp_here, refused, settings
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.experiment import budget, graph, plan, reading
+from lottery.experiment.grids import Quantile, parse_quantiles
 from lottery.experiment.recipe import Family, Pruning
 from lottery.pruning.connectivity import Topology
 from lottery.rundir.run import open_run
@@ -234,8 +234,8 @@ def test_families_that_may_train_for_another_time_get_the_budget_and_others_keep
     own = planned.recipe.families
     assert recipe.families == {
         **{name: own[name].model_copy(update={"budget": 1.5}) for name in ("static", "gmp", "shot", "early")},
-        "rewound": own["rewound"].model_copy(update={"quantiles": "50,97.5"}),  # 20 costs 1.8 and 1.4, 50 costs 1.5 and 1.25
-        "longer": own["longer"].model_copy(update={"quantiles": "90"}),  # 80 costs 2
+        "rewound": own["rewound"].model_copy(update={"quantiles": parse_quantiles("50,97.5")}),  # 20 costs 1.8, 50 costs 1.5
+        "longer": own["longer"].model_copy(update={"quantiles": parse_quantiles("90")}),  # 80 costs 2
     }
     assert told == [
         *(f"{name} trains each ticket until it has cost 1.5 dense trainings" for name in ("static", "gmp", "shot", "early")),
@@ -312,7 +312,7 @@ DENSE = 54 * 16 + 27 * 4 + 15
 
 
 def expected(quantile="50", exclude=(), topology=TOPOLOGY, **family):
-    mask = graph.one_shot(1, "own", Fraction(quantile), 0)
+    mask = graph.one_shot(1, "own", Quantile(quantile), 0)
     own = Family(quantiles=quantile, **family)
     return budget.expected_share(mask, own, Pruning(exclude=list(exclude)), topology)
 

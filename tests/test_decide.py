@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 from handmade import all_replicates, dense, in_round, planned, relist, ticket, write
-from helpers import imp_here, refused, settings
+from helpers import imp_here, refused, selected, settings
 
 from lottery.base.progress import Reporter
-from lottery.experiment.plan import Selection
 from lottery.results import frame, grouping
 from lottery.rundir import store
 from lottery.rundir.names import Replicate
@@ -35,10 +34,10 @@ class Training:
         (number,) = run.numbers()
         self.called.append(f"{number}: {selection.quantiles} {selection.rewind}")
         self.dense(run, number)
-        for quantile in selection.quantiles.split(","):
+        for quantile in map(str, selection.quantiles):
             above = self.above[quantile][number - 1]
             accuracy, status = (None, "diverged") if above is None else (0.9 + above, "done")
-            ticket(run, number, quantile, accuracy, {"0": 0, "1ep": 45}[selection.rewind], "ticket", status)
+            ticket(run, number, quantile, accuracy, {"0": 0, "1ep": 45}[str(selection.rewind)], "ticket", status)
 
     def dense(self, run, number):
         if not run.replicate(number).dense.is_finished:
@@ -48,7 +47,7 @@ class Training:
         """Have these replicates trained, before anything is decided."""
         for number in numbers:
             for point in rewind.split(","):
-                self(dataclasses.replace(run, chosen=(number,)), Selection(quantiles=quantiles, rewind=point))
+                self(dataclasses.replace(run, chosen=(number,)), selected(quantiles=quantiles, rewind=point))
         self.called.clear()
 
 
@@ -127,7 +126,7 @@ def adding(most, *replicates):
         (
             {"60": KEEPS_UP, "80": KEEPS_UP},
             9,
-            {"replicates": 2, "rewind": "0,1ep", "selection": Selection(quantiles="70..80:5", rewind="1ep")},
+            {"replicates": 2, "rewind": "0,1ep", "selection": selected(quantiles="70..80:5", rewind="1ep")},
             ["3: 80 1ep"],
             [*adding(9, 3), "every ticket is decided after 3 replicates"],
         ),
@@ -151,7 +150,7 @@ def test_tickets_of_another_family_and_of_rounds_get_none(tmp_path):
         ticket(run, number, "60", 0.9, 45, family="other")
         in_round(run, number, "weights", 1, 0.9)
 
-    decided(run, 3, Telling(), training, Selection(("oneshot", "weights")))
+    decided(run, 3, Telling(), training, selected(("oneshot", "weights")))
 
     assert training.called == ["3: 60 1ep"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lottery.experiment import reading
-from lottery.experiment.decisive import decisive
+from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.recipe import OF_IMAGES
 
 OUTPUTS = ("dense", "mask", "ticket")
@@ -95,3 +95,22 @@ def test_masks_depend_on_what_is_included_where_something_is():
     assert "pruning.include" not in depends("mask")  # as in runs from before there was such a key
     assert depends("mask", pruning={"include": ["own/w"]})["pruning.include"] == ["own/w"]
     assert "pruning.include" not in depends("dense", pruning={"include": ["own/w"]})
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "now"),
+    [
+        ("train.warmup", "3.0ep", "3ep"),
+        ("train.milestones", "0it, 2.0ep", "0,2ep"),
+        ("families.a.mask", "./masks//a.npz", "masks/a.npz"),
+        ("families.a.rates", ["Conv1/* = 2.50"], ["Conv1/*=2.5"]),
+        ("sweep.space", ["train.momentum = 0..1.0"], ["train.momentum=0..1"]),
+    ],
+)
+def test_values_are_compared_however_they_are_written(key, before, now):
+    assert differences({key: before}, {key: now}) == []
+
+
+@pytest.mark.parametrize("before", ["2.0ep", 3, None, ["3ep"], "in another version's words"])
+def test_a_value_that_differs_is_told_as_it_was_noted(before):
+    assert differences({"train.warmup": before}, {"train.warmup": "3ep"}) == [f"train.warmup was {before!r}, is '3ep'"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers import imp_here
 
+from lottery.experiment.grids import parse_point
 from lottery.results import explore
 from lottery.rundir import store
 from lottery.rundir.run import open_run
@@ -49,7 +50,7 @@ def test_every_variable_of_the_network_is_there_when_asked_for(retrained, run):
 
 @pytest.mark.parametrize(("at", "step"), [("0", 0), ("10it", 10), ("1ep", 17), ("end", 51)])
 def test_a_point_of_the_dense_training(run, at, step):
-    title, found = explore.explore(run, at)
+    title, found = explore.explore(run, None if at == "end" else parse_point(at))
     weights = store.load_state(run.replicate(1).snapshot(step)).weights
 
     assert title == f"{run.folder}/replicate-1, dense, step {step}"

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
+from helpers import selected
 
-from lottery.experiment.plan import Selection
 from lottery.results import frame, grouping
 from lottery.rundir.run import EVERYTHING, Run
 
@@ -96,7 +96,7 @@ def test_while_a_ticket_is_still_to_be_trained_none_follow(begin):
     trained(run, 0.01, 0.01)
 
     assert found(run) == {}
-    assert found(run, Selection(rounds=2)) == {"weights round-02-step-000045 reinit": 3}  # as typed: `imp rounds --rounds 2`
+    assert found(run, selected(rounds=2)) == {"weights round-02-step-000045 reinit": 3}  # as typed: `imp rounds --rounds 2`
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])

@@ -141,7 +141,7 @@ def test_extended_training_accompanies_each_ticket_that_goes_on_unasked(grid, me
     found = tickets(method=method, **{**grid, "controls": asked, "controls_at": ""})
     extended = [one for one in found if one.variant == "extended"]
 
-    labels = Family(**grid).labels if method in GOING_ON else []
+    labels = [value.label for value in Family(**grid).grid] if method in GOING_ON else []
     assert sorted(places(extended)) == sorted((label, "extended", step) for step in (0, 45) for label in labels)
     assert not any(one.is_masked for one in extended)
 

@@ -1,18 +1,18 @@
 """Names of a run's files, and what is read back from them."""
 
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from lottery.experiment import graph, reading
 from lottery.experiment.graph import Snapshot, Ticket
+from lottery.experiment.grids import Quantile
 from lottery.experiment.recipe import Family
 from lottery.rundir.names import MaskFiles, NetworkFiles, Replicate, replicate_numbers
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 
-SHOT = graph.one_shot(2, "own", Fraction("97.5"), 900)
+SHOT = graph.one_shot(2, "own", Quantile("97.5"), 900)
 *_, LAST = graph.tickets(2, "chained", Family(rounds=3, controls=[]), 900, (45,))
 OTHERS = ("replicate-2.bak", "replicate-0", "replicate-x", "replicate-²", "replicates", "train")  # are no replicates
 
@@ -79,7 +79,7 @@ def test_masks_are_listed_from_dense_to_sparse_and_copies_beside_them_are_none(t
 
     in_order = ["round-01-step-000000", "round-02-step-000000", "round-10-step-000000", "round-01-step-000045"]
     assert [mask.name for mask in found] == [*in_order, "q9", "q20", "q50", "q97", "q97.5"]
-    assert [mask.quantile for mask in found] == [None] * 4 + [9, 20, 50, 97, Fraction("97.5")]
+    assert Replicate(tmp_path).quantiles("b", is_gradual=False) == {9, 20, 50, 97, Quantile("97.5")}
     assert Replicate(tmp_path).masks("b") == found[4:]
 
 

@@ -280,7 +280,7 @@ def test_the_families_of_the_readme_are_a_recipe():
     families = reading.resolve(tomllib.loads(block)).families
 
     assert list(families) == ["oneshot", "iterative"]
-    assert (len(families["oneshot"].labels), families["iterative"].rounds) == (3, 10)
+    assert (len(families["oneshot"].grid), families["iterative"].rounds) == (3, 10)
 
 
 def test_the_network_of_the_pages_is_trained(tmp_path):

@@ -4,18 +4,19 @@ import contextlib
 import dataclasses
 import re
 import shutil
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import selected
 
 from data_prep import records
 from lottery.base import environment
 from lottery.base.errors import InputError
 from lottery.experiment import graph, reading
 from lottery.experiment.graph import Snapshot, Ticket
-from lottery.experiment.plan import Plan, Selection
+from lottery.experiment.grids import Quantile
+from lottery.experiment.plan import Plan
 from lottery.rundir import identity
 from lottery.rundir.records import Result, write
 from lottery.rundir.run import open_run
@@ -42,7 +43,7 @@ def adopted(*overrides):
 def made(run, output, number=1):
     """The folder of an output of `run`, made with its recipe."""
     replicate = run.replicate(number)
-    mask = graph.one_shot(number, "oneshot", Fraction(90), 900)
+    mask = graph.one_shot(number, "oneshot", Quantile(90), 900)
     folder = {
         "dense": replicate.dense.folder,
         "mask": replicate.mask_folder("oneshot"),
@@ -131,7 +132,7 @@ def masked():
 
 def tickets(run, **selection):
     """The masks and steps of each replicate's networks."""
-    found = run.tickets(Plan(run.recipe, 45), Selection(**selection))
+    found = run.tickets(Plan(run.recipe, 45), selected(**selection))
     return sorted((one.replicate, one.mask.label, one.rewind) for one in found)
 
 
@@ -163,12 +164,12 @@ def test_families_have_masks_of_their_own(masked):
     run = dataclasses.replace(masked, recipe=reading.resolve(masked.recipe.model_dump(), [*CHAINED, "families.b.quantiles=70"]))
     cut(run.replicate(1), "round-01-step-000000", family="chained")
 
-    assert {name: family.labels for name, family in run.families().items()} == {
-        "oneshot": ["q80", "q97.5"],
-        "chained": ["round-01", "round-02"],
-        "b": ["q70"],
+    assert {name: list(map(str, family.grid)) for name, family in run.families().items()} == {
+        "oneshot": ["80", "97.5"],
+        "chained": ["1", "2"],
+        "b": ["70"],
     }
-    retrain._check_masks(run, Selection(("chained",)))  # which are cut on the way
+    retrain._check_masks(run, selected(("chained",)))  # which are cut on the way
 
 
 NONE = "has no masks: run `imp thresholds` first"
@@ -191,7 +192,7 @@ def test_retraining_asks_for_masks_that_a_replicate_lacks(masked, lost, quantile
         (masked.replicate(2).folder / name).rename("lost")
 
     with pytest.raises(InputError, match=re.escape(words)) if words else contextlib.nullcontext():
-        retrain._check_masks(masked, Selection(quantiles=quantiles))
+        retrain._check_masks(masked, selected(quantiles=quantiles))
 
 
 def trained_on(sha256, number=1):

@@ -6,12 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import ROOT, contents, imp_here, settings
+from helpers import ROOT, contents, imp_here, selected, settings
 
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment import bisection
-from lottery.experiment.plan import Selection
 from lottery.results import verdicts
 from lottery.rundir.run import open_run
 from lottery.stages.search import Search
@@ -88,16 +87,16 @@ def test_a_search_ends_the_same_if_it_was_stopped_and_trains_nothing_twice(searc
 
 def test_a_search_over_rewind_points_goes_from_late_to_early(work):
     run = open_run(work / "runs/digits")
-    found = Search(run, Selection(quantiles="90", rewind="0,1ep"), "rewind").candidates
+    found = Search(run, selected(quantiles="90", rewind="0,1ep"), "rewind").candidates
 
     assert [str(one) for one in found] == ["q90 rewound to 1ep", "q90 rewound to 0"]
 
 
 def test_rounds_are_candidates_too(work):
     run = open_run(work / "runs/digits", overrides=["families.rounds.rounds=3"])
-    found = Search(run, Selection(("rounds",)), "density").candidates
+    found = Search(run, selected(("rounds",)), "density").candidates
 
-    assert [one.mask for one in found] == ["round-01", "round-02", "round-03"]
+    assert [one.at.label for one in found] == ["round-01", "round-02", "round-03"]
     assert found[1].selection.rounds == 2
 
 
@@ -105,7 +104,7 @@ def test_more_candidates_have_wider_bounds(work):
     run = open_run(work / "runs/digits")
 
     def confidence(quantiles):
-        return Search(run, Selection(quantiles=quantiles, rewind="0")).confidence
+        return Search(run, selected(quantiles=quantiles, rewind="0")).confidence
 
     assert verdicts.confidence_of_looks(10) == pytest.approx(confidence("90"))
     assert confidence("90") < confidence("60,90") < confidence("50..90")
@@ -114,12 +113,12 @@ def test_more_candidates_have_wider_bounds(work):
 @pytest.mark.parametrize(("at_once", "most", "expected"), [(1, 10, [1, 2, 3]), (4, 10, [1, 2, 3, 4]), (4, 2, [1, 2])])
 def test_the_replicates_without_which_there_is_no_verdict_are_trained_together(work, at_once, most, expected):
     shutil.rmtree(work / "runs/digits/replicate-1/oneshot")
-    search = Search(open_run(work / "runs/digits"), Selection(quantiles="50,90", rewind="0"), most=most, at_once=at_once)
+    search = Search(open_run(work / "runs/digits"), selected(quantiles="50,90", rewind="0"), most=most, at_once=at_once)
 
     first, selection = next(search.steps(Reporter(quiet=True)))
 
     assert list(first.chosen) == expected
-    assert (selection.quantiles, selection.rewind) == ("50", "0")
+    assert selection == selected(("oneshot",), "50", "0")
 
 
 def test_a_diverged_network_leaves_its_candidate_undecided(search, work):
@@ -156,6 +155,6 @@ def test_the_budget_counts_hours_too(work):
     run = open_run(work / "runs/digits")
 
     with pytest.raises(InputError, match="neither epochs nor hours"):
-        Search(run, Selection(rewind="0"), budget="soon")
-    steps = Search(run, Selection(quantiles="50,90", rewind="0"), budget="0h").steps(Reporter(quiet=True))
+        Search(run, selected(rewind="0"), budget="soon")
+    steps = Search(run, selected(quantiles="50,90", rewind="0"), budget="0h").steps(Reporter(quiet=True))
     assert list(steps) == []

@@ -9,17 +9,21 @@ from lottery.experiment.spaces import Dimension
 from lottery.search import values
 
 
-def test_lines_are_ranges_and_choices():
-    assert spaces.parse(
-        ["train.learning_rate=0.01..1:log", "train.momentum = 0..0.95", "train.epochs=5..20", "train.batch=32, 64"]
-    ) == [
-        Dimension("train.learning_rate", (0.01, 1.0), "log"),
-        Dimension("train.momentum", (0.0, 0.95), "linear"),
-        Dimension("train.epochs", (5, 20), "linear"),
-        Dimension("train.batch", ("32", "64"), "choice"),
-    ]
-    assert spaces.parse(["train.weight_decay=1e-5..1e-2:log"]) == [Dimension("train.weight_decay", (1e-5, 1e-2), "log")]
-    assert spaces.parse([]) == []
+@pytest.mark.parametrize(
+    ("line", "dimension"),
+    [
+        ("train.learning_rate=0.01..1:log", ("train.learning_rate", (0.01, 1.0), "log")),
+        ("train.momentum = 0..0.95", ("train.momentum", (0.0, 0.95), "linear")),
+        ("train.epochs=5..20", ("train.epochs", (5, 20), "linear")),
+        ("train.batch=32, 64", ("train.batch", ("32", "64"), "choice")),
+        ("train.weight_decay=1e-5..1e-2:log", ("train.weight_decay", (1e-5, 1e-2), "log")),
+    ],
+)
+def test_a_line_is_a_range_or_a_choice_and_is_written_as_it_was_read(line, dimension):
+    read = spaces.parse_dimension(line)
+
+    assert read == Dimension(*dimension, line="in other words")
+    assert str(read) == line
 
 
 @pytest.mark.parametrize(
@@ -37,23 +41,23 @@ def test_lines_are_ranges_and_choices():
 )
 def test_a_malformed_line_is_refused(line, words):
     with pytest.raises(InputError, match=words):
-        spaces.parse([line])
+        spaces.parse_dimension(line)
 
 
 @pytest.mark.parametrize("line", ["train.learning_rate=1..1e999", "train.learning_rate=-1e999..1"])
 def test_a_range_ends(line):
     with pytest.raises(InputError, match="must be finite and ascend"):
-        spaces.parse([line])
+        spaces.parse_dimension(line)
 
 
 def test_a_range_of_thousands_of_digits_is_refused():
     with pytest.raises(InputError, match="leaves nothing to choose"):
-        spaces.parse([f"train.epochs=1..{'9' * 5000}"])
+        spaces.parse_dimension(f"train.epochs=1..{'9' * 5000}")
 
 
 def test_a_key_stands_once():
     with pytest.raises(InputError, match=r"names train\.batch twice"):
-        spaces.parse(["train.batch=32,64", "train.batch=16,32"])
+        reading.resolve({"sweep": {"space": ["train.batch=32,64", "train.batch=16,32"]}})
 
 
 @pytest.mark.parametrize(
@@ -89,5 +93,5 @@ def test_drawn_values_become_a_recipe():
 
 
 def test_a_malformed_space_is_found_when_the_recipe_is_read():
-    with pytest.raises(InputError, match=r"sweep\.space: .*write KEY=LOW"):
+    with pytest.raises(InputError, match=r"sweep\.space\.0: .*write KEY=LOW"):
         reading.resolve({"sweep": {"space": ["train.batch"]}})

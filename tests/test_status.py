@@ -9,6 +9,7 @@ from helpers import kept
 
 from data_prep import records
 from lottery.base import locks
+from lottery.experiment import reading
 from lottery.results.status import status
 from lottery.rundir.records import Timing
 from lottery.rundir.run import Run
@@ -185,8 +186,8 @@ def test_a_pair_beyond_the_grids_is_counted_once_it_is_begun(run):
 
 
 def test_the_time_left_of_a_recipe_in_steps_is_that_of_its_steps(run):
-    train = RECIPE.train.model_copy(update={"epochs": 1, "steps": 90, "snapshots": "0", "warmup": "0"})
-    recipe = planned("80", "0").model_copy(update={"train": train})
+    in_steps = ["train.epochs=1", "train.steps=90", "train.snapshots=0", "train.warmup=0"]
+    recipe = reading.resolve(planned("80", "0").model_dump(), in_steps)
     steps = Run(run.folder, recipe.model_copy(update={"replicates": 2}))
     trained(steps, 1, epochs=2, seconds=8.0)
 

@@ -191,7 +191,7 @@ def test_a_damaged_journal_is_named(again):
 def test_a_lock_of_the_journal_that_a_killed_worker_left_is_not_waited_for_forever(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(study, "GRACE_SECONDS", 1)
-    dimensions = spaces.parse(["train.learning_rate=0.1..1"])
+    dimensions = [spaces.parse_dimension("train.learning_rate=0.1..1")]
     study.Study(Path("sweep"), dimensions, 3, 1, 0.0, 0, "accuracy")
     (tmp_path / "sweep/journal.log.lock").symlink_to(tmp_path / "sweep/journal.log")
 
@@ -394,7 +394,7 @@ def test_what_the_task_cannot_have_is_not_searched():
         (['sweep.space=["train.bach=1,2"]'], "did you mean 'train.batch'"),
         (['sweep.space=["data.size=8,16"]'], "changes the prepared records"),
         (['sweep.space=["train.batch=0,32"]'], "sweep.space: train.batch: Input should be greater than 0, not 0"),
-        (['sweep.space=["train.momentum=2..1"]'], "imp: --set: sweep.space: 'train.momentum=2..1' must be finite and ascend"),
+        (['sweep.space=["train.momentum=2..1"]'], "imp: --set: sweep.space.0: 'train.momentum=2..1' must be finite and ascend"),
         (["sweep.trials=0"], "sweep.trials"),
         (["task=ranking"], "task = ranking is of texts"),
         (["data.source=docstrings", "sweep.classes=3"], "sweep.classes is of images"),

@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from handmade import ORIGINS, finished
-from helpers import file_bytes, flip
+from helpers import file_bytes, flip, selected
 
 from data_prep import records
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment import reading
-from lottery.experiment.grids import parse_quantiles
-from lottery.experiment.plan import Selection
 from lottery.pruning import densities, ranking
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.state import State
@@ -71,7 +69,7 @@ def vouch(run, number=1):
 
 
 def take(run, quantiles=None):
-    return thresholds(run, Reporter(quiet=True), Selection(quantiles=quantiles))
+    return thresholds(run, Reporter(quiet=True), selected(quantiles=quantiles))
 
 
 def labels(table):
@@ -185,7 +183,7 @@ def test_thresholds_are_those_of_numpy_and_exactly_k_weights_go():
     (table,) = take(run)
 
     magnitudes = np.abs(np.concatenate([array.ravel() for array in weights.values()]).astype(np.float64))
-    for record, quantile in zip(table, parse_quantiles(run.recipe.families["oneshot"].quantiles), strict=True):
+    for record, quantile in zip(table, run.recipe.families["oneshot"].quantiles, strict=True):
         assert record.threshold == pytest.approx(np.quantile(magnitudes, float(quantile) / 100), rel=1e-9, abs=1e-12)
         assert record.pruned == ranking.pruned_count(quantile, 770)
         assert record.pruned + record.remaining == record.scores.count == 770
@@ -204,7 +202,7 @@ def lines(run, number=1):
 def test_the_thresholds_are_there_as_csv_too_and_layer_collapse_is_warned_of(capsys):
     run = made(quantiles="0,50,97.5")
 
-    (table,) = thresholds(run, Reporter(), Selection())
+    (table,) = thresholds(run, Reporter(), selected())
 
     collapse = "hardly anything is left of a/kernel (layer collapse)"
     assert capsys.readouterr().err.splitlines() == [
@@ -269,17 +267,17 @@ def test_families_side_by_side_have_masks_of_their_own_and_scores_of_their_own_p
     store.save_state(replicate.snapshot(0), dataclasses.replace(state, step=0))
     vouch(run)
 
-    tables = thresholds(run, Reporter(), Selection())
+    tables = thresholds(run, Reporter(), selected())
 
     assert [(table[0].family, labels(table)) for table in tables] == [("oneshot", ["q50"]), ("early", ["q90"])]
     assert [table[0].step for table in tables] == [LAST, 0]
     assert [table[0].scores.max for table in tables] == [20, 1000]
     assert capsys.readouterr().err.splitlines()[0] == "replicate-1 oneshot: 1 mask of 20 weights"
-    assert [(one[0].family, labels(one)) for one in thresholds(run, Reporter(quiet=True), Selection(("early",), "60"))] == [
+    assert [(one[0].family, labels(one)) for one in thresholds(run, Reporter(quiet=True), selected(("early",), "60"))] == [
         ("early", ["q60", "q90"])
     ]
     with pytest.raises(InputError, match="no family prunes in one shot: add one"):
-        thresholds(run, Reporter(quiet=True), Selection(("iterative",)))
+        thresholds(run, Reporter(quiet=True), selected(("iterative",)))
 
 
 def test_another_share_that_a_layer_must_keep_is_asked_of_the_masks_there_are():
@@ -302,7 +300,7 @@ def test_with_the_networks_topology_connections_are_told(capsys):
     run.replicate(1).write_topology(Topology(tuple(nodes), ("b",)))
     vouch(run)
 
-    quarter, half = (one.kept for one in thresholds(run, Reporter(), Selection())[0])
+    quarter, half = (one.kept for one in thresholds(run, Reporter(), selected())[0])
 
     assert (quarter.density.effective, quarter.disconnected) == (15 / 20, False)  # 1 .. 5 went: one place of each channel
     assert (half.density.effective, half.disconnected) == (0, True)

@@ -22,6 +22,7 @@ from lottery.engine.loop import Trainer
 from lottery.engine.stream import StreamFeed
 from lottery.engine.updates import MaskUpdates
 from lottery.experiment import schedules
+from lottery.experiment.grids import parse_point
 from lottery.experiment.recipe import Data, Recipe, Train
 from lottery.pruning import masks
 from lottery.pruning.updates import Schedule
@@ -138,7 +139,7 @@ def evaluated(trainer, monkeypatch):
     """A function that lets the trainer look at validation and test images as often as is said."""
 
     def change(every):
-        monkeypatch.setattr(trainer, "train", trainer.train.model_copy(update={"evaluate": every}))
+        monkeypatch.setattr(trainer, "train", trainer.train.model_copy(update={"evaluate": parse_point(every)}))
 
     return change
 

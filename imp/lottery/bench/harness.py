@@ -281,8 +281,9 @@ def measurement(
 
 
 def with_training(recipe: Recipe, **train: Any) -> Recipe:
-    """The recipe with other values of its `train` table, which are not looked at."""
-    return recipe.model_copy(update={"train": recipe.train.model_copy(update=train)})
+    """The recipe with other values of its `train` table."""
+    changed = type(recipe.train).model_validate({**recipe.train.model_dump(), **train})
+    return recipe.model_copy(update={"train": changed})
 
 
 def has_texts(recipe: Recipe) -> bool:

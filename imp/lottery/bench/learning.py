@@ -1,7 +1,6 @@
 """Real examples, and trainings on them, for the measurements in which something is learnt."""
 
 import contextlib
-import math
 import statistics
 import tempfile
 import time
@@ -91,7 +90,7 @@ def train_all(
     from lottery.engine.loop import Diverged, Trainer
     from lottery.experiment.seeds import derive
 
-    recipe = with_training(recipe, evaluate="1ep", checkpoint_seconds=math.inf, checkpoint_steps=0)
+    recipe = with_training(recipe, evaluate="1ep", checkpoint_seconds=1e9, checkpoint_steps=0)
     reporter = Reporter(quiet=quiet)
     names = devices.set_up_tensorflow(recipe.train)
     trainer = Trainer(recipe, names, partial(assembly.make_feed, folder, read_manifest(folder), recipe.data, devices=names))

@@ -14,6 +14,7 @@ from lottery.bench.harness import MOBILENET, Bench, Recipe, measurement
 from lottery.bench.sheet import Column, bars, duration
 
 if TYPE_CHECKING:
+    from lottery.experiment.grids import Grid, Quantile
     from lottery.rundir.run import Run
 
 WIDTHS = ("1", "6.55")  # of MobileNetV2: 3.5 and 100 million weights, all ranked
@@ -44,7 +45,7 @@ def thresholds(
     """Seconds and memory of the masks of a whole campaign: from 3.5 and, by magnitude, from 100 million weights."""
     from lottery.experiment.grids import parse_quantiles
 
-    masks = len(parse_quantiles(quantiles))
+    grid = parse_quantiles(quantiles)
     own = bench.quick or bench.recipe_file or bench.overrides
     widths = WIDTHS if criterion == "magnitude" else WIDTHS[:1]
     for changes in [()] if own else [(f"model.alpha={alpha}", "pruning.exclude=[]") for alpha in widths]:
@@ -52,7 +53,7 @@ def thresholds(
         name = recipe.model.name + (f", alpha {recipe.model.alpha:g}" if recipe.model.name == "mobilenet_v2" else "")
         with tempfile.TemporaryDirectory() as place, bench.row(name):
             run = bench.call(_trained, recipe=recipe, folder=Path(place))
-            bench.rows.append({"name": name, "masks": masks, **_measured(run, quantiles, bench.repeats)})
+            bench.rows.append({"name": name, "masks": len(grid), **_measured(run, grid, bench.repeats)})
     bench.sheet(
         f"The masks of quantiles {quantiles}, by {criterion}",
         COLUMNS,
@@ -77,7 +78,7 @@ def _trained(recipe: Recipe, folder: Path) -> "Run":
     return run
 
 
-def _measured(run: "Run", quantiles: str, repeats: int) -> dict[str, Any]:
+def _measured(run: "Run", quantiles: "Grid[Quantile]", repeats: int) -> dict[str, Any]:
     """From the snapshot on disk to the masks of `quantiles` and their table on disk; what Python and NumPy take to start is not
     counted. `bytes_per_weight` is by how much the process grew at most, over the weights that are ranked."""
     import numpy as np

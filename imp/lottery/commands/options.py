@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +13,19 @@ import typer
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.executors.launcher import launched_rank, launched_size
-from lottery.experiment.grids import MOST
+from lottery.experiment import grids
+from lottery.experiment.grids import MOST, Grid, Point, Quantile
 
 if TYPE_CHECKING:
     from lottery.rundir.run import Run
 
 STALL_SECONDS = 600.0
+
+
+def _read(parse: Callable[[str], Any], *names: str, **more: Any) -> Any:
+    """An option whose text `parse` reads, with the line of its InputError."""
+    return typer.Option(*names, parser=str, callback=lambda text: None if text is None else parse(text), **more)
+
 
 RunOption = Annotated[
     Path | None,
@@ -44,10 +51,12 @@ FromOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables and sentences.")]
 QuantilesOption = Annotated[
-    str | None, typer.Option("--quantiles", metavar="GRID", help="Quantiles, such as 90, 60..99 or 60..80:5,85..99.")
+    Grid[Quantile] | None,
+    _read(grids.parse_quantiles, "--quantiles", metavar="GRID", help="Quantiles, such as 90, 60..99 or 60..80:5,85..99."),
 ]
 RewindOption = Annotated[
-    str | None, typer.Option(metavar="POINTS", help="Rewind points, such as 0,10it,1ep; default: the recipe's.")
+    Grid[Point] | None,
+    _read(grids.parse_points, metavar="POINTS", help="Rewind points, such as 0,10it,1ep; default: the recipe's."),
 ]
 ReplicateOption = Annotated[
     list[int] | None,

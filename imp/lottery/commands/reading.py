@@ -128,6 +128,7 @@ def explore(
 ) -> None:
     """Show how large the weights are: count, min, max, mean, norm and quantiles of |w|, by variable."""
     from lottery.base.errors import InputError
+    from lottery.experiment.grids import parse_point, parse_quantiles
     from lottery.pruning.masks import SCOPES
     from lottery.results import explore
 
@@ -145,8 +146,9 @@ def explore(
     else:
         if variant and not ticket:
             raise InputError(f"--variant {variant} needs a ticket: name it with --ticket")
-        shown = explore.QUANTILES if quantiles is None else quantiles
-        title, rows = explore.explore(source, at, ticket, variant or "ticket", replicate, chosen, shown)
+        shown = explore.QUANTILES if quantiles is None else parse_quantiles(quantiles)
+        point = None if at == "end" else parse_point(at)
+        title, rows = explore.explore(source, point, ticket, variant or "ticket", replicate, chosen, shown)
     if as_json:
         print_json([row for row in rows if row["path"] == explore.IN_ALL or not in_all])
     elif snapshots:

@@ -11,7 +11,6 @@ from lottery.engine.answers import Answers
 from lottery.engine.checkpoints import NOTHING, Clock
 from lottery.engine.loop import Diverged, Trainer
 from lottery.engine.updates import MaskUpdates
-from lottery.experiment.grids import parse_point
 from lottery.experiment.schedules import Rates
 from lottery.rundir.store import State
 
@@ -67,7 +66,7 @@ def run(
     steps, which begins with the mean of networks, gives this statistics of its own, and is evaluated.
     """
     step, since = first_step, [figures]
-    every = max(1, parse_point(trainer.train.evaluate).step(trainer.steps_per_epoch))
+    every = max(1, trainer.train.evaluate.step(trainer.steps_per_epoch))
     stops = {last_step, *range(0, last_step, trainer.steps_per_epoch), *range(0, last_step, every), *snapshots}
     stops |= set(updates.steps) if updates else set()
     clock = Clock(trainer.train, step, sum(array.nbytes for array in trainer.state(step).arrays()))

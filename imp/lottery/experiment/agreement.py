@@ -3,7 +3,7 @@
 from data_prep import sources
 from lottery.base import plugins
 from lottery.base.errors import InputError
-from lottery.experiment import grids, networks
+from lottery.experiment import networks
 from lottery.experiment.recipe import Recipe
 from lottery.pruning import criteria
 
@@ -25,7 +25,7 @@ def check(recipe: Recipe) -> None:
     for family in recipe.families.values() if has_texts else ():
         if family.criterion == criteria.synflow.__name__:
             raise InputError(f"criterion = synflow sends an image of ones through the network, but {given}: take another")
-        if family.criterion in criteria.WITH_IMAGES and grids.parse_sample(family.scored_on)[1]:
+        if family.criterion in criteria.WITH_IMAGES and family.scored_on.of_each_class:
             raise InputError(
                 f"scored_on = {family.scored_on} is of examples with classes, but {given}: write a number, such as 100"
             )

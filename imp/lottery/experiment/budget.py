@@ -4,10 +4,11 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from lottery.base.errors import InputError
-from lottery.experiment import grids
 from lottery.experiment.graph import TICKET, Mask
+from lottery.experiment.grids import Grid
 from lottery.experiment.plan import Plan, by_weights
 from lottery.experiment.recipe import LONGEST, Family, Pruning, Recipe
 from lottery.pruning import allocation, ranking
@@ -47,15 +48,15 @@ def within(planned: Plan, budget: float) -> tuple[Recipe, list[str]]:
     return recipe, told
 
 
-def _affordable(planned: Plan, name: str, family: Family, budget: float) -> Mapping[str, str | int]:
+def _affordable(planned: Plan, name: str, family: Family, budget: float) -> Mapping[str, Any]:
     """The grid of what costs no more, by its key; empty where all does."""
     judged = dataclasses.replace(planned, share=by_weights)
     tickets = [one for one in judged.tickets([1], {name: family}) if one.variant == TICKET]
     dear = {one.mask.label for one in tickets if judged.cost(one) > budget * (1 + ROUNDING)}
-    labels = [label for label in family.labels if label not in dear]
-    if not labels:
+    left = Grid.of(value for value in family.grid if value.label not in dear)
+    if not left:
         return {}
-    return {"rounds": len(labels)} if family.rounds else {"quantiles": ",".join(label.removeprefix("q") for label in labels)}
+    return {"rounds": len(left)} if family.rounds else {"quantiles": left}
 
 
 def expected_share(mask: Mask, family: Family, pruning: Pruning, topology: Topology) -> float | None:
@@ -68,9 +69,8 @@ def expected_share(mask: Mask, family: Family, pruning: Pruning, topology: Topol
         return None
     left = {path: sizes[path] for path in shapes}
     keep = sum(left.values()) - ranking.pruned_count(mask.rate, sum(left.values()))
-    named = grids.parse_densities(family.densities)
     pruned = 0.0
-    for paths, kept in allocation.allocate(family.allocation, left, keep, shapes, named, topology.kernels):
+    for paths, kept in allocation.allocate(family.allocation, left, keep, shapes, family.shares_kept, topology.kernels):
         share = 1 - kept / sum(left[path] for path in paths)
         pruned += share * sum(left[path] * used[path] for path in paths)
     return 1 - pruned / sum(count * used[path] for path, count in sizes.items())

@@ -2,12 +2,11 @@
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import pydantic
 
 from data_prep import sources
-from lottery.base.errors import InputError
 from lottery.experiment import networks
 from lottery.experiment.recipe import OF_IMAGES, Family, Model, Output, Recipe, Texts
 from lottery.pruning import criteria
@@ -30,8 +29,9 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
     others = {"averages": "weights and statistics"} if recipe.train.ema else {}
     others |= {"model.weights": "those of a file"} if recipe.model.weights else {}  # whose digest is among the origins
     return others | {
-        dotted: getattr(table, name)
+        dotted: written[name]
         for place, table in tables.items()
+        for written in [table.model_dump()]
         for name, field in type(table).model_fields.items()
         if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["decides"] in parts
         if (dotted := f"{place}.{name}".lstrip(".")) not in without_effect
@@ -39,13 +39,13 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How some of these values differ from earlier ones, which may be noted as somebody wrote them, key by key. Where files are
-    that records were made from is a note: the digest of the records is compared beside these values."""
+    """How some of these values differ from earlier ones, key by key, however both are written. Where the files are that records
+    were made from is a note: the digest of the records is compared beside these values."""
     if before == now:
         return []
-    before, now = _respelled(before), _respelled(now)
     one, other = ({**values, **_without_places(values)} for values in (before, now))
     differing = [key for key in sorted(one | other) if one.get(key) != other.get(key)]
+    differing = [key for key in differing if _read(key, one.get(key)) != _read(key, other.get(key))]
     return [f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differing]
 
 
@@ -91,18 +91,12 @@ def _without_effect(recipe: Recipe) -> set[str]:
     return keys | {f"model.{key}" for key in Model.model_fields if key not in used}
 
 
-def _respelled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key as a recipe has them: `3ep` for `3.0ep`."""
-    return {key: _spelt(key, value) for key, value in values.items()}
-
-
-def _spelt(key: str, value: Any) -> Any:
+def _read(key: str, value: Any) -> Any:
+    """What a recipe makes of the `value` of this dotted key; the value itself where that is of another version."""
     place, _, name = key.rpartition(".")
     known = Recipe.model_fields.get(place)
     table = Family if place.startswith("families.") else known.annotation if known else Recipe
-    field = table.model_fields.get(name)  # type: ignore[union-attr]
-    for validator in field.metadata if field else ():
-        if isinstance(validator, pydantic.AfterValidator):
-            with contextlib.suppress(InputError, AttributeError, TypeError):  # of another version, it may be anything
-                value = validator.func(value)  # type: ignore[call-arg]
+    if field := table.model_fields.get(name):  # type: ignore[union-attr]
+        with contextlib.suppress(pydantic.ValidationError):
+            return pydantic.TypeAdapter[Any](Annotated[field.annotation, field]).validate_python(value)  # type: ignore[arg-type]
     return value

@@ -9,7 +9,8 @@ from collections.abc import Container, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from lottery.experiment import controls, grids
+from lottery.experiment import controls
+from lottery.experiment.grids import Quantile, Round
 from lottery.experiment.recipe import Family
 
 TICKET, DENSE = "ticket", "dense"
@@ -161,21 +162,20 @@ def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Seq
     """Every network that `family` asks for in a replicate, in order: tickets, and the controls of the masks that the recipe
     names. Of the dense training's steps, its first masks are `scored` at one, and tickets rewound to some."""
     found = []
-    quantiles, controlled = [] if family.rounds else grids.parse_quantiles(family.quantiles), family.control_labels
     for rewind in rewinds:
         before: Snapshot | Ticket = Snapshot(replicate, scored)
         within: Mask | None = None
-        for number, label in enumerate(family.labels, 1):
-            if family.rounds:
-                mask = Mask(replicate, name, label, rewind, number, Fraction(str(family.rate)), before, within)
+        for value in family.grid:
+            if isinstance(value, Round):
+                mask = Mask(replicate, name, value.label, rewind, value, Fraction(str(family.rate)), before, within)
             else:
-                mask = one_shot(replicate, name, quantiles[number - 1], None if family.is_gradual else scored)
+                mask = one_shot(replicate, name, value, None if family.is_gradual else scored)
             start = before if family.method in GOING_ON else Snapshot(replicate, rewind)
             ticket = Ticket(mask, rewind, TICKET, rewind, start)
             found += [ticket, *copies_of(ticket, family.copies)]
             if family.method in LONGER:
                 found.append(beside(ticket, controls.extended, family, scored))
-            if label in controlled:
+            if value in family.controls_at:
                 found += controls_of(ticket, family, scored)
             if family.rounds:
                 before, within = ticket, mask
@@ -217,10 +217,10 @@ def beside(ticket: Ticket, control: controls.Control, family: Family, scored: in
     return Ticket(mask, rewind, control.name, rewind, start, found_by)
 
 
-def one_shot(replicate: int, family: str, quantile: Fraction, scored: int | None) -> Mask:
+def one_shot(replicate: int, family: str, quantile: Quantile, scored: int | None) -> Mask:
     """The mask of a quantile, scored on the dense network after so many steps (None: pruned gradually)."""
     source = None if scored is None else Snapshot(replicate, scored)
-    return Mask(replicate, family, grids.quantile_label(quantile), None, 1, quantile, source, None)
+    return Mask(replicate, family, quantile.label, None, 1, quantile, source, None)
 
 
 def masks_of(found: Iterable[Ticket]) -> list[Mask]:

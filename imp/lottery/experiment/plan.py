@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
 
 import pydantic
 
 from lottery.base.errors import InputError
-from lottery.experiment import graph, grids, schedules
+from lottery.experiment import graph, schedules
 from lottery.experiment.graph import GOING_ON, TICKET, Mask, Snapshot, Ticket
+from lottery.experiment.grids import Grid, Point, Quantile
 from lottery.experiment.recipe import LONGEST, Family, Recipe
 from lottery.pruning import criteria, updates
 from lottery.pruning.costs import STEP
@@ -23,8 +26,8 @@ class Selection:
     points than the recipe's, and only the first `rounds` rounds."""
 
     families: tuple[str, ...] = ()
-    quantiles: str | None = None
-    rewind: str | None = None
+    quantiles: Grid[Quantile] | None = None
+    rewind: Grid[Point] | None = None
     rounds: int | None = None
 
     def of(self, recipe: Recipe) -> dict[str, Family]:
@@ -38,20 +41,19 @@ class Selection:
             if option in given and not any(getattr(family, option) for family in chosen.values()):
                 raise InputError(f"--{option}: no selected family prunes {way}")
         if self.quantiles is not None:
-            grids.parse_quantiles(self.quantiles)
             chosen = {name: family for name, family in chosen.items() if family.quantiles}
         in_one_shot = {option: value for option, value in given.items() if option != "rounds"}
         return {name: _changed(name, one, given if one.rounds else in_one_shot) for name, one in chosen.items()}
 
-    def _given(self) -> dict[str, str | int]:
+    def _given(self) -> dict[str, Any]:
         """The grids in place of the recipe's, by option."""
         options = {"quantiles": self.quantiles, "rewind": self.rewind, "rounds": self.rounds}
         return {option: value for option, value in options.items() if value is not None}
 
 
-def _changed(name: str, family: Family, given: Mapping[str, str | int]) -> Family:
+def _changed(name: str, family: Family, given: Mapping[str, Any]) -> Family:
     try:
-        return Family.model_validate({**family.model_dump(), **given}) if given else family
+        return Family.model_validate(family.model_copy(update=given).model_dump()) if given else family
     except pydantic.ValidationError as error:
         raise InputError(f"families.{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
@@ -113,7 +115,7 @@ class Plan:
     def scoring_passes(self, family: Family) -> float | None:
         """How often an example goes through the network, in all, for the scores of one mask; None where the criterion does not
         say."""
-        name, (count, each) = family.criterion, grids.parse_sample(family.scored_on)
+        name, (count, each) = family.criterion, family.scored_on
         if self.classes is None:
             return 0.0
         passes, is_without = criteria.passes(name, criteria.by_name(name)), name in criteria.CRITERIA
@@ -127,7 +129,7 @@ class Plan:
     def _mean_share(self, mask: Mask) -> float:
         """The MACs of the mean step of a ticket's training, as a share of a dense one's."""
         family = self.recipe.families[mask.family]
-        every = max(1, grids.parse_interval(family.update_every).step(self.steps_per_epoch))
+        every = max(1, family.update_every.step(self.steps_per_epoch))
         return updates.mean_share(family.updates, self.share(mask), family.update_from, family.update_until, every)
 
     def cost(self, ticket: Ticket) -> float:
@@ -141,10 +143,14 @@ class Plan:
 
     def snapshot_steps(self) -> list[int]:
         """Steps at which the dense training is saved: the grid of the recipe, and the end."""
-        points = grids.parse_points(self.recipe.train.snapshots)
-        return sorted({point.step(self.steps_per_epoch) for point in points} | {self.total_steps})
+        return sorted({point.step(self.steps_per_epoch) for point in self.recipe.train.snapshots} | {self.total_steps})
 
-    def rewind_steps(self, rewind: str) -> list[int]:
+    def point_at(self, step: int) -> Point:
+        """The first point of `train.snapshots` that is this step, or else the step itself."""
+        points = (point for point in self.recipe.train.snapshots if point.step(self.steps_per_epoch) == step)
+        return next(points, Point(Fraction(step), "it"))
+
+    def rewind_steps(self, rewind: Iterable[Point]) -> list[int]:
         """The steps of rewind points, ascending. Raises InputError for one that leaves nothing to train, or has no snapshot."""
         _check("rewind point", rewind, self.recipe, self.steps_per_epoch, past_end=False)
         return self._saved("rewind point", rewind)
@@ -159,7 +165,7 @@ class Plan:
             schedule = self.updates(mask)
             if family.updates == "rigl" and schedule.every < 2:
                 raise InputError(f"families.{name}.update_every: rigl spends a step on each change: write at least 2it")
-            for point in grids.parse_points(family.rewind):
+            for point in family.rewind:
                 if not schedule.steps(step := point.step(self.steps_per_epoch)):
                     raise InputError(
                         f"families.{name}: its masks never change after step {step}: lower update_every "
@@ -173,10 +179,10 @@ class Plan:
             longest = f"a training {max(lengths):,.0f} times as long as the dense one"
             raise InputError(f"families.{name}.budget: {longest}: lower it")
 
-    def _saved(self, what: str, points: str) -> list[int]:
+    def _saved(self, what: str, points: Iterable[Point]) -> list[int]:
         """Steps of points at which the dense network is saved, ascending. Raises InputError for another."""
         saved, known = self.recipe.train.snapshots, self.snapshot_steps()
-        steps = {point.step(self.steps_per_epoch): point for point in grids.parse_points(points)}
+        steps = {point.step(self.steps_per_epoch): point for point in points}
         for step, point in steps.items():
             if step not in known:
                 way_out = f"add it with `imp train --set train.snapshots={saved},{point}`"
@@ -184,7 +190,7 @@ class Plan:
         return sorted(steps)
 
     def _scored(self, family: Family) -> int:
-        return self.total_steps if family.scored_at == "end" else self._saved("scored_at", family.scored_at)[0]
+        return self._saved("scored_at", [family.scored_at])[0] if isinstance(family.scored_at, Point) else self.total_steps
 
     def tickets(self, replicates: Sequence[int], families: Mapping[str, Family]) -> list[Ticket]:
         """Every network of these families, in the order of training. Raises InputError as `rewind_steps` and `check_length`
@@ -207,7 +213,7 @@ class Plan:
 
     def _one_shot(self, number: int, name: str, family: Family) -> list[Mask]:
         scored = None if family.is_gradual else self._scored(family)
-        return [graph.one_shot(number, name, quantile, scored) for quantile in grids.parse_quantiles(family.quantiles)]
+        return [graph.one_shot(number, name, quantile, scored) for quantile in family.quantiles]
 
     def controls_of(self, ticket: Ticket, family: Family) -> list[Ticket]:
         """The controls that the recipe asks for beside a ticket that has them."""
@@ -222,7 +228,7 @@ class Plan:
         """When `mask` changes in the training of its ticket."""
         family = self.recipe.families[mask.family]
         last = round(self._length(mask) * self.total_steps)
-        every = max(1, grids.parse_interval(family.update_every).step(self.steps_per_epoch))
+        every = max(1, family.update_every.step(self.steps_per_epoch))
         begin, until = (int(share * last) for share in (family.update_from, family.update_until))
         return updates.Schedule(family.updates, every, begin, until, family.drop_fraction)
 
@@ -256,19 +262,21 @@ def of(recipe: Recipe, steps_per_epoch: int, share: Share = by_weights, classes:
 
 def check_points(recipe: Recipe, steps_per_epoch: int | None = None) -> None:
     """Raise InputError for a point of training past the end; without `steps_per_epoch`, only epochs can be judged."""
-    for name in ("snapshots", "warmup", *(["milestones"] if recipe.train.schedule == "step" else [])):
-        _check(f"train.{name}", getattr(recipe.train, name), recipe, steps_per_epoch, past_end=True)
+    _check("train.snapshots", recipe.train.snapshots, recipe, steps_per_epoch, past_end=True)
+    _check("train.warmup", [recipe.train.warmup], recipe, steps_per_epoch, past_end=True)
+    if recipe.train.schedule == "step":
+        _check("train.milestones", recipe.train.milestones, recipe, steps_per_epoch, past_end=True)
     for name, family in recipe.families.items():
         _check(f"families.{name}.rewind", family.rewind, recipe, steps_per_epoch, past_end=False)
-        if family.scored_at != "end":
-            _check(f"families.{name}.scored_at", family.scored_at, recipe, steps_per_epoch, past_end=True)
+        if isinstance(family.scored_at, Point):
+            _check(f"families.{name}.scored_at", [family.scored_at], recipe, steps_per_epoch, past_end=True)
 
 
-def _check(key: str, points: str, recipe: Recipe, steps_per_epoch: int | None, past_end: bool) -> None:
+def _check(key: str, points: Iterable[Point], recipe: Recipe, steps_per_epoch: int | None, past_end: bool) -> None:
     """Every one of `points` must lie within training; unless `past_end`, before its last step."""
     length = steps_per_epoch or UNKNOWN_STEPS
     unit = "steps" if recipe.train.steps else "epochs"
-    for point in grids.parse_points(points):
+    for point in points:
         step, end = point.step(length), recipe.train.steps or recipe.train.epochs * length
         if steps_per_epoch is None and point.amount and (point.unit == "it") != (unit == "steps"):
             continue
@@ -295,8 +303,8 @@ def estimated(recipe: Recipe, training_examples: int | None, share: Share = by_w
     Raises InputError if it must be known."""
     if training_examples is not None:
         return make(recipe, training_examples, share, classes)
-    points = ",".join((recipe.train.snapshots, *(family.rewind for family in recipe.families.values())))
-    if recipe.train.steps and any(point.unit == "ep" for point in grids.parse_points(points)):
+    given = recipe.train.snapshots, *(family.rewind for family in recipe.families.values())
+    if recipe.train.steps and any(point.unit == "ep" for points in given for point in points):
         raise InputError("the number of steps in an epoch is not known yet: run `imp prepare` first")
     check_points(recipe)
     return Plan(recipe, UNKNOWN_STEPS, functools.cache(share))
@@ -307,18 +315,17 @@ def dry_run(planned: Plan, is_finished: Callable[[int | Ticket], bool] = lambda 
     of the sparsest tickets: at which masks, if any, is known once the tickets are trained."""
     recipe, unknown = planned.recipe, planned.steps_per_epoch == UNKNOWN_STEPS and planned.recipe.train.steps
     replicates = range(1, recipe.replicates + 1)
-    written = {point.step(planned.steps_per_epoch): str(point) for point in grids.parse_points(recipe.train.snapshots)}
     tickets = planned.tickets(replicates, recipe.families)
     for family in recipe.families.values():
         criteria.by_name(family.criterion)
 
     def under(ticket: Ticket, label: str, certain: bool) -> Cost:
         title = f"replicate-{ticket.replicate} {ticket.family} {label} {ticket.variant}"
-        title += f", rewound to {written.get(ticket.rewind, '0')}"
+        title += f", rewound to {planned.point_at(ticket.rewind)}"
         found = None if unknown else round(planned.epochs(ticket), 3)
         return Cost(title, found, round(planned.cost(ticket), 3), rewound=True, certain=certain)
 
-    last = {name: family.labels[-1] for name, family in recipe.families.items() if family.controls_follow}
+    last = {name: family.grid[-1].label for name, family in recipe.families.items() if family.controls_follow}
     sparsest = [one for one in tickets if one.variant == TICKET and one.mask.label == last.get(one.family)]
     following = [control for one in sparsest for control in planned.controls_of(one, recipe.families[one.family])]
     length = None if unknown else round(planned.total_steps / planned.steps_per_epoch, 3)

@@ -117,6 +117,7 @@ def explained(recipe: Recipe) -> str:
 
 def _explained(table: pydantic.BaseModel, path: str) -> Iterator[str]:
     inner: list[tuple[str, pydantic.BaseModel]] = []
+    written = table.model_dump()
     for name, field in type(table).model_fields.items():
         value = getattr(table, name)
         if isinstance(value, pydantic.BaseModel):
@@ -124,7 +125,7 @@ def _explained(table: pydantic.BaseModel, path: str) -> Iterator[str]:
         elif isinstance(value, dict):
             inner += [(f"{path}{name}.{key}", one) for key, one in value.items()]
         else:
-            yield from _explained_key(name, value, field.description or "")
+            yield from _explained_key(name, written[name], field.description or "")
     for place, one in inner:
         sentence = " ".join((type(one).__doc__ or "").split()).partition(". ")[0].rstrip(".")
         yield f"\n[{place}]  # {sentence}"

@@ -6,7 +6,8 @@ The defaults are an experiment, too: a MobileNetV2 on the digits. A command with
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,8 @@ from data_prep.prepare import AnySettings, Settings, TextSettings
 from lottery.base import plugins
 from lottery.base.errors import InputError
 from lottery.experiment import controls, grids, networks, spaces, tasks
+from lottery.experiment.grids import ByPath, Grid, Point, Quantile, Round, Sample
+from lottery.experiment.spaces import Dimension
 from lottery.pruning import criteria, masks
 from lottery.pruning.allocation import Allocation
 from lottery.pruning.masks import Scope
@@ -27,6 +30,7 @@ from lottery.pruning.updates import Updates
 MOST = 1_000_000_000  # of whatever a whole number counts
 LONGEST = 1000  # dense trainings
 SCORES = ", ".join(criteria.CRITERIA)
+START = Grid.of([Point(Fraction(0), "it")])  # of training
 FAMILY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"  # of a folder, and of a table without quotes
 
 OF_IMAGES = ("size", "classes", "channels", "mean", "deviation", "crop", "resized_crop", "flip", "cutout")  # keys of data
@@ -61,14 +65,16 @@ def _checked(parse: Callable[[Any], object]) -> pydantic.AfterValidator:
     return pydantic.AfterValidator(check)
 
 
-def _points(text: str) -> str:
-    """Points of training in the one way in which they are compared: `0,10it,3ep` for `0it, 10it,3.0ep`."""
-    return ",".join(dict.fromkeys(map(str, grids.parse_points(text))))
+def _written(parse: Callable[..., Any]) -> pydantic.GetPydanticSchema:
+    """A value that is written as text. `parse` reads it, perhaps by what else is known (pydantic.ValidationInfo)."""
+    text = Annotated[str, pydantic.AfterValidator(parse), pydantic.PlainSerializer(str, return_type=str)]
+    return pydantic.GetPydanticSchema(lambda source, handler: handler.generate_schema(text))
 
 
-def _sample(text: str) -> str:
-    count, of_each_class = grids.parse_sample(text)
-    return f"{count} a class" if of_each_class else f"{count}"
+def _labelled(text: str, known: pydantic.ValidationInfo) -> Grid[Quantile] | Grid[Round]:
+    """Rounds or quantiles, as a family has them; none for an empty text."""
+    parse = grids.parse_rounds if known.data.get("rounds") else grids.parse_quantiles
+    return parse(text) if text else Grid.of(())
 
 
 def _check_name(text: str) -> None:
@@ -86,16 +92,19 @@ FamilyName = Annotated[str, _checked(_check_family)]
 Task = Annotated[str, _checked(lambda name: plugins.check(name, tasks.DECIDING, "task"))]
 Network = Annotated[str, _checked(lambda name: plugins.check(name, networks.KNOWN, "network", networks.SHOWN))]
 Source = Annotated[str, _checked(sources.check_name)]
-QuantileGrid = Annotated[str, _checked(lambda text: text and grids.parse_quantiles(text))]
-Points = Annotated[str, pydantic.AfterValidator(_points)]
-Point = Annotated[str, pydantic.AfterValidator(lambda text: str(grids.parse_point(text)))]
-PointOrEnd = Annotated[str, pydantic.AfterValidator(lambda text: text if text == "end" else str(grids.parse_point(text)))]
-Rates = Annotated[list[str], _checked(grids.parse_rates), pydantic.AfterValidator(grids.by_path_texts)]
+Quantiles = Annotated[Grid[Quantile], _written(lambda text: grids.parse_quantiles(text) if text else Grid.of(()))]
+Labelled = Annotated[Grid[Quantile] | Grid[Round], _written(_labelled)]
+Points = Annotated[Grid[Point], _written(grids.parse_points)]
+OnePoint = Annotated[Point, _written(grids.parse_point)]
+Interval = Annotated[Point, _written(grids.parse_interval)]
+PointOrEnd = Annotated[Point | Literal["end"], _written(lambda text: text if text == "end" else grids.parse_point(text))]
+PruningRate = Annotated[ByPath, _written(grids.parse_rate)]
+Density = Annotated[ByPath, _written(grids.parse_density)]
+Examples = Annotated[Sample, _written(grids.parse_sample)]
+MaskFile = Annotated[str, pydantic.AfterValidator(lambda text: text and str(Path(text)))]
 Norm = Literal["batch", "moving"]
 Iterations = Annotated[int, Field(ge=0, le=10_000)]
-Densities = Annotated[list[str], _checked(grids.parse_densities), pydantic.AfterValidator(grids.by_path_texts)]
-Sample = Annotated[str, pydantic.AfterValidator(_sample)]
-Interval = Annotated[str, pydantic.AfterValidator(lambda text: str(grids.parse_interval(text)))]
+Space = Annotated[list[Annotated[Dimension, _written(spaces.parse_dimension)]], pydantic.AfterValidator(spaces.check)]
 Criterion = Annotated[str, _checked(lambda name: plugins.check(name, criteria.CRITERIA, "criterion"))]
 Control = Annotated[str, _checked(controls.check_name)]
 
@@ -196,7 +205,7 @@ class Train(Table):
     schedule: Literal["constant", "step", "cosine", "linear"] = key("cosine", "constant, step, cosine, linear (to 0)")
     milestones: Points = key("10ep,15ep", "of schedule = step: where the learning rate is multiplied by gamma")
     gamma: Annotated[float, Field(gt=0, le=1)] = key(0.1, "of schedule = step: the factor at each milestone")
-    warmup: Point = key("3ep", "the learning rate grows from 0 up to this point")
+    warmup: OnePoint = key("3ep", "the learning rate grows from 0 up to this point")
     decay: Literal["l2", "decoupled"] = key(
         "l2", "l2: added to the gradient; decoupled: subtracted from the weights, times the learning rate"
     )
@@ -249,18 +258,18 @@ class Family(Table):
     """A way to prune: what is scored, how much is pruned, what is rewound. Either `quantiles` (one shot) or `rounds`."""
 
     criterion: Criterion = key("magnitude", f"{SCORES}, or package.module:function", "mask")
-    mask: str = key("", "a mask in a file, in place of a criterion: mask.safetensors, .npz, .pth", "mask")
+    mask: MaskFile = key("", "a mask in a file, in place of a criterion: mask.safetensors, .npz, .pth", "mask")
     scored_at: PointOrEnd = key("end", "the point of the dense training whose weights are scored first", "mask")
-    scored_on: Sample = key("10 a class", "snip, grasp: how many training examples; 100, or 10 a class", "mask")
+    scored_on: Examples = key("10 a class", "snip, grasp: how many training examples; 100, or 10 a class", "mask")
     scored_seed: Seed = key(0, "snip, grasp: another seed draws other examples", "mask")
     scored_norm: Norm = key("batch", "snip, grasp: BatchNorm by the statistics of each batch, or the moving ones", "mask")
     iterations: Iterations = key(0, "score and prune in so many steps; 0: synflow 100, the others 1", "mask")
     allocation: Allocation = key("global", "of weights to layers: global, uniform, uniform+, erk", "mask")
-    densities: Densities = key([], "per cent that layers keep, whatever the allocation, such as Conv1/*=100", "mask")
-    quantiles: QuantileGrid = aside("", "one shot: per cent to prune, one mask for each, such as 90 or 60..80:5,85..99")
+    densities: list[Density] = key([], "per cent that layers keep, whatever the allocation, such as Conv1/*=100", "mask")
+    quantiles: Quantiles = aside("", "one shot: per cent to prune, one mask for each, such as 90 or 60..80:5,85..99")
     rounds: Annotated[int, Field(ge=0, le=100)] = aside(0, "iterative pruning: how many rounds")
     rate: Rate = key(20.0, "rounds: per cent of the surviving weights to prune in each", "mask")
-    rates: Rates = key([], "rounds: other rates by path, such as predictions/*=10", "mask")
+    rates: list[PruningRate] = key([], "rounds: other rates by path, such as predictions/*=10", "mask")
     method: Literal["weights", "lr", "finetune", "llr", "allr"] = key(
         "weights", "weights: rewind weights and rate; lr: rate; finetune: neither; llr, allr: rate linear to 0", "ticket"
     )
@@ -275,7 +284,7 @@ class Family(Table):
     finetune_rate: AtLeast0 = key(0.0, "learning rate of finetune; 0: the last one of the schedule", "ticket")
     copies: Copies = aside(1, "trainings of each ticket, with examples in other orders, for `imp stability`")
     controls: list[Control] = aside(["reinit"], f"trained beside tickets: {controls.sentences()}")
-    controls_at: str = aside("", "quantiles or rounds that have controls; empty: those of each headline, once it is known")
+    controls_at: Labelled = aside("", "quantiles or rounds that have controls; empty: those of each headline, once it is known")
 
     @pydantic.model_validator(mode="after")
     def _one_schedule(self) -> "Family":
@@ -286,12 +295,11 @@ class Family(Table):
         for name, other in itertools.combinations(dict.fromkeys(self.controls), 2):
             if controls.variant(name) == controls.variant(other):
                 raise InputError(f"{name} and {other} are called alike: give one of the functions another name")
-        self._labels(self.controls_at or "1")
         return self
 
     @pydantic.model_validator(mode="after")
     def _length_fits(self) -> "Family":
-        if self.is_linear and self.rewind != "0":
+        if self.is_linear and self.rewind != START:
             raise InputError(f"method = {self.method} rewinds nothing: leave rewind out; length says how long tickets train")
         if self.budget and not self.is_stretchable:
             raise InputError('budget is of tickets of one shot, by method = weights, with rewind = "0": leave it out')
@@ -312,7 +320,7 @@ class Family(Table):
         if self.changes_masks and not self.is_gradual:
             if self.scored_at == "end":
                 raise InputError(f'updates = {self.updates} trains from scratch: set scored_at = "0", and criterion = "random"')
-            if 0 in grids.parse_quantiles(self.quantiles):
+            if 0 in self.quantiles.values:
                 raise InputError(f"updates = {self.updates} has nothing to grow at quantile 0: leave that out")
         if self.changes_masks and self.copies > 1:
             raise InputError("copies is of masks that stay as they are in training: leave it out")
@@ -343,7 +351,7 @@ class Family(Table):
     @property
     def is_stretchable(self) -> bool:
         """Whether its tickets may train for another time than the dense network."""
-        return not self.rounds and self.method == "weights" and self.rewind == "0"
+        return not self.rounds and self.method == "weights" and self.rewind == START
 
     @property
     def is_scored(self) -> bool:
@@ -376,9 +384,14 @@ class Family(Table):
         return bool(self.controls) and not self.controls_at
 
     @property
-    def labels(self) -> list[str]:
-        """The names of its masks in the recipe, from dense to sparse: `q90` by quantile, `round-03` by round."""
-        return self._labels(f"1..{self.rounds}" if self.rounds else self.quantiles)
+    def grid(self) -> Sequence[Quantile | Round]:
+        """Its quantiles or rounds, from dense to sparse."""
+        return self.quantiles.values or tuple(map(Round, range(1, self.rounds + 1)))
+
+    @property
+    def shares_kept(self) -> list[tuple[str, Fraction]]:
+        """Its `densities` as shares (0 .. 1), by shell pattern of paths."""
+        return [(pattern, percent / 100) for pattern, percent in self.densities]
 
     @property
     def shared_controls(self) -> set[str]:
@@ -390,21 +403,11 @@ class Family(Table):
         """The variants of controls that start with fresh weights."""
         return {one.name for one in (*controls.CONTROLS.values(), *map(controls.of, self.controls)) if one.start == "fresh"}
 
-    @property
-    def control_labels(self) -> list[str]:
-        """The names of the masks that have controls, as far as the recipe says."""
-        return self._labels(self.controls_at) if self.controls_at else []
-
-    def _labels(self, grid: str) -> list[str]:
-        if self.rounds:
-            return list(map(grids.round_label, grids.parse_rounds(grid)))
-        return list(map(grids.quantile_label, grids.parse_quantiles(grid)))
-
 
 class Sweep(Table):
     """The search for hyperparameters of `imp sweep`."""
 
-    space: Annotated[list[str], _checked(spaces.parse)] = aside(
+    space: Space = aside(
         [
             "train.learning_rate=0.005..0.5:log",
             "train.weight_decay=1e-5..1e-2:log",
@@ -415,7 +418,7 @@ class Sweep(Table):
     )
     trials: Positive = aside(30, "how many trials")
     startup: NotNegative = aside(10, "trials drawn at random, before any is proposed or stopped early")
-    grace: Point = aside("2ep", "no trial is stopped before this point")
+    grace: OnePoint = aside("2ep", "no trial is stopped before this point")
     classes: NotNegative = aside(0, "train on this many classes only, the first ones; 0: on those of data.classes")
 
 
@@ -427,7 +430,9 @@ class Track(Table):
 
 
 ROUNDS = Family(rounds=10)
-ONESHOT = Family(quantiles="50,70,80,90,95", rewind="0,2ep", controls=["reinit", "shuffle"], controls_at="80")
+ONESHOT = Family.model_validate(
+    {"quantiles": "50,70,80,90,95", "rewind": "0,2ep", "controls": ["reinit", "shuffle"], "controls_at": "80"}
+)
 
 
 class Recipe(Table):
@@ -478,9 +483,9 @@ class Recipe(Table):
         """With a family more, if none prunes like it: rewound to its points that are saved, or else to the first that is."""
         if any(one.rounds if family.rounds else one.is_cut_at_once for one in self.families.values()):
             return self
-        saved = self.train.snapshots.split(",")
-        rewind = [point for point in family.rewind.split(",") if point in saved] or saved[:1]
-        added = family.model_copy(update={"rewind": ",".join(rewind)})
+        saved = self.train.snapshots.values
+        rewind = [point for point in family.rewind if point in saved] or saved[:1]
+        added = family.model_copy(update={"rewind": Grid.of(rewind)})
         return self.model_copy(update={"families": {**self.families, name: added}})
 
     def records(self) -> AnySettings:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lottery.experiment.grids import parse_point, parse_points
 from lottery.experiment.recipe import Train
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
@@ -48,7 +47,7 @@ def rates(train: Train, steps_per_epoch: int, first: int, count: int, length: fl
     constant, linear to 0, cosine to 0 (Loshchilov & Hutter 2017, without restarts) or times `gamma` at each milestone. A ticket
     rewound to step k takes up the schedule at step k; a training that is `length` times as long has it stretched."""
     total = train.steps or train.epochs * steps_per_epoch
-    warmup = parse_point(train.warmup).step(steps_per_epoch)
+    warmup = train.warmup.step(steps_per_epoch)
     steps = np.arange(first, first + count, dtype=np.float64) / length
     left = 1 - np.clip((steps - warmup) / max(total - warmup, 1), 0, 1)
     if train.schedule == "cosine":
@@ -56,7 +55,7 @@ def rates(train: Train, steps_per_epoch: int, first: int, count: int, length: fl
     elif train.schedule == "linear":
         factor = left
     elif train.schedule == "step":
-        milestones = [point.step(steps_per_epoch) for point in parse_points(train.milestones)]
+        milestones = [point.step(steps_per_epoch) for point in train.milestones]
         factor = train.gamma ** np.sum([steps >= milestone for milestone in milestones], axis=0)
     else:
         factor = np.ones_like(steps)

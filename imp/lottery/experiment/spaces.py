@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from lottery.base.errors import InputError
@@ -22,36 +21,41 @@ _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 @dataclasses.dataclass(frozen=True)
 class Dimension:
     """A key, and what it may be: of a `choice` one of `values`, each written as after `--set KEY=`; else any number between the
-    two of them, whole where both are `int`, drawn evenly on a `linear` scale or a `log` one."""
+    two of them, whole where both are `int`, drawn evenly on a `linear` scale or a `log` one. `str` gives the `line` that it was
+    read from."""
 
     key: str
     values: tuple[Any, ...]
     kind: Literal["choice", "linear", "log"]
+    line: str = dataclasses.field(compare=False)
+
+    def __str__(self) -> str:
+        return self.line
 
 
-def parse(lines: Sequence[str]) -> list[Dimension]:
-    """The dimensions of a space. Raises InputError for a line that is none, and for a key that is named twice."""
-    dimensions = [_dimension(line) for line in lines]
+def check(dimensions: list[Dimension]) -> list[Dimension]:
+    """The dimensions of a space. Raises InputError for a key that is named twice."""
     for earlier, later in itertools.combinations(dimensions, 2):
         if earlier.key == later.key:
             raise InputError(f"sweep.space names {later.key} twice")
     return dimensions
 
 
-def _dimension(line: str) -> Dimension:
+def parse_dimension(line: str) -> Dimension:
+    """Raises InputError for a line that is not a dimension."""
     key, equals, text = (part.strip() for part in line.partition("="))
     if not equals or not re.fullmatch(r"[\w.]+", key):
-        raise InputError(f"sweep.space: {line!r} is not searchable: write KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=A,B,C")
+        raise InputError(f"{line!r} is not searchable: write KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=A,B,C")
     match = _RANGE.fullmatch(text)
     if not match:
         values = tuple(value.strip() for value in text.split(","))
         if len(set(values)) < 2 or not all(values):
-            raise InputError(f"sweep.space: {line!r} leaves nothing to choose: write KEY=LOW..HIGH[:log] or KEY=A,B,C")
-        return Dimension(key, values, "choice")
+            raise InputError(f"{line!r} leaves nothing to choose: write KEY=LOW..HIGH[:log] or KEY=A,B,C")
+        return Dimension(key, values, "choice", line)
     is_whole = all(re.fullmatch(r"[+-]?\d+", end) for end in match.groups()[:2])
     low, high = (int(end) if is_whole else float(end) for end in match.groups()[:2])
     if not -math.inf < low < high < math.inf:
-        raise InputError(f"sweep.space: {line!r} must be finite and ascend")
+        raise InputError(f"{line!r} must be finite and ascend")
     if match[3] and low <= 0:
-        raise InputError(f"sweep.space: {line!r}: a logarithmic range must start above 0")
-    return Dimension(key, (low, high), "log" if match[3] else "linear")
+        raise InputError(f"{line!r}: a logarithmic range must start above 0")
+    return Dimension(key, (low, high), "log" if match[3] else "linear", line)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
-from lottery.experiment.grids import label_number
+from lottery.experiment.grids import of_label
 from lottery.pruning import invariants, masks, overlap
 from lottery.pruning.overlap import Figures
 from lottery.results.tables import csv_text
@@ -351,7 +351,7 @@ def nesting(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         if group["kind"] == "rounds":
             (chain, first), (_, second) = (group[which].split("/") for which in ("first", "second"))
-            numbers = int(label_number(first)), int(label_number(second))
+            numbers = int(of_label(first)), int(of_label(second))
             chains.setdefault(chain, []).extend((*numbers, pair) for pair in group["pairs"])
     return [_nesting(chain, rounds) for chain, rounds in chains.items()]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lottery.base.errors import InputError
-from lottery.experiment import grids
 from lottery.experiment.graph import TICKET
+from lottery.experiment.grids import Grid, Point, Quantile
 from lottery.pruning import masks, norms
 from lottery.pruning.masks import Scope
 from lottery.pruning.norms import IN_ALL
@@ -18,8 +18,7 @@ from lottery.pruning.state import Arrays, State
 from lottery.results import lookup
 from lottery.rundir.run import Run
 
-END = "end"
-QUANTILES = "50,75,90,99"
+QUANTILES = Grid.of(map(Quantile, (50, 75, 90, 99)))
 BARS = " ▁▂▃▄▅▆▇█"
 IN_ALL_HEADINGS = ("step", "epoch", "mean |w|", "norm", "moved", "")
 BY_VARIABLE_HEADINGS = ("variable", "norm first", "last", "moved", "norm over the snapshots", "moved over them")
@@ -30,25 +29,24 @@ Lines = list[tuple[str, ...]]
 
 def explore(
     run: Run,
-    at: str = END,
+    at: Point | None = None,
     ticket: str | None = None,
     variant: str = TICKET,
     replicate: int = 1,
     scope: Scope | None = None,
-    quantiles: str = QUANTILES,
+    quantiles: Grid[Quantile] = QUANTILES,
 ) -> tuple[str, Rows]:
-    """The magnitudes of the dense network `at` a saved point of its training, or of the trained network `ticket`; over
-    `scope`, or else the recipe's; under a title. Raises InputError if there is no such network or point."""
+    """The magnitudes of the dense network `at` a saved point of its training (None: its end), or of the trained network
+    `ticket`; over `scope`, or else the recipe's; under a title. Raises InputError if there is no such network or point."""
     place = lookup.replicate(run, replicate)
-    wanted = {grids.quantile_name(quantile): quantile for quantile in grids.parse_quantiles(quantiles)}
+    wanted = {str(quantile): quantile for quantile in quantiles}
     if ticket is not None:
-        if at != END:
+        if at:
             raise InputError(f"--at {at}: only the dense network was saved on the way, leave --ticket out")
         _, state = lookup.trained(run, place, ticket, variant)
         name = ticket if variant == TICKET else f"{ticket} {variant}"
     else:
-        point = None if at == END else grids.parse_point(at)
-        step = point.step(run.plan().steps_per_epoch if point.unit == "ep" else 0) if point else lookup.end(place)
+        step = at.step(run.plan().steps_per_epoch if at.unit == "ep" else 0) if at else lookup.end(place)
         state, name = lookup.snapshot(place, step, optimizer=False), "dense"
     weights = _weights(run, state, scope, place.layers())
     return f"{place.folder}, {name}, step {state.step}", norms.table(weights, wanted)

@@ -6,6 +6,7 @@ gives the rows of a frame as named tuples, in which it is None.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lottery.base import environment
 from lottery.base.errors import InputError
 from lottery.experiment import controls, grids
 from lottery.experiment.graph import DENSE, LONGER, TICKET, Ticket
+from lottery.experiment.grids import Point
 from lottery.experiment.plan import Plan
 from lottery.pruning import densities, masks
 from lottery.pruning.costs import BYTES
@@ -118,16 +120,15 @@ def order(run: Run) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
     def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
         family = families.index(row["family"]) if row["family"] else -1
         variant = variants.index(row["variant"]) if row["variant"] in variants else len(variants)
-        return family, row["round"], grids.label_number(row["mask"]), row["rewind_step"], variant, row["variant"]
+        mask = grids.of_label(row["mask"]) if row["mask"] else 0
+        return family, row["round"], mask, row["rewind_step"], variant, row["variant"]
 
     return place
 
 
 def rewind_name(planned: Plan | None, step: int) -> str:
     """A rewind point as the recipe writes it (`1ep`), or else in steps."""
-    points = grids.parse_points(planned.recipe.train.snapshots) if planned else []
-    named = (str(point) for point in points if planned and point.step(planned.steps_per_epoch) == step)
-    return next(named, f"{step}it" if step else "0")
+    return str(planned.point_at(step) if planned else Point(Fraction(step), "it"))
 
 
 def _of_replicate(run: Run, planned: Plan | None, number: int, tickets: Sequence[Ticket]) -> list[dict[str, Any]]:

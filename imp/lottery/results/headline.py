@@ -13,6 +13,7 @@ import pandas
 
 from lottery.experiment import grids
 from lottery.experiment.graph import DENSE
+from lottery.experiment.grids import Grid
 from lottery.results import criteria, frame, grouping, verdicts
 from lottery.rundir import wording
 from lottery.rundir.run import Run
@@ -134,10 +135,9 @@ def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
             verdicts.WORSE: f"Whether it wins is open: {name} is worse on these images ({points}), but undecided over seeds.",
             "matching": f"It does not win: {name} matches too ({points}), so its own weights do not matter.",
         }.get(reinit.verdict or "", f"Whether it wins is open: {name} is undecided ({points}).")
-    settings = []
-    if family.control_labels and best.mask not in family.control_labels:
-        numbers = sorted(map(grids.label_number, [*family.control_labels, best.mask]))
-        settings.append(f"controls_at={','.join(f'{number:.12g}' for number in numbers)}")
+    settings, mask = [], grids.of_label(best.mask)
+    if family.controls_at and mask not in family.controls_at:
+        settings.append(f"controls_at={Grid.of(sorted([*family.controls_at, mask]))}")
     if REINIT not in family.controls:
         settings.append(f"controls={json.dumps([*family.controls, REINIT])}")
     overrides = [part for setting in settings for part in ("--set", f"families.{best.family}.{setting}")]

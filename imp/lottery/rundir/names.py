@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.experiment import grids
 from lottery.experiment.graph import TICKET, Mask, Snapshot, Ticket
+from lottery.experiment.grids import Quantile, Round
 from lottery.experiment.recipe import FAMILY_NAME
 from lottery.pruning.connectivity import Topology
 from lottery.rundir import identity, records
@@ -31,6 +31,12 @@ def replicate_numbers(run: Path) -> list[int]:
     """The numbers of the replicates in a run directory, ascending; a copy that somebody keeps beside them is none."""
     names = (_REPLICATE.fullmatch(path.name) for path in run.glob("replicate-*"))
     return sorted(int(name[1]) for name in names if name)
+
+
+def _mask_and_step(name: str) -> tuple[Quantile | Round, int]:
+    """What the name of a mask or a ticket says: its quantile or round, and its rewind point's step (0 without one)."""
+    label, _, step = name.partition("-step-")
+    return grids.of_label(label), int(step or 0)
 
 
 class File:
@@ -88,11 +94,6 @@ class MaskFiles:
     @property
     def table(self) -> Path:
         return self.folder / f"{self.name}.json"
-
-    @property
-    def quantile(self) -> Fraction | None:
-        """The per cent that one shot prunes; None for the mask of a round."""
-        return Fraction(self.name.removeprefix("q")) if self.name.startswith("q") else None
 
     @property
     def is_cut(self) -> bool:
@@ -172,9 +173,9 @@ class Replicate:
     def masks(self, family: str = "*") -> list[MaskFiles]:
         """Every mask that was cut, of whatever grid, though it may have lost a file; family by family, from dense to sparse."""
 
-        def place(mask: MaskFiles) -> tuple[Path, str, int, float]:
-            label, _, step = mask.name.partition("-step-")
-            return mask.folder, label[0], int(step or 0), grids.label_number(label)
+        def place(mask: MaskFiles) -> tuple[Path, bool, int, Quantile | Round]:
+            value, step = _mask_and_step(mask.name)
+            return mask.folder, isinstance(value, Round), step, value
 
         ours = {MaskFiles(path.parent, path.stem) for path in self.folder.glob(f"{family}/masks/*") if self._is_mask(path)}
         return sorted(ours, key=place)
@@ -184,10 +185,11 @@ class Replicate:
         ours = [path for path in self.folder.glob("*/*/*") if _NETWORK.fullmatch(self.name_of(path))]
         return [NetworkFiles(path) for path in sorted(ours) if path.is_dir()]
 
-    def quantiles(self, family: str) -> set[Fraction]:
-        """The quantiles of the networks of a family that were begun."""
-        names = (one.folder.parent.name for one in self.networks() if self.family_of(one) == family)
-        return {Fraction(name.partition("-step-")[0].removeprefix("q")) for name in names if name.startswith("q")}
+    def quantiles(self, family: str, is_gradual: bool) -> set[Quantile]:
+        """The quantiles of a family that masks were cut at; of gradual pruning, those of the networks that were begun."""
+        networks = [one.folder.parent.name for one in self.networks() if is_gradual and self.family_of(one) == family]
+        names = networks if is_gradual else [mask.name for mask in self.masks(family)]
+        return {value for value, _ in map(_mask_and_step, names) if isinstance(value, Quantile)}
 
     def tables(self) -> list[Path]:
         """Every table that exists."""

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from data_prep.records import MANIFEST, Manifest, read_manifest
 from lottery import __version__
 from lottery.base import environment, files, locks
 from lottery.base.errors import InputError
-from lottery.experiment import budget, controls, grids, plan, reading, tasks
+from lottery.experiment import budget, controls, plan, reading, tasks
 from lottery.experiment.graph import Mask, Ticket
+from lottery.experiment.grids import Grid, Quantile
 from lottery.experiment.plan import Plan, Selection
 from lottery.experiment.recipe import Family, Recipe
 from lottery.pruning import criteria
@@ -101,18 +101,15 @@ class Run:
         a replicate has masks of, or at the recipe's if there are none. Raises InputError as `Selection.of` does."""
         families = selection.of(self.recipe)
         for name, family in families.items() if selection.quantiles is None else ():
-            if family.quantiles and (cut := ",".join(map(grids.quantile_name, self.cut_quantiles(name)))):
+            if family.quantiles and (cut := Grid.of(self.cut_quantiles(name))):
                 families[name] = family.model_copy(update={"quantiles": cut})
         return families
 
-    def cut_quantiles(self, family: str) -> list[Fraction]:
+    def cut_quantiles(self, family: str) -> list[Quantile]:
         """The quantiles that a replicate has masks of, ascending (of gradual pruning, networks); whoever wants others removes
         these."""
-        places = self.replicates()
-        if family in self.recipe.families and self.recipe.families[family].is_gradual:
-            return sorted({quantile for replicate in places for quantile in replicate.quantiles(family)})
-        masks = [mask for replicate in places for mask in replicate.masks(family)]
-        return sorted({mask.quantile for mask in masks if mask.quantile is not None})
+        is_gradual = family in self.recipe.families and self.recipe.families[family].is_gradual
+        return sorted({quantile for replicate in self.replicates() for quantile in replicate.quantiles(family, is_gradual)})
 
     def tickets(self, planned: Plan, selection: Selection = EVERYTHING) -> list[Ticket]:
         """Every network to train under a mask, in order. Raises InputError as `Plan.tickets` and `families` do."""

@@ -19,7 +19,7 @@ from lottery.base.progress import Reporter
 from lottery.engine.start import start_tensorflow
 from lottery.executors import allocation
 from lottery.executors.allocation import Allocation
-from lottery.experiment import grids, plan, reading, seeds
+from lottery.experiment import plan, reading, seeds
 from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.spaces import Dimension
 from lottery.results.tables import csv_text
@@ -81,7 +81,7 @@ def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
     settings, path = run.recipe.sweep, run.sweep / MADE_WITH
     searched = {dimension.key for dimension in dimensions}
     made_with = {key: value for key, value in decisive(subset(run).recipe).items() if key not in searched}
-    made_with |= {"sweep.space": sorted(settings.space), "records": manifest.digest}
+    made_with |= {"sweep.space": sorted(map(str, settings.space)), "records": manifest.digest}
     with locks.writing(run.sweep / "choosing", patience=math.inf):
         if not path.exists():
             files.write_json(path, made_with)
@@ -92,7 +92,7 @@ def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
             )
         run.adopt()
     per_epoch = max(1, manifest.count("train") // run.recipe.train.batch)
-    grace = float(grids.parse_point(settings.grace).epochs(per_epoch))
+    grace = float(settings.grace.epochs(per_epoch))
     return Study(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed, run.metric)
 
 
@@ -216,7 +216,7 @@ def write_for_agents(run: Run) -> Path:
         "method": "bayes",
         "metric": {"name": f"validation_{run.metric}", "goal": "maximize"},
         "run_cap": settings.trials,
-        "early_terminate": {"type": "hyperband", "min_iter": max(1, round(grids.parse_point(settings.grace).epochs(None)))},
+        "early_terminate": {"type": "hyperband", "min_iter": max(1, round(settings.grace.epochs(None)))},
         "parameters": parameters,
         "command": ["${env}", "imp", *train, "${args_no_hyphens}"],
     }

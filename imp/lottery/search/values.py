@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lottery.base.errors import InputError
-from lottery.experiment import agreement, spaces
+from lottery.experiment import agreement
 from lottery.experiment.reading import flat, resolve
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.spaces import Dimension
@@ -18,7 +18,7 @@ def searched(recipe: Recipe) -> list[Dimension]:
     """What the sweep of `recipe` searches. Raises InputError where that is nothing, and unless every value that could be drawn
     is one that the recipe and its task can have, and needs no other examples."""
     known, dimensions = flat(recipe.model_dump()), []
-    for dimension in spaces.parse(recipe.sweep.space):
+    for dimension in recipe.sweep.space:
         key, value, ends = dimension.key, known.get(dimension.key), dimension.values
         if dimension.kind != "choice" and isinstance(value, float):  # written as whole numbers, they hold all between them
             ends = tuple(map(float, ends))

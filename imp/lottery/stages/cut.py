@@ -12,7 +12,6 @@ import numpy as np
 
 from lottery.base.errors import InputError
 from lottery.engine.start import start_tensorflow
-from lottery.experiment import grids
 from lottery.experiment.graph import Mask
 from lottery.experiment.recipe import Pruning
 from lottery.pruning import costs, criteria, densities, masks
@@ -146,8 +145,8 @@ def check_families(run: Run, variables: Collection[str] = ()) -> None:
     given += [] if begun else [("pruning.include", pattern) for pattern in recipe.pruning.include]
     for name in (name for name in recipe.families if name not in begun):
         family = recipe.families[name]
-        given += [(f"families.{name}.rates", pattern) for pattern, _ in grids.parse_rates(family.rates)]
-        given += [(f"families.{name}.densities", pattern) for pattern, _ in grids.parse_densities(family.densities)]
+        given += [(f"families.{name}.rates", pattern) for pattern, _ in family.rates]
+        given += [(f"families.{name}.densities", pattern) for pattern, _ in family.densities]
     paths = sorted(variables or (_paths(run) if given else ()))
     for key, pattern in given:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in paths):

@@ -6,7 +6,8 @@ from typing import Any
 
 from lottery.base.progress import Reporter, count_of
 from lottery.experiment import grids
-from lottery.experiment.plan import Selection
+from lottery.experiment.grids import Grid, Quantile
+from lottery.experiment.plan import Plan, Selection
 from lottery.results import frame, grouping, verdicts
 from lottery.rundir.run import Run
 
@@ -34,7 +35,7 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
         does = "continuing" if number in run.known_numbers() else "adding"
         reporter.say(f"undecided: {count_of(len(undecided), 'ticket')}; {does} replicate {number}")
         for series in dict.fromkeys((one.family, one.rewind) for one in missing):
-            grid = _grid([one for one in missing if (one.family, one.rewind) == series])
+            grid = _grid(run.plan(), [one for one in missing if (one.family, one.rewind) == series])
             yield dataclasses.replace(run, chosen=(number,)), grid
         if left := [one for one in missing if _lacks(run, number, one)]:
             reporter.say(
@@ -66,7 +67,7 @@ def _selected(run: Run, selection: Selection, confidence: float) -> list[Any]:
         for tickets in grouping.tickets(grouping.groups(run, frame.rows(run), confidence)).values()
         for ticket in tickets
         if ticket.family in families
-        and ticket.mask in families[ticket.family].labels
+        and grids.of_label(ticket.mask) in families[ticket.family].grid
         and ticket.rewind_step in planned.rewind_steps(families[ticket.family].rewind)
     ]
 
@@ -85,14 +86,15 @@ def _next(run: Run, tickets: Sequence[Any]) -> tuple[int, list[Any]]:
 
 def _lacks(run: Run, number: int, group: Any) -> bool:
     """Whether a network of the group, a ticket or one of its controls, has no result in replicate `number`."""
-    asked = run.plan().tickets([number], _grid([group]).of(run.recipe))
+    planned = run.plan()
+    asked = planned.tickets([number], _grid(planned, [group]).of(run.recipe))
     missing = [ticket for ticket in asked if not run.network(ticket).result.exists()]
     ended = {need: run.network(need).read_result() for ticket in missing for need in ticket.needs}
     lost = {need for need, result in ended.items() if result and result.status == "diverged"}
     return any(lost.isdisjoint(ticket.needs) for ticket in missing)  # others can never be trained
 
 
-def _grid(tickets: Sequence[Any]) -> Selection:
-    """Groups of one family and one rewind point, as options say them."""
-    quantiles = sorted({grids.label_number(one.mask) for one in tickets})
-    return Selection((tickets[0].family,), ",".join(f"{one:.15g}" for one in quantiles), tickets[0].rewind)
+def _grid(planned: Plan, tickets: Sequence[Any]) -> Selection:
+    """What selects groups of one family and one rewind point."""
+    quantiles = {mask for one in tickets if isinstance(mask := grids.of_label(one.mask), Quantile)}
+    return Selection((tickets[0].family,), Grid.of(sorted(quantiles)), Grid.of([planned.point_at(tickets[0].rewind_step)]))

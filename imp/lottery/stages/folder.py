@@ -111,7 +111,7 @@ def _recipe(ticket: TicketFolder) -> Recipe:
     machine's or person's."""
     if ticket.start is None:
         raise InputError(f"{ticket.folder} has no {tickets.START}, as it is not a ticket: nothing to train anew")
-    recipe, quantile = ticket.recipe, quantile_of(ticket.mask)
+    recipe, quantile = ticket.recipe, str(quantile_of(ticket.mask))
     family = {"mask": str(ticket.folder / tickets.MASK), "quantiles": quantile, "controls_at": quantile}
     changed = {
         "name": f"{recipe.name}-{ticket.record.result.mask}",

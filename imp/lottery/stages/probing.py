@@ -9,7 +9,7 @@ import numpy as np
 from data_prep import records
 from lottery.base.errors import InputError
 from lottery.engine.start import start_tensorflow
-from lottery.experiment import grids, seeds
+from lottery.experiment import seeds
 from lottery.experiment.recipe import Family
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits
@@ -51,21 +51,21 @@ class Sample:
     def examples(self) -> tuple[np.ndarray, np.ndarray]:
         """Examples and labels, in random order, drawn without replacement. Raises InputError where there are too few."""
         run = self.probes.run
-        manifest, (count, each) = run.manifest(), grids.parse_sample(self.family.scored_on)
+        manifest, (count, each) = run.manifest(), self.family.scored_on
         rng = np.random.default_rng([self.seed("images"), self.family.scored_seed])
         blocks = records.blocks(run.records(), manifest, "train")
         total = manifest.count("train")
         pools = [np.arange(total)]
         if each and not manifest.classes:
             raise InputError(
-                f"scored_on = {self.family.scored_on!r}, but examples have no classes: write a number, such as 100"
+                f"scored_on = {str(self.family.scored_on)!r}, but examples have no classes: write a number, such as 100"
             )
         if each:
             labels = records.read_labels(blocks)
             pools = [np.flatnonzero(labels == label) for label in range(len(manifest.classes))]
         if (fewest := min(map(len, pools))) < count:
             of = f"a class has only {fewest}" if each else f"there are only {fewest}"
-            raise InputError(f"scored_on = {self.family.scored_on!r}, but {of} training examples: lower it")
+            raise InputError(f"scored_on = {str(self.family.scored_on)!r}, but {of} training examples: lower it")
         drawn = [rng.choice(pool, count, replace=False) for pool in pools]
         return records.read_examples(blocks, manifest.shape, rng.permutation(np.concatenate(drawn)))
 

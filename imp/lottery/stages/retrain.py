@@ -14,6 +14,7 @@ from lottery.engine.start import start_tensorflow
 from lottery.executors.choice import executor
 from lottery.executors.workload import IN_PROCESS, Execution, Part, Worker, Workload
 from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, bundled, is_beside, masks_of, side_by_side
+from lottery.experiment.grids import Grid
 from lottery.experiment.plan import Plan, Selection
 from lottery.results import grouping
 from lottery.rundir import wording
@@ -105,7 +106,7 @@ def _check_masks(run: Run, selection: Selection) -> None:
             cut_there = {mask.name for mask in replicate.masks(name) if mask.is_cut}
             if not cut_there:
                 raise InputError(f"{replicate.folder} has no masks: run {run.typed('thresholds')} first")
-            if missing := ",".join(label.removeprefix("q") for label in family.labels if label not in cut_there):
+            if missing := Grid.of(quantile for quantile in family.quantiles if quantile.label not in cut_there):
                 thresholds = run.typed(f"thresholds --quantiles {missing}")
                 raise InputError(f"{replicate.folder} has no mask of {missing}: run {thresholds} first")
 

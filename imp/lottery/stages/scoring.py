@@ -12,6 +12,7 @@ from lottery.base.errors import InputError
 from lottery.engine.foreign import read_mask
 from lottery.experiment import grids
 from lottery.experiment.graph import Mask
+from lottery.experiment.grids import Quantile
 from lottery.pruning import allocation, criteria, masks, ranking
 from lottery.pruning.criteria import checked
 from lottery.pruning.masks import Bits
@@ -43,8 +44,7 @@ class Scoring:
         prunable = run.recipe.pruning.prunable(self.state)
         self.before = load(run, first.within) if first.within else masks.whole(prunable)
         self._probes = probes.of(first.replicate, self.family)
-        self._rates, self._ranked = grids.parse_rates(self.family.rates), dict[tuple[str, ...], Ranking]()
-        self._densities = grids.parse_densities(self.family.densities)
+        self._ranked = dict[tuple[str, ...], Ranking]()
 
     def cut(self, mask: Mask) -> tuple[Bits, list[Part]]:
         """A mask, and what was ranked together for it in the last iteration.
@@ -64,7 +64,7 @@ class Scoring:
         bits = _joined(part.ranking.prune(part.ranking.ascending.size - part.keep) for part in parts)
         if self._given and not self.inverted and any(not np.array_equal(bits[path], self._given[path]) for path in bits):
             own = quantile_of(self._given)
-            raise InputError(f"families.{mask.family}: the mask in {self.family.mask} is that of quantile {own}: write {own!r}")
+            raise InputError(f"families.{mask.family}: the mask in {self.family.mask} is that of quantile {own}: write '{own}'")
         return bits, parts
 
     def _part(self, mask: Mask, scores: Arrays, within: Bits, paths: tuple[str, ...], keep: int) -> Part:
@@ -74,7 +74,7 @@ class Scoring:
             among = within if mask.within or not is_shared else None
             ranked = self._ranked[paths] = ranking.rank(_of(scores, paths), among)
         size = ranked.ascending.size
-        is_plain = is_shared and self.family.allocation == "global" and not self._densities
+        is_plain = is_shared and self.family.allocation == "global" and not self.family.densities
         return Part(ranked, keep, self._rate(mask, paths[0]) if is_plain else Fraction(100 * (size - keep), max(size, 1)))
 
     def _divided(self, mask: Mask, within: Bits, progress: float) -> list[allocation.Group]:
@@ -90,12 +90,12 @@ class Scoring:
             keep = round(count * ((count - pruned) / max(count, 1)) ** progress) if progress < 1 else count - pruned
             left = {path: _count(within, [path]) for path in paths}
             shapes = {path: within[path].shape for path in paths}
-            groups += allocation.allocate(self.family.allocation, left, keep, shapes, self._densities, self._kernels)
+            groups += allocation.allocate(self.family.allocation, left, keep, shapes, self.family.shares_kept, self._kernels)
         return groups
 
     def _rate(self, mask: Mask, path: str) -> Fraction:
         """How much of a variable goes, per cent: as much as of all, or in rounds what the recipe says of its path."""
-        return grids.rate_of(path, mask.rate, self._rates if self.family.rounds else [])
+        return grids.rate_of(path, mask.rate, self.family.rates if self.family.rounds else [])
 
     @cached_property
     def _kernels(self) -> Mapping[str, tuple[int, ...]] | None:
@@ -134,13 +134,13 @@ class Scoring:
         return checked(scores, within, f"criterion: {name}")
 
 
-def quantile_of(mask: Bits) -> str:
+def quantile_of(mask: Bits) -> Quantile:
     """The shortest quantile that prunes as many weights as `mask` does."""
     total, kept = sum(bits.size for bits in mask.values()), _count(mask, list(mask))
     for digits in range(13):
-        quantile = Fraction(100 * (total - kept) * 10**digits // max(total - 1, 1), 10**digits)
+        quantile = Quantile(100 * (total - kept) * 10**digits // max(total - 1, 1), 10**digits)
         if ranking.pruned_count(quantile, total) == total - kept:
-            return grids.quantile_name(quantile)
+            return quantile
     raise InputError(f"no quantile keeps {kept:,} of {total:,} weights")
 
 

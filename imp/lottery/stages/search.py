@@ -8,15 +8,16 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pandas
 
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, count_of
-from lottery.experiment import bisection, grids
+from lottery.experiment import bisection
 from lottery.experiment.graph import DENSE, TICKET
-from lottery.experiment.plan import Selection
+from lottery.experiment.grids import Grid, Point, Quantile, Round
+from lottery.experiment.plan import Plan, Selection
 from lottery.results import frame, verdicts
 from lottery.rundir.run import Run
 
@@ -25,15 +26,16 @@ BUDGET = re.compile(r"(\d+(?:\.\d+)?)(ep|h)")
 
 
 class Candidate(NamedTuple):
-    """A mask of the family and a rewind point; `selection` trains its ticket, and `rewind_step` is the point's step."""
+    """The quantile or round of a mask of the family and a rewind point; `selection` trains its ticket, and `rewind_step` is the
+    point's step."""
 
-    mask: str
-    rewind: str
+    at: Quantile | Round
+    rewind: Point
     rewind_step: int
     selection: Selection
 
     def __str__(self) -> str:
-        return f"{self.mask} rewound to {self.rewind}"
+        return f"{self.at.label} rewound to {self.rewind}"
 
 
 class Tested(NamedTuple):
@@ -84,23 +86,15 @@ class Search:
             raise InputError(f"a search is in one family: choose with --family from {', '.join(families)}")
         [(name, family)] = families.items()
         planned = self.run.plan()
-        steps = sorted((point.step(planned.steps_per_epoch), str(point)) for point in grids.parse_points(family.rewind))
+        points = sorted(family.rewind, key=lambda point: (point.step(planned.steps_per_epoch), str(point)))
         planned.rewind_steps(family.rewind)
-        labels = family.labels
-        if self.over == "density" and len(steps) > 1:
+        if self.over == "density" and len(points) > 1:
             raise InputError(f"families.{name} has the rewind points {family.rewind}: choose one with --rewind")
-        if self.over == "rewind" and len(labels) > 1 and not family.rounds:
-            raise InputError(f"families.{name} has {count_of(len(labels), 'quantile')}: choose one with --quantiles")
+        if self.over == "rewind" and len(family.quantiles) > 1:
+            raise InputError(f"families.{name} has {count_of(len(family.quantiles), 'quantile')}: choose one with --quantiles")
         if self.over == "rewind":
-            return [self._candidate(name, labels[-1], point, step) for step, point in reversed(steps)]
-        [(step, point)] = steps
-        return [self._candidate(name, label, point, step) for label in labels]
-
-    def _candidate(self, family: str, label: str, point: str, step: int) -> Candidate:
-        grid: dict[str, Any] = {"quantiles": label.removeprefix("q")}
-        if not label.startswith("q"):
-            grid = {"rounds": int(grids.label_number(label))}
-        return Candidate(label, point, step, Selection((family,), rewind=point, **grid))
+            return [_candidate(name, family.grid[-1], point, planned) for point in reversed(points)]
+        return [_candidate(name, value, points[0], planned) for value in family.grid]
 
     @cached_property
     def confidence(self) -> float:
@@ -139,7 +133,7 @@ class Search:
 
     def _tested(self, candidate: Candidate, rows: pandas.DataFrame) -> Tested:
         family = candidate.selection.families[0]
-        is_own = (rows["variant"] == TICKET) & (rows["family"] == family) & (rows["mask"] == candidate.mask)
+        is_own = (rows["variant"] == TICKET) & (rows["family"] == family) & (rows["mask"] == candidate.at.label)
         own = rows[is_own & (rows["rewind_step"] == candidate.rewind_step)].set_index("replicate")
         dense = rows[rows["variant"] == DENSE].set_index("replicate")
         known = own["difference"].dropna()
@@ -183,6 +177,11 @@ class Search:
         """A line for each candidate that was tested: its name, its verdict, its replicates."""
         tested = self.standing().tested
         return [(str(self.candidates[place]), one.verdict, str(one.replicates)) for place, one in sorted(tested.items())]
+
+
+def _candidate(family: str, at: Quantile | Round, point: Point, planned: Plan) -> Candidate:
+    quantiles, rounds = (None, int(at)) if isinstance(at, Round) else (Grid.of([at]), None)
+    return Candidate(at, point, point.step(planned.steps_per_epoch), Selection((family,), quantiles, Grid.of([point]), rounds))
 
 
 def _names(candidates: Sequence[Candidate]) -> str:

@@ -8,6 +8,7 @@ from lottery.base import files, locks
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, count_of
 from lottery.experiment import grids
+from lottery.experiment.grids import Grid
 from lottery.experiment.plan import Selection
 from lottery.results.tables import csv_text
 from lottery.rundir.records import MaskRecord
@@ -37,8 +38,8 @@ def thresholds(run: Run, reporter: Reporter, selection: Selection) -> list[Table
     planned = run.plan()
     check_families(run)
     for name, family in families.items():
-        quantiles = sorted({*grids.parse_quantiles(family.quantiles), *run.cut_quantiles(name)})
-        families[name] = family.model_copy(update={"quantiles": ",".join(map(grids.quantile_name, quantiles))})
+        quantiles = Grid.of(sorted({*family.quantiles, *run.cut_quantiles(name)}))
+        families[name] = family.model_copy(update={"quantiles": quantiles})
     tables, probes = [], Probes(run)
     with locks.staying(run.folder):
         for number in run.numbers():
@@ -69,7 +70,7 @@ def _rows(table: Sequence[MaskRecord], collapse: float) -> Iterator[dict[str, An
     for mask in table:
         figures = {name: getattr(mask, name) for name in ("threshold", "pruned", "remaining")}
         kept = {**dataclasses.asdict(mask.kept.density), "warning": mask.kept.warning(collapse)}
-        quantile = mask.mask.removeprefix("q")
+        quantile = str(grids.of_label(mask.mask))
         spent = dataclasses.asdict(mask.costs) | {"speedup": mask.costs.speedup}
         yield {"quantile": quantile, **figures, **kept, **spent, **mask.scores.model_dump()}
         for path, layer in mask.layers.items():

@@ -18,7 +18,7 @@ from lottery.engine.bundle.members import BundledTrainer
 from lottery.engine.loop import Trainer
 from lottery.engine.updates import MaskUpdates
 from lottery.executors.allocation import Allocation
-from lottery.experiment import controls, graph, grids, plan, schedules, seeds
+from lottery.experiment import controls, graph, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
 from lottery.pruning import connectivity, costs, densities, masks, ranking
 from lottery.pruning.allocation import Group, Shapes, allocate
@@ -208,7 +208,7 @@ class _Making:
         densities the recipe names come as far on their way to these."""
         sizes, shapes = ({path: getattr(kept, name) for path, kept in mask.items()} for name in ("size", "shape"))
         done = Fraction(pruned, max(finally_, 1))
-        named = [(pattern, 1 - done * (1 - share)) for pattern, share in grids.parse_densities(self.family.densities)]
+        named = [(pattern, 1 - done * (1 - share)) for pattern, share in self.family.shares_kept]
         return allocate(self.family.allocation, sizes, sum(sizes.values()) - pruned, shapes, named, kernels)
 
     def _rates(self, mask: Bits) -> schedules.Rates:

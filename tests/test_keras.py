@@ -18,9 +18,11 @@ from helpers import ROOT, clean_environment
 from lottery.base.errors import InputError
 from lottery.keras import Constant, Cubic, from_target, masks, prune, resume, rewind, snapshot, strip, update
 from lottery.keras.fitting import inner, pruned
-from lottery.pruning import allocation, ranking
+from lottery.pruning import ranking
 from lottery.pruning.criteria import CRITERIA, WITH_IMAGES
-from lottery.pruning.updates import Schedule, smallest_pruned
+from lottery.pruning.cut import Method, cut
+from lottery.pruning.state import State
+from lottery.pruning.updates import Schedule
 
 pytestmark = [pytest.mark.usefixtures("tensorflow"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
 
@@ -210,11 +212,12 @@ def test_masks_are_those_of_the_package(division):
     model = network()
     weights = {one.path: one.numpy() for one in model.weights if one.path in SIZES}
     shapes = {path: array.shape for path, array in weights.items()}
-    groups = allocation.allocate(division, SIZES, left("0.7"), shapes, network=shapes)
+    method, whole = Method(CRITERIA["magnitude"], division), {path: np.ones(shape, bool) for path, shape in shapes.items()}
+    expected = cut(method, State(0, weights, {}, {}), whole, [(tuple(SIZES), left("0.7"))], kernels=shapes).mask
 
     prune(model, 0.7, allocation=division)
 
-    assert all((bits == smallest_pruned(weights, groups)[path]).all() for path, bits in masks(model).items())
+    assert all((bits == expected[path]).all() for path, bits in masks(model).items())
 
 
 def test_equal_scores_are_pruned_by_position_and_a_density_of_its_own_is_exact():

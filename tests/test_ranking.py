@@ -87,18 +87,18 @@ def test_the_number_to_prune_is_the_ceiling_of_q_times_n_less_1_over_100(quantil
 def test_exactly_the_lowest_survivors_go_whatever_their_dtypes_and_ties_go_by_position(case, stride):
     weights, among, count, block = case
 
-    with mock.patch.object(ranking, "_BLOCK", block):
-        mask = ranking.rank(weights, among).prune(count)
+    ranked = ranking.rank(weights, among)
+    with mock.patch.multiple(ranking, _BLOCK=block, _STRIDE=stride, _MARGIN=0):
+        mask = ranked.prune(count)
+        from_sorted = ranked.prune(count, sort=True)
 
-    expected = naive_mask(weights, count, among)
     assert list(mask) == list(weights)
     assert {path: (kept.shape, kept.dtype) for path, kept in mask.items()} == {
         path: (array.shape, np.dtype(bool)) for path, array in weights.items()
     }
-    assert equal(mask, expected)  # so masks are nested, and what went before stays away
-    whole = {path: among.get(path, np.ones(array.shape, bool)) for path, array in weights.items()}
-    with mock.patch.multiple(ranking, _STRIDE=stride, _MARGIN=0):
-        assert equal(ranking.lowest_cut(weights, whole, count), expected)
+    assert equal(mask, naive_mask(weights, count, among))  # so masks are nested, and what went before stays away
+    assert equal(mask, from_sorted)
+    assert ranked.ascending.size == ranked.size
 
 
 @relaxed
@@ -209,6 +209,7 @@ def test_ranking_takes_as_much_memory_as_the_scores_and_pruning_a_byte_each(monk
 
     try:
         ranked = ranking.rank(weights)
+        assert ranked.ascending.size == count
         peak_of_ranking = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         held = tracemalloc.get_traced_memory()[0]

@@ -25,6 +25,8 @@ from lottery.experiment import schedules
 from lottery.experiment.grids import parse_point
 from lottery.experiment.recipe import Data, Recipe, Train
 from lottery.pruning import masks
+from lottery.pruning.criteria import magnitude
+from lottery.pruning.cut import Method
 from lottery.pruning.updates import Schedule
 from lottery.rundir import journal, lineage, store
 from lottery.rundir.names import NetworkFiles
@@ -191,8 +193,7 @@ def attempt_changing(method, trainer, folder: Path) -> Result:
     trainer._steps_per_call = 2
     schedule = Schedule(method, every=3, begin=0, until=14, drop_fraction=0.3)
     mask = begun_under(method)
-    groups = lambda pruned: [(KERNELS, kept_in(mask) - pruned)]  # noqa: E731
-    changing = MaskUpdates(schedule, 0, pruned=200, divide=groups, seed=7, macs=kept_in)
+    changing = MaskUpdates(schedule, 0, pruned=200, method=Method(magnitude), seed=7, macs=kept_in)
     start = partial(initial, classes=trainer.task.outputs)
     wanted = training.Training("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
     return training.train(trainer, wanted, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())

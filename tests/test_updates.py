@@ -13,24 +13,20 @@ from lottery.engine.events import Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Trainer
 from lottery.engine.updates import MaskUpdates
 from lottery.pruning import masks
-from lottery.pruning.updates import Schedule, mean_share, replaced, smallest_pruned
+from lottery.pruning.criteria import magnitude
+from lottery.pruning.cut import Method
+from lottery.pruning.updates import Schedule, gradual, mean_share, replaced
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 LAST = 24
-TOTAL = 192 * 300 + 300 * 100 + 100 * 3  # weights in the kernels of the tiny set's lenet
 RIGL = Schedule("rigl", every=4, begin=0, until=18, drop_fraction=0.3)
 SET = dataclasses.replace(RIGL, method="set")
 GMP = Schedule("gmp", every=4, begin=2, until=19, drop_fraction=0.3)
 
 
-def by_size(keep, sizes):
-    """All layers together."""
-    return [(tuple(sizes), keep)]
-
-
 def updates(schedule, pruned=0):
-    return MaskUpdates(schedule, 0, pruned, lambda pruned: by_size(TOTAL - pruned, KERNELS), seed=3, macs=macs)
+    return MaskUpdates(schedule, 0, pruned, Method(magnitude), seed=3, macs=macs)
 
 
 def macs(mask):
@@ -148,22 +144,17 @@ def test_what_is_dropped_and_grown_is_that_of_the_paper_with_ties_by_position(se
     kept = rng.random(shape) < rng.random()
     count = int(rng.integers(0, kept.sum() + 1))
 
-    found = replaced(weights, kept, scores, count)
+    (found,) = replaced({"": weights}, {"": kept}, {"": scores}, {"": count}).values()
 
     assert found.ravel().tolist() == chosen_by_hand(weights, kept, scores, count)
     assert found.sum() == kept.sum()
 
 
-def test_gmp_keeps_the_largest_of_what_is_ranked_together():
-    weights = {"a": np.array([3.0, -1.0, 0.5]), "b": np.array([[-4.0, 2.0]]), "c": np.array([0.1, 0.2])}
+def test_layers_come_as_far_on_their_way_to_their_densities_as_gmp_has_pruned():
+    method, pruned = gradual(Method(magnitude, fixed=[("a", Fraction(1, 5))]), GMP, 10, 640)
 
-    mask = smallest_pruned(weights, [(("a", "b"), 2), (("c",), 1)])
-
-    assert {path: kept.tolist() for path, kept in mask.items()} == {
-        "a": [True, False, False],
-        "b": [[True, False]],
-        "c": [False, True],
-    }
+    assert pruned == math.floor(640 * (1 - Fraction(1, 2) ** 3)) == 560
+    assert method == Method(magnitude, fixed=[("a", 1 - Fraction(560, 640) * Fraction(4, 5))])
 
 
 @pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]], ids=["one", "two"])

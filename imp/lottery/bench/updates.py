@@ -14,7 +14,6 @@ from lottery.bench.sheet import Column, bars, duration
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
-    from lottery.pruning.allocation import Group
     from lottery.pruning.updates import Updates
 
 LONG = 1 << 40  # steps, so that as much is replaced as at first
@@ -64,17 +63,14 @@ def time_updates(recipe: Recipe, every: int, repeats: int) -> dict[str, list[flo
 def _stretch(trainer: "Trainer", stretches: Iterator[int], every: int, method: "Updates") -> Callable[[], None]:
     """A function that takes the next `every` steps, with the change of the mask that comes before them."""
     from lottery.engine.updates import MaskUpdates
+    from lottery.pruning.criteria import magnitude
+    from lottery.pruning.cut import Method
     from lottery.pruning.updates import Schedule
 
-    sizes = {path: kept.size for path, kept in trainer.mask().items()}
     until = 10 * every if method == "gmp" else LONG
     schedule = Schedule(method, every, 0, until, drop_fraction=0.3)
-    total = sum(sizes.values())
-
-    def divide(pruned: int) -> "list[Group]":
-        return [(tuple(sizes), total - pruned)]
-
-    change = MaskUpdates(schedule, 0, total // 2, divide, seed=0, macs=lambda mask: None)
+    total = sum(kept.size for kept in trainer.mask().values())
+    change = MaskUpdates(schedule, 0, total // 2, Method(magnitude), seed=0, macs=lambda mask: None)
 
     def take() -> None:
         first = next(stretches)

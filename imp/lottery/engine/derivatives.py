@@ -12,7 +12,7 @@ from data_prep.records import Manifest
 from lottery.base.errors import InputError
 from lottery.engine import devices, models
 from lottery.engine.decoding import Decoder
-from lottery.engine.differentiation import Flow, Tensors, as_written, derived, second_order
+from lottery.engine.differentiation import Flow, Tensors, as_written, derived, named, second_order
 from lottery.engine.tasks import Batch, choice
 from lottery.experiment.recipe import Recipe
 from lottery.pruning import masks
@@ -61,7 +61,7 @@ class Derivatives:
             raise InputError("synflow sends an image of ones through the network, which reads none: take another criterion")
         kept = dataclasses.replace(state, weights=masks.apply(mask, state.weights))
         flow = self._flow(*self._ordered(self._flow.network, kept), [(None, *self.task.signature.shape)])
-        return _named(self._flow.network.trainable_variables, flow)
+        return named(self._flow.network.trainable_variables, flow)
 
     @cached_property
     def _network(self) -> keras.Model:
@@ -90,7 +90,7 @@ class Derivatives:
                 found = derive(weights, statistics, along, *map(tf.constant, part), tf.constant(1 / temperature))
             total = found if total is None else [one + other for one, other in zip(total, found, strict=True)]
         assert total is not None, "there are examples"
-        return {path: array / len(examples) for path, array in _named(self._asked(vector), total).items()}
+        return {path: array / len(examples) for path, array in named(self._asked(vector), total).items()}
 
     def _asked(self, vector: Arrays | None) -> list[keras.Variable]:
         """The variables to differentiate with respect to."""
@@ -127,7 +127,3 @@ class Derivatives:
         weights = [tf.constant(state.weights[variable.path], variable.dtype) for variable in network.trainable_variables]
         others = ((variable.dtype, state.statistics[variable.path]) for variable in network.non_trainable_variables)
         return weights, [tf.constant(array, dtype) for dtype, array in others]
-
-
-def _named(variables: Sequence[keras.Variable], tensors: Tensors) -> Arrays:
-    return {variable.path: np.asarray(tensor) for variable, tensor in zip(variables, tensors, strict=True)}

@@ -41,6 +41,11 @@ def derived(loss: Callable[[], tf.Tensor], weights: Tensors, along: Tensors) -> 
     return [tf.convert_to_tensor(one) for one in tape.gradient(slope, weights, unconnected_gradients=ZERO)]
 
 
+def named(variables: Sequence[keras.Variable], tensors: Tensors) -> dict[str, np.ndarray]:
+    """Arrays by the paths of their `variables`."""
+    return {variable.path: np.asarray(tensor) for variable, tensor in zip(variables, tensors, strict=True)}
+
+
 @contextlib.contextmanager
 def as_written() -> Iterator[None]:
     """Functions that are called within run as they are written. TensorFlow 2.21's graph optimizer makes second derivatives of

@@ -1,35 +1,37 @@
 """Changing the mask of a network in training, between two calls of the compiled step: exact selections, made on the host."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from lottery.engine.checkpoints import NOTHING
 from lottery.engine.loop import Trainer
 from lottery.pruning import masks
-from lottery.pruning.allocation import Group
+from lottery.pruning.allocation import Shapes
 from lottery.pruning.costs import STEP
+from lottery.pruning.cut import Method, cut
 from lottery.pruning.masks import Bits
-from lottery.pruning.state import Arrays
-from lottery.pruning.updates import Schedule, replaced, smallest_pruned
+from lottery.pruning.state import Arrays, State
+from lottery.pruning.updates import Schedule, gradual, replaced
 
 OVERFLOWS = 2  # the column of a step's figures that says so
 
 
 @dataclasses.dataclass
 class MaskUpdates:
-    """The changes that `schedule` asks for in a training that starts at step `first`. GMP prunes `pruned` weights in the end,
-    and `divide` says of a number of pruned weights how many of which layers stay then; `seed` is SET's; `macs` counts what a
-    mask leaves to compute for one example (None: unknown). `aside` has GMP's pruned values (path -> array, zero where a weight
-    is kept), and `spent` the MACs of the steps up to step `counted`, for one example in each."""
+    """The changes that `schedule` asks for in a training that starts at step `first`. GMP prunes `pruned` weights in the end by
+    `method`, of a network of such `kernels` (None: unknown); `seed` is SET's; `macs` counts what a mask leaves to compute for
+    one example (None: unknown). `aside` has GMP's pruned values (path -> array, zero where a weight is kept), and `spent` the
+    MACs of the steps up to step `counted`, for one example in each."""
 
     schedule: Schedule
     first: int
     pruned: int
-    divide: Callable[[int], Sequence[Group]]
+    method: Method
     seed: int
     macs: Callable[[Bits], int | None]
+    kernels: Shapes | None = None
     aside: Arrays = dataclasses.field(default_factory=dict)
     spent: int = 0
 
@@ -72,12 +74,12 @@ class MaskUpdates:
                 self._prune(trainer, step)
             case "set":
                 rng = np.random.default_rng([self.seed, step])
-                self._replace(trainer, step, mask, lambda path: rng.random(mask[path].shape))
+                self._replace(trainer, step, mask, {path: rng.random(kept.shape) for path, kept in sorted(mask.items())})
             case "rigl":
                 figures, gradients = trainer.dense_gradients(step, order_seed)
                 self.spent, self.counted = self.spent + self._looked(mask), step + 1
                 if all(np.isfinite(array).all() for array in gradients.values()):
-                    self._replace(trainer, step, mask, lambda path: np.abs(gradients[path]))
+                    self._replace(trainer, step, mask, {path: np.abs(gradients[path]) for path in mask})
                 else:
                     figures[:, OVERFLOWS] = 1
                 return figures
@@ -89,13 +91,14 @@ class MaskUpdates:
 
     def _prune(self, trainer: Trainer, step: int) -> None:
         weights = {path: array + self.aside.get(path, 0) for path, array in trainer.prunable().items()}
-        mask = smallest_pruned(weights, self.divide(self.schedule.pruned(step, self.pruned)))
+        method, pruned = gradual(self.method, self.schedule, step, self.pruned)
+        keep = sum(array.size for array in weights.values()) - pruned
+        network = State(step, weights, {}, {})
+        mask = cut(method, network, masks.whole(weights), [(tuple(weights), keep)], kernels=self.kernels).mask
         self.aside = masks.apply({path: ~kept for path, kept in mask.items()}, weights)
         trainer.change_mask(mask, weights)
 
-    def _replace(self, trainer: Trainer, step: int, mask: Bits, scores: Callable[[str], np.ndarray]) -> None:
-        weights, changed = trainer.prunable(), dict[str, np.ndarray]()
-        for path, kept in sorted(mask.items()):
-            count = self.schedule.replaced(step, int(np.count_nonzero(kept)))
-            changed[path] = replaced(weights[path], kept, scores(path), count)
-        trainer.change_mask(changed, weights)
+    def _replace(self, trainer: Trainer, step: int, mask: Bits, scores: Arrays) -> None:
+        weights = trainer.prunable()
+        counts = {path: self.schedule.replaced(step, int(np.count_nonzero(kept))) for path, kept in mask.items()}
+        trainer.change_mask(replaced(weights, mask, scores, counts), weights)

@@ -17,6 +17,7 @@ from lottery.engine.models.topology import topology
 from lottery.keras.optimizer import Held, Pruned, as_new, is_complete, own_constraint
 from lottery.keras.probe import KerasProbe, Networks
 from lottery.pruning.criteria import Criterion
+from lottery.pruning.cut import cut
 from lottery.pruning.masks import check_finite
 from lottery.pruning.state import State
 
@@ -242,13 +243,8 @@ def _change(model: keras.Model, optimizer: Pruned, weights: dict[str, keras.Vari
     among = {path: bits | (aside[path] != 0) if path in aside else bits for path, bits in kept.items()}
     state = State(date, {one.path: one.numpy() for one in model.trainable_weights} | values, {}, {})
     graph = topology(model) if plan.allocation == "uniform+" else None
-    pruned = max(optimizer.pruned, plan.count(sum(bits.size for bits in kept.values()), date))
-    networks = Networks(model)
-    mask = plan.cut(
-        state,
-        among,
-        pruned,
-        lambda within: KerasProbe(networks, state, within, plan.images, plan.seed),
-        graph.kernels if graph else None,
-    )
+    size = sum(bits.size for bits in kept.values())
+    keep = size - max(optimizer.pruned, plan.count(size, date))
+    probe = functools.partial(KerasProbe, Networks(model), state, images=plan.images, seed=plan.seed)
+    mask = cut(plan.method, state, among, [(tuple(among), keep)], probe, graph.kernels if graph else None).mask
     optimizer.change(weights, mask, values, date)

@@ -2,20 +2,17 @@
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, get_args
 
-import numpy as np
-
 from lottery.base.errors import InputError
-from lottery.pruning import allocation
-from lottery.pruning.allocation import Allocation, Shapes
+from lottery.pruning.allocation import Allocation
 from lottery.pruning.criteria import CRITERIA, ITERATIONS, Criterion, Probe, checked
+from lottery.pruning.cut import Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import pruned_count
 from lottery.pruning.state import Arrays, State
-from lottery.pruning.updates import Schedule, highest_kept
+from lottery.pruning.updates import Schedule
 
 
 def _check_steps(least: dict[str, int], schedule: Any) -> None:
@@ -157,24 +154,12 @@ class Plan:
         first, last = (pruned_count(100 * share, size) for share in (self.start, self.sparsity))
         return last if date is None else self.schedule.pruned(date, first, last)
 
-    def cut(
-        self, state: State, among: Bits, pruned: int, probe: Callable[[Bits], Probe], network: Shapes | None = None
-    ) -> Bits:
-        """The mask that drops exactly `pruned` of all weights that `among` covers, those that it lacks included. `probe` gives
-        derivatives under a mask, `network` is as in `allocate`. Of n iterations, the i-th leaves N (k / N)^(i / n) of N."""
+    @property
+    def method(self) -> Method:
+        """What it prunes by."""
         criterion = self.criterion if callable(self.criterion) else CRITERIA[self.criterion]
-        number = self.iterations or ITERATIONS.get(getattr(criterion, "__name__", ""), 1)
-        shapes = {path: kept.shape for path, kept in among.items()}
-        keep, within = sum(kept.size for kept in among.values()) - pruned, among
-        count = sum(int(np.count_nonzero(kept)) for kept in among.values())
-        for index in range(1, number + 1):
-            left = {path: int(np.count_nonzero(kept)) for path, kept in within.items()}
-            share = keep if index == number else round(count * (keep / max(count, 1)) ** (index / number))
-            groups = allocation.allocate(self.allocation, left, share, shapes, self.densities, network)
-            own = {path: kept.copy() for path, kept in within.items()}  # which a user's function may change in place
-            scores = checked(criterion(state, own, probe(within)), within, "the criterion")
-            within = highest_kept(scores, groups, within)
-        return within
+        passes = self.iterations or ITERATIONS.get(getattr(criterion, "__name__", ""), 1)
+        return Method(checked(criterion, "the criterion"), self.allocation, self.densities, passes)
 
 
 def _missing(state: State, mask: Bits, probe: Probe) -> Arrays:

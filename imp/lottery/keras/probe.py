@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from lottery.base.errors import InputError
-from lottery.engine.differentiation import Flow, derived, second_order
+from lottery.engine.differentiation import Flow, derived, named, second_order
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
@@ -36,7 +36,7 @@ class KerasProbe:
 
     def flow(self) -> Arrays:
         flow, others = self.networks.flow, [one.numpy() for one in self.model.non_trainable_variables]
-        return self._named(self.variables, flow(self.weights, others, [tensor.shape for tensor in flow.network.inputs]))
+        return named(self.variables, flow(self.weights, others, [tensor.shape for tensor in flow.network.inputs]))
 
     def _derived(
         self, variables: list[keras.Variable], weights: list[tf.Tensor], along: list[np.ndarray], temperature: float
@@ -47,7 +47,7 @@ class KerasProbe:
             raise InputError(
                 "this criterion divides logits: let the model end in them, without softmax, and its loss take logits"
             )
-        return self._named(variables, derived(lambda: self._loss(temperature), weights, along))
+        return named(variables, derived(lambda: self._loss(temperature), weights, along))
 
     def _loss(self, temperature: float) -> tf.Tensor:
         x, y = self.images
@@ -56,10 +56,6 @@ class KerasProbe:
         outputs, _ = self.networks.plain.stateless_call(self.weights, others, x, **how)
         cooled = tf.nest.map_structure(lambda output: output / temperature, outputs)
         return self.model.compute_loss(x=x, y=y, y_pred=cooled, training=True)
-
-    @staticmethod
-    def _named(variables: list[keras.Variable], tensors: list[tf.Tensor]) -> Arrays:
-        return {variable.path: np.asarray(tensor) for variable, tensor in zip(variables, tensors, strict=True)}
 
 
 class Networks:

@@ -12,7 +12,7 @@ rank it by itself:
 
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
 
@@ -34,14 +34,16 @@ def allocate(
     shapes: Shapes,
     fixed: Densities = (),
     network: Shapes | None = None,
+    size: Callable[[tuple[int, ...]], int] = math.prod,
 ) -> list[Group]:
     """Divide `keep` weights among layers, of which so many are `left` (path -> count) of arrays of `shapes`.
 
     Layers that a pattern of `fixed` names keep that share of all their weights; the first pattern counts. `network` has every
-    kernel's shape in the network's order, which only `uniform+` needs. No layer keeps more than it has left. Raises InputError
-    where that leaves no way to keep exactly `keep`.
+    kernel's shape in the network's order, which only `uniform+` needs. What is counted may be other units than weights, of
+    which an array of a shape has `size` (`units.Units.size`). No layer keeps more than it has left. Raises InputError where
+    that leaves no way to keep exactly `keep`.
     """
-    sizes = {path: math.prod(shapes[path]) for path in left}
+    sizes = {path: size(shapes[path]) for path in left}
     shares = {path: share for path in left if (share := _named(path, fixed)) is not None}
     if allocation == "uniform+":
         shares = _uniform_plus(sizes, left, keep, shares, network)

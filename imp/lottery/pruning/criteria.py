@@ -43,14 +43,29 @@ class Probe(Protocol):
 Criterion = Callable[[State, Bits, Probe], Arrays]
 
 
-def checked(scores: Any, mask: Bits, name: str) -> Arrays:
-    """The `scores` that the criterion called `name` gave, in the order of their paths. Raises InputError unless they are a
-    finite number for each weight that `mask` keeps."""
-    for path, kept in mask.items():
-        array = np.asarray(scores[path]) if isinstance(scores, Mapping) and path in scores else np.empty(0)
-        if array.shape != kept.shape or not _is_finite(array, kept):
-            raise InputError(f"{name} must give a finite score for every weight of {path}")
-    return {path: np.asarray(scores[path]) for path in sorted(mask)}
+def checked(criterion: Criterion, name: str) -> Criterion:
+    """The `criterion` called `name`, which may be a user's own: it gets a mask that it may change, and its scores come in the
+    order of their paths. It raises InputError unless they are a finite number for each weight that the mask keeps."""
+
+    def score(state: State, mask: Bits, probe: Probe) -> Arrays:
+        scores: Any = criterion(state, {path: kept.copy() for path, kept in mask.items()}, probe)
+        for path, kept in mask.items():
+            array = np.asarray(scores[path]) if isinstance(scores, Mapping) and path in scores else np.empty(0)
+            if array.shape != kept.shape or not _is_finite(array, kept):
+                raise InputError(f"{name} must give a finite score for every weight of {path}")
+        return {path: np.asarray(scores[path]) for path in sorted(mask)}
+
+    return score
+
+
+def inverted(criterion: Criterion) -> Criterion:
+    """What keeps the weights of the lowest scores."""
+    return lambda *asked: {path: -scores for path, scores in criterion(*asked).items()}
+
+
+def given(scores: Arrays) -> Criterion:
+    """What gives these scores, whatever it is asked."""
+    return lambda *_: scores
 
 
 def _is_finite(scores: np.ndarray, kept: np.ndarray) -> bool:

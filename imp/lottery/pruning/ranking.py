@@ -2,6 +2,7 @@
 
 import dataclasses
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
@@ -23,20 +24,31 @@ def pruned_count(quantile: Fraction, count: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """Weights that are ranked together. A mask and a threshold for any count or quantile are read from it.
+    """Scores (path -> float array) that are ranked together. A mask and a threshold for any count or quantile are read from it.
 
-    `scores` are by path. `ascending` (their dtype, [N]) are the sorted scores of the survivors: the weights that `among` keeps,
-    or all weights of a path that it lacks. Nothing else is stored; ranks would take four times as much memory.
+    Ranked are the survivors: the scores that `among` keeps (path -> bool array), or all of a path that it lacks.
     """
 
     scores: Arrays
     among: Bits
-    ascending: np.ndarray
 
-    def prune(self, count: int) -> Bits:
-        """The mask that drops exactly the `count` lowest survivors, as `lowest_cut` does."""
-        edge = self.ascending[count - 1] if count else -np.inf
-        return _cut(self.scores, self.among, edge, int(np.searchsorted(self.ascending, edge, "right")) - count)
+    @property
+    def size(self) -> int:
+        """How many survive."""
+        gone = sum(kept.size - int(np.count_nonzero(kept)) for kept in self.among.values())
+        return sum(array.size for array in self.scores.values()) - gone
+
+    @cached_property
+    def ascending(self) -> np.ndarray:
+        """The sorted scores of the survivors (their dtype, [N]). Ranks would take four times as much memory."""
+        ascending = _survivors(self.scores, self.among)
+        ascending.sort()
+        return ascending
+
+    def prune(self, count: int, sort: bool = False) -> Bits:
+        """The mask that drops exactly the `count` lowest survivors, ties broken by position (the order of paths, then C order),
+        and keeps the others; what did not survive stays pruned. For one mask it is quicker not to `sort` the scores first."""
+        return _cut(self.scores, self.among, *self._edge(count, sort))
 
     def threshold(self, quantile: Fraction) -> float:
         """The linear quantile of all scores, as `numpy.quantile` defines it; 0 if there are none. It is reported only; masks
@@ -49,47 +61,35 @@ class Ranking:
         low, high = float(self.ascending[below]), float(self.ascending[above])
         return low + (high - low) * float(position - below)
 
+    def _edge(self, count: int, sort: bool) -> tuple[float, int]:
+        """The highest score of the `count` lowest survivors, and how many of those that score it are not among these."""
+        if not count:
+            return -np.inf, 0
+        if sort or "ascending" in vars(self):
+            edge = self.ascending[count - 1]
+            return edge, int(np.searchsorted(self.ascending, edge, "right")) - count
+        low = self._lowest(count)
+        low.partition(count - 1)
+        return low[count - 1], int(np.count_nonzero(low <= low[count - 1])) - count
+
+    def _lowest(self, count: int) -> np.ndarray:
+        """All survivors up to a score that at least `count` do not exceed: found from a sample, so that all others need not be
+        looked at again."""
+        sampled, kept = ({path: a.reshape(-1)[::_STRIDE] for path, a in one.items()} for one in (self.scores, self.among))
+        sample = np.sort(_survivors(sampled, kept))
+        place = int(len(sample) * count / max(self.size, 1) * 1.1) + _MARGIN
+        if place < len(sample):
+            up_to = {path: array <= sample[place] for path, array in self.scores.items()}
+            low = _survivors(self.scores, {path: there & self.among.get(path, True) for path, there in up_to.items()})
+            if low.size >= count:
+                return low
+        return _survivors(self.scores, self.among)
+
 
 def rank(scores: Arrays, among: Bits | None = None) -> Ranking:
-    """Sort the `scores` (path -> float array) of what `among` keeps."""
+    """Rank the `scores` (path -> float array) of what `among` keeps."""
     scores = {path: widened(array) for path, array in scores.items()}
-    among = {path: kept for path, kept in (among or {}).items() if path in scores}
-    ascending = _survivors(scores, among)
-    ascending.sort()
-    return Ranking(scores, among, ascending)
-
-
-def lowest_cut(scores: Arrays, among: Bits, count: int) -> Bits:
-    """The mask that drops exactly the `count` lowest of what `among` keeps, ties broken by position (the order of paths, then C
-    order), and keeps the others; what did not survive stays pruned. For one mask it takes a fraction of what `rank` does."""
-    scores = {path: widened(array) for path, array in scores.items()}
-    low = _lowest(scores, {path: among[path] for path in scores}, count)
-    found = [scores[path].reshape(-1)[places] for path, places in low.items()]
-    flat = np.concatenate(found) if found else np.empty(0)
-    edge = np.partition(flat, count - 1)[count - 1] if count else -np.inf
-    below = count - int(np.count_nonzero(flat < edge))  # of those that score `edge`, so many go: the first
-    mask = {path: among[path].copy() for path in scores}
-    for (path, places), values in zip(low.items(), found, strict=True):
-        equal = np.flatnonzero(values == edge)[:below]
-        below -= equal.size
-        pruned = mask[path].reshape(-1)
-        pruned[places[values < edge]] = False
-        pruned[places[equal]] = False
-    return mask
-
-
-def _lowest(scores: Arrays, among: Bits, count: int) -> dict[str, np.ndarray]:
-    """Where the survivors are (path -> places in C order) up to a score that at least `count` do not exceed: found from a
-    sample, so that all others need not be looked at again."""
-    sampled = {path: array.reshape(-1)[::_STRIDE] for path, array in scores.items()}
-    sample = np.sort(_survivors(sampled, {path: kept.reshape(-1)[::_STRIDE] for path, kept in among.items()}))
-    total = sum(int(np.count_nonzero(kept)) for kept in among.values())
-    place = int(len(sample) * count / max(total, 1) * 1.1) + _MARGIN
-    if place < len(sample):
-        low = {path: np.flatnonzero((array <= sample[place]) & among[path]) for path, array in scores.items()}
-        if sum(map(len, low.values())) >= count:
-            return low
-    return {path: np.flatnonzero(kept) for path, kept in among.items()}
+    return Ranking(scores, {path: kept for path, kept in (among or {}).items() if path in scores and not kept.all()})
 
 
 def _survivors(scores: Arrays, among: Bits) -> np.ndarray:

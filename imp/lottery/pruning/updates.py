@@ -10,17 +10,17 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 
-from lottery.pruning.allocation import Group
 from lottery.pruning.costs import STEP
-from lottery.pruning.masks import Bits, whole
-from lottery.pruning.ranking import lowest_cut
-from lottery.pruning.state import Arrays
+from lottery.pruning.criteria import Criterion, given, inverted, magnitude
+from lottery.pruning.cut import Method, cut
+from lottery.pruning.masks import Bits
+from lottery.pruning.state import Arrays, State
 
 Updates = Literal["none", "gmp", "rigl", "set"]
 
@@ -63,28 +63,24 @@ def mean_share(method: Updates, share: float, begin: float, until: float, every:
     return share + looks * (1 - share) / STEP
 
 
-def smallest_pruned(weights: Arrays, groups: Sequence[Group]) -> Bits:
-    """The mask that keeps of each of `groups` (layers that are ranked together) the largest weights, as many as it says."""
-    magnitudes = {path: np.abs(weights[path]) for paths, _ in groups for path in paths}
-    return highest_kept(magnitudes, groups, whole(magnitudes))
+def gradual(method: Method, schedule: Schedule, step: int, finally_: int) -> tuple[Method, int]:
+    """By which method GMP prunes at `step`, and how many weights, of so many in the end. Layers whose densities `method` fixes
+    come as far on their way to these."""
+    pruned = schedule.pruned(step, finally_)
+    done = Fraction(pruned, max(finally_, 1))
+    fixed = [(pattern, 1 - done * (1 - share)) for pattern, share in method.fixed]
+    return dataclasses.replace(method, fixed=fixed), pruned
 
 
-def highest_kept(scores: Arrays, groups: Iterable[Group], among: Bits) -> Bits:
-    """The mask that keeps of each of `groups` the highest `scores` of what `among` keeps, as many as it says."""
-    mask: Bits = {}
-    for paths, keep in groups:
-        ranked = {path: scores[path] for path in sorted(paths)}
-        mask |= lowest_cut(ranked, among, sum(int(np.count_nonzero(among[path])) for path in paths) - keep)
-    return dict(sorted(mask.items()))
+def replaced(weights: Arrays, kept: Bits, scores: Arrays, counts: Mapping[str, int]) -> Bits:
+    """The mask after the smallest of the `kept` weights of each layer are dropped, as many as `counts` says, and as many of the
+    highest `scores` among all that are then not kept are grown; a weight may be dropped and grown again. Equal ones go by
+    position, the first first."""
 
+    def without(criterion: Criterion, among: Bits) -> Bits:
+        """`among` less those of each layer that score lowest."""
+        keep = [((path,), int(np.count_nonzero(bits)) - counts[path]) for path, bits in among.items()]
+        return cut(Method(criterion), State(0, weights, {}, {}), among, keep).mask
 
-def replaced(weights: np.ndarray, kept: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
-    """A layer's mask after the `count` smallest of its `kept` weights are dropped and as many of the highest `scores` among all
-    that are then not kept are grown; a weight may be dropped and grown again. Equal ones go by position, the first first."""
-    left = _without_lowest(np.abs(weights), kept, count)
-    free = ~left
-    return left | (free & ~_without_lowest(-scores, free, count))
-
-
-def _without_lowest(scores: np.ndarray, among: np.ndarray, count: int) -> np.ndarray:
-    return lowest_cut({"": scores}, {"": among}, count)[""]
+    free = {path: ~bits for path, bits in without(magnitude, kept).items()}
+    return {path: ~bits for path, bits in without(inverted(given(scores)), free).items()}

@@ -4,7 +4,6 @@ import dataclasses
 import threading
 import traceback
 from collections.abc import Callable
-from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from lottery.engine.updates import MaskUpdates
 from lottery.executors.allocation import Allocation
 from lottery.experiment import controls, graph, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
-from lottery.pruning import connectivity, costs, densities, masks, ranking
-from lottery.pruning.allocation import Group, Shapes, allocate
+from lottery.pruning import connectivity, costs, criteria, densities, masks, ranking
+from lottery.pruning.cut import Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State, mean
+from lottery.pruning.updates import gradual
 from lottery.rundir import attempts, identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.names import NetworkFiles, Replicate
@@ -197,19 +197,13 @@ class _Making:
             return None
         schedule, topology = self.worker.planned.updates(ticket.mask), self.replicate.read_topology()
         pruned = ranking.pruned_count(ticket.mask.rate, sum(kept.size for kept in mask.values()))
-        divide = partial(self._divided, mask, pruned, topology.kernels if topology else None)
-        for step in reversed(schedule.steps(ticket.first_step)) if family.is_gradual else ():
-            divide(schedule.pruned(step, pruned))  # what cannot be reached is refused before anything is trained
-        macs = partial(costs.macs, topology=topology)
-        return MaskUpdates(schedule, ticket.first_step, pruned, divide, self._seed("updates"), macs)
-
-    def _divided(self, mask: Bits, finally_: int, kernels: Shapes | None, pruned: int) -> list[Group]:
-        """How many weights of which layers stay when so many of those that go in the end (`finally_`) are pruned. Layers whose
-        densities the recipe names come as far on their way to these."""
+        method = Method(criteria.magnitude, family.allocation, family.shares_kept)
+        kernels, macs = topology.kernels if topology else None, partial(costs.macs, topology=topology)
         sizes, shapes = ({path: getattr(kept, name) for path, kept in mask.items()} for name in ("size", "shape"))
-        done = Fraction(pruned, max(finally_, 1))
-        named = [(pattern, 1 - done * (1 - share)) for pattern, share in self.family.shares_kept]
-        return allocate(self.family.allocation, sizes, sum(sizes.values()) - pruned, shapes, named, kernels)
+        for step in reversed(schedule.steps(ticket.first_step)) if family.is_gradual else ():
+            then, gone = gradual(method, schedule, step, pruned)  # what cannot be reached is refused before anything is trained
+            then.divide(sizes, sum(sizes.values()) - gone, shapes, kernels)
+        return MaskUpdates(schedule, ticket.first_step, pruned, method, self._seed("updates"), macs, kernels)
 
     def _rates(self, mask: Bits) -> schedules.Rates:
         train, ticket, planned = self.run.recipe.train, self.ticket, self.worker.planned

@@ -1,0 +1,116 @@
+"""From scores to exact masks: the one place where masks are cut, in recipes, in rounds, in training and in `model.fit`.
+
+Pure NumPy; nothing here changes its inputs.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lottery.pruning import allocation
+from lottery.pruning.allocation import Allocation, Densities, Group, Shapes
+from lottery.pruning.criteria import Criterion
+from lottery.pruning.masks import Bits
+from lottery.pruning.ranking import Ranking, rank
+from lottery.pruning.state import Arrays, State, widened
+from lottery.pruning.units import SINGLE, Units
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """How a network is pruned. `criterion` scores its weights, in `passes` iterations; `allocation` divides what stays among
+    layers, but for those that `fixed` densities name; `units` are kept or pruned as a whole."""
+
+    criterion: Criterion
+    allocation: Allocation = "global"
+    fixed: Densities = ()
+    passes: int = 1
+    units: Units = SINGLE
+
+    def divide(self, left: Mapping[str, int], keep: int, shapes: Shapes, kernels: Shapes | None = None) -> list[Group]:
+        """Which layers are ranked together and how many of their units stay, as `allocation.allocate` divides them."""
+        return allocation.allocate(self.allocation, left, keep, shapes, self.fixed, kernels, self.units.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """A mask, and of the last iteration what was ranked together for it, with how many of these units stay."""
+
+    mask: Bits
+    groups: list[tuple[Ranking, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cutter:
+    """All cuts of a `network` by `method`, which keep no more than the mask `within` does. They share the scores and rankings
+    of the first iteration. `probe` gives what the criterion may ask of the network under a mask; `kernels` are as `network` in
+    `allocation.allocate`; `sort` the scores of the last iteration where there are several cuts, or their order is asked for."""
+
+    method: Method
+    network: State
+    within: Bits
+    probe: Callable[[Bits], Any] = lambda mask: None
+    kernels: Shapes | None = None
+    sort: bool = False
+    _rankings: dict[tuple[str, ...], Ranking] = dataclasses.field(default_factory=dict)
+
+    def to(self, keep: Sequence[Group]) -> Cut:
+        """The cut that keeps exactly so many units: `keep` says of layers that share them how many.
+
+        Of n iterations, the i-th leaves N (k / N)^(i / n) of N units, where k stay in the end (Tanaka et al. 2020, algorithm 1;
+        de Jorge et al. 2021, section 4). Raises InputError where the allocation cannot keep as many.
+        """
+        mask, last = self.within, self.method.passes
+        groups: list[tuple[Ranking, int]] = []
+        for number in range(1, last + 1):
+            (scores, left), rankings = (self._first, self._rankings) if number == 1 else (self._scored(mask), {})
+            groups = []
+            for paths, stay in keep:
+                count = _count(self._first[1], paths)
+                share = stay if number == last else round(count * (stay / max(count, 1)) ** (number / last))
+                groups += [(_ranked(rankings, scores, left, alike), one) for alike, one in self._divided(left, paths, share)]
+            units: Bits = {}
+            for ranking, stay in groups:
+                units |= ranking.prune(ranking.size - stay, self.sort and number == last)
+            mask = {path: mask[path] & self.method.units.spread(units[path], mask[path].shape) for path in sorted(units)}
+        return Cut(mask, groups)
+
+    def _divided(self, left: Bits, paths: Iterable[str], keep: int) -> list[Group]:
+        shapes = {path: self.within[path].shape for path in paths}
+        return self.method.divide({path: _count(left, [path]) for path in shapes}, keep, shapes, self.kernels)
+
+    @cached_property
+    def _first(self) -> tuple[Arrays, Bits]:
+        return self._scored(self.within)
+
+    def _scored(self, mask: Bits) -> tuple[Arrays, Bits]:
+        """The score of each unit under `mask`, and which of them are left."""
+        scores = self.method.criterion(self.network, mask, self.probe(mask))
+        pooled = {path: self.method.units.pool(widened(scores[path]), mask[path]) for path in sorted(mask)}
+        return {path: one for path, (one, _) in pooled.items()}, {path: one for path, (_, one) in pooled.items()}
+
+
+def cut(
+    method: Method,
+    network: State,
+    within: Bits,
+    keep: Sequence[Group],
+    probe: Callable[[Bits], Any] = lambda mask: None,
+    kernels: Shapes | None = None,
+) -> Cut:
+    """One cut of a network; see `Cutter`."""
+    return Cutter(method, network, within, probe, kernels).to(keep)
+
+
+def _ranked(rankings: dict[tuple[str, ...], Ranking], scores: Arrays, left: Bits, paths: tuple[str, ...]) -> Ranking:
+    """The ranking of the layers `paths`, which `rankings` holds from then on."""
+    if paths not in rankings:
+        rankings[paths] = rank({path: scores[path] for path in sorted(paths)}, left)
+    return rankings[paths]
+
+
+def _count(units: Bits, paths: Iterable[str]) -> int:
+    return sum(int(np.count_nonzero(units[path])) for path in paths)

@@ -1,11 +1,12 @@
 """Units: whole ones alone are kept, exactly as many as asked, within what was left, for any shapes; ties go by position."""
 
 import math
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -96,6 +97,8 @@ def test_n_of_m_keeps_the_n_highest_of_each_m_inputs_and_no_more_of_a_last_short
 
 @relaxed
 @given(units=st.one_of(WHOLE, N_OF_M), shape=SHAPES)
+@example(units=NofM(1, 3), shape=(5, 2))
+@example(units=Blocks(2, 3), shape=(3, 4))
 def test_the_size_is_how_many_units_can_be_kept_and_these_are_everything_but_for_n_of_m(units, shape):
     scores, kept = units.pool(np.ones(shape, np.float32), np.ones(shape, bool))
 
@@ -121,16 +124,16 @@ def test_allocations_densities_and_iterations_count_units(allocation, units):
         return criteria.magnitude(network, mask, probe)
 
     def of(keep):
-        method = Method(noted, allocation, [("b", 1)] if allocation == "uniform" else (), 2, units)
+        method = Method(noted, allocation, [("b", Fraction(1, 2))] if allocation == "uniform" else (), 2, units)
         whole = {path: np.ones(array.shape, bool) for path, array in weights.items()}
         return cut(method, State(0, weights, {}, {}), whole, [(("a", "b"), keep)]).mask
 
-    total, keep = sum(sizes.values()), sizes["b"] + 2
+    total, keep = sum(sizes.values()), sizes["b"] // 2 + 2
     kept = counts(of(keep))
 
     assert sum(kept.values()) == keep
     assert asked == [total, round(total * math.sqrt(keep / total))]
-    assert kept["b"] == sizes["b"] or allocation != "uniform"
+    assert kept["b"] == sizes["b"] // 2 or allocation != "uniform"
     with pytest.raises(InputError, match="cannot be reached"):
         of(total + 1)
 

@@ -233,3 +233,19 @@ class Heard(Reporter):
 
     def say(self, message):
         self.said.append(message)
+
+
+def events(folder: Path) -> tuple[dict[str, list[tuple[int, float]]], dict[str, str]]:
+    """What TensorBoard shows of the event files in a folder: by tag, steps and values of scalars, and texts."""
+    import tensorflow as tf
+
+    scalars, texts = {}, {}
+    for file in folder.glob("events*"):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                content, plugin = tf.make_ndarray(value.tensor)[()], value.metadata.plugin_data.plugin_name
+                if plugin == "text":
+                    texts[value.tag] = content.decode()
+                elif plugin == "scalars":
+                    scalars.setdefault(value.tag, []).append((event.step, round(float(content), 6)))
+    return scalars, texts

@@ -144,6 +144,12 @@ def test_ids_of_wandb_do_not_lead_out_of_runs(tmp_path):
     refused(done, "WANDB_RUN_ID", "../../../elsewhere")
 
 
+def test_a_tracker_that_does_not_exist_ends_a_command_at_once(tmp_path):
+    done = imp_here("train", "--set", 'track.trackers=["tensorbord"]', cwd=tmp_path, check=False)
+
+    refused(done, "unknown tracker 'tensorbord'", "did you mean 'tensorboard'?")
+
+
 def test_stages_out_of_order_say_which_comes_first(tmp_path):
     refused(imp_here("status", cwd=tmp_path, check=False), "no run in runs/digits")
     refused(imp_here("train", cwd=tmp_path, check=False), "no records in data/digits-32", "imp prepare")
@@ -263,7 +269,7 @@ def test_a_read_only_folder_is_one_line(tmp_path):
 
 
 def test_an_executor_that_is_not_installed_is_one_line(work):
-    refused(imp_here("retrain", "--executor", "ray", cwd=work, check=False), "--executor ray: installed are")
+    refused(imp_here("retrain", "--executor", "ray", cwd=work, check=False), "unknown executor 'ray'")
 
 
 @pytest.mark.parametrize("command", ["run", "prepare", "thresholds", "report"])

@@ -25,7 +25,7 @@ def depends(output, family="shot", **tables):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_no_output_depends_on_how_many_outputs_there_are_nor_on_how_it_comes_about(output, family):
-    aside = {"train.snapshots", "replicates", "name", "delta", "pruning.collapse", "track.wandb", "track.project"}
+    aside = {"train.snapshots", "replicates", "name", "delta", "pruning.collapse", "track.trackers", "track.project"}
     aside |= {f"families.{family}.{key}" for key in ("quantiles", "rounds", "rewind", "controls", "controls_at")}
     aside |= {f"train.checkpoint_{key}" for key in ("seconds", "steps", "share")} | {"data.path", "data.feed", "data.budget"}
 

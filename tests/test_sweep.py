@@ -424,7 +424,7 @@ def test_the_sweep_as_a_file_for_wandb_agents_and_the_training_that_its_command_
     assert content["command"][1:4] == ["imp", "train", "--recipe"]
     assert content["command"][-1] == "${args_no_hyphens}"
 
-    arguments = [part.replace("=online", "=offline") for part in content["command"][2:-1]]
+    arguments = [part.replace('"wandb"', '"wandb:offline"') for part in content["command"][2:-1]]
     imp(*arguments, "train.learning_rate=0.03", "train.batch=32", cwd=fresh, WANDB_SWEEP_ID="s1", WANDB_RUN_ID="abc")
 
     made = tomllib.loads((fresh / "runs/wandb-s1-abc/recipe.toml").read_text())

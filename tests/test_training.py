@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import contents, lenet, tiny_set
+from helpers import contents, events, lenet, tiny_set
 from tiny import KERNELS, half_masks, initial
 
 from lottery.base import files, preemption
@@ -23,7 +23,7 @@ from lottery.engine.stream import StreamFeed
 from lottery.engine.updates import MaskUpdates
 from lottery.experiment import schedules
 from lottery.experiment.grids import parse_point
-from lottery.experiment.recipe import Data, Recipe, Train
+from lottery.experiment.recipe import Data, Recipe, Track, Train
 from lottery.pruning import masks
 from lottery.pruning.criteria import magnitude
 from lottery.pruning.cut import Method
@@ -31,7 +31,8 @@ from lottery.pruning.updates import Schedule
 from lottery.rundir import journal, lineage, store
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
-from lottery.tracking import Tracker
+from lottery.trackers import mirror
+from lottery.trackers.mirror import Mirror
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -59,12 +60,12 @@ def save_every_fourth_step(monkeypatch):
 FACTS = {"replicate": 1, "epochs": 3, "steps_per_epoch": 6}  # which the engine passes on
 
 
-def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rates=None) -> dict:
+def attempt(trainer, folder: Path, dense: bool, last: int = LAST, rates=None, track=lambda *known: Mirror()) -> dict:
     trainer._steps_per_call = 2
     snapshots = {step: folder / "snapshots" / f"step-{step:06d}.h5" for step in (*SNAPSHOTS, last)} if dense else {}
     start = partial(initial, classes=trainer.task.outputs)
     wanted = training.Training("tiny", start, last, 5, FACTS, folder, snapshots=snapshots, rates=rates)
-    return training.train(trainer, wanted, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
+    return training.train(trainer, wanted, NetworkFiles(folder), Reporter(quiet=True), track)
 
 
 def left_in(folder: Path) -> dict:
@@ -95,7 +96,7 @@ def test_a_network_that_ends_with_the_same_answer_to_every_image_is_told(trainer
     mask[path] &= path != "fc2/kernel"
     wanted = training.Training("tiny", partial(initial, classes=trainer.task.outputs), LAST, 5, FACTS, tmp_path, mask)
 
-    result = training.train(trainer, wanted, NetworkFiles(tmp_path), Reporter(quiet=True), lambda *known: Tracker())
+    result = training.train(trainer, wanted, NetworkFiles(tmp_path), Reporter(quiet=True), lambda *known: Mirror())
 
     assert result.constant is constant
     assert NetworkFiles(tmp_path).read_result().constant is constant
@@ -178,6 +179,30 @@ def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(
     assert_the_same_wherever_it_dies(begin, tmp_path, die_at, left_in(tmp_path / "whole"), range(1, count + 1, by))
 
 
+def test_tensorboard_shows_of_a_killed_training_what_it_shows_of_another_and_no_bit_changes(trainer, tmp_path, die_at):
+    recipe, counter = Recipe(track=Track(trackers=["tensorboard"])), die_at(0)
+
+    def begin(name):
+        track = partial(mirror.track, recipe, tmp_path, tmp_path / name)
+        attempt(trainer, tmp_path / name, dense=False, track=track)
+
+    attempt(trainer, tmp_path / "untracked", dense=False)
+    die_at(0)
+    begin("whole")
+    die_at(counter["passed"] * 2 // 3)
+    with pytest.raises(Killed):
+        begin("killed")
+    die_at(0)
+    begin("killed")
+    mirror.wait()
+
+    whole, killed = (events(tmp_path / "tensorboard" / name)[0] for name in ("whole", "killed"))
+    rows = [(row["step"], pytest.approx(row["validation_loss"], abs=1e-5)) for row in rows_of(tmp_path / "untracked")]
+    assert whole == killed
+    assert whole["curves/validation_loss"] == rows
+    assert left_in(tmp_path / "whole") == left_in(tmp_path / "killed") == left_in(tmp_path / "untracked")
+
+
 def kept_in(mask):
     return sum(int(kept.sum()) for kept in mask.values())
 
@@ -196,7 +221,7 @@ def attempt_changing(method, trainer, folder: Path) -> Result:
     changing = MaskUpdates(schedule, 0, pruned=200, method=Method(magnitude), seed=7, macs=kept_in)
     start = partial(initial, classes=trainer.task.outputs)
     wanted = training.Training("tiny", start, LAST, 5, FACTS, folder, mask, beside=[folder / "mask.h5"], updates=changing)
-    return training.train(trainer, wanted, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Tracker())
+    return training.train(trainer, wanted, NetworkFiles(folder), Reporter(quiet=True), lambda *known: Mirror())
 
 
 @pytest.mark.parametrize("method", ["gmp", "rigl", "set"])
@@ -498,7 +523,7 @@ def test_overflows_are_counted_by_epoch_in_float16_alone(make_trainer, trainer, 
     start = partial(store.State, 0, state.weights, state.statistics, optimizer)
     wanted = training.Training("tiny", start, 12, 5, FACTS, tmp_path)
 
-    training.train(half, wanted, NetworkFiles(tmp_path / "half"), Reporter(quiet=True), lambda *known: Tracker())
+    training.train(half, wanted, NetworkFiles(tmp_path / "half"), Reporter(quiet=True), lambda *known: Mirror())
     attempt(trainer, tmp_path / "whole", dense=False)
 
     first, second = (row["overflows"] for row in rows_of(tmp_path / "half"))

@@ -24,7 +24,7 @@ from lottery.stages.search import Search
 from lottery.stages.stability import stability
 from lottery.stages.thresholds import thresholds
 from lottery.stages.train import train
-from lottery.tracking import publish
+from lottery.trackers.mirror import publish
 
 __all__ = [
     "Campaign",

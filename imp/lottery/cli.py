@@ -9,12 +9,12 @@ from typing import Any
 import typer
 import typer.core
 
-from lottery import tracking
 from lottery.base import preemption
 from lottery.base.errors import Failed, Moved, one_line
 from lottery.commands import cluster, examining, preparing, reading, sharing, stages, sweeping
 from lottery.executors import communicator
 from lottery.executors.launcher import launched_rank
+from lottery.trackers import mirror
 
 INTERRUPTED = 128 + signal.SIGINT
 WIDEST = 128  # columns of help
@@ -105,7 +105,7 @@ def _run() -> None:
         print(f"imp: {f'rank {rank}: ' if rank else ''}{line}", file=sys.stderr)
         sys.exit(1 if isinstance(error, Failed) else 2)
     finally:
-        tracking.wait()
+        mirror.wait()
 
 
 def _usage(error: BaseException) -> str | None:

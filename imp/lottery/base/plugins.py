@@ -1,13 +1,16 @@
-"""Functions that a recipe names: ours by name, a user's own as `package.module:function`."""
+"""What a recipe names: functions, ours by name and a user's own as `package.module:function`, and entry points of packages."""
 
 import difflib
 import importlib
 import re
 import sys
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from lottery.base.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def is_own(name: str) -> bool:
@@ -38,10 +41,27 @@ def check(name: str, known: Collection[str], kind: str, shown: str = "") -> None
     """Raise InputError unless `name` is one of `known` (in words: `shown`), or a user's own."""
     if is_own(name) or name in known:
         return
+    raise _unknown(name, known, kind, f"known are {shown or ', '.join(known)}, and your own as package.module:function")
+
+
+def member(group: str, name: str, ours: Mapping[str, str], kind: str) -> "EntryPoint":
+    """What stands under `name` in a group of entry points: one of `ours` (name -> module:attribute), or else of an installed
+    package. Raises InputError if there is none."""
+    from importlib import metadata  # which `imp --help` has no use for
+
+    known = {one.name: one for one in metadata.entry_points(group=group)}
+    known |= {own: metadata.EntryPoint(own, value, group) for own, value in ours.items()}
+    if name not in known:
+        raise _unknown(
+            name, known, kind, f"known are {', '.join(known) or 'none'}; other packages add theirs as entry points `{group}`"
+        )
+    return known[name]
+
+
+def _unknown(name: str, known: Collection[str], kind: str, listed: str) -> InputError:
     plain = {_plain(one): one for one in known}
     near = difflib.get_close_matches(_plain(name), plain, n=1)
-    listed = f"known are {shown or ', '.join(known)}, and your own as package.module:function"
-    raise InputError(f"unknown {kind} {name!r}; " + (f"did you mean {plain[near[0]]!r}?" if near else listed))
+    return InputError(f"unknown {kind} {name!r}; " + (f"did you mean {plain[near[0]]!r}?" if near else listed))
 
 
 def _plain(name: str) -> str:

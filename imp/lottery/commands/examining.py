@@ -169,7 +169,7 @@ def _wandb(version: str) -> Finding:
     host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").rstrip("/").rpartition("/")[2]
     if os.environ.get("WANDB_API_KEY") or (netrc.is_file() and f"machine {host}" in netrc.read_text(errors="replace")):
         return Finding("good", f"wandb {version}, with a key")
-    remedy = "wandb login, for --set track.wandb=online; offline needs none"
+    remedy = 'wandb login, for track.trackers = ["wandb"]; wandb:offline needs none'
     return Finding("limited", f"wandb {version}, no key", remedy)
 
 

@@ -45,7 +45,7 @@ def recipe(
 def report(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Write the report: accuracy against density, controls and verdicts on a page; charts as PNG, SVG and CSV, too."""
     from lottery.results.report import report
-    from lottery.tracking import publish
+    from lottery.trackers.mirror import publish
 
     alone()
     source = opened(run, must_exist=True)

@@ -41,7 +41,7 @@ def train(
 ) -> None:
     """Train the dense network of each replicate, and save it at every rewind point; under mpirun, on all its ranks."""
     from lottery.campaign import Execution, train_dense
-    from lottery.tracking import agents_run
+    from lottery.trackers.wandb import agents_run
 
     for value in values or ():
         if "=" not in value:

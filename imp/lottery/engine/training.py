@@ -1,6 +1,6 @@
 """Train one network in its folder: from a given state to the end of the schedule, resumable, ending in result.json.
 
-`events` says what has happened and what is due; here that becomes files, rows, and news for the tracker and the terminal.
+`events` says what has happened and what is due; here that becomes files, rows, and news for trackers and the terminal.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ from lottery.pruning.costs import STEP, costs
 from lottery.rundir import journal, lineage, predictions, records, store
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
-from lottery.tracking import Tracker
+from lottery.trackers.mirror import Mirror
 
 NOTE_SECONDS = 1.0  # between two notes of how far a training has come
 
 # From a training's record and the rows that an earlier process wrote.
-Track = Callable[[Mapping[str, Any], Sequence[journal.Row]], Tracker]
+Track = Callable[[Mapping[str, Any], Sequence[journal.Row]], Mirror]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +75,11 @@ def train(trainer: Trainer, training: Training, network: NetworkFiles, reporter:
         preemption.check()
         begun = _start(trainer, training, network)
         rows, _ = journal.rewind(network.metrics, begun.state.step, begun.journal)
-        tracker = track(training.record, rows)
+        mirror = track(training.record, rows)
         result: Result | None = None
         try:
             try:
-                answers = _follow(trainer, training, network, begun, rows, tracker, reporter)
+                answers = _follow(trainer, training, network, begun, rows, mirror, reporter)
                 if training.last_step not in training.snapshots:
                     store.save_state(network.final, events.finite(trainer.state(training.last_step)))
                 predicted = {split: found for split, one in answers.items() if (found := one.predictions())}
@@ -97,7 +97,7 @@ def train(trainer: Trainer, training: Training, network: NetworkFiles, reporter:
             kept = {"kept": training.kept(trainer.mask())} if training.kept else {}
             result = Result.model_validate({**outcome, **kept, **training.record, **made_on})
         finally:
-            tracker.finish(result)
+            mirror.finish(result)
         result = records.write(network.result, result)
         if result.status == "done":
             network.checkpoint.unlink(missing_ok=True)
@@ -164,7 +164,7 @@ def _follow(
     network: NetworkFiles,
     begun: Checkpoint,
     rows: list[journal.Row],
-    tracker: Tracker,
+    mirror: Mirror,
     reporter: Reporter,
 ) -> dict[str, Answers]:
     """Train to the end and save what is due on the way; each evaluation adds to `rows`. Returns the answers of the last one.
@@ -193,7 +193,7 @@ def _follow(
                     row["timing"].update(gauges.read())
                     rows.append(row)
                     seal = journal.append(network.metrics, row, seal)
-                    tracker.log(row)
+                    mirror.log(row)
                 case CheckpointDue(state, figures, seconds):
                     changes = training.updates.saved(trainer.mask()) if training.updates else None
                     made = trainer.replicas, trainer.xla, seal

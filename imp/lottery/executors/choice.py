@@ -1,10 +1,8 @@
 """The executor that a command uses."""
 
-import importlib.metadata
 from typing import cast
 
 from lottery.base import plugins
-from lottery.base.errors import InputError
 from lottery.executors import communicator
 from lottery.executors.here import Processes
 from lottery.executors.mpi import Ranks
@@ -27,8 +25,4 @@ def executor(execution: Execution) -> Executor:
 def _named(name: str) -> Executor:
     if plugins.is_own(name):
         return cast(Executor, plugins.function(name, "--executor")())
-    found = {one.name: one for one in importlib.metadata.entry_points(group=GROUP)}
-    if name not in found:
-        installed = ", ".join(found) or "none"
-        raise InputError(f"--executor {name}: installed are {installed}; or name your own as package.module:Class")
-    return cast(Executor, found[name].load()())
+    return cast(Executor, plugins.member(GROUP, name, {}, "executor").load()())

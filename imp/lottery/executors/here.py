@@ -10,7 +10,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lottery import tracking
 from lottery.base import files, preemption
 from lottery.base.capacity import Allocation
 from lottery.base.progress import Reporter
@@ -19,6 +18,7 @@ from lottery.executors.allocation import allocate, crowded, ranks_to_start, reso
 from lottery.executors.coordinator import Coordinator, Lost, serve
 from lottery.executors.job import Raised, opened
 from lottery.executors.workload import Task, Workload
+from lottery.trackers import mirror
 
 _WORK = "import sys; from lottery.executors import here; here.work(int(sys.argv[1]))"
 
@@ -152,4 +152,4 @@ def work(descriptor: int) -> None:
             channel.send(Raised.of(error))
         sys.exit(1)
     finally:
-        tracking.wait()
+        mirror.wait()

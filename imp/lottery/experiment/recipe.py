@@ -87,7 +87,14 @@ def _check_family(text: str) -> None:
         raise InputError(f"{text!r} cannot name a family: write letters, digits, '_' and '-' (not `train` or `replicate-`)")
 
 
+def _check_trackers(names: list[str]) -> None:
+    kinds = [name.partition(":")[0] for name in names]
+    if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
+        raise InputError(f"{twice[0]} is named more than once")
+
+
 Name = Annotated[str, _checked(_check_name)]
+Trackers = Annotated[list[str], _checked(_check_trackers)]
 FamilyName = Annotated[str, _checked(_check_family)]
 Task = Annotated[str, _checked(lambda name: plugins.check(name, tasks.DECIDING, "task"))]
 Network = Annotated[str, _checked(lambda name: plugins.check(name, networks.KNOWN, "network", networks.SHOWN))]
@@ -423,10 +430,20 @@ class Sweep(Table):
 
 
 class Track(Table):
-    """Copies of the metrics outside the run directory."""
+    """Where the metrics are also shown while networks train."""
 
-    wandb: Literal["off", "offline", "online"] = aside("off", "offline, online")
+    trackers: Trackers = aside([], "tensorboard, wandb, wandb:offline, or of other packages")
     project: str = aside("lottery", "of Weights & Biases")
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _as_before_trackers(cls, table: Any) -> Any:
+        """Older runs and recipes say off, online or offline of Weights & Biases, then the only tracker."""
+        mode = table.get("wandb") if isinstance(table, dict) else None
+        if mode not in ("off", "online", "offline"):
+            return table
+        others = {key: value for key, value in table.items() if key != "wandb"}
+        return {"trackers": [] if mode == "off" else [f"wandb:{mode}"], **others}
 
 
 ROUNDS = Family(rounds=10)

@@ -23,6 +23,7 @@ from lottery.pruning import criteria
 from lottery.rundir import identity
 from lottery.rundir.names import ENVIRONMENT, RECIPE, File, MaskFiles, NetworkFiles, Replicate, replicate_numbers
 from lottery.rundir.records import Result
+from lottery.trackers import mirror
 
 ADOPT_SECONDS = 30.0  # that a command waits for others which write the same run's recipe
 EVERYTHING = Selection()
@@ -201,7 +202,9 @@ class Run:
         return next((dense for dense in results if dense and dense.status == "done"), None)
 
     def check(self) -> None:
-        """Raise InputError where a network of the recipe could never be trained: results could not be read by it."""
+        """Raise InputError where a network of the recipe could never be trained, as results could not be read by it, and for
+        a tracker that does not exist."""
+        mirror.check(self.recipe, self.folder)
         for family in self.recipe.families.values():
             criteria.by_name(family.criterion)
             list(map(controls.of, family.controls))

@@ -30,7 +30,7 @@ from lottery.rundir.run import Run
 from lottery.search import values
 from lottery.search.study import STAGES, Study
 from lottery.stages.prepare import prepare_set
-from lottery.tracking import track
+from lottery.trackers.mirror import track
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
@@ -209,7 +209,7 @@ def write_for_agents(run: Run) -> Path:
     settings, parameters = run.recipe.sweep, {one.key: parameter(one) for one in values.searched(run.recipe)}
     base, file = run.sweep / "wandb-recipe.toml", run.sweep / "wandb.yaml"
     classes = ["--set", f"data.classes={settings.classes}", "--set", "data.path="] if settings.classes else []
-    train = ["train", "--recipe", str(base.resolve()), "--replicate", "1", "--set", "track.wandb=online", *classes]
+    train = ["train", "--recipe", str(base.resolve()), "--replicate", "1", "--set", 'track.trackers=["wandb"]', *classes]
     content = {
         "name": f"{run.recipe.name} sweep",
         "project": run.recipe.track.project,

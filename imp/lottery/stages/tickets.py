@@ -31,7 +31,7 @@ from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 from lottery.stages import cut
 from lottery.stages.probing import Probes
-from lottery.tracking import track
+from lottery.trackers.mirror import track
 
 ORDERS = {"same": "order", "fresh": "ticket order"}
 
@@ -108,10 +108,10 @@ class TicketWorker:
 
     def _train(self, trainer: Trainer, reporter: Reporter, ticket: Ticket, network: NetworkFiles) -> Result:
         try:
-            tracker = partial(track, self.run.recipe, self.run.folder, network.folder)
+            mirror = partial(track, self.run.recipe, self.run.folder, network.folder)
             with self.making:
                 wanted = _Making(self, ticket, network).training()
-            return training.train(trainer, wanted, network, reporter, tracker)
+            return training.train(trainer, wanted, network, reporter, mirror)
         except locks.Busy:
             raise
         except Exception as error:

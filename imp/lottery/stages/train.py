@@ -23,7 +23,7 @@ from lottery.rundir.names import Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 from lottery.stages.cut import check_families
-from lottery.tracking import track
+from lottery.trackers.mirror import track
 
 if TYPE_CHECKING:
     from lottery.engine import training
@@ -136,8 +136,8 @@ class DenseWorker:
         self.profile = None
         result = dense.read_result()
         if not (result and result.is_ended):
-            tracker = partial(track, self.run.recipe, self.run.folder, dense.folder)
-            result = training.train(self.trainer, wanted, dense, self.reporter, tracker)
+            mirror = partial(track, self.run.recipe, self.run.folder, dense.folder)
+            result = training.train(self.trainer, wanted, dense, self.reporter, mirror)
         if result.status == "done":
             training.fill_in(self.trainer, wanted, dense, result, self.reporter)
         return result

@@ -1,6 +1,7 @@
-"""Weights & Biases: a mirror that is off by default and never ends a training."""
+"""Trackers: none by default, none ends a training, and one contract for all; then what is particular to each."""
 
 import contextlib
+import re
 import socket
 import subprocess
 import sys
@@ -10,17 +11,26 @@ import types
 from pathlib import Path
 
 import pytest
+from helpers import ROOT, events
 
-from lottery import tracking
+from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.recipe import Recipe
 from lottery.rundir.records import Figures, Result, Timing
+from lottery.rundir.run import Run
+from lottery.trackers import mirror
+from lottery.trackers.wandb import ID
 
 ROW = {"step": 45, "epoch": 1.0, "train_loss": 0.5, "timing": {"seconds": 3.0}}
 FIGURES = {"train_loss": 0.1, "validation_loss": 0.3, "validation_accuracy": 0.9, "test_loss": 0.4, "test_accuracy": 0.8}
 RESULT = Result(
     status="done", replicate=1, steps_per_epoch=45, epochs=2, final=Figures(step=90, **FIGURES), timing=Timing(seconds=1)
 )
+
+
+RUN = Path("runs/digits")
+TRAIN = RUN / "replicate-1/train"
+TRAIN_EVENTS = RUN / "tensorboard/replicate-1/train"
 
 
 class FakeRun:
@@ -67,53 +77,204 @@ def fake(monkeypatch):
 
     module.init = init
     monkeypatch.setitem(sys.modules, "wandb", module)
-    monkeypatch.setattr(tracking, "_told", set())
     monkeypatch.delenv("WANDB_RUN_ID", raising=False)
     return module
 
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch, tmp_path):
-    """A network's folder in a run in the current folder."""
+    """A network's folder in a run in the current folder, in a process that has told nothing yet."""
     monkeypatch.chdir(tmp_path)
-    folder = Path("runs/digits/replicate-1/train")
-    folder.mkdir(parents=True)
-    return folder
+    monkeypatch.setattr(mirror, "_told", set())
+    TRAIN.mkdir(parents=True)
+    return TRAIN
 
 
-def tracker(mode="offline", folder=Path("runs/digits"), rows=()):
-    resolved = reading.resolve({"track": {"wandb": mode, "project": "mine"}})
-    return tracking.track(resolved, folder, folder / "replicate-1" / "train", {"variant": "dense", "replicate": 1}, rows)
+def recipe(*trackers):
+    return reading.resolve({"track": {"trackers": list(trackers), "project": "mine"}})
 
 
-def mirror(tracked):
+def begun(tracker="wandb:offline", rows=(), network=TRAIN):
+    """The mirror of a training that goes on after `rows`."""
+    return mirror.track(recipe(tracker), RUN, network, {"variant": "dense", "replicate": 1}, rows)
+
+
+def ended(tracked):
+    """The mirror of a training that comes to its end."""
     tracked.log(ROW)
     tracked.log({**ROW, "step": 90})
     tracked.finish(RESULT)
-    tracking.wait()
+    mirror.wait()
 
 
-def test_off_does_nothing_and_does_not_even_load_wandb(monkeypatch, capfd):
-    monkeypatch.setitem(sys.modules, "wandb", None)
+def shown_by_wandb(fake):
+    return [(step, figures["train_loss"]) for step, figures in fake.run.logged], fake.run.summary["status"]
 
-    mirror(tracker("off"))
+
+def shown_by_tensorboard(fake):
+    scalars, texts = events(TRAIN_EVENTS)
+    return scalars["curves/train_loss"], texts["status"]
+
+
+def shown_by_figures(fake):
+    *rows, (status, *_) = [line.split() for line in (TRAIN / "figures.txt").read_text().splitlines()]
+    return [(int(step), float(loss)) for step, _, loss in rows], status
+
+
+# Each with how a test sees what it shows of `train_loss` and the status, and what lets it fail.
+TRACKERS = {
+    "wandb": (shown_by_wandb, lambda fake: setattr(fake, "run", ConnectionError("no route to host"))),
+    "wandb:offline": (shown_by_wandb, lambda fake: setattr(fake, "run", ConnectionError("no route to host"))),
+    "tensorboard": (shown_by_tensorboard, lambda fake: (RUN / "tensorboard").touch()),
+    "figures": (shown_by_figures, lambda fake: [(RUN / f"{number}/figures.txt").mkdir(parents=True) for number in range(3)]),
+}
+contract = pytest.mark.parametrize("name", TRACKERS)
+
+
+@pytest.fixture
+def figures(monkeypatch, tmp_path):
+    """The tracker of CONTRIBUTING.md, in a package that is installed."""
+    chapter = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a tracker")[2]
+    (tmp_path / "mypackage.py").write_text(re.search("```python\n(.*?)```", chapter, re.DOTALL)[1])
+    about = tmp_path / "mypackage-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{mirror.GROUP}]\nfigures = mypackage:Figures\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("mypackage", None)
+
+
+@pytest.fixture
+def outside(tensorflow, fake, figures):
+    """What trackers need."""
+    return fake
+
+
+def test_the_contract_is_of_all_trackers():
+    assert {name.partition(":")[0] for name in TRACKERS} == {*mirror.OURS, "figures"}
+
+
+@contract
+def test_a_tracker_is_found_without_what_is_heavy(name, monkeypatch, figures):
+    for heavy in ("wandb", "tensorflow"):
+        monkeypatch.setitem(sys.modules, heavy, None)
+
+    mirror.check(recipe(name), RUN)
+
+
+@contract
+def test_a_training_that_goes_on_shows_what_one_that_was_never_killed_shows(name, outside, capfd):
+    shown, _ = TRACKERS[name]
+    ended(begun(name))
+    whole = shown(outside)
+    assert whole == ([(45, 0.5), (90, 0.5)], "done")
+
+    killed = begun(name)
+    for step in (15, 45, 60):
+        killed.log({**ROW, "step": step})
+    killed.finish(None)
+    mirror.wait()
+    outside.run = FakeRun()
+    ended(begun(name, rows=[{**ROW, "step": 15}]))
+
+    steps = [(step, loss) for step, loss in shown(outside)[0]]
+    assert steps == [(15, 0.5), *whole[0]]
+    assert capfd.readouterr().err == ""
+
+
+@contract
+def test_a_network_that_did_not_come_to_its_end_is_shown_as_such(name, outside):
+    for result, status in ((None, "stopped"), (RESULT.model_copy(update={"status": "diverged", "final": None}), "diverged")):
+        tracked = begun(name)
+        tracked.log(ROW)
+        tracked.finish(result)
+        mirror.wait()
+
+        assert TRACKERS[name][0](outside)[1] == status
+
+
+@contract
+def test_a_tracker_that_fails_says_so_in_one_line_for_all_networks(name, outside, capfd):
+    TRACKERS[name][1](outside)
+
+    for number in range(3):
+        (RUN / f"{number}").mkdir(exist_ok=True)
+        ended(begun(name, network=RUN / f"{number}"))
+
+    line = rf"{name.partition(':')[0]} mirrors nothing \([^\n]+\); metrics\.jsonl has everything\n"
+    assert re.fullmatch(line, capfd.readouterr().err)
+
+
+@contract
+def test_a_report_is_published_or_not_and_that_is_all(name, outside, kept, capfd):
+    (RUN / "report").mkdir()
+
+    mirror.publish(recipe(name), RUN, RUN / "report")
+    mirror.wait()
 
     assert capfd.readouterr() == ("", "")
 
 
-def test_off_is_the_default(fake):
-    mirror(tracking.track(Recipe(), Path("run"), Path("run/replicate-1/train"), {}))
+def test_trackers_work_beside_each_other_and_one_that_fails_stops_no_other(outside, capfd):
+    TRACKERS["wandb"][1](outside)
 
-    assert fake.asked == []
+    ended(mirror.track(recipe("wandb", "figures", "tensorboard"), RUN, TRAIN, {}))
+
+    assert shown_by_figures(outside) == shown_by_tensorboard(outside) == ([(45, 0.5), (90, 0.5)], "done")
+    assert capfd.readouterr().err == "wandb mirrors nothing (no route to host); metrics.jsonl has everything\n"
+
+
+def test_no_tracker_is_the_default_and_loads_nothing(monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+
+    ended(mirror.track(Recipe(), RUN, TRAIN, {}))
+
+    assert Recipe().track.trackers == mirror._sending == []
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tensorbord", "unknown tracker 'tensorbord'; did you mean 'tensorboard'"),
+        ("mlflow", "unknown tracker 'mlflow'; known are .*figures.*tensorboard, wandb; other packages add theirs"),
+        ("wandb:of", "'wandb:of' is not known: write wandb or wandb:offline"),
+        ("tensorboard:x", "'tensorboard:x' is not known: write tensorboard"),
+    ],
+)
+def test_a_tracker_that_is_not_there_is_refused_before_anything_is_trained(name, words, figures):
+    with pytest.raises(InputError, match=words):
+        Run(RUN, recipe(name)).check()
+
+
+def test_a_tracker_is_named_once():
+    with pytest.raises(InputError, match=r"track\.trackers: wandb is named more than once"):
+        recipe("wandb", "wandb:offline")
+
+
+def test_a_package_that_cannot_be_loaded_is_no_reason_to_train_nothing(figures, tmp_path, capfd):
+    (tmp_path / "mypackage.py").write_text("import nowhere")
+
+    Run(RUN, recipe("figures")).check()
+    ended(begun("figures"))
+
+    assert capfd.readouterr().err == "figures mirrors nothing (No module named 'nowhere'); metrics.jsonl has everything\n"
+
+
+@pytest.mark.parametrize(("mode", "names"), [("off", []), ("offline", ["wandb:offline"]), ("online", ["wandb:online"])])
+def test_recipes_from_before_there_were_others_say_the_mode_of_wandb(mode, names):
+    assert reading.resolve({"track": {"wandb": mode, "project": "mine"}}) == recipe(*names)
+    assert reading.resolve({"track": {"wandb": mode, "trackers": ["figures"]}}).track.trackers == ["figures"]
 
 
 def test_figures_go_to_a_run_named_after_the_network(fake):
-    mirror(tracker())
+    ended(begun())
 
     (options,) = fake.asked
     assert (options["project"], options["group"], options["name"]) == ("mine", "digits", "replicate-1/train")
     assert options["mode"] == "offline"
-    assert options["config"]["track"] == {"wandb": "offline", "project": "mine"}
+    assert options["config"]["track"] == {"trackers": ["wandb:offline"], "project": "mine"}
     assert options["config"]["network"] == {"variant": "dense", "replicate": 1}
     assert fake.run.logged == [(45, {"epoch": 1.0, "train_loss": 0.5}), (90, {"epoch": 1.0, "train_loss": 0.5})]
     assert fake.run.summary == {"status": "done", **FIGURES}
@@ -121,25 +282,25 @@ def test_figures_go_to_a_run_named_after_the_network(fake):
 
 
 def test_a_network_that_is_gone_on_with_has_the_run_it_had_and_only_what_that_lacks_is_sent(fake, place):
-    mirror(tracker("online"))
+    ended(begun("wandb"))
     fake.run = FakeRun()
     fake.run.step = 91  # as one that is resumed begins after its last
-    mirror(tracker("online", rows=[ROW, {**ROW, "step": 90}, {**ROW, "step": 135}]))
+    ended(begun("wandb", rows=[ROW, {**ROW, "step": 90}, {**ROW, "step": 135}]))
 
     first, second = fake.asked
-    assert first["id"] == second["id"] == (place / tracking.ID).read_text()
+    assert first["id"] == second["id"] == (place / ID).read_text()
     assert first["resume"] == "allow"
     assert next(step for step, _ in fake.run.logged) == 135
 
 
 def test_offline_a_network_that_is_gone_on_with_takes_the_place_of_what_was_written(fake, place):
-    mirror(tracker())
+    ended(begun())
     own, other = (Path(f"runs/digits/wandb/offline-run-1-{name}") for name in (fake.asked[0]["id"], "another"))
     own.mkdir(parents=True)
     other.mkdir()
     fake.run = FakeRun()
 
-    mirror(tracker(rows=[{**ROW, "step": 15}]))
+    ended(begun(rows=[{**ROW, "step": 15}]))
 
     assert (own.exists(), other.exists()) == (False, True)
     assert fake.asked[1]["resume"] is None
@@ -150,31 +311,31 @@ def test_offline_a_network_that_is_gone_on_with_takes_the_place_of_what_was_writ
 def test_an_id_that_is_none_of_ours_removes_nothing(fake, place, forged):
     other = Path("runs/digits/wandb/offline-run-1-another")
     other.mkdir(parents=True)
-    (place / tracking.ID).write_text(forged)
+    (place / ID).write_text(forged)
 
-    mirror(tracker())
+    ended(begun())
 
     assert other.exists()
     assert place.exists()
-    assert fake.asked[0]["id"] == (place / tracking.ID).read_text() != forged
+    assert fake.asked[0]["id"] == (place / ID).read_text() != forged
 
 
 def test_networks_have_runs_of_their_own_and_an_agent_has_named_its_run(fake, monkeypatch):
     other = Path("runs/digits/replicate-2/train")
     other.mkdir(parents=True)
-    mirror(tracker("online"))
-    resolved = reading.resolve({}, ["track.wandb=online"])
-    mirror(tracking.track(resolved, Path("runs/digits"), other, {}))
+    ended(begun("wandb"))
+    resolved = recipe("wandb")
+    ended(mirror.track(resolved, Path("runs/digits"), other, {}))
     monkeypatch.setenv("WANDB_RUN_ID", "abc")
-    mirror(tracker("online"))
+    ended(begun("wandb"))
 
     assert fake.asked[0]["id"] != fake.asked[1]["id"]
     assert fake.asked[2]["id"] is fake.asked[2]["resume"] is None
 
 
 def test_a_network_that_diverged_ends_its_run_as_failed(fake):
-    tracker("online").finish(RESULT.model_copy(update={"status": "diverged", "final": None}))
-    tracking.wait()
+    begun("wandb").finish(RESULT.model_copy(update={"status": "diverged", "final": None}))
+    mirror.wait()
 
     assert fake.asked[0]["mode"] == "online"
     assert fake.run.summary == {"status": "diverged"}
@@ -182,10 +343,9 @@ def test_a_network_that_diverged_ends_its_run_as_failed(fake):
 
 
 def test_a_missing_wandb_is_told_once_and_not_fatal(monkeypatch, capfd):
-    monkeypatch.setattr(tracking, "_told", set())
     monkeypatch.setitem(sys.modules, "wandb", None)
 
-    mirror(tracker())
+    ended(begun())
 
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -204,7 +364,7 @@ def test_an_error_is_told_once_for_all_networks_and_not_fatal(fake, capfd, run, 
     fake.run = run
 
     for _ in range(3):
-        mirror(tracker())
+        ended(begun())
 
     assert capfd.readouterr() == ("", f"wandb mirrors nothing ({words}); metrics.jsonl has everything\n")
 
@@ -228,25 +388,25 @@ def test_a_slow_server_is_not_waited_for(fake, capfd):
     fake.run = SlowRun()
     began = time.monotonic()
 
-    tracked = tracker("online")
+    tracked = begun("wandb")
     for step in range(100):
         tracked.log({**ROW, "step": step})
     tracked.finish(RESULT)
 
     assert time.monotonic() - began < 1
-    tracking.wait(0.1)
+    mirror.wait(0.1)
     assert capfd.readouterr().err == "wandb did not take 1 of its runs in time; metrics.jsonl has everything\n"
     fake.run.released.set()
 
 
 def test_rows_arrive_in_their_order_however_late(fake):
     fake.run = SlowRun()
-    tracked = tracker("online")
+    tracked = begun("wandb")
     for step in range(20):
         tracked.log({**ROW, "step": step})
     tracked.finish(RESULT)
     fake.run.released.set()
-    tracking.wait()
+    mirror.wait()
 
     assert [step for step, _ in fake.run.logged] == list(range(20))
     assert fake.run.finished == [0]
@@ -274,8 +434,8 @@ def test_the_report_is_an_artifact_in_the_group_of_the_run(fake, kept, tmp_path)
     (folder / "report" / "index.html").touch()
 
     for _ in range(2):
-        tracking.publish(reading.resolve({}, ["track.wandb=online"]), folder, folder / "report")
-        tracking.wait()
+        mirror.publish(recipe("wandb"), folder, folder / "report")
+        mirror.wait()
 
     artifact, again = kept
     assert fake.asked[0]["id"] == fake.asked[1]["id"]
@@ -286,7 +446,7 @@ def test_the_report_is_an_artifact_in_the_group_of_the_run(fake, kept, tmp_path)
 
 
 def test_without_mirroring_no_report_is_published(fake, kept):
-    tracking.publish(Recipe(), Path("runs/digits"), Path("runs/digits/report"))
+    mirror.publish(Recipe(), Path("runs/digits"), Path("runs/digits/report"))
 
     assert fake.asked == kept == []
 
@@ -295,8 +455,8 @@ def test_a_report_that_cannot_be_published_is_told_and_not_fatal(fake, capfd):
     fake.run = ConnectionError("no route to host")
 
     Path("runs/digits/report").mkdir()
-    tracking.publish(reading.resolve({}, ["track.wandb=online"]), Path("runs/digits"), Path("runs/digits/report"))
-    tracking.wait()
+    mirror.publish(recipe("wandb"), Path("runs/digits"), Path("runs/digits/report"))
+    mirror.wait()
 
     assert capfd.readouterr().err == "wandb mirrors nothing (no route to host); metrics.jsonl has everything\n"
 
@@ -324,20 +484,20 @@ def listener():
 def test_offline_mode_of_the_real_wandb_writes_to_the_run_directory_and_calls_nobody(tmp_path):
     source = f"""
 from pathlib import Path
-from lottery import tracking
+from lottery.trackers import mirror, wandb
 from lottery.experiment import reading
 from lottery.experiment.recipe import Recipe
 from lottery.rundir.records import Figures, Result, Timing
 
 folder = Path("run")
-offline = reading.resolve({{}}, ["track.wandb=offline"])
+offline = reading.resolve({{}}, ['track.trackers=["wandb:offline"]'])
 for rows in ([], [{ROW!r}]):
-    tracked = tracking.track(offline, folder, folder / "replicate-1" / "train", {{"density": 0.125}}, rows)
+    tracked = mirror.track(offline, folder, folder / "replicate-1" / "train", {{"density": 0.125}}, rows)
     tracked.log({{**{ROW!r}, "step": 90, "train_loss": 0.25}})
     tracked.finish({RESULT!r})
-    tracking.wait()
-tracking.publish(reading.resolve({{}}, ["track.wandb=offline"]), folder, folder / "report")
-tracking.wait()
+    mirror.wait()
+mirror.publish(reading.resolve({{}}, ['track.trackers=["wandb:offline"]']), folder, folder / "report")
+mirror.wait()
 """
     (tmp_path / "run" / "report").mkdir(parents=True)
     (tmp_path / "run" / "replicate-1" / "train").mkdir(parents=True)
@@ -370,18 +530,18 @@ def test_a_dead_server_does_not_keep_a_process_from_ending(tmp_path):
     source = f"""
 import time
 from pathlib import Path
-from lottery import tracking
+from lottery.trackers import mirror, wandb
 from lottery.experiment import reading
 from lottery.experiment.recipe import Recipe
 from lottery.rundir.records import Figures, Result, Timing
 
-tracking.INIT_SECONDS = 3
+wandb.INIT_SECONDS = 3
 began = time.monotonic()
-tracked = tracking.track(reading.resolve({{}}, ["track.wandb=online"]), Path("run"), Path("run/replicate-1/train"), {{}})
+tracked = mirror.track(reading.resolve({{}}, ['track.trackers=["wandb"]']), Path("run"), Path("run/replicate-1/train"), {{}})
 tracked.log({ROW!r})
 tracked.finish({RESULT!r})
 print(time.monotonic() - began < 1)
-tracking.wait()
+mirror.wait()
 """
     (tmp_path / "run/replicate-1/train").mkdir(parents=True)
     began = time.monotonic()
@@ -399,3 +559,27 @@ tracking.wait()
     assert (done.returncode, done.stdout) == (0, "True\n")
     assert "metrics.jsonl has everything" in done.stderr
     assert time.monotonic() - began < 60
+
+
+def test_tensorboard_has_curves_final_figures_and_the_recipe_of_each_network(tensorflow):
+    ended(begun("tensorboard"))
+
+    scalars, texts = events(TRAIN_EVENTS)
+    assert scalars == {
+        "curves/epoch": [(45, 1.0), (90, 1.0)],
+        "curves/train_loss": [(45, 0.5), (90, 0.5)],
+        **{f"final/{name}": [(90, value)] for name, value in FIGURES.items()},
+    }
+    assert texts["recipe"] == f"```toml\n{reading.to_toml(recipe('tensorboard'))}```"
+    assert texts["network"] == '```json\n{\n  "variant": "dense",\n  "replicate": 1\n}\n```'
+
+
+def test_what_a_killed_process_wrote_of_a_network_goes_and_that_of_others_stays(tensorflow):
+    for name in ("replicate-1/train", "replicate-1/train/other"):
+        (RUN / "tensorboard" / name).mkdir(parents=True)
+        (RUN / "tensorboard" / name / "events.out.tfevents.1.cut").write_bytes(b"cut short")
+
+    ended(begun("tensorboard"))
+
+    assert events(TRAIN_EVENTS)[0]["curves/train_loss"] == [(45, 0.5), (90, 0.5)]
+    assert [path.name for path in RUN.glob("tensorboard/replicate-1/train/*/events*")] == ["events.out.tfevents.1.cut"]

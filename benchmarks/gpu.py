@@ -23,7 +23,7 @@ from gpu_cases import Seen
 
 from lottery.base import files, gpus
 from lottery.base.errors import Failed, InputError
-from lottery.bench.harness import Process
+from lottery.bench.process import Process
 
 MINUTES = 8.0  # of which the seconds of checks are shares
 LIMIT = 90.0  # seconds of one case

@@ -308,11 +308,11 @@ def feeding(small: bool, kind: str) -> Seen:
 
 def beside_keras(small: bool, network: str) -> Seen:
     """Our loop beside Keras's `fit`, as `imp bench step` has it."""
-    from lottery.bench.step import STEP_CONTENDERS, time_contenders
+    from lottery.bench.step import time_contenders
 
     recipe = recipe_of(network, small)
     images, seconds = (2 * recipe.train.batch, 0.05) if small else (64 * recipe.train.batch, 0.5)
-    found = time_contenders(recipe, images, STEP_CONTENDERS, seconds, repeats=3)[1]
+    found = time_contenders(recipe, images, seconds, repeats=3)
     saw = (
         f"{found['images_per_s']:,.0f} images/s, {found['keras_ratio']:.2f} times Keras fit's; "
         f"mask {found['mask_overhead']:+.1%}, noise {found['control_overhead']:+.1%}; "

@@ -1,5 +1,6 @@
 import json
 import os
+import runpy
 import shutil
 import signal
 import sys
@@ -86,14 +87,23 @@ def uneven(tmp_path_factory):
 
 
 @pytest.fixture
-def typed(here, monkeypatch, capsys):
-    """A function that runs `imp bench` in this process: its exit code, what it printed, and what it said."""
+def benchmarks(monkeypatch):
+    """The folder of scripts that measure, which import each other."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return ROOT / "benchmarks"
+
+
+@pytest.fixture
+def typed(here, benchmarks, monkeypatch, capsys):
+    """A function that runs a measurement in this process, one of `imp bench` or a script (`ladder.py`): its exit code, what it
+    printed, and what it said."""
     from lottery import cli
 
-    def typed(*arguments):
-        monkeypatch.setattr(sys, "argv", ["imp", "bench", *arguments])
+    def typed(name, *arguments):
+        script = name.endswith(".py")
+        monkeypatch.setattr(sys, "argv", [name, *arguments] if script else ["imp", "bench", name, *arguments])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            runpy.run_path(str(benchmarks / name), run_name="__main__") if script else cli.main()
         return ended.value.code or 0, *capsys.readouterr()
 
     return typed
@@ -115,8 +125,8 @@ def quick(typed, in_process):
 def in_process(tensorflow, monkeypatch):
     """Measurements measure in this process, instead of in others, in which TensorFlow would take seconds to start; runs are
     short."""
-    from lottery.bench import inference, limits, timing
-    from lottery.bench.harness import Process
+    from lottery.bench import inference, limits, step, timing
+    from lottery.bench.process import Process
     from lottery.engine import assembly, devices
 
     def names(train, cores=None):
@@ -128,3 +138,4 @@ def in_process(tensorflow, monkeypatch):
     monkeypatch.setattr(timing, "RUN_SECONDS", 1e-3)
     monkeypatch.setattr(inference, "ROUND_SECONDS", 1e-3)
     monkeypatch.setattr(limits, "COPY_BYTES", 1 << 22)
+    monkeypatch.setattr(step, "IMAGE_BYTES", 1 << 17)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lottery.base.errors import Failed, InputError
-from lottery.bench.harness import Process, TooLarge
+from lottery.bench.process import Process, TooLarge
 
 
 def add(one, other):
@@ -47,7 +47,7 @@ def stay(noted):
 
 
 def test_a_process_answers_until_it_ends_and_then_another_does():
-    with Process() as process:
+    with Process(tensorflow=False) as process:
         first = process.call(add, one=1, other=2)["process"]
         with pytest.raises(Failed, match=r"^ValueError: no room$"):
             process.call(refuse, reason="no room")
@@ -114,8 +114,8 @@ def lives(pid):
 
 def test_a_process_ends_with_the_one_that_asked_even_where_that_is_killed(tmp_path):
     noted = tmp_path / "pid"
-    source = "from lottery.bench.harness import Process; import test_bench_process as here; "
-    source += f"Process().call(here.stay, noted={str(noted)!r})"
+    source = "from lottery.bench.process import Process; import test_bench_process as here; "
+    source += f"Process(tensorflow=False).call(here.stay, noted={str(noted)!r})"
     here = os.path.dirname(__file__)
     asking = subprocess.Popen([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60

@@ -305,7 +305,7 @@ def measured(saved):
     machine = {"python": "3.11.7", "packages": packages, "processor": "an abacus", "cores": 2, "gpus": []}
     columns, rows = [sheet.Column("name", ""), sheet.Column("rate", "images/s")], [{"name": "slow <a>", "rate": 1234.5}]
     for name in ("feed", "limits"):
-        found = sheet.content(name, f"How fast: {name}", machine, columns, rows, ["twice"], {})
+        found = sheet.content(name, f"How fast: {name}", machine, columns, rows, ["twice"])
         sheet.write(found, sheet.bars(rows, "name", "rate", "rate"), saved.bench)
     (saved.bench / "notes.json").write_text("{}")
     return saved

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -62,12 +63,12 @@ for command in (
 app.add_typer(typer.Typer(cls=Measurements, no_args_is_help=True, help="Measure this machine."), name="bench")
 
 
-def main() -> None:
-    """Run the command line. Exit codes: 2, with one line, for what the user can fix; 1 for what failed; 130 for Ctrl-C; 75 for
-    SIGTERM, SIGUSR1 and SIGHUP."""
+def main(command: Callable[..., None] | None = None) -> None:
+    """Run the command line, or the one `command` of a script. Exit codes: 2, with one line, for what the user can fix; 1 for
+    what failed; 130 for Ctrl-C; 75 for SIGTERM, SIGUSR1 and SIGHUP."""
     _open_streams()
     try:
-        _run()
+        _run(_alone(command) if command else app)
     except SystemExit as ended:
         if not communicator.is_stuck():
             raise
@@ -85,10 +86,16 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
-def _run() -> None:
+def _alone(command: Callable[..., None]) -> typer.Typer:
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command()(command)
+    return alone
+
+
+def _run(commands: typer.Typer) -> None:
     try:
         with preemption.heeded():
-            code = app(standalone_mode=False)
+            code = commands(standalone_mode=False)
         if code == INTERRUPTED:  # which is what Typer makes of Ctrl-C
             print("stopped; the same command goes on from here", file=sys.stderr)
         sys.exit(code)

@@ -10,7 +10,8 @@ import typer
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Process, Recipe, measurement, size_of, with_training
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
+from lottery.bench.process import Process
 from lottery.bench.sheet import Column, bars, duration
 
 COLUMNS = (
@@ -24,7 +25,7 @@ STEPS = 50_000  # of a training
 ALONE = "one at a time"
 
 
-@measurement(repeats=7, few=2, network=MOBILENET)
+@measurement(repeats=7, network=MOBILENET)
 def bundle(
     bench: Bench,
     tickets: Annotated[str, typer.Option(help="Sizes of bundles, such as 1,4,20.")] = "1,4,20",
@@ -43,7 +44,6 @@ def bundle(
         for size in sizes[:2] if bench.quick else sizes:
             title = _title(count, size)
             with bench.row(title):
-                bench.reporter.say(title)
                 measured = _at_once(recipe, count, size, bench.repeats)
                 each = [1000 * seconds / (count * size) for seconds in measured[0]]
                 hourly = 3.6e6 / statistics.median(each) / STEPS
@@ -57,7 +57,7 @@ def bundle(
         COLUMNS,
         bars(bench.rows, "title", "ms_per_step", "ms a ticket's step", spread=True),
         "a random half of each kernel is pruned; images of noise, in memory; MB: what all processes took more in training",
-        f"medians of {bench.repeats} runs of each, one after another",
+        f"medians of {count_of(bench.repeats, 'run')} of each, one after another",
     )
 
 
@@ -68,16 +68,15 @@ def _title(ranks: int, size: int) -> str:
 
 def _at_once(recipe: Recipe, ranks: int, size: int, repeats: int) -> tuple[list[float], float]:
     """By so many processes at the same time: seconds of a step, of each run, and the bytes that all take."""
-    work = partial(time_bundle, recipe=recipe, tickets=size, cores=max(1, timing.cores() // ranks), repeats=repeats)
+
+    def measured(rank: int) -> tuple[list[float], int]:
+        with Process() as process:
+            return process.call(time_bundle, recipe=recipe, tickets=size, cores=cores, repeats=repeats)
+
+    cores = max(1, timing.cores() // ranks)
     with ThreadPoolExecutor(ranks) as pool:
-        found = list(pool.map(_in_process, [work] * ranks))
-    seconds = [statistics.fmean(of_all) for of_all in zip(*(walls for walls, _ in found), strict=True)]
-    return seconds, sum(taken for _, taken in found)
-
-
-def _in_process(work: "partial[tuple[list[float], int]]") -> tuple[list[float], int]:
-    with Process() as process:
-        return process.call(work.func, **work.keywords)
+        walls, taken = zip(*pool.map(measured, range(ranks)), strict=True)
+    return [statistics.fmean(of_all) for of_all in zip(*walls, strict=True)], sum(taken)
 
 
 def time_bundle(recipe: Recipe, tickets: int, cores: int, repeats: int) -> tuple[list[float], int]:

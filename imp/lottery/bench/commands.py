@@ -5,29 +5,11 @@ from typing import Any
 
 import typer.main
 
-from lottery.bench import (
-    bundle,
-    costs,
-    fanout,
-    grid,
-    images,
-    inference,
-    limits,
-    loader,
-    profile,
-    race,
-    scaling,
-    step,
-    thresholds,
-    updates,
-)
+from lottery.bench import bundle, fanout, inference, limits, loader, precision, step
 
 COMMANDS = (
-    *(limits.limits, images.prepare, images.feed, loader.loader, step.step, profile.profile, costs.ladder, step.masks),
-    updates.updates,
-    *(costs.precision, costs.remat, race.race, grid.grid, scaling.scaling, thresholds.thresholds, fanout.fanout),
-    bundle.bundle,
-    inference.inference,
+    *(limits.limits, loader.loader, step.step, precision.precision, precision.remat),
+    *(fanout.fanout, bundle.bundle, inference.inference),
 )
 
 

@@ -15,7 +15,7 @@ import typer
 from lottery.base.errors import Failed, InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.harness import Bench, measurement
+from lottery.bench.harness import LEARNABLE, Bench, Network, measurement, size_of
 from lottery.bench.sheet import Column, bars, rate
 
 HELD = 0.2  # of the training images, again as validation and as test images
@@ -30,52 +30,44 @@ COLUMNS = (
     Column("start_seconds", "start, s", ".1f"),
 )
 
+SHORT: Network = (LEARNABLE[0], (*LEARNABLE[1], "train.epochs=4", "train.warmup=0"))
+GRID = ("replicates=1", "train.snapshots=0", "families.oneshot.rewind=0", "families.oneshot.controls=[]")
+QUICK = ("model.name=lenet_300_100", "train.epochs=1")
+
 Setting = tuple[int, int]  # ranks, and intra-op threads of each
 Seconds = dict[str, float]  # of one retraining, as `_retrain` says
 
 
-@measurement(repeats=3)
+@measurement(repeats=3, network=SHORT)
 def fanout(
     bench: Bench,
-    model: Annotated[str, typer.Option(help="A network, as in a recipe.")] = "mobilenet_v2",
-    alpha: Annotated[float | None, typer.Option(help="Width multiplier, where the network has one.")] = 0.35,
-    size: Annotated[int, typer.Option(min=8, help="Height and width of the images, in pixels.")] = 32,
-    batch: Annotated[int, typer.Option(min=1)] = 128,
     images: Annotated[
         int | None, typer.Option(min=10, help="To train on; a fifth as many to validate and to test.", show_default="12800")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Length of each pair.", show_default="4")] = None,
-    evaluate: Annotated[str, typer.Option(help="How often validation and test images are looked at.")] = "1ep",
     pairs: Annotated[int, typer.Option(min=2, help="Tickets of the grid.")] = 4,
     ranks: Annotated[int, typer.Option(min=0, help="Up to so many; 0: one for each core.")] = 0,
 ) -> None:
     """Tickets an hour by 1 .. n ranks, and what of a pair is not training."""
-    from data_prep.prepare import Settings
     from lottery.bench.noise import make_noise
-    from lottery.experiment.grids import parse_interval
+    from lottery.experiment.reading import to_toml
 
-    model, most = "lenet_300_100" if bench.quick else model, ranks or timing.cores()
-    train, epochs = bench.pick(images, 12_800, 1_280), bench.pick(epochs, 4, 1)
-    parse_interval(evaluate)
+    most, train = ranks or timing.cores(), bench.pick(images, 12_800, 1_280)
     if pairs < 2 * most:  # of a single pair its start cannot be told apart
         raise InputError(f"{pairs} pairs are too few for {most} ranks: give each two or more (--pairs {2 * most})")
     quantiles = ",".join(f"{50 + 49 * index / pairs:g}" for index in range(pairs))
-    values = [
-        *(f"model.name={model}", f"train.batch={batch}", f"train.epochs={epochs}", f"train.evaluate={evaluate}"),
-        *([f"model.alpha={alpha}"] if model == "mobilenet_v2" and alpha is not None else []),
-        *("train.warmup=0", "train.snapshots=0", "families.oneshot.rewind=0", "families.oneshot.controls=[]"),
-        f"families.oneshot.quantiles={quantiles}",
-    ]
+    recipe = bench.recipe(*QUICK * bench.quick, f"families.oneshot.quantiles={quantiles}", *GRID)
+    recipe = recipe.model_copy(update={"families": {"oneshot": recipe.families["oneshot"]}})
+    length = count_of(recipe.train.steps, "step") if recipe.train.steps else count_of(recipe.train.epochs, "epoch")
     settings = [(1, 1), (1, timing.cores()), *((count, 1) for count in range(2, most + 1))]
     runs: dict[Setting, list[Seconds]] = {setting: [] for setting in settings}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        make_noise(folder / "records", train, Settings("folder:noise", size), held=round(train * HELD))
+        make_noise(folder / "records", train, recipe.records(), held=round(train * HELD))
+        (folder / "recipe.toml").write_text(to_toml(recipe))
         for threads in dict.fromkeys(threads for _, threads in runs):
             bench.reporter.say(f"training the dense network, with {count_of(threads, 'thread')}")
             run = f"--run=dense-{threads}"
-            options = [f"--set={value}" for value in (*values, f"train.threads={threads}")]
-            _imp(folder, "train", run, "--records=records", *options)
+            _imp(folder, "train", run, "--recipe=recipe.toml", "--records=records", f"--set=train.threads={threads}")
             _imp(folder, "thresholds", run)
         for turn in range(bench.repeats):
             for setting, repeated in runs.items():
@@ -93,11 +85,11 @@ def fanout(
     for row in bench.rows:
         row["ratio"] = row["tickets_per_hour"] / fastest
     bench.sheet(
-        f"{pairs} pairs of {count_of(epochs, 'epoch')}: {model}, {size}x{size}, batch {batch}",
+        f"{pairs} pairs of {length}: {recipe.model.name}, {size_of(recipe)}, batch {recipe.train.batch}",
         COLUMNS,
         bars(bench.rows, "title", "tickets_per_hour", "tickets an hour", spread=True),
         "ratio: against the fastest single process; not training: of a pair after the first, beginning, evaluating, ending; "
-        f"evaluating: every {evaluate}, {2 * round(train * HELD):,} images for {train:,} that are trained on",
+        f"evaluating: every {recipe.train.evaluate}, {2 * round(train * HELD):,} images for {train:,} that are trained on",
         bench.medians,
     )
 

@@ -1,23 +1,18 @@
-"""The harness of all measurements: their common options, processes to measure in, rows that fail alone, and how they end."""
+"""The harness of all measurements: their common options, rows that fail alone, and the table that they end with."""
 
 import contextlib
 import dataclasses
 import functools
 import inspect
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lottery.base.errors import Failed, InputError, first_line
-from lottery.base.progress import Reporter
+from lottery.base.errors import Failed, InputError
+from lottery.base.progress import Reporter, count_of
+from lottery.bench.process import Process, Result
 from lottery.bench.sheet import Column, Rows, content, write
 from lottery.commands.options import JsonOption, SetOption, print_json
 
@@ -27,23 +22,19 @@ if TYPE_CHECKING:
 else:
     Recipe = Any  # whose module --help need not load
 
-Result = TypeVar("Result")
-
 # Networks that are measured where no recipe says otherwise: as --help calls them, and as --set would have them.
 Network = tuple[str, tuple[str, ...]]
 _SMALL = ("model.name=mobilenet_v2", "model.alpha=0.35", "data.size=32", "train.batch=128")
 MOBILENET: Network = ("MobileNetV2 at 32x32", (*_SMALL, "data.crop=4", "data.flip=true"))
-# The same where accuracy counts too: without records the images are digits, and a mirrored digit is no digit.
+# The same where accuracy counts too: without records the images are digits, and a mirrored digit is not a digit.
 LEARNABLE: Network = (MOBILENET[0], _SMALL)
 
 # Where there is nothing to learn, nothing may diverge either.
 STILL = {"devices": 1, "learning_rate": 1e-3, "warmup": "0"}
 
-MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError")
-
 
 def _writable(folder: Path | None) -> Path | None:
-    """Found out before anything is measured."""
+    """The folder of --out; checked before anything is measured."""
     from lottery.base import files
 
     try:
@@ -59,96 +50,6 @@ OutOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", callback=_writable, help="Write table, JSON, figure and page there too."),
 ]
-RecordsOption = Annotated[
-    Path | None, typer.Option("--records", metavar="DIR", help="Prepared set to train on; else the recipe's, or the digits.")
-]
-
-
-class TooLarge(Failed):
-    """It needs more memory than it may have: TensorFlow said so, or the process was killed, which is how that looks too."""
-
-
-class Process(contextlib.AbstractContextManager["Process"]):
-    """A process, with TensorFlow unless told otherwise, that does one call after another, so that memory, threads and failures
-    are the measured thing's own; it starts at the first one, and anew where it has ended. It ends with the context, and with
-    the process that asks."""
-
-    _child: BaseProcess | None = None
-
-    def __init__(self, tensorflow: bool = True) -> None:
-        self._tensorflow = tensorflow
-        self._reaping = threading.Lock()  # of two threads that wait for a child one is told how it ended
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def kill(self) -> None:
-        """End it, and whatever it has started; the next call starts another. A call under way raises TooLarge."""
-        if self._lives() and self._child and self._child.pid:
-            with contextlib.suppress(ProcessLookupError):  # it has just begun, and has no group of its own yet
-                os.killpg(self._child.pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child.pid, signal.SIGKILL)
-            with self._reaping:
-                self._child.join()
-
-    def _lives(self) -> bool:
-        with self._reaping:
-            return self._child is not None and self._child.is_alive()
-
-    def call(self, function: Callable[..., Result], **arguments: Any) -> Result:
-        """What `function`, one of a module's, returns for `arguments`. Raises InputError where that does, TooLarge where it is
-        memory, and Failed, with a line that says why, where there is no result."""
-        if not self._lives():
-            context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._child = context.Process(target=_serve, args=[theirs, self._tensorflow], daemon=True)
-            self._child.start()
-            theirs.close()
-        assert self._child
-        try:
-            self._pipe.send((function, arguments))
-            result, error = self._pipe.recv()
-        except (EOFError, ConnectionError):
-            with self._reaping:
-                self._child.join()
-                code = self._child.exitcode or 0
-            if code < 0:
-                raise TooLarge(f"its process was ended by {signal.Signals(-code).name}; is there memory enough?") from None
-            raise Failed(f"its process ended with code {code}") from None
-        if error:
-            raise error
-        return result
-
-
-def _serve(pipe: Connection, tensorflow: bool) -> None:
-    """Answer each call with its result or its error."""
-    from lottery.engine.start import start_tensorflow
-
-    os.setpgrp()  # Ctrl-C is for the process that asks
-    os.dup2(2, 1)  # standard output is for the sheet
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(EOFError):
-        while True:
-            function, arguments = pipe.recv()
-            answer: tuple[Any, Exception | None]
-            try:
-                if tensorflow:
-                    start_tensorflow()
-                answer = function(**arguments), None
-            except InputError as error:
-                answer = None, error
-            except Exception as error:
-                kind = TooLarge if type(error).__name__ in MEMORY_ERRORS else Failed
-                answer = None, kind(f"{type(error).__name__}: {first_line(error)}")
-            pipe.send(answer)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent
-    parent.join()
-    os._exit(1)
 
 
 @dataclasses.dataclass
@@ -156,7 +57,7 @@ class Bench:
     """A measurement under way: its common options, its `rows`, the names of those that `failed`, and `closing` lines."""
 
     name: str
-    network: Network
+    standard: Sequence[str]  # what is measured without --recipe, as --set would have it
     recipe_file: Path | None
     overrides: Sequence[str]
     repeats: int
@@ -180,20 +81,20 @@ class Bench:
         return 0.1 if self.quick else 1.0
 
     def recipe(self, *changes: str) -> Recipe:
-        """The recipe whose network is measured: that of --recipe, or else the standard one, with `changes` and --set."""
+        """The recipe that is measured: that of --recipe, or else the standard one, with `changes` and --set."""
         from lottery.experiment import reading
 
-        table, standard = (reading.load(self.recipe_file), ()) if self.recipe_file else ({}, self.network[1])
+        table, standard = (reading.load(self.recipe_file), ()) if self.recipe_file else ({}, self.standard)
         origin = str(self.recipe_file or "the standard recipe")
         recipe = reading.resolve(table, [*standard, *changes, *self.overrides], origin)
         self.noun = "examples" if has_texts(recipe) else "images"
         return recipe
 
-    def image_recipe(self) -> Recipe:
+    def image_recipe(self, *changes: str) -> Recipe:
         """As `recipe`, for what is measured on images alone. Raises InputError where it is of texts."""
-        recipe = self.recipe()
+        recipe = self.recipe(*changes)
         if has_texts(recipe):
-            raise InputError(f"`imp bench {self.name}` is of images, and {recipe.data.source} has texts: take another recipe")
+            raise InputError(f"`{self.name}` is of images, and {recipe.data.source} has texts: take another recipe")
         return recipe
 
     def call(self, function: Callable[..., Result], alone: bool = False, **arguments: Any) -> Result:
@@ -216,65 +117,65 @@ class Bench:
 
     @property
     def medians(self) -> str:
-        return f"medians of {self.repeats} runs of each, in turn"
+        return f"medians of {count_of(self.repeats, 'run')} of each, in turn"
 
     @property
     def apart(self) -> str:
-        return f"medians of {self.repeats} runs, {'rows share processes' if self.quick else 'each row in a process of its own'}"
+        processes = "rows share processes" if self.quick else "each row in a process of its own"
+        return f"medians of {count_of(self.repeats, 'run')}, {processes}"
 
-    def sheet(self, title: str, columns: Sequence[Column], figure: "Figure", *notes: str, **extras: float) -> None:
+    def sheet(self, title: str, columns: Sequence[Column], figure: "Figure", *notes: str) -> None:
         """Print what was found, and write it where that was asked for. Headings and notes call examples what they are."""
         from lottery.results.tables import print_table
 
         columns = [column._replace(heading=column.heading.replace("images", self.noun)) for column in columns]
-        notes = tuple(note.replace("images", self.noun) for note in notes)
-        found = content(self.name, title, machine(), columns, self.rows, notes, extras)
+        measured = content(
+            self.name, title, machine(), columns, self.rows, [note.replace("images", self.noun) for note in notes]
+        )
         if self.as_json:
-            print_json(found)
+            print_json(measured)
         elif self.rows:
-            print_table(title, [column.heading for column in columns], found["cells"])
-            print(*found["remarks"], sep="\n")
+            print_table(title, [column.heading for column in columns], measured["cells"])
+            print(*measured["remarks"], sep="\n")
         if self.out and self.rows:
-            for problem in write(found, figure, self.out):
+            for problem in write(measured, figure, self.out):
                 self.reporter.say(problem)
             path, index = self.out / self.name, self.out / "index.html"
-            self.closing.insert(0, f"written to {path}.html, .md, .png and .json; all measurements there: {index}")
+            self.closing.insert(0, f"written to {path}.md, .png and .json; all measurements there: {index}")
         if self.closing and not self.as_json:
             print(*self.closing, sep="\n")
 
 
-def measurement(
-    repeats: int = 0, few: int = 1, network: Network | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def measurement(repeats: int = 0, network: Network | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function that takes a `Bench` and options of its own: it gets the common options too. --repeats is
-    `repeats`, or `few` where it has to be quick; 0: it has none. --recipe and --set choose what is measured for `network`."""
-    full = repeats
-    often = typer.Option(min=1, help="Runs of each, in turn.", show_default=f"{full}; fewer with --quick")
-    choosing = typer.Option("--recipe", metavar="TOML", help=f"Network, images and training; else {(network or ('',))[0]}.")
+    `repeats` unless it is given; 0: it has none. --recipe and --set choose what is measured for `network`."""
+    choosing = typer.Option("--recipe", metavar="TOML", help=f"Network, images and training; else {(network or [''])[0]}.")
+    often = typer.Option("--repeats", min=1, help="Runs of each, in turn.", show_default=f"{repeats}; 1 with --quick")
 
     def command_of(measure: Callable[..., None]) -> Callable[..., None]:
         def command(
             recipe: Annotated[Path | None, choosing] = None,
             set_: SetOption = None,
-            repeats: Annotated[int | None, often] = None,
+            given: Annotated[int | None, often] = None,
             quick: QuickOption = False,
             as_json: JsonOption = False,
             out: OutOption = None,
-            **own: Any,
+            **options: Any,
         ) -> None:
-            chosen = network or MOBILENET, recipe, set_ or ()
+            standard = network[1] if network else ()
             with Process() as shared:
-                bench = Bench(measure.__name__, *chosen, repeats or (few if quick else full), quick, as_json, out, shared)
-                measure(bench, **own)
+                count = given or (1 if quick else repeats)
+                bench = Bench(measure.__name__, standard, recipe, set_ or (), count, quick, as_json, out, shared)
+                measure(bench, **options)
             if bench.failed:
                 raise typer.Exit(1)
 
-        common = list(inspect.signature(command).parameters.values())[:-1]
-        own = list(inspect.signature(measure).parameters.values())[1:]
-        parameters = [*(common[:2] if network else ()), *own, *common[2 if full else 3 :]]
+        *common, _ = inspect.signature(command).parameters.values()
+        _, *special = inspect.signature(measure).parameters.values()
+        parameters = [*(common[:2] if network else ()), *special, *common[2 if repeats else 3 :]]
         functools.update_wrapper(command, measure)
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
 
     return command_of

@@ -12,7 +12,8 @@ import typer
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.harness import Bench, Process, measurement
+from lottery.bench.harness import Bench, measurement
+from lottery.bench.process import Process
 from lottery.bench.sheet import Column, Rows, bars, duration
 from lottery.commands.options import RunOption, opened
 
@@ -47,7 +48,7 @@ class Contender(NamedTuple):
     sizes: dict[str, float]
 
 
-@measurement(repeats=21, few=2)
+@measurement(repeats=21)
 def inference(
     bench: Bench,
     run: RunOption = None,
@@ -95,7 +96,7 @@ def inference(
         *notes,
         "speed-up: compared with the fastest dense engine in float32, turn by turn, with the 95 % interval of the median",
         "off Keras: the largest difference from Keras's outputs for the same network, as a share of the largest output",
-        f"medians of {bench.repeats} turns, of the fastest call in {ROUND_SECONDS:g} s of each, "
+        f"medians of {count_of(bench.repeats, 'turn')}, of the fastest call in {ROUND_SECONDS:g} s of each, "
         + ("all in one process" if bench.quick else "each row in a process of its own")
         + "; memory: by how much it grew",
     )
@@ -188,9 +189,9 @@ def summary(rows: Rows) -> list[str]:
     """A line for each ticket: how much faster than the dense network its fastest engine with the trained weights is."""
     lines = []
     for network in dict.fromkeys(row["network"] for row in rows if row["network"] != DENSE):
-        own = [row for row in rows if row["network"] == network and row["exact"] and row["speedup"]]
-        if own:
-            best = min(own, key=lambda row: row["us"])
+        exact = [row for row in rows if row["network"] == network and row["exact"] and row["speedup"]]
+        if exact:
+            best = min(exact, key=lambda row: row["us"])
             lines.append(
                 f"{network}, {count_of(best['threads'], 'thread')}: {best['engine']} is {best['speedup']:.2f} times as fast "
                 f"({best['at_least']:.2f} to {best['at_most']:.2f}) as the fastest dense engine, {best['fastest']}"

@@ -12,7 +12,7 @@ COLUMNS = (Column("name", ""), *rate("value", "median", ",.1f"), Column("unit", 
 COPY_BYTES = 1 << 28
 
 
-@measurement(repeats=7, few=2)
+@measurement(repeats=7)
 def limits(bench: Bench) -> None:
     """How fast this machine copies and multiplies, which everything else is measured against."""
     places = [(count_of(threads, "thread"), "CPU:0", threads) for threads in dict.fromkeys([1, timing.cores()])]
@@ -35,11 +35,10 @@ def limits(bench: Bench) -> None:
     )
 
 
-def copies(threads: int, repeats: int, size: int = 0) -> list[float]:
+def copies(threads: int, repeats: int, size: int) -> list[float]:
     """GB that this machine copies from one place in memory to another in a second, by so many threads: of each run."""
     import numpy as np
 
-    size = size or COPY_BYTES
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
     parts = [slice(index * size // threads, (index + 1) * size // threads) for index in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
@@ -54,8 +53,8 @@ def products(device: str, threads: int, side: int | None, repeats: int) -> dict[
 
     set_up_tensorflow(Train(threads=threads))
     contenders = {dtype: matmul(device, dtype, side) for dtype in DTYPES}
-    timings = timing.in_turn({dtype: work for dtype, (work, _) in contenders.items()}, repeats, Reporter(quiet=True))
-    return {dtype: [contenders[dtype][1] / wall / 1e9 for wall, _ in pairs] for dtype, pairs in timings.items()}
+    walls = timing.in_turn({dtype: work for dtype, (work, _) in contenders.items()}, repeats, Reporter(quiet=True))
+    return {dtype: [contenders[dtype][1] / wall / 1e9 for wall in seconds] for dtype, seconds in walls.items()}
 
 
 def matmul(device: str, dtype: str = "float32", side: int | None = None) -> tuple[timing.Work, int]:

@@ -1,8 +1,9 @@
-"""`imp bench loader`: how long an epoch waits for its examples, by who loads them."""
+"""`imp bench loader`: how long an epoch waits for its examples, streamed and from memory."""
 
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,42 +22,57 @@ COLUMNS = (
     *duration("epoch_s", "epoch, s", ".2f"),
     Column("load_share", "waiting", ".1%"),
 )
+FEEDS = ("stream", "memory")
+
+ImagesOption = Annotated[int | None, typer.Option(min=1, help="Images, or texts, of an epoch.", show_default="12800")]
+Epochs = Sequence[tuple[float, float]]  # of each epoch, seconds that its steps waited for examples, and of the whole
 
 
 @measurement(repeats=5, network=MOBILENET)
-def loader(
-    bench: Bench,
-    images: Annotated[int | None, typer.Option(min=1, help="Images, or texts, of an epoch.", show_default="12800")] = None,
-) -> None:
-    """An epoch with images or texts loaded by 0, 1, 2, 4, 8 workers, streamed, and from memory: where it waits."""
+def loader(bench: Bench, images: ImagesOption = None) -> None:
+    """An epoch with images or texts streamed, and from memory: where it waits."""
+    recipe, count = epoch_of(bench, images)
+    for feed in FEEDS:
+        with bench.row(feed):
+            add_row(bench, feed, bench.call(time_epochs, recipe=recipe, feed=feed, images=count, repeats=1 + bench.repeats))
+    sheet(bench, recipe, count)
+
+
+def epoch_of(bench: Bench, images: int | None) -> tuple[Recipe, int]:
+    """The recipe, and how many examples an epoch has. Raises InputError where they do not fill a batch."""
     recipe, count = bench.recipe(), bench.pick(images, 12_800, 1_280)
-    data, batch = recipe.data, recipe.train.batch
-    if count < batch:
-        raise InputError(f"train.batch {batch:,} is more than the {count:,} {bench.noun} of an epoch: raise --images")
-    for how in [*((0, 2) if bench.quick else (0, 1, 2, 4, 8)), "stream", "memory"]:
-        name = how if isinstance(how, str) else f"tf.data, {count_of(how, 'worker')}"
-        with bench.row(name):
-            still = with_training(recipe, **STILL)
-            epochs = bench.call(time_epochs, recipe=still, how=how, images=count, repeats=1 + bench.repeats)[1:]
-            load = statistics.median(waited for waited, _ in epochs)
-            step = statistics.median(whole - waited for waited, whole in epochs)
-            whole = spread("epoch_s", [whole for _, whole in epochs])
-            bench.rows.append({"name": name, "load_s": load, "step_s": step, **whole, "load_share": load / whole["epoch_s"]})
+    if count < recipe.train.batch:
+        raise InputError(
+            f"train.batch {recipe.train.batch:,} is more than the {count:,} {bench.noun} of an epoch: raise --images"
+        )
+    return with_training(recipe, **STILL), count
+
+
+def add_row(bench: Bench, name: str, epochs: Epochs) -> None:
+    """The medians of all epochs but the first, which warms up."""
+    load = statistics.median(waited for waited, _ in epochs[1:])
+    step = statistics.median(whole - waited for waited, whole in epochs[1:])
+    whole = spread("epoch_s", [whole for _, whole in epochs[1:]])
+    bench.rows.append({"name": name, "load_s": load, "step_s": step, **whole, "load_share": load / whole["epoch_s"]})
+
+
+def sheet(bench: Bench, recipe: Recipe, images: int, *notes: str) -> None:
+    data = recipe.data
     varied = ", ".join(["cropped"] * bool(data.crop) + ["mirrored"] * data.flip) or "as they are"
     of, work = (f"{size_of(recipe)}, {varied}", "vary") if bench.noun == "images" else (size_of(recipe), "unpack")
     bench.sheet(
-        f"An epoch of {count} {bench.noun} of {of}: {recipe.model.name}, batch {batch}",
+        f"An epoch of {images} {bench.noun} of {of}: {recipe.model.name}, batch {recipe.train.batch}",
         COLUMNS,
         bars(bench.rows, "name", "epoch_s", "seconds an epoch", spread=True),
-        f"0 workers: images are read when they are asked for; memory and stream {work} them inside the compiled step",
-        f"medians of {bench.repeats} epochs after one to warm up; {recipe.train.threads} intra-op threads",
+        *notes,
+        f"memory and stream {work} images inside the compiled step",
+        f"medians of {count_of(bench.repeats, 'epoch')} after one to warm up; {recipe.train.threads} intra-op threads",
     )
 
 
-def time_epochs(recipe: Recipe, how: int | str, images: int, repeats: int) -> list[tuple[float, float]]:
-    """Seconds that the steps of each epoch waited for examples, and seconds of the whole; `how` is a number of workers of
-    tf.data, `stream` or `memory`."""
-    from lottery.bench import loops, noise, tfdata
+def time_epochs(recipe: Recipe, feed: str, images: int, repeats: int) -> Epochs:
+    """Train for so many epochs on noise that is fed by one of `FEEDS`."""
+    from lottery.bench import loops, noise
     from lottery.engine import devices
     from lottery.engine.loop import Trainer
     from lottery.engine.stream import StreamFeed
@@ -64,28 +80,13 @@ def time_epochs(recipe: Recipe, how: int | str, images: int, repeats: int) -> li
     names = devices.set_up_tensorflow(recipe.train)
     epochs = []
     with tempfile.TemporaryDirectory() as place:
-        if isinstance(how, int):
-            path = Path(place, "examples.tfrecord")
-            tfdata.write(path, recipe.records(), images)
-            step = loops.plain_step(recipe)
-            batches = tfdata.one_by_one(path, tfdata.parser(recipe), recipe.train.batch, how)
-        elif how == "stream":
+        if feed == "stream":
             manifest = noise.make_noise(Path(place), images, recipe.records())
             trainer = Trainer(recipe, names, lambda strategy: StreamFeed(Path(place), manifest, recipe.data, names))
         else:
             trainer = loops.on_noise(recipe, names, images)()
         for epoch in range(repeats):
-            began = asked = time.perf_counter()
-            if isinstance(how, int):
-                waited = 0.0
-                for batch in batches:
-                    waited += time.perf_counter() - asked
-                    step(batch).numpy()
-                    asked = time.perf_counter()
-                waited += time.perf_counter() - asked
-            else:
-                before = trainer.waited
-                trainer.advance(epoch * trainer.steps_per_epoch, (epoch + 1) * trainer.steps_per_epoch, order_seed=0)
-                waited = trainer.waited - before
-            epochs.append((waited, time.perf_counter() - began))
+            began, before = time.perf_counter(), trainer.waited
+            trainer.advance(epoch * trainer.steps_per_epoch, (epoch + 1) * trainer.steps_per_epoch, order_seed=0)
+            epochs.append((trainer.waited - before, time.perf_counter() - began))
     return epochs

@@ -1,23 +1,14 @@
-"""`imp bench step` and `imp bench masks`: our training loop and Keras's `fit`, without and with a mask."""
+"""`imp bench step`: our training loop, with and without a mask, and Keras's `fit`."""
 
-import itertools
-import math
 import statistics
-from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import Any
 
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement
-from lottery.bench.sheet import Column, bars, duration, rate
-
-if TYPE_CHECKING:
-    import keras
-
+from lottery.bench.harness import STILL, Bench, Recipe, measurement, size_of, with_training
+from lottery.bench.sheet import Column, bars, rate
 
 IMAGE_BYTES = 1 << 26  # of noise that is held resident; Keras has the same as float32
 COLUMNS = (
@@ -31,172 +22,86 @@ COLUMNS = (
     Column("control_overhead", "control", "+.1%"),
     Column("peak_share", "of matmul", ".0%"),
 )
-MASK_COLUMNS = (
-    Column("name", ""),
-    *duration("ms_per_step", "ms/step", ",.2f"),
-    Column("mask_share", "mask's share", ".1%"),
+STANDARD = (  # as this project trains each network
+    ("model.name=mobilenet_v2", "model.alpha=1", "data.size=64", "train.batch=96"),
+    ("model.name=mobilenet_v2", "model.alpha=0.35", "data.size=32", "train.batch=128"),
+    ("model.name=resnet20", "data.size=32", "train.batch=128"),
+    ("model.name=lenet_300_100", "data.size=28", "train.batch=60"),
 )
-# Width multiplier, size and batch with which this project trains a network, and any other.
-STANDARD = {
-    "mobilenet_v2": [(1.0, 64, 96), (0.35, 32, 128)],
-    "resnet20": [(1.0, 32, 128)],
-    "lenet_300_100": [(1.0, 28, 60)],
-}
-OTHER = (1.0, 32, 128)
-STEP_CONTENDERS = ("masked", "unmasked", "control", "matmul", "fit")
-MASKED = {
-    "unmasked": "our loop, no mask",
-    "masked": "our loop, mask in the compiled step",
-    "fit": "Keras fit, no mask",
-    "callback": "Keras fit, mask by a callback after the batch",
-}
-
-Walls = dict[str, list[float]]  # seconds of a step (`matmul`: of a product), by contender, of each of its runs
+PLAIN = ("data.crop=0", "train.schedule=constant")
 
 
-@measurement(repeats=11, few=2)
-def step(
-    bench: Bench,
-    model: Annotated[
-        list[str] | None, typer.Option(help="A network, as in a recipe; repeatable. Without it, the four standard rows.")
-    ] = None,
-    alpha: Annotated[float | None, typer.Option(help="Width multiplier, where the network has one.")] = None,
-    size: Annotated[int | None, typer.Option(min=8, help="Height and width of the images, in pixels.")] = None,
-    classes: Annotated[int, typer.Option(min=2)] = 10,
-    batch: Annotated[list[int] | None, typer.Option(min=1, help="Repeatable.")] = None,
-    precision: Annotated[
-        list[str] | None, typer.Option(help="float32 (default), mixed_bfloat16 or mixed_float16; repeatable.")
-    ] = None,
-    remat: Annotated[bool, typer.Option("--remat", help="Also with rematerialisation.")] = False,
-    threads: Annotated[int, typer.Option(min=0, help="Intra-op; 0: one per core.")] = 0,
-) -> None:
-    """Images a second that the training loop trains on, what a mask costs, and Keras's own `fit` beside it."""
-    models, threads = model or (["lenet_300_100"] if bench.quick else []), threads or timing.cores()
-    for case in list(cases(models, alpha, size, batch or [], precision or [], [False, True][: 1 + remat], threads)):
-        row = {**told(case), "classes": classes, "repeats": bench.repeats}
-        with bench.row(row["title"]):
-            how: dict[str, Any] = {"contenders": STEP_CONTENDERS, "classes": classes, "seconds": bench.seconds}
-            images = images_of(case.data.size)
-            bench.rows.append(row | bench.call(time_contenders, recipe=case, images=images, repeats=bench.repeats, **how)[1])
+@measurement(repeats=11, network=("four standard networks", PLAIN))
+def step(bench: Bench) -> None:
+    """Images a second that the training loop trains on, what a mask costs, and Keras's own `fit`."""
+    networks = [()] if bench.recipe_file or bench.overrides else STANDARD[-1:] if bench.quick else STANDARD
+    threads = [] if bench.recipe_file else [f"train.threads={timing.cores()}"]
+    recipes = [with_training(bench.image_recipe(*network, *threads), **STILL) for network in networks]
+    for recipe in recipes:
+        data, train, title = recipe.data, recipe.train, title_of(recipe)
+        images = IMAGE_BYTES // (data.size**2 * data.channels)
+        if train.batch > images:
+            raise InputError(f"train.batch {train.batch} is more than {images}, which is how many images fit: lower it")
+        row = {"title": title, "model": recipe.model.name, "size": data.size, "repeats": bench.repeats}
+        row |= {key: getattr(train, key) for key in ("batch", "precision", "remat", "threads")}
+        with bench.row(title):
+            how: dict[str, Any] = {"seconds": bench.seconds, "repeats": bench.repeats}
+            bench.rows.append(row | bench.call(time_contenders, recipe=recipe, images=images, **how))
     bench.sheet(
         "Training steps, a random half of each kernel pruned",
         COLUMNS,
         bars(bench.rows, "title", "keras_ratio", "images a second, by those of Keras's fit"),
         "mask: time that a mask adds; control: the same between two networks without one, which is noise",
-        f"{bench.medians}, {threads} intra-op threads",
+        f"{bench.medians}, {recipes[0].train.threads} intra-op threads",
     )
 
 
-@measurement(repeats=7, few=2, network=MOBILENET)
-def masks(bench: Bench) -> None:
-    """What a mask costs: inside the compiled step, and as a Python callback after each batch."""
-    recipe = bench.image_recipe()
-    train, size = recipe.train, recipe.data.size
-    images = max(bench.pick(None, 6_400, 640), 2 * train.batch)
-    how: dict[str, Any] = {"contenders": tuple(MASKED), "seconds": bench.seconds, "repeats": bench.repeats}
-    walls, _ = bench.call(time_contenders, recipe=recipe, images=images, **how)
-    for contender, name in MASKED.items():
-        row = {"name": name, **timing.spread("ms_per_step", [1000 * wall for wall in walls[contender]])}
-        without = bench.rows[-1]["ms_per_step"] if contender in ("masked", "callback") else None
-        bench.rows.append({**row, "mask_share": without and 1 - without / row["ms_per_step"]})
-    bench.sheet(
-        f"A mask of half of each kernel: {recipe.model.name}, {size}x{size}, batch {train.batch}, {train.precision}",
-        MASK_COLUMNS,
-        bars(bench.rows, "name", "ms_per_step", "ms a step", spread=True),
-        "mask's share: of the step's time, against the row above it",
-        bench.medians,
-    )
-
-
-def cases(
-    models: Sequence[str],
-    alpha: float | None,
-    size: int | None,
-    batches: Sequence[int],
-    precisions: Sequence[str],
-    remats: Sequence[bool],
-    threads: int,
-) -> Iterator[Recipe]:
-    """Recipes of `models`, or else of the standard rows, in each of `batches` and `precisions`, with and without `remats`: SGD
-    with Nesterov momentum and L2 decay, no augmentation.
-
-    What is not given is as in the model's first standard row. Raises InputError for what cannot be measured.
-    """
-    from lottery.experiment.reading import resolve
-
-    named = [(name, STANDARD.get(name, [OTHER])[0]) for name in models]
-    for name, row in named or [(name, row) for name, rows in STANDARD.items() for row in rows]:
-        model, data = {"name": name, "alpha": row[0] if alpha is None else alpha}, {"size": size or row[1], "crop": 0}
-        for batch, precision, remat in itertools.product(batches or [row[2]], precisions or ["float32"], remats):
-            if batch > images_of(data["size"]):
-                held = f"the {images_of(data['size'])} images of {data['size']}x{data['size']}"
-                raise InputError(f"--batch {batch} is more than {held}: lower it")
-            train = {**STILL, "schedule": "constant", "threads": threads}
-            train |= {"batch": batch, "precision": precision, "remat": remat}
-            yield resolve({"model": model, "data": data, "train": train}, origin="bench step")
-
-
-def told(case: Recipe) -> dict[str, Any]:
-    """What a row says of its case, under a `title`; `alpha` is None where the network knows no width multiplier."""
+def title_of(recipe: Recipe) -> str:
+    """Such as `mobilenet_v2 alpha 0.35, 32x32, batch 128, float32`."""
     from lottery.experiment.decisive import decisive
 
-    name, size, train = case.model.name, case.data.size, case.train
-    alpha = case.model.alpha if "model.alpha" in decisive(case) else None
-    multiplied = "" if alpha is None else f" alpha {alpha:g}"
-    title = f"{name}{multiplied}, {size}x{size}, batch {train.batch}, {train.precision}{' remat' * train.remat}"
-    keys = ("batch", "precision", "remat", "threads")
-    return {"title": title, "model": name, "alpha": alpha, "size": size, **{key: getattr(train, key) for key in keys}}
+    model, train = recipe.model, recipe.train
+    width = f" alpha {model.alpha:g}" if "model.alpha" in decisive(recipe) else ""
+    return f"{model.name}{width}, {size_of(recipe)}, batch {train.batch}, {train.precision}{' remat' * train.remat}"
 
 
-def images_of(size: int) -> int:
-    """How many images of `size` x `size` are made up."""
-    return IMAGE_BYTES // (size * size * 3)
-
-
-def time_contenders(
-    recipe: Recipe, images: int, contenders: Sequence[str], seconds: float, repeats: int, classes: int = 10
-) -> tuple[Walls, dict[str, float]]:
-    """Train the recipe's network on so many images of noise, for as many steps a run as last so many seconds, in turn.
-
-    The contenders: `masked`, under a random mask of half of each kernel; `unmasked`; `control`, the same again; Keras's `fit`;
-    `callback`, `fit` with one that masks; `matmul`, products of large matrices. Returns their times, and the figures of `step`
-    where all that those compare are there.
-    """
+def time_contenders(recipe: Recipe, images: int, seconds: float, repeats: int) -> dict[str, float | None]:
+    """Train the recipe's network on so many images of noise, for as many steps a run as last so many seconds, in turn: under a
+    random mask of half of each kernel, without one, the same again, and by Keras's `fit`; and multiply large matrices. Returns
+    the `figures`, and the bytes that training takes under the mask."""
     import keras
 
     from lottery.bench import loops
     from lottery.bench.limits import matmul
     from lottery.engine import devices
+    from lottery.engine.models.topology import topology
+    from lottery.pruning.costs import macs
 
-    train, size = recipe.train, recipe.data.size
-    names = devices.set_up_tensorflow(train)
+    train, names = recipe.train, devices.set_up_tensorflow(recipe.train)
     keras.utils.set_random_seed(0)
-    trainer = loops.on_noise(recipe, names, images, classes)
+    trainer = loops.on_noise(recipe, names, images)
     with timing.peak_memory(names[0]) as peak:
         masked = trainer(masked=True)
         take = loops.stepping(masked)
         steps = timing.lasting(take, seconds, masked.steps_per_epoch)
         peak_bytes = peak()
-    stock = partial(loops.stock_network, recipe.model, size, classes, train.precision)
-    fit = partial(loops.stock_fit, train=train, images=steps * train.batch, xla=masked.xla)
-    network, (product, product_flops) = stock(), matmul(names[0])
-    work: dict[str, timing.Work] = {"masked": partial(take, steps), "matmul": product, "fit": fit(network)}
-    for contender in contenders:
-        if contender in ("unmasked", "control"):
-            work[contender] = partial(loops.stepping(trainer()), steps)
-    if "callback" in contenders:
-        hindered = stock()
-        work["callback"] = fit(hindered, callbacks=[loops.mask_after_batch(hindered)])
-    timings = timing.in_turn({name: work[name] for name in contenders}, repeats, Reporter())
-    walls = {name: [wall / (1 if name == "matmul" else steps) for wall, _ in pairs] for name, pairs in timings.items()}
-    if "matmul" not in walls:
-        return walls, {}
-    flops = 6 * multiply_adds(network) * train.batch  # forwards, and backwards once for the inputs and once for the weights
-    return walls, {**figures(walls, train.batch, flops, product_flops), "peak_memory_bytes": peak_bytes}
+    product, product_flops = matmul(names[0])
+    contenders: dict[str, timing.Work] = {
+        "masked": partial(take, steps),
+        "unmasked": partial(loops.stepping(trainer()), steps),
+        "control": partial(loops.stepping(trainer()), steps),
+        "matmul": product,
+        "fit": loops.stock_fit(recipe, images=steps * train.batch, xla=masked.xla),
+    }
+    walls = timing.in_turn(contenders, repeats, Reporter())
+    walls = {name: [wall / (1 if name == "matmul" else steps) for wall in run_walls] for name, run_walls in walls.items()}
+    multiplied = macs({}, topology(masked.model))
+    flops = multiplied and 6 * multiplied * train.batch  # forwards, and backwards for the inputs and for the weights
+    return {**figures(walls, train.batch, flops, product_flops), "peak_memory_bytes": peak_bytes}
 
 
-def figures(walls: Walls, batch: int, step_flops: int, product_flops: int) -> dict[str, float]:
-    """Of the contender under a mask, unless they say so.
+def figures(walls: timing.Walls, batch: int, step_flops: int | None, product_flops: int) -> dict[str, float | None]:
+    """What follows from the seconds of a step (`matmul`: of a product) by contender: of that under a mask, unless it says so.
 
     `mask_overhead` is the share of time that a mask adds, in the median of pairs of runs, of which each was run one straight
     after the other; `control_overhead` is the same between two trainers without a mask, and so what chance makes of it.
@@ -215,18 +120,5 @@ def figures(walls: Walls, batch: int, step_flops: int, product_flops: int) -> di
         "keras_ratio": seconds["fit"] / seconds["masked"],
         "mask_overhead": overhead("masked"),
         "control_overhead": overhead("control"),
-        "peak_share": step_flops / seconds["masked"] / (product_flops / seconds["matmul"]),
+        "peak_share": step_flops and step_flops / seconds["masked"] / (product_flops / seconds["matmul"]),
     }
-
-
-def multiply_adds(network: "keras.Model") -> int:
-    """Multiplications, each with its addition, of one image's way through the convolutions and dense layers of `network`.
-
-    Every weight of a kernel is used once at each position of its layer's output.
-    """
-    return sum(
-        weight.shape.num_elements() * math.prod(extent or 1 for extent in layer.output.shape[1:-1])
-        for layer in network.layers
-        for weight in layer.trainable_weights
-        if weight.path.endswith("kernel")
-    )

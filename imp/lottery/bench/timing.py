@@ -5,7 +5,6 @@ import ctypes
 import gc
 import math
 import os
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,16 +14,16 @@ from pathlib import Path
 from lottery.base.progress import Reporter
 
 Work = Callable[[], object]
-Timing = tuple[float, float]  # wall and processor seconds of one call, those of ended children included
+Walls = dict[str, list[float]]  # wall seconds of a call, by contender, in each of its runs
 
 RUN_SECONDS = 0.5
 
 
-def in_turn(contenders: Mapping[str, Work], repeats: int, reporter: Reporter) -> dict[str, list[Timing]]:
+def in_turn(contenders: Mapping[str, Work], repeats: int, reporter: Reporter) -> Walls:
     """Call every contender to warm it up, then all in turn `repeats` times; a run is as many calls as last `RUN_SECONDS`. Every
     other turn goes from the last to the first, so that of two contenders neither is always the earlier one, which a machine
-    that grows slower would favour. Returns the timings of each run."""
-    timings: dict[str, list[Timing]] = {name: [] for name in contenders}
+    that grows slower would favour. Returns the seconds of one call, in each run."""
+    walls: Walls = {name: [] for name in contenders}
     with reporter.counting("measuring", len(contenders) * (repeats + 1), "runs") as progress:
         calls = {}
         for name, work in contenders.items():
@@ -33,19 +32,22 @@ def in_turn(contenders: Mapping[str, Work], repeats: int, reporter: Reporter) ->
             progress(1)
         for turn in range(repeats):
             for name in list(contenders)[:: -1 if turn % 2 else 1]:
-                timings[name].append(_timed(contenders[name], calls[name]))
+                walls[name].append(seconds_of(contenders[name], calls[name]))
                 progress(1)
-    return timings
+    return walls
 
 
 def runs(work: Work, repeats: int) -> list[float]:
-    """Wall seconds of one call, in each run of `in_turn`."""
-    return [wall for wall, _ in in_turn({"": work}, repeats, Reporter(quiet=True))[""]]
+    """Seconds of one call, in each run of `in_turn`."""
+    return in_turn({"": work}, repeats, Reporter(quiet=True))[""]
 
 
-def seconds_of(work: Work) -> float:
-    """Wall seconds of a single call."""
-    return _timed(work, 1)[0]
+def seconds_of(work: Work, calls: int = 1) -> float:
+    """Wall seconds of one call, in the mean of so many."""
+    began = time.perf_counter()
+    for _ in range(calls):
+        work()
+    return (time.perf_counter() - began) / calls
 
 
 def lasting(take: Callable[[int], object], seconds: float, most: int = 1 << 20) -> int:
@@ -57,6 +59,12 @@ def lasting(take: Callable[[int], object], seconds: float, most: int = 1 << 20) 
         count = min(2 * count, most)
         took = seconds_of(partial(take, count))
     return count
+
+
+def step_walls(take: Callable[[int], object], seconds: float, repeats: int) -> list[float]:
+    """Seconds of a step, in each of so many runs that last so many `seconds`."""
+    steps = lasting(take, seconds)
+    return [seconds_of(partial(take, steps)) / steps for _ in range(repeats)]
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
@@ -90,15 +98,3 @@ def memory(field: str) -> int:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _timed(work: Work, calls: int) -> Timing:
-    wall, processor = time.perf_counter(), _processor_seconds()
-    for _ in range(calls):
-        work()
-    return (time.perf_counter() - wall) / calls, (_processor_seconds() - processor) / calls
-
-
-def _processor_seconds() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -50,8 +50,7 @@ class Trainer:
     `make_feed` is told the strategy that the network is trained under. The step selects the gradients of the trainable
     variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all. `maker` says
     versions and the kind of device. A step trains a `bundle` of so many, this one at its `place`. `waited` counts the seconds
-    that the device has stood still for want of examples. `marking` makes a context of its name for each compiled call ("steps")
-    and each "evaluation", where a profiler is to see them.
+    that the device has stood still for want of examples.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class Trainer:
         self._averaged = {path: variable for path, variable in variables.items() if f"ema/{path}" in self._optimizer}
         self._steps_per_call = 1
         self.waited = 0.0
-        self.marking: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
     @cached_property
     def origins(self) -> dict[str, str]:
@@ -184,8 +182,7 @@ class Trainer:
         while first < last:
             rows, draws = batches.take(min(self._steps_per_call, last - first))
             fed = time.perf_counter()
-            with self.marking("steps"):
-                figures = self._step.steps(rows, draws, rates(first, len(rows[0]))).numpy().astype(np.float64)
+            figures = self._step.steps(rows, draws, rates(first, len(rows[0]))).numpy().astype(np.float64)
             self._adapt(len(figures), time.perf_counter() - fed)
             self.waited += fed - began
             finite = np.isfinite(figures).all(axis=1)
@@ -236,7 +233,7 @@ class Trainer:
         count, batch = self.feed.counts[split], self._step.evaluated
         sweep = self.feed.sweep(split, batch)
         figures = []
-        with self.marking("evaluation"), self._averages() if averaged else contextlib.nullcontext():
+        with self._averages() if averaged else contextlib.nullcontext():
             while sweep.position * batch < count:
                 rows, _ = sweep.take(min(self._steps_per_call, -(-count // batch) - sweep.position))
                 figures.append(self._step.evaluations(rows).numpy())

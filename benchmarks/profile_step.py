@@ -1,19 +1,18 @@
-"""`imp bench profile`: where a training step's time goes, from TensorFlow's own trace of it."""
+"""Where a training step's time goes, from TensorFlow's own trace of it: `python benchmarks/profile_step.py`."""
 
-import importlib.util
 import statistics
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import traces
 
-from lottery.base.errors import InputError
+from lottery import cli
 from lottery.base.progress import count_of
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
-from lottery.bench.sheet import Column, bars
+from lottery.bench.sheet import Column, Rows, bars
 
 COLUMNS = (
     Column("name", ""),
@@ -31,64 +30,35 @@ UNSEEN = "the trace has no operations of the GPU (has another profiler taken it?
 
 
 @measurement(network=MOBILENET)
-def profile(
-    bench: Bench,
-    cprofile: Annotated[bool, typer.Option("--cprofile", help="Also DIR/profile.prof of the host, for snakeviz.")] = False,
-    nvtx: Annotated[bool, typer.Option("--nvtx", help="Ranges that NVIDIA's Nsight shows; needs the package nvtx.")] = False,
-) -> None:
+def profile(bench: Bench) -> None:
     """Where a step's time goes: input, forward, backward, update, mask, host; and with --out the trace that says so."""
-    if cprofile and not bench.out:
-        raise InputError("--cprofile writes a file: say where with --out DIR")
-    if nvtx and not importlib.util.find_spec("nvtx"):
-        raise InputError("--nvtx needs a package that is not installed: pip install nvtx")
     recipe = bench.recipe()
     train = recipe.train
     with tempfile.TemporaryDirectory() as place:
         folder = bench.out / "profile-trace" if bench.out else Path(place)
         folder.mkdir(parents=True, exist_ok=True)
-        host_profile = bench.out / "profile.prof" if bench.out and cprofile else None
         bench.reporter.say(f"tracing {recipe.model.name}")
-        traced = bench.call(
-            trace_steps,
-            recipe=with_training(recipe, **STILL),
-            images=max(bench.pick(None, 6_400, 640), 2 * train.batch),
-            seconds=bench.seconds,
-            repeats=bench.pick(None, 4, 1),
-            folder=folder,
-            host_profile=host_profile,
-            nvtx=nvtx,
-        )
+        images = max(bench.pick(None, 6_400, 640), 2 * train.batch)
+        how: dict[str, Any] = {"seconds": bench.seconds, "repeats": bench.pick(None, 4, 1), "folder": folder}
+        rows, whole, shown = bench.call(trace_steps, recipe=with_training(recipe, **STILL), images=images, **how)
     if bench.out:
-        bench.closing.append(f"the trace: {traced['shown']}")
-    if host_profile:
-        bench.closing.append(f"the host's part: `snakeviz {host_profile}` shows it (snakeviz installed)")
-    bench.rows += traced["rows"]
+        bench.closing.append(f"the trace: {shown}")
+    bench.rows += rows
     title = f"Where a step's time goes: {recipe.model.name}, {size_of(recipe)}, batch {train.batch}, {train.precision}"
-    figure = bars(bench.rows, "name", "ms_per_step", "ms a step")
-    bench.sheet(title, COLUMNS, figure, *traced["notes"], **traced["extras"])
+    bench.sheet(title, COLUMNS, bars(bench.rows, "name", "ms_per_step", "ms a step"), whole, *NOTES)
 
 
-def trace_steps(
-    recipe: Recipe, images: int, seconds: float, repeats: int, folder: Path, host_profile: Path | None, nvtx: bool
-) -> dict[str, Any]:
+def trace_steps(recipe: Recipe, images: int, seconds: float, repeats: int, folder: Path) -> tuple[Rows, str, str]:
     """Train for `seconds`, or an epoch of so many made-up `images`: `repeats` times as ever, then under a trace, then as often
-    as ever again, all the same `steps`; with a `host_profile`, once more under cProfile, which is written there; `nvtx`: with
-    ranges that NVIDIA's tools see.
-
-    Returns the `rows`, `notes` and `extras` of the sheet, and how to look at the trace below `folder` (`shown`).
-    """
-    import cProfile
-
+    as ever again, all the same steps. Returns the rows of the sheet, a line on what the trace costs, and how to look at the
+    trace below `folder`."""
     import tensorflow as tf
 
-    from lottery.bench import loops, traces
+    from lottery.bench import loops
     from lottery.engine import devices, profiling
 
     names = devices.set_up_tensorflow(recipe.train)
     trainer = loops.on_noise(recipe, names, images)(masked=True)
-    if nvtx:
-        annotate = importlib.import_module("nvtx").annotate
-        trainer.marking = lambda name: annotate(name, domain="imp")
     take_steps = loops.stepping(trainer)
     steps = timing.lasting(take_steps, seconds, trainer.steps_per_epoch)
     take = partial(take_steps, steps)
@@ -96,18 +66,12 @@ def trace_steps(
     with tf.profiler.experimental.Profile(str(folder)), tf.profiler.experimental.Trace(traces.MARK):
         take()
     walls += [timing.seconds_of(take) for _ in range(repeats)]
-    if host_profile:
-        with cProfile.Profile() as profile:
-            take()
-        profile.dump_stats(host_profile)
-    if nvtx:
-        trainer.evaluate("validation")
     source, shown = profiling.convert_newest(folder)
     lanes, first, last, seen_on_gpu = traces.read(source)
     spent, operations = traces.divide(lanes, first, last)
     traced_ms, step_ms = (last - first) / 1e9 / steps, statistics.median(1000 * wall / steps for wall in walls)
     shares = {part: time / (last - first) for part, time in spent.items()}
-    rows = [
+    rows: Rows = [
         {"name": part, "ms_per_step": share * traced_ms, "share": share, "operations": operations[part] / steps}
         for part, share in shares.items()
     ]
@@ -115,5 +79,8 @@ def trace_steps(
         f"{count_of(steps, 'step')} traced: {traced_ms:,.2f} ms each, {step_ms:,.2f} without the trace (median of "
         f"{count_of(len(walls), 'run')}), which costs {traced_ms / step_ms - 1:+.1%}"
     )
-    notes = [whole, *NOTES, *([UNSEEN] if not seen_on_gpu and not devices.on_cpu(names) else [])]
-    return {"rows": rows, "notes": notes, "extras": {"step_ms": step_ms, "traced_step_ms": traced_ms}, "shown": shown}
+    return rows, whole if seen_on_gpu or devices.on_cpu(names) else f"{whole}; {UNSEEN}", shown
+
+
+if __name__ == "__main__":
+    cli.main(profile)

@@ -1,4 +1,4 @@
-"""`imp bench thresholds`: what the masks of a campaign take, beside sorting its magnitudes, without which there are none."""
+"""What the masks of a campaign take, compared with sorting its magnitudes alone: `python benchmarks/thresholds.py`."""
 
 import shutil
 import statistics
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lottery.base.progress import Reporter
+from lottery import cli
+from lottery.base.progress import Reporter, count_of
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, Bench, Recipe, measurement
+from lottery.bench.harness import MOBILENET, Bench, Network, Recipe, measurement
 from lottery.bench.sheet import Column, bars, duration
 
 if TYPE_CHECKING:
     from lottery.experiment.grids import Grid, Quantile
     from lottery.rundir.run import Run
 
-WIDTHS = ("1", "6.55")  # of MobileNetV2: 3.5 and 100 million weights, all ranked
+WIDE: Network = ("MobileNetV2 (alpha 1), all ranked", (*MOBILENET[1], "model.alpha=1", "pruning.exclude=[]"))
 CLASSES = 1000
 BATCH = 100
 IMAGES = 1000  # which criteria that need them see
@@ -36,30 +37,26 @@ SHORT = (  # the run whose masks are made: a single step of training, on a singl
 )
 
 
-@measurement(repeats=7, network=MOBILENET)
+@measurement(repeats=7, network=WIDE)
 def thresholds(
     bench: Bench,
     quantiles: Annotated[str, typer.Option(metavar="GRID", help="A mask for each.")] = "60..99",
     criterion: Annotated[str, typer.Option(metavar="NAME", help="The score of a weight.")] = "magnitude",
 ) -> None:
-    """Seconds and memory of the masks of a whole campaign: from 3.5 and, by magnitude, from 100 million weights."""
+    """Seconds and memory of the masks of a whole campaign."""
     from lottery.experiment.grids import parse_quantiles
 
     grid = parse_quantiles(quantiles)
-    own = bench.quick or bench.recipe_file or bench.overrides
-    widths = WIDTHS if criterion == "magnitude" else WIDTHS[:1]
-    for changes in [()] if own else [(f"model.alpha={alpha}", "pruning.exclude=[]") for alpha in widths]:
-        recipe = bench.recipe(*changes, f"families.oneshot.criterion={criterion}", f"families.oneshot.scored_on={IMAGES}")
-        name = recipe.model.name + (f", alpha {recipe.model.alpha:g}" if recipe.model.name == "mobilenet_v2" else "")
-        with tempfile.TemporaryDirectory() as place, bench.row(name):
-            run = bench.call(_trained, recipe=recipe, folder=Path(place))
-            bench.rows.append({"name": name, "masks": len(grid), **_measured(run, grid, bench.repeats)})
+    recipe = bench.recipe(f"families.oneshot.criterion={criterion}", f"families.oneshot.scored_on={IMAGES}")
+    with tempfile.TemporaryDirectory() as place, bench.row(recipe.model.name):
+        run = bench.call(_trained, recipe=recipe, folder=Path(place))
+        bench.rows.append({"name": recipe.model.name, "masks": len(grid), **_measured(run, grid, bench.repeats)})
     bench.sheet(
         f"The masks of quantiles {quantiles}, by {criterion}",
         COLUMNS,
         bars(bench.rows, "name", "seconds", "seconds", spread=True),
         "from the snapshot on disk to masks and table on disk; bytes a weight: the process's growth, of the weights ranked",
-        f"medians of {bench.repeats} runs",
+        f"medians of {count_of(bench.repeats, 'run')}",
     )
 
 
@@ -107,3 +104,7 @@ def _measured(run: "Run", quantiles: "Grid[Quantile]", repeats: int) -> dict[str
         "bytes_per_weight": statistics.median(peaks[1:]) / magnitudes.size,
         "written_mb": written / 1e6,
     }
+
+
+if __name__ == "__main__":
+    cli.main(thresholds)

@@ -1,13 +1,16 @@
-"""`imp bench scaling`: an epoch by 1, 2 .. n devices in batches of several sizes."""
+"""An epoch by 1, 2 .. n devices in batches of several sizes: `python benchmarks/scaling.py`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
+import learning
 import typer
+from learning import RecordsOption
 
+from lottery import cli
 from lottery.base.progress import count_of
-from lottery.bench import learning, timing
-from lottery.bench.harness import LEARNABLE, Bench, RecordsOption, machine, measurement, size_of, with_training
-from lottery.bench.sheet import Column, duration, lines
+from lottery.bench import timing
+from lottery.bench.harness import LEARNABLE, Bench, machine, measurement, size_of, with_training
+from lottery.bench.sheet import Column, bars, duration
 
 COLUMNS = (
     Column("devices", "devices"),
@@ -36,9 +39,9 @@ def scaling(
             for count in range(1, (devices or len(gpus) or timing.cores()) + 1):
                 name = f"{count_of(count, 'device')}, batch {each} each"
                 with bench.row(name):
-                    own = with_training(settled, devices=count, batch=count * each, epochs=1 + bench.repeats)
-                    (epochs,) = learning.run(bench, name, own, folder, alone=True, split="validation")
-                    row: dict[str, float] = {"devices": count, "each": each}
+                    larger = with_training(settled, devices=count, batch=count * each, epochs=1 + bench.repeats)
+                    (epochs,) = learning.run(bench, name, larger, folder, alone=True, split="validation")
+                    row: dict[str, Any] = {"name": name, "devices": count, "each": each}
                     row |= timing.spread("epoch_s", [epoch["seconds"] for epoch in epochs[1:]])
                     speed, accuracy = epochs[-1]["images"] / row["epoch_s"], epochs[-1]["accuracy"] / 100
                     alone = speed if count == 1 else alone
@@ -47,11 +50,15 @@ def scaling(
                     bench.rows.append({**row, "images_per_s": speed, "accuracy": accuracy, **compared})
     metric = learning.metric(recipe)
     notes = [
-        f"medians of {bench.repeats} epochs after one to warm up; the validation {metric} is the one after them",
+        f"medians of {count_of(bench.repeats, 'epoch')} after one to warm up; the validation {metric} is the one after them",
         "an epoch leaves out images that do not fill a last batch, so speed-up is that of images a second",
     ]
     if not gpus:
         notes.insert(0, "logical devices that share this machine's cores: a test of the code, not of a speed")
     title = f"Scaling over devices: {recipe.model.name}, {size_of(recipe)}"
-    figure = lines(bench.rows, "devices", "speed_up", "each", ("devices", "speed-up"), "batch of each")
+    figure = bars(bench.rows, "name", "speed_up", "images a second, by those of one device")
     bench.sheet(title, COLUMNS, figure, *notes)
+
+
+if __name__ == "__main__":
+    cli.main(scaling)

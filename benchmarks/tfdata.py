@@ -1,18 +1,21 @@
-"""Examples of noise as tutorials store and feed them: a tf.train.Example each, parsed by tf.data. Our feeds are measured
-beside it."""
+"""What our feeds and our loop are compared with: noise stored as a tf.train.Example each, parsed by tf.data, and a step called
+from Python."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from data_prep import records
 from data_prep.prepare import AnySettings, TextSettings
 from data_prep.records import Field
-from lottery.bench import noise
-from lottery.engine.tasks import Batch
+from lottery.bench import loops, noise
+from lottery.engine import models
+from lottery.engine.models import policy
+from lottery.engine.tasks import Batch, choice
 from lottery.experiment.recipe import Data, Recipe
 
 LABEL = tf.io.FixedLenFeature([], tf.int64)
@@ -83,18 +86,31 @@ def one_by_one(path: Path, parse: Parse, batch: int, workers: int = 0) -> tf.dat
     return batches.with_options(options)
 
 
-def together(path: Path, data: Data, batch: int) -> tf.data.Dataset:
-    """Batches of uint8 images as they are, parsed a batch at a time, several at a time, before they are asked for."""
-    shape = [batch, data.size, data.size, data.channels]
-
-    def parse(serialised: tf.Tensor) -> Batch:
-        parsed = tf.io.parse_example(serialised, IMAGE)
-        return {"image": tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), shape), "label": parsed["label"]}
-
-    batches = tf.data.TFRecordDataset(str(path)).batch(batch, drop_remainder=True)
-    return batches.map(parse, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-
-
 def scale(images: tf.Tensor) -> tf.Tensor:
     """From uint8 to -1 .. 1."""
     return tf.cast(images, tf.float32) / 127.5 - 1
+
+
+def plain_step(recipe: Recipe) -> Callable[[Batch], tf.Tensor]:
+    """One compiled step, called from Python with the next batch: the task and the network of `recipe` under Keras's own
+    optimizer. Images come as uint8 or as float32 in -1 .. 1. Returns the loss."""
+    task = choice.make(recipe, noise.manifest(recipe.records()))
+    with policy(recipe.train.precision):
+        model = models.build(recipe.model, task.signature)
+    optimizer, variables = loops.optimizer(recipe.train), model.trainable_variables
+    if recipe.train.precision == "mixed_float16":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    optimizer.build(variables)
+
+    @tf.function(reduce_retracing=True)
+    def step(batch: Batch) -> tf.Tensor:
+        if "image" in batch and batch["image"].dtype == tf.uint8:
+            batch = {**batch, "image": scale(batch["image"])}
+        with tf.GradientTape() as tape:
+            outputs = tf.cast(model(task.inputs(batch), training=True), model.variable_dtype)
+            loss = tf.reduce_mean(task.training_loss(batch, outputs))
+            target = optimizer.scale_loss(loss)
+        optimizer.apply_gradients(zip(tape.gradient(target, [one.value for one in variables]), variables, strict=True))
+        return loss
+
+    return step

@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, duration
@@ -16,6 +18,9 @@ from lottery.bench.harness import Bench, Recipe, size_of, with_training
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer
 
+RecordsOption = Annotated[
+    Path | None, typer.Option("--records", metavar="DIR", help="Prepared set to train on; else the recipe's, or the digits.")
+]
 Training = Sequence[Mapping[str, Any]]  # a row an epoch, as `_epoch` says
 
 CLOCK = "seconds are those of training: neither of compiling nor of looking at the test images"

@@ -1,4 +1,4 @@
-"""`imp bench updates`: what a mask that changes in training adds to the time of its steps."""
+"""What a mask that changes in training adds to the time of its steps: `python benchmarks/updates.py`."""
 
 import itertools
 import statistics
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lottery import cli
 from lottery.base.progress import Reporter
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
@@ -26,7 +27,7 @@ COLUMNS = (
 )
 
 
-@measurement(repeats=15, few=2, network=MOBILENET)
+@measurement(repeats=15, network=MOBILENET)
 def updates(
     bench: Bench, every: Annotated[int, typer.Option(min=2, metavar="STEPS", help="Steps between two changes.")] = 100
 ) -> None:
@@ -48,7 +49,7 @@ def updates(
     )
 
 
-def time_updates(recipe: Recipe, every: int, repeats: int) -> dict[str, list[float]]:
+def time_updates(recipe: Recipe, every: int, repeats: int) -> timing.Walls:
     """Seconds of `every` steps, the change before the first of them included, by name, of each run."""
     from lottery.bench import loops
     from lottery.engine import devices
@@ -57,7 +58,7 @@ def time_updates(recipe: Recipe, every: int, repeats: int) -> dict[str, list[flo
     trainer = loops.on_noise(recipe, names, images=2 * every * recipe.train.batch)(masked=True)
     stretches = itertools.count(step=every)
     work = {name: _stretch(trainer, stretches, every, method) for method, name in METHODS.items()}
-    return {name: [wall for wall, _ in runs] for name, runs in timing.in_turn(work, repeats, Reporter(quiet=True)).items()}
+    return timing.in_turn(work, repeats, Reporter(quiet=True))
 
 
 def _stretch(trainer: "Trainer", stretches: Iterator[int], every: int, method: "Updates") -> Callable[[], None]:
@@ -80,3 +81,7 @@ def _stretch(trainer: "Trainer", stretches: Iterator[int], every: int, method: "
         trainer.advance(first + taken, first + every, order_seed=0)
 
     return take
+
+
+if __name__ == "__main__":
+    cli.main(updates)

@@ -1,16 +1,18 @@
-"""`imp bench grid`: accuracy over batch size and learning rate."""
+"""Accuracy over batch size and learning rate: `python benchmarks/grid.py`."""
 
 import itertools
 import math
 from typing import Annotated
 
+import learning
 import typer
+from learning import RecordsOption
 
+from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
-from lottery.bench import learning
-from lottery.bench.harness import LEARNABLE, Bench, RecordsOption, measurement, with_training
-from lottery.bench.sheet import Column, heat
+from lottery.bench.harness import LEARNABLE, Bench, measurement, with_training
+from lottery.bench.sheet import Column, bars
 from lottery.rundir.wording import worded
 
 COLUMNS = (
@@ -36,18 +38,22 @@ def grid(
     batches = batch or ([64, 128] if bench.quick else [32, 64, 128, 256])
     rates = rate or ([0.05, 0.1] if bench.quick else [0.0125, 0.025, 0.05, 0.1, 0.2, 0.4])
     count = bench.pick(seeds, 3, 1)
-    for one in rates:
-        if not 0 < one < math.inf:
-            raise InputError(f"--rate {one:g} is no learning rate: give a number above 0, such as 0.05")
+    for learning_rate in rates:
+        if not 0 < learning_rate < math.inf:
+            raise InputError(f"--rate {learning_rate:g} is no learning rate: give a number above 0, such as 0.05")
     with learning.at_hand(recipe, records, min(batches)) as (settled, folder):
-        for size, one in itertools.product(batches, rates):
-            name = f"batch {size}, learning rate {one:g}"
+        for size, learning_rate in itertools.product(batches, rates):
+            name = f"batch {size}, learning rate {learning_rate:g}"
             with bench.row(name):
-                own = with_training(settled, batch=size, learning_rate=one, devices=1)
-                trainings = learning.run(bench, name, own, folder, seeds=count, split="validation")
-                bench.rows.append({"batch": size, "learning_rate": one, **learning.ends(trainings, own.train.epochs)})
+                recipe_of_cell = with_training(settled, batch=size, learning_rate=learning_rate, devices=1)
+                trainings = learning.run(bench, name, recipe_of_cell, folder, seeds=count, split="validation")
+                row = {"name": name, "batch": size, "learning_rate": learning_rate}
+                bench.rows.append(row | learning.ends(trainings, recipe_of_cell.train.epochs))
     metric = learning.metric(recipe)
     title = f"{worded('{Metric}', metric)} after {count_of(recipe.train.epochs, 'epoch')}: {learning.subject(settled)}"
     note = f"means over {count_of(count, 'seed')}, of those trainings that did not diverge; the last epoch's, not the best"
-    axes = ("learning rate", "batch", f"validation {metric}, %")
-    bench.sheet(title, COLUMNS, heat(bench.rows, "learning_rate", "batch", "accuracy", axes), note)
+    bench.sheet(title, COLUMNS, bars(bench.rows, "name", "accuracy", f"validation {metric}, %", spread=True), note)
+
+
+if __name__ == "__main__":
+    cli.main(grid)

@@ -1,28 +1,21 @@
-"""`imp bench race`: how long a training takes to a test accuracy; with --ablate, what each part of it is worth."""
+"""How long a training takes to a test accuracy, and what each part of it is worth: `python benchmarks/race.py [--ablate]`."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import learning
 import typer
+from learning import RecordsOption
 
+from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of, duration
-from lottery.bench import learning
-from lottery.bench.harness import Bench, Network, Recipe, RecordsOption, has_texts, measurement, with_training
-from lottery.bench.sheet import Column, bars, lines
+from lottery.bench.harness import Bench, Recipe, has_texts, measurement, with_training
+from lottery.bench.sheet import Column, bars
 
-RESNET9: Network = (
-    "ResNet-9 on CIFAR-10",
-    (
-        *("name=race-cifar10", "data.source=tfds:cifar10", "data.size=32", "data.validation=0.02", "data.crop=4"),
-        *("data.flip=true", "data.mean=[0.4914,0.4822,0.4465]", "data.deviation=[0.247,0.2435,0.2616]"),
-        *("model.name=resnet9", "model.whitening=true", "model.activation=gelu", "model.initializer=he_normal"),
-        *("train.epochs=10", "train.batch=512", "train.learning_rate=0.4", "train.schedule=linear", "train.warmup=2ep"),
-        *("train.label_smoothing=0.2", "train.ema=0.99", "train.precision=mixed_bfloat16", "train.threads=2"),
-    ),
-)
+RECIPE = Path(__file__).parents[1] / "pipelines/race-cifar10.toml"
 SHORT = ("data.source=digits", "data.size=8", "data.crop=1", "data.validation=0.2", "train.epochs=2", "train.batch=64")
 COLUMNS = (
     Column("seed", "seed"),
@@ -48,20 +41,20 @@ ABLATION_COLUMNS = (
     Column("epoch_s", "s an epoch", ",.1f"),
     Column("diverged", "diverged"),
 )
-LEFT_OUT = (  # each a technique that is as good as not there
+CHANGES = (  # each a technique that is as good as not there, or another value
     *("data.crop=0", "data.flip=false", "data.cutout=0", "data.resized_crop=0.0", "model.whitening=false"),
-    *("train.label_smoothing=0.0", "train.ema=0.0", "train.weight_decay=0.0", "train.nesterov=false"),
-    *("train.warmup=0", "train.clip_norm=0.0"),
-)
-OTHERS = (
-    *("model.activation=relu", "model.activation=gelu", "model.activation=silu"),
-    *("model.batchnorm_momentum=0.6", "model.batchnorm_momentum=0.9", "model.batchnorm_momentum=0.99"),
-    *("train.schedule=linear", "train.schedule=cosine", "train.schedule=constant"),
-    *("train.momentum=0.8", "train.momentum=0.9", "train.momentum=0.95"),
+    *("train.label_smoothing=0.0", "train.ema=0.0", "train.weight_decay=0.0", "train.nesterov=false", "train.warmup=0"),
+    *(
+        "train.clip_norm=0.0",
+        "model.activation=relu",
+        "model.activation=gelu",
+        "train.schedule=linear",
+        "train.schedule=cosine",
+    ),
 )
 
 
-@measurement(network=RESNET9)
+@measurement(network=("pipelines/race-cifar10.toml", ()))
 def race(
     bench: Bench,
     records: RecordsOption = None,
@@ -75,7 +68,8 @@ def race(
     ] = None,
 ) -> None:
     """How long a training takes to a test accuracy, and what its parts are worth."""
-    short = SHORT if not bench.recipe_file else ("train.epochs=2", "train.warmup=0")
+    short = ("train.epochs=2", "train.warmup=0") if bench.recipe_file else SHORT
+    bench.recipe_file = bench.recipe_file or RECIPE
     recipe = bench.recipe(*(short if bench.quick else ()))
     if not 0 < target <= 100:
         raise InputError(f"--target {target:g} is no accuracy: write per cent, such as 94")
@@ -92,10 +86,8 @@ def race(
         total = 0.0
         for row in training:
             total += row["seconds"]
-            bench.rows.append({"seed": seed, **row, "total_s": total})
-    figure = lines(
-        bench.rows, "total_s", "accuracy", "seed", ("seconds of training", f"test {learning.metric(recipe)}, %"), "seed", target
-    )
+            bench.rows.append({"name": f"seed {seed}, epoch {row['epoch']}", "seed": seed, **row, "total_s": total})
+    figure = bars(bench.rows, "name", "accuracy", f"test {learning.metric(recipe)}, %")
     bench.sheet(f"Race: {subject}", COLUMNS, figure, outcome(recipe.train.epochs, trainings, target), learning.CLOCK)
 
 
@@ -111,14 +103,13 @@ def outcome(epochs: int, trainings: Sequence[learning.Training], target: float) 
 
 
 def ablations(recipe: Recipe) -> list[str]:
-    """The changes to make to `recipe`: each technique left out, and other values of batch size, activation, momentum, schedule
-    and BatchNorm."""
+    """The changes to make to `recipe`: each technique left out, and other batches, activations and schedules."""
     from lottery.experiment import networks
 
-    sizes = (f"train.batch={size}" for size in (recipe.train.batch // 2, 2 * recipe.train.batch) if size)
+    sizes = (f"train.batch={size}" for size in (recipe.train.batch // 2, 2 * recipe.train.batch))
     known = tuple(f"model.{key}=" for key in networks.settings(recipe.model.name))
     tables = ("train.",) if has_texts(recipe) else ("data.", "train.")  # nothing but images is varied
-    usable = [change for change in (*LEFT_OUT, *sizes, *OTHERS) if change.startswith((*tables, *known))]
+    usable = [change for change in (*CHANGES, *sizes) if change.startswith((*tables, *known))]
     return [change for change in usable if changed(recipe, change) != recipe]
 
 
@@ -153,3 +144,7 @@ def _ablate(bench: Bench, recipe: Recipe, folder: Path, target: float, changes: 
         f"({count_of(recipe.train.epochs, 'epoch')}, where that is not what changed); test results are not for choosing by",
         f"reached: trainings that came to {target:g} % on the way, and the medians over those; {learning.CLOCK}",
     )
+
+
+if __name__ == "__main__":
+    cli.main(race)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lottery.engine.scopes import PARTS, part_of
 
-MARK = "imp bench profile"  # the event, on a thread of the host, that is as long as what is looked at
+MARK = "profile_step"  # the event, on a thread of the host, that is as long as what is looked at
 OTHER, HOST = "other", "host"
 ROWS = (*PARTS, OTHER, HOST)
 

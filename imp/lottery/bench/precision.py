@@ -1,0 +1,127 @@
+"""`imp bench precision` and `remat`: what a training step takes of time and memory."""
+
+import statistics
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lottery.bench import timing
+from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
+from lottery.bench.process import TooLarge
+from lottery.bench.sheet import Column, bars, duration
+
+if TYPE_CHECKING:
+    from lottery.engine.loop import Trainer
+
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+EPOCH_IMAGES = 50_000
+UPDATES = 20  # in a call, so that its start is little beside them
+COLUMNS = (
+    Column("name", ""),
+    Column("batch", "batch"),
+    *duration("step_ms", "ms/step", ",.1f"),
+    Column("update_ms", "optimizer, ms", ",.2f"),
+    Column("images_per_s", "images/s"),
+    Column("epoch_s", "epoch, s", ",.1f"),
+    Column("memory_gb", "memory, GB", ".2f"),
+)
+MEMORY = "memory: that of the process's growth on CPUs, of the device's allocator on GPUs"
+
+
+@measurement(repeats=7, network=MOBILENET)
+def precision(bench: Bench) -> None:
+    """A step in float32, mixed bfloat16 and mixed float16: time, the optimizer's part, memory."""
+    recipe = bench.recipe()
+    for name in PRECISIONS:
+        with bench.row(name):
+            bench.rows.append(_row(bench, name, with_training(recipe, precision=name)))
+    _sheet(bench, "Precision", recipe)
+
+
+@measurement(repeats=7, network=MOBILENET)
+def remat(
+    bench: Bench,
+    largest: Annotated[
+        int | None, typer.Option(min=1, help="The batch to begin with in search of the largest.", show_default="4096")
+    ] = None,
+    memory: Annotated[float, typer.Option(min=0, help="GB that a training may take on CPUs; 0: half of what is free.")] = 0,
+) -> None:
+    """A step with activations held and with them computed twice, in the same batch and each in its own largest."""
+    from lottery.base import capacity
+
+    recipe = bench.recipe()
+    limit = int(memory * 1e9) or capacity.host_budget(0)
+    for twice, name in ((False, "activations held"), (True, "computed twice")):
+        variant = with_training(recipe, remat=twice)
+        with bench.row(name):
+            bench.rows.append(_row(bench, name, variant, limit_bytes=limit))
+        name = f"{name}, largest batch"
+        batch = bench.pick(largest, 4096, 2 * recipe.train.batch)
+        with bench.row(name):
+            while batch > recipe.train.batch:
+                try:  # in a process of its own, because one that takes too much is ended
+                    bench.rows.append(_row(bench, name, with_training(variant, batch=batch), limit_bytes=limit, alone=True))
+                    break
+                except TooLarge as error:
+                    bench.reporter.say(f"{name}: batch {batch} does not fit ({error}), trying half of it")
+                    batch //= 2
+    _sheet(bench, "Rematerialisation", recipe)
+
+
+def _row(bench: Bench, name: str, recipe: Recipe, **how: Any) -> dict[str, Any]:
+    batch, how = recipe.train.batch, {"seconds": bench.seconds, "repeats": bench.repeats, **how}
+    walls, updates, memory = bench.call(time_steps, recipe=with_training(recipe, **STILL), images=2 * batch, **how)
+    row: dict[str, Any] = {"name": name, "batch": batch, **timing.spread("step_ms", [1000 * wall for wall in walls])}
+    row |= {"update_ms": 1000 * statistics.median(updates), "images_per_s": 1000 * batch / row["step_ms"]}
+    return row | {"epoch_s": EPOCH_IMAGES / row["images_per_s"], "memory_gb": memory}
+
+
+def _sheet(bench: Bench, what: str, recipe: Recipe) -> None:
+    bench.sheet(
+        f"{what}: {recipe.model.name}, {size_of(recipe)}",
+        COLUMNS,
+        bars(bench.rows, "name", "images_per_s", f"{bench.noun} a second"),
+        f"epoch: {EPOCH_IMAGES:,} images; optimizer: its update alone, which is part of the step; {MEMORY}",
+        f"{bench.apart}; {recipe.train.threads} intra-op threads",
+    )
+
+
+def time_steps(
+    recipe: Recipe, images: int, seconds: float, repeats: int, limit_bytes: int | None = None
+) -> tuple[list[float], list[float], float]:
+    """Train the recipe's network on so many examples of noise. Returns seconds of a step, in each run of so many `seconds`;
+    seconds of the optimizer's part of it; and the most GB of memory that it took. On CPUs the process may grow by
+    `limit_bytes`; what needs more fails."""
+    import resource
+
+    from lottery.bench import loops
+    from lottery.engine import devices
+
+    names = devices.set_up_tensorflow(recipe.train)
+    if limit_bytes is not None and devices.on_cpu(names):
+        resource.setrlimit(resource.RLIMIT_DATA, (timing.memory("VmData") + limit_bytes, resource.RLIM_INFINITY))
+    with timing.peak_memory(names[0]) as peak:
+        trainer = loops.on_noise(recipe, names, images)()
+        walls = timing.step_walls(loops.stepping(trainer), seconds, repeats)
+        peak_gb = peak() / 1e9
+    return walls, [wall / UPDATES for wall in timing.runs(_updates(trainer), repeats)], peak_gb
+
+
+def _updates(trainer: "Trainer") -> timing.Work:
+    """A function in which an optimizer like the trainer's takes `UPDATES` steps."""
+    import tensorflow as tf
+
+    from lottery.engine.optimizers import Optimizer
+    from lottery.engine.step import moving_statistics
+
+    variables = trainer.model.trainable_variables
+    optimizer = Optimizer(trainer.train, variables, moving_statistics(trainer.model))
+    gradients = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+
+    @tf.function
+    def updates() -> tf.Tensor:
+        for _ in tf.range(UPDATES):
+            optimizer.apply(gradients, tf.constant(1e-3), {})
+        return variables[0].value[..., 0]
+
+    return lambda: updates().numpy()

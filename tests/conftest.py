@@ -22,6 +22,16 @@ def tensorflow():
     return tensorflow
 
 
+@pytest.fixture
+def policy(request, tensorflow):
+    """The dtype policy of Keras that a test names."""
+    import keras
+
+    keras.config.set_dtype_policy(request.param)
+    yield request.param
+    keras.config.set_dtype_policy("float32")
+
+
 @pytest.fixture(scope="session")
 def make_trainer(tensorflow, tmp_path_factory):
     """A function that makes a trainer on the tiny set, lenet's unless told otherwise."""

@@ -20,13 +20,6 @@ keras = pytest.importorskip("keras")
 pytestmark = pytest.mark.usefixtures("tensorflow")  # set up before a test here starts it
 
 
-@pytest.fixture
-def policy(request):
-    keras.config.set_dtype_policy(request.param)
-    yield request.param
-    keras.config.set_dtype_policy("float32")
-
-
 def count(variables):
     return sum(prod(variable.shape) for variable in variables)
 

@@ -6,7 +6,7 @@ import signal
 import sys
 
 import pytest
-from helpers import LENET, ROOT, imp, imp_here, set_up_devices, tiny_set
+from helpers import LENET, ROOT, imp_here, set_up_devices, settings, tiny_set
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C, and so would all it starts
@@ -42,9 +42,9 @@ def make_trainer(tensorflow, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory):
-    """A folder in which one command ran the smoke recipe, and how that ended."""
-    folder = tmp_path_factory.mktemp("smoke")
-    return folder, imp("run", str(ROOT / "pipelines/smoke.toml"), "--ranks", "1", cwd=folder)
+    """A folder in which one command ran the smoke recipe with a small network, and how that ended."""
+    folder, small = tmp_path_factory.mktemp("smoke"), settings("model.name=conv2", "data.size=8", "data.crop=0")
+    return folder, imp_here("run", str(ROOT / "pipelines/smoke.toml"), "--ranks", "1", *small, cwd=folder)
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ IMP = Path(sys.executable).with_name("imp")
 LAUNCHER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 # Commands that start TensorFlow.
-TRAINING = ("train", "retrain", "rounds", "run")
+TRAINING = ("train", "retrain", "rounds", "run", "sweep")
 
 # A network of which a whole training takes a second, most of it TensorFlow's start.
 LENET = [
@@ -116,7 +116,9 @@ def imp_here(*arguments: str, cwd: Path, check: bool = True, **environment: str)
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.ExitStack() as stack:
         if arguments[0] in TRAINING or "tensorflow" in sys.modules:
-            stack.enter_context(mock.patch("lottery.engine.assembly.set_up_tensorflow", _set_up_before))
+            set_up_devices()
+            for module in ("assembly", "devices"):
+                stack.enter_context(mock.patch(f"lottery.engine.{module}.set_up_tensorflow", _set_up_before))
         stack.enter_context(contextlib.chdir(cwd))
         stack.enter_context(mock.patch.dict(os.environ, clean_environment(**environment), clear=True))
         stack.enter_context(mock.patch.object(sys, "argv", [str(IMP), *arguments]))
@@ -140,7 +142,6 @@ def set_up_devices() -> None:
 
 
 def _set_up_before(train: Train, cores: int | None = None) -> list[str]:
-    set_up_devices()
     return [f"CPU:{index}" for index in range(train.devices or 1)]
 
 

@@ -1,4 +1,4 @@
-"""The commands: the smoke recipe as a user types it, and the rest in this process."""
+"""The commands: the smoke recipe with a small network, and the rest."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import LENET, ROOT, changed, clean_environment, contents, imp_here, mpirun, refused, settings
+from helpers import LENET, ROOT, changed, clean_environment, contents, imp, imp_here, mpirun, refused, settings
 
 from lottery.base import files
 from lottery.pruning import connectivity
@@ -65,9 +65,11 @@ def test_pruned_weights_are_exactly_zero_in_every_file_of_the_smoke_run(smoke):
         assert json.loads(path.with_name("result.json").read_text())["exact_zeros"] >= pruned
 
 
-def test_where_a_kernel_meets_only_padding_a_shuffled_mask_stays_as_it_was(smoke):
-    folder, _ = smoke
-    run = open_run(folder / "runs/smoke", must_exist=True)
+@pytest.mark.smoke
+def test_where_a_kernel_meets_only_padding_a_shuffled_mask_stays_as_it_was(tmp_path):
+    done = imp("run", str(ROOT / "pipelines/smoke.toml"), "--ranks", "1", cwd=tmp_path)
+    run = open_run(tmp_path / "runs/smoke", must_exist=True)
+    assert "Open runs/smoke/report/index.html" in done.stdout
     met = connectivity.met(run.replicate(1).read_topology())
     assert sorted(met) == [f"block_{block}_depthwise/kernel" for block in (13, 14, 15, 16)]
     shared = store.load_mask(run.replicate(1).folder / "oneshot/masks/q50.h5")

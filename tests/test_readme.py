@@ -62,7 +62,10 @@ ALONE = {
     "imp doctor": [],
     "imp bench limits --out bench": ["--quick"],
     "imp prepare folder:photos --size 64": [],
-    "imp run --records data/folder-photos-64": ["--ranks", "1", *FEW, *settings("train.epochs=8", "model.name=lenet_300_100")],
+    "imp run --records data/folder-photos-64": [
+        *("--ranks", "1", *FEW, *settings("train.epochs=1", "train.warmup=0", "train.snapshots=0", "model.name=lenet_300_100")),
+        *settings("families.oneshot.rewind=0", "families.oneshot.controls=[]"),
+    ],
     "imp train --from mobilenet_v2.safetensors --set model.padding=symmetric --set model.batchnorm_epsilon=1e-5": settings(
         *("train.steps=12", "train.warmup=0", "train.snapshots=0", "families.oneshot.rewind=0", "families.oneshot.quantiles=80")
     ),
@@ -125,9 +128,9 @@ def typed(command, folder, check=True):
     return done
 
 
-def here(command, folder):
-    """The same in this process, for what others have typed or starts ranks."""
-    return imp_here(*shlex.split(command)[1:], cwd=folder)
+def here(command, folder, check=True):
+    """The same in this process."""
+    return imp_here(*shlex.split(command)[1:], cwd=folder, check=check)
 
 
 def mentioned():
@@ -172,7 +175,8 @@ def lenet(tmp_path_factory):
 def test_the_commands_of_daily_use_one_after_another(lenet, tmp_path):
     folder = shutil.copytree(lenet, tmp_path / "work", symlinks=True)
     for command in DAILY:
-        done = typed(command, folder, check="--submit" not in command)
+        run = typed if "mpirun" in command else here
+        done = run(command, folder, check="--submit" not in command)
         assert "Traceback" not in done.stderr
         if "--submit" in command and not shutil.which("sbatch"):
             assert (done.returncode, "no sbatch" in done.stderr) == (2, True)
@@ -196,7 +200,11 @@ def test_the_commands_for_more_than_one_shot(lenet, tmp_path):
     assert (run / "replicate-4/train/result.json").exists()
 
 
-@pytest.mark.parametrize("command", ALONE)
+LARGE = "imp train --from mobilenet_v2.safetensors"
+FIRST = "imp run pipelines/digits.toml"
+
+
+@pytest.mark.parametrize("command", [pytest.param(one, marks=[pytest.mark.smoke] * one.startswith(LARGE)) for one in ALONE])
 def test_a_command_of_the_pages(command, tmp_path):
     shutil.copytree(ROOT / "pipelines", tmp_path / "pipelines")
     if "--from" in command:
@@ -212,7 +220,7 @@ def test_a_command_of_the_pages(command, tmp_path):
     if "--records" in command:
         here("imp prepare folder:photos --size 64", tmp_path)
 
-    run = here if "--ranks" in ALONE[command] else typed
+    run = typed if command == FIRST else here
     run(shlex.join([*shlex.split(command), *ALONE[command]]), tmp_path)
 
 
@@ -250,14 +258,13 @@ def python(word):
     return found
 
 
-def test_the_python_of_the_readme_reads_a_run(smoke):
+def test_the_python_of_the_readme_reads_a_run(smoke, monkeypatch, capsys):
     folder, _ = smoke
-    code = python("open_results").replace("runs/digits", "runs/smoke")
+    monkeypatch.chdir(folder)
 
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=clean_environment(), capture_output=True, text=True)
+    exec(python("open_results").replace("runs/digits", "runs/smoke"), {})
 
-    assert done.returncode == 0, done.stderr
-    assert "q90-step-" in done.stdout
+    assert "q90-step-" in capsys.readouterr().out
 
 
 def test_the_python_of_the_readme_makes_a_run(tmp_path):
@@ -307,6 +314,7 @@ def test_every_command_stands_in_the_table():
     assert {name for name in commands if f"| `imp {name}" not in readme} == set()
 
 
+@pytest.mark.smoke
 def test_the_first_run_names_a_ticket_that_wins_and_decides_four_verdicts_of_five(tmp_path):
     short = settings("replicates=4", "families.iterative.rounds=5")  # of eight and six
     imp_here("run", str(ROOT / "pipelines/digits.toml"), "--ranks", "1", *short, cwd=tmp_path)

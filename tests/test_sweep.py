@@ -63,7 +63,7 @@ def trials(folder):
 def swept(tmp_path_factory):
     """A folder in which one worker has done a sweep, and what it printed."""
     folder = begin(tmp_path_factory.mktemp("swept"))
-    return folder, imp("sweep", "try.toml", cwd=folder).stdout
+    return folder, imp_here("sweep", "try.toml", cwd=folder).stdout
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_killed_it_goes_on_with_the_trial_that_was_under_way(swept, fresh):
     assert (trial / "checkpoint.h5").exists()
     assert not (trial / "result.json").exists()
 
-    imp("sweep", "--set", "sweep.trials=2", cwd=fresh)
+    imp_here("sweep", "--set", "sweep.trials=2", cwd=fresh)
 
     whole, resumed = trials(swept[0]), trials(fresh)
     assert [(row["status"], row["accuracy"], row["train.batch"]) for row in resumed] == [

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 
 from data_prep import records
 from lottery import cli
@@ -95,6 +96,12 @@ def write_split(
         records.write_shard(folder / records.shard_name(split, number), split, examples[start : start + step])
         for number, start in enumerate(range(0, len(examples), step))
     ]
+
+
+def large(*cases: Any) -> list[Any]:
+    """Parameters of a test that are of networks that take seconds to build: `pytest -m smoke` tests them. What holds of each of
+    their parts is tested by default, on a small network."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.smoke) for case in cases]
 
 
 def settings(*values: str) -> list[str]:

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import large
 from tiny import KERNELS, STEPS, flat, half_masks, initial, same
 
 from lottery.engine import models, signature
@@ -22,15 +23,14 @@ pytestmark = pytest.mark.usefixtures("tensorflow")
 ADAMW = {"optimizer": "adam", "learning_rate": 0.01, "decay": "decoupled", "weight_decay": 0.1}
 NORMED = Model(name="tiny:local")
 OURS = (
-    "mobilenet_v2",
-    "resnet20",
-    "resnet9",
-    "resnext29_32x4d",
-    "wrn_22_2",
-    "resnet50",
-    "conv2",
-    "cifar_tutorial",
-    "lenet_300_100",
+    ("resnet9", "same"),
+    ("conv2", "same"),
+    ("cifar_tutorial", "same"),
+    ("lenet_300_100", "same"),
+    ("tiny:parts", "same"),
+    ("tiny:symmetric_parts", "symmetric"),
+    *large(*((name, "same") for name in ("mobilenet_v2", "resnet20", "resnext29_32x4d", "wrn_22_2", "resnet50"))),
+    *large(*((name, "symmetric") for name in ("mobilenet_v2", "resnet50", "resnext29_32x4d"))),
 )
 
 
@@ -58,10 +58,7 @@ def numbered(*numbers, **options):
     return [lambda member, number=number: trained(member, number, **options) for number in numbers]
 
 
-@pytest.mark.parametrize(
-    ("name", "padding"),
-    [*((name, "same") for name in OURS), *((name, "symmetric") for name in ("mobilenet_v2", "resnet50", "resnext29_32x4d"))],
-)
+@pytest.mark.parametrize(("name", "padding"), OURS)
 def test_each_of_our_networks_answers_in_a_bundle_as_alone(name, padding):
     with models.policy("float64"):
         model = Model(name=name, width=8 if name in ("resnet20", "resnet9") else 0, padding=padding)

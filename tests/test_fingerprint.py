@@ -2,7 +2,7 @@
 
 import keras
 import pytest
-from helpers import lenet
+from helpers import large, lenet
 from tiny import local, subclassed
 
 from lottery.engine import models, signature
@@ -50,7 +50,7 @@ def test_automatic_names_do_not_count():
     assert fingerprint(dense(), SIGNATURE) == fingerprint(dense(), SIGNATURE)
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "lenet_300_100", "resnet20", "EfficientNetV2B0"])
+@pytest.mark.parametrize("name", ["lenet_300_100", "tiny:parts", *large("mobilenet_v2", "EfficientNetV2B0")])
 def test_a_network_built_again_has_the_same_one_whatever_it_computes_in(name):
     found = []
     for dtype in ("float32", "mixed_bfloat16"):

@@ -8,7 +8,7 @@ from itertools import pairwise
 import keras
 import numpy as np
 import pytest
-from helpers import clean_environment, lenet
+from helpers import clean_environment, large, lenet
 from tiny import initial
 
 from lottery.base.errors import InputError
@@ -29,6 +29,9 @@ images = numpy.load("images.npy")
 for path in sys.argv[1:]:
     numpy.save(path + ".npy", keras.models.load_model(path)(images))
 """
+
+
+LARGE = large("mobilenet_v2", "resnext29_32x4d")
 
 
 def nested(size, classes):
@@ -132,8 +135,8 @@ def interpreted(content, images):
 
 def test_a_stranger_loads_a_keras_file_and_gets_the_same_outputs(tmp_path):
     """All in one process, which takes seconds to start."""
-    names = ["mobilenet_v2", "resnext29_32x4d", "MobileNetV3Small", "tiny:synchronised"]
-    exported = [*((name, "same") for name in names), *((name, "symmetric") for name in names[:2])]
+    names = ["mobilenet_v2", "tiny:parts", "tiny:symmetric_parts", "tiny:synchronised"]
+    exported = [*((name, "same") for name in names), ("mobilenet_v2", "symmetric")]
     images = noise((32, 32, 3))
     np.save(tmp_path / "images.npy", images)
     states = {name: random_state(name, (32, 32, 3)) for name in names}
@@ -149,7 +152,7 @@ def test_a_stranger_loads_a_keras_file_and_gets_the_same_outputs(tmp_path):
         assert off(outputs, outputs_of(name, states[name], images, padding=padding)) < 1e-5, name
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "resnext29_32x4d", "conv2", "tiny:sequential", "test_formats:whole"])
+@pytest.mark.parametrize("name", ["tiny:parts", "conv2", "tiny:sequential", "test_formats:whole", *LARGE])
 def test_tensorflow_lite_gives_the_same_outputs(name):
     state, images = random_state(name, (32, 32, 3)), noise((32, 32, 3))
 
@@ -221,7 +224,7 @@ def test_a_sparse_file_leaves_out_the_zeros_of_pointwise_kernels_and_answers_ali
 
 
 @needs_mnn
-@pytest.mark.parametrize("name", ["mobilenet_v2", "resnext29_32x4d", "conv2", "test_formats:whole"])
+@pytest.mark.parametrize("name", ["tiny:parts", "conv2", "test_formats:whole", *LARGE])
 def test_mnn_gives_the_same_outputs(name, tmp_path):
     state, images = random_state(name, (32, 32, 3)), noise((32, 32, 3))
 
@@ -265,7 +268,7 @@ def test_a_network_that_mnn_cannot_read_is_one_line_though_its_converter_crashes
         formats.make("mnn", lenet(), signature.images(8, 3), initial())
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "tiny:synchronised", "test_formats:nested"])
+@pytest.mark.parametrize("name", ["tiny:parts", "tiny:synchronised", "test_formats:nested"])
 def test_a_rebuilt_network_has_stock_layers_and_the_variables_of_ours(name):
     ours = models.build(Model(name=name), signature.images(32, 10))
 
@@ -306,7 +309,7 @@ def test_another_network_than_was_trained_is_one_line():
         formats.make("keras", lenet(), signature.images(16, 3), initial())
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "test_formats:grouped", "test_formats:whole"])
+@pytest.mark.parametrize("name", ["tiny:parts", "test_formats:grouped", "test_formats:whole", *large("mobilenet_v2")])
 def test_onnx_runtime_gives_the_same_outputs(name):
     runtime = pytest.importorskip("onnxruntime")
     state, images = random_state(name, (16, 16, 3)), noise((16, 16, 3))

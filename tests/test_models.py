@@ -5,9 +5,10 @@ import sys
 from itertools import pairwise
 from math import prod
 
+import keras
 import numpy as np
 import pytest
-from helpers import clean_environment, lenet
+from helpers import clean_environment, large, lenet
 
 from lottery.base.errors import InputError
 from lottery.engine import models, signature
@@ -16,8 +17,10 @@ from lottery.experiment import networks, reading
 from lottery.experiment.decisive import decisive
 from lottery.experiment.recipe import Model, Recipe
 
-keras = pytest.importorskip("keras")
 pytestmark = pytest.mark.usefixtures("tensorflow")  # set up before a test here starts it
+
+LARGE = ("mobilenet_v2", "resnet50", "resnet56", "resnext29_32x4d", "wrn_22_2")
+SMALL = [name for name in networks.OURS if name not in LARGE]
 
 
 def count(variables):
@@ -132,6 +135,7 @@ def test_the_width_of_a_resnet_is_the_channels_of_its_first_stage():
     assert [network.get_layer(f"{stage}_conv").output.shape[-1] for stage in stages] == [8, 16, 32, 64]
 
 
+@pytest.mark.smoke
 def test_larger_resnets_have_the_published_sizes():
     assert trainable("resnet50", 224, 1000) == 25_557_032
     assert trainable("resnet9") == trainable("resnet9", width=64) == 6_573_120
@@ -143,7 +147,7 @@ def test_larger_resnets_have_the_published_sizes():
     assert trainable("resnext29_32x4d") == expected == 4_775_754
 
 
-@pytest.mark.parametrize(("name", "layer"), [("mobilenet_v2", "Conv1_relu"), ("resnet50", "stage1_block1_relu1")])
+@pytest.mark.parametrize(("name", "layer"), [("mobilenet_v2", "Conv1_relu"), *large(("resnet50", "stage1_block1_relu1"))])
 def test_a_small_stem_keeps_the_resolution(name, layer):
     def resolution(stem):
         return models.build(Model(name=name, stem=stem), signature.images(32, 10)).get_layer(layer).output.shape[1]
@@ -153,7 +157,8 @@ def test_a_small_stem_keeps_the_resolution(name, layer):
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("mobilenet_v2", 33), ("resnet50", 33), ("resnet20", 17), ("resnext29_32x4d", 17), ("wrn_22_2", 17)]
+    ("name", "size"),
+    [("resnet20", 17), ("wrn_22_2", 17), *large(("mobilenet_v2", 33), ("resnet50", 33), ("resnext29_32x4d", 17))],
 )
 def test_symmetric_padding_is_same_where_maps_are_of_odd_size_and_another_where_they_are_even(name, size):
     def outputs(size, padding):
@@ -184,7 +189,7 @@ def test_the_activation_of_resnet9_is_the_recipes():
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"], indirect=True)
-@pytest.mark.parametrize("name", networks.OURS)
+@pytest.mark.parametrize("name", [*SMALL, "tiny:parts", *large(*LARGE)])
 def test_every_network_gives_finite_logits_in_the_dtype_of_its_variables(name, policy):
     network = models.build(Model(name=name), signature.images(32, 10))
 
@@ -196,7 +201,7 @@ def test_every_network_gives_finite_logits_in_the_dtype_of_its_variables(name, p
     assert {variable.dtype for variable in network.variables} == {"float32"}
 
 
-@pytest.mark.parametrize("name", [*networks.OURS, "EfficientNetB0", "VGG16"])
+@pytest.mark.parametrize("name", [*SMALL, "VGG16", *large(*LARGE, "EfficientNetB0")])
 def test_a_network_takes_one_channel_and_differs_in_its_first_kernel_alone(name):
     three, network = (models.build(Model(name=name, alpha=1.0), signature.images(32, 10, channels)) for channels in (3, 1))
     three, one = ({weight.path: np.array(weight) for weight in built.trainable_variables} for built in (three, network))
@@ -215,7 +220,7 @@ def test_lenet_300_100_has_its_published_size_on_one_channel():
 
 
 @pytest.mark.parametrize("policy", ["float64"], indirect=True)
-@pytest.mark.parametrize("name", ["mobilenet_v2", "resnext29_32x4d", "conv2"])
+@pytest.mark.parametrize("name", ["tiny:parts", "conv2"])
 def test_networks_compute_in_double_precision(name, policy):
     logits = models.build(Model(name=name), signature.images(32, 10))(batch(32, 2), training=True)
 
@@ -273,7 +278,7 @@ def test_a_networks_identity_leaves_out_the_settings_that_it_does_not_use():
     assert used("mynet:build") == {"model.name"}
 
 
-@pytest.mark.parametrize("name", ["MobileNetV3Small", "EfficientNetB0"])
+@pytest.mark.parametrize("name", ["MobileNetV3Small", *large("EfficientNetB0")])
 def test_an_application_has_the_recipes_batchnorm_and_the_same_paths_each_time(name):
     model = Model(name=name, alpha=1.0, batchnorm_momentum=0.8, batchnorm_epsilon=0.01)
     keras.layers.Conv2D(3, 3)  # counted by Keras

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import large
 from tensorflow.python.eager import context
 from tiny import CPUS, STEPS, advance, assert_close, half_masks, initial
 
@@ -30,9 +31,10 @@ def network_of(name, size, **settings):
     ("name", "size", "settings", "count"),
     [
         ("resnet20", 8, {}, 11),  # the stem, nine residual blocks, the classifier
-        ("mobilenet_v2", 32, {"alpha": 0.35, "padding": "symmetric"}, 16),
         ("mobilenet_v2", 32, {"alpha": 0.35}, 16),  # cut before and after each of ten shortcuts, five of them in both ways
-        ("MobileNetV3Small", 32, {"alpha": 1.0}, None),
+        *large(
+            ("mobilenet_v2", 32, {"alpha": 0.35, "padding": "symmetric"}, 16), ("MobileNetV3Small", 32, {"alpha": 1.0}, None)
+        ),
         ("lenet_300_100", 8, {}, 1),
         ("conv4", 8, {}, 3),
         ("tiny:local", 8, {}, 3),
@@ -68,7 +70,10 @@ def gradients(network, images, run):
 
 @pytest.mark.parametrize(
     ("name", "size", "settings"),
-    [("resnet20", 8, {}), ("mobilenet_v2", 32, {"alpha": 0.1}), ("mobilenet_v2", 32, {"alpha": 0.1, "padding": "symmetric"})],
+    [
+        *(("resnet20", 8, {}), ("tiny:parts", 16, {}), ("tiny:symmetric_parts", 16, {})),
+        *large(("mobilenet_v2", 32, {"alpha": 0.1}), ("mobilenet_v2", 32, {"alpha": 0.1, "padding": "symmetric"})),
+    ],
 )
 def test_gradients_and_statistics_are_those_of_the_whole_network(name, size, settings):
     network, images = network_of(name, size, **settings)

@@ -3,8 +3,11 @@
 import re
 from math import prod
 
+import keras
 import numpy as np
 import pytest
+import tiny
+from helpers import large
 
 from lottery.engine import models, signature
 from lottery.engine.models.topology import topology
@@ -15,16 +18,7 @@ from lottery.pruning.connectivity import effective, met
 from lottery.pruning.state import State
 from lottery.rundir.names import Replicate
 
-keras = pytest.importorskip("keras")
-tiny = pytest.importorskip("tiny")
 pytestmark = pytest.mark.usefixtures("tensorflow")  # set up before a test here starts it
-
-
-@pytest.fixture
-def double():
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_dtype_policy("float32")
 
 
 def kernels(network):
@@ -92,8 +86,13 @@ def expect_agreement(network, mask, images):
 
 @pytest.mark.parametrize(
     ("name", "padding"),
-    [*((name, "same") for name in networks.OURS)]
-    + [(name, "symmetric") for name, keys in networks.OURS.items() if "padding" in keys],
+    [
+        *((name, "same") for name in networks.OURS if "padding" not in networks.OURS[name]),
+        ("resnet20", "same"),
+        *(("tiny:parts", "same"), ("tiny:symmetric_parts", "symmetric")),
+        *large(*((name, "same") for name, keys in networks.OURS.items() if "padding" in keys and name != "resnet20")),
+        *large(*((name, "symmetric") for name, keys in networks.OURS.items() if "padding" in keys)),
+    ],
 )
 def test_every_network_has_all_its_kernels_connected_until_it_is_pruned(name, padding, tmp_path):
     network = models.build(Model(name=name, padding=padding), signature.images(64, 10))
@@ -117,7 +116,7 @@ def test_every_network_has_all_its_kernels_connected_until_it_is_pruned(name, pa
     ("name", "first", "others"),
     [
         ("mobilenet_v2", "block_13_depthwise", ["block_14_depthwise", "block_15_depthwise", "block_16_depthwise"]),
-        ("resnet50", "stage4_block1_conv2", ["stage4_block2_conv2", "stage4_block3_conv2"]),
+        *large(("resnet50", "stage4_block1_conv2", ["stage4_block2_conv2", "stage4_block3_conv2"])),
     ],
 )
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ def test_layers_are_named_in_the_order_of_the_network():
     assert layers[-3:] == ["Conv_1", "Conv_1_bn", "predictions"]
 
 
-@pytest.mark.parametrize("name", ["MobileNetV3Small", "EfficientNetV2B0", "ConvNeXtTiny", "InceptionResNetV2"])
+@pytest.mark.parametrize("name", ["MobileNetV3Small", *large("EfficientNetV2B0", "ConvNeXtTiny", "InceptionResNetV2")])
 def test_so_have_those_of_keras_applications(name):
     network = getattr(keras.applications, name)(weights=None, classifier_activation=None)
     graph = topology(network)
@@ -164,9 +163,10 @@ def test_so_have_those_of_keras_applications(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "density"), [("resnet20", 0.05), ("resnet20", 0.005), ("resnext29_32x4d", 0.02), ("conv2", 0.01)]
+    ("name", "density"), [("tiny:parts", 0.1), ("resnet20", 0.005), ("conv2", 0.01), *large(("resnext29_32x4d", 0.02))]
 )
-@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("policy", ["float64"], indirect=True)
+@pytest.mark.usefixtures("policy")
 def test_connected_are_the_weights_that_have_a_gradient(name, density):
     network = models.build(Model(name=name), signature.images(16, 10))
     mask = random_mask(network, density)
@@ -176,8 +176,9 @@ def test_connected_are_the_weights_that_have_a_gradient(name, density):
     assert 0 < sum(result.connected.values()) < kept
 
 
-@pytest.mark.parametrize(("seed", "size"), [(0, 32), (1, 64)])
-@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(("seed", "size"), [(0, 32), *large((1, 64))])
+@pytest.mark.parametrize("policy", ["float64"], indirect=True)
+@pytest.mark.usefixtures("policy")
 def test_so_it_is_in_mobilenet_v2(seed, size):
     network = models.build(Model(name="mobilenet_v2", alpha=0.35), signature.images(size, 10))
 
@@ -189,7 +190,8 @@ def test_so_it_is_in_mobilenet_v2(seed, size):
     assert sum(result.connected.values()) < sum(np.count_nonzero(weights) for weights in windows(mask).values())
 
 
-@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("policy", ["float64"], indirect=True)
+@pytest.mark.usefixtures("policy")
 def test_the_answer_is_the_same_for_all_images_exactly_where_no_path_is_left():
     network = models.build(
         Model(name="mobilenet_v2", alpha=0.35, batchnorm_momentum=0.0, batchnorm_epsilon=1.0), signature.images(32, 10)
@@ -220,7 +222,8 @@ def answers(network, mask, images):
     return network(images, training=False).numpy()
 
 
-@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("policy", ["float64"], indirect=True)
+@pytest.mark.usefixtures("policy")
 def test_gates_separable_and_transposed_convolutions_and_nested_networks_agree_with_their_gradients():
     layers = keras.layers
     inner = keras.Sequential([keras.Input((8, 8, 6)), layers.Conv2D(6, 3, padding="same"), layers.ReLU()], name="inner")

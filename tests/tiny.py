@@ -10,8 +10,9 @@ from helpers import lenet, tiny_set
 
 from lottery.engine import models, signature
 from lottery.engine.feed import MemoryFeed
-from lottery.engine.layers import BatchNorm, SynchronisedBatchNorm
+from lottery.engine.layers import BatchNorm, DepthwiseConv2D, SynchronisedBatchNorm
 from lottery.engine.loop import Trainer
+from lottery.engine.models.parts import convolve, logits, normalise, padded
 from lottery.experiment.recipe import Data, Model, Recipe, Train
 from lottery.pruning import masks
 from lottery.rundir import store
@@ -108,6 +109,27 @@ def _stock(momentum: float, epsilon: float, gamma: str, **options: str) -> keras
 local = partial(_residual, normalise=BatchNorm)
 synchronised = partial(_residual, normalise=SynchronisedBatchNorm)
 stock = partial(_residual, normalise=_stock, dropout=0.5)
+
+
+def parts(size: int, classes: int, padding: str = "same") -> keras.Model:
+    """What our large networks are made of, once: a strided, a depthwise, a pointwise and a grouped convolution, a shortcut."""
+    model = Model(padding=padding)
+
+    def activated(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+        return keras.layers.ReLU(6.0, name=f"{name}_relu")(normalise(x, model, f"{name}_bn"))
+
+    images = keras.Input((size, size, 3), name="images")
+    x = activated(convolve(images, model, 8, 3, 2, name="stem"), "stem")
+    shortcut = normalise(convolve(x, model, 16, 1, 2, name="shortcut"), model, "shortcut_bn")
+    x, options = padded(x, model, 3, 2, "depthwise")
+    x = DepthwiseConv2D(3, 2, **{"padding": "same", "use_bias": False} | options, name="depthwise")(x)
+    x = convolve(activated(x, "depthwise"), model, 16, 1, name="pointwise")
+    x = keras.layers.Add(name="add")([shortcut, normalise(x, model, "pointwise_bn")])
+    x = activated(convolve(x, model, 16, 3, 2, groups=4, name="grouped"), "grouped")
+    return keras.Model(images, logits(keras.layers.GlobalAveragePooling2D(name="pool")(x), model, classes))
+
+
+symmetric_parts = partial(parts, padding="symmetric")
 
 
 def seeded(size: int, classes: int, head: int | None = 1) -> keras.Model:

@@ -99,7 +99,7 @@ def write_split(
 
 
 def large(*cases: Any) -> list[Any]:
-    """Parameters of a test that are of networks that take seconds to build: `pytest -m smoke` tests them. What holds of each of
+    """Parameters of a test that take seconds, most of them large networks: `pytest -m smoke` tests them. What holds of each of
     their parts is tested by default, on a small network."""
     return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.smoke) for case in cases]
 

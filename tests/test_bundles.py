@@ -87,7 +87,6 @@ def test_each_of_our_networks_answers_in_a_bundle_as_alone(name, padding):
         {"nesterov": False, "weight_decay": 0.1, "label_smoothing": 0.1},
         {"ema": 0.9, "clip_norm": 0.1, "schedule": "constant"},
         {**ADAMW, "ema": 0.9},
-        {"optimizer": "adam", "learning_rate": 0.01},
     ],
     ids=str,
 )
@@ -107,11 +106,9 @@ def test_a_ticket_in_a_bundle_is_that_alone_but_for_the_last_bits(make_trainer, 
 @pytest.mark.parametrize(
     "train",
     [
-        {"momentum": 0.0, "nesterov": False},
         {"weight_decay": 0.1, "ema": 0.9, "clip_norm": 0.1},
         {**ADAMW, "ema": 0.9},
         {"ema": 0.9, "precision": "mixed_float16"},
-        {"precision": "mixed_bfloat16"},
     ],
     ids=str,
 )

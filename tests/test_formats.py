@@ -133,10 +133,13 @@ def interpreted(content, images):
     return np.concatenate([answer(images=image[np.newaxis])["output_0"] for image in images])
 
 
-def test_a_stranger_loads_a_keras_file_and_gets_the_same_outputs(tmp_path):
+STRANGERS = [("tiny:parts", "tiny:symmetric_parts", "tiny:synchronised"), *large((("mobilenet_v2", "MobileNetV3Small"),))]
+
+
+@pytest.mark.parametrize("names", STRANGERS)
+def test_a_stranger_loads_a_keras_file_and_gets_the_same_outputs(names, tmp_path):
     """All in one process, which takes seconds to start."""
-    names = ["mobilenet_v2", "tiny:parts", "tiny:symmetric_parts", "tiny:synchronised"]
-    exported = [*((name, "same") for name in names), ("mobilenet_v2", "symmetric")]
+    exported = [*((name, "same") for name in names), *((name, "symmetric") for name in names[:1])]
     images = noise((32, 32, 3))
     np.save(tmp_path / "images.npy", images)
     states = {name: random_state(name, (32, 32, 3)) for name in names}
@@ -235,6 +238,7 @@ def test_mnn_gives_the_same_outputs(name, tmp_path):
 
 
 @needs_mnn
+@pytest.mark.smoke
 def test_zeros_of_pointwise_kernels_are_left_out_of_an_mnn_file():
     """Which is how sparse kernels show; MNN takes them from 60 % of zeros on."""
     state = random_state("mobilenet_v2", (32, 32, 3))

@@ -60,8 +60,7 @@ def follow(train, weight, gradients, decay):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("large", [1 << 16, 1], ids=["plain", "merged by XLA"])
-@pytest.mark.parametrize("share", [1.0, 0.5], ids=["whole", "masked"])
+@pytest.mark.parametrize(("share", "large"), [(1.0, 1 << 16), (0.5, 1)], ids=["whole", "masked, merged by XLA"])
 def test_an_optimizer_takes_the_steps_of_its_formula(tensorflow, monkeypatch, settings, share, large):
     monkeypatch.setattr(optimizers, "LARGE", large)
     train, rng = Train(**settings), np.random.default_rng(9)

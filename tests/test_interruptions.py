@@ -169,7 +169,7 @@ def test_two_commands_on_one_run_share_its_tickets(work, retrained):
 @pytest.fixture
 def hold(work):
     """A function that holds the lock of a folder of `work` in another process, whose id it returns."""
-    code = "import sys, time; from pathlib import Path; from lottery.rundir import locks\n"
+    code = "import sys, time; from pathlib import Path; from lottery.base import locks\n"
     code += "with locks.writing(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     started = []
 

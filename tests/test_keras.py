@@ -63,7 +63,11 @@ def test_every_optimizer_of_keras_is_tested():
     }
 
 
-@pytest.mark.parametrize(("optimizer", "policy"), [("adamw", "mixed_float16"), ("muon", "mixed_bfloat16")], indirect=["policy"])
+@pytest.mark.parametrize(
+    ("optimizer", "policy"),
+    [("sgd", "float32"), ("adamw", "mixed_float16"), ("muon", "mixed_bfloat16")],
+    indirect=["policy"],
+)
 def test_replicas_keep_the_same_zeros(optimizer, policy, tmp_path):
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         model = prune(network(optimizer), 0.8, schedule=GRADUAL)

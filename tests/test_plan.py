@@ -10,7 +10,6 @@ from lottery.base.errors import InputError
 from lottery.experiment import plan, reading
 from lottery.experiment.graph import Snapshot
 from lottery.experiment.grids import parse_points
-from lottery.experiment.recipe import Recipe
 
 BASE = {"epochs": 20, "batch": 64, "snapshots": "0,10it,1ep,2ep", "warmup": "0"}
 ROUNDS = {"rounds": 3, "controls": []}
@@ -138,14 +137,6 @@ def test_a_command_may_be_about_some_families_and_other_grids(selection, labels)
 def test_a_selection_of_nothing_is_refused(selection, words):
     with pytest.raises(InputError, match=re.escape(words)):
         selected(**selection).of(resolved(families=FAMILIES))
-
-
-def test_a_selection_is_typed_as_options():
-    assert selected().of(Recipe(families={})) == {}
-    assert selected().typed() == []
-    assert selected(("a", "b"), "90", "1ep", 3).typed() == [
-        *("--family", "a", "--family", "b", "--quantiles", "90", "--rewind", "1ep", "--rounds", "3")
-    ]
 
 
 def ends(unit, length):

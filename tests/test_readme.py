@@ -40,6 +40,7 @@ DAILY = [
     "imp export --ticket q90-step-000030 --to keras",
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
     "mpirun --oversubscribe --bind-to none --with-ft ulfm -n 3 imp retrain",
+    "imp retrain --executor my_executor:Submitit",
     "imp slurm retrain --nodes 20 --gpus-per-node 4 --time 4:00:00 --submit",
     "imp slurm retrain --array 20 --gpus-per-node 1 --time 4:00:00 --submit",
     "imp export --ticket q90-step-000030 --to folder --license mit --out tickets/digits-q90",
@@ -71,6 +72,7 @@ ALONE = {
     ),
     "imp sweep pipelines/digits.toml": [*DIGITS, "--set", "sweep.trials=1"],
     "imp run pipelines/digits.toml": DIGITS,
+    "imp run pipelines/digits.toml --set 'track.trackers=[\"tensorboard\"]'": ["--ranks", "1", *DIGITS],
     "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
     "imp run pipelines/baselines-digits.toml --budget 2dense --dry-run": [],
     "imp run pipelines/baselines-digits.toml --budget 2dense": ["--ranks", "1", *TINY],
@@ -105,6 +107,7 @@ controls = []
 INSTALLED = [
     "pip install -c constraints.txt -e '.[local]' && imp run pipelines/digits.toml",
     "pip install -c constraints.txt -e '.[local,test]' && pytest",
+    "pip install tensorboard",
 ]
 
 
@@ -174,6 +177,7 @@ def lenet(tmp_path_factory):
 
 def test_the_commands_of_daily_use_one_after_another(lenet, tmp_path):
     folder = shutil.copytree(lenet, tmp_path / "work", symlinks=True)
+    (folder / "my_executor.py").write_text(python("class Submitit"))
     for command in DAILY:
         run = typed if "mpirun" in command else here
         done = run(command, folder, check="--submit" not in command)

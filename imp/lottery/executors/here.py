@@ -110,7 +110,7 @@ class Crew:
         own, other = Pipe()
         modules = os.pathsep.join(os.path.abspath(path) for path in sys.path)
         self.processes[rank] = subprocess.Popen(
-            [sys.executable, "-c", _WORK, str(other.fileno())],
+            [sys.executable, "-P", "-c", _WORK, str(other.fileno())],
             env={**os.environ, "PYTHONPATH": modules},
             stdin=subprocess.DEVNULL,
             pass_fds=[other.fileno()],

@@ -170,3 +170,30 @@ def grouped(allocation, reporter):
 
 def _group(task):
     return {"status": "done", "leads": os.getpgid(0) == os.getpid(), "input": sys.stdin.read()}
+
+
+def test_what_cannot_be_sent_to_the_workers_is_raised_and_none_is_left():
+    started = []
+
+    class Watched(here.subprocess.Popen):
+        def __init__(self, *line, **how):
+            super().__init__(*line, **how)
+            started.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(here.subprocess, "Popen", Watched)
+        with pytest.raises(AttributeError, match="pickle"):
+            Processes(2).run(Workload(lambda: ["a", "b"], lambda *_: None, lambda *_: [], Reporter(quiet=True)))
+
+    assert all(process.returncode is not None for process in started)
+
+
+def test_a_worker_signs_locks_with_the_command(tmp_path):
+    told = []
+    Processes(2).run(Workload(lambda: ["a"], signing, lambda *pair: told.append(pair) or [], Reporter(quiet=True)))
+
+    assert told == [("a", {"status": "done", "argv": sys.argv})]
+
+
+def signing(allocation, reporter):
+    return lambda task: {"status": "done", "argv": sys.argv}

@@ -135,3 +135,11 @@ def test_in_another_thread_handlers_stay_as_they_are():
     thread.join()
 
     assert found == [before]
+
+
+def test_within_another_a_block_that_heeds_signals_leaves_what_came_to_the_outer_one():
+    with preemption.heeded(), preemption.deferred():
+        with preemption.heeded():
+            preemption.ask("stopped by SIGTERM")
+        assert preemption.asked()
+    assert not preemption.asked()

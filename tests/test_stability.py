@@ -9,6 +9,8 @@ import pytest
 from helpers import contents, imp, imp_here, refused, settings
 from tiny import Model, initial
 
+from lottery.base.errors import Failed
+from lottery.base.progress import Reporter
 from lottery.experiment import graph
 from lottery.experiment.recipe import Family
 from lottery.pruning.interpolation import along
@@ -85,6 +87,22 @@ def test_ranks_find_the_same_bytes(copy):
 
     assert told.stdout.count("oneshot q90: ") == 1
     assert contents(copy / PLACE) == before
+
+
+def test_a_pair_that_nobody_was_left_to_do_is_a_failure_and_one_that_was_told_to_stop_ends_as_the_executor_says(
+    copy, monkeypatch
+):
+    (copy / PLACE / "pair-1-3.json").unlink()
+    run = open_run(copy / "runs/digits")
+
+    class Leaving:
+        def run(self, workload):
+            workload.on_done(workload.list_tasks()[0], {"status": "waiting", "reason": "no rank was left to do it"})
+            return True
+
+    monkeypatch.setattr(stability, "executor", lambda execution: Leaving())
+    with pytest.raises(Failed, match="copies 1 and 3: no rank was left to do it"):
+        stability.stability(run, Reporter(quiet=True))
 
 
 def test_what_cannot_be_compared_is_said_in_a_line(copy, trained):

@@ -36,7 +36,8 @@ def heeded() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _reason = None
+        if _note not in before.values():  # else it is for the code around this, too
+            _reason = None
 
 
 @contextlib.contextmanager
@@ -90,8 +91,7 @@ def _leave_terminal() -> None:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    if number == signal.SIGHUP:
-        _leave_terminal()
+    _leave_terminal()  # a worker process is told of a SIGHUP by another signal
     ask(f"stopped by {signal.Signals(number).name}")
     if not _deferrals:
         check()

@@ -77,7 +77,7 @@ class Coordinator:
                 self._hear(rank)
             self._hand_out()
             self._name_stalled()
-            for rank in self.running.keys() - self.told if preemption.asked() else ():
+            for rank in self.running.keys() - self.told if self._stops() else ():
                 self.told.add(rank)
                 self.tell(rank)
         for rank in list(self.idle):  # from which a rank that is lost goes

@@ -56,7 +56,7 @@ class Processes:
         allocations = allocate(resources, workload.threads, self.per_gpu)
         for line in crowded(resources, allocations, workload.threads):
             workload.reporter.say(line)
-        with Crew(workload, allocations) as crew, preemption.deferred():
+        with preemption.deferred(), Crew(workload, allocations) as crew:
             channels = {rank: crew.start(rank) for rank in allocations}
             coordinator = Coordinator(channels, workload, self.stall, crew.start, crew.tell)
             coordinator.run(tasks)
@@ -90,7 +90,7 @@ class PipeChannel:
     def _losing(self) -> Iterator[None]:
         try:
             yield
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             raise Lost from None
 
 
@@ -118,8 +118,9 @@ class Crew:
         )
         other.close()
         channel, reporter = PipeChannel(own), Reporter(f"rank {rank}: ", self.workload.reporter.quiet)
-        channel.send((self.workload.make_worker, self.allocations[rank], reporter))
         self.channels[rank] = channel
+        with contextlib.suppress(Lost):  # the coordinator finds out by itself
+            channel.send((sys.argv, self.workload.make_worker, self.allocations[rank], reporter))
         return channel
 
     def tell(self, rank: int) -> None:
@@ -140,10 +141,11 @@ class Crew:
 
 def work(descriptor: int) -> None:
     """What a worker process does: the tasks that come over the pipe `descriptor`."""
+    os.set_inheritable(descriptor, False)
     channel = PipeChannel(Connection(descriptor))
     try:
-        with preemption.heeded():
-            make_worker, allocation, reporter = channel.recv()
+        with preemption.heeded(), preemption.deferred():  # to be raised in the midst of an import is no way to end
+            sys.argv, make_worker, allocation, reporter = channel.recv()  # the command, which locks are signed with
             serve(channel, allocation, make_worker, reporter)
     except (Lost, preemption.Preempted):
         sys.exit(preemption.EXIT_CODE)

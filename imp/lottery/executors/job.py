@@ -10,6 +10,7 @@ from lottery.base.errors import Failed, Moved
 from lottery.base.progress import Reporter
 from lottery.executors.allocation import allocate_here, show_gpus
 from lottery.executors.workload import MakeWorker, Result, Task, Workload
+from lottery.trackers import mirror
 
 
 class Raised(NamedTuple):
@@ -52,9 +53,11 @@ class Job:
         allocation = allocate_here(self.threads)
         show_gpus(allocation)
         try:
-            with preemption.heeded():
+            with preemption.heeded(), preemption.deferred():
                 return self.make_worker(allocation, Reporter())(self.task)
         except (preemption.Preempted, Moved) as error:
             return {"status": "preempted", "reason": str(error)}
         except Exception as error:
             return Raised.of(error)
+        finally:
+            mirror.wait()

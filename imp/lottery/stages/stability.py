@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lottery.base import locks, preemption
 from lottery.base.capacity import Allocation
-from lottery.base.errors import InputError
+from lottery.base.errors import Failed, InputError
 from lottery.base.progress import Reporter, count_of
 from lottery.engine.start import start_tensorflow
 from lottery.executors.choice import executor
@@ -39,22 +39,30 @@ class Pair(NamedTuple):
 
 def stability(run: Run, reporter: Reporter, selection: Selection = EVERYTHING, execution: Execution = IN_PROCESS) -> bool:
     """Find the errors between all pairs of copies of the selected tickets, where that is not done. Returns whether this
-    process knows the outcome: of MPI's ranks, one does. Raises
-    InputError where no family has copies, or one of them is not trained; a pair with one that diverged is left out."""
+    process knows the outcome: of MPI's ranks, one does. Raises InputError where no family has copies, or one of them is not
+    trained, and Failed where a pair was not done; a pair with one that diverged is left out."""
     wanted = pairs(run, selection)
 
     def missing() -> list[Pair]:
         lineages = {number: Lineage(run.replicate(number)) for number in run.numbers()}
         return [pair for pair in wanted if not _is_done(run, pair, lineages[pair.one.replicate])]
 
+    unfinished: list[str] = []
+
     def done(pair: Pair, outcome: Mapping[str, Any]) -> Sequence[Pair]:
-        reporter.say(f"{pair}: instability {outcome['instability']:.2%} on test {wording.example(run.metric)}s")
+        if outcome["status"] == "done":
+            reporter.say(f"{pair}: instability {outcome['instability']:.2%} on test {wording.example(run.metric)}s")
+        else:
+            unfinished.append(f"{pair}: {outcome['reason']}")
         return ()
 
     workload = Workload(missing, partial(pair_worker, run), done, reporter, run.recipe.train.threads, run.common())
     with locks.staying(run.folder):
         reporter.say(f"{count_of(len(wanted), 'pair')} of trainings, {len(missing())} to interpolate")
-        return executor(execution).run(workload)
+        is_told_here = executor(execution).run(workload)
+    if unfinished:
+        raise Failed(unfinished[0])
+    return is_told_here
 
 
 def pair_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Worker:

@@ -54,7 +54,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
     def done(number: int, outcome: Mapping[str, Any]) -> Sequence[int]:
         if outcome["status"] == "busy":
             unfinished.append(locks.Busy(outcome["reason"]))
-        elif outcome["status"] in ("failed", "waiting"):
+        elif outcome["status"] not in ("done", "diverged"):
             unfinished.append(Failed(f"{run.replicate(number).dense.folder} was not trained: {outcome['reason']}"))
         return ()
 
@@ -71,7 +71,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
     with locks.staying(run.folder):
         if profile and not missing():
             reporter.say("no trace: there is nothing left to train")
-        if not executor(dataclasses.replace(execution, ranks=1) if profile else execution).run(workload):
+        if not executor(dataclasses.replace(execution, ranks=1, executor=None) if profile else execution).run(workload):
             return []
         for error in unfinished:
             raise error

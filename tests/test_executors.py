@@ -122,6 +122,11 @@ def test_a_job_that_is_told_to_end_says_so_and_an_error_that_cannot_be_pickled_c
         opened(Job(make_worker(Odd("so it is")), 1, "a")())
 
 
+def test_what_is_no_executor_is_one_line():
+    with pytest.raises(InputError, match=r"^--executor collections:Counter makes nothing that has a method run\(workload\)$"):
+        executor(Execution(executor="collections:Counter"))
+
+
 def test_without_mpi_and_a_name_it_is_processes_of_this_host():
     made = executor(Execution(3, per_gpu=2, stall=9))
 

@@ -3,6 +3,7 @@
 from typing import cast
 
 from lottery.base import plugins
+from lottery.base.errors import InputError
 from lottery.executors import communicator
 from lottery.executors.here import Processes
 from lottery.executors.mpi import Ranks
@@ -23,6 +24,8 @@ def executor(execution: Execution) -> Executor:
 
 
 def _named(name: str) -> Executor:
-    if plugins.is_own(name):
-        return cast(Executor, plugins.function(name, "--executor")())
-    return cast(Executor, plugins.member(GROUP, name, {}, "executor").load()())
+    make = plugins.function(name, "--executor") if plugins.is_own(name) else plugins.member(GROUP, name, {}, "executor").load()
+    made = make()
+    if not callable(getattr(made, "run", None)):
+        raise InputError(f"--executor {name} makes nothing that has a method run(workload)")
+    return cast(Executor, made)

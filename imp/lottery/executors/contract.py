@@ -15,6 +15,7 @@ from pathlib import Path
 
 from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError
+from lottery.base.preemption import Preempted
 from lottery.base.progress import Reporter
 from lottery.executors.workload import Executor, MakeWorker, Result, Task, Worker, Workload
 
@@ -53,12 +54,22 @@ def what_a_worker_raises_is_raised(executor: Executor) -> None:
         _raises(executor, error)
 
 
+def where_a_worker_is_told_to_end_the_command_is(executor: Executor) -> None:
+    """That is, `run` raises Preempted, by which the command ends with exit code 75, and is queued again."""
+    try:
+        _run(executor, partial(_refusing, Preempted("stopped by SIGTERM")), TASKS[:1])
+    except Preempted:
+        return
+    raise AssertionError("it went on as if nothing had happened")
+
+
 CHECKS: Sequence[Callable[[Executor], None]] = (
     every_task_is_done_once_and_told,
     a_task_that_fails_stops_no_other,
     with_nothing_to_do_nothing_is_started,
     what_listing_the_tasks_raises_is_raised,
     what_a_worker_raises_is_raised,
+    where_a_worker_is_told_to_end_the_command_is,
 )
 
 
@@ -107,5 +118,5 @@ def _fail_first(task: Task) -> Result:
     return {"status": "failed", "reason": "so it is"} if task == TASKS[0] else {"status": "done"}
 
 
-def _refusing(error: Exception, allocation: Allocation, reporter: Reporter) -> Worker:
+def _refusing(error: BaseException, allocation: Allocation, reporter: Reporter) -> Worker:
     raise error

@@ -12,9 +12,10 @@ import argparse
 import numpy as np
 
 from lottery.experiment import bisection
-from lottery.results import verdicts
+from lottery.experiment.rule import ALIKE, Rule, Verdict
 
 COUNT, MOST, DELTA, SPREAD, SHARED = 18, 20, 0.2, 0.2, 0.5
+RULE = Rule(DELTA)
 PLACES = np.arange(COUNT)
 SERIES = {  # what the tickets truly are above dense, in points, from dense to sparse
     "all exactly 0.2 points worse": np.full(COUNT, -DELTA),
@@ -24,22 +25,23 @@ SERIES = {  # what the tickets truly are above dense, in points, from dense to s
 }
 
 
-def campaign(found: np.ndarray, counts: np.ndarray) -> tuple[tuple[int, int], int]:
-    """The answer of a search among candidates with these first verdicts, and the trainings that it took."""
-    tested: dict[int, str] = {}
+def campaign(sides: np.ndarray, counts: np.ndarray) -> tuple[tuple[int, int], int]:
+    """The answer of a search among candidates that are first known to lie on these sides of -delta, and the trainings that it
+    took."""
+    tested: dict[int, Verdict] = {}
     while (place := bisection.next_place(tested, COUNT)) is not None:
-        tested[place] = str(found[place])
+        tested[place] = RULE.verdict(sides[place])
     return bisection.answer(tested, COUNT), int(sum(counts[place] for place in tested))
 
 
 def row(title: str, true: np.ndarray, campaigns: int, rng: np.random.Generator) -> str:
-    confidence = verdicts.confidence_of_looks(MOST, verdicts.ERROR / bisection.most_tests(COUNT))
+    rule = RULE.after_looks(MOST, bisection.most_tests(COUNT))
     own = rng.standard_normal((campaigns, COUNT, MOST)) * np.sqrt(1 - SHARED)
     dense = rng.standard_normal((campaigns, 1, MOST)) * np.sqrt(SHARED)
-    found = verdicts.first_verdicts(true[:, None] + SPREAD * (own - dense), DELTA, confidence)
-    ended = [campaign(*one) for one in zip(*found, strict=True)]
+    first = rule.first(true[:, None] + SPREAD * (own - dense))
+    ended = [campaign(*one) for one in zip(*first, strict=True)]
     answers, costs = np.array([answer for answer, _ in ended]), np.array([cost for _, cost in ended])
-    worse = np.mean([low >= 0 and true[low] <= -DELTA + verdicts.ALIKE for low, _ in answers])
+    worse = np.mean([low >= 0 and true[low] <= -DELTA + ALIKE for low, _ in answers])
     width = np.median(answers[:, 1] - answers[:, 0])
     return f"| {title} | {worse:.1%} | {width:g} | {np.median(costs) / (COUNT * MOST):.0%} |"
 

@@ -1,4 +1,4 @@
-"""How often verdicts are right: power and error of `lottery.results.verdicts`, simulated, as the Markdown tables of
+"""How often verdicts are right: power and error of `lottery.experiment.rule`, simulated, as the Markdown tables of
 docs/verdicts.md.
 
     python benchmarks/verdict_power.py
@@ -12,9 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lottery.results import verdicts
+from lottery.experiment.rule import ALIKE, Rule
 
 DELTA = 0.2  # points, as all figures here
+RULE = Rule(DELTA)
+MATCHING, NOT_MATCHING = 1, -1  # sides of -delta
 SPREADS = (0.1, 0.2, 0.3, 0.5)
 REPLICATES = (3, 5, 7, 10, 20)
 COUNTS = [f"{count} replicates" for count in REPLICATES]
@@ -31,27 +33,27 @@ DOUBTFUL = 0.06  # of the images; all networks are right about the others
 SEEDS = 0.1  # points: the standard deviation of what a seed does to the accuracy of a network, on all images alike
 
 
-def share(verdict: str, true: float, spread: float, replicates: int, trials: int, rng: np.random.Generator) -> float:
-    """How often a ticket that is truly `true` points above dense gets `verdict`."""
+def share(side: int, true: float, spread: float, replicates: int, trials: int, rng: np.random.Generator) -> float:
+    """How often a ticket that is truly `true` points above dense is said to lie on this `side`."""
     samples = rng.normal(true, spread, (trials, replicates))
-    return float(np.mean(verdicts.judged(samples, DELTA) == verdict))
+    return float(np.mean(RULE.side(samples, -DELTA) == side))
 
 
 def until_decided(most: int, trials: int, rng: np.random.Generator) -> list[str]:
     """A line of the table of `--until-decided`."""
-    confidence = verdicts.confidence_of_looks(most)
-    worse, _ = verdicts.first_verdicts(rng.normal(-DELTA, SPREAD, (trials, most)), DELTA, confidence)
-    good, counts = verdicts.first_verdicts(rng.normal(0, SPREAD, (trials, most)), DELTA, confidence)
-    shares = [np.mean(found == "matching") for found in (worse, good)]
-    return [f"{confidence:.1%}", *(f"{share:.1%}" for share in shares), f"{np.median(counts):.0f}"]
+    rule = RULE.after_looks(most)
+    worse, _ = rule.first(rng.normal(-DELTA, SPREAD, (trials, most)))
+    good, counts = rule.first(rng.normal(0, SPREAD, (trials, most)))
+    shares = [np.mean(sides == MATCHING) for sides in (worse, good)]
+    return [f"{rule.confidence:.1%}", *(f"{share:.1%}" for share in shares), f"{np.median(counts):.0f}"]
 
 
-def headlines(found: np.ndarray) -> np.ndarray:
-    """The place of the headline in each series of verdicts ([trials, densities], from dense to sparse); -1 where there is none:
+def headlines(sides: np.ndarray) -> np.ndarray:
+    """The place of the headline in each series of sides ([trials, densities], from dense to sparse); -1 where there is none:
     the last that matches before the first that does not match."""
-    standing = np.cumsum(found == "not matching", axis=1) == 0
-    places = np.arange(found.shape[1])
-    return np.where(standing & (found == "matching"), places, -1).max(axis=1)
+    standing = np.cumsum(sides == NOT_MATCHING, axis=1) == 0
+    places = np.arange(sides.shape[1])
+    return np.where(standing & (sides == MATCHING), places, -1).max(axis=1)
 
 
 def headline_error(true: Sequence[float], spread: float, replicates: int, trials: int, rng: np.random.Generator) -> float:
@@ -59,8 +61,8 @@ def headline_error(true: Sequence[float], spread: float, replicates: int, trials
     own = rng.standard_normal((trials, len(true), replicates))
     dense = rng.standard_normal((trials, 1, replicates))
     noise = spread * (np.sqrt(1 - SHARED) * own - np.sqrt(SHARED) * dense)
-    place = headlines(verdicts.judged(np.array(true)[:, None] + noise, DELTA))
-    return float(np.mean((place >= 0) & (np.array(true)[place] <= -DELTA + verdicts.ALIKE)))
+    place = headlines(RULE.side(np.array(true)[:, None] + noise, -DELTA))
+    return float(np.mean((place >= 0) & (np.array(true)[place] <= -DELTA + ALIKE)))
 
 
 def single_images(true: float, replicates: int, images: int, rng: np.random.Generator) -> np.ndarray:
@@ -83,9 +85,8 @@ def over_images(true: float, images: int, trials: int, rng: np.random.Generator)
     cells = []
     for replicates in REPLICATES:
         found = [single_images(true, replicates, images, rng) for _ in range(trials)]
-        seeds = verdicts.judged([one.mean(1) for one in found], DELTA / 100) == "matching"
-        bounds = [verdicts.bounds_over_images(one) for one in found]
-        both = verdicts.decided(*np.transpose(bounds), replicates, DELTA / 100) == "matching"
+        seeds = RULE.side([one.mean(1) for one in found], -DELTA / 100) == MATCHING
+        both = np.array([RULE.bounds_over_images(one)[0] for one in found]) > -DELTA / 100
         cells.append(f"{seeds.mean():.1%}, {both.mean():.1%}")
     return cells
 
@@ -97,13 +98,14 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) ->
     print()
 
 
-def by_spread(title: str, verdict: str, true: float, trials: int, rng: np.random.Generator, needed: bool = False) -> None:
-    """A table of how often a ticket gets `verdict`, by spread and replicates; with how many are `needed` for 80 %."""
+def by_spread(title: str, side: int, true: float, trials: int, rng: np.random.Generator, needed: bool = False) -> None:
+    """A table of how often a ticket is said to lie on this `side`, by spread and replicates; with how many are `needed` for
+    80 %."""
     rows = [
         [
             f"{spread:g}",
-            *(f"{share(verdict, true, spread, count, trials, rng):.1%}" for count in REPLICATES),
-            *([str(verdicts.replicates_needed(spread, DELTA))] if needed else []),
+            *(f"{share(side, true, spread, count, trials, rng):.1%}" for count in REPLICATES),
+            *([str(RULE.needed(spread))] if needed else []),
         ]
         for spread in SPREADS
     ]
@@ -116,9 +118,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     trials, rng = options.trials, np.random.default_rng(options.seed)
-    by_spread("Exactly as good as dense, called *matching*:", "matching", 0.0, trials, rng, needed=True)
-    by_spread("Exactly 0.2 points worse, called *matching*:", "matching", -DELTA, trials, rng)
-    by_spread("Exactly as good as dense, called *not matching*:", "not matching", 0.0, trials, rng)
+    by_spread("Exactly as good as dense, called *matching*:", MATCHING, 0.0, trials, rng, needed=True)
+    by_spread("Exactly 0.2 points worse, called *matching*:", MATCHING, -DELTA, trials, rng)
+    by_spread("Exactly as good as dense, called *not matching*:", NOT_MATCHING, 0.0, trials, rng)
     rows = [[str(most), *until_decided(most, trials // 4, rng)] for most in MOST]
     headings = ["N", "confidence of each look", "wrong", "as good as dense, called matching", "its median replicates"]
     table("`--until-decided N`, exactly 0.2 points worse, called *matching*:", headings, rows)

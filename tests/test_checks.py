@@ -55,9 +55,9 @@ OPEN_QUESTION = "is more than an allocation is undecided: so is the control `shu
         (GOOD, GOOD, criteria.ONLY, "is only an allocation: the control `shuffle` matches the ticket at 40.00%, 10.00%."),
         (GOOD, BAD, criteria.MORE, "is more than an allocation: the control `shuffle` does not match the ticket at 10.00%."),
         (OPEN, BAD, criteria.MORE, "is more than an allocation: the control `shuffle` does not match the ticket at 10.00%."),
-        (GOOD, OPEN, criteria.UNDECIDED, f"{OPEN_QUESTION} 10.00%."),
-        (GOOD[:2], GOOD[:2], criteria.UNDECIDED, f"{OPEN_QUESTION} 40.00%, 10.00%."),
-        ((0.1, None, 0.1), GOOD, criteria.UNDECIDED, f"{OPEN_QUESTION} 40.00%."),
+        (GOOD, OPEN, "undecided", f"{OPEN_QUESTION} 10.00%."),
+        (GOOD[:2], GOOD[:2], "undecided", f"{OPEN_QUESTION} 40.00%, 10.00%."),
+        ((0.1, None, 0.1), GOOD, "undecided", f"{OPEN_QUESTION} 40.00%."),
     ],
 )
 def test_a_criterion_is_judged_by_the_shuffled_mask_at_every_density(tmp_path, denser, sparser, verdict, sentence):

@@ -11,7 +11,8 @@ from tiny import CPUS, initial
 from data_prep import records
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
-from lottery.results import cells, criteria, frame, grouping, headline, verdicts
+from lottery.experiment.rule import Rule
+from lottery.results import cells, criteria, frame, grouping, headline
 from lottery.rundir import predictions, store
 from lottery.rundir.run import EVERYTHING, Run
 from lottery.stages import decide
@@ -94,9 +95,9 @@ def test_images_that_differ_only_by_chance_leave_the_bounds_almost_as_they_are()
     shift = rng.normal(0, 0.02, (6, 1))  # of a seed
     differences = (rng.random((6, 4000)) < 0.5 + shift).astype(np.int8) - (rng.random((6, 4000)) < 0.5)
 
-    low, high = verdicts.bounds_over_images(differences)
+    low, high = Rule(0.002).bounds_over_images(differences)
 
-    seeds = verdicts.bounds(differences.mean(1))
+    seeds = Rule(0.002).bounds(differences.mean(1))
     assert low == pytest.approx(seeds[0], abs=0.1 * (seeds[1] - seeds[0]))
     assert low <= seeds[0] < seeds[1] <= high  # never narrower
 
@@ -109,12 +110,12 @@ def test_bounds_over_images_are_as_wide_as_a_bootstrap_of_both():
     shift = rng.normal(0, 0.03, (20, 1)) > rng.uniform(-1, 1, (20, 1000))
     differences = (differences * shift).astype(np.int8)
 
-    low, high = verdicts.bounds_over_images(differences)
+    low, high = Rule(0.002).bounds_over_images(differences)
 
     drawn = [differences[rng.integers(0, 20, 20)][:, rng.integers(0, 1000, 1000)].mean() for _ in range(2000)]
     assert (high - low) / 2 / 1.645 == pytest.approx(np.std(drawn), rel=0.15)
     assert (high + low) / 2 == pytest.approx(differences.mean())
-    seeds = np.ptp(verdicts.bounds(differences.mean(1)))
+    seeds = np.ptp(Rule(0.002).bounds(differences.mean(1)))
     assert high - low > 1.5 * seeds
 
 
@@ -123,7 +124,7 @@ def test_seeds_that_agree_by_chance_leave_the_bounds_as_wide_as_those_over_image
     differences[:, :3], differences[:, 3:5] = -1, 1  # three images lost and two won, by every seed
     differences[0, 5:7] = differences[1, 7] = differences[2, 8] = -1
 
-    low, high = verdicts.bounds_over_images(differences)
+    low, high = Rule(0.002).bounds_over_images(differences)
 
     of_images = differences.mean(0)
     margin = 1.650199 * of_images.std(ddof=1) / math.sqrt(287)  # t(0.95) with 286 degrees of freedom
@@ -133,7 +134,7 @@ def test_seeds_that_agree_by_chance_leave_the_bounds_as_wide_as_those_over_image
 
 @pytest.mark.parametrize("differences", [np.ones((3, 5), np.int8), np.ones((1, 5), np.int8), np.eye(3, dtype=np.int8)])
 def test_without_a_spread_over_seeds_the_bounds_over_images_are_infinite(differences):
-    assert verdicts.bounds_over_images(differences) == (-math.inf, math.inf)
+    assert Rule(0.002).bounds_over_images(differences) == (-math.inf, math.inf)
 
 
 def add(run, number, folder, right, confidence=0.8):
@@ -247,11 +248,11 @@ def test_a_ticket_hardly_worse_on_very_many_images_is_not_worse_by_more_than_del
     lost = np.zeros((1, 100_000), np.int8)
     lost[0, :150] = -1
 
-    assert verdicts.worse_here(lost, 0.001)
-    assert not verdicts.worse_here(lost, 0.002)
+    assert Rule(0.001).is_worse_here(lost)
+    assert not Rule(0.002).is_worse_here(lost)
     won = lost.copy()
     won[0, 150:300] = 1
-    assert not verdicts.worse_here(won, 0.0)
+    assert not Rule(0.0).is_worse_here(won)
 
 
 def test_a_control_worse_than_its_ticket_on_these_images_has_a_sign_of_its_own(tmp_path):

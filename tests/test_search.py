@@ -11,11 +11,11 @@ from helpers import ROOT, contents, imp_here, selected, settings
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment import bisection
-from lottery.results import verdicts
+from lottery.experiment.rule import Rule
 from lottery.rundir.run import open_run
 from lottery.stages.search import Search
 
-MATCHING, NOT, UNDECIDED = "matching", "not matching", "undecided"
+MATCHING, NOT, UNDECIDED, _ = Rule(0.002).verdicts
 GRID = settings("families.oneshot.quantiles=50,70,90", "families.oneshot.rewind=0,1ep", "families.oneshot.controls=[]")
 
 
@@ -104,9 +104,9 @@ def test_more_candidates_have_wider_bounds(work):
     run = open_run(work / "runs/digits")
 
     def confidence(quantiles):
-        return Search(run, selected(quantiles=quantiles, rewind="0")).confidence
+        return Search(run, selected(quantiles=quantiles, rewind="0")).rule.confidence
 
-    assert verdicts.confidence_of_looks(10) == pytest.approx(confidence("90"))
+    assert run.rule.after_looks(10).confidence == pytest.approx(confidence("90"))
     assert confidence("90") < confidence("60,90") < confidence("50..90")
 
 

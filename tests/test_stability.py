@@ -13,6 +13,7 @@ from lottery.base.errors import Failed
 from lottery.base.progress import Reporter
 from lottery.experiment import graph
 from lottery.experiment.recipe import Family
+from lottery.experiment.rule import Rule
 from lottery.pruning.interpolation import along
 from lottery.pruning.interpolation import instability as barrier
 from lottery.results import instability
@@ -177,14 +178,14 @@ def test_verdicts_follow_the_bounds_over_replicates():
         return PairRecord(**made, family="f", mask="q90", distances=(1, 1, 1, 60))
 
     def row(*barriers):
-        (found,) = instability._rows([one(number, barrier) for number, barrier in enumerate(barriers, 1)])
+        (found,) = instability._rows([one(number, barrier) for number, barrier in enumerate(barriers, 1)], Rule(0.002))
         return found
 
     assert row(0.001, 0.002, 0.003)["verdict"] == "stable"
     assert row(0.1, 0.12, 0.11)["verdict"] == "unstable"
     assert row(0.001, 0.1, 0.003)["verdict"] == row(0.001, 0.002)["verdict"] == "undecided"
     assert row(0.1, 0.12, 0.11)["test"] == pytest.approx(0.11)
-    several = list(instability._rows([one(1, 0.1), one(1, 0.3, (1, 3)), one(2, 0.4)]))
+    several = list(instability._rows([one(1, 0.1), one(1, 0.3, (1, 3)), one(2, 0.4)], Rule(0.002)))
     assert several[0]["test"] == pytest.approx(np.mean([0.2, 0.4]))  # over replicates, of means over pairs
 
 
@@ -201,6 +202,6 @@ def test_a_ticket_that_matches_at_some_points_is_not_said_to_match_nowhere(verdi
     table = {"family": "oneshot", "mask": "q90", "variant": "ticket", "statistics": "none"}
     rows = pandas.DataFrame([{**table, **point, "verdict": one} for point, one in zip(points, verdicts, strict=True)])
 
-    (sentence,) = instability.answers(rows.assign(verdict="stable"), rows)
+    (sentence,) = instability.answers(rows.assign(verdict="stable"), rows, Rule(0.002))
 
     assert sentence == f"oneshot q90: stable from 0; {words}"

@@ -204,7 +204,7 @@ def stability(
         return
     print_table(target.recipe.name, *instability.cells(found))
     print(worded(instability.EXPLAINED, target.metric))
-    for line in instability.answers(found, grouping.groups(target, grouping.rows(target))):
+    for line in instability.answers(found, grouping.groups(target, grouping.rows(target)), target.rule):
         print(line)
 
 

@@ -13,11 +13,11 @@ from lottery.experiment import graph, schedules
 from lottery.experiment.graph import GOING_ON, TICKET, Mask, Snapshot, Ticket
 from lottery.experiment.grids import Grid, Point, Quantile
 from lottery.experiment.recipe import LONGEST, Family, Recipe
+from lottery.experiment.rule import LEAST_REPLICATES
 from lottery.pruning import criteria, updates
 from lottery.pruning.costs import STEP
 
 UNKNOWN_STEPS = 1_000_000  # an epoch so long that iterations do not count
-LEAST_REPLICATES = 3  # without which there is no verdict, and no headline
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,14 +13,15 @@ from typing import Any
 import pandas
 
 from lottery.experiment.graph import TICKET
-from lottery.results import frame, grouping, verdicts
+from lottery.experiment.rule import Verdict
+from lottery.results import frame, grouping
 from lottery.results.frame import ROWS
 from lottery.results.grouping import Networks
 from lottery.rundir.run import Run
 
 SHUFFLE = "shuffle"
 CONTROLS = (SHUFFLE, "reinit", "invert")
-ONLY, MORE, UNDECIDED = "only an allocation", "more than an allocation", verdicts.UNDECIDED
+ONLY, MORE = "only an allocation", "more than an allocation"
 CHECKS = {
     "family": "string",
     "criterion": "string",
@@ -29,10 +30,10 @@ CHECKS = {
     "control": "string",
     "count": "Int64",  # replicates that have both networks, of as many that are to have the control
     "planned": "Int64",
-    "mean": "Float64",  # of the differences control - ticket in `validation`, with their one-sided 95 % bounds
+    "mean": "Float64",  # of the differences control - ticket in `validation`, with their one-sided bounds
     "low": "Float64",
     "high": "Float64",
-    "verdict": "string",  # whether the control matches the ticket
+    "verdict": "object",  # whether the control matches the ticket
     "series_verdict": "string",  # of the criterion, over all densities of the series
 }
 
@@ -47,7 +48,9 @@ def checks(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
         rows = series.setdefault((kind[1], kind[3]), [])
         rows += [_check(run, right, tickets, beside[name], name) for name in CONTROLS if beside.get(name)]
     shuffled = {place: [row for row in rows if row["control"] == SHUFFLE] for place, rows in series.items()}
-    judged = {place: _judged(rows) for place, rows in shuffled.items() if any(row["count"] for row in rows)}
+    judged = {
+        place: _judged(rows) or run.rule.undecided for place, rows in shuffled.items() if any(row["count"] for row in rows)
+    }
     return frame.table((row | {"series_verdict": told} for place, told in judged.items() for row in series[place]), CHECKS)
 
 
@@ -55,9 +58,8 @@ def _check(run: Run, right: grouping.Right, tickets: Networks, controls: Network
     pairs = [(controls[number], tickets[number]) for number in controls if number in tickets]
     done = [(one, ticket) for one, ticket in pairs if one["status"] == ticket["status"] == "done"]
     differences = [one["validation"] - ticket["validation"] for one, ticket in done]
-    bounded = verdicts.deviation(differences) > 0
-    low, high = map(float, verdicts.bounds(differences)) if bounded else (None, None)
     images = grouping.single_differences([(one["folder"], ticket["folder"]) for one, ticket in done], right)
+    judgement = run.rule.judge(differences, len(controls), images)
     first = next(iter(tickets.values()))
     family = run.recipe.families[first["family"]]
     return {column: first[column] for column in ("family", "mask", "round", "rewind", "rewind_step")} | {
@@ -68,15 +70,15 @@ def _check(run: Run, right: grouping.Right, tickets: Networks, controls: Network
         "count": len(done),
         "planned": len(controls),
         "mean": statistics.fmean(differences) if done else None,
-        "low": low,
-        "high": high,
-        "verdict": grouping.verdict(differences, len(controls), images, run.recipe.delta, verdicts.CONFIDENCE),
+        "low": judgement.low,
+        "high": judgement.high,
+        "verdict": judgement.verdict,
     }
 
 
-def _judged(shuffled: Sequence[Mapping[str, Any]]) -> str:
-    found = {row["verdict"] for row in shuffled}
-    return MORE if "not matching" in found else ONLY if found == {"matching"} else UNDECIDED
+def _judged(shuffled: Sequence[Mapping[str, Any]]) -> str | None:
+    verdicts = [row["verdict"] for row in shuffled]
+    return MORE if any(one.is_failing for one in verdicts) else ONLY if all(one.is_matching for one in verdicts) else None
 
 
 def series(checks: pandas.DataFrame) -> Iterator[tuple[tuple[str, str], list[Any]]]:
@@ -94,15 +96,14 @@ def words(criterion: str, allocation: str, updates: str = "none") -> str:
 def sentence(rows: Sequence[Any]) -> str:
     """The verdict of one series in a sentence."""
     found, name = rows[0].series_verdict, f"criterion ({words(rows[0].criterion, rows[0].allocation)})"
-
-    def places(verdict: str) -> str:
-        shuffled = [row for row in rows if row.control == SHUFFLE and row.verdict == verdict]
-        return ", ".join(row.mask if row.density is None else f"{row.density:.2%}" for row in shuffled)
-
-    if found == UNDECIDED:
-        open_at, worse_at = map(places, verdicts.OPEN)
-        told = [f"so is the control `{SHUFFLE}` at {open_at}"] if open_at else []
-        told += [f"the control `{SHUFFLE}` is worse than this ticket on these images at {worse_at}"] if worse_at else []
-        return f"Whether its {name} is more than an allocation is undecided: {'; '.join(told)}."
-    matches, verdict = ("matches", "matching") if found == ONLY else ("does not match", "not matching")
-    return f"Its {name} is {found}: the control `{SHUFFLE}` {matches} the ticket at {places(verdict)}."
+    places: dict[Verdict, list[str]] = {}
+    for row in (row for row in rows if row.control == SHUFFLE):
+        places.setdefault(row.verdict, []).append(row.mask if row.density is None else f"{row.density:.2%}")
+    at = {verdict: ", ".join(densities) for verdict, densities in places.items()}
+    if found in (ONLY, MORE):
+        deciding = next(verdict for verdict in at if (verdict.is_matching if found == ONLY else verdict.is_failing))
+        return f"Its {name} is {found}: the control `{SHUFFLE}` {deciding.verb} the ticket at {at[deciding]}."
+    told = [f"so is the control `{SHUFFLE}` at {at[found]}"] if found in at else []
+    worse = [places for verdict, places in at.items() if verdict.is_open and verdict != found]
+    told += [f"the control `{SHUFFLE}` is worse than this ticket on these images at {places}" for places in worse]
+    return f"Whether its {name} is more than an allocation is {found}: {'; '.join(told)}."

@@ -80,7 +80,7 @@ ROWS = {
 
 def table(rows: Iterable[dict[str, Any]], columns: dict[str, str]) -> pandas.DataFrame:
     """A frame of these columns, each of its type."""
-    return pandas.DataFrame(list(rows), columns=list(columns)).astype(columns)
+    return pandas.DataFrame(list(rows), columns=list(columns), dtype=object).astype(columns)
 
 
 def each(frame: pandas.DataFrame) -> list[Any]:

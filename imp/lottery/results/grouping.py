@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from lottery.experiment.graph import DENSE, TICKET, Ticket
 from lottery.experiment.plan import Plan
 from lottery.experiment.recipe import Family
-from lottery.results import frame, verdicts
+from lottery.experiment.rule import Rule
+from lottery.results import frame
 from lottery.results.frame import ANSWERS, COSTS, DECIDING, EXTENDED, FIGURES, KIND, ROWS, SPENT
 from lottery.rundir import predictions
 from lottery.rundir.run import Run
@@ -33,14 +34,11 @@ GROUPS = {
     "least_validation_loss_step": "Float64",
     **dict.fromkeys((*ANSWERS, *COSTS, *SPENT), "Float64"),
     "spread": "Float64",  # the standard deviation of `validation`
-    "low": "Float64",  # one-sided 95 % bounds of the mean difference
-    "high": "Float64",
-    "deviation": "Float64",  # the standard deviation of differences
-    "needed": "Int64",  # replicates that would call a network exactly as good matching in 80 % of cases
-    "verdict": "string",
-    "image_low": "Float64",  # the same bounds and verdict over other images too
-    "image_high": "Float64",
-    "image_verdict": "string",
+    **dict.fromkeys(("low", "high", "deviation"), "Float64"),  # these and the following: a `Judgement` of the differences
+    "needed": "Int64",
+    "verdict": "object",
+    **dict.fromkeys(("image_low", "image_high"), "Float64"),
+    "image_verdict": "object",
 }
 CONTRASTED = (*FIGURES, "worst_class_accuracy", "calibration_error")
 SAME_DENSITY = 0.005  # a relative difference that does not count, as between rounds and quantiles
@@ -50,7 +48,7 @@ CONTRASTS = {
     "against": "string",  # what tickets are compared with: dense, a control, an earlier rewind point, another family
     "collapse_against": "string",
     "figure": "string",  # one of CONTRASTED
-    "mean": "Float64",  # of the differences, with their two-sided 95 % Student t interval
+    "mean": "Float64",  # of the differences, with their two-sided interval
     "low": "Float64",
     "high": "Float64",
     "count": "Int64",
@@ -58,24 +56,24 @@ CONTRASTS = {
 }
 
 
-def groups(run: Run, networks: pandas.DataFrame, confidence: float = verdicts.CONFIDENCE) -> pandas.DataFrame:
+def groups(run: Run, networks: pandas.DataFrame, rule: Rule | None = None) -> pandas.DataFrame:
     """Means and verdicts over the replicates of each kind of network: dense first, then family by family from dense to sparse.
 
     Means are over the `count` networks that are done; a verdict is undecided while one is missing, failed or diverged.
-    Bounds and verdicts have this `confidence`.
+    They are judged by the run's rule, unless by another `rule`.
     """
     kinds = (frame.dicts(alike) for _, alike in networks.groupby(KIND, sort=False))
     right = functools.cache(partial(is_right, run))
-    found = [_group(alike, right, run.recipe.delta, confidence) for alike in kinds]
+    found = [_group(alike, right, rule or run.rule) for alike in kinds]
     return frame.table(sorted(found, key=frame.order(run)), GROUPS)
 
 
-def _group(members: list[dict[str, Any]], right: Right, delta: float, confidence: float) -> dict[str, Any]:
+def _group(members: list[dict[str, Any]], right: Right, rule: Rule) -> dict[str, Any]:
     first, finished = members[0], [row for row in members if row["status"] == "done"]
     differences = [row["difference"] for row in finished if row["difference"] is not None]
     images = single_differences([(row["folder"], row["against_folder"]) for row in members if row["against_folder"]], right)
-    deviation = verdicts.deviation(differences).item()
-    group = {name: first[name] for name in (*KIND, "rewind")} | {
+    judgement = {} if first["variant"] == DENSE else rule.judge(differences, len(members), images)._asdict()
+    return {name: first[name] for name in (*KIND, "rewind")} | {
         "collapse": _first(members, "collapse"),
         "against": _first(members, "against"),
         "density": mean(row["density"] for row in members),
@@ -83,22 +81,8 @@ def _group(members: list[dict[str, Any]], right: Right, delta: float, confidence
         "planned": len(members),
         **{name: mean(row[name] for row in finished) for name in (*FIGURES, *ANSWERS, *COSTS, *SPENT, "difference")},
         "spread": statistics.stdev(row["validation"] for row in finished) if len(finished) > 1 else None,
-        "verdict": None if first["variant"] == DENSE else verdict(differences, len(members), images, delta, confidence),
+        **judgement,
     }
-    if math.isnan(deviation):
-        return group
-    low, high = map(float, verdicts.bounds(differences, confidence))
-    group |= {"low": low, "high": high, "deviation": deviation, "needed": verdicts.replicates_needed(deviation, delta)}
-    return group | _over_images(images, len(members), delta, confidence)
-
-
-def verdict(
-    differences: Sequence[float], planned: int, images: NDArray[np.int8] | None, delta: float, confidence: float
-) -> str:
-    """The verdict by the differences of replicates, of which so many are `planned`; where it is open, by single images."""
-    found = str(verdicts.judged(differences, delta, confidence)) if len(differences) == planned else verdicts.UNDECIDED
-    is_worse = found == verdicts.UNDECIDED and images is not None and verdicts.worse_here(images, delta, confidence)
-    return verdicts.WORSE if is_worse else found
 
 
 def is_right(run: Run, folder: str) -> NDArray[np.bool_] | None:
@@ -113,17 +97,6 @@ def single_differences(pairs: Sequence[tuple[str, str]], right: Right) -> NDArra
     known = [(right(one), right(other)) for one, other in pairs]
     found = [one.astype(np.int8) - other for one, other in known if one is not None and other is not None]
     return np.stack(found) if found and len(found) == len(known) else None
-
-
-def _over_images(images: NDArray[np.int8] | None, planned: int, delta: float, confidence: float) -> dict[str, Any]:
-    """Bounds and verdict over seeds and images; empty where there are no predictions, or no spread over seeds."""
-    if images is None or len(images) < 2:
-        return {}
-    low, high = verdicts.bounds_over_images(images, confidence)
-    if not math.isfinite(low):
-        return {}
-    found = verdicts.decided(low, high, len(images), delta).item() if len(images) == planned else verdicts.UNDECIDED
-    return {"image_low": low, "image_high": high, "image_verdict": found}
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -155,12 +128,12 @@ def equally_dense(tickets: pandas.DataFrame) -> list[pandas.DataFrame]:
 
 def standing(series: Sequence[Any]) -> list[Any]:
     """Of the tickets of one series, from dense to sparse: those before the first that does not match."""
-    return list(itertools.takewhile(lambda group: group.verdict != "not matching", series))
+    return list(itertools.takewhile(lambda group: not group.verdict.is_failing, series))
 
 
 def sparsest_matching(series: Sequence[Any]) -> Any | None:
     """Of the tickets of one series: the sparsest that matches with none denser *not* matching; None where none does."""
-    return next((group for group in reversed(standing(series)) if group.verdict == "matching"), None)
+    return next((group for group in reversed(standing(series)) if group.verdict.is_matching), None)
 
 
 def contrasts(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
@@ -173,7 +146,7 @@ def contrasts(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
         for kind, tickets in done.items()
         if kind[0] == TICKET
         for against, others in _others(run, done, kind)
-        for row in _contrast([(row, others[number]) for number, row in tickets.items() if number in others], against)
+        for row in _contrast(run.rule, [(row, others[number]) for number, row in tickets.items() if number in others], against)
     ]
     return frame.table(found, CONTRASTS)
 
@@ -209,12 +182,12 @@ def _others(run: Run, kinds: Mapping[Kind, Networks], ticket: Kind) -> Iterator[
         yield f"{other} {mask}", kinds.get((TICKET, other, mask, step), {})
 
 
-def _contrast(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], against: str) -> Iterator[dict[str, Any]]:
+def _contrast(rule: Rule, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], against: str) -> Iterator[dict[str, Any]]:
     for figure in CONTRASTED if pairs else ():
         if any(row[figure] is None for pair in pairs for row in pair):
             continue
         differences = [one[figure] - other[figure] for one, other in pairs]
-        low, high = map(float, verdicts.bounds(differences, 0.975))
+        low, high = rule.interval(differences)
         yield {name: pairs[0][0][name] for name in _TICKET} | {
             "density": statistics.fmean(one["density"] for one, _ in pairs),
             "collapse": _first((one for one, _ in pairs), "collapse"),
@@ -222,10 +195,10 @@ def _contrast(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], against: s
             "collapse_against": _first((other for _, other in pairs), "collapse"),
             "figure": figure,
             "mean": statistics.fmean(differences),
-            "low": low if math.isfinite(low) else None,
-            "high": high if math.isfinite(high) else None,
+            "low": low,
+            "high": high,
             "count": len(pairs),
-            "clear": low > 0 or high < 0,
+            "clear": low is not None and high is not None and (low > 0 or high < 0),
         }
 
 

@@ -14,7 +14,8 @@ import pandas
 from lottery.experiment import grids
 from lottery.experiment.graph import DENSE
 from lottery.experiment.grids import Grid
-from lottery.results import criteria, frame, grouping, verdicts
+from lottery.experiment.rule import LEAST_REPLICATES
+from lottery.results import criteria, frame, grouping
 from lottery.rundir import wording
 from lottery.rundir.run import Run
 
@@ -40,11 +41,10 @@ def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list
     missing = sum(group.planned - group.count for group in kinds)
     if missing:
         sentences.append(f"{missing} of {sum(group.planned for group in kinds)} networks have no result: see `imp status`.")
-    if dense.planned < verdicts.LEAST_REPLICATES:
-        least = verdicts.LEAST_REPLICATES
+    if dense.planned < LEAST_REPLICATES:
         sentences.append(
-            f"Verdicts need {least} replicates, this run has {dense.planned}: "
-            f"`imp run --run {shlex.quote(str(run.folder))} --set replicates={least}` adds the others."
+            f"Verdicts need {LEAST_REPLICATES} replicates, this run has {dense.planned}: "
+            f"`imp run --run {shlex.quote(str(run.folder))} --set replicates={LEAST_REPLICATES}` adds the others."
         )
     results = [replicate.dense.read_result() for replicate in run.replicates()]
     delta, count = run.recipe.delta, next((one.validation_images for one in results if one and one.validation_images), None)
@@ -71,41 +71,36 @@ def _failed(rows: pandas.DataFrame, metric: str) -> str:
 def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run) -> Iterator[str]:
     """What is said of one series: the ticket of the headline, what its control says about it, the denser ones that are
     undecided, tickets that match beyond one that does not, and how many replicates would be enough."""
-    standing, best = grouping.standing(tickets), grouping.sparsest_matching(tickets)
+    rule, standing, best = run.rule, grouping.standing(tickets), grouping.sparsest_matching(tickets)
     level = [group for group in standing if group.difference is not None and group.difference >= 0]
     if best:
-        undecided = [_place(group) for group in tickets[: tickets.index(best)] if group.verdict in verdicts.OPEN]
-        yield f"the sparsest matching ticket keeps {_share(best)}."
+        denser = [_place(group) for group in tickets[: tickets.index(best)] if group.verdict.is_open]
+        yield f"the sparsest {best.verdict} ticket keeps {_share(best)}."
         yield _worth(groups, best, run.metric)
         if best.image_verdict:
-            yield _over_images(best)
+            bounds = f"{best.image_low * 100:+.2f} .. {best.image_high * 100:+.2f} points"
+            yield f"Over other images too it {best.image_verdict.verb} ({bounds})."
         yield _control(groups, best, run)
-        if undecided:
-            yield f"Denser tickets that are undecided: {', '.join(undecided)}."
+        if denser:
+            yield f"Denser tickets that are {rule.undecided}: {', '.join(denser)}."
     elif level:
-        yield f"undecided; the sparsest ticket at or above {level[-1].against} so far keeps {_share(level[-1])}."
+        yield f"{rule.undecided}; the sparsest ticket at or above {level[-1].against} so far keeps {_share(level[-1])}."
     elif standing:
-        yield f"undecided; no ticket's mean is at or above that of {standing[0].against} so far."
+        yield f"{rule.undecided}; no ticket's mean is at or above that of {standing[0].against} so far."
     else:
         yield f"not even the densest ticket, of {_place(tickets[0])}, matches."
-    worse = [group for group in tickets if group.verdict == verdicts.WORSE]
+    worse = [group for group in tickets if group.verdict == rule.worse]
     if worse:
         networks = "this dense network" if max(group.count for group in worse) == 1 else "these dense networks"
         seeds = "nothing is known" if all(group.low is None for group in worse) else "it is not shown"
         yield f"Worse than {networks} on these images: {', '.join(map(_place, worse))}; of other seeds {seeds}."
-    late = [_place(group) for group in tickets[len(standing) :] if group.verdict == "matching"]
+    late = [_place(group) for group in tickets[len(standing) :] if group.verdict.is_matching]
     if late:
         yield f"Not counted, as {_place(tickets[len(standing)])} does not match: the sparser {', '.join(late)}."
     spread_out = [group for group in standing if group.deviation and not group.collapse]
     if spread_out:
-        spread, delta = math.sqrt(statistics.fmean(group.deviation**2 for group in spread_out)), run.recipe.delta
-        count, needed = max(group.count for group in spread_out), verdicts.replicates_needed(spread, delta)
-        enough = "" if needed and needed <= count else f", {needed or 'more than a million'} replicates in 80%"
-        called = f"{verdicts.power(count, spread, delta):.0%} of cases"
-        yield (
-            f"The differences have a standard deviation of {spread * 100:.2f} points. Then {count} replicates find that a "
-            f"ticket exactly as good as {spread_out[0].against} is matching in {called}{enough}."
-        )
+        spread = math.sqrt(statistics.fmean(group.deviation**2 for group in spread_out))
+        yield rule.foretold(spread, max(group.count for group in spread_out), spread_out[0].against)
 
 
 def _place(group: Any) -> str:
@@ -117,11 +112,6 @@ def _share(group: Any) -> str:
     return f"{group.density:.2%} of the prunable weights ({group.difference * 100:+.2f} points against {group.against})"
 
 
-def _over_images(best: Any) -> str:
-    verb = {"matching": "it matches", "not matching": "it does not match"}.get(best.image_verdict, "it is undecided")
-    return f"Over other images too {verb} ({best.image_low * 100:+.2f} .. {best.image_high * 100:+.2f} points)."
-
-
 def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
     """Whether a matching ticket wins: the same mask with fresh weights must not match."""
     family = run.recipe.families[best.family]
@@ -129,12 +119,13 @@ def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
     reinit = next((one for one in groups if (one.variant, one.family, one.mask, one.rewind_step) == place), None)
     name = "its control `reinit` (its mask, fresh weights)"
     if reinit and reinit.count:
-        points = f"{reinit.difference * 100:+.2f} points"
-        return {
-            "not matching": f"It wins: {name} does not match ({points}).",
-            verdicts.WORSE: f"Whether it wins is open: {name} is worse on these images ({points}), but undecided over seeds.",
-            "matching": f"It does not win: {name} matches too ({points}), so its own weights do not matter.",
-        }.get(reinit.verdict or "", f"Whether it wins is open: {name} is undecided ({points}).")
+        points, verdict = f"{reinit.difference * 100:+.2f} points", reinit.verdict
+        if verdict.is_failing:
+            return f"It wins: {name} {verdict.verb} ({points})."
+        if verdict.is_matching:
+            return f"It does not win: {name} {verdict.verb} too ({points}), so its own weights do not matter."
+        aside = f", but {run.rule.undecided} over seeds" if verdict == run.rule.worse else ""
+        return f"Whether it wins is open: {name} {verdict.verb} ({points}){aside}."
     settings, mask = [], grids.of_label(best.mask)
     if family.controls_at and mask not in family.controls_at:
         settings.append(f"controls_at={Grid.of(sorted([*family.controls_at, mask]))}")

@@ -2,7 +2,6 @@
 answer that follows: the earliest point that is stable, beside the earliest that matches."""
 
 import itertools
-import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import pandas
 
 from lottery.experiment.graph import TICKET
+from lottery.experiment.rule import Rule, known
 from lottery.pruning.interpolation import STABLE, instability
-from lottery.results import frame, verdicts
+from lottery.results import frame
 from lottery.rundir import records
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.records import PairRecord
@@ -25,7 +25,7 @@ GROUPS = {
     "replicates": "int64",
     "pairs": "int64",  # in all
     **dict.fromkeys(("train", "test"), "Float64"),  # instability: the mean over replicates of the mean over pairs
-    "low": "Float64",  # one-sided 95 % t bounds of that on test, over replicates
+    "low": "Float64",  # one-sided bounds of that on test, over replicates
     "high": "Float64",
     "verdict": "string",
     **dict.fromkeys(("between", "from_start", "angle"), "Float64"),  # distances of the pairs, and degrees
@@ -49,7 +49,9 @@ def groups(run: Run) -> pandas.DataFrame:
     sparse, from early to late. Pairs of other networks than those that are there are left out."""
     planned, order = run.trained_plan(), frame.order(run)
     found = [
-        {**row, "rewind": frame.rewind_name(planned, row["rewind_step"])} for members in _alike(run) for row in _rows(members)
+        {**row, "rewind": frame.rewind_name(planned, row["rewind_step"])}
+        for members in _alike(run)
+        for row in _rows(members, run.rule)
     ]
     return frame.table(sorted(found, key=lambda row: order({**row, "variant": TICKET})), GROUPS)
 
@@ -78,15 +80,15 @@ def curves(run: Run) -> pandas.DataFrame:
     return pandas.DataFrame(found)
 
 
-def answers(found: pandas.DataFrame, matching: pandas.DataFrame) -> list[str]:
-    """For each ticket, a sentence: from which rewind point on it is stable (`found`), and from which on it matches (by the
-    groups of networks `matching`)."""
+def answers(found: pandas.DataFrame, matching: pandas.DataFrame, rule: Rule) -> list[str]:
+    """For each ticket, a sentence: from which rewind point on it is stable (`found`), and from which on it matches by
+    `rule` (of the groups of networks `matching`)."""
     sentences = []
     for (family, mask), rows in found.groupby(["family", "mask"], sort=False):
         tickets = matching[(matching["variant"] == TICKET) & (matching["family"] == family) & (matching["mask"] == mask)]
         kinds = dict(list(rows.groupby("statistics", sort=False)))
         told = [f"{_earliest(alike, 'stable')}{f' ({kind})' if len(kinds) > 1 else ''}" for kind, alike in kinds.items()]
-        sentences.append(f"{family} {mask}: {', '.join(told)}; {_earliest(tickets, 'matching')}")
+        sentences.append(f"{family} {mask}: {', '.join(told)}; {_earliest(tickets, rule.matching)}")
     return sentences
 
 
@@ -131,14 +133,13 @@ def _errors(one: PairRecord, kind: str) -> Mapping[str, list[float]]:
     return one.recomputed if kind == RECOMPUTED else one.errors
 
 
-def _rows(members: Sequence[PairRecord]) -> Iterator[dict[str, Any]]:
+def _rows(members: Sequence[PairRecord], rule: Rule) -> Iterator[dict[str, Any]]:
     first, replicates = members[0], len({one.replicate for one in members})
     angles = [one.distances.angle for one in members if one.distances.angle is not None]
     for kind in _kinds(members):
         by_split = {split: _means(members, kind, split) for split in first.errors}
-        low, high = map(float, verdicts.bounds(by_split["test"]))
-        enough = replicates >= verdicts.LEAST_REPLICATES
-        verdict = "stable" if enough and high < STABLE else "unstable" if enough and low > STABLE else "undecided"
+        low, high = known(*rule.bounds(by_split["test"]))
+        verdict = {-1: "stable", 0: rule.undecided, 1: "unstable"}[int(rule.side(by_split["test"], STABLE))]
         yield {
             **{name: getattr(first, name) for name in ("family", "mask", "round", "rewind_step")},
             "statistics": kind,
@@ -146,8 +147,8 @@ def _rows(members: Sequence[PairRecord]) -> Iterator[dict[str, Any]]:
             "pairs": len(members),
             "verdict": verdict,
             **{split: statistics.fmean(values) for split, values in by_split.items()},
-            "low": low if math.isfinite(low) else None,
-            "high": high if math.isfinite(high) else None,
+            "low": low,
+            "high": high,
             "between": statistics.fmean(one.distances.between for one in members),
             "from_start": statistics.fmean((one.distances.first + one.distances.second) / 2 for one in members),
             "angle": statistics.fmean(angles) if angles else None,

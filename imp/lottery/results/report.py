@@ -112,7 +112,7 @@ def report(run: Run) -> Report:
         equal_cost_table=cells.equal_cost_lines(groups),
         cost_table=cells.cost_lines(costs),
         stability_table=cells.stability_lines(findings),
-        stability_answers=instability.answers(findings.instability, groups),
+        stability_answers=instability.answers(findings.instability, groups, run.rule),
         warnings=[f"{_title(group)}: {group.collapse}" for group in frame.each(groups) if group.collapse],
         failures=[f"replicate {row.replicate}, {_title(row)}: {row.status}, {row.reason}" for row in frame.each(failed)],
         charts=[chart for chart in drawn if chart],

@@ -19,8 +19,9 @@ from lottery.experiment.graph import Mask, Ticket
 from lottery.experiment.grids import Grid, Quantile
 from lottery.experiment.plan import Plan, Selection
 from lottery.experiment.recipe import Family, Recipe
+from lottery.experiment.rule import Rule
 from lottery.pruning import criteria
-from lottery.rundir import identity
+from lottery.rundir import identity, wording
 from lottery.rundir.names import ENVIRONMENT, RECIPE, File, MaskFiles, NetworkFiles, Replicate, replicate_numbers
 from lottery.rundir.records import Result
 from lottery.trackers import mirror
@@ -32,17 +33,27 @@ LATEST = Path("runs/latest")  # a link to the run that commands use by default
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run directory and the recipe of its outputs. A command may work on the `chosen` replicates only."""
+    """A run directory and the recipe of its outputs. A command may work on the `chosen` replicates only. Networks are
+    `judged_by` a rule, which is made of the recipe's `delta`."""
 
     folder: Path
     recipe: Recipe
     chosen: tuple[int, ...] = ()
+    judged_by: Callable[[float], Rule] = Rule
 
     report = File("report")
     bench = File("bench")  # measurements that were made with `--out` here are shown in the report
     sweep = File("sweep")  # a search for hyperparameters: its trials and its outcome
     bundle = File("bundle.json")  # the size of bundles that was found to be the fastest
     slurm = File("slurm")  # batch scripts, and the logs of their jobs
+
+    @property
+    def rule(self) -> Rule:
+        return self.judged_by(self.recipe.delta)
+
+    def worded(self, text: str) -> str:
+        """`text` with the words of the run's metric and of its rule."""
+        return wording.worded(text, self.metric, **self.rule.words)
 
     def numbers(self) -> Sequence[int]:
         """The replicates that a command works on: those chosen, or as many as the recipe says. They count from 1."""

@@ -42,7 +42,7 @@ class DataSet(Values):
 
 class Standing(Values):
     """How the network's group stands beside the dense one: the mean difference of the deciding metric over `replicates`, its
-    one-sided 95 % bounds, and the verdict."""
+    one-sided bounds, and the verdict."""
 
     replicates: int = 0
     difference: float | None = None

@@ -25,9 +25,9 @@ def example(metric: str) -> str:
     return "image" if metric == ACCURACY else "example"
 
 
-def worded(text: str, metric: str) -> str:
+def worded(text: str, metric: str, **others: str) -> str:
     """`text` with words for `{metric}`, `{values}` (of the metric) and `{example}`; for `{Metric}` and `{Values}` where a
-    sentence begins."""
+    sentence begins; and with `others`."""
     words = {"metric": title(metric), "values": "accuracies" if metric == ACCURACY else f"values of {title(metric)}"}
     words |= {key.title(): word[:1].upper() + word[1:] for key, word in words.items()}
-    return text.format(example=example(metric), **words)
+    return text.format(example=example(metric), **words, **others)

@@ -6,9 +6,11 @@ from typing import Any
 
 from lottery.base.progress import Reporter, count_of
 from lottery.experiment import grids
+from lottery.experiment.graph import TICKET
 from lottery.experiment.grids import Grid, Quantile
 from lottery.experiment.plan import Plan, Selection
-from lottery.results import frame, grouping, verdicts
+from lottery.experiment.rule import LEAST_REPLICATES, Rule
+from lottery.results import frame, grouping
 from lottery.rundir.run import Run
 
 
@@ -18,22 +20,19 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
     diverged network gets no more replicates, and a replicate whose dense network diverged gets no tickets. Where a ticket is
     left without a result, this ends.
 
-    This looks at the data after each replicate, by bounds so wide that all looks together err in 5 % of cases.
+    This looks at the data after each replicate, by a rule so strict that all looks together err no more often than one.
     """
-    confidence = verdicts.confidence_of_looks(most)
-    if most > verdicts.LEAST_REPLICATES:
-        reporter.say(
-            f"looking after each replicate, up to {most}, by bounds of {confidence:.1%} confidence: "
-            "all looks together then err as often as one by bounds of 95%"
-        )
+    rule = run.rule.after_looks(most)
+    if most > LEAST_REPLICATES:
+        reporter.say(run.rule.looking(most))
     while True:
-        tickets = _selected(run, selection, confidence)
-        undecided = [one for one in tickets if one.verdict in verdicts.OPEN and one.count == one.planned]
+        tickets = _selected(run, selection, rule)
+        undecided = [one for one in tickets if one.verdict.is_open and one.count == one.planned]
         number, missing = _next(run, [one for one in undecided if one.count < most])
         if not missing:
             break
         does = "continuing" if number in run.known_numbers() else "adding"
-        reporter.say(f"undecided: {count_of(len(undecided), 'ticket')}; {does} replicate {number}")
+        reporter.say(f"{rule.undecided}: {count_of(len(undecided), 'ticket')}; {does} replicate {number}")
         for series in dict.fromkeys((one.family, one.rewind) for one in missing):
             grid = _grid(run.plan(), [one for one in missing if (one.family, one.rewind) == series])
             yield dataclasses.replace(run, chosen=(number,)), grid
@@ -44,13 +43,13 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
             return
     if undecided:
         after = max(one.count for one in undecided)
-        reporter.say(f"after {count_of(after, 'replicate')} still undecided: {count_of(len(undecided), 'ticket')}")
+        reporter.say(f"after {count_of(after, 'replicate')} still {rule.undecided}: {count_of(len(undecided), 'ticket')}")
     if unfinished := [one for one in tickets if one.count < one.planned]:
         rows = frame.rows(run)
         failed = {int(number) for number in rows.loc[rows["status"] == "failed", "replicate"]}
         again = f"; {dataclasses.replace(run, chosen=tuple(sorted(failed))).typed('retrain')} tries those that failed again"
         reporter.say(
-            f"undecided, because a network is missing, failed or diverged: {count_of(len(unfinished), 'ticket')}"
+            f"{rule.undecided}, because a network is missing, failed or diverged: {count_of(len(unfinished), 'ticket')}"
             f"{again if failed else ''}"
         )
     elif not undecided:
@@ -58,14 +57,14 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
         reporter.say(f"every ticket is decided after {count_of(after, 'replicate')}")
 
 
-def _selected(run: Run, selection: Selection, confidence: float) -> list[Any]:
-    """The groups of tickets at the selected quantiles and rewind points, with verdicts of that confidence."""
+def _selected(run: Run, selection: Selection, rule: Rule) -> list[Any]:
+    """The groups of tickets at the selected quantiles and rewind points, judged by `rule`."""
     families = {name: one for name, one in run.families(selection).items() if one.quantiles}
     planned = run.plan()
+    groups = grouping.groups(run, frame.rows(run), rule)
     return [
         ticket
-        for tickets in grouping.tickets(grouping.groups(run, frame.rows(run), confidence)).values()
-        for ticket in tickets
+        for ticket in frame.each(groups[groups["variant"] == TICKET])
         if ticket.family in families
         and grids.of_label(ticket.mask) in families[ticket.family].grid
         and ticket.rewind_step in planned.rewind_steps(families[ticket.family].rewind)

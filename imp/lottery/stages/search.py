@@ -18,7 +18,8 @@ from lottery.experiment import bisection
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.experiment.grids import Grid, Point, Quantile, Round
 from lottery.experiment.plan import Plan, Selection
-from lottery.results import frame, verdicts
+from lottery.experiment.rule import LEAST_REPLICATES, Rule, Verdict
+from lottery.results import frame
 from lottery.rundir.run import Run
 
 Over = Literal["density", "rewind"]
@@ -43,7 +44,7 @@ class Tested(NamedTuple):
     replicate that it lacks (None: it has its verdict); `lost` the one whose network diverged or failed, without which there is
     no verdict."""
 
-    verdict: str
+    verdict: Verdict
     replicates: int
     needs: int | None = None
     lost: int | None = None
@@ -62,9 +63,9 @@ class Standing(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Search:
     """A search in `run` among the tickets of `selection`, from dense to sparse or from late to early rewind points. Each
-    candidate is judged after every replicate from the third on, up to `most`, by bounds so wide that in 5 % of searches at most
-    a ticket that is delta worse is called matching. Once the networks of the run have cost the `budget` (`300ep`, `5h`) it
-    ends. So many replicates `at_once` are trained, of which some may turn out not to be needed."""
+    candidate is judged after every replicate from the third on, up to `most`, by a rule so strict that a search errs no more
+    often than one verdict. Once the networks of the run have cost the `budget` (`300ep`, `5h`) it ends. So many replicates
+    `at_once` are trained, of which some may turn out not to be needed."""
 
     run: Run
     selection: Selection
@@ -97,10 +98,9 @@ class Search:
         return [_candidate(name, value, points[0], planned) for value in family.grid]
 
     @cached_property
-    def confidence(self) -> float:
-        """That of the bounds at each look."""
-        tests = bisection.most_tests(len(self.candidates))
-        return verdicts.confidence_of_looks(self.most, verdicts.ERROR / tests)
+    def rule(self) -> Rule:
+        """That of each look."""
+        return self.run.rule.after_looks(self.most, bisection.most_tests(len(self.candidates)))
 
     def standing(self) -> Standing:
         rows = frame.rows(self.run)
@@ -109,7 +109,7 @@ class Search:
         while (place := bisection.next_place({at: one.verdict for at, one in tested.items()}, count)) is not None:
             found = self._tested(self.candidates[place], rows)
             if found.needs:
-                last = max(found.needs + self.at_once - 1, verdicts.LEAST_REPLICATES)
+                last = max(found.needs + self.at_once - 1, LEAST_REPLICATES)
                 return Standing(tested, self._spent(rows), place, range(found.needs, min(last, self.most) + 1))
             tested[place] = found
         return Standing(tested, self._spent(rows))
@@ -117,10 +117,8 @@ class Search:
     def steps(self, reporter: Reporter) -> Iterator[tuple[Run, Selection]]:
         """What to train next, a replicate of the run and a candidate's ticket there, until the answer is known or the budget is
         spent. Ends where a training left no result."""
-        reporter.say(
-            f"{count_of(len(self.candidates), 'candidate')}, {count_of(self.most, 'replicate')} at most, bounds of "
-            f"{self.confidence:.2%} confidence"
-        )
+        at_most = f"{count_of(len(self.candidates), 'candidate')}, {count_of(self.most, 'replicate')} at most"
+        reporter.say(f"{at_most}, {self.rule.words['bounds']}")
         before: tuple[int, Sequence[int]] | None = None
         while (standing := self.standing()).next is not None and not self._is_spent(standing):
             step = standing.next, standing.needs
@@ -138,13 +136,14 @@ class Search:
         dense = rows[rows["variant"] == DENSE].set_index("replicate")
         known = own["difference"].dropna()
         differences = [known[number] for number in itertools.takewhile(known.index.__contains__, range(1, self.most + 1))]
-        verdict, count = verdicts.first_verdicts(differences, self.run.recipe.delta, self.confidence)
-        if verdict != "undecided" or len(differences) == self.most:
-            return Tested(verdict.item(), int(count))
+        side, count = self.rule.first(differences)
+        verdict = self.rule.verdict(side)
+        if not verdict.is_open or len(differences) == self.most:
+            return Tested(verdict, int(count))
         number = len(differences) + 1
         statuses = {of["status"].get(number) for of in (dense, own)}
         is_lost = bool(statuses & {"diverged", "failed"})
-        return Tested("undecided", len(differences), *((None, number) if is_lost else (number, None)))
+        return Tested(verdict, len(differences), *((None, number) if is_lost else (number, None)))
 
     def _spent(self, rows: pandas.DataFrame) -> float:
         """What all finished networks of the run have cost."""

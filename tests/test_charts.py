@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas
@@ -65,10 +66,8 @@ NAMES = (*COLUMNS, "layers", "overlaps", "magnitudes", "courses", "training", "i
 
 def found(**tables):
     """What was found, by hand: these tables, and nothing else."""
-    run = SimpleNamespace(recipe=reading.resolve({}), metric="accuracy")
-    return SimpleNamespace(
-        run=run, **{name: pandas.DataFrame(tables.get(name, ()), columns=COLUMNS.get(name)) for name in NAMES}
-    )
+    frames = {name: pandas.DataFrame(tables.get(name, ()), columns=COLUMNS.get(name)) for name in NAMES}
+    return SimpleNamespace(run=Run(Path("none"), reading.resolve({})), **frames)
 
 
 def findings(run):

@@ -218,7 +218,7 @@ def test_a_ticket_is_listed_and_described_by_the_metric(run, tmp_path):
     record = tickets.TicketRecord(**known, result=result, files={})
 
     listed = tickets.listed(tickets.TicketFolder(tmp_path, record, recipe))
-    text = card.card(record, recipe)
+    text = card.card(record, recipe, run.rule)
 
     assert listed["test_rouge1"] == pytest.approx(0.45)
     assert "ROUGE-1: 46.00% (validation), 45.00% (test)." in text

@@ -11,6 +11,7 @@ from handmade import dense, planned, ticket, write
 
 from lottery.base.progress import Reporter
 from lottery.experiment.rule import Rule, Verdict, deviation
+from lottery.results.report import report
 from lottery.rundir.run import EVERYTHING, Run
 from lottery.stages import decide
 
@@ -171,8 +172,8 @@ class SignFlips(Rule):
         return f"up to {most} replicates, each sign flipped"
 
 
-@pytest.mark.parametrize("above", [0.001, -0.02])
-def test_a_rule_of_ones_own_decides_when_replicates_are_enough(tmp_path, above):
+@pytest.mark.parametrize(("above", "word"), [(0.001, "as good"), (-0.02, "inferior")])
+def test_a_rule_of_ones_own_decides_when_replicates_are_enough_and_has_its_words_on_the_page(tmp_path, above, word):
     run = Run(tmp_path / "run", planned(replicates=1), judged_by=functools.partial(SignFlips, error=0.2))
     dense(run, 0.90)
     ticket(run, 1, "60", 0.90 + above)
@@ -186,3 +187,13 @@ def test_a_rule_of_ones_own_decides_when_replicates_are_enough(tmp_path, above):
         ticket(run, number, "60", 0.90 + above + number / 10_000)
 
     assert (told[0], told[-1]) == ("up to 8 replicates, each sign flipped", "every ticket is decided after 6 replicates")
+    made, page = report(run), (run.report / "index.html").read_text()
+    assert made.groups["verdict"].dropna().tolist() == [word]
+    assert f'<tr class="{word.replace(" ", "-")}">' in page
+    assert "tr.as-good {" in page
+    assert SignFlips.sentence in page
+    assert made.headline[1].startswith(
+        "Rewound to 1ep: the sparsest as good ticket keeps 40.00%" if above > 0 else "Rewound to 1ep: not even the densest"
+    )
+    (chart,) = [chart for chart in made.charts if chart.name == "differences"]
+    assert "in points: + as good, - inferior, ? undecided" in chart.explained

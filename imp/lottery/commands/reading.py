@@ -66,7 +66,7 @@ def show_report(run: "Run", made: "Report", as_json: bool) -> None:
         print_json({"headline": made.headline, **{name: dicts(table) for name, table in tables.items()}})
         return
     print_table(run.recipe.name, list(made.table[0]), [list(cells.values()) for cells in made.table])
-    print(difference_explained(run.metric))
+    print(difference_explained(run))
     for sentence in made.headline:
         print(sentence)
     print(f"Open {run.report / 'index.html'}")

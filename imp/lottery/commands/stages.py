@@ -191,7 +191,6 @@ def stability(
     """Find the instability of tickets that are trained more than once (families.FAMILY.copies); under mpirun, on all ranks."""
     from lottery.campaign import Execution, Selection
     from lottery.results import frame, grouping, instability
-    from lottery.rundir.wording import worded
     from lottery.stages.stability import stability as find_instability
 
     target = options.opened(run, recipe, set_, must_exist=True, chosen=replicate)
@@ -203,7 +202,7 @@ def stability(
         options.print_json(frame.dicts(found))
         return
     print_table(target.recipe.name, *instability.cells(found))
-    print(worded(instability.EXPLAINED, target.metric))
+    print(target.worded(instability.EXPLAINED))
     for line in instability.answers(found, grouping.groups(target, grouping.rows(target)), target.rule):
         print(line)
 

@@ -6,6 +6,7 @@ import yaml
 
 from lottery.base.progress import count_of
 from lottery.experiment.recipe import Recipe
+from lottery.experiment.rule import Rule
 from lottery.rundir import wording
 from lottery.rundir.tickets import START, TicketRecord
 
@@ -23,10 +24,10 @@ for name, packed in bits.items():
 """
 
 
-def card(record: TicketRecord, recipe: Recipe) -> str:
+def card(record: TicketRecord, recipe: Recipe, rule: Rule) -> str:
     """The text: metadata as YAML, what the ticket is and how it was found, and how to read the files."""
     head = yaml.safe_dump(_metadata(record, recipe), sort_keys=False, allow_unicode=True)
-    return f"---\n{head}---\n\n# {record.run}: {record.network}\n\n" + "\n\n".join(_paragraphs(record, recipe)) + "\n"
+    return f"---\n{head}---\n\n# {record.run}: {record.network}\n\n" + "\n\n".join(_paragraphs(record, recipe, rule)) + "\n"
 
 
 def _metadata(record: TicketRecord, recipe: Recipe) -> dict[str, Any]:
@@ -55,12 +56,12 @@ def _metadata(record: TicketRecord, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _paragraphs(record: TicketRecord, recipe: Recipe) -> list[str]:
+def _paragraphs(record: TicketRecord, recipe: Recipe, rule: Rule) -> list[str]:
     example, count = wording.example(record.result.metric), record.data.images["train"]
     return [
         f"{recipe.model.name} on {record.data.source}: {count:,} training {example}s{_input(record, recipe)}.",
         _found(record, recipe),
-        _standing(record, recipe),
+        _standing(record, rule),
         f"## Read it\n\nNumPy and [safetensors](https://pypi.org/project/safetensors/) are enough:\n\n```python\n{_READING}```",
         "`statistics/...` in ticket.safetensors are BatchNorm's moving means and variances."
         + (" start.safetensors has the weights that training started from, before the mask." if START in record.files else ""),
@@ -94,7 +95,7 @@ def _found(record: TicketRecord, recipe: Recipe) -> str:
     )
 
 
-def _standing(record: TicketRecord, recipe: Recipe) -> str:
+def _standing(record: TicketRecord, rule: Rule) -> str:
     final, metric, standing = record.result.final, record.result.metric, record.standing
     reached = [f"{final.metric(split, metric):.2%} ({split})" for split in ("validation", "test")] if final else []
     figures = wording.worded(f"{{Metric}}: {', '.join(reached)}.", metric) if final else ""
@@ -102,9 +103,9 @@ def _standing(record: TicketRecord, recipe: Recipe) -> str:
         return figures
     bounds = ""
     if standing.low is not None and standing.high is not None:
-        bounds = f" ({100 * standing.low:+.2f} .. {100 * standing.high:+.2f}, one-sided 95 % bounds)"
+        bounds = f" ({100 * standing.low:+.2f} .. {100 * standing.high:+.2f}, {rule.words['bounds']})"
     return (
         f"{figures} Beside the dense network: {100 * standing.difference:+.2f} points{bounds} over "
-        f"{count_of(standing.replicates, 'replicate')}. Verdict: **{standing.verdict}**, where up to {100 * recipe.delta:g} "
-        "points below count as matching."
+        f"{count_of(standing.replicates, 'replicate')}. Verdict: **{standing.verdict}**, where up to {100 * rule.delta:g} "
+        f"points below count as {rule.matching}."
     )

@@ -10,36 +10,24 @@ import pandas
 from lottery.base.progress import duration
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.pruning.costs import BYTES
-from lottery.results import criteria, frame, further, grouping, instability, tidy, verdicts
+from lottery.results import criteria, frame, further, grouping, instability, tidy
 from lottery.rundir import wording
+from lottery.rundir.run import Run
 
-DIFFERENCE_EXPLAINED = (
-    "difference: how far the validation {metric} is above that of the network under `against`, in points: the mean over "
-    "replicates, and in brackets its lower and upper one-sided 95 % t bounds. The verdict follows from these bounds (a "
-    "two-sided 95 % interval is wider). They say what other seeds would give on these validation {example}s, which all "
-    "replicates share. sd: the standard deviation of the difference over replicates; three replicates give only a rough idea "
-    "of it. for 80 %: with that deviation, so many replicates find in 80 % of cases that a network exactly as good as the one "
-    "it is compared with is matching."
-)
-OVER_IMAGES_EXPLAINED = (
-    " worse here: undecided over seeds, but on these images each network is worse than the one it is compared with (McNemar's "
-    "exact test, 5 %). over images too: the bounds and the verdict for other seeds on other images."
-)
 CONTRASTS_EXPLAINED = (
-    "Differences in points (in the last column, in steps): means over the replicates that have both networks, with two-sided "
-    "95 % Student t intervals. A star marks an interval that does not reach zero. The columns: final {metric} on validation "
+    "Differences in points (in the last column, in steps): means over the replicates that have both networks, with "
+    "{student_intervals}. A star marks an interval that does not reach zero. The columns: final {metric} on validation "
     "{example}s and on test {example}s, test {metric} at the step of least validation loss, and that step. The intervals are "
     "not corrected for their number."
 )
 CRITERIA_EXPLAINED = (
     "How far each control is above its ticket in validation {metric}, in points: the mean over replicates, and in brackets its "
-    "lower and upper one-sided 95 % t bounds. ✓: the control matches the ticket, ✗: it does not, ?: undecided, ↓: worse here, "
-    "by the same rules as a ticket and the dense network. `shuffle` keeps as many weights of each layer as the ticket, chosen "
-    "at random. A criterion is only an allocation if shuffle matches at every density that has it (where it is far better, the "
-    "criterion does harm): what counts is how many weights each layer keeps, not which. It is more than an allocation if "
-    "shuffle does not match at one density or more. If `reinit` matches, the initial weights do not matter; in one shot, one "
-    "such network serves all rewind points. If `invert` matches, the order of the scores does not matter. These are the checks "
-    "of Frankle et al. 2021 (arXiv 2009.08576)."
+    "lower and upper {t_bounds}. {control_signs}, by the same rules as a ticket and the dense network. `shuffle` keeps as many "
+    "weights of each layer as the ticket, chosen at random. A criterion is only an allocation if shuffle matches at every "
+    "density that has it (where it is far better, the criterion does harm): what counts is how many weights each layer keeps, "
+    "not which. It is more than an allocation if shuffle does not match at one density or more. If `reinit` matches, the "
+    "initial weights do not matter; in one shot, one such network serves all rewind points. If `invert` matches, the order of "
+    "the scores does not matter. These are the checks of Frankle et al. 2021 (arXiv 2009.08576)."
 )
 SIZES_EXPLAINED = (
     "MACs: multiply-accumulates of the kept weights for one {example}; biases, BatchNorm and activations are not counted. "
@@ -72,10 +60,9 @@ ANSWERS_EXPLAINED = (
     "dense network of its replicate give the same answer, right or wrong. worst class: the accuracy on the class where it is "
     "lowest. calibration error: how far accuracy and confidence (the probability of the answer) are apart, in 15 bins of "
     "confidence, weighted by their images (the expected calibration error, ECE, of Guo et al. 2017, arXiv 1706.04599). "
-    "difference: of tickets from the dense network, paired by replicate, with two-sided 95 % t intervals; a star marks one "
+    "difference: of tickets from the dense network, paired by replicate, with {intervals}; a star marks one "
     "that does not reach zero."
 )
-SIGNS = dict(zip((*verdicts.VERDICTS, *verdicts.OPEN), "✓✗?↓", strict=True))
 Cells = dict[str, str]  # a line of a table, by heading
 
 
@@ -100,9 +87,9 @@ def network(group: Any, metric: str) -> Cells:
     }
 
 
-def difference_explained(metric: str) -> str:
+def difference_explained(run: Run) -> str:
     """What the columns of differences in the table of networks mean."""
-    return wording.worded(DIFFERENCE_EXPLAINED, metric) + (OVER_IMAGES_EXPLAINED if metric == wording.ACCURACY else "")
+    return run.worded(run.rule.explained + (run.rule.explained_over_images if run.metric == wording.ACCURACY else ""))
 
 
 def answers(group: Any, against_dense: Mapping[tuple[Any, ...], Any]) -> Cells:
@@ -216,7 +203,7 @@ def criteria_lines(checks: pandas.DataFrame) -> list[Cells]:
 
 
 def _check(row: Any) -> str:
-    return "" if row.mean is None else f"{_interval(row.mean, row.low, row.high)} {SIGNS[row.verdict]}"
+    return "" if row.mean is None else f"{_interval(row.mean, row.low, row.high)} {row.verdict.sign}"
 
 
 def equal_cost_lines(groups: pandas.DataFrame) -> list[Cells]:

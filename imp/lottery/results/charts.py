@@ -13,7 +13,6 @@ import pandas
 
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.results import criteria, grouping
-from lottery.results.cells import SIGNS
 from lottery.results.drawing import (
     COLOURS,
     COLUMNS,
@@ -314,6 +313,7 @@ def differences(findings: Findings) -> Chart | None:
     series = list(dict.fromkeys(name for alike in families for name in alike["series"]))
     most = min(max(0.5, tickets["points"].abs().max()), 10.0)
     x, width = masks_across(tickets)
+    words, verdicts = findings.run.rule.words, findings.run.rule.verdicts
     base = chart_of(tickets).encode(x=x, y=alt.Y("series:N", title=None).sort(series), tooltip=tooltips(*_TOLD))
     cells = base.mark_rect().encode(
         color=alt.Color("points:Q", title="points").scale(scheme="redblue", domain=[-most, most], clamp=True)
@@ -323,12 +323,13 @@ def differences(findings: Findings) -> Chart | None:
         text="sign:N",
         color=alt.when(f"abs(datum.points) > {0.6 * most}").then(alt.value("white")).otherwise(alt.value("#222")),
     )
-    signs = signs.transform_calculate(sign=f"{number}{json.dumps(SIGNS)}[datum.verdict]")
+    sign = json.dumps({verdict: verdict.sign for verdict in verdicts})
+    signs = signs.transform_calculate(sign=f"{number}{sign}[datum.verdict]")
     against, metric = " or ".join(tickets["against"].unique()), wording.title(findings.run.metric)
     return Chart(
         "differences",
         "Masks and rewind points",
-        f"Validation {metric} against that of {against}, in points: ✓ matching, ✗ not matching, ? undecided, ↓ worse here.",
+        f"Validation {metric} against that of {against}, in points: {words['signs']}.",
         {"differences": tickets},
         alt.layer(cells, signs).properties(width=width, height=alt.Step(28)),
         is_answer=True,

@@ -3,7 +3,6 @@ how they differ, training.md with the course of the dense trainings; each table 
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas
@@ -147,9 +146,9 @@ def _write(made: Report, tables: dict[str, pandas.DataFrame]) -> None:
         "results/report.html",
         report=made,
         script=drawing.script(),
-        worded=partial(wording.worded, metric=run.metric),
+        worded=run.worded,
         texts=cells,
-        difference_explained=cells.difference_explained(run.metric),
+        difference_explained=cells.difference_explained(run),
         stability_explained=instability.EXPLAINED,
         kinds_explained=kinds.EXPLAINED,
         controls=list({one.name: one for one in named}.values()),
@@ -184,9 +183,9 @@ def _title(row: Any) -> str:
 
 
 def _markdown(made: Report) -> str:
-    worded = partial(wording.worded, metric=made.run.metric)
+    worded = made.run.worded
     lines = [f"# {made.run.recipe.name}", "", *made.headline, "", *_table(made.table), ""]
-    lines += [cells.difference_explained(made.run.metric)]
+    lines += [cells.difference_explained(made.run)]
     if made.warnings:
         lines += ["", "## Layer collapse (!)", "", *(f"- {warning}" for warning in made.warnings)]
     if made.further_table:
@@ -207,7 +206,8 @@ def _markdown(made: Report) -> str:
         explained = worded(cells.CONTRASTS_EXPLAINED)
         lines += ["", "## Differences, paired by replicate", "", explained, "", *_table(made.contrast_table)]
     if made.answer_table:
-        lines += ["", "## Agreement, worst class, calibration", "", cells.ANSWERS_EXPLAINED, "", *_table(made.answer_table)]
+        explained = worded(cells.ANSWERS_EXPLAINED)
+        lines += ["", "## Agreement, worst class, calibration", "", explained, "", *_table(made.answer_table)]
     return "\n".join(lines) + "\n"
 
 

@@ -97,7 +97,7 @@ def stability(findings: Findings) -> Chart | None:
     if rows.empty:
         return None
     rows, lines = (one.assign(ticket=one["family"] + " " + one["mask"]) for one in (rows, lines[lines["split"] == "test"]))
-    points, tickets, example = _points(rows), rows["ticket"].unique().tolist(), wording.example(findings.run.metric)
+    points, tickets = _points(rows), rows["ticket"].unique().tolist()
     dash: Any = alt.value([1, 0])
     if rows["statistics"].nunique() > 1:
         dash = alt.StrokeDash("statistics:N", legend=None)
@@ -115,9 +115,11 @@ def stability(findings: Findings) -> Chart | None:
     return Chart(
         "stability",
         "Stability",
-        f"Above: instability on test {example}s, means over replicates with one-sided 95 % bounds; below the dashed line (2 "
-        f"points) a ticket counts as stable. Below: the error on test {example}s along the line between two trainings, means "
-        "over pairs. Solid lines have BatchNorm's statistics interpolated, dashed ones recomputed.",
+        findings.run.worded(
+            "Above: instability on test {example}s, means over replicates with {bounds}; below the dashed line (2 points) a "
+            "ticket counts as stable. Below: the error on test {example}s along the line between two trainings, means over "
+            "pairs. Solid lines have BatchNorm's statistics interpolated, dashed ones recomputed."
+        ),
         {"stability": rows, "lines": lines},
         alt.vconcat(above, alt.concat(*panels, columns=COLUMNS)).resolve_scale(color="independent"),
     )

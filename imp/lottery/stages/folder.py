@@ -49,7 +49,7 @@ def make(run: Run, network: str, result: Result, state: State, folder: Path, lic
         files=dict.fromkeys(tensors, ""),
     )
     with locks.writing(folder):
-        tickets.write(folder, record, run.recipe, tensors, card(record, run.recipe))
+        tickets.write(folder, record, run.recipe, tensors, card(record, run.recipe, run.rule))
 
 
 def values(state: State) -> bytes:

@@ -85,6 +85,25 @@ class Rule:
     undecided = Verdict("undecided", "is undecided", "?")
     worse = Verdict("worse here", "is worse on these images", "↓")  # what other seeds would give is not known
 
+    # What the report says of the rule, of the columns of differences, and of those where each answer is right or wrong; with
+    # places for `words`, and for those of a metric.
+    sentence = """\
+A ticket matches if the lower bound of its difference is above
+−{margin} points. It does not match if the upper bound is below that. Otherwise, and without a
+spread over at least three replicates, it is undecided."""
+    explained = (
+        "difference: how far the validation {metric} is above that of the network under `against`, in points: the mean over "
+        "replicates, and in brackets its lower and upper {t_bounds}. The verdict follows from these bounds (a two-sided "
+        "{level} interval is wider). They say what other seeds would give on these validation {example}s, which all replicates "
+        "share. sd: the standard deviation of the difference over replicates; three replicates give only a rough idea of it. "
+        "for 80 %: with that deviation, so many replicates find in 80 % of cases that a network exactly as good as the one it "
+        "is compared with is {matching}."
+    )
+    explained_over_images = (
+        " {worse}: {undecided} over seeds, but on these images each network is worse than the one it is compared with "
+        "(McNemar's exact test, {error}). over images too: the bounds and the verdict for other seeds on other images."
+    )
+
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         return self.matching, self.not_matching, self.undecided, self.worse
@@ -217,40 +236,16 @@ class Rule:
         return sides, counts
 
     @property
-    def sentence(self) -> str:
-        """The rule for readers of the report."""
-        return f"""\
-A ticket matches if the lower bound of its difference is above
-−{100 * self.delta:.2g} points. It does not match if the upper bound is below that. Otherwise, and without a
-spread over at least three replicates, it is undecided."""
-
-    @property
-    def explained(self) -> str:
-        """What the columns of differences are, with places for `words` and for those of a metric."""
-        return (
-            "difference: how far the validation {metric} is above that of the network under `against`, in points: the mean "
-            "over replicates, and in brackets its lower and upper {t_bounds}. The verdict follows from these bounds (a "
-            "two-sided {level} interval is wider). They say what other seeds would give on these validation {example}s, which "
-            "all replicates share. sd: the standard deviation of the difference over replicates; three replicates give only a "
-            "rough idea of it. for 80 %: with that deviation, so many replicates find in 80 % of cases that a network exactly "
-            f"as good as the one it is compared with is {self.matching}."
-        )
-
-    @property
-    def explained_over_images(self) -> str:
-        """The same of the columns that there are where each answer is right or wrong."""
-        return (
-            f" {self.worse}: {self.undecided} over seeds, but on these images each network is worse than the one it is "
-            f"compared with (McNemar's exact test, {100 * self.error:g} %). over images too: the bounds and the verdict for "
-            "other seeds on other images."
-        )
-
-    @property
     def words(self) -> dict[str, str]:
-        """What explanations of tables and charts say of the rule, by its place in them."""
+        """What texts say of the rule, by its place in them."""
         level = f"{100 * self.confidence:.4g} %"
         return {
+            "matching": self.matching,
+            "undecided": self.undecided,
+            "worse": self.worse,
             "level": level,
+            "error": f"{100 * self.error:.4g} %",
+            "margin": f"{100 * self.delta:.2g}",
             "bounds": f"one-sided {level} bounds",
             "t_bounds": f"one-sided {level} t bounds",
             "intervals": f"two-sided {level} t intervals",

@@ -4,6 +4,7 @@ own in its place."""
 import functools
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -82,6 +83,12 @@ def test_many_samples_are_judged_as_each_would_be():
 )
 def test_verdicts(differences, verdict):
     assert RULE.judge(differences).verdict == verdict
+
+
+def test_a_verdict_is_its_word_and_stays_one_where_it_is_copied():
+    copied = pickle.loads(pickle.dumps(Rule.matching))
+
+    assert (copied, copied.verb, copied.is_matching, copied.is_open) == ("matching", "matches", True, False)
 
 
 def test_a_wider_delta_lets_more_match_and_exactly_delta_below_is_undecided():

@@ -32,7 +32,7 @@ class Verdict(str):
     is_matching: bool
     is_failing: bool
 
-    def __new__(cls, word: str, verb: str, sign: str, matches: bool | None = None) -> "Verdict":
+    def __new__(cls, word: str, verb: str = "", sign: str = "", matches: bool | None = None) -> "Verdict":
         verdict = super().__new__(cls, word)
         verdict.verb, verdict.sign, verdict.is_matching, verdict.is_failing = verb, sign, matches is True, matches is False
         return verdict

@@ -6,7 +6,7 @@ from lottery.base.errors import InputError
 from lottery.experiment import reading, spaces
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.spaces import Dimension
-from lottery.search import values
+from lottery.sweep import values
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from lottery.experiment import plan, reading, spaces
 from lottery.experiment.recipe import Data, Model, Recipe, Sweep
 from lottery.rundir import records
 from lottery.rundir.records import Figures, Result
-from lottery.search import study, sweep, values
+from lottery.sweep import trials as made
+from lottery.sweep import values, worker
 
 SWEEP = """
 name = "try"
@@ -83,7 +84,7 @@ def best_known(trial, run, network, *_):
     """A training without a network: the nearer its learning rate to 0.1, the better."""
     accuracy = 1 - abs(math.log10(trial.params["train.learning_rate"]) + 1) / 10
     for epoch in (1, 2):
-        trial.report(accuracy * epoch / 2, epoch * study.STAGES)
+        trial.report(accuracy * epoch / 2, epoch * made.STAGES)
         if epoch == 1 and trial.should_prune():
             raise optuna.TrialPruned
     final = Figures(
@@ -94,15 +95,14 @@ def best_known(trial, run, network, *_):
 
 def play(trained=best_known, patch=setattr):
     """Have trials end as `trained` says, without TensorFlow."""
-    patch(sweep, "_set_up", lambda *_: lambda run: None)
-    patch(sweep, "_trained", trained)
+    patch(worker, "_trained", trained)
 
 
 @pytest.fixture
 def played(monkeypatch):
     """A function that has trials of this process end otherwise than `best_known` says."""
     play(patch=monkeypatch.setattr)
-    return lambda trained: monkeypatch.setattr(sweep, "_trained", trained)
+    return lambda trained: monkeypatch.setattr(worker, "_trained", trained)
 
 
 def start_worker(folder, before="", slowly=0.0):
@@ -112,7 +112,7 @@ import os, sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import optuna, test_sweep
 from lottery import cli
-from lottery.search import study, sweep
+from lottery.sweep import worker
 test_sweep.play(lambda *given: (time.sleep({slowly}), test_sweep.best_known(*given))[1])
 {before}
 cli.main()
@@ -190,13 +190,13 @@ def test_a_damaged_journal_is_named(again):
 
 def test_a_lock_of_the_journal_that_a_killed_worker_left_is_not_waited_for_forever(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(study, "GRACE_SECONDS", 1)
+    monkeypatch.setattr(made, "GRACE_SECONDS", 1)
     dimensions = [spaces.parse_dimension("train.learning_rate=0.1..1")]
-    study.Study(Path("sweep"), dimensions, 3, 1, 0.0, 0, "accuracy")
+    made.Trials(Path("sweep"), dimensions, 3, 1, 0.0, 0, "accuracy")
     (tmp_path / "sweep/journal.log.lock").symlink_to(tmp_path / "sweep/journal.log")
 
     began = time.monotonic()
-    study.Study(Path("sweep"), dimensions, 3, 1, 0.0, 0, "accuracy")
+    made.Trials(Path("sweep"), dimensions, 3, 1, 0.0, 0, "accuracy")
 
     assert 1 < time.monotonic() - began < 30
 
@@ -237,7 +237,8 @@ def test_killed_it_goes_on_with_the_trial_that_was_under_way(swept, fresh):
 @pytest.mark.usefixtures("played")
 def test_killed_while_the_values_of_a_trial_were_drawn(fresh):
     begin(fresh, trials=2)
-    worker = start_worker(fresh, "optuna.Trial.suggest_categorical = lambda *_, **__: os._exit(9)")
+    dying = "os._exit(9) if given[1] == 'train.batch' else draw(*given)"
+    worker = start_worker(fresh, f"draw = optuna.Trial._suggest; optuna.Trial._suggest = lambda *given: {dying}")
     assert worker.wait() == 9
 
     imp_here("sweep", cwd=fresh)
@@ -250,7 +251,7 @@ def test_killed_while_the_values_of_a_trial_were_drawn(fresh):
 def test_a_trial_that_kills_its_process_twice_is_set_aside(fresh):
     begin(fresh, trials=2)
     for _ in range(2):
-        assert start_worker(fresh, "sweep._trained = lambda *_: os._exit(9)").wait() == 9
+        assert start_worker(fresh, "worker._trained = lambda *_: os._exit(9)").wait() == 9
 
     imp_here("sweep", cwd=fresh)
 
@@ -376,7 +377,7 @@ def test_a_range_of_whole_numbers_holds_all_between_them_where_its_key_is_no_who
     kinds = {dimension.key: type(dimension.values[0]) for dimension in values.searched(wanted)}
 
     assert kinds == {"train.clip_norm": float, "train.epochs": int, "train.learning_rate": float}
-    assert sweep.parameter(values.searched(wanted)[0]) == {"distribution": "uniform", "min": 0.0, "max": 5.0}
+    assert worker.parameter(values.searched(wanted)[0]) == {"distribution": "uniform", "min": 0.0, "max": 5.0}
 
 
 def test_what_the_task_cannot_have_is_not_searched():

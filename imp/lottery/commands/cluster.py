@@ -55,7 +55,7 @@ def slurm(
         if value is not None and option not in OWN[stage]:
             raise typer.BadParameter(f"{option} cannot be used with {stage}")
     if stage is Stage.sweep:  # which raises, as in the other cases, the error that the job would end with
-        from lottery.search.values import searched
+        from lottery.sweep.values import searched
 
         searched(target.recipe)
     elif stage is Stage.train:

@@ -29,15 +29,15 @@ def sweep(
 ) -> None:
     """Search for hyperparameters; any number of these commands share a search, also under mpirun."""
     from lottery.executors.launcher import launched_rank
-    from lottery.search import sweep as stage
+    from lottery.sweep import worker
 
     target = opened(run, recipe, set_, records=records)
     if wandb:
-        path = stage.write_for_agents(target)
-        stage.prepared(target, reporter())
+        path = worker.write_for_agents(target)
+        worker.prepared(target, reporter())
         print(f"{path}: hand it to `wandb sweep`, and start agents as that says")
         return
-    outcome = stage.sweep(target, reporter())
+    outcome = worker.sweep(target, reporter())
     if launched_rank():
         return
     if as_json:
@@ -48,7 +48,7 @@ def sweep(
 
 def _show(outcome: dict[str, Any], target: "Run") -> None:
     from lottery.base.progress import duration
-    from lottery.search.values import text
+    from lottery.sweep.values import text
 
     metric = target.metric
     ranked = sorted(outcome["trials"], key=lambda row: (row["status"] != "complete", -(row[metric] or 0), row["number"]))

@@ -46,12 +46,11 @@ def make_trainer(
     reporter: Reporter,
     maskable: Maskable = lambda path, shape: False,
     allocation: Allocation | None = None,
-    devices: Sequence[str] | None = None,
 ) -> Trainer:
     """The compiled network of `run`, with its data set at hand; `maskable` as for `Trainer`. It has the cores of `allocation`,
-    or all that the process may use, and `devices`, where these name what `set_up_tensorflow` returned before."""
+    or all that the process may use."""
     recipe = run.recipe
-    names = devices or set_up_tensorflow(recipe.train, allocation.cores if allocation else None)
+    names = set_up_tensorflow(recipe.train, allocation.cores if allocation else None)
     feed = partial(make_feed, run.records(), run.manifest(), recipe.data, devices=names, allocation=allocation)
     trainer = Trainer(recipe, names, feed, maskable)
     xla, kept = "on" if trainer.xla else "off", "in memory" if isinstance(trainer.feed, MemoryFeed) else "streamed"

@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 import yaml
@@ -27,34 +27,30 @@ from lottery.rundir import attempts, wording
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
-from lottery.search import values
-from lottery.search.study import STAGES, Study
 from lottery.stages.prepare import prepare_set
+from lottery.sweep import values
+from lottery.sweep.trials import STAGES, Trials
 from lottery.trackers.mirror import track
 
-if TYPE_CHECKING:
-    from lottery.engine.loop import Trainer
-
-MakeTrainer = Callable[[Run], "Trainer"]
 MADE_WITH = "sweep.json"
 GIVE_UP = 3  # trials in a row whose training raised: something is wrong here, not with their values
 
 
 def sweep(run: Run, reporter: Reporter) -> dict[str, Any]:
-    """Train trials until there are `sweep.trials`; return what they have found so far (`Study.outcome`), which is also written.
-    Any number of processes may do this at once on one run. What a killed one left is gone on with. Raises Preempted once the
-    trial under way is saved, and Failed when all trials are over and none came to its end, or `GIVE_UP` of this worker's in a
-    row raised. What was found until then is written first."""
+    """Train trials until there are `sweep.trials`; return what they have found so far (`Trials.outcome`), also written. Any
+    number of processes may do this at once on one run. What a killed one left is gone on with. Raises Preempted once the trial
+    under way is saved, and Failed when all trials are over and none came to its end, or `GIVE_UP` of this worker's in a row
+    raised. What was found until then is written first."""
     dimensions, seat = values.searched(run.recipe), allocation.allocate_here(run.recipe.train.threads)
     allocation.show_gpus(seat)
     manifest = prepared(run, reporter)
     run.check()
-    study = _open(run, dimensions, manifest)
+    trials = _open(run, dimensions, manifest)
     with locks.staying(run.folder):
         try:
-            _work(study, subset(run), seat, reporter)
+            _work(trials, subset(run), seat, reporter)
         finally:
-            found = _conclude(study, run)
+            found = _conclude(trials, run)
     if found["best"] is None and not found["under_way"]:
         raise Failed(f"no trial of {run.sweep} came to its end: see {run.sweep / 'trials.csv'}")
     return found
@@ -75,8 +71,8 @@ def prepared(run: Run, reporter: Reporter) -> Manifest:
     return prepare_set(on.recipe.records(), on.records(), reporter, patience=math.inf, known=on.examples())
 
 
-def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
-    """The study of a run's sweep, begun where there is none: its trials differ in nothing but what is searched. Raises
+def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Trials:
+    """Those of a run's sweep, begun where there is none: they differ in nothing but what is searched. Raises
     InputError where it was begun with another recipe, or on other examples."""
     settings, path = run.recipe.sweep, run.sweep / MADE_WITH
     searched = {dimension.key for dimension in dimensions}
@@ -93,37 +89,24 @@ def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Study:
         run.adopt()
     per_epoch = max(1, manifest.count("train") // run.recipe.train.batch)
     grace = float(settings.grace.epochs(per_epoch))
-    return Study(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed, run.metric)
+    return Trials(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed, run.metric)
 
 
-def _work(study: Study, run: Run, seat: Allocation, reporter: Reporter) -> None:
+def _work(trials: Trials, run: Run, seat: Allocation, reporter: Reporter) -> None:
     """Train one trial after the other until there are enough."""
-    make_trainer: MakeTrainer | None = None
     failures = 0  # in a row
     while True:
-        with study.trial() as trial:
+        with trials.next() as trial:
             if trial is None:
                 return
-            make_trainer = make_trainer or _set_up(run, seat)
-            network = NetworkFiles(study.trial_folder(trial.number))
-            failure = _train(trial, run, network, make_trainer, f"trial {trial.number + 1} of {study.count}", reporter)
+            network = NetworkFiles(trials.trial_folder(trial.number))
+            failure = _train(trial, run, network, f"trial {trial.number + 1} of {trials.count}", seat, reporter)
         failures = failures + 1 if failure else 0
         if failures == GIVE_UP:
             raise Failed(f"{GIVE_UP} trials in a row failed here, the last: {failure}: mend that and run the command again")
 
 
-def _set_up(run: Run, seat: Allocation) -> MakeTrainer:
-    start_tensorflow()
-    from lottery.engine import assembly
-    from lottery.engine.devices import set_up_tensorflow
-
-    devices = set_up_tensorflow(run.recipe.train, seat.cores)
-    return partial(assembly.make_trainer, reporter=Reporter(quiet=True), allocation=seat, devices=devices)
-
-
-def _train(
-    trial: optuna.Trial, run: Run, network: NetworkFiles, make_trainer: MakeTrainer, name: str, reporter: Reporter
-) -> str:
+def _train(trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, seat: Allocation, reporter: Reporter) -> str:
     """One trial to its end, whichever that is; why it failed, if its training raised. One that fails or diverges is kept with
     its reason, and not tried again. Raises OSError, such as of a full disk, and leaves the trial to whoever comes next."""
     drawn = (f"{key.rpartition('.')[2]} {values.text(value)}" for key, value in trial.params.items())
@@ -133,7 +116,7 @@ def _train(
         with attempts.noted(network) as deaths:
             if deaths >= attempts.DEADLY:
                 raise Failed(attempts.KILLS)
-            ended = network.read_result() or _trained(trial, run, network, name, make_trainer, reporter)
+            ended = network.read_result() or _trained(trial, run, network, name, seat, reporter)
             status, reason, reached = ended.status, ended.reason, ended.reached("validation")
     except optuna.TrialPruned:
         status = "pruned"
@@ -148,21 +131,19 @@ def _train(
     failure = reason if status == "failed" else ""
     told = status if reached is None else f"validation {wording.value(run.metric, reached)}"
     reporter.say(f"{name}: {told}{failure and f': {failure}'}")
-    network.checkpoint.unlink(missing_ok=True)
-    for file in (network.final, network.predictions):
+    for file in (network.checkpoint, network.final, network.predictions):
         file.unlink(missing_ok=True)
     return failure
 
 
-def _trained(
-    trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, make_trainer: MakeTrainer, reporter: Reporter
-) -> Result:
+def _trained(trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, seat: Allocation, reporter: Reporter) -> Result:
     """What the training of a trial comes to. Raises TrialPruned."""
-    from lottery.engine import checkpoints, devices, training
+    start_tensorflow()
+    from lottery.engine import assembly, checkpoints, devices, training
 
     devices.forget()
     own = values.applied(run.recipe, trial.params)
-    trainer = make_trainer(dataclasses.replace(run, recipe=own))
+    trainer = assembly.make_trainer(dataclasses.replace(run, recipe=own), Reporter(quiet=True), allocation=seat)
     planned = plan.make(own, run.manifest().count("train"))
     per_epoch = planned.steps_per_epoch
     wanted = training.Training(
@@ -186,10 +167,10 @@ def _trained(
     return training.train(trainer, wanted, network, reporter, partial(track, own, run.folder, network.folder, watch=watch))
 
 
-def _conclude(study: Study, run: Run) -> dict[str, Any]:
+def _conclude(trials: Trials, run: Run) -> dict[str, Any]:
     """What was found so far, also written: `trials.csv`, and the recipe of the best trial."""
     with locks.writing(run.sweep / "choosing", patience=math.inf):
-        found = study.outcome()
+        found = trials.outcome()
         rows = [{"trial": row["number"], **row, **row["values"]} for row in found["trials"]]
         columns = ("trial", "status", run.metric, "epochs", "seconds", "reason", *found["keys"])
         files.write_text(run.sweep / "trials.csv", csv_text(columns, rows))

@@ -102,7 +102,7 @@ def test_bars_are_full_for_the_highest_and_seen_for_the_least():
         (("--snapshots", "--at", "1ep"), "leave out --at"),
         (("--snapshots", "--quantiles", "50"), "leave out --at"),
         (("--variant", "reinit"), "needs a ticket: name it with --ticket"),
-        (("--scope", "bias"), "--scope bias: write kernels, pointwise, all"),
+        (("--scope", "bias"), "'bias' is not one of 'kernels', 'pointwise', 'all'"),
         (("--scope", "pointwise"), "nothing to prune"),
         (("--replicate", "7"), "--replicate 7"),
         (("--quantiles", "101"), "within 0..100"),

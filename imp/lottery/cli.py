@@ -12,7 +12,7 @@ import typer.core
 
 from lottery.base import preemption
 from lottery.base.errors import Failed, Moved, one_line
-from lottery.commands import cluster, examining, preparing, reading, sharing, stages, sweeping
+from lottery.commands import cluster, examining, options, preparing, reading, sharing, stages, sweeping
 from lottery.executors import communicator
 from lottery.executors.launcher import launched_rank
 from lottery.trackers import mirror
@@ -52,6 +52,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
     help="Find lottery tickets: train, prune, rewind, retrain, compare.",
 )
+OF_MANY = (stages.train, stages.retrain, stages.rounds, stages.stability, sweeping.sweep)  # MPI ranks
 for command in (
     *(preparing.prepare, preparing.verify, reading.recipe, stages.train, stages.thresholds, stages.retrain, stages.rounds),
     *(stages.stability, stages.search),
@@ -59,7 +60,7 @@ for command in (
     *(sharing.export, sharing.import_, sharing.tickets),
     *(examining.doctor, sweeping.sweep, cluster.slurm),
 ):
-    app.command(command.__name__.removesuffix("_all").removesuffix("_"))(command)
+    app.command(command.__name__.removesuffix("_all").removesuffix("_"))(options.command(command, command in OF_MANY))
 app.add_typer(typer.Typer(cls=Measurements, no_args_is_help=True, help="Measure this machine."), name="bench")
 
 

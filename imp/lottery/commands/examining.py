@@ -15,7 +15,7 @@ import typer
 
 from lottery.base.errors import InputError, first_line
 from lottery.base.progress import count_of
-from lottery.commands.options import JsonOption, alone, print_json
+from lottery.commands.options import JsonOption, print_json
 from lottery.executors import launcher
 
 PROBE_SECONDS = 60.0  # TensorFlow's start on a cold disk takes some
@@ -40,7 +40,6 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check devices, drivers, TensorFlow, MPI, Slurm, W&B, disk and locks, and say what to fix."""
-    alone()
     findings = examined(runs)
     if as_json:
         print_json([{"topic": topic, **finding._asdict()} for topic, finding in findings.items()])

@@ -1,7 +1,9 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share, what they stand for, and how a function with options becomes a command."""
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -13,13 +15,13 @@ import typer
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.executors.launcher import launched_rank, launched_size
+from lottery.executors.workload import WHOLE, Execution, Part
 from lottery.experiment import grids
 from lottery.experiment.grids import MOST, Grid, Point, Quantile
 
 if TYPE_CHECKING:
+    from lottery.experiment.plan import Selection
     from lottery.rundir.run import Run
-
-STALL_SECONDS = 600.0
 
 
 def _read(parse: Callable[[str], Any], *names: str, **more: Any) -> Any:
@@ -71,23 +73,6 @@ RoundsOption = Annotated[
 PerGpuOption = Annotated[
     int | None, typer.Option("--per-gpu", metavar="K", min=1, help="Let K processes share each GPU; default: each has its own.")
 ]
-PartOption = Annotated[
-    str, typer.Option("--part", metavar="I/N", help="Train only part I of N, as a task of a job array does.")
-]
-BundleOption = Annotated[
-    str,
-    typer.Option(
-        "--bundle", metavar="T", help="Let each process train T networks in one compiled step; auto: on a GPU, as it measures."
-    ),
-]
-StallOption = Annotated[
-    float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a process that has made no progress for this long.")
-]
-RanksOption = Annotated[int, typer.Option("--ranks", min=1, max=MOST, help="Train in this many processes on this host.")]
-ExecutorOption = Annotated[
-    str | None,
-    typer.Option("--executor", metavar="NAME", help="Train by the executor of another package, or package.module:Class."),
-]
 
 
 def bundle_size(text: str) -> int | None:
@@ -97,6 +82,110 @@ def bundle_size(text: str) -> int | None:
     if not text.isdecimal() or not 1 <= int(text) <= MOST:
         raise InputError(f"--bundle {text!r} is not a number of networks: write auto, or 1 to {MOST}")
     return int(text)
+
+
+@dataclasses.dataclass
+class RunOptions:
+    """Which run, and by which recipe."""
+
+    run: RunOption = None
+    recipe: RecipeOption = None
+    set_: SetOption = None
+
+    def open(self, **others: Any) -> "Run":
+        return opened(self.run, self.recipe, self.set_, **others)
+
+
+@dataclasses.dataclass
+class RecipeOptions(RunOptions):
+    """As `RunOptions`, of a command that begins with its recipe."""
+
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(help="Recipe, such as pipelines/digits.toml; default: the run's own, else the defaults."),
+    ] = None
+
+
+@dataclasses.dataclass
+class SelectionOptions:
+    """Which tickets."""
+
+    family: FamilyOption = None
+    quantiles: QuantilesOption = None
+    rewind: RewindOption = None
+    rounds: RoundsOption = None
+
+    def selection(self, families: Sequence[str] = ()) -> "Selection":
+        """Of the families named, or else of these."""
+        from lottery.experiment.plan import Selection
+
+        return Selection(tuple(self.family or families), self.quantiles, self.rewind, self.rounds)
+
+
+@dataclasses.dataclass
+class WorkerOptions:
+    """Where networks are trained: fields of `Execution`."""
+
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", min=1, max=MOST, help="Train in this many processes on this host.")
+    ] = 1
+    executor: Annotated[
+        str | None,
+        typer.Option("--executor", metavar="NAME", help="Train by the executor of another package, or package.module:Class."),
+    ] = None
+    per_gpu: PerGpuOption = None
+    stall: Annotated[
+        float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a process that has made no progress for this long.")
+    ] = 600.0
+
+    def execution(self) -> Execution:
+        return Execution(**vars(self))
+
+
+@dataclasses.dataclass
+class BundleOptions(WorkerOptions):
+    """As `WorkerOptions`, where networks may share a compiled step."""
+
+    bundle: Annotated[
+        int | None,
+        _read(
+            bundle_size,
+            "--bundle",
+            metavar="T",
+            show_default="auto",
+            help="Let each process train T networks in one compiled step; auto: on a GPU, as it measures.",
+        ),
+    ] = None
+
+
+@dataclasses.dataclass
+class PartOptions(BundleOptions):
+    """As `BundleOptions`, where a job array may share the networks."""
+
+    part: Annotated[
+        Part, _read(Part.parse, "--part", metavar="I/N", help="Train only part I of N, as a task of a job array does.")
+    ] = WHOLE
+
+
+def command(function: Callable[..., None], of_many: bool = True) -> Callable[..., None]:
+    """`function` as a command for Typer: a parameter that is a dataclass of options stands for each of these. Unless it is
+    one `of_many` MPI ranks, it raises InputError on several."""
+    given = inspect.signature(function).parameters
+    groups: dict[str, Any] = {name: one.annotation for name, one in given.items() if dataclasses.is_dataclass(one.annotation)}
+    parts = {name: dict(inspect.signature(group).parameters) for name, group in groups.items()}
+    listed = [option for name, one in given.items() for option in parts.get(name, {name: one}).values()]
+    options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in listed]
+
+    @functools.wraps(function)
+    def parsed(**values: Any) -> None:
+        if not of_many:
+            alone()
+        made = {name: group(**{option: values.pop(option) for option in parts[name]}) for name, group in groups.items()}
+        function(**made, **values)
+
+    parsed.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    parsed.__annotations__ = {option.name: option.annotation for option in options}
+    return parsed
 
 
 def opened(

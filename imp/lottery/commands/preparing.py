@@ -1,15 +1,17 @@
 """Commands for records and files: prepare, verify."""
 
+import dataclasses
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from lottery.commands.options import JsonOption, RecipeOption, RunOption, SetOption, alone, opened, print_json, reporter
+from lottery.commands.options import JsonOption, RunOptions, print_json, reporter
 
 
 def prepare(
+    run: RunOptions,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -33,7 +35,7 @@ def prepare(
     ] = None,
     split_seed: Annotated[int | None, typer.Option(help="Seed that chooses what is held out; default: 0.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Number of processes; 0: one per core.")] = 0,
-    engine: Annotated[str, typer.Option(help="Engine: local or spark.")] = "local",
+    engine: Annotated[Literal["local", "spark"], typer.Option(help="Engine.")] = "local",
     master: Annotated[str, typer.Option(metavar="URL", help="Spark master.")] = "local[*]",
     max_bad: Annotated[
         float, typer.Option(min=0, max=1, metavar="FRACTION", help="Share of the source that may be broken.")
@@ -44,9 +46,6 @@ def prepare(
     records: Annotated[
         Path | None, typer.Option("--records", metavar="DIR", help="Restore what this prepared set has lost.")
     ] = None,
-    run: RunOption = None,
-    recipe: RecipeOption = None,
-    set_: SetOption = None,
 ) -> None:
     """Turn images or texts into TFRecord shards, once per data set and size."""
     from data_prep.prepare import Means, settings_of
@@ -57,28 +56,25 @@ def prepare(
     from lottery.rundir.run import default_records
     from lottery.stages import prepare as stage
 
-    alone()
-    if engine not in ("local", "spark"):
-        raise InputError(f"--engine {engine}: write local or spark")
-    means = Means("spark" if engine == "spark" else "local", workers, master, max_bad, data_dir, compares_source=True)
+    means = Means(engine, workers, master, max_bad, data_dir, compares_source=True)
     kinds = {"source": source, "size": size, "classes": classes, "channels": channels}
     given = kinds | {"validation": val, "test": test, "split_seed": split_seed, "path": str(out.resolve()) if out else None}
     values = {key: value for key, value in given.items() if value is not None}
-    names_a_run = bool(run or recipe)
+    names_a_run = bool(run.run or run.recipe)
     if records:
-        if values or names_a_run or set_:
+        if values or names_a_run or run.set_:
             raise InputError("--records restores a set as its manifest says: leave out the other options")
         stage.prepare_set(settings_of(read_manifest(records)), records, reporter(), means)
     elif source is None:
-        overrides = [*(f"data.{key}={value}" for key, value in values.items()), *(set_ or [])]
-        stage.prepare(opened(run, recipe, overrides), reporter(), means)
-    elif names_a_run or (set_ and not is_of_texts(source)):
+        overrides = [*(f"data.{key}={value}" for key, value in values.items()), *(run.set_ or [])]
+        stage.prepare(dataclasses.replace(run, set_=overrides).open(), reporter(), means)
+    elif names_a_run or (run.set_ and not is_of_texts(source)):
         raise InputError("SOURCE cannot be combined with --run, --recipe and --set: leave it out to prepare what they name")
     else:
         check_name(source)
         if size is None and not is_of_texts(source):
             raise InputError(f"--size is missing: write `imp prepare {source} --size 64` for images of 64x64")
-        settings = resolve({"data": values}, set_ or (), "prepare").records()
+        settings = resolve({"data": values}, run.set_ or (), "prepare").records()
         folder = out or default_records(settings)
         stage.prepare_set(settings, folder, reporter(), means)
         named = "RECIPE " if is_of_texts(source) else ""  # without one, images are expected

@@ -1,12 +1,11 @@
 """Commands that read a run: recipe, report, status, explore, compare."""
 
 import dataclasses
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lottery.commands.options import JsonOption, RunOption, SetOption, alone, opened, print_json, reporter
+from lottery.commands.options import JsonOption, RecipeOptions, RunOption, opened, print_json, reporter
 from lottery.results.tables import print_table, whole
 
 if TYPE_CHECKING:
@@ -17,9 +16,7 @@ WATCH_SECONDS = 2.0
 
 
 def recipe(
-    recipe: Annotated[Path | None, typer.Argument(help="Recipe; default: the run's own, else the defaults.")] = None,
-    run: RunOption = None,
-    set_: SetOption = None,
+    run: RecipeOptions,
     variables: Annotated[
         bool, typer.Option("--variables", help="List the variables of its network instead, and which of them are prunable.")
     ] = False,
@@ -27,7 +24,7 @@ def recipe(
     """Print a recipe in full, with the meaning of each key."""
     from lottery.experiment.reading import explained
 
-    source = opened(run, recipe, set_)
+    source = run.open()
     if not variables:
         print(explained(source.recipe), end="")
         return
@@ -47,7 +44,6 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
     from lottery.results.report import report
     from lottery.trackers.mirror import publish
 
-    alone()
     source = opened(run, must_exist=True)
     made = report(source)
     publish(source.recipe, source.folder, source.report)
@@ -117,7 +113,8 @@ def explore(
     variant: Annotated[str | None, typer.Option(help="ticket, or a control, such as reinit.", show_default="ticket")] = None,
     replicate: Annotated[int, typer.Option(min=1, help="Which replicate.")] = 1,
     scope: Annotated[
-        str | None, typer.Option(help="kernels, pointwise or all, without exclusions; default: what the recipe prunes.")
+        Literal["kernels", "pointwise", "all"] | None,
+        typer.Option(help="kernels, pointwise or all, without exclusions; default: what the recipe prunes."),
     ] = None,
     quantiles: Annotated[
         str | None, typer.Option(metavar="GRID", help="Quantiles of |w| to show, in per cent.", show_default="50,75,90,99")
@@ -132,9 +129,6 @@ def explore(
     from lottery.pruning.masks import SCOPES
     from lottery.results import explore
 
-    alone()
-    if scope is not None and scope not in SCOPES:
-        raise InputError(f"--scope {scope}: write {', '.join(SCOPES)}")
     chosen = SCOPES[scope] if scope else None
     source = opened(run, must_exist=True)
     if snapshots:
@@ -164,7 +158,6 @@ def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Show how alike masks are across replicates, rewind points, families and rounds, compared with chance."""
     from lottery.results.compare import compare, nesting, tables
 
-    alone()
     source = opened(run, must_exist=True)
     groups = compare(source, reporter())
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lottery.base.errors import InputError
-from lottery.commands.options import JsonOption, RunOption, SetOption, alone, opened, print_json, reporter
+from lottery.commands.options import JsonOption, RunOption, SetOption, opened, print_json, reporter
 from lottery.results.tables import percent, print_table, times, whole
 from lottery.rundir.wording import value
 
@@ -44,7 +44,6 @@ def export(
     from data_prep.sources import is_of_texts
     from lottery.stages.export import FORMATS, export
 
-    alone()
     if to not in FORMATS:
         raise InputError(f"--to {to}: write {', '.join(FORMATS)}")
     target = opened(run, must_exist=True)
@@ -86,7 +85,6 @@ def import_(
     """Make a run that trains a ticket from a folder anew, on the same examples or (--set data.source=...) on others."""
     from lottery.stages.folder import adopt
 
-    alone()
     made = adopt(folder, run, set_ or ())
     for what, name in (("network is the function", made.recipe.model.name), ("task is the class", made.recipe.task)):
         if ":" in name:
@@ -101,7 +99,6 @@ def tickets(
     """List the tickets in folders, and check every file of them."""
     from lottery.rundir.tickets import VALUES, listed, open_ticket
 
-    alone()
     rows, damaged = [], []
     for top in folders:
         if not top.is_dir():

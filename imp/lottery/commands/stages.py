@@ -9,6 +9,8 @@ import typer
 
 from lottery.base.progress import count_of
 from lottery.commands import options
+from lottery.commands.options import BundleOptions, PartOptions, RecipeOptions, RunOptions, SelectionOptions, WorkerOptions
+from lottery.executors.workload import WHOLE
 from lottery.experiment.grids import MOST
 from lottery.results.tables import percent, print_table, times, whole
 
@@ -21,45 +23,36 @@ INNER = {"format", "folder", "outputs", "made_from"}  # what a table of a mask s
 
 
 def train(
+    run: RunOptions,
+    workers: WorkerOptions,
     values: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Same as --set; agents of a W&B sweep write values like this."),
     ] = None,
-    run: options.RunOption = None,
-    recipe: options.RecipeOption = None,
-    set_: options.SetOption = None,
     records: options.RecordsOption = None,
     from_: options.FromOption = None,
     replicate: options.ReplicateOption = None,
     profile: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for a trace of some steps, for TensorBoard and Perfetto.")
     ] = None,
-    ranks: options.RanksOption = 1,
-    executor: options.ExecutorOption = None,
-    per_gpu: options.PerGpuOption = None,
-    stall: options.StallOption = options.STALL_SECONDS,
 ) -> None:
     """Train the dense network of each replicate, and save it at every rewind point; under mpirun, on all its ranks."""
-    from lottery.campaign import Execution, train_dense
+    from lottery.campaign import train_dense
     from lottery.trackers.wandb import agents_run
 
     for value in values or ():
         if "=" not in value:
             raise typer.BadParameter(f"{value!r} is not KEY=VALUE; to name a recipe, write --recipe {value}")
-    overrides = [*(set_ or []), *(values or [])]
-    of_agent = agents_run() if run is None else None
-    target = options.opened(
-        run or of_agent, recipe, overrides, records=records, chosen=replicate, weights=from_, begins=of_agent is not None
-    )
-    train_dense(target, Execution(ranks, per_gpu, stall, executor=executor), options.reporter(), profile)
+    of_agent = agents_run() if run.run is None else None
+    run = dataclasses.replace(run, run=run.run or of_agent, set_=[*(run.set_ or []), *(values or [])])
+    target = run.open(records=records, chosen=replicate, weights=from_, begins=of_agent is not None)
+    train_dense(target, workers.execution(), options.reporter(), profile)
 
 
 def thresholds(
+    run: RunOptions,
     quantiles: options.QuantilesOption = None,
     family: options.FamilyOption = None,
-    run: options.RunOption = None,
-    recipe: options.RecipeOption = None,
-    set_: options.SetOption = None,
     replicate: options.ReplicateOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -68,8 +61,7 @@ def thresholds(
     from lottery.pruning.costs import BYTES
     from lottery.stages.thresholds import thresholds, warnings
 
-    options.alone()
-    target = options.opened(run, recipe, set_, chosen=replicate)
+    target = run.open(chosen=replicate)
     target = dataclasses.replace(target, recipe=target.recipe.with_one_shot())
     pruning = target.recipe.pruning
     tables = thresholds(target, options.reporter(), Selection(tuple(family or ()), quantiles))
@@ -106,13 +98,9 @@ def thresholds(
 
 
 def retrain(
-    run: options.RunOption = None,
-    recipe: options.RecipeOption = None,
-    set_: options.SetOption = None,
-    family: options.FamilyOption = None,
-    quantiles: options.QuantilesOption = None,
-    rewind: options.RewindOption = None,
-    rounds: options.RoundsOption = None,
+    run: RunOptions,
+    tickets: SelectionOptions,
+    workers: PartOptions,
     replicate: options.ReplicateOption = None,
     until_decided: Annotated[
         int | None,
@@ -124,78 +112,51 @@ def retrain(
             "bounds so wide that a ticket that is delta worse is called matching in 5 % of cases in all.",
         ),
     ] = None,
-    ranks: options.RanksOption = 1,
-    part: options.PartOption = "1/1",
-    executor: options.ExecutorOption = None,
-    per_gpu: options.PerGpuOption = None,
-    stall: options.StallOption = options.STALL_SECONDS,
-    bundle: options.BundleOption = "auto",
 ) -> None:
     """Train the tickets and controls of one-shot families; under mpirun, on all its ranks."""
-    from lottery.campaign import Execution, Selection, train_tickets, train_until_decided
-    from lottery.executors.workload import Part
+    from lottery.campaign import train_tickets, train_until_decided
 
-    target = options.opened(run, recipe, set_, chosen=replicate)
-    selection = Selection(tuple(family or options.family_names(target, rounds=False)), quantiles, rewind, rounds)
-    execution = Execution(ranks, per_gpu, stall, Part.parse(part), options.bundle_size(bundle), executor)
+    target, execution = run.open(chosen=replicate), workers.execution()
+    selection = tickets.selection(options.family_names(target, rounds=False))
     if until_decided is None:
         _conclude(train_tickets(target, selection, execution, options.reporter()))
         return
     options.alone()
-    if replicate or part != "1/1":
+    if replicate or workers.part != WHOLE:
         unwanted = "--replicate" if replicate else "--part"
         raise typer.BadParameter(f"--until-decided chooses what to train: leave out {unwanted}")
     _conclude(train_until_decided(target, until_decided, selection, execution, options.reporter()))
 
 
 def rounds(
-    run: options.RunOption = None,
-    recipe: options.RecipeOption = None,
-    set_: options.SetOption = None,
+    run: RunOptions,
+    workers: PartOptions,
     family: options.FamilyOption = None,
     rounds: options.RoundsOption = None,
     replicate: options.ReplicateOption = None,
-    ranks: options.RanksOption = 1,
-    part: options.PartOption = "1/1",
-    executor: options.ExecutorOption = None,
-    per_gpu: options.PerGpuOption = None,
-    stall: options.StallOption = options.STALL_SECONDS,
-    bundle: options.BundleOption = "auto",
 ) -> None:
     """Train families that prune in rounds: prune, rewind, train, and again; under mpirun, on all its ranks."""
-    from lottery.campaign import Execution, Selection, train_tickets
-    from lottery.executors.workload import Part
+    from lottery.campaign import Selection, train_tickets
 
-    target = options.opened(run, recipe, set_, chosen=replicate)
+    target = run.open(chosen=replicate)
     target = dataclasses.replace(target, recipe=target.recipe.with_rounds())
     selection = Selection(tuple(family or options.family_names(target, rounds=True)), rounds=rounds)
-    execution = Execution(ranks, per_gpu, stall, Part.parse(part), options.bundle_size(bundle), executor)
-    _conclude(train_tickets(target, selection, execution, options.reporter()))
+    _conclude(train_tickets(target, selection, workers.execution(), options.reporter()))
 
 
 def stability(
-    run: options.RunOption = None,
-    recipe: options.RecipeOption = None,
-    set_: options.SetOption = None,
-    family: options.FamilyOption = None,
-    quantiles: options.QuantilesOption = None,
-    rewind: options.RewindOption = None,
-    rounds: options.RoundsOption = None,
+    run: RunOptions,
+    tickets: SelectionOptions,
+    workers: WorkerOptions,
     replicate: options.ReplicateOption = None,
-    ranks: options.RanksOption = 1,
-    executor: options.ExecutorOption = None,
-    per_gpu: options.PerGpuOption = None,
-    stall: options.StallOption = options.STALL_SECONDS,
     as_json: options.JsonOption = False,
 ) -> None:
     """Find the instability of tickets that are trained more than once (families.FAMILY.copies); under mpirun, on all ranks."""
-    from lottery.campaign import Execution, Selection
     from lottery.results import frame, grouping, instability
     from lottery.stages.stability import stability as find_instability
 
-    target = options.opened(run, recipe, set_, must_exist=True, chosen=replicate)
-    selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
-    if not find_instability(target, options.reporter(), selection, Execution(ranks, per_gpu, stall, executor=executor)):
+    target = run.open(must_exist=True, chosen=replicate)
+    if not find_instability(target, options.reporter(), tickets.selection(), workers.execution()):
         return
     found = instability.groups(target)
     if as_json:
@@ -208,36 +169,24 @@ def stability(
 
 
 def search(
-    run: options.RunOption = None,
-    recipe: options.RecipeOption = None,
-    set_: options.SetOption = None,
-    family: options.FamilyOption = None,
-    quantiles: options.QuantilesOption = None,
-    rewind: options.RewindOption = None,
-    rounds: options.RoundsOption = None,
+    run: RunOptions,
+    tickets: SelectionOptions,
+    workers: BundleOptions,
     records: options.RecordsOption = None,
     over: Annotated[Literal["density", "rewind"], typer.Option(help="What to search.")] = "density",
     replicates: Annotated[int, typer.Option(min=3, max=MOST, help="Replicates of a ticket, at most.")] = 10,
     budget: Annotated[
         str | None, typer.Option(metavar="Nep|Nh", help="End once all networks of the run have taken N epochs or hours.")
     ] = None,
-    ranks: options.RanksOption = 1,
-    executor: options.ExecutorOption = None,
-    per_gpu: options.PerGpuOption = None,
-    stall: options.StallOption = options.STALL_SECONDS,
-    bundle: options.BundleOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
     """Find the sparsest ticket that matches, or the earliest rewind point, by bisection over what a full grid would train."""
-    from lottery.campaign import Execution, Selection, search_for_ticket
+    from lottery.campaign import search_for_ticket
     from lottery.stages.search import Search
 
-    options.alone()
-    target = options.opened(run, recipe, set_, records=records)
-    selection = Selection(tuple(family or ()), quantiles, rewind, rounds)
-    wanted = Search(target, selection, over, replicates, budget, at_once=ranks)
-    execution = Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle), executor=executor)
-    made = search_for_ticket(wanted, execution, options.reporter())
+    target = run.open(records=records)
+    wanted = Search(target, tickets.selection(), over, replicates, budget, at_once=workers.ranks or 1)
+    made = search_for_ticket(wanted, workers.execution(), options.reporter())
     if as_json:
         options.print_json({"answer": wanted.answer(), "tested": wanted.table()})
     else:
@@ -254,21 +203,20 @@ def _conclude(made: "Campaign") -> None:
         raise typer.Exit(2 if made.elsewhere else 1)
 
 
-def run_all(
-    recipe: Annotated[
-        Path | None, typer.Argument(help="Recipe, such as pipelines/digits.toml; default: the run's own.")
-    ] = None,
-    run: options.RunOption = None,
-    set_: options.SetOption = None,
-    records: options.RecordsOption = None,
-    from_: options.FromOption = None,
+@dataclasses.dataclass
+class RoomOptions(BundleOptions):
+    """As `BundleOptions`, where the host says how many processes there are."""
+
     ranks: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Processes on this host; default: as many as it has room for.")
-    ] = None,
-    executor: options.ExecutorOption = None,
-    per_gpu: options.PerGpuOption = None,
-    stall: options.StallOption = options.STALL_SECONDS,
-    bundle: options.BundleOption = "auto",
+    ] = None
+
+
+def run_all(
+    run: RecipeOptions,
+    workers: RoomOptions,
+    records: options.RecordsOption = None,
+    from_: options.FromOption = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -284,16 +232,14 @@ def run_all(
     from lottery.experiment import budget as budgets
 
     most = None if budget is None else budgets.parse(budget)
-    target = options.opened(run, recipe, set_, records=records, budget=most, weights=from_)
+    target = run.open(records=records, budget=most, weights=from_)
     if dry_run:
         _dry_run(target, as_json)
         return
-    options.alone()
-    from lottery.campaign import Execution, campaign
+    from lottery.campaign import campaign
     from lottery.commands.reading import show_report
 
-    execution = Execution(ranks, per_gpu, stall, bundle=options.bundle_size(bundle), executor=executor)
-    made = campaign(target, execution, options.reporter())
+    made = campaign(target, workers.execution(), options.reporter())
     if made.report:
         show_report(target, made.report, as_json)
     _conclude(made)

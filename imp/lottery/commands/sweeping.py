@@ -1,12 +1,11 @@
 """The command that searches for hyperparameters: sweep."""
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lottery.commands.options import JsonOption, RecordsOption, RunOption, SetOption, opened, print_json, reporter
+from lottery.commands.options import JsonOption, RecipeOptions, RecordsOption, print_json, reporter
 from lottery.results.tables import percent, print_table
 
 if TYPE_CHECKING:
@@ -16,11 +15,7 @@ SHOWN = 10  # trials in the terminal; trials.csv has them all
 
 
 def sweep(
-    recipe: Annotated[
-        Path | None, typer.Argument(help="Recipe, whose table `sweep` says what to search; else the run's own.")
-    ] = None,
-    run: RunOption = None,
-    set_: SetOption = None,
+    run: RecipeOptions,
     records: RecordsOption = None,
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Only write the same sweep as a file for `wandb sweep`, whose agents run imp train.")
@@ -31,7 +26,7 @@ def sweep(
     from lottery.executors.launcher import launched_rank
     from lottery.sweep import worker
 
-    target = opened(run, recipe, set_, records=records)
+    target = run.open(records=records)
     if wandb:
         path = worker.write_for_agents(target)
         worker.prepared(target, reporter())

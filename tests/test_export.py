@@ -24,7 +24,7 @@ from lottery.experiment.recipe import Data, Recipe, Train
 from lottery.rundir import records, store
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run, open_run
-from lottery.stages.export import ENDINGS, default_path, export
+from lottery.share.export import ENDINGS, default_path, export
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -282,7 +282,7 @@ def test_a_killed_export_leaves_what_was_there_and_arrays_need_no_tensorflow(tin
     script = f"""
 import os, signal, sys
 from pathlib import Path
-from lottery.stages.export import export
+from lottery.share.export import export
 from lottery.base.progress import Reporter
 from lottery.experiment.recipe import Recipe
 from lottery.rundir.run import Run

@@ -24,8 +24,8 @@ from lottery.results.reader import open_results, ticket_model
 from lottery.rundir import store, tickets
 from lottery.rundir.run import open_run
 from lottery.rundir.tickets import MASK, RECIPE, RESULT, START, VALUES, open_ticket
+from lottery.share.export import export
 from lottery.stages import scoring
-from lottery.stages.export import export
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 

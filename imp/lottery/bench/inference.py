@@ -105,7 +105,7 @@ def inference(
 def _exported(bench: Bench, states: Mapping[str, Any], network: Mapping[str, Any], folder: Path) -> list[Contender]:
     """Each network of `states` in a file for each engine that is installed."""
     from lottery.bench.engines import ENGINES
-    from lottery.stages import export
+    from lottery.share import export
 
     contenders: list[Contender] = []
     for name, state in states.items():

@@ -42,7 +42,7 @@ def export(
 ) -> None:
     """Write a trained network to a file or a folder that other programs load, and show how small it compresses."""
     from data_prep.sources import is_of_texts
-    from lottery.stages.export import FORMATS, export
+    from lottery.share.export import FORMATS, export
 
     if to not in FORMATS:
         raise InputError(f"--to {to}: write {', '.join(FORMATS)}")
@@ -83,7 +83,7 @@ def import_(
     set_: SetOption = None,
 ) -> None:
     """Make a run that trains a ticket from a folder anew, on the same examples or (--set data.source=...) on others."""
-    from lottery.stages.folder import adopt
+    from lottery.share.folder import adopt
 
     made = adopt(folder, run, set_ or ())
     for what, name in (("network is the function", made.recipe.model.name), ("task is the class", made.recipe.task)):

@@ -18,7 +18,7 @@ from lottery.pruning.state import State
 from lottery.results import lookup
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
-from lottery.stages import folder
+from lottery.share import folder
 
 ARRAYS = "npz", "torch", "folder"  # which are written without TensorFlow
 ENDINGS = {"tflite_sparse": "tflite", "torch": "safetensors", "folder": ""}  # of file names, where they are not the format

@@ -1,0 +1,1 @@
+"""Networks handed on: files in the formats of other programs, and ticket folders, written and made into runs."""

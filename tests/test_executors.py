@@ -63,10 +63,16 @@ def test_no_processes_are_started_beside_gpus_or_in_a_job(monkeypatch):
     assert ranks_to_start(None, lambda: 9, 1) == 1
 
 
-def test_a_rank_starts_no_processes_and_looks_for_nothing(monkeypatch):
+def test_a_rank_that_is_alone_starts_as_many_processes_as_are_asked_for_and_else_none(monkeypatch):
     monkeypatch.setenv("PMIX_RANK", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
 
-    assert ranks_to_start(4, lambda: pytest.fail("looked"), 1) == 1
+    assert ranks_to_start(4, lambda: pytest.fail("looked"), 1) == 4
+    assert ranks_to_start(None, lambda: pytest.fail("looked"), 1) == 1
+
+
+class OfAnotherModule(Exception):
+    """Which those who asked for the task may not be able to import."""
 
 
 class Own:
@@ -106,20 +112,21 @@ def test_the_executor_of_the_documentation_does_tasks_in_other_processes(submiti
     contract.every_task_is_done_once_and_told(submitit_class(cluster="local"))
 
 
-def test_a_job_that_is_told_to_end_says_so_and_an_error_that_cannot_be_pickled_comes_back_as_its_words():
+def test_a_job_that_is_told_to_end_says_so_and_an_error_of_a_class_that_may_not_be_known_here_comes_back_as_its_words():
     def make_worker(raised):
         def work(task):
             raise raised
 
         return lambda allocation, reporter: work
 
-    class Odd(Exception):
+    class Unpicklable(Exception):
         pass
 
     ended = Job(make_worker(Preempted("stopped by SIGTERM")), 1, "a")()
     assert ended == {"status": "preempted", "reason": "stopped by SIGTERM"}
-    with pytest.raises(Failed, match=r"^Odd: so it is$"):
-        opened(Job(make_worker(Odd("so it is")), 1, "a")())
+    for odd in (Unpicklable("so it is"), OfAnotherModule("so it is"), KeyError(lambda: None)):
+        with pytest.raises(Failed, match=rf"^{type(odd).__name__}: {odd}$"):
+            opened(Job(make_worker(odd), 1, "a")())
 
 
 def test_what_is_no_executor_is_one_line():

@@ -66,6 +66,8 @@ def test_without_a_driver_or_permission_none_are_listed(nvml, call):
         ("1,0", ["GPU-a", "GPU-b"], ("GPU-b", "GPU-a")),
         ("5,GPU-7", ["GPU-a"], ("5", "GPU-7")),
         ("0,1", [], ("0", "1")),
+        ("-1", ["GPU-a"], ()),
+        ("1,-1,0", ["GPU-a", "GPU-b"], ("GPU-b",)),
     ],
 )
 def test_the_gpus_at_hand_are_those_that_a_scheduler_or_a_user_shows_by_names_that_are_theirs_alone(

@@ -368,3 +368,13 @@ def test_networks_that_can_be_trained_at_once_are_handed_out_in_bundles(make, tr
         ["3 weights 2 ticket"],
         ["3 weights 2 reinit"],
     ]
+
+
+def test_for_an_executor_of_another_package_this_machine_is_not_measured_and_bundles_are_those_that_are_asked_for(
+    make, trained, monkeypatch
+):
+    monkeypatch.setattr(retrain.bundles, "fastest", lambda *_: pytest.fail("measured"))
+    run, elsewhere = make(replicates=2, rounds=1).run, "lottery.executors.here:Processes"
+
+    assert retrain.retrain(run, Telling(), EVERYTHING, Execution(executor=elsewhere)) == {}
+    assert [len(bundle) for bundle in trained] == [1, 1]

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import threading
 from typing import Any
@@ -34,12 +35,13 @@ def visible() -> tuple[str, ...]:
     """The GPUs that this process may use, in CUDA's order, by UUIDs, which mean the same to every process: a scheduler may call
     the GPU of each task 0. Where they cannot be learnt, as CUDA_VISIBLE_DEVICES says.
 
-    Numbers are taken in PCI order, which is CUDA's wherever all GPUs of a host are alike, or CUDA_DEVICE_ORDER says so.
+    Numbers are taken in PCI order, which is CUDA's wherever all GPUs of a host are alike, or CUDA_DEVICE_ORDER says so. -1 is
+    none, and hides those after it.
     """
     shown, uuids = os.environ.get("CUDA_VISIBLE_DEVICES"), list(listed())
     if shown is None:
         return tuple(uuids)
-    names = [name.strip() for name in shown.split(",") if name.strip()]
+    names = itertools.takewhile(lambda name: name != "-1", (name.strip() for name in shown.split(",") if name.strip()))
     return tuple(uuids[int(name)] if name.isdigit() and int(name) < len(uuids) else name for name in names)
 
 

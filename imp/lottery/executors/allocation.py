@@ -82,15 +82,15 @@ def allocate_here(threads: int) -> Allocation:
 def ranks_to_start(count: int | None, count_tasks: Callable[[], int], threads: int) -> int:
     """How many worker processes a command is to start on this host: `count`, or with None as many as the host has cores and
     memory for, each with so many `threads` at one of the tasks, of which `count_tasks()` can be under way at once. 1 means that
-    it does its tasks itself: where a launcher or (unless they are asked for) a scheduler started it, and beside GPUs.
+    it does its tasks itself: with None also where a launcher or a scheduler started it, and beside GPUs.
 
     A worker takes as much memory as this process has taken, which may have trained too, and at least `RANK_BYTES`.
     """
-    if count == 1 or launcher.launched_rank() is not None:
-        return 1
-    own = resources_here()
-    if count or own.gpus or "SLURM_JOB_ID" in os.environ:
+    if count or launcher.launched_rank() is not None or "SLURM_JOB_ID" in os.environ:
         return count or 1
+    own = resources_here()
+    if own.gpus:
+        return 1
     cores: float = len(own.cores)
     with contextlib.suppress(OSError, ValueError):  # its control group (version 2), as of a container, may have no limit: `max`
         microseconds, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())

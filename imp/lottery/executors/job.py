@@ -12,6 +12,8 @@ from lottery.executors.allocation import allocate_here, show_gpus
 from lottery.executors.workload import MakeWorker, Result, Task, Workload
 from lottery.trackers import mirror
 
+KNOWN = ("builtins", "lottery", "data_prep")  # packages whose errors can be raised in any process
+
 
 class Raised(NamedTuple):
     """What comes back from a process that cannot go on: the `error`, and the text of its traceback."""
@@ -21,8 +23,10 @@ class Raised(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> "Raised":
-        """What can be pickled of `error`, which is being handled."""
+        """Of `error`, which is being handled: itself where its class is known to every process, else its words."""
         try:
+            if type(error).__module__.partition(".")[0] not in KNOWN:
+                raise TypeError
             pickle.loads(pickle.dumps(error))
         except Exception:
             error = Failed(f"{type(error).__name__}: {error}")

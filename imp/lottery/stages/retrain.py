@@ -1,4 +1,4 @@
-"""Stage 4: train the missing networks under masks, here or on MPI ranks, each as soon as what it needs is trained."""
+"""Stage 4: train the missing networks under masks, by an executor, each as soon as what it needs is trained."""
 
 import operator
 import time
@@ -45,7 +45,8 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
 
     @cache
     def size() -> int:
-        return execution.bundle or bundles.fastest(run, execution.per_gpu, reporter)
+        elsewhere = execution.executor is not None  # on machines that this one knows nothing of
+        return execution.bundle or (1 if elsewhere else bundles.fastest(run, execution.per_gpu, reporter))
 
     bundling = _Bundling(hand_out, size)
 

@@ -106,11 +106,13 @@ def test_the_networks_of_a_bundle_whose_process_died_twice_are_trained_one_by_on
 
 @pytest.mark.parametrize(("before", "reason"), [(0, "tried"), (1, attempts.KILLS)])
 def test_a_network_that_killed_two_attempts_in_a_row_is_set_aside_and_one_that_killed_one_is_tried(worker, before, reason):
-    ticket = worker.planned.tickets([1], worker.run.recipe.families)[0]
+    told, ticket = [], worker.planned.tickets([1], worker.run.recipe.families)[0]
     network = worker.run.network(ticket)
     files.write_json(network.attempt, {"reached": 0, "deaths": before})
+    worker.reporter.beat = told.append
 
     (result,) = worker(Bundle((ticket,)))["each"]
 
     assert (result["status"], result["reason"]) == ("failed", reason)
+    assert told == [True]  # that it is saved
     assert not network.attempt.exists()

@@ -1,5 +1,6 @@
 """The ranks over MPI: joining them, losing one, and not waiting for one that will never come. No MPI is needed."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -165,9 +166,11 @@ def test_a_rank_whose_process_has_failed_is_lost_and_any_other_error_is_an_error
     module = types.SimpleNamespace(COMM_WORLD=Ending(why), Exception=Failure, ERR_PROC_FAILED="process failed")
     channel = communicator.RankChannel(module, 1)
 
-    for speak in (channel.poll, channel.recv, lambda: channel.send("a task")):
+    for speak in (channel.poll, channel.recv):
         with pytest.raises(raised):
             speak()
+    with contextlib.nullcontext() if raised is Lost else pytest.raises(raised):
+        channel.send("a task")
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 from helpers import Heard
 
-from lottery.base import preemption
+from lottery.base import locks, preemption
 from lottery.executors import coordinator
-from lottery.executors.coordinator import DEADLY, FURTHER, Coordinator, Lost
+from lottery.executors.coordinator import DEADLY, FURTHER, SAVED, Coordinator, Lost
 from lottery.executors.workload import Workload
 
 TASKS = list("abcdef")
@@ -96,23 +96,22 @@ def test_a_rank_that_is_lost_when_it_has_nothing_to_do_is_not_waited_for(clock):
     assert said[1:] == ["rank 2 is lost; it had nothing to do"]
 
 
-@pytest.mark.parametrize("at_the_end", [False, True])
-def test_a_rank_that_is_lost_as_it_is_given_a_task_or_told_of_the_end_costs_nothing(clock, at_the_end):
-    ranks = [Rank(clock), Rank(clock), Rank(clock)]
-    give = ranks[0].send
+def test_a_rank_that_dies_with_nothing_to_do_is_replaced_so_many_times(clock):
+    replaced = []
 
-    def refuse(task):
-        if task is None or not at_the_end:
-            raise Lost
-        give(task)
+    def replace(rank):
+        replaced.append(rank)
+        return dying()
 
-    ranks[0].send = refuse
+    def dying():
+        rank = Rank(clock)
+        rank.says = [(0.0, Lost())]
+        return rank
 
-    found, _, left = run(clock, ranks)
+    found, said, _ = run(clock, [Rank(clock, [[(5, DONE)]]), dying()], TASKS[:1], replace=replace)
 
-    assert sorted(found) == [(task, "done") for task in TASKS]
-    assert left == []
-    assert [rank.over for rank in ranks[1:]] == [True, True]
+    assert (found, replaced) == ([(TASKS[0], "done")], [2] * (DEADLY - 1))
+    assert said[1:] == ["rank 2 is lost; it had nothing to do"] * DEADLY
 
 
 def test_with_no_rank_left_the_rest_is_handed_back(clock):
@@ -126,7 +125,7 @@ def test_with_no_rank_left_the_rest_is_handed_back(clock):
 def test_the_lock_of_a_lost_rank_may_outlive_it_for_a_while(clock):
     """As on a shared file system, when a host goes down."""
     busy = {"status": "busy"}
-    ranks = [Rank(clock, [[(0.1, DONE)], busy, busy, DONE]), Rank(clock, [Lost()])]
+    ranks = [Rank(clock, [[(0.1, DONE)], [(5, busy)], [(5, busy)], DONE]), Rank(clock, [Lost()])]
 
     found, _, left = run(clock, ranks, TASKS[:2])
 
@@ -137,7 +136,7 @@ def test_the_lock_of_a_lost_rank_may_outlive_it_for_a_while(clock):
 
 
 def test_in_the_end_a_task_that_stays_locked_is_busy(clock):
-    ranks = [Rank(clock, [[(0.1, DONE)], *[{"status": "busy"}] * 99]), Rank(clock, [Lost()])]
+    ranks = [Rank(clock, [[(0.1, DONE)], *[[(9, {"status": "busy"})]] * 99]), Rank(clock, [Lost()])]
 
     found, _, left = run(clock, ranks, TASKS[:2])
 
@@ -191,6 +190,33 @@ def test_a_rank_that_dies_at_a_task_is_replaced_and_one_that_all_die_of_is_given
     assert found == [("a", "failed"), *((task, "done") for task in TASKS[1:])]
     assert (replaced, waiting) == ([1] * DEADLY, [])
     assert said.count("rank 1 is lost, at work on a: another one goes on with it") == DEADLY
+
+
+def test_a_task_that_ranks_die_of_is_not_given_up_while_it_saves_what_they_did(clock):
+    further = [[(0, FURTHER), (1, Lost())]] * (DEADLY - 1)
+    deaths = [*further, [(0, SAVED), (1, Lost())], *further[1:]]
+
+    def replace(rank):
+        deaths.pop(0)
+        return Rank(clock, deaths[:1])
+
+    found, _, _ = run(clock, [Rank(clock, deaths[:1])], TASKS[:1], replace=replace)
+
+    assert (found, deaths) == ([("a", "done")], [])
+
+
+def test_once_the_run_is_moved_nothing_is_handed_out_and_who_is_at_work_is_told(clock, tmp_path):
+    told, slow = [], Rank(clock, [[(9, {"status": "preempted"})]])
+
+    def move(task, result):
+        if result == DONE:
+            (tmp_path / "run").rename(tmp_path / "moved")
+        return []
+
+    with locks.staying(tmp_path / "run"):
+        found, _, left = run(clock, [slow, Rank(clock)], done=move, tell=told.append)
+
+    assert (found, told, left) == ([("b", "done"), ("a", "preempted")], [1], TASKS[2:])
 
 
 def test_a_rank_at_work_is_told_once_to_end(clock, monkeypatch):

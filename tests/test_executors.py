@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -117,7 +118,7 @@ def test_a_job_that_is_told_to_end_says_so_and_an_error_of_a_class_that_may_not_
         def work(task):
             raise raised
 
-        return lambda allocation, reporter: work
+        return lambda allocation, reporter: nullcontext(work)
 
     class Unpicklable(Exception):
         pass

@@ -33,6 +33,7 @@ from lottery.executors import allocation, communicator, coordinator, mpi
 from lottery.executors.choice import executor
 from lottery.executors.workload import IN_PROCESS, Workload
 from lottery.base import locks
+from contextlib import nullcontext
 
 trouble = sys.argv[1] if sys.argv[2:] == [os.environ["OMPI_COMM_WORLD_RANK"]] else None
 coordinator.HEARTBEAT_SECONDS = 0.1
@@ -69,12 +70,12 @@ def make_worker(allocation, reporter):
         for number in range(began, 30):
             files.write_text(folder / "count", str(number + 1))
             time.sleep(0.03)
-            reporter.beat()
+            reporter.saved()
             preemption.check()
         files.write_text(folder / "result", f"from {began}")
         return {"status": "done"}
 
-    return work
+    return nullcontext(work)
 
 def main(standalone_mode):
     if trouble == "late":

@@ -6,13 +6,15 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers import LAUNCHER, Heard
 
-from lottery.base import preemption
+from lottery.base import locks, preemption
+from lottery.base.errors import Moved
 from lottery.base.preemption import Preempted
 from lottery.base.progress import Reporter
 from lottery.executors import allocation, contract, here
@@ -33,8 +35,9 @@ def test_processes_keep_the_contract(check, count):
     check(Processes(count))
 
 
+@contextmanager
 def dying(folder, times, allocation, reporter):
-    return partial(_die, folder, times)
+    yield partial(_die, folder, times)
 
 
 def _die(folder, times, task):
@@ -60,8 +63,9 @@ def test_a_process_that_is_killed_is_started_again_and_its_task_done(tmp_path):
     assert len({path.read_text() for path in tmp_path.glob("b-*")}) == 3
 
 
+@contextmanager
 def saving(folder, allocation, reporter):
-    return partial(_save, folder)
+    yield partial(_save, folder)
 
 
 def _save(folder, task):
@@ -99,7 +103,7 @@ def test_what_interrupts_the_wait_ends_the_workers(tmp_path, monkeypatch):
         written(tmp_path, "begun-*", 1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lottery.executors.coordinator.Coordinator._name_stalled", interrupt)
+    monkeypatch.setattr("lottery.executors.coordinator.Coordinator._watch", interrupt)
     monkeypatch.setattr("lottery.executors.coordinator.Coordinator._hear", hear_at_once(here.Coordinator._hear))
     workload = Workload(lambda: ["a"], partial(saving, tmp_path), lambda *_: [], Reporter(quiet=True))
     with pytest.raises(KeyboardInterrupt):
@@ -131,8 +135,9 @@ Processes(2).run(Workload(lambda: ["a", "b"], partial(test_here.beating, Path({f
 """
 
 
+@contextmanager
 def beating(folder, allocation, reporter):
-    return partial(_beat, folder, reporter)
+    yield partial(_beat, folder, reporter)
 
 
 def _beat(folder, reporter, task):
@@ -164,8 +169,9 @@ def test_a_worker_is_not_told_what_a_terminal_tells_who_started_it():
     assert told == [("a", {"status": "done", "leads": True, "input": ""})]
 
 
+@contextmanager
 def grouped(allocation, reporter):
-    return _group
+    yield _group
 
 
 def _group(task):
@@ -195,5 +201,30 @@ def test_a_worker_signs_locks_with_the_command(tmp_path):
     assert told == [("a", {"status": "done", "argv": sys.argv})]
 
 
+@contextmanager
 def signing(allocation, reporter):
-    return lambda task: {"status": "done", "argv": sys.argv}
+    yield lambda task: {"status": "done", "argv": sys.argv}
+
+
+@contextmanager
+def staying(folder, allocation, reporter):
+    with locks.staying(folder / "run"):
+        yield partial(_move, folder)
+
+
+def _move(folder, task):
+    if task == "a":
+        (folder / "run").rename(folder / "moved")
+        return {"status": "done"}
+    with preemption.deferred():
+        while not preemption.asked():
+            time.sleep(0.01)
+    return locks.note(folder / "run", "writing")
+
+
+def test_a_run_that_is_moved_ends_all_and_nothing_is_made_where_it_was(tmp_path):
+    workload = Workload(lambda: list("abcdef"), partial(staying, tmp_path), lambda *_: [], Reporter(quiet=True))
+    with pytest.raises(Moved, match=r"run was moved, removed or begun anew"), locks.staying(tmp_path / "run"):
+        Processes(2).run(workload)
+
+    assert not (tmp_path / "run").exists()

@@ -3,6 +3,7 @@
 import queue
 import threading
 import time
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from helpers import LAUNCHER, Heard
@@ -42,9 +43,10 @@ def alone(tasks, make_worker, on_done):
 def test_alone_a_process_does_every_task_in_order_and_tells_its_result_before_the_next_begins():
     events, started = [], []
 
+    @contextmanager
     def make_worker(allocation, reporter):
         started.append(1)
-        return lambda task: events.append(("work", task)) or work(task)
+        yield lambda task: events.append(("work", task)) or work(task)
 
     assert alone(TASKS, make_worker, lambda *pair: events.append(("done", *pair)) or [])
     assert started == [1]
@@ -70,7 +72,6 @@ class Channel:
         self.ranks, self.own, self.other = ranks, own, other
 
     def send(self, message):
-        self._check()
         self.ranks.boxes[self.own, self.other].put(message)
 
     def poll(self):
@@ -78,15 +79,12 @@ class Channel:
             threading.Event().wait()  # this rank is no more; its thread, a daemon, ends with the tests
         if not self.ranks.boxes[self.other, self.own].empty():
             return True
-        self._check()
+        if self.other in self.ranks.dead:
+            raise Lost
         return False
 
     def recv(self):
         return self.ranks.boxes[self.other, self.own].get(timeout=10)
-
-    def _check(self):
-        if self.other in self.ranks.dead:
-            raise Lost
 
 
 class Communicator:
@@ -126,9 +124,10 @@ class Ranks:
         monkeypatch.setattr(communicator, "join", lambda: Communicator(self, OWN.rank, size))
         monkeypatch.setattr(mpi, "resources_here", lambda: resources)
 
+        @contextmanager
         def started(allocation, reporter):
             self.started.append(OWN.rank)
-            return lambda task: self.worked.append((OWN.rank, task)) or work(task)
+            yield lambda task: self.worked.append((OWN.rank, task)) or work(task)
 
         workload = Workload(
             list_tasks or (lambda: list(tasks)),
@@ -172,7 +171,7 @@ CHAIN = {task: [task + 1] for task in range(7)}
 )
 def test_tasks_are_done_in_their_order_and_what_one_has_made_possible_before_what_waits(monkeypatch, tasks, follow, expected):
     found = []
-    alone(tasks, lambda *_: work, lambda task, result: found.append(task) or follow.get(task, []))
+    alone(tasks, lambda *_: nullcontext(work), lambda task, result: found.append(task) or follow.get(task, []))
     ranks = Ranks(monkeypatch, 2, tasks, done=then(follow))
 
     assert found == expected
@@ -390,11 +389,11 @@ def test_when_rank_0_dies_the_others_save_what_they_have_and_end(monkeypatch):
     def make_worker(allocation, reporter):
         def long(task):
             OWN.ranks.dead.add(0)
-            reporter.beat()
+            reporter.beat(False)
             assert asked == ["rank 0 is lost"]
             raise Preempted(asked[0])
 
-        return long
+        return nullcontext(long)
 
     monkeypatch.setattr(coordinator, "HEARTBEAT_SECONDS", 0)
     ranks = Ranks(monkeypatch, 2, TASKS, make_worker=make_worker)

@@ -1,18 +1,21 @@
 """Which networks are ready, which wait, how a command's end is told: on hand-made runs, with nothing trained."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from handmade import amend, dense, in_round, planned, ticket
 
 from lottery import stages
+from lottery.base import files
+from lottery.base.errors import Moved
 from lottery.base.progress import Reporter
 from lottery.executors.workload import WHOLE, Execution, Part
 from lottery.experiment.plan import Plan
 from lottery.results import grouping
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import EVERYTHING, Run
-from lottery.stages import retrain
+from lottery.stages import retrain, stability, train
 from lottery.stages.retrain import told
 
 DONE = {"status": "done", "reason": "", "metric": "accuracy", "validation": 0.9, "seconds": 4.0}
@@ -378,3 +381,16 @@ def test_for_an_executor_of_another_package_this_machine_is_not_measured_and_bun
 
     assert retrain.retrain(run, Telling(), EVERYTHING, Execution(executor=elsewhere)) == {}
     assert [len(bundle) for bundle in trained] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["dense", "ticket", "pair"])
+def test_a_worker_holds_its_run_so_that_it_writes_nothing_where_that_was(make, trained, monkeypatch, kind):
+    run = make().run
+    for stage, worker in ((train, "DenseWorker"), (stability, "PairWorker")):
+        monkeypatch.setattr(stage, "start_tensorflow", lambda: None)
+        monkeypatch.setattr(stage, worker, lambda *_: None)
+    worker = {"dense": partial(train.dense_worker, run, None), "ticket": partial(retrain.ticket_worker, run)}
+    with worker.get(kind, partial(stability.pair_worker, run))(None, None):
+        run.folder.rename(run.folder.with_name("moved"))
+        with pytest.raises(Moved):
+            files.check_held()

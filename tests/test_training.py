@@ -553,3 +553,12 @@ def test_a_streamed_training_has_the_files_of_one_in_memory_also_when_it_dies(tm
 
     begin = partial(attempt, streamed, dense=True, last=last)
     assert_the_same_wherever_it_dies(begin, tmp_path, die_at, expected, range(2, count, 5))
+
+
+def test_it_is_told_when_a_process_in_this_ones_place_would_go_on_from_here(trainer, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(Reporter, "saved", lambda reporter: told.append(checkpoint_of(tmp_path).state.step))
+
+    attempt(trainer, tmp_path, dense=False)
+
+    assert told == list(range(4, LAST, 4))

@@ -12,13 +12,13 @@ LINE_SECONDS = 30.0
 
 class Reporter:
     """Says what is going on. `prefix` names the speaker among several (`rank 2: `); `quiet` says nothing. `beat` is called,
-    quiet or not, whenever what is counted has come further."""
+    quiet or not, whenever what is counted has come further (with False), or is `saved` (with True)."""
 
-    def __init__(self, prefix: str = "", quiet: bool = False, beat: Callable[[], None] | None = None):
+    def __init__(self, prefix: str = "", quiet: bool = False, beat: Callable[[bool], None] | None = None):
         self.prefix, self.quiet, self.beat = prefix, quiet, beat
         self.bars = not prefix and not quiet and sys.stderr.isatty()
 
-    def beating(self, beat: Callable[[], None]) -> "Reporter":
+    def beating(self, beat: Callable[[bool], None]) -> "Reporter":
         """The same, which calls `beat`."""
         return Reporter(self.prefix, self.quiet, beat)
 
@@ -26,9 +26,13 @@ class Reporter:
         """The same, which counts without showing it."""
         return _Silent(self.prefix, self.quiet, self.beat)
 
-    def _beat(self) -> None:
+    def saved(self) -> None:
+        """What was counted so far need not be done again, should this process die."""
+        self._beat(saved=True)
+
+    def _beat(self, saved: bool = False) -> None:
         if self.beat:
-            self.beat()
+            self.beat(saved)
 
     def say(self, message: str) -> None:
         if not self.quiet:

@@ -199,6 +199,7 @@ def _follow(
                     made = trainer.replicas, trainer.xla, seal
                     reached = Checkpoint(state, *made, figures, seconds, changes, trainer.bundle)
                     checkpoints.save(network.checkpoint, reached)
+                    reporter.saved()
                     preemption.check()
                 case Diverged():
                     raise event

@@ -25,13 +25,13 @@ DAEMONS = ("prterun", "prted")  # the parents of ranks where Open MPI lets them 
 
 
 class RankChannel:
-    """This rank's end of its connection with `rank`, as of `multiprocessing.Pipe`. Each method may raise Lost."""
+    """This rank's end of its connection with `rank`, as of `multiprocessing.Pipe`."""
 
     def __init__(self, mpi: Any, rank: int):
         self.mpi, self.world, self.rank = mpi, mpi.COMM_WORLD, rank
 
     def send(self, message: Any) -> None:
-        with self._losing():
+        with contextlib.suppress(Lost), self._losing():
             self.world.send(message, self.rank)
 
     def poll(self) -> bool:

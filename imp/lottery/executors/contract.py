@@ -9,9 +9,11 @@ Each raises AssertionError where the executor does something else.
 
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError
@@ -101,8 +103,9 @@ def _raises(executor: Executor, error: Exception, listing: bool = False) -> None
     assert str(raised) == str(error), f"{raised!r} was raised in place of {error!r}"
 
 
-def _marking(folder: Path, allocation: Allocation, reporter: Reporter) -> Worker:
-    return partial(_mark, folder)
+@contextmanager
+def _marking(folder: Path, allocation: Allocation, reporter: Reporter) -> Iterator[Worker]:
+    yield partial(_mark, folder)
 
 
 def _mark(folder: Path, task: Task) -> Result:
@@ -110,13 +113,14 @@ def _mark(folder: Path, task: Task) -> Result:
     return {"status": "done", "of": [task]}
 
 
-def _failing(allocation: Allocation, reporter: Reporter) -> Worker:
-    return _fail_first
+@contextmanager
+def _failing(allocation: Allocation, reporter: Reporter) -> Iterator[Worker]:
+    yield _fail_first
 
 
 def _fail_first(task: Task) -> Result:
     return {"status": "failed", "reason": "so it is"} if task == TASKS[0] else {"status": "done"}
 
 
-def _refusing(error: BaseException, allocation: Allocation, reporter: Reporter) -> Worker:
+def _refusing(error: BaseException, allocation: Allocation, reporter: Reporter) -> NoReturn:
     raise error

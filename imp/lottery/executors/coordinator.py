@@ -1,16 +1,18 @@
 """Tasks handed out over channels, and done at the other end.
 
-Whoever does tasks says the result of one (None before its first) and is sent the next (None: there are no more). `FURTHER` says
-that its task has come further.
+Whoever does tasks says the result of one (None before its first) and is sent the next (None: there are no more). Meanwhile
+`FURTHER` says that its task has come further, `SAVED` that a process in its place would go on from here.
 """
 
 import collections
+import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from lottery.base import preemption
+from lottery.base import files, preemption
 from lottery.base.capacity import Allocation
 from lottery.base.errors import Moved
 from lottery.base.progress import Reporter, count_of, duration
@@ -19,11 +21,11 @@ from lottery.executors.workload import MakeWorker, Result, Task, Worker, Workloa
 
 POLL_SECONDS = 0.02
 HEARTBEAT_SECONDS = 1.0
-BUSY_SECONDS = 5.0  # between two tries at a lost rank's task: on a shared file system its lock may outlive it
-PATIENCE_SECONDS = 180.0
-DEADLY = 10  # processes that die at one task: enough to find out which network of a bundle kills
+PATIENCE_SECONDS = 180.0  # in which the lock of a lost rank may outlive it, on a shared file system
+DEADLY = 10  # processes that die in a row at one task, which saves nothing: enough to find out which network of a bundle kills
 ORPHANED = "rank 0 is lost"
 FURTHER = "further"
+SAVED = "saved"
 
 
 class Lost(Exception):
@@ -31,7 +33,8 @@ class Lost(Exception):
 
 
 class Channel(Protocol):
-    """One end of a connection, as of `multiprocessing.Pipe`. Each method may raise Lost."""
+    """One end of a connection, as of `multiprocessing.Pipe`. Where the other end is lost, `send` does nothing, and `poll`, or
+    else `recv` once `poll` says yes, raises Lost."""
 
     def send(self, message: Any) -> None: ...
 
@@ -40,9 +43,18 @@ class Channel(Protocol):
     def recv(self) -> Any: ...
 
 
+@dataclasses.dataclass
+class Assignment:
+    """A task that a rank is at, when that last came further (for ever, once it was named), and whether it was told to end."""
+
+    task: Task
+    heard: float
+    told: bool = False
+
+
 class Coordinator:
     """Hands tasks out over `channels`, by rank. A rank that says nothing for `stall` seconds is named. `replace` starts another
-    one in the place of a rank that died at a task, where that can be done; `tell` tells a rank that is at work to end."""
+    one in the place of a rank that died, where that can be done; `tell` tells a rank that is at work to end."""
 
     def __init__(
         self,
@@ -56,148 +68,150 @@ class Coordinator:
         self.replace, self.tell = replace, tell
         self.waiting: list[Task] = []
         self.idle: list[int] = []
-        self.running: dict[int, Task] = {}
-        self.heard: dict[int, float] = {}  # when a rank last came further; for ever, once it was named
+        self.running: dict[int, Assignment] = {}
         self.patience: dict[Task, float] = {}  # the tasks of lost ranks, and until when they may be busy
-        self.postponed: dict[Task, float] = {}  # those of them that somebody still holds, and when to try again
-        self.deaths: collections.Counter[Task] = collections.Counter()  # of ranks, at each task
-        self.told: set[int] = set()
-        self.preempted = False  # whether a rank was told to end
+        self.deaths: collections.Counter[Task] = collections.Counter()  # of ranks, at each task or (None) at none
+        self.stopped = False  # as a rank was told to end, or the run was moved
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Have `tasks`, and what becomes possible, done in their order. Those that no rank is left to do are `waiting`; once
-        this process or a rank was told to end, nothing more is handed out."""
+        this process or a rank was told to end, or the run was moved, nothing more is handed out."""
         self.waiting = list(tasks)
         if len(self.channels) > len(tasks):
             spare = len(self.channels) - len(tasks)
             self.say(f"{len(self.channels)} ranks, {count_of(len(tasks), 'task')} to do now: {spare} idle")
-        while len(self.idle) < len(self.channels) or self._has_more():
+        while len(self.idle) < len(self.channels) or (self.channels and self.waiting and not self._stops()):
             time.sleep(POLL_SECONDS)
             for rank in list(self.channels):
                 self._hear(rank)
             self._hand_out()
-            self._name_stalled()
-            for rank in self.running.keys() - self.told if self._stops() else ():
-                self.told.add(rank)
-                self.tell(rank)
-        for rank in list(self.idle):  # from which a rank that is lost goes
-            self._send(rank, None)
+            self._watch()
+        for rank in self.idle:
+            self.channels[rank].send(None)
         if not self._stops():
-            for task in [*self.waiting, *self.postponed]:
+            for task in self.waiting:
                 self.on_done(task, {"status": "waiting", "reason": "no rank was left to do it"})
 
-    def _has_more(self) -> bool:
-        """Whether there is something to hand out, and somebody to do it."""
-        return bool(self.channels and (self.waiting or self.postponed)) and not self._stops()
+    def check(self) -> None:
+        """Raise Moved or Preempted where that is why not all was done."""
+        files.check_held()
+        preemption.check()
+        if self.stopped:
+            raise preemption.Preempted("stopped, as a process that trains was told to")
 
     def _stops(self) -> bool:
-        return self.preempted or preemption.asked()
+        return self.stopped or preemption.asked()
 
     def _hear(self, rank: int) -> None:
         """Take in all that `rank` has said."""
         try:
             while self.channels[rank].poll():
-                message = self.channels[rank].recv()
-                self.heard[rank] = time.monotonic()
-                if message != FURTHER:
-                    self._take_result(rank, message)
+                self._take_in(rank, self.channels[rank].recv())
         except Lost:
             self._lose(rank)
 
-    def _take_result(self, rank: int, result: Result | None) -> None:
+    def _take_in(self, rank: int, message: Result | str | None) -> None:
+        if isinstance(message, str):
+            self.running[rank].heard = time.monotonic()
+            if message == SAVED:
+                del self.deaths[self.running[rank].task]
+            return
         self.idle.append(rank)
-        if result is None:
+        if message is None:
             return
-        task, now = self.running.pop(rank), time.monotonic()
-        if result["status"] == "busy" and now < self.patience.get(task, 0):
-            self.postponed[task] = now + BUSY_SECONDS
+        task = self.running.pop(rank).task
+        if message["status"] == "busy" and time.monotonic() < self.patience.get(task, 0):
+            self.waiting.append(task)
             return
-        self.preempted |= result["status"] == "preempted"
-        self.waiting[:0] = self.on_done(task, result)
+        self.stopped |= message["status"] == "preempted"
+        self.waiting[:0] = self.on_done(task, message)
 
     def _hand_out(self) -> None:
-        for task in [task for task, when in self.postponed.items() if time.monotonic() >= when]:
-            del self.postponed[task]
-            self.waiting.append(task)
         while self.idle and self.waiting and not self._stops():
+            try:
+                files.check_held()
+            except Moved:  # which `check` raises once all have ended
+                self.stopped = True
+                return
             rank, task = self.idle.pop(0), self.waiting.pop(0)
-            self.running[rank], self.heard[rank] = task, time.monotonic()
-            self._send(rank, task)
-
-    def _send(self, rank: int, task: Task | None) -> None:
-        try:
+            self.running[rank] = Assignment(task, time.monotonic())
             self.channels[rank].send(task)
-        except Lost:
-            self._lose(rank)
 
     def _lose(self, rank: int) -> None:
         """Go on without `rank`, or with one in its place; its task comes first, unless it is what the ranks die of."""
         del self.channels[rank]
-        if rank in self.idle:
+        with contextlib.suppress(ValueError):
             self.idle.remove(rank)
-        task = self.running.pop(rank, None)
-        if task is None:
-            if not self._stops():
-                self.say(f"rank {rank} is lost; it had nothing to do")
-            return
-        new = None if self._stops() else self.replace(rank)
-        if new:
+        task = self.running.pop(rank).task if rank in self.running else None
+        self.deaths[task] += 1
+        is_deadly = self.deaths[task] >= DEADLY
+        replaceable = not self._stops() and (task is not None or not is_deadly)
+        if replaceable and (new := self.replace(rank)):
             self.channels[rank] = new
+        if task is None:
+            self.say(f"rank {rank} is lost; it had nothing to do")
+            return
         others = "another one goes on with it" if self.channels else "no rank is left"
         self.say(f"rank {rank} is lost, at work on {task}: {others}")
-        self.deaths[task] += 1
-        if self.deaths[task] == DEADLY:
-            self.waiting[:0] = self.on_done(task, {"status": "failed", "reason": f"{DEADLY} processes died at it"})
+        if is_deadly:
+            reason = f"{DEADLY} processes in a row died at it"
+            self.waiting[:0] = self.on_done(task, {"status": "failed", "reason": reason})
             return
         self.patience[task] = time.monotonic() + PATIENCE_SECONDS
         self.waiting.insert(0, task)
 
-    def _name_stalled(self) -> None:
-        """Name the ranks of which nothing has been heard for too long, once each time."""
-        for rank, task in self.running.items():
-            silent = time.monotonic() - self.heard[rank]
+    def _watch(self) -> None:
+        """Name the ranks of which nothing has been heard for too long, once each time; where all is to end, tell them so."""
+        for rank, at in self.running.items():
+            silent = time.monotonic() - at.heard
             if silent > self.stall:
-                self.heard[rank] = math.inf
-                self.say(f"rank {rank} has come no further for {duration(silent)} with {task}")
+                at.heard = math.inf
+                self.say(f"rank {rank} has come no further for {duration(silent)} with {at.task}")
+            if self._stops() and not at.told:
+                at.told = True
+                self.tell(rank)
 
 
 def serve(channel: Channel, allocation: Allocation, make_worker: MakeWorker, reporter: Reporter) -> None:
-    """Do the tasks that come over `channel`, until there are no more."""
+    """Do the tasks that come over `channel`, until there are no more. Raises Lost."""
     worker: Worker | None = None
     result: Result | None = None
-    while True:
-        channel.send(result)
-        task = following(channel)
-        if task is None:
-            return
-        try:
-            if worker is None:
-                show_gpus(allocation)
-                worker = make_worker(allocation, reporter.beating(_heartbeat(channel)))
-            result = worker(task)
-        except (preemption.Preempted, Moved) as error:
-            result = {"status": "preempted", "reason": str(error)}
+    with contextlib.ExitStack() as life:
+        while True:
+            channel.send(result)
+            task = following(channel)
+            if task is None:
+                return
+            try:
+                if worker is None:
+                    show_gpus(allocation)
+                    worker = life.enter_context(make_worker(allocation, reporter.beating(_heartbeat(channel))))
+                result = worker(task)
+            except (preemption.Preempted, Moved) as error:
+                result = {"status": "preempted", "reason": str(error)}
 
 
 def following(channel: Channel) -> Any:
-    """The next message, waited for asleep: MPI's own waiting would burn a core that a training needs."""
+    """The next message, waited for asleep: MPI's own waiting would burn a core that a training needs. Raises Lost."""
     while not channel.poll():
         time.sleep(POLL_SECONDS)
     return channel.recv()
 
 
-def _heartbeat(channel: Channel) -> Callable[[], None]:
-    """A function to call as a task comes further. Should rank 0 be lost, what is under way is to be saved, and to end."""
+def _heartbeat(channel: Channel) -> Callable[[bool], None]:
+    """A function to call as a task comes further, or saves that. Should rank 0 be lost, what is under way is to be saved, and
+    to end."""
     sent = time.monotonic()
 
-    def beat() -> None:
+    def beat(saved: bool) -> None:
         nonlocal sent
-        if time.monotonic() - sent < HEARTBEAT_SECONDS:
+        if not saved and time.monotonic() - sent < HEARTBEAT_SECONDS:
             return
         sent = time.monotonic()
+        channel.send(SAVED if saved else FURTHER)
         try:
-            channel.poll()  # which is how a loss is noticed
-            channel.send(FURTHER)
+            if channel.poll():  # nothing is sent to a rank at work: it is the end of rank 0
+                channel.recv()
         except Lost:
             preemption.ask(ORPHANED)
 

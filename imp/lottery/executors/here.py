@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lottery.base import files, preemption
+from lottery.base import preemption
 from lottery.base.capacity import Allocation
 from lottery.base.progress import Reporter
 from lottery.executors import launcher
@@ -46,10 +46,10 @@ class Processes:
     def _do(self, workload: Workload, tasks: list[Task]) -> None:
         """Do `tasks` in this process, one after the other."""
         allocation = allocate({0: resources_here()}, workload.threads, self.per_gpu)[0]
-        worker = workload.make_worker(allocation, workload.reporter)
-        while tasks:
-            task = tasks.pop(0)
-            tasks[:0] = workload.on_done(task, worker(task))
+        with workload.make_worker(allocation, workload.reporter) as worker:
+            while tasks:
+                task = tasks.pop(0)
+                tasks[:0] = workload.on_done(task, worker(task))
 
     def _hand_out(self, workload: Workload, tasks: Sequence[Task], count: int) -> None:
         resources = dict.fromkeys(range(1, count + 1), resources_here())
@@ -60,38 +60,28 @@ class Processes:
             channels = {rank: crew.start(rank) for rank in allocations}
             coordinator = Coordinator(channels, workload, self.stall, crew.start, crew.tell)
             coordinator.run(tasks)
-        files.check_held()
-        preemption.check()
-        if coordinator.preempted:
-            raise preemption.Preempted("stopped, as a worker process was told to")
+        coordinator.check()
 
 
 class PipeChannel:
-    """One end of the pipe between this process and a worker. Each method may raise Lost; `recv` raises what the worker
-    raised."""
+    """One end of the pipe between this process and a worker. `recv` raises what the worker raised."""
 
     def __init__(self, connection: Connection):
         self.connection = connection
 
     def send(self, message: Any) -> None:
-        with self._losing():
+        with contextlib.suppress(OSError):
             self.connection.send(message)
 
     def poll(self) -> bool:
-        with self._losing():
-            return self.connection.poll()
+        return self.connection.poll()
 
     def recv(self) -> Any:
-        with self._losing():
-            message = self.connection.recv()
-        return opened(message)
-
-    @contextlib.contextmanager
-    def _losing(self) -> Iterator[None]:
         try:
-            yield
+            message = self.connection.recv()
         except (EOFError, OSError):
             raise Lost from None
+        return opened(message)
 
 
 class Crew:
@@ -119,8 +109,7 @@ class Crew:
         other.close()
         channel, reporter = PipeChannel(own), Reporter(f"rank {rank}: ", self.workload.reporter.quiet)
         self.channels[rank] = channel
-        with contextlib.suppress(Lost):  # the coordinator finds out by itself
-            channel.send((sys.argv, self.workload.make_worker, self.allocations[rank], reporter))
+        channel.send((sys.argv, self.workload.make_worker, self.allocations[rank], reporter))
         return channel
 
     def tell(self, rank: int) -> None:
@@ -150,8 +139,7 @@ def work(descriptor: int) -> None:
     except (Lost, preemption.Preempted):
         sys.exit(preemption.EXIT_CODE)
     except BaseException as error:
-        with contextlib.suppress(Lost):
-            channel.send(Raised.of(error))
+        channel.send(Raised.of(error))
         sys.exit(1)
     finally:
         mirror.wait()

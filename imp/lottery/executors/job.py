@@ -57,8 +57,8 @@ class Job:
         allocation = allocate_here(self.threads)
         show_gpus(allocation)
         try:
-            with preemption.heeded(), preemption.deferred():
-                return self.make_worker(allocation, Reporter())(self.task)
+            with preemption.heeded(), preemption.deferred(), self.make_worker(allocation, Reporter()) as worker:
+                return worker(self.task)
         except (preemption.Preempted, Moved) as error:
             return {"status": "preempted", "reason": str(error)}
         except Exception as error:

@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 
-from lottery.base import files, preemption
+from lottery.base import preemption
 from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError, one_line
 from lottery.executors import launcher
@@ -32,24 +32,20 @@ class Ranks:
 
     def run(self, workload: Workload) -> bool:
         """As every executor. Raises Preempted once what was under way is saved; Moved where its folder was moved."""
-        coordinates, preempted = self.communicator.rank == 0, False
+        coordinates = self.communicator.rank == 0
         if coordinates and (line := launcher.unused_tasks(self.communicator.size)):
             workload.reporter.say(line)
         with self.communicator, preemption.deferred():
             if coordinates:
-                preempted = coordinate(self.communicator, workload, self.per_gpu, self.stall)
+                coordinate(self.communicator, workload, self.per_gpu, self.stall)
             else:
                 work(self.communicator, workload)
-        if coordinates:
-            files.check_held()
         preemption.check()
-        if preempted:
-            raise preemption.Preempted("stopped, as another rank was told to")
         return coordinates
 
 
-def coordinate(communicator: Communicator, workload: Workload, per_gpu: int | None, stall: float) -> bool:
-    """The part of rank 0. Returns whether a rank was told to end before its task was done."""
+def coordinate(communicator: Communicator, workload: Workload, per_gpu: int | None, stall: float) -> None:
+    """The part of rank 0. Raises as `Ranks.run` does."""
     channels: dict[int, Channel] = {rank: communicator.channel(rank) for rank in range(1, communicator.size)}
     resources, common = {0: resources_here()}, {0: workload.common}
     for rank, channel in channels.items():
@@ -64,8 +60,7 @@ def coordinate(communicator: Communicator, workload: Workload, per_gpu: int | No
         allocations = allocate(resources, workload.threads, per_gpu)
     finally:
         for rank, channel in channels.items():
-            with contextlib.suppress(Lost):  # the coordinator finds out by itself
-                channel.send(allocations.get(rank))
+            channel.send(allocations.get(rank))
     own, channels[0] = multiprocessing.Pipe()
     coordinator = Coordinator({rank: channels[rank] for rank in allocations}, workload, stall)
 
@@ -81,7 +76,7 @@ def coordinate(communicator: Communicator, workload: Workload, per_gpu: int | No
         if 0 in allocations:
             serve(own, allocations[0], workload.make_worker, workload.reporter)
         thread.join()
-    return coordinator.preempted
+    coordinator.check()
 
 
 def check_common(resources: Mapping[int, Resources], common: Mapping[int, Mapping[str, str]]) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from lottery.base.capacity import Allocation
@@ -13,7 +14,7 @@ T = TypeVar("T")
 Task = Any  # anything hashable that can be pickled; its `str` names it
 Result = dict[str, Any]
 Worker = Callable[[Task], Result]
-MakeWorker = Callable[[Allocation, Reporter], Worker]
+MakeWorker = Callable[[Allocation, Reporter], AbstractContextManager[Worker]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Workload:
 
     - `list_tasks()` lists the tasks that can be done at once, in their order. It raises InputError for bad input.
     - `make_worker(allocation, reporter)` is called once in each process that gets a task: a function that can be pickled (of a
-      module, or a `functools.partial` of one). It returns a function from a task to its result, which says by `reporter` how it
-      comes further.
+      module, or a `functools.partial` of one). It returns a context, within which it is a function from a task to its result,
+      which says by `reporter` how it comes further.
     - `on_done(task, result)` is called with each result as it comes, in the process that called `list_tasks`. It returns the
       tasks that can be done now, which come before those that wait.
     - `reporter` prints lines for the user; a worker takes so many `threads`; `common` must be the same in all processes, each

@@ -1,8 +1,9 @@
 """Stage 4: train the missing networks under masks, by an executor, each as soon as what it needs is trained."""
 
+import contextlib
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -67,11 +68,13 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
         return hand_out.end() if executor(execution).run(workload) else None
 
 
-def ticket_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Worker:
-    start_tensorflow()  # here, because a process that coordinates or idles does not need it
-    from lottery.stages import tickets
+@contextlib.contextmanager
+def ticket_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Iterator[Worker]:
+    with locks.staying(run.folder):
+        start_tensorflow()  # here, because a process that coordinates or idles does not need it
+        from lottery.stages import tickets
 
-    return tickets.TicketWorker(run, run.plan(), reporter, allocation)
+        yield tickets.TicketWorker(run, run.plan(), reporter, allocation)
 
 
 def _following(run: Run, planned: Plan, selection: Selection) -> list[Ticket]:

@@ -1,8 +1,9 @@
 """The instability of tickets, from pairs of trainings that differ in the order of examples."""
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -65,9 +66,11 @@ def stability(run: Run, reporter: Reporter, selection: Selection = EVERYTHING, e
     return is_told_here
 
 
-def pair_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Worker:
-    start_tensorflow()
-    return PairWorker(run, reporter, allocation)
+@contextlib.contextmanager
+def pair_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Iterator[Worker]:
+    with locks.staying(run.folder):
+        start_tensorflow()
+        yield PairWorker(run, reporter, allocation)
 
 
 def pairs(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:

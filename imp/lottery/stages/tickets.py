@@ -103,6 +103,7 @@ class TicketWorker:
                         result = self._failed(ticket, network, attempts.KILLS) if kills else train(ticket, network)
         except locks.Busy as error:
             return {"status": "busy", "reason": str(error)}
+        reporter.saved()
         reached = {"metric": result.metric, "validation": result.reached("validation"), "seconds": result.timing.seconds}
         return {"status": result.status, "reason": result.last_reason, **reached}
 

@@ -1,7 +1,8 @@
 """Stage 2: the dense network of every replicate, saved at each rewind point and at the end."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,9 +80,11 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
         return [_checked(replicate, reporter) for replicate in run.replicates()]
 
 
-def dense_worker(run: Run, profile: Path | None, allocation: Allocation, reporter: Reporter) -> Worker:
-    start_tensorflow()  # here, because a finished training need not wait for it
-    return DenseWorker(run, run.plan(), reporter, allocation, profile)
+@contextlib.contextmanager
+def dense_worker(run: Run, profile: Path | None, allocation: Allocation, reporter: Reporter) -> Iterator[Worker]:
+    with locks.staying(run.folder):
+        start_tensorflow()  # here, because a finished training need not wait for it
+        yield DenseWorker(run, run.plan(), reporter, allocation, profile)
 
 
 def _is_complete(replicate: Replicate, steps: list[int]) -> bool:

@@ -84,24 +84,16 @@ BITS = Image.fromarray(GREY > 127)
     ("content", "expected"),
     [
         (saved(COLOUR, "PNG"), COLOUR),
-        (saved(COLOUR, "BMP"), COLOUR),
         (saved(COLOUR, "TIFF", compression="tiff_lzw"), COLOUR),
-        (saved(COLOUR, "PPM"), COLOUR),
         (saved(COLOUR, "WEBP", lossless=True), COLOUR),
         (saved(GREY, "PNG"), grey(GREY)),
-        (saved(GREY, "PPM"), grey(GREY)),
-        (saved(PALETTE, "PNG"), np.asarray(PALETTE.convert("RGB"))),
         (saved(PALETTE, "PNG", transparency=0), np.asarray(PALETTE.convert("RGB"))),
         (saved(TRANSPARENT, "PNG"), TRANSPARENT[..., :3]),
-        (saved(TRANSPARENT, "WEBP", lossless=True, exact=True), TRANSPARENT[..., :3]),
         (saved(Image.fromarray(TRANSPARENT[..., :2]), "PNG"), grey(TRANSPARENT[..., 0])),
         (saved(BITS, "PNG"), grey(np.where(GREY > 127, 255, 0))),
-        (saved(BITS, "TIFF"), grey(np.where(GREY > 127, 255, 0))),
-        (saved(BITS, "PPM"), grey(np.where(GREY > 127, 255, 0))),
     ],
     ids=[
-        *("png", "bmp", "tiff", "ppm", "webp", "grey png", "grey pgm", "palette", "palette with transparency", "rgba"),
-        *("webp with transparency", "grey with transparency", "1-bit png", "1-bit tiff", "1-bit pbm"),
+        *("png", "tiff", "webp", "grey", "palette with transparency", "rgba", "grey with transparency", "1-bit"),
     ],
 )
 def test_an_image_without_loss_keeps_its_pixels(tmp_path, content, expected):
@@ -122,20 +114,23 @@ def luma(image):
     ("content", "expected"),
     [
         (saved(COLOUR, "PNG"), luma(COLOUR)),
-        (COLOUR, luma(COLOUR)),
         (saved(TRANSPARENT, "PNG"), luma(TRANSPARENT[..., :3])),
-        (saved(PALETTE, "PNG"), luma(np.asarray(PALETTE.convert("RGB")))),
         (saved(PALETTE, "PNG", transparency=0), luma(np.asarray(PALETTE.convert("RGB")))),
         (saved(GREY, "PNG"), GREY[..., None]),
-        (GREY, GREY[..., None]),
-        (GREY[..., None], GREY[..., None]),
         (grey(GREY), GREY[..., None]),
         (saved(Image.fromarray(TRANSPARENT[..., :2]), "PNG"), TRANSPARENT[..., :1]),
         (saved(BITS, "PNG"), np.where(GREY > 127, 255, 0)[..., None]),
     ],
     ids=[
-        *("png", "array", "rgba", "palette", "palette with transparency", "grey png", "grey array", "array with a channel"),
-        *("three channels alike", "grey with transparency", "1-bit png"),
+        *(
+            "png",
+            "rgba",
+            "palette with transparency",
+            "grey png",
+            "three channels alike",
+            "grey with transparency",
+            "1-bit png",
+        ),
     ],
 )
 def test_with_one_channel_colour_becomes_luma_and_grey_stays(content, expected):
@@ -143,11 +138,6 @@ def test_with_one_channel_colour_becomes_luma_and_grey_stays(content, expected):
 
     assert (found.shape, found.dtype) == ((8, 8, 1), np.uint8)
     np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("size", [8, 13])
-def test_a_grey_image_of_one_channel_is_any_of_its_three(size):
-    np.testing.assert_array_equal(grey(pixels(noise(10, 12), size, channels=1)[..., 0]), pixels(noise(10, 12), size))
 
 
 def test_colour_becomes_luma_before_it_is_resized():
@@ -187,8 +177,8 @@ DEEP = noise(16, 16, dtype=np.uint16)
 
 @pytest.mark.parametrize(
     "picture",
-    [saved(DEEP, "PNG"), saved(DEEP, "TIFF"), saved(DEEP.astype(np.int32), "TIFF"), saved(DEEP, "PPM"), DEEP, DEEP[..., None]],
-    ids=["png", "tiff", "tiff of 32 bits", "pgm", "array", "array with a channel"],
+    [saved(DEEP, "PNG"), saved(DEEP.astype(np.int32), "TIFF"), DEEP, DEEP[..., None]],
+    ids=["png", "tiff of 32 bits", "array", "array with a channel"],
 )
 def test_sixteen_bits_of_grey_are_divided_by_257_and_rounded(picture):
     np.testing.assert_array_equal(pixels(picture, 16), grey(np.rint(DEEP / 257)))
@@ -209,7 +199,7 @@ def test_sixteen_bits_of_colour_or_transparency_in_a_png_are_right_to_one_level(
     assert np.abs(pixels(png(deep), 16) - expected).max() <= 1
 
 
-@pytest.mark.parametrize("value", [0, 1, 128, 129, 32767, 32896, 65406, 65407, 65535])
+@pytest.mark.parametrize("value", [0, 128, 129, 65406, 65535])
 def test_sixteen_bits_span_the_whole_range(value):
     assert (pixels(np.full((8, 8), value, np.uint16), 8) == round(value / 257)).all()
 
@@ -217,7 +207,7 @@ def test_sixteen_bits_span_the_whole_range(value):
 @pytest.mark.parametrize(
     ("image", "words"),
     [
-        *((np.full((8, 8), value, np.int32), "more than 16 bits") for value in (-1, 65536, 1 << 20)),
+        *((np.full((8, 8), value, np.int32), "more than 16 bits") for value in (-1, 65536)),
         (np.ones((8, 8), np.float32), "floating-point"),
     ],
 )
@@ -261,13 +251,12 @@ def digit(index):
     return np.rint(load_digits().images[index] * (255 / 16)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("index", [0, 1000])
-def test_a_digit_is_enlarged_by_bicubic_interpolation_to_the_pixel(index):
-    np.testing.assert_array_equal(pixels(digit(index), 32), grey(bicubic(digit(index).astype(float), 32)))
+def test_a_digit_is_enlarged_by_bicubic_interpolation_to_the_pixel():
+    np.testing.assert_array_equal(pixels(digit(0), 32), grey(bicubic(digit(0).astype(float), 32)))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (2, 3000), (3000, 2), (1, 500), (700, 9)])
-@pytest.mark.parametrize("format", ["PNG", "JPEG", "TIFF"])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3000), (700, 9)])
+@pytest.mark.parametrize("format", ["PNG", "JPEG"])
 def test_an_image_of_odd_proportions_becomes_a_square(shape, format):
     found = pixels(saved(np.full((*shape, 3), 77, np.uint8), format), 8)
 
@@ -289,8 +278,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("orientation", STORED)
-@pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP", "TIFF"])
-@pytest.mark.parametrize("size", [24, 12])
+@pytest.mark.parametrize(("format", "size"), [("PNG", 24), ("JPEG", 12), ("WEBP", 24), ("TIFF", 12)])
 def test_the_orientation_of_exif_is_applied(orientation, format, size):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
@@ -301,15 +289,7 @@ def test_the_orientation_of_exif_is_applied(orientation, format, size):
     assert np.abs(found.astype(int) - pixels(UPRIGHT, size)).max() <= (6 if format == "JPEG" else 1)
 
 
-@pytest.mark.parametrize("orientation", [0, 9, 40000])
-def test_an_orientation_that_means_nothing_is_none(orientation):
-    exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = orientation
-
-    np.testing.assert_array_equal(pixels(saved(COLOUR, "PNG", exif=exif), 8), COLOUR)
-
-
-@pytest.mark.parametrize("size", [16, 40, 64, 100])
+@pytest.mark.parametrize("size", [16, 100])
 def test_a_jpeg_decoded_at_a_reduced_scale_is_close_to_one_decoded_whole(size):
     image = np.clip(smooth(400, 600) * 0.8 + np.random.default_rng(0).normal(0, 10, (400, 600, 3)), 0, 255).astype(np.uint8)
     content = saved(image, "JPEG", quality=90)
@@ -320,19 +300,6 @@ def test_a_jpeg_decoded_at_a_reduced_scale_is_close_to_one_decoded_whole(size):
     difference = np.abs(found.astype(int) - whole)
     assert difference.mean() < 2
     assert difference.max() <= 16
-
-
-@settings(deadline=None)
-@given(
-    shape=st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3])),
-    size=st.integers(8, 16),
-    value=st.integers(0, 255),
-)
-def test_any_image_becomes_a_square_of_three_channels_and_a_plain_one_stays_plain(shape, size, value):
-    fitted = pixels(np.full(shape, value, np.uint8), size)
-
-    assert (fitted.shape, fitted.dtype) == ((size, size, 3), np.uint8)
-    assert (fitted == value).all()
 
 
 WHOLE = saved(smooth(40, 40), "JPEG")
@@ -410,7 +377,7 @@ def whole(format):
     return saved(smooth(30, 20), format, **options, **({} if format == "GIF" else {"exif": exif}))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     format=st.sampled_from(["PNG", "JPEG", "GIF", "WEBP", "TIFF"]),
     flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=8),

@@ -53,10 +53,8 @@ def raw_digits():
     [
         (DIGITS, "digits-8"),
         (Settings("tfds:imagenet_resized/64x64", 64), "tfds-imagenet_resized-64x64-64"),
-        (Settings("tfds:mnist", 28, channels=1), "tfds-mnist-28-grey"),
         (Settings("tfds:mnist", 28, channels=1, classes=2), "tfds-mnist-28-grey-first2"),
         (Settings("folder:some/where/photos", 64), "folder-photos-64"),
-        (Settings("folder:photos.v1", 8), "folder-photos.v1-8"),
         (Settings("arrays:some/where/photos.npz", 64, classes=10), "arrays-photos-64-first10"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -71,7 +69,7 @@ def test_the_current_folder_has_a_name(tmp_path, monkeypatch):
     assert Settings("folder:.", 8).folder(Path()) == Path(f"folder-{tmp_path.name}-8")
 
 
-@pytest.mark.parametrize("channels", [0, 2, 4])
+@pytest.mark.parametrize("channels", [0, 2])
 def test_images_have_three_channels_or_one(channels):
     with pytest.raises(InputError, match=f"3 channels or 1, not {channels}"):
         Settings("digits", 8, channels=channels)
@@ -142,35 +140,6 @@ def test_a_set_of_other_channels_is_refused_and_a_manifest_that_says_none_is_of_
         preparing.existing(DIGITS, grey[0])
 
 
-@pytest.mark.usefixtures("small_shards")
-def test_a_shard_holds_three_times_as_many_grey_images(source, tmp_path):
-    source(ALTERNATELY)
-
-    found = [
-        [shard.count for shard in prepare(dataclasses.replace(NOISE, channels=channels), tmp_path / str(channels)).shards]
-        for channels in (3, 1)
-    ]
-
-    assert found == [[4, 4, 2, 4, 4, 2], [8, 2, 10]]
-
-
-@pytest.mark.parametrize("channels", [2, "1", None])
-def test_a_manifest_of_other_channels_is_refused(digits, tmp_path, channels):
-    manifest = files.read_json(digits[0] / "manifest.json")
-    manifest["made_with"]["channels"] = channels
-    files.write_json(tmp_path / "manifest.json", manifest)
-
-    with pytest.raises(InputError, match="3 channels or 1"):
-        settings_of(records.read_manifest(tmp_path))
-
-
-def test_another_seed_gives_another_split_of_the_same_sizes(digits, tmp_path):
-    other = prepare(dataclasses.replace(DIGITS, split_seed=1), tmp_path)
-
-    assert [shard.count for shard in other.shards] == [shard.count for shard in digits[1].shards]
-    assert all(one.sha256 != two.sha256 for one, two in zip(other.shards, digits[1].shards, strict=True))
-
-
 def test_a_set_that_is_there_is_left_as_it_is(digits):
     folder, manifest = digits
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
@@ -182,16 +151,6 @@ def test_a_set_that_is_there_is_left_as_it_is(digits):
 def test_a_set_made_with_other_settings_is_refused_with_both_values(digits):
     with pytest.raises(InputError, match=r"data\.validation 0\.2 there, 0\.3 wanted; data\.split_seed 0 there, 5 wanted"):
         prepare(dataclasses.replace(DIGITS, validation=0.3, split_seed=5), digits[0])
-
-
-@pytest.mark.parametrize(
-    ("change", "split"), [({"validation": 0.0}, "validation"), ({"test": 0.0}, "test"), ({"test": 0.999}, "train")]
-)
-def test_a_split_that_would_be_empty_is_refused_before_anything_is_written(tmp_path, change, split):
-    with pytest.raises(InputError, match=f"the {split} split of digits would be empty"):
-        prepare(dataclasses.replace(DIGITS, **change), tmp_path / "digits")
-
-    assert not (tmp_path / "digits").exists()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,14 +204,6 @@ def test_a_test_split_of_the_source_is_kept_whole(source, tmp_path):
     assert records.read_split(tmp_path, manifest, "test")[1].tolist() == [1, 0, 0, 1]
 
 
-def test_without_one_the_test_split_is_cut_off_first(source, tmp_path):
-    source(ALTERNATELY)
-
-    manifest = prepare(NOISE, tmp_path)
-
-    assert [manifest.count(split) for split in SPLITS] == [8, 2, 10]
-
-
 @pytest.mark.parametrize("mixed", [True, False])
 def test_the_first_classes_are_kept_with_their_names_and_splits(source, tmp_path, mixed):
     source([0, 1, 2, 3] * 10, [3, 2, 1, 0, 1], classes=4, mixed=mixed)
@@ -263,12 +214,6 @@ def test_the_first_classes_are_kept_with_their_names_and_splits(source, tmp_path
     assert [manifest.count(split) for split in SPLITS] == [16, 4, 3]
     labels = {split: np.bincount(part[1], minlength=4).tolist() for split, part in read(tmp_path, manifest).items()}
     assert labels == {"train": [8, 8, 0, 0], "validation": [2, 2, 0, 0], "test": [1, 2, 0, 0]}
-
-
-def test_as_many_classes_as_there_are_is_all_of_them(source, tmp_path):
-    source(ALTERNATELY)
-
-    assert prepare(dataclasses.replace(NOISE, classes=2), tmp_path).shards == prepare(NOISE, tmp_path / "all").shards
 
 
 @pytest.mark.parametrize(
@@ -359,8 +304,7 @@ def test_progress_counts_the_images_that_are_still_to_be_made(tmp_path):
 
 
 @pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("lost", ["train-00001.tfrecord", "test-00000.tfrecord"])
-@pytest.mark.parametrize("how", ["gone", "cut"])
+@pytest.mark.parametrize(("lost", "how"), [("train-00001.tfrecord", "gone"), ("test-00000.tfrecord", "cut")])
 def test_a_finished_set_that_lacks_a_shard_gets_just_that_one_back(tmp_path, lost, how):
     settings, folder = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8), tmp_path / "set"
     manifest = prepare(settings, folder)
@@ -405,7 +349,7 @@ def interrupted(settings, folder, monkeypatch, after):
 
 
 @pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("after", [0, 1, 3, 10])
+@pytest.mark.parametrize("after", [0, 3])
 def test_a_stopped_preparation_goes_on_and_ends_with_the_same_bytes(tmp_path, monkeypatch, after):
     settings = Settings(f"folder:{pictures(tmp_path / 'images', 40)}", 8)
     prepare(settings, tmp_path / "undisturbed")
@@ -492,20 +436,6 @@ def test_a_shard_that_lacked_images_can_be_made_again(tmp_path):
     assert file_bytes(folder) == before
 
 
-@pytest.mark.parametrize(
-    ("link", "reason"),
-    [("{}", "Too many levels of symbolic links"), ("001.png/x", "Not a directory"), ("x" * 256, "File name too long")],
-)
-def test_a_picture_that_cannot_be_opened_is_left_out(tmp_path, link, reason):
-    root = pictures(tmp_path / "images", 40)
-    (root / "dog/bad.png").symlink_to(root / "dog" / link.format("bad.png"))
-
-    manifest = prepare(Settings(f"folder:{root}", 8), tmp_path / "set", max_bad=0.05)
-
-    assert [(bad.name, bad.reason) for bad in manifest.bad] == [("dog/bad.png", reason)]
-    assert sum(manifest.count(split) for split in SPLITS) == 40
-
-
 def test_an_input_error_stops_it_and_names_the_picture(tmp_path):
     root = pictures(tmp_path / "images", 40)
     (root / "dog/bad.png").symlink_to("/proc/self/mem")  # of whose first byte the kernel says EIO
@@ -559,11 +489,6 @@ def test_a_manifest_that_does_not_say_its_settings_is_refused(digits, tmp_path):
         settings_of(records.read_manifest(tmp_path))
     with pytest.raises(InputError, match="made with other settings"):
         prepare(DIGITS, tmp_path)
-
-
-def test_an_unknown_source_is_refused_with_the_way_out(tmp_path):
-    with pytest.raises(InputError, match=r"unknown data source 'mnist'.*`tfds:NAME`"):
-        prepare(dataclasses.replace(DIGITS, source="mnist"), tmp_path / "mnist")
 
 
 @settings(deadline=None)

@@ -55,8 +55,8 @@ def few(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """A folder of 1,500 images, which make seven shards of 96x96: 960, 240 and 300 images in blocks of 250."""
-    return pictures(tmp_path_factory.mktemp("many"), 1500, 64, compress_level=0)
+    """A folder of 1,000 images, which make five shards of 96x96: 640, 160 and 200 images in blocks of 250."""
+    return pictures(tmp_path_factory.mktemp("many"), 1000, 64, compress_level=0)
 
 
 @pytest.fixture(scope="module")
@@ -104,31 +104,16 @@ def test_a_folder_is_prepared_with_fewer_classes_and_other_splits(few, tmp_path)
     assert records.read_manifest(tmp_path / "set").classes == ["cat", "dog"]
 
 
-def test_grey_records_are_prepared_and_tickets_trained_on_them(tmp_path):
+def test_grey_records_are_prepared_and_a_network_trained_on_them(tmp_path):
     done = imp_here("prepare", "digits", "--size", "8", "--channels", "1", cwd=tmp_path)
-    few = ["train.epochs=1", "train.warmup=0", "train.snapshots=0"]
-    few += ["families.oneshot.quantiles=90", "families.oneshot.rewind=0"]
-    imp_here("run", "--ranks", "1", *LENET, *settings(*few), "--records", "data/digits-8-grey", cwd=tmp_path)
+    short = ["train.epochs=1", "train.warmup=0", "train.snapshots=0", "families.oneshot.rewind=0"]
+    imp_here("train", *LENET, *settings(*short), "--records", "data/digits-8-grey", cwd=tmp_path)
 
     assert done.stderr == (
         "records in data/digits-8-grey: 1151 train, 287 validation, 359 test grey images of 8x8, 10 classes\n"
     )
-    replicate = tmp_path / "runs/digits-8-grey/replicate-1"
-    for name in ("ticket", "reinit", "shuffle"):
-        state = store.load_state(replicate / f"oneshot/q90-step-000000/{name}/final.h5")
-        assert state.weights["fc1/kernel"].shape == (64, 300)
-
-
-def test_arrays_are_prepared(tmp_path):
-    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8)).astype(np.uint8)
-    np.savez(tmp_path / "shapes.npz", x_train=images, y_train=np.arange(30) % 3, x_test=images[:6], y_test=np.arange(6) % 3)
-
-    imp_here("prepare", "arrays:shapes.npz", "--size", "8", cwd=tmp_path)
-
-    manifest = records.read_manifest(tmp_path / "data/arrays-shapes-8")
-    assert counts(tmp_path / "data/arrays-shapes-8") == [24, 6, 6]
-    found, _ = records.read_split(tmp_path / "data/arrays-shapes-8", manifest, "test")
-    assert sorted(image[..., 0].tobytes() for image in found) == sorted(image.tobytes() for image in images[:6])
+    state = store.load_state(tmp_path / "runs/digits-8-grey/replicate-1/train/snapshots/step-000017.h5")
+    assert state.weights["fc1/kernel"].shape == (64, 300)
 
 
 @pytest.mark.skipif("TFDS_REAL_DIR" not in os.environ, reason="TFDS_REAL_DIR names no folder with mnist")
@@ -147,12 +132,11 @@ def test_a_set_of_tensorflow_datasets_is_prepared_by_workers_without_tensorflow(
 
 
 @pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("workers", ["1", "3"])
-def test_any_number_of_workers_gives_the_same_bytes(many, undisturbed, tmp_path, workers):
-    imp_here(*preparing(many, "--workers", workers), cwd=tmp_path)
+def test_any_number_of_workers_gives_the_same_bytes(many, undisturbed, tmp_path):
+    imp_here(*preparing(many, "--workers", "1"), cwd=tmp_path)
 
     assert file_bytes(tmp_path / "set") == undisturbed
-    assert len(undisturbed) == 8
+    assert len(undisturbed) == 6
 
 
 @pytest.mark.parametrize(
@@ -160,20 +144,14 @@ def test_any_number_of_workers_gives_the_same_bytes(many, undisturbed, tmp_path,
     [
         (["mnist", "--size", "8"], ["unknown data source 'mnist'", "tfds:NAME", "folder:DIR", "arrays:FILE.npz"]),
         (["digits"], ["--size is missing"]),
-        (["digits", "--size", "7"], ["data.size", "7"]),
         (["digits", "--size", "big"], ["--size", "integer"]),
         (["digits", "--size", "8", "--channels", "2"], ["data.channels", "1 or 3, not 2"]),
         (["digits", "--size", "8", "--classes", "11"], ["digits has 10 classes, not 11"]),
-        (["digits", "--size", "8", "--classes", "-1"], ["data.classes", "-1"]),
-        (["digits", "--size", "8", "--val", "1.5"], ["data.validation", "1.5"]),
         (["digits", "--size", "8", "--val", "0"], ["the validation split of digits would be empty"]),
-        (["digits", "--size", "8", "--workers", "-1"], ["--workers", "greater than or equal to 0"]),
         (["digits", "--size", "8", "--max-bad", "2"], ["--max-bad", "less than or equal to 1"]),
         (["digits", "--size", "8", "--engine", "dask"], ["'dask' is not one of 'local', 'spark'"]),
         (["digits", "--size", "8", "--run", "runs/x"], ["SOURCE cannot be combined with"]),
         (["folder:nowhere", "--size", "8"], ["nowhere is not a folder"]),
-        (["arrays:nowhere.npz", "--size", "8"], ["there is no file", "nowhere.npz"]),
-        (["folder:", "--size", "8"], ["unknown data source 'folder:'"]),
     ],
 )
 def test_what_cannot_be_prepared_is_one_line_and_nothing_is_written(tmp_path, arguments, words):
@@ -182,11 +160,10 @@ def test_what_cannot_be_prepared_is_one_line_and_nothing_is_written(tmp_path, ar
 
 
 @needs_spark
-@pytest.mark.parametrize("master", ["nonsense", "spark://localhost:1"])
-def test_a_spark_master_that_is_none_is_one_line(few, tmp_path, master):
-    line = ["prepare", f"folder:{few}", "--size", "8", "--engine", "spark", "--master", master]
+def test_a_spark_master_that_is_none_is_one_line(few, tmp_path):
+    line = ["prepare", f"folder:{few}", "--size", "8", "--engine", "spark", "--master", "nonsense"]
 
-    refused(imp_here(*line, cwd=tmp_path, check=False), f"--master {master}")
+    refused(imp_here(*line, cwd=tmp_path, check=False), "--master nonsense")
 
 
 def test_images_that_cannot_be_decoded_are_told_and_listed(few, tmp_path):
@@ -242,7 +219,7 @@ def test_images_that_came_or_went_since_are_told_and_the_records_stay(few, tmp_p
     assert file_bytes(tmp_path / "set") == before
 
 
-@pytest.mark.parametrize(("bits", "white"), [(8, 1), (10, 4), (12, 16), (14, 64), (16, 255)])
+@pytest.mark.parametrize(("bits", "white"), [(12, 16), (16, 255)])
 def test_a_set_that_is_nearly_black_is_told(tmp_path, bits, white):
     images = np.random.default_rng(0).integers(0, 1 << bits, (30, 8, 8)).astype(np.uint16)
     images[:, 0, 0] = (1 << bits) - 1
@@ -266,16 +243,6 @@ def test_control_characters_in_names_are_escaped(few, tmp_path):
         r"left out, cannot be decoded: cat/a\nb.png (not an image, or of an unknown format)"
     ]
     refused(imp_here("verify", "no\x1b[31mne", cwd=tmp_path, check=False), r"no\x1b[31mne is not a folder")
-
-
-def test_a_pipe_among_the_images_is_listed_and_nobody_waits_for_it(few, tmp_path):
-    shutil.copytree(few, tmp_path / "few")
-    os.mkfifo(tmp_path / "few/cat/pipe.png")
-
-    imp_here(*preparing(tmp_path / "few", "--max-bad", "0.5", "--workers", "1"), cwd=tmp_path)
-
-    (bad,) = json.loads((tmp_path / "set/manifest.json").read_text())["bad"]
-    assert (bad["name"], bad["reason"]) == ("cat/pipe.png", "not a file")
 
 
 # Stops of every kind, and going on after them.
@@ -354,11 +321,10 @@ def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(many, undistu
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
-@pytest.mark.parametrize("left", [[".begun.json", ".train-00000.tfrecord.done", ".x.4000000.tmp", ".lock"], [".lock"]])
-def test_what_a_command_left_that_was_killed_once_its_set_was_done_is_removed(few, tmp_path, left):
+def test_what_a_command_left_that_was_killed_once_its_set_was_done_is_removed(few, tmp_path):
     imp_here(*preparing(few, "--max-bad", "0.5"), cwd=tmp_path)
     before = file_bytes(tmp_path / "set")
-    for name in left:
+    for name in (".begun.json", ".train-00000.tfrecord.done", ".x.4000000.tmp", ".lock"):
         (tmp_path / "set" / name).touch()
 
     imp_here(*preparing(few, "--max-bad", "0.5"), cwd=tmp_path)
@@ -378,7 +344,7 @@ def test_a_cluster_that_takes_its_machine_back_or_ctrl_c_stops_every_process(man
 
 def test_ctrl_c_while_workers_start_is_no_traceback(many, tmp_path):
     said = []
-    for seconds in (0.02, 0.08, 0.15):
+    for seconds in (0.02, 0.12):
 
         def soon(process, seconds=seconds):
             wait_for(lambda: any("spawn_main" in command(pid) for pid in descendants(process.pid)))
@@ -396,31 +362,10 @@ def test_files_that_cannot_grow_are_one_line(many, tmp_path):
 
     line, how = [*SMALL_SHARDS, *preparing(many)], {"capture_output": True, "text": True, "preexec_fn": no_large_files}
 
-    refused(subprocess.run(line, cwd=tmp_path, env=clean_environment(), **how), "tfrecord: File too large")
-
-
-@pytest.fixture
-def disk(tmp_path):
-    """A disk of 20 MB, for which one needs to be root, and a function that makes it larger."""
-    (tmp_path / "disk").mkdir()
-    line = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(tmp_path / "disk")]
-    if os.geteuid() or subprocess.run(line, capture_output=True).returncode:
-        pytest.skip("no disk can be mounted here")
-    yield tmp_path / "disk", lambda: subprocess.run(["mount", "-o", "remount,size=200m", str(tmp_path / "disk")], check=True)
-    subprocess.run(["umount", str(tmp_path / "disk")], check=True)
-
-
-@pytest.mark.usefixtures("small_shards")
-def test_a_full_disk_is_one_line_and_the_command_goes_on_later(many, undisturbed, disk):
-    folder, enlarge = disk
-
-    refused(imp_here(*preparing(many), cwd=folder, check=False), "No space left on device", "run the command again")
-    assert not (folder / "set/manifest.json").exists()
-    assert not list(folder.glob("set/.*.tmp"))
-    enlarge()
-    imp_here(*preparing(many), cwd=folder)
-
-    assert file_bytes(folder / "set") == undisturbed
+    refused(
+        subprocess.run(line, cwd=tmp_path, env=clean_environment(), **how), "tfrecord: File too large", "run the command again"
+    )
+    assert not list(tmp_path.glob("set/.*.tmp"))
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -444,7 +389,7 @@ def test_a_killed_spark_preparation_is_gone_on_with_by_either_engine(many, undis
     assert said == ""
     wait_for(are_gone(below), seconds=10)
     times = done_times(tmp_path / "set")
-    assert 0 < len(times) < 7
+    assert 0 < len(times) < 5
 
     imp_here(*preparing(many), cwd=tmp_path)
 

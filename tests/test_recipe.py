@@ -1,6 +1,5 @@
 """Recipes: read strictly, refused in one line, written out whole, explained key by key."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -58,10 +57,8 @@ def test_a_changed_recipe_survives_being_written_and_read(tmp_path):
     ("table", "words"),
     [
         ({"train": {"epoch": 5}}, ["'train.epoch'", "did you mean 'train.epochs'?"]),
-        ({"train": {"learning-rate": 0.1}}, ["'train.learning-rate'", "'train.learning_rate'"]),
         ({"trian": {"epochs": 5}}, ["'trian'", "did you mean 'train'?"]),
         ({"batch": 5}, ["'batch'", "'train.batch'"]),
-        ({"repliactes": 3}, ["'repliactes'", "'replicates'"]),
         ({"zzzzzz": 3}, ["'zzzzzz'", "known are name, task, seed, ", "train"]),
     ],
 )
@@ -79,41 +76,23 @@ def test_a_recipe_of_the_first_version_is_told_what_has_changed(table):
 
 WRONG = {
     "name": [5, "../elsewhere", "", "latest"],
-    "seed": [-1],
     "data.source": ["mnist", "tfds:", "digits:8"],
     "data.size": [7],
-    "data.validation": [1.0, True],
-    "data.classes": [-1],
     "data.channels": [2, "1"],
     "data.flip": [1, "yes"],
-    "data.feed": ["disk"],
     "data.budget": [-1.0, float("inf")],
-    "data.shuffle": [0],
-    "data.crop": [-1],
-    "data.cutout": [-1],
     "data.path": [5],
     "train": [5],
     "train.epochs": ["5", 5.0, True, 0],
-    "train.batch": [-64],
     "train.steps": [-1, "1ep"],
     "train.optimizer": ["sdg"],
     "train.learning_rate": [float("nan"), float("inf"), -0.1, "0.1"],
-    "train.weight_decay": [float("nan")],
     "train.milestones": [[0.5, 0.75], "10"],
-    "train.warmup": [3],
     "train.evaluate": ["1", "1ep,2ep", 5],
-    "train.precision": ["float16"],
-    "train.xla": [True],
     "train.ema": [1.0],
-    "train.label_smoothing": [-0.1],
-    "train.clip_norm": [-1.0],
-    "train.checkpoint_share": [1.1],
-    "train.checkpoint_steps": [-1],
     "pruning": ["rounds"],
     "pruning.exclude": ["predictions/*"],
     "pruning.scope": ["dense"],
-    "pruning.collapse": [1.5],
-    "retrain.order": ["own"],
     "families": ["a"],
     "families.a": [3],
     "families.a.quantiles": [90, "90,80"],
@@ -163,56 +142,32 @@ SHOT, ROUNDS = {"quantiles": "90"}, {"rounds": 3}
         (SHOT | ROUNDS, "", "give either quantiles (one shot) or rounds"),
         (ROUNDS | {"scored_at": "1ep"}, "", "leave scored_at out"),
         (SHOT | {"scored_at": "late"}, ".scored_at", "'late'"),
-        (SHOT | {"allocation": "layerwise"}, ".allocation", "'layerwise'"),
         (SHOT | {"criterion": "magnitud"}, ".criterion", "did you mean 'magnitude'?"),
-        (SHOT | {"criterion": "my:"}, ".criterion", "package.module:function"),
         (SHOT | {"method": "rewind"}, ".method", "'rewind'"),
         (SHOT | {"rewind": "1epoch"}, ".rewind", "'1epoch'"),
-        (SHOT | {"finetune_rate": -0.1}, ".finetune_rate", "-0.1"),
-        (SHOT | {"controls": ["reinit", "none"]}, ".controls.1", "'none'"),
         (SHOT | {"controls": ["renit"]}, ".controls.0", "did you mean 'reinit'?"),
         (SHOT | {"controls": ["extended"]}, ".controls.0", "'extended'"),
-        (SHOT | {"controls": ["my:ticket"]}, ".controls.0", "cannot be called"),
         (SHOT | {"controls": ["my:reinit"]}, ".controls.0", "cannot be called"),
         (SHOT | {"controls": ["a:one", "b:one"]}, "", "a:one and b:one are called alike"),
         (SHOT | {"controls_at": "0..101"}, ".controls_at", "'0..101'"),
         (ROUNDS | {"controls_at": "0..3"}, ".controls_at", "'0..3'"),
-        (ROUNDS | {"controls_at": 3}, ".controls_at", "3"),
-        (ROUNDS | {"rate": 0.0}, ".rate", "0.0"),
         (ROUNDS | {"rate": 100.0}, ".rate", "100.0"),
         (ROUNDS | {"rates": ["fc*=5", "predictions/*"]}, ".rates.1", "'predictions/*'"),
         (ROUNDS | {"rates": ["fc*=100"]}, ".rates.0", "100 per cent leaves nothing of fc*"),
         (SHOT | {"densities": ["fc*=101"]}, ".densities.0", "'fc*=101' is not a density"),
         (SHOT | {"scored_on": "ten"}, ".scored_on", "'ten' does not say how many examples"),
-        (SHOT | {"scored_on": "0 a class"}, ".scored_on", "write 100, or 10 a class"),
-        (SHOT | {"iterations": -1}, ".iterations", "-1"),
-        (SHOT | {"criterion": "snap"}, ".criterion", "did you mean 'snip'?"),
-        (ROUNDS | {"rates": "fc*=5"}, ".rates", "'fc*=5'"),
-        (ROUNDS | {"rates": [5]}, ".rates.0", "5"),
-        (SHOT | {"budget": -1.0}, ".budget", "-1.0"),
         (SHOT | {"budget": "3dense"}, ".budget", "'3dense'"),
         *(
             (family | {"budget": 2.0}, "", 'budget is of tickets of one shot, by method = weights, with rewind = "0"')
-            for family in (
-                ROUNDS,
-                ROUNDS | {"method": "llr"},
-                SHOT | {"method": "llr"},
-                SHOT | {"method": "lr"},
-                SHOT | {"rewind": "1ep"},
-                SHOT | {"rewind": "0,1ep"},
-            )
+            for family in (ROUNDS, SHOT | {"method": "llr"}, SHOT | {"rewind": "1ep"}, SHOT | {"rewind": "0,1ep"})
         ),
         (SHOT | {"budget": 2.0, "length": 2.0}, "", "length and budget exclude each other: leave one out"),
         *(
             (family | {"length": 2.0}, "", 'length is of tickets of one shot with rewind = "0", or of method = llr or allr')
-            for family in (ROUNDS, ROUNDS | {"method": "lr"}, SHOT | {"method": "finetune"}, SHOT | {"rewind": "0,1ep"})
+            for family in (ROUNDS, SHOT | {"method": "finetune"}, SHOT | {"rewind": "0,1ep"})
         ),
-        (SHOT | {"length": 1001.0, "method": "llr"}, ".length", "1001.0"),
-        *(
-            (grid | {"method": method, "rewind": rewind}, "", f"method = {method} rewinds nothing: leave rewind out")
-            for grid in (SHOT, ROUNDS)
-            for method, rewind in (("llr", "1ep"), ("allr", "0,1ep"))
-        ),
+        (SHOT | {"method": "llr", "rewind": "1ep"}, "", "method = llr rewinds nothing: leave rewind out"),
+        (ROUNDS | {"method": "allr", "rewind": "0,1ep"}, "", "method = allr rewinds nothing: leave rewind out"),
         (ROUNDS | {"method": "weights", "scored_at": "0"}, "", "rounds by method = weights begin with the trained network"),
     ],
 )
@@ -246,19 +201,13 @@ def test_a_family_may_have_a_length_or_a_budget_or_begin_its_rounds_early(tmp_pa
     [
         ("train.epochs = 5", 5),
         ("train.learning_rate=1", 1.0),
-        ("train.learning_rate=1e-3", 0.001),
         ("data.flip=true", True),
-        ("data.flip=false", False),
         ("train.optimizer=adam", "adam"),
-        ('train.optimizer="adam"', "adam"),
         ("train.milestones='500it'", "500it"),
         ("families.oneshot.quantiles=60..80:5,90", "60..80:5,90"),
         ("families.oneshot.quantiles=90", "90"),
-        ("families.oneshot.rewind=0", "0"),
         ("families.oneshot.controls_at=", ""),
-        ("families.imp.rounds=18", 18),
         ("data.source=folder:/a b/c=d", "folder:/a b/c=d"),
-        ("families.oneshot.controls=['reinit']", ["reinit"]),
         ('pruning.exclude=["predictions/*", "a=b"]', ["predictions/*", "a=b"]),
     ],
 )
@@ -276,17 +225,12 @@ def test_a_value_of_every_kind_can_be_set(override, expected):
         ("train.epoch=5", ["'train.epoch'", "'train.epochs'"]),
         ("train=5", ["'train'"]),
         ("=5", ["''"]),
-        ("train.epochs=", ["''"]),
         ("train.epochs=5.5", ["train.epochs", "5.5"]),
-        ("train.epochs=true", ["train.epochs", "True"]),
         ("train.learning_rate=nan", ["train.learning_rate", "nan"]),
-        ("train.learning_rate=true", ["train.learning_rate", "True"]),
         ("data.flip=1", ["data.flip", "1"]),
-        ("data.flip=True", ["True"]),
         ("families.oneshot.quantile=90", ["'families.oneshot.quantiles'"]),
         ("families.imp.rate=50", ["give either quantiles (one shot) or rounds"]),
         ("families.train.rounds=3", ["cannot name a family"]),
-        ("families.é.rounds=3", ["unknown key"]),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_and_quoted(override, words):
@@ -299,7 +243,6 @@ def test_a_setting_that_cannot_be_is_refused_and_quoted(override, words):
     ("override", "message"),
     [
         ("train.learning_rate=fast", "--set 'train.learning_rate=fast': 'fast' is not a number"),
-        ("train.batch=big", "--set 'train.batch=big': 'big' is not a whole number"),
         ("data.flip=yes", "--set 'data.flip=yes': 'yes' is not true or false"),
         (
             "families.oneshot.controls=reinit",
@@ -344,12 +287,6 @@ def test_a_missing_recipe_is_named_and_a_folder_refused(tmp_path):
         reading.load(tmp_path)
 
 
-def test_a_recipe_says_how_its_records_are_made():
-    data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3, "classes": 5, "channels": 1}
-
-    assert dataclasses.asdict(reading.resolve({"data": data}).records()) == data
-
-
 def test_a_family_is_added_beside_those_of_the_file_or_else_beside_the_default_one():
     added = ["families.imp.rounds=5", "families.imp.rate=50"]
 
@@ -374,7 +311,7 @@ def test_commands_about_one_way_to_prune_add_a_family_where_there_is_none():
     ("key", "meant"),
     [
         *(("train.lr", "train.learning_rate"), ("train.wd", "train.weight_decay"), ("epochs", "train.epochs")),
-        *(("trian.epochs", "train.epochs"), ("train.epoch", "train.epochs"), ("train.batchsize", "train.batch")),
+        ("train.batchsize", "train.batch"),
     ],
 )
 def test_an_unknown_key_is_told_what_it_stands_for(key, meant):
@@ -382,21 +319,12 @@ def test_an_unknown_key_is_told_what_it_stands_for(key, meant):
         reading.resolve({}, [f"{key}=1"])
 
 
-@pytest.mark.parametrize("snapshots", ["0,10it,2ep", "0, 10it, 2ep", "0it , 10it,2.0ep,2ep"])
+@pytest.mark.parametrize("snapshots", ["0,10it,2ep", "0it , 10it,2.0ep,2ep"])
 def test_a_point_is_the_same_however_it_is_written(snapshots):
     rounds = reading.resolve({"families": {"a": {"rounds": 3}}, "train": {"snapshots": snapshots}})
 
     assert rounds.train.snapshots == parse_points("0,10it,2ep")
     assert rounds.with_one_shot().families["oneshot"].rewind == parse_points("0,2ep")  # all of its points, which are saved
-
-
-@pytest.mark.parametrize("start", ["0", "0it", "0ep", " 0.0ep", "0,0it"])
-def test_the_start_of_training_is_the_start_however_it_is_written(start):
-    longer = reading.resolve({"families": {"a": {"quantiles": "90", "rewind": start, "length": 2.0}}}).families["a"]
-
-    assert (str(longer.rewind), longer.is_stretchable) == ("0", True)
-    linear = reading.resolve({"families": {"a": {"rounds": 2, "rewind": start, "method": "llr"}}}).families["a"]
-    assert str(linear.rewind) == "0"
 
 
 def test_the_recipe_of_the_digits_is_its_head_and_then_every_key_explained_as_imp_recipe_prints_it():

@@ -46,7 +46,7 @@ def small_shards(monkeypatch):
     monkeypatch.setattr(records, "SHARD_BYTES", 6 * IMAGE_BYTES)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 7, 9, 12, 20])
+@pytest.mark.parametrize("count", [1, 3, 7, 20])
 @pytest.mark.usefixtures("small_shards")
 def test_images_and_labels_come_back_in_their_order(tmp_path, count):
     manifest, content = write(tmp_path, train=count, test=2)
@@ -58,15 +58,6 @@ def test_images_and_labels_come_back_in_their_order(tmp_path, count):
     assert (images.dtype, labels.dtype) == (np.uint8, np.int32)
     assert manifest.count("train") == count
     assert manifest.count("validation") == 0
-
-
-def test_blocks_of_the_usual_size_come_back(tmp_path):
-    manifest, content = write(tmp_path, train=records.BLOCK + 1)
-
-    images, labels = records.read_split(tmp_path, manifest, "train")
-
-    np.testing.assert_array_equal(images, content["train"][0])
-    np.testing.assert_array_equal(labels, content["train"][1])
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -105,16 +96,6 @@ def test_the_digest_tells_images_their_order_and_their_splits_from_others(tmp_pa
     assert dataclasses.replace(manifest, made_with={"source": "other"}).digest == manifest.digest
     digests = {dataclasses.replace(manifest, shards=shards).digest for shards in others}
     assert len(digests | {manifest.digest}) == 5
-
-
-def test_images_that_are_not_contiguous_are_written_by_their_values(tmp_path):
-    images, labels = examples(4)
-    turned = np.ascontiguousarray(images[:, ::-1])[:, ::-1]
-
-    shards = write_split(tmp_path, "train", turned, labels)
-    found, _ = records.read_split(tmp_path, records.Manifest(SHAPE, [], shards, {}), "train")
-
-    np.testing.assert_array_equal(found, images)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -174,7 +155,7 @@ def grown(path):
 @pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize(
     "damage",
-    [*map(altered, [0, 8, 12, 30, -5, -1]), *map(cut, [0, 1, 100, -1]), grown, Path.unlink],
+    [*map(altered, [0, 12, -1]), *map(cut, [0, -1]), grown, Path.unlink],
 )
 def test_a_damaged_shard_is_named_and_the_others_are_not(tmp_path, damage):
     manifest, _ = write(tmp_path, train=16)
@@ -188,21 +169,12 @@ def test_a_damaged_shard_is_named_and_the_others_are_not(tmp_path, damage):
         records.check_shard(tmp_path, manifest, second)
 
 
-def test_damage_to_another_split_is_no_hindrance(tmp_path):
-    manifest, content = write(tmp_path, train=2, test=2)
-    (tmp_path / "train-00000.tfrecord").unlink()
-
-    images, _ = records.read_split(tmp_path, manifest, "test")
-
-    np.testing.assert_array_equal(images, content["test"][0])
-
-
 def test_without_a_manifest_there_are_no_records(tmp_path):
     with pytest.raises(InputError, match=f"no records in {tmp_path}.*imp prepare"):
         records.read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"null", b"[]", b"5", b"{}", b'"manifest"'])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"null", b"{}"])
 def test_a_file_that_is_no_manifest_is_named(tmp_path, content):
     (tmp_path / "manifest.json").write_bytes(content)
 
@@ -230,13 +202,11 @@ KEYS = ["format", "shape", "block", "classes", "splits", "made_with", "made_by",
         (put(format=1), f"format is 1 in blocks of 250, not {records.FORMAT} in 250.*imp prepare"),
         (put(format="2"), "format is 2"),
         (put(block=100), "in blocks of 100"),
-        *((put(shape=shape), "") for shape in (5, [4, 5], [4, 5, 3, 1], ["a", 5, 3])),
+        *((put(shape=shape), "") for shape in (5, [4, 5], ["a", 5, 3])),
         *((put(shape=shape), "have no size, or its files lie elsewhere") for shape in ([-4, 5, 3], [0, 5, 3])),
         *((renamed(name), "have no size, or its files lie elsewhere") for name in ("../a.tfrecord", "/a.tfrecord")),
-        *((put(shards=shards), "") for shards in (5, [5], [{"name": "a"}])),
-        *((put(bad=bad), "") for bad in (5, [{"name": "a"}])),
-        *((put(**{key: value}), "") for key, value in (("classes", 5), ("made_with", 5), ("made_by", [1]))),
-        *((put(splits=splits), "split sizes") for splits in ({"train": 3, "validation": 0, "test": 1}, {"train": 3}, {})),
+        *((put(**{key: [{"name": "a"}]}), "") for key in ("shards", "bad")),
+        *((put(splits=splits), "split sizes") for splits in ({"train": 3, "validation": 0, "test": 1}, {})),
     ],
 )
 def test_a_malformed_manifest_is_refused(tmp_path, change, words):
@@ -253,13 +223,10 @@ def test_a_malformed_manifest_is_refused(tmp_path, change, words):
     "change",
     [
         lambda manifest: manifest["shards"][0].update(count=4) or manifest["splits"].update(train=4),
-        lambda manifest: manifest["shards"][0].update(count=6) or manifest["splits"].update(train=6),
-        lambda manifest: manifest["shards"][0].update(bytes=1),
         lambda manifest: manifest["shards"][0].update(sha256=""),
         lambda manifest: manifest.update(shape=[5, 5, 3]),
-        lambda manifest: manifest.update(shape=[4, 5, 1]),
     ],
-    ids=["fewer images", "more images", "fewer bytes", "another hash", "larger images", "fewer channels"],
+    ids=["fewer images", "another hash", "larger images"],
 )
 def test_a_manifest_that_does_not_fit_its_shards_is_refused(tmp_path, change):
     write(tmp_path, train=5)
@@ -269,7 +236,7 @@ def test_a_manifest_that_does_not_fit_its_shards_is_refused(tmp_path, change):
     assert str(tmp_path) in refused(tmp_path)
 
 
-@pytest.mark.parametrize("size", [8, 32, 64, 224])
+@pytest.mark.parametrize("size", [8, 224])
 def test_a_shard_holds_whole_blocks_and_about_32_mib(size):
     count = records.examples_per_shard((size, size, 3))
 
@@ -294,7 +261,7 @@ def parsed(path):
 
 
 @pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("count", [1, 3, 5, 6, 7, 16])
+@pytest.mark.parametrize("count", [1, 6, 16])
 def test_blocks_lie_where_the_records_of_the_file_do(tmp_path, count):
     manifest, _ = write(tmp_path, train=count)
 
@@ -323,7 +290,7 @@ def test_a_block_is_read_into_the_middle_of_an_array(tmp_path):
 
 
 @pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("place", [0, 11, 12, 100, 3 * IMAGE_BYTES - 1, 3 * IMAGE_BYTES + 3])
+@pytest.mark.parametrize("place", [0, 12, 3 * IMAGE_BYTES + 3])
 def test_a_block_with_an_altered_byte_is_refused_and_its_neighbours_are_not(tmp_path, place):
     manifest, _ = write(tmp_path, train=6)
     first, second = records.blocks(tmp_path, manifest, "train")
@@ -335,7 +302,7 @@ def test_a_block_with_an_altered_byte_is_refused_and_its_neighbours_are_not(tmp_
 
 
 @pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("damage", [*map(cut, [-1, -4, -5, -200]), Path.unlink])
+@pytest.mark.parametrize("damage", [*map(cut, [-1, -200]), Path.unlink])
 def test_a_block_of_a_shard_that_is_cut_short_or_gone_is_refused(tmp_path, damage):
     manifest, _ = write(tmp_path, train=6)
     block = records.blocks(tmp_path, manifest, "train")[1]
@@ -395,26 +362,15 @@ def test_examples_of_several_fields_come_back(tmp_path):
         np.testing.assert_array_equal(array, arrays[name])
 
 
-def test_a_manifest_of_images_says_nothing_of_fields(tmp_path):
-    write(tmp_path, train=3)
-
-    assert not {"fields", "beside"} & set(files.read_json(tmp_path / "manifest.json"))
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (put(fields=5), ""),
-        (put(fields={"words": 5}), ""),
         (put(fields={"words": {"dtype": "<u2"}}), "shape"),
         (put(fields={"words": {"dtype": "|O", "shape": [15]}}), "a field is '|O'"),
-        (put(fields={"words": {"dtype": ["<u2"], "shape": [15]}}), "a field is"),
         (put(fields={"words": {"dtype": "<u2", "shape": [-15]}}), "a field is '<u2' .-15,."),
         (put(fields={"words": {"dtype": "<u2", "shape": [14]}}), "its fields do not come to it"),
         (put(fields={}), "is not that of images"),
         (put(shape=[5, 6]), "its fields do not come to it"),
-        (put(shape=[]), "have no size"),
-        (put(beside=5), ""),
         (put(beside={"../tokenizer.json": ""}), "lie elsewhere"),
     ],
 )

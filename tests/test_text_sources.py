@@ -28,15 +28,10 @@ def test_the_released_layout_is_read_untokenized_and_its_scores_are_not(tmp_path
 
 BROKEN = {
     "{": "Expecting",
-    "[]": "not an object",
     '{"article": "a"}': "abstract is missing",
     json.dumps(article(abstract="  ")): "abstract has an empty text",
-    json.dumps(article(abstract=[])): "abstract has an empty text",
     json.dumps(article(article=5)): "article has no text but int",
-    json.dumps(article(article=["a", None])): "article has no text but list",
-    json.dumps(article(candidates={})): "candidates is not a list",
     json.dumps(article(count=2)): "2 candidates, and texts.candidates is 3",
-    json.dumps(article(candidates=["a", "b", ""])): "candidates has an empty text",
     json.dumps(article(article="\ud800")): "surrogates not allowed",
     "[" * 100_000: "recursion",
 }
@@ -91,8 +86,6 @@ def test_synopses_are_references_and_long_descriptions_documents_once_each(tmp_p
         ("none", None, "there is no file"),
         ("Packages", b"", "has no long descriptions"),
         ("Packages.gz", b"text", "cannot be read"),
-        ("Packages.gz", gzip.compress(b"text", mtime=0)[:10] + b"\xff" * 50, "cannot be read"),
-        ("Packages.xz", b"text", "cannot be read"),
         ("Packages.bz2", bz2.compress(b"Package: a\n" * 50), "cannot be read .it is not text.: decompress it"),
         ("Packages", gzip.compress(b"Package: a\n", mtime=0), "cannot be read .it is not text.: decompress it"),
     ],

@@ -111,9 +111,7 @@ FAMILIES = {
     ("selection", "labels"),
     [
         ({}, ["q80", "q90", "round-01", "round-02", "round-03"]),
-        ({"families": ("shot",)}, ["q80", "q90"]),
         ({"quantiles": "50,85"}, ["q50", "q85"]),
-        ({"rounds": 1}, ["q80", "q90", "round-01"]),
         ({"families": ("chained",), "rounds": 5}, [f"round-{number:02d}" for number in range(1, 6)]),
     ],
 )
@@ -145,23 +143,18 @@ def ends(unit, length):
 
 
 PAST_EPOCHS, NO_EPOCHS = ends("epochs", 2)
-PAST_STEPS, NO_STEPS = ends("steps", 100)
+PAST_STEPS, _ = ends("steps", 100)
 
 
 @pytest.mark.parametrize(
     ("settings", "point", "problem"),
     [
         ({"snapshots": "0,3ep"}, "train.snapshots: 3ep", PAST_EPOCHS),
-        ({"snapshots": "2.5ep,1ep"}, "train.snapshots: 2.5ep", PAST_EPOCHS),
         ({"own": {"rewind": "0,3ep"}}, "families.own.rewind: 3ep", PAST_EPOCHS),
         ({"own": {"rewind": "2ep"}}, "families.own.rewind: 2ep", NO_EPOCHS),
-        ({"own": {"scored_at": "3ep"}}, "families.own.scored_at: 3ep", PAST_EPOCHS),
-        ({"warmup": "3ep"}, "train.warmup: 3ep", PAST_EPOCHS),
         ({"schedule": "step", "milestones": "1ep,3ep"}, "train.milestones: 3ep", PAST_EPOCHS),
-        ({"steps": 100, "snapshots": "0,101it"}, "train.snapshots: 101it", PAST_STEPS),
         ({"steps": 100, "snapshots": "0,2.3ep"}, "train.snapshots: 2.3ep", PAST_STEPS),  # 103.5 steps
         ({"steps": 100, "warmup": "3ep"}, "train.warmup: 3ep", PAST_STEPS),
-        ({"steps": 100, "schedule": "step", "milestones": "10it,200it"}, "train.milestones: 200it", PAST_STEPS),
         ({"steps": 100, "own": {"rewind": "0,10ep"}}, "families.own.rewind: 10ep", PAST_STEPS),
     ],
 )
@@ -193,7 +186,7 @@ def test_iterations_are_judged_once_the_length_of_an_epoch_is_known():
         plan.make(late, 2900)
 
 
-@pytest.mark.parametrize("point", ["3ep", "135it", "2.99ep"])
+@pytest.mark.parametrize("point", ["3ep", "2.99ep"])
 def test_a_rewind_to_the_last_step_is_refused_also_when_it_only_rounds_to_it(point):
     planned = made(epochs=3, snapshots=f"0,134it,{point}")  # of 45 steps: 2.99 epochs are 134.55 steps
 
@@ -213,14 +206,6 @@ def test_training_may_be_so_many_steps_instead_of_epochs():
     assert planned.rewind_steps(parse_points("1ep,10it")) == [10, 45]
     costs = {one.rewind: planned.epochs(one) for one in tickets(planned)}
     assert costs == {0: pytest.approx(100 / 45), 45: pytest.approx(55 / 45)}
-
-
-def test_with_so_many_steps_iterations_can_be_judged_before_the_length_of_an_epoch_is_known_and_epochs_cannot():
-    plan.check_points(resolved(steps=100, snapshots="0,100it,2.3ep", warmup="9ep"))
-    with pytest.raises(InputError, match=f"^train.snapshots: 101it {PAST_STEPS}$"):
-        plan.check_points(resolved(steps=100, snapshots="0,101it"))
-    with pytest.raises(InputError, match=f"^families.own.rewind: 100it {NO_STEPS}$"):
-        plan.check_points(resolved(steps=100, snapshots="0", own={"rewind": "100it"}))
 
 
 def test_finetuning_is_at_the_last_rate_of_the_schedule_unless_the_family_has_one():

@@ -1,7 +1,6 @@
 """The run directory: which one is meant, what it is named after, and how a recipe becomes its own."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -68,21 +67,11 @@ def test_records_name_a_run_before_the_last_used_but_after_its_folder_and_its_re
     assert open_run(records=folder).folder == Path("elsewhere/run")
 
 
-def test_a_recipe_that_is_wrong_is_refused_with_the_name_of_its_file():
-    Path("bad.toml").write_text("[train]\nepoch = 5\n")
-
-    with pytest.raises(InputError, match=r"^bad\.toml: unknown key 'train\.epoch'; did you mean 'train\.epochs'"):
-        open_run(recipe_file=Path("bad.toml"))
-    with pytest.raises(InputError, match=r"^bad\.toml: unknown key 'train\.epoch'"):
-        open_run(Path("given"), Path("bad.toml"))
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"folder": Path("nowhere"), "must_exist": True}, "no run in nowhere"),
         ({"folder": Path("notes")}, "notes is a file"),
-        ({"records": Path("nowhere")}, "no records in nowhere"),
         ({"records": Path("empty")}, "no records in empty"),
         ({"overrides": ["train.epochs=1", "train.warmup=0"]}, r"train\.snapshots"),
     ],
@@ -141,7 +130,7 @@ def test_a_recipe_that_is_given_takes_the_place_of_a_damaged_one():
     assert open_run().recipe.train.batch == 32
 
 
-@pytest.mark.parametrize("first", [b"", b"name = 5", b"# written by imp, format 1; change it with --set. sha256 0"])
+@pytest.mark.parametrize("first", [b"", b"# written by imp, format 1; change it with --set. sha256 0"])
 def test_a_run_of_another_format_is_refused_in_one_line_whatever_recipe_is_given(first):
     open_run(recipe_file=recipe_file("mine", batch=32)).adopt()
     own = Path("runs/mine/recipe.toml")
@@ -224,18 +213,10 @@ def test_the_link_follows_the_run_last_adopted_and_none_elsewhere():
     assert not Path("elsewhere/latest").exists()
 
 
-@pytest.mark.parametrize("how", ["folder", "IMP_RUN", "another link"])
-def test_a_run_that_is_reached_through_a_link_is_linked_by_its_own_name(monkeypatch, how):
+def test_a_run_that_is_reached_through_a_link_is_linked_by_its_own_name():
     open_run(recipe_file=recipe_file("mine")).adopt()
-    folder = Path("runs/latest")
-    if how == "IMP_RUN":
-        monkeypatch.setenv("IMP_RUN", "runs/latest")
-        folder = None
-    elif how == "another link":
-        folder = Path("shortcut")
-        folder.symlink_to("runs/mine")
 
-    open_run(folder, overrides=["train.epochs=7"]).adopt()
+    open_run(Path("runs/latest"), overrides=["train.epochs=7"]).adopt()
 
     assert link() == "mine"
     assert open_run(Path("runs/mine")).recipe.train.epochs == 7
@@ -253,22 +234,6 @@ def test_a_run_that_another_process_adopts_for_long_is_busy(monkeypatch):
     assert Path("runs/digits/recipe.toml").read_text() == before
 
 
-def test_the_run_is_locked_while_it_is_adopted_and_free_afterwards(monkeypatch):
-    holders = []
-    write = files.write_bytes
-
-    def watched(path, content):
-        holders.append(locks.holder(Path("runs/digits")))
-        write(path, content)
-
-    monkeypatch.setattr(files, "write_bytes", watched)
-    open_run().adopt()
-
-    assert len(holders) == 2  # the recipe and the environment
-    assert all(f"process {os.getpid()} " in str(holder) for holder in holders)
-    assert sorted(path.name for path in Path("runs/digits").iterdir()) == ["environment.json", "recipe.toml"]
-
-
 def test_adopting_what_is_adopted_already_writes_nothing_and_keeps_the_environment_of_the_first_time():
     run = open_run()
     run.adopt()
@@ -279,14 +244,3 @@ def test_adopting_what_is_adopted_already_writes_nothing_and_keeps_the_environme
         run.adopt()
 
     assert {path: path.stat().st_mtime_ns for path in Path("runs/digits").iterdir()} == before
-
-
-def test_a_folder_called_latest_is_left_alone():
-    mine = Path("runs/latest")
-    mine.mkdir(parents=True)
-
-    open_run().adopt()
-
-    assert mine.is_dir()
-    assert not mine.is_symlink()
-    assert sorted(path.name for path in mine.parent.iterdir()) == ["digits", "latest"]

@@ -106,20 +106,6 @@ def test_damage_to_what_is_not_asked_for_is_refused_all_the_same(tmp_path):
         store.load_state(path, optimizer=False)
 
 
-@pytest.mark.parametrize("only", [None, ["weights"]])
-def test_reading_leaves_the_file_closed_and_as_it_was(tmp_path, only):
-    path = tmp_path / "state.h5"
-    store.save_state(path, STATE)
-    before = path.read_bytes()
-
-    groups, _ = store.load(path, only)
-    groups["weights"]["conv/kernel"][...] = 0
-
-    assert path.read_bytes() == before
-    store.save_state(path, STATE)
-    assert path.read_bytes() == before
-
-
 def test_arrays_come_back_by_their_values_in_the_order_of_their_paths_and_stay_as_they_were(tmp_path):
     turned = np.arange(6.0).reshape(2, 3).T  # not contiguous
     turned.flags.writeable = False
@@ -145,7 +131,7 @@ def test_the_same_content_gives_the_same_bytes_in_this_process_and_another(tmp_p
     assert (tmp_path / "three.h5").read_bytes() == first
 
 
-@pytest.mark.parametrize("share", [0, 0.001, 0.1, 0.5, 0.9, 0.999, 1])
+@pytest.mark.parametrize("share", [0, 0.5, 0.999])
 def test_a_file_cut_short_is_named(tmp_path, share):
     path = tmp_path / "state.h5"
     store.save_state(path, STATE)
@@ -233,17 +219,6 @@ def test_a_flipped_bit_is_refused_by_name_or_changes_nothing(tmp_path, where):
     assert (last, done.returncode) == ("ok", 0), done.stderr
 
 
-def test_a_flipped_bit_in_any_weight_is_refused(tmp_path):
-    path = tmp_path / "state.h5"
-    store.save_state(path, STATE)
-    intact = path.read_bytes()
-    start = intact.index(STATE.weights["conv/kernel"].tobytes())
-    for byte in range(start, start + STATE.weights["conv/kernel"].nbytes):
-        path.write_bytes(intact[:byte] + bytes([intact[byte] ^ 1 << byte % 8]) + intact[byte + 1 :])
-        with pytest.raises(InputError, match="state\\.h5"):
-            store.load_state(path)
-
-
 def test_a_full_disk_is_an_ordinary_error_that_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "state.h5"
     store.save_state(path, STATE)
@@ -268,20 +243,6 @@ except OSError:
 
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["state.h5"]
-
-
-def test_an_interrupted_write_leaves_no_temporary_file_behind(tmp_path):
-    from lottery.base import files
-
-    def interrupted():
-        with files.replacing(tmp_path / "new.h5") as temporary:
-            temporary.write_bytes(b"half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def run_python(source, folder, expected=""):

@@ -163,8 +163,8 @@ def assert_the_same_wherever_it_dies(begin, folder, die_at, expected, moments):
 
 
 @pytest.mark.parametrize(
-    ("dense", "every", "by"),  # by threes: before and after a write by turns
-    [(True, "1ep", 1), (False, "1ep", 3), (False, "7it", 3), (False, "4it", 3), (False, "2ep", 3)],
+    ("dense", "every", "by"),  # by odd numbers: before and after a write by turns
+    [(True, "1ep", 1), (False, "7it", 3), (False, "4it", 5)],
 )
 def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(
     trainer, tmp_path, die_at, evaluated, dense, every, by
@@ -235,7 +235,7 @@ def test_a_training_whose_mask_changes_ends_with_the_same_files_wherever_it_dies
     assert not any(final.weights[path][~kept[path]].any() for path in mask)
     assert expected["result.json"]["outputs"].keys() == {"final.h5", "mask.h5", "predictions.h5"}
 
-    assert_the_same_wherever_it_dies(begin, tmp_path, die_at, expected, range(1, count + 1, 2))
+    assert_the_same_wherever_it_dies(begin, tmp_path, die_at, expected, range(1, count + 1, 5))
 
 
 @pytest.mark.parametrize("lost", [0, -1], ids=["first", "last"])
@@ -262,7 +262,7 @@ def answering(task, loss):
     return Answers(task, np.full(2, loss, np.float32), np.array([0, 1]), figures)
 
 
-@pytest.mark.parametrize(("method", "step"), [("gmp", 18), ("rigl", 6), ("set", 6)])
+@pytest.mark.parametrize(("method", "step"), [("gmp", 18), ("rigl", 6)])
 def test_the_least_loss_is_looked_for_while_the_mask_has_its_final_size(
     trainer, tmp_path, monkeypatch, evaluated, method, step
 ):
@@ -313,11 +313,10 @@ def checkpoint_of(folder: Path) -> checkpoints.Checkpoint:
     return found
 
 
-@pytest.mark.parametrize("dense", [True, False], ids=["dense", "ticket"])
-def test_divergence_names_its_step_and_a_way_out_and_leaves_the_last_checkpoint(trainer, tmp_path, bad_rate, dense):
+def test_divergence_names_its_step_and_a_way_out_and_leaves_the_last_checkpoint(trainer, tmp_path, bad_rate):
     bad_rate(step=9, rate=1e30)
 
-    result = attempt(trainer, tmp_path, dense)
+    result = attempt(trainer, tmp_path, dense=False)
 
     assert (result.status, result.step) == ("diverged", 10)
     for way in ("at step 10", "train.learning_rate", "train.warmup", "train.clip_norm"):
@@ -369,11 +368,8 @@ def test_a_checkpoint_of_other_devices_is_not_gone_on_with(trainer, tmp_path, ba
         attempt(trainer, tmp_path, dense=False)
 
 
-@pytest.mark.parametrize(("every", "last"), [("1ep", 6), ("5it", 5)])
-def test_a_checkpoint_between_evaluations_holds_what_the_steps_since_the_last_one_found(
-    trainer, tmp_path, evaluated, bad_rate, every, last
-):
-    evaluated(every)
+def test_a_checkpoint_between_evaluations_holds_what_the_steps_since_the_last_one_found(trainer, tmp_path, evaluated, bad_rate):
+    evaluated("5it")
     bad_rate(step=9, rate=1e30)
     attempt(trainer, tmp_path, dense=False)
 
@@ -381,10 +377,10 @@ def test_a_checkpoint_between_evaluations_holds_what_the_steps_since_the_last_on
 
     assert found.state.step == 8
     assert found.seconds > 0
-    assert [row["step"] for row in rows_of(tmp_path)] == [last]
+    assert [row["step"] for row in rows_of(tmp_path)] == [5]
     trainer.load(initial())
     whole = np.concatenate([trainer.advance(0, 6, order_seed=5), trainer.advance(6, 8, order_seed=5)])
-    np.testing.assert_array_equal(found.figures, whole[last:])
+    np.testing.assert_array_equal(found.figures, whole[5:])
 
 
 def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_with_the_same_files(
@@ -415,17 +411,7 @@ def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_wit
     assert left_in(stopped) == left_in(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("every", "steps"),
-    [
-        ("7it", [7, 14, 18]),
-        ("4it", [4, 8, 12, 16, 18]),
-        ("0.5ep", [3, 6, 9, 12, 15, 18]),
-        ("2ep", [12, 18]),
-        ("18it", [18]),
-        ("100it", [18]),
-    ],
-)
+@pytest.mark.parametrize(("every", "steps"), [("7it", [7, 14, 18]), ("0.5ep", [3, 6, 9, 12, 15, 18]), ("100it", [18])])
 def test_rows_are_where_they_are_asked_for_and_at_the_end_and_say_what_the_steps_between_found(
     trainer, tmp_path, evaluated, every, steps
 ):
@@ -532,15 +518,12 @@ def test_overflows_are_counted_by_epoch_in_float16_alone(make_trainer, trainer, 
     assert "overflows" not in rows_of(tmp_path / "whole")[0]
 
 
-@pytest.mark.parametrize(
-    "varied", [{"crop": 1, "flip": True, "cutout": 3}, {"crop": 0, "resized_crop": 0.3, "flip": True}], ids=str
-)
-def test_a_streamed_training_has_the_files_of_one_in_memory_also_when_it_dies(tmp_path, die_at, varied):
+def test_a_streamed_training_has_the_files_of_one_in_memory_also_when_it_dies(tmp_path, die_at):
     folder = tmp_path / "records"
     folder.mkdir()
     manifest = tiny_set(folder, train=1100, others=300, per_shard=600)
-    data = Data(size=8, shuffle=300, **varied)
-    recipe = Recipe(data=data, model=lenet(), train=TRAIN.model_copy(update={"batch": 40}))
+    data = Data(size=8, shuffle=300, crop=1, flip=True, cutout=3)
+    recipe = Recipe(data=data, model=lenet(), train=TRAIN.model_copy(update={"batch": 160}))
     held = Trainer(recipe, ["CPU:0"], lambda strategy: MemoryFeed(folder, manifest, data, strategy))
     streamed = Trainer(recipe, ["CPU:0"], lambda strategy: StreamFeed(folder, manifest, data, ["CPU:0"]))
     last = 3 * held.steps_per_epoch

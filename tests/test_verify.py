@@ -150,20 +150,13 @@ RESULTS = [
     ("name", "damage", "words"),
     [
         ("replicate-1/train/snapshots/step-000006.h5", flip, "is damaged"),
-        ("replicate-1/train/snapshots/step-000012.h5", cut_off, "is damaged"),
-        (f"{SHOT}/masks/q97.5.h5", flip, "is damaged"),
         (f"{SHOT}/masks/q50.h5", empty, "is damaged"),
         (f"{TICKET}/final.h5", flip, "is damaged"),
         (f"{TICKET}/predictions.h5", flip, "is damaged"),
         (f"{TICKET}/metrics.jsonl", cut_off, "lacks rows"),
-        (f"{TICKET}/metrics.jsonl", binary, "metrics.jsonl"),
         (f"{TICKET}/result.json", cut_off, "is damaged"),
-        ("replicate-1/train/result.json", empty, "is damaged"),
         (f"{SHOT}/masks/q50.json", cut_off, "is damaged"),
-        (f"{SHOT}/masks/q50.json", something_else, ""),
         (f"{TICKET}/result.json", something_else, ""),
-        *((name, cut_off, "") for name in (f"{ROUND}.h5", f"{ROUND}.json", f"{CHAINED}/final.h5")),
-        (f"{SHOT}/masks/q50.json", binary, "is damaged"),
         ("environment.json", cut_off, "is damaged"),
         ("recipe.toml", binary, "is damaged"),
     ],
@@ -190,12 +183,8 @@ def test_a_recipe_that_says_what_cannot_be_is_named(run):
     [
         (f"{SHOT}/masks/q97.5.h5", "masks/q97.5.json"),
         ("replicate-1/train/snapshots/step-000012.h5", "train/result.json"),
-        (f"{TICKET}/final.h5", "ticket/result.json"),
         (f"{TICKET}/metrics.jsonl", "ticket/result.json"),
-        (f"{SHOT}/q97.5-step-000000/reinit/final.h5", "reinit/result.json"),
-        (f"{ROUND}.h5", f"{ROUND}.json"),
         (f"{CHAINED}/final.h5", "ticket/result.json"),
-        (f"{CHAINED}/metrics.jsonl", "ticket/result.json"),
         ("replicate-1/chained/masks/round-02-step-000006.h5", "round-02-step-000006.json"),
         ("replicate-1/chained/masks/made_with.json", "round-01-step-000006.json"),
     ],
@@ -210,7 +199,6 @@ def test_a_missing_file_is_named_with_the_one_that_promised_it(run, name, promis
     assert promised_by in found[name]
 
 
-@pytest.mark.parametrize("content", [{}, {"mask": 5}, {"format": 2, "status": "done"}], ids=str)
 @pytest.mark.parametrize(
     ("name", "made_from_it"),
     [
@@ -219,7 +207,8 @@ def test_a_missing_file_is_named_with_the_one_that_promised_it(run, name, promis
         (f"{TICKET}/result.json", []),
     ],
 )
-def test_json_that_does_not_say_what_it_should_is_named_and_the_others_are_checked(run, name, made_from_it, content):
+def test_json_that_does_not_say_what_it_should_is_named_and_the_others_are_checked(run, name, made_from_it):
+    content = {"format": 2, "status": "done"}
     place = records.own_place(run.folder / name)
     files.write_json(run.folder / name, {"folder": place, **content})
     cut_off(run.folder / f"{TICKET}/final.h5")

@@ -140,19 +140,6 @@ def test_a_set_of_other_channels_is_refused_and_a_manifest_that_says_none_is_of_
         preparing.existing(DIGITS, grey[0])
 
 
-def test_a_set_that_is_there_is_left_as_it_is(digits):
-    folder, manifest = digits
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-
-    assert prepare(DIGITS, folder) == manifest
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-
-
-def test_a_set_made_with_other_settings_is_refused_with_both_values(digits):
-    with pytest.raises(InputError, match=r"data\.validation 0\.2 there, 0\.3 wanted; data\.split_seed 0 there, 5 wanted"):
-        prepare(dataclasses.replace(DIGITS, validation=0.3, split_seed=5), digits[0])
-
-
 @dataclasses.dataclass(frozen=True)
 class Noise:
     """A split of noise images that are called 0, 1, 2; with `bad`, those cannot be decoded."""

@@ -106,15 +106,11 @@ def test_networks_are_listed_by_their_folders_and_copies_beside_them_are_none(tm
     ("name", "table"),
     [
         ("train/snapshots/step-000034.h5", "train/result.json"),
-        ("train/topology.json", "train/result.json"),
         ("train/result.json", "train/result.json"),
         ("own/masks/q97.5.h5", "own/masks/q97.5.json"),
-        ("own/masks/q97.5.json", "own/masks/q97.5.json"),
-        ("own/masks/round-03-step-000034.h5", "own/masks/round-03-step-000034.json"),
         ("own/q97.5-step-000034/ticket/final.h5", "own/q97.5-step-000034/ticket/result.json"),
         # Whatever a user calls a control or a family:
         ("own/q97.5-step-000034/masks/final.h5", "own/q97.5-step-000034/masks/result.json"),
-        ("own/q97.5-step-000034/snapshots/mask.h5", "own/q97.5-step-000034/snapshots/result.json"),
         ("masks/q90-step-000034/ticket/final.h5", "masks/q90-step-000034/ticket/result.json"),
         ("masks/masks/q90.h5", "masks/masks/q90.json"),
     ],

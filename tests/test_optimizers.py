@@ -47,16 +47,12 @@ def follow(train, weight, gradients, decay):
     "settings",
     [
         PLAIN,
-        {**PLAIN, "momentum": 0.9},
         {**PLAIN, "momentum": 0.9, "nesterov": True},
         {**PLAIN, "optimizer": "adam"},
         {"weight_decay": 0.1},
         {"weight_decay": 0.1, "decays": "kernels"},
-        {"weight_decay": 0.1, "decay": "decoupled"},
         {"weight_decay": 0.1, "decay": "decoupled", "decays": "kernels"},
-        {"weight_decay": 0.1, "optimizer": "adam"},
         {"weight_decay": 0.1, "optimizer": "adam", "decay": "decoupled", "ema": 0.9},
-        {**PLAIN, "ema": 0.25},
     ],
     ids=str,
 )

@@ -1,14 +1,12 @@
 """Plans: a recipe in steps, once the number of training images is known, and what a command selects of it."""
 
 import re
-from fractions import Fraction
 
 import pytest
 from helpers import selected
 
 from lottery.base.errors import InputError
 from lottery.experiment import plan, reading
-from lottery.experiment.graph import Snapshot
 from lottery.experiment.grids import parse_points
 
 BASE = {"epochs": 20, "batch": 64, "snapshots": "0,10it,1ep,2ep", "warmup": "0"}
@@ -67,30 +65,6 @@ def test_a_point_without_a_snapshot_is_refused_with_the_way_out():
         tickets(made(own={"scored_at": "5it"}))
     with pytest.raises(InputError, match=r"^rewind point: 21ep lies past the end of training \(20 epochs\)"):
         made().rewind_steps(parse_points("21ep"))
-
-
-def test_masks_of_one_shot_are_scored_at_the_end_or_at_another_snapshot():
-    families = {"end": {"quantiles": "80,90"}, "early": {"quantiles": "50", "scored_at": "10it"}, "chained": {"rounds": 2}}
-    planned = made(families=families)
-
-    masks = planned.masks([1, 2], planned.recipe.families)
-
-    assert [str(mask) for mask in masks[:3]] == ["replicate-1 end q80", "replicate-1 end q90", "replicate-1 early q50"]
-    assert [mask.scored_on for mask in masks] == [Snapshot(n, step) for n in (1, 2) for step in (900, 900, 10)]
-    assert {one.mask.scored_on for one in tickets(planned, families=("early",))} == {Snapshot(1, 10)}
-    [ticket] = tickets(made(own={"scored_at": "20ep", "quantiles": "33.3"}))
-    assert (ticket.mask.scored_on, ticket.mask.rate) == (Snapshot(1, 900), Fraction(333, 10))
-
-
-def test_all_families_of_all_replicates_are_trained_round_by_round():
-    both = {"shot": {"quantiles": "80,90", "controls": ["reinit"], "controls_at": "90", "rewind": "0,1ep"}}
-    planned = made(families=both | {"chained": {**ROUNDS, "method": "lr", "rewind": "0,1ep"}})
-
-    found = tickets(planned, [1, 2])
-
-    assert len(set(found)) == len(found) == 2 * (4 + 1) + 2 * 2 * 3 * 2
-    assert [one.mask.round for one in found] == sorted(one.mask.round for one in found)
-    assert {(one.replicate, one.family) for one in found} == {(n, name) for n in (1, 2) for name in ("shot", "chained")}
 
 
 def test_a_network_costs_the_epochs_that_are_left_from_where_it_begins_in_the_schedule():

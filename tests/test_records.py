@@ -98,21 +98,6 @@ def test_the_digest_tells_images_their_order_and_their_splits_from_others(tmp_pa
     assert len(digests | {manifest.digest}) == 5
 
 
-@pytest.mark.usefixtures("small_shards")
-def test_tensorflow_reads_the_same_content(tmp_path, tensorflow):
-    tf = tensorflow
-    manifest, content = write(tmp_path, train=16)
-
-    images, labels = [], []
-    for record in tf.data.TFRecordDataset([str(tmp_path / shard.name) for shard in manifest.shards]):
-        count = len(record.numpy()) // (4 + int(np.prod(SHAPE)))
-        labels.append(tf.io.decode_raw(tf.strings.substr(record, 0, 4 * count), tf.int32, little_endian=True))
-        images.append(tf.reshape(tf.io.decode_raw(tf.strings.substr(record, 4 * count, -1), tf.uint8), (count, *SHAPE)))
-
-    np.testing.assert_array_equal(tf.concat(images, 0), content["train"][0])
-    np.testing.assert_array_equal(tf.concat(labels, 0), content["train"][1])
-
-
 def read_block(block):
     images, labels = np.empty((block.count, *SHAPE), np.uint8), np.empty(block.count, np.int32)
     records.read_block(block, images, labels)

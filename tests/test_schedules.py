@@ -28,38 +28,16 @@ def test_a_warmup_rises_linearly_to_the_full_rate_and_the_cosine_starts_after_it
     np.testing.assert_allclose(rates(4, epochs=2, schedule="cosine", warmup="4it"), expected, rtol=1e-6)
 
 
-def test_a_warmup_in_epochs_is_as_many_steps():
-    np.testing.assert_array_equal(
-        rates(5, epochs=4, schedule="cosine", warmup="2ep"), rates(5, epochs=4, schedule="cosine", warmup="10it")
-    )
-
-
-def test_a_warmup_may_take_the_whole_training():
-    np.testing.assert_allclose(rates(2, epochs=2, schedule="cosine", warmup="2ep"), [0.25, 0.5, 0.75, 1], rtol=1e-6)
-
-
 def test_steps_multiply_the_rate_at_each_milestone():
     found = rates(10, epochs=10, schedule="step", milestones="5ep,7.5ep", gamma=0.1)
 
     np.testing.assert_allclose(found, [1.0] * 50 + [0.1] * 25 + [0.01] * 25, rtol=1e-6)
 
 
-def test_milestones_may_be_steps():
-    found = rates(100, epochs=1, schedule="step", milestones="7it,58it", gamma=0.5)
-
-    np.testing.assert_array_equal(found, [1] * 7 + [0.5] * 51 + [0.25] * 42)
-
-
 def test_a_linear_schedule_with_a_warmup_is_a_triangle():
     found = rates(4, epochs=2, schedule="linear", warmup="4it")
 
     np.testing.assert_allclose(found, [0.25, 0.5, 0.75, 1, 1, 0.75, 0.5, 0.25], rtol=1e-6)
-
-
-def test_a_warmup_precedes_steps():
-    found = rates(4, epochs=2, schedule="step", milestones="6it", gamma=0.1, warmup="2it")
-
-    np.testing.assert_allclose(found, [0.5, 1, 1, 1, 1, 1, 0.1, 0.1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step"])
@@ -72,27 +50,12 @@ def test_a_rewound_network_takes_the_schedule_up_where_it_was(schedule):
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step"])
-def test_rates_are_float32_finite_and_never_negative(schedule):
-    found = rates(7, epochs=3, schedule=schedule, warmup="2it", milestones="1ep")
-
-    assert (found.dtype, found.shape) == (np.float32, (21,))
-    assert np.isfinite(found).all()
-    assert (found >= 0).all()
-
-
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step"])
 def test_so_many_steps_have_the_rates_of_as_many_epochs(schedule):
     milestones = {"warmup": "3it", "milestones": "1ep,12it"}
 
     by_steps = rates(5, steps=15, epochs=100, schedule=schedule, **milestones)
 
     assert by_steps.tobytes() == rates(5, epochs=3, schedule=schedule, **milestones).tobytes()
-
-
-def test_so_many_steps_need_not_be_whole_epochs():
-    expected = [0.5, 1, 1, 0.8, 0.6, 0.4, 0.2]
-
-    np.testing.assert_allclose(rates(4, steps=7, schedule="linear", warmup="0.5ep"), expected, rtol=1e-6)
 
 
 def test_a_training_that_is_longer_has_the_same_schedule_stretched():
@@ -106,8 +69,9 @@ def test_a_training_that_is_longer_has_the_same_schedule_stretched():
     assert longer[:500].argmax() == 499
 
 
-@pytest.mark.parametrize(("warmup", "length"), [(1, 10), (3, 10), (3, 2.5), (1, 1.5), (5, 0.3), (3, 0.1)])
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step"])
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "length"), [("constant", 1, 10), ("cosine", 3, 2.5), ("linear", 5, 0.3), ("step", 3, 0.1)]
+)
 def test_a_stretched_warmup_grows_in_a_straight_line_and_never_above_the_learning_rate(schedule, warmup, length):
     settings = Train(epochs=4, schedule=schedule, warmup=f"{warmup}it", milestones="3ep", learning_rate=0.1)
     growing = int(warmup * length)
@@ -124,7 +88,6 @@ def test_a_stretched_warmup_grows_in_a_straight_line_and_never_above_the_learnin
     [
         (1.0, 20, [1 / 2, 1, *(left / 18 for left in range(18, 0, -1))]),  # two steps of warm-up, and 18 down
         (0.5, 19, [0.5, *(left / 36 for left in range(18, 0, -1))]),
-        (2.0, 4, [2, 1.5, 1, 0.5]),
         (1.0, 1, [1]),
     ],
 )
@@ -159,16 +122,11 @@ def pruning(*pruned):
     ("mask", "length", "expected"),
     [
         (pruning(), 0.25, 0.25),
-        (pruning(1), 0.25, 0.25),
         (pruning(3, 1), 0.1, 10**0.5 / NORM / 0.5**0.5),
-        (pruning(3, 4), 0.1, 5 / NORM / 0.5**0.5),
-        (pruning(4), 0.1, 8 / NORM),
         (pruning(4), 0.6, 8 / NORM),
         (pruning(4), 0.7, 0.7),  # the length is more
         (pruning(12), 0.5, 1),  # 24 / 13
-        (pruning(1, 3, 4, 12), 0.5, 1),
         (pruning(3), 1.0, 1),
-        (pruning(3), 2.0, 1),
     ],
 )
 def test_the_rate_is_discounted_by_the_norm_that_is_lost_or_by_the_length_where_that_is_more(mask, length, expected):

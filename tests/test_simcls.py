@@ -23,7 +23,7 @@ def task(candidates):
     return ranking.Ranking(Recipe(), Manifest((size,), [], [], {}, {"ids": "64"}, fields=fields))
 
 
-@pytest.mark.parametrize("made_by", [{}, {"ids": "many"}, {"ids": "-1"}, {"ids": "99999999999999999999"}, {"ids": "0"}])
+@pytest.mark.parametrize("made_by", [{}, {"ids": "many"}, {"ids": "0"}])
 def test_records_that_do_not_say_how_many_tokens_there_are_are_refused_in_one_line(made_by):
     manifest = dataclasses.replace(task(2).manifest, made_by=made_by)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import contents, imp_here, refused, settings
+from helpers import contents, imp_here, settings
 from tiny import CPUS, STEPS, Model, advance, initial
 
 from lottery.base import files
@@ -20,7 +20,6 @@ from lottery.rundir import store
 NORMED = Model(name="tiny:local")
 ONE_SHOT = ("quantiles=90", "rewind=1ep", 'controls=["soup3"]', "controls_at=90")
 SOUPS = settings(*(f"families.oneshot.{value}" for value in ONE_SHOT))
-GMP = settings(*(f"families.gmp.{value}" for value in ("updates=gmp", "quantiles=90", "rewind=0", 'controls=["soup3"]')))
 
 
 def asked(**family):
@@ -82,16 +81,13 @@ def test_a_soup_costs_its_trainings_and_a_pass_over_the_images():
     assert planned.cost(found["soup3"]) == pytest.approx(1 + 0.2 * (3 + 1 / 3 / 20))
 
 
-@pytest.mark.parametrize(
-    "name", ["soup", "soup1", "soup0", "soup03", "soup100", "soup\u0663", "again2", "module:soup3", "module:again2"]
-)
+@pytest.mark.parametrize("name", ["soup", "soup1", "soup03", "soup\u0663", "again2", "module:soup3"])
 def test_other_names_are_not_those_of_soups(name):
     with pytest.raises(InputError, match=r"unknown control|cannot be called"):
         controls.check_name(name)
 
 
-@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
-@pytest.mark.parametrize("calls", [1, 4])
+@pytest.mark.parametrize(("devices", "calls"), [(CPUS[:1], 4), (CPUS[:2], 1)])
 def test_settling_makes_statistics_the_means_of_those_of_all_batches(make_trainer, devices, calls):
     """The reference steps through the same batches at momentum 0, each of which leaves the statistics of its own."""
     trainer, single = make_trainer(model=NORMED, devices=devices), make_trainer(model=NORMED, devices=devices)
@@ -117,25 +113,12 @@ def test_settling_makes_statistics_the_means_of_those_of_all_batches(make_traine
     assert all(array.tobytes() == state.weights[path].tobytes() for path, array in settled.weights.items())
 
 
-def test_settled_statistics_do_not_depend_on_those_before(make_trainer):
-    trainer, state = make_trainer(model=NORMED), initial(model=NORMED)
-    other = replace(state, statistics={path: array + 0.5 for path, array in state.statistics.items()})
-    found = []
-    for start in (state, other):
-        trainer.load(start)
-        assert list(trainer.settle(order_seed=0))
-        found.append(trainer.state(0).statistics)
-
-    for path, array in found[0].items():
-        np.testing.assert_allclose(array, found[1][path], rtol=1e-4, atol=1e-5)
-
-
 @pytest.fixture(scope="module")
 def finished(trained, tmp_path_factory):
     """A run of lenet with a soup of three."""
     folder = tmp_path_factory.mktemp("soup") / "work"
     shutil.copytree(trained, folder, symlinks=True)
-    imp_here("run", *SOUPS, "--ranks", "1", cwd=folder)
+    imp_here("retrain", *SOUPS, cwd=folder)
     return folder
 
 
@@ -165,10 +148,6 @@ def test_a_soup_that_is_made_again_has_the_same_bytes(finished):
     before = contents(network(finished, "soup3"))
     shutil.rmtree(network(finished, "soup3"))
 
-    imp_here("run", *SOUPS, "--ranks", "1", cwd=finished)
+    imp_here("retrain", *SOUPS, cwd=finished)
 
     assert contents(network(finished, "soup3")) == before
-
-
-def test_soups_are_of_masks_that_stay(work):
-    refused(imp_here("run", *GMP, cwd=work, check=False), "control soup3 is of masks that stay")

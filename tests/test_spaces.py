@@ -30,29 +30,16 @@ def test_a_line_is_a_range_or_a_choice_and_is_written_as_it_was_read(line, dimen
     ("line", "words"),
     [
         ("train.batch", "write KEY=LOW..HIGH"),
-        ("train.batch=", "leaves nothing to choose"),
         ("train.batch=32", "leaves nothing to choose"),
         ("train.batch=32,32", "leaves nothing to choose"),
-        ("train.batch=32,,64", "leaves nothing to choose"),
         ("train.momentum=0.9..0.1", "must be finite and ascend"),
+        ("train.learning_rate=1..1e999", "must be finite and ascend"),
         ("train.momentum=0..0.9:log", "must start above 0"),
-        ("=1..2", "write KEY=LOW..HIGH"),
     ],
 )
 def test_a_malformed_line_is_refused(line, words):
     with pytest.raises(InputError, match=words):
         spaces.parse_dimension(line)
-
-
-@pytest.mark.parametrize("line", ["train.learning_rate=1..1e999", "train.learning_rate=-1e999..1"])
-def test_a_range_ends(line):
-    with pytest.raises(InputError, match="must be finite and ascend"):
-        spaces.parse_dimension(line)
-
-
-def test_a_range_of_thousands_of_digits_is_refused():
-    with pytest.raises(InputError, match="leaves nothing to choose"):
-        spaces.parse_dimension(f"train.epochs=1..{'9' * 5000}")
 
 
 def test_a_key_stands_once():
@@ -65,12 +52,9 @@ def test_a_key_stands_once():
     [
         ("train.bach=32,64", "unknown key 'train.bach'; did you mean 'train.batch'"),
         ("seed=1,2", "seed is no hyperparameter"),
-        ("families.oneshot.quantiles=60,70", "is no hyperparameter"),
-        ("train.threads=1,2", "is no hyperparameter"),
         ("data.size=32,64", "changes the prepared records"),
         ("train.batch=32.0..64.0", "is a whole number"),
         ("train.batch=0..64", "train.batch"),
-        ("train.momentum=0.5..1.5", "train.momentum"),
         ("train.schedule=cosine,sine", "train.schedule"),
     ],
 )

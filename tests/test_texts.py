@@ -232,23 +232,6 @@ def test_a_set_that_lacks_a_file_gets_just_that_one_back(made, packages, tmp_pat
     assert file_bytes(tmp_path) == file_bytes(made[0])
 
 
-@needs_extra
-def test_rouge_is_that_of_hand_made_cases():
-    from data_prep.rouge import rouge
-
-    scores = rouge("the cat sat down", ["the cat sat down", "the cats sat", "down sat cat the", "nothing", ""])
-
-    expected = [
-        [1, 1, 1],
-        [2 * 1 * 3 / 4 / (1 + 3 / 4), 2 * 1 * 2 / 3 / (1 + 2 / 3), 2 * 1 * 3 / 4 / (1 + 3 / 4)],  # stemmed
-        [1, 0, 1 / 4],
-        [0, 0, 0],
-        [0, 0, 0],
-    ]
-    np.testing.assert_allclose(scores, expected, atol=1e-6)
-    assert scores.dtype == np.float32
-
-
 def shares(both, of_reference, of_candidate):
     """The F-measure of so many shared words of so many."""
     return 2 * both / (of_reference + of_candidate)

@@ -74,28 +74,6 @@ def test_the_sparsities_of_the_cubic_are_those_of_jaxpruner(start, final, sparsi
     assert found == pytest.approx(sparsities, abs=1e-6)
 
 
-@pytest.mark.parametrize("finally_", [0, 1, 90, 99_999])
-def test_the_sparsity_of_gmp_is_the_cubic_at_every_change(finally_):
-    schedule = Schedule("gmp", every=100, begin=1000, until=5000, drop_fraction=0.3)
-
-    pruned = [schedule.pruned(step, finally_) for step in schedule.steps()]
-
-    times = (np.array(schedule.steps()) - 1000) / 4000
-    cubic = finally_ + (0 - finally_) * (1 - times) ** 3  # s_f + (s_i - s_f) (1 - (t - t_0) / (n dt))^3
-    np.testing.assert_allclose(pruned, cubic, atol=1 + 1e-6)
-    assert all(count <= exact + 1e-6 for count, exact in zip(pruned, cubic, strict=True))
-    assert pruned == sorted(pruned)
-    assert pruned[-1] == finally_
-    assert schedule.pruned(2000, 64) == math.floor(64 * (1 - Fraction(3, 4) ** 3))
-
-
-def test_the_share_that_is_replaced_falls_as_a_cosine():
-    schedule = Schedule("rigl", every=100, begin=0, until=1000, drop_fraction=0.3)
-    for step in schedule.steps():
-        assert schedule.replaced(step, 1000) == math.floor(0.15 * (1 + math.cos(step * math.pi / 1000)) * 1000)
-    assert schedule.replaced(500, 101) == 15  # 0.15 of them
-
-
 LONG = 100_000  # steps of a training
 
 

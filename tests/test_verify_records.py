@@ -5,9 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers import changed, empty, file_bytes, flip, imp, imp_here
-
-from lottery.base import files
+from helpers import file_bytes, flip, imp, imp_here
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +36,6 @@ def test_good_records_are_verified(prepared):
     assert file_bytes(prepared / "set") == before
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
 def halve(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -54,22 +48,14 @@ def copy(path):
     shutil.copy(path, path.with_name("train-00009.tfrecord"))
 
 
-def misname(path):
-    """Let a manifest say other sums of its shards."""
-    changed(path, shards=[{**shard, "sha256": "0" * 64} for shard in files.read_json(path)["shards"]])
-
-
 @pytest.mark.parametrize(
     ("name", "damage", "words"),
     [
         ("train-00000.tfrecord", flip, "set/train-00000.tfrecord is damaged (its sha256 differs)"),
-        ("validation-00000.tfrecord", cut, "set/validation-00000.tfrecord is damaged"),
-        ("test-00000.tfrecord", empty, "set/test-00000.tfrecord is damaged"),
         ("test-00000.tfrecord", lengthen, "set/test-00000.tfrecord is damaged"),
         ("train-00000.tfrecord", Path.unlink, "set/train-00000.tfrecord is missing"),
         ("train-00000.tfrecord", copy, "set/train-00009.tfrecord is not in the manifest: remove it"),
         ("manifest.json", halve, "set/manifest.json is damaged"),
-        ("manifest.json", empty, "set/manifest.json is damaged"),
         ("manifest.json", Path.unlink, "no records in set"),
     ],
 )
@@ -84,25 +70,6 @@ def test_each_damage_is_named(work, name, damage, words):
     assert done.stdout.endswith("checked, 1 damaged\n")
     checks = json.loads(imp_here("verify", "set", "--json", cwd=work, check=False).stdout)
     assert [words in check["problem"] for check in checks if check["problem"]] == [True]
-
-
-def test_every_damaged_file_is_named(work):
-    for path in (work / "set").glob("*.tfrecord"):
-        flip(path)
-
-    done = imp_here("verify", "set", cwd=work, check=False)
-
-    assert done.returncode == 1
-    assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == [
-        f"set/{split}-00000.tfrecord" for split in ("train", "validation", "test")
-    ]
-    assert done.stdout.endswith("set: 4 files checked, 3 damaged\n")
-
-
-def test_hashes_that_differ_are_told_of_every_shard(work):
-    misname(work / "set/manifest.json")
-
-    assert imp_here("verify", "set", cwd=work, check=False).stdout.endswith("set: 4 files checked, 3 damaged\n")
 
 
 def test_the_remedy_for_a_damaged_shard_works(work, prepared):

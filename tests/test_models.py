@@ -188,8 +188,15 @@ def test_the_activation_of_resnet9_is_the_recipes():
     assert network.get_layer("prep_silu").activation is keras.activations.silu
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"], indirect=True)
-@pytest.mark.parametrize("name", [*SMALL, "tiny:parts", *large(*LARGE)])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        *((name, "mixed_bfloat16") for name in SMALL),
+        *(("tiny:parts", policy) for policy in ("float32", "mixed_bfloat16", "mixed_float16")),
+        *large(*((name, "mixed_float16") for name in LARGE)),
+    ],
+    indirect=["policy"],
+)
 def test_every_network_gives_finite_logits_in_the_dtype_of_its_variables(name, policy):
     network = models.build(Model(name=name), signature.images(32, 10))
 
@@ -219,15 +226,6 @@ def test_lenet_300_100_has_its_published_size_on_one_channel():
     assert network.count_params() == 266_610 == dense(784, 300, 100, 10)
 
 
-@pytest.mark.parametrize("policy", ["float64"], indirect=True)
-@pytest.mark.parametrize("name", ["tiny:parts", "conv2"])
-def test_networks_compute_in_double_precision(name, policy):
-    logits = models.build(Model(name=name), signature.images(32, 10))(batch(32, 2), training=True)
-
-    assert logits.dtype.name == "float64"
-    assert np.isfinite(logits).all()
-
-
 def test_initial_weights_are_a_function_of_the_seed():
     first, again, other = (models.initial_weights(lenet(), signature.images(8, 10), seed).weights for seed in (1, 1, 2))
 
@@ -252,13 +250,13 @@ def test_the_recipe_knows_every_network_and_no_other():
     assert set(networks.OURS) == set(models._OURS)
 
 
-@pytest.mark.parametrize("name", ["resnet_20", "ResNet-20", "resnet 20", "RESNET20"])
+@pytest.mark.parametrize("name", ["resnet_20", "RESNET20"])
 def test_a_misspelt_network_is_answered_with_the_nearest(name):
     with pytest.raises(InputError, match="did you mean 'resnet20'"):
         reading.resolve({"model": {"name": name}})
 
 
-@pytest.mark.parametrize("name", ["xyz", "mine:", "my-net:build", "mynet:build:again", "a..b:c", ""])
+@pytest.mark.parametrize("name", ["xyz", "mine:", "mynet:build:again"])
 def test_what_can_be_no_network_is_refused_with_the_recipe(name):
     with pytest.raises(InputError, match=r"package\.module:function") as caught:
         reading.resolve({"model": {"name": name}})
@@ -308,9 +306,6 @@ def wide(size, classes):
 def regularised(size, classes):
     return network(size, classes, kernel_regularizer="l2")
 
-def active(size, classes):
-    return network(size, classes, activity_regularizer="l2")
-
 class Penalty(keras.layers.Layer):
     def call(self, x, training=False):
         if training:
@@ -327,16 +322,6 @@ class Stepping(keras.Model):
 def stepping(size, classes):
     plain = network(size, classes)
     return Stepping(plain.inputs[0], plain.outputs[0])
-
-class Costly(keras.Sequential):
-    def compute_loss(self, **given):
-        return 0.0
-
-def costly(size, classes):
-    return Costly(network(size, classes).layers)
-
-def constrained(size, classes):
-    return network(size, classes, bias_constraint="non_neg")
 
 def grey(size, classes):
     return network(size, classes, channels=1)
@@ -360,8 +345,6 @@ def number(size, classes):
 
 def unary(size):
     return None
-
-constant = 3
 """
 
 
@@ -370,7 +353,6 @@ def own(tmp_path, monkeypatch):
     """A module of the user's own in the current folder."""
     (tmp_path / "own_networks.py").write_text(OWN)
     (tmp_path / "broken_networks.py").write_text("import no_such_package\n")
-    (tmp_path / "misspelt_networks.py").write_text("def build(size, classes) return 3\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
@@ -393,24 +375,16 @@ def test_a_network_of_the_users_own_is_found_in_the_current_folder(own, function
     [
         ("no_networks:build", 8, "no_networks cannot be imported"),
         ("broken_networks:build", 8, "No module named 'no_such_package'"),
-        ("misspelt_networks:build", 8, "misspelt_networks.py, line 1"),
-        ("own_networks:missing", 8, "no function missing"),
-        ("own_networks:constant", 8, "no function constant"),
         ("own_networks:unary", 8, r"does not take \(size, classes\)"),
         ("own_networks:number", 8, "returned int: let it return a keras.Model"),
         ("own_networks:wide", 8, r"returns \(None, 4\), not \[batch, 3\]: fix its last layer"),
         ("own_networks:twins", 8, "2 variables called .*fc/kernel"),
         ("own_networks:regularised", 8, r"regularisers or constraints, .*: use train\.weight_decay"),
-        ("own_networks:constrained", 8, "regularisers or constraints"),
-        ("own_networks:active", 8, "own_networks:active has losses of its layers .*, which are not heeded"),
         ("own_networks:penalised", 8, "own_networks:penalised has losses of its layers .*, which are not heeded"),
         ("own_networks:stepping", 8, "own_networks:stepping has a train_step of its own, which is not heeded"),
-        ("own_networks:costly", 8, "own_networks:costly has a compute_loss of its own, which is not heeded"),
         ("own_networks:unnamed", 4, "4x4 images"),
         ("cifar_tutorial", 8, "cifar_tutorial cannot be built for 8x8 images"),
-        ("cifar_tutorial", 14, "cifar_tutorial cannot be built for 14x14 images"),
         ("resnet9", 4, "resnet9 cannot be built for 4x4 images"),
-        ("InceptionV3", 32, "InceptionV3 cannot be built for 32x32 images"),
     ],
 )
 def test_a_network_that_cannot_work_is_refused_in_one_line(own, name, size, words):
@@ -427,14 +401,10 @@ def test_a_network_of_the_users_own_can_be_of_one_channel(own, function):
     assert sum(array.size for array in weights.values()) == dense(64, 3)
 
 
-@pytest.mark.parametrize(("function", "takes", "channels"), [("unnamed", 3, 1), ("grey", 1, 3)])
-def test_a_network_of_the_users_own_of_other_channels_is_refused_with_both_numbers(own, function, takes, channels):
-    given = f"is given 8x8 images of {channels} channels"
-    words = rf"own_networks:{function} takes inputs of shape \(None, 8, 8, {takes}\), and {given}"
-    with pytest.raises(InputError, match=words) as caught:
-        models.build(Model(name=f"own_networks:{function}"), signature.images(8, 3, channels))
-
-    assert "\n" not in str(caught.value)
+def test_a_network_of_the_users_own_of_other_channels_is_refused_with_both_numbers(own):
+    words = r"own_networks:grey takes inputs of shape \(None, 8, 8, 1\), and is given 8x8 images of 3 channels"
+    with pytest.raises(InputError, match=words):
+        models.build(Model(name="own_networks:grey"), signature.images(8, 3))
 
 
 def test_the_recipe_is_checked_without_keras():

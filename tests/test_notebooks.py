@@ -28,7 +28,7 @@ def test_notebook_runs_on_the_smoke_run(name, smoke, monkeypatch):
     assert SAID[name] in printed
 
 
-PAIRS = [("weight_norms", "every variable"), ("winning_tickets", "rounds"), ("stability", "every variable")]
+PAIRS = [("weight_norms", "every variable"), ("winning_tickets", "rounds")]
 OTHERS = [("weight_norms", "rounds"), ("winning_tickets", "every variable"), ("stability", "rounds")]
 
 

@@ -1,5 +1,6 @@
 """Recipes: read strictly, refused in one line, written out whole, explained key by key."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -285,6 +286,12 @@ def test_a_missing_recipe_is_named_and_a_folder_refused(tmp_path):
         reading.load(tmp_path / "nowhere.toml")
     with pytest.raises(InputError, match="is a folder"):
         reading.load(tmp_path)
+
+
+def test_a_recipe_says_how_its_records_are_made():
+    data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3, "classes": 5, "channels": 1}
+
+    assert dataclasses.asdict(reading.resolve({"data": data}).records()) == data
 
 
 def test_a_family_is_added_beside_those_of_the_file_or_else_beside_the_default_one():

@@ -143,14 +143,6 @@ def test_on_small_images_the_rims_of_the_last_kernels_meet_only_padding(name, fi
     assert effective(graph, {}).connected == connected
 
 
-def test_layers_are_named_in_the_order_of_the_network():
-    layers = topology(models.build(Model(name="mobilenet_v2"), signature.images(32, 10))).layers
-
-    assert layers[:4] == ["Conv1", "bn_Conv1", "expanded_conv_depthwise", "expanded_conv_depthwise_BN"]
-    assert layers.index("block_2_expand") < layers.index("block_10_expand")
-    assert layers[-3:] == ["Conv_1", "Conv_1_bn", "predictions"]
-
-
 @pytest.mark.parametrize("name", ["MobileNetV3Small", *large("EfficientNetV2B0", "ConvNeXtTiny", "InceptionResNetV2")])
 def test_so_have_those_of_keras_applications(name):
     network = getattr(keras.applications, name)(weights=None, classifier_activation=None)
@@ -176,7 +168,7 @@ def test_connected_are_the_weights_that_have_a_gradient(name, density):
     assert 0 < sum(result.connected.values()) < kept
 
 
-@pytest.mark.parametrize(("seed", "size"), [(0, 32), *large((1, 64))])
+@pytest.mark.parametrize(("seed", "size"), large((0, 32), (1, 64)))
 @pytest.mark.parametrize("policy", ["float64"], indirect=True)
 @pytest.mark.usefixtures("policy")
 def test_so_it_is_in_mobilenet_v2(seed, size):
@@ -188,38 +180,6 @@ def test_so_it_is_in_mobilenet_v2(seed, size):
     result = expect_agreement(network, mask, np.ones((1, size, size, 3)))
     assert not result.disconnected
     assert sum(result.connected.values()) < sum(np.count_nonzero(weights) for weights in windows(mask).values())
-
-
-@pytest.mark.parametrize("policy", ["float64"], indirect=True)
-@pytest.mark.usefixtures("policy")
-def test_the_answer_is_the_same_for_all_images_exactly_where_no_path_is_left():
-    network = models.build(
-        Model(name="mobilenet_v2", alpha=0.35, batchnorm_momentum=0.0, batchnorm_epsilon=1.0), signature.images(32, 10)
-    )
-    images = np.random.default_rng(0).uniform(-1, 1, (8, 32, 32, 3))
-    found = {}
-    for density, seed in [(0.03, 0), *((density, seed) for density in (0.05, 0.06, 0.07) for seed in range(4)), (0.2, 0)]:
-        mask = random_mask(network, density, seed)
-        result = effective(topology(network), mask)
-        found[density, seed] = result.disconnected
-        assert result.disconnected == (sum(result.connected.values()) == 0)
-        assert result.disconnected == (np.ptp(answers(network, mask, images), axis=0).max() < 1e-12)
-    assert set(found.values()) == {True, False}
-
-
-def answers(network, mask, images):
-    """The logits of random weights under `mask`, each channel about a value at which ReLU6 passes what varies."""
-    rng = np.random.default_rng(0)
-    for variable in network.variables:
-        if variable.path in mask:
-            kept = mask[variable.path]
-            summed = (0, 1) if "depthwise" in variable.path else tuple(range(kept.ndim - 1))
-            fan_in = np.maximum(kept.sum(axis=summed, keepdims=True), 1)
-            variable.assign(kept * rng.normal(size=kept.shape) / np.sqrt(fan_in))
-        elif variable.path.endswith("beta"):
-            variable.assign(np.full(variable.shape, 3.0))
-    network(images, training=True)  # sets the moving statistics to those of the batch
-    return network(images, training=False).numpy()
 
 
 @pytest.mark.parametrize("policy", ["float64"], indirect=True)
@@ -298,7 +258,6 @@ def test_a_network_whose_graph_cannot_be_read_has_no_topology():
     [
         (Model(name="lenet_300_100"), 28, 10, 28 * 28 * 3 * 300 + 300 * 100 + 100 * 10),
         (Model(name="mobilenet_v2", alpha=1.0), 224, 1000, pytest.approx(300e6, rel=0.01)),  # those of its paper
-        (Model(name="mobilenet_v2", alpha=1.0, padding="symmetric"), 224, 1000, pytest.approx(300e6, rel=0.01)),
         (Model(name="resnet20"), 32, 10, pytest.approx(41e6, rel=0.02)),
     ],
 )
@@ -330,25 +289,19 @@ SEQUENCE = (16, 6)  # steps, features
     ("layers", "shapes", "macs"),
     [
         (lambda x: keras.layers.LSTM(5)(x), [SEQUENCE], 16 * 4 * (6 + 5) * 5),
-        (lambda x: keras.layers.LSTM(5, return_sequences=True)(x), [SEQUENCE], 16 * 4 * (6 + 5) * 5),
-        (lambda x: keras.layers.GRU(5, return_state=True)(x)[0], [SEQUENCE], 16 * 3 * (6 + 5) * 5),
         (lambda x: keras.layers.Bidirectional(keras.layers.LSTM(12))(x), [(16, 48)], 16 * 2 * 4 * (48 + 12) * 12),
         (lambda x: keras.layers.RNN([keras.layers.SimpleRNNCell(5), keras.layers.GRUCell(3)])(x), [SEQUENCE], 16 * (55 + 72)),
         (lambda x: keras.layers.ConvLSTM1D(2, 3)(x), [(7, 10, 6)], 7 * 8 * 3 * (6 + 2) * 4 * 2),
-        (lambda x: keras.layers.TimeDistributed(keras.layers.Conv1D(2, 3))(x), [(7, 10, 6)], 7 * 8 * 3 * 6 * 2),
         (lambda x: keras.layers.TimeDistributed(small_network())(x), [(7, 10, 6)], 7 * (8 * 3 * 6 * 2 + 16 * 4)),
         (lambda x, y: keras.layers.MultiHeadAttention(2, 4)(x, y), [(5, 6), (9, 6)], 2 * (5 + 9) * 6 * 8),
         (lambda x, y: keras.layers.GroupQueryAttention(4, 4, 2)(x, y), [(5, 6), (9, 6)], 6 * (2 * 5 * 16 + 2 * 9 * 8)),
         (lambda x: keras.layers.EinsumDense("abc,cd->abd", (5, 4))(x), [(5, 6)], 5 * 6 * 4),
-        (lambda x: keras.layers.EinsumDense("abc,bcd->ad", 4)(x), [(5, 6)], 5 * 6 * 4),
         (lambda x: keras.layers.EinsumDense("...x,xy->...y", 4)(x), [(5, 3, 6)], 15 * 6 * 4),
         (lambda x: keras.layers.Conv2D(4, 3, data_format="channels_first")(x), [(6, 8, 9)], 6 * 7 * 9 * 6 * 4),
         (lambda x: keras.layers.SpectralNormalization(keras.layers.Conv1D(2, 3))(x), [(10, 6)], 8 * 3 * 6 * 2),
         (lambda x: keras.layers.Embedding(30, 4)(x), [(5,)], 0),
         (lambda x: OwnMatrix()(x), [SEQUENCE], None),
-        (lambda x: OwnDense(4)(x), [SEQUENCE], None),
         (lambda x: OwnBlock()(x), [SEQUENCE], None),
-        (lambda x: keras.layers.RNN(OwnCell(5))(x), [SEQUENCE], None),
         (lambda x: keras.layers.LSTM(5)(x), [(None, 6)], None),
         (lambda x: OwnScale()(x), [SEQUENCE], 0),
     ],
@@ -382,10 +335,6 @@ class OwnMatrix(keras.layers.Layer):
 
 
 class OwnDense(keras.layers.Dense):
-    pass
-
-
-class OwnCell(keras.layers.SimpleRNNCell):
     pass
 
 

@@ -74,22 +74,9 @@ class NoMetrics(Value):
     metrics = ()
 
 
-class OddMetric(Value):
-    metrics = ("loss",)
-
-
 class NoMethods(Task):
     metrics = ("near",)
     outputs = 1
-
-
-class NoOutputs(Task):
-    metrics = ("near",)
-    loss, measures = Value.loss, Value.measures
-
-
-class NothingReturned(Value):
-    outputs = 0
 
 
 class Mean(Value):
@@ -116,11 +103,6 @@ class Points(Value):
         return {name: 100 * tf.cast(one, tf.float32) for name, one in super().measures(batch, outputs).items()}
 
 
-class NotANumber(Value):
-    def measures(self, batch, outputs):
-        return dict.fromkeys(self.metrics, outputs[:, 0] * np.nan)
-
-
 class Mistaken(Value):
     def loss(self, batch, outputs):
         return batch["target"]
@@ -139,7 +121,7 @@ def make(tmp_path_factory):
     return trainer
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "float64"])
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "float64"])
 def test_one_is_trained_and_measured_in_every_precision(make, precision):
     trainer = make("Value", precision=precision, learning_rate=1e-3)
     trainer.load(trainer.drawn(0))
@@ -176,16 +158,12 @@ def test_one_of_texts_is_trained_with_a_network_that_reads_them(tmp_path):
         ("Nowhere", "has no function Nowhere"),
         ("NoClass", "is not a class made from lottery.engine.tasks.Task"),
         ("NoMetrics", "needs the names of its metrics"),
-        ("OddMetric", "cannot call a metric 'loss'"),
         ("NoMethods", "fails: TypeError: Can't instantiate abstract class"),
-        ("NoOutputs", "fails: AttributeError: 'NoOutputs' object has no attribute 'outputs'"),
-        ("NothingReturned", "has 0 outputs: let it have 1 or more"),
         ("Mean", r"Mean\.loss has the shape \(\) for 48 examples: let it be one number for each, \[48\]"),
         ("Column", r"Column\.training_loss has the shape \(48, 1\)"),
         ("Wide", r"Wide\.loss returns float64: let it return float32"),
         ("LacksOne", r"measures does not return {'within_two': \.\.\.}"),
         ("Points", r"measures\['within_half'\] is 0 \.\. 100: let it be a share"),
-        ("NotANumber", r"measures\['within_half'\] is nan \.\. nan"),
         ("Mistaken", "fails: KeyError: 'target'"),
     ],
 )
@@ -201,11 +179,3 @@ def test_the_deciding_metric_is_asked_of_the_class():
     assert tasks.deciding(f"{__name__}:Value") == "within_half"
     with pytest.raises(InputError, match="needs the names of its metrics"):
         tasks.deciding(f"{__name__}:NoMetrics")
-
-
-def test_a_module_that_fails_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "unfinished.py").write_text("metrics = names\n")
-
-    with pytest.raises(InputError, match="task: unfinished cannot be imported: name 'names' is not defined"):
-        tasks.deciding("unfinished:Value")

@@ -17,7 +17,7 @@ from lottery.rundir import store
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
 
-@pytest.mark.parametrize("name", ["float32", "tf32", "mixed_bfloat16", "mixed_float16", "float64"])
+@pytest.mark.parametrize("name", ["tf32", "mixed_bfloat16", "mixed_float16", "float64"])
 def test_a_half_of_the_network_learns_and_is_saved_in_the_width_of_its_weights(make_trainer, tmp_path, name):
     model, pruned = Model(name="tiny:local"), ("conv2/kernel", "conv3/kernel")
     trainer = make_trainer(model, maskable=pruned, precision=name, ema=0.9, learning_rate=0.02)
@@ -115,10 +115,8 @@ def copies(trainer):
 @pytest.mark.parametrize(
     ("name", "count", "replica", "xla"),
     [
-        ("lenet_300_100", 2, 1, "off"),
         ("lenet_300_100", 1, 0, "off"),
         ("tiny:local", 2, 1, "off"),  # with BatchNorm, whose averages stand still too
-        ("tiny:local", 1, 0, "off"),
         ("tiny:local", 2, 1, "on"),
     ],
 )
@@ -155,20 +153,8 @@ def test_an_overflow_on_one_replica_lets_all_stand_still_and_training_goes_on(
     assert [values["steps_since_overflow"] for values in (before, after, last)] == [[2] * count, [0] * count, [3] * count]
 
 
-def test_the_loss_scale_grows_while_training(make_trainer, monkeypatch):
-    monkeypatch.setattr(optimizers, "GROWTH_STEPS", 4)
-    trainer = make_trainer(precision="mixed_float16")
-    trainer.load(initial())
-
-    trainer.advance(0, STEPS, order_seed=0)
-
-    optimizer = trainer.state(STEPS).optimizer
-    assert (optimizer["loss_scale"], optimizer["steps_since_overflow"]) == (2.0**16, 2)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_an_overflow_that_no_scale_can_help_is_divergence(make_trainer, overflow, count):
-    trainer = make_trainer(devices=CPUS[:count], precision="mixed_float16")
+def test_an_overflow_that_no_scale_can_help_is_divergence(make_trainer, overflow):
+    trainer = make_trainer(devices=CPUS[:2], precision="mixed_float16")
     trainer.load(initial())
     trainer.advance(0, 2, order_seed=0)
     state = trainer.state(2)

@@ -10,7 +10,7 @@ from tiny import CPUS, assert_close, same
 
 from data_prep import records
 from data_prep.records import Field, Manifest
-from lottery.engine import derivatives, models, optimizers, order
+from lottery.engine import derivatives, models, optimizers
 from lottery.engine.decoding import Decoder
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Trainer
@@ -96,24 +96,6 @@ def test_fields_of_every_dtype_are_decoded_as_they_were_packed():
         wanted = array if name == "real" else array.astype(np.int32)
         assert found[name].numpy().dtype == wanted.dtype
         assert found[name].numpy().tobytes() == wanted.tobytes()
-
-
-def test_memory_and_stream_feed_the_same_texts_in_the_order_that_is_planned(prepared):
-    found = []
-    for make_feed in (MemoryFeed, streamed):
-        feed = make_feed(*prepared, TEXTS, tf.distribute.get_strategy())
-        rows, draws = feed.epoch(3, 1, 8, first=2).take(1)
-        assert not draws
-        examples, labels = feed.examples([tf.constant(one[0]) for one in rows])
-        found.append({name: one.numpy() for name, one in feed.decoder.batch(examples, labels).items()})
-
-    examples, labels = records.read_split(*prepared, "train")
-    indices = order.shuffled(np.array([48]), TEXTS.shuffle, 3, 1).indices[16:24]
-    wanted = {**records.unpack(examples[indices], prepared[1].fields), "label": labels[indices]}
-    for batch in found:
-        assert batch.keys() == wanted.keys()
-        for name, array in wanted.items():
-            np.testing.assert_array_equal(batch[name], array)
 
 
 def test_a_streamed_training_under_masks_that_keep_all_is_that_in_memory_without_masks_bit_for_bit(make, begun, expected):

@@ -1,6 +1,5 @@
 """A run as Python reads it."""
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -8,12 +7,11 @@ import sys
 
 import numpy as np
 import pytest
-from handmade import amend
 
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.results.reader import open_results
-from lottery.rundir import records, store
+from lottery.rundir import store
 
 
 @pytest.fixture
@@ -98,32 +96,10 @@ def test_snapshots_and_their_norms(results):
     assert ticket.loc["in all", "zeros"] == pytest.approx(0.9 * ticket.loc["in all", "count"], abs=1)
 
 
-def test_thresholds_ascend(results):
-    found = results.thresholds()
-
-    assert list(found["quantile"]) == [50, 90]
-    assert found.threshold.is_monotonic_increasing
-    assert found.prunable.is_monotonic_decreasing
-    assert found.warning.isna().all()
-
-
-def test_a_mask_that_leaves_no_path_says_so_among_the_thresholds(retrained, tmp_path):
-    run = shutil.copytree(retrained / "runs/digits", tmp_path / "run")
-    table = run / "replicate-1/oneshot/masks/q90.json"
-    kept = records.read(table, records.MaskRecord).kept
-    amend(table, kept=dataclasses.replace(kept, disconnected=True))
-
-    found = open_results(run).thresholds()
-
-    assert list(found.warning.fillna("")) == ["", "no path from input to output is left (layer collapse)"]
-    assert "disconnected" not in found
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda results: results.network("q91"), "there is no 'q91'"),
-        (lambda results: results.network("dense", replicate=3), "--replicate 3"),
         (lambda results: results.snapshot(5), "not saved at step 5"),
         (lambda results: results.mask(33), "replicate-1 has no mask of 33: it has 50, 90"),
     ],
@@ -156,15 +132,6 @@ def test_images_of_another_set_are_refused(retrained, tmp_path, monkeypatch):
         files.write_json(path, content | {"made_with": change})
         with pytest.raises(InputError, match=words):
             open_results("runs/digits").images("test")
-
-
-def test_a_damaged_ticket_says_what_to_remove(retrained, tmp_path):
-    run = shutil.copytree(retrained / "runs/digits", tmp_path / "run")
-    ticket = run / "replicate-1/oneshot/q90-step-000017/ticket"
-    (ticket / "final.h5").write_bytes(b"damaged")
-
-    with pytest.raises(InputError, match=rf"final.h5 is damaged .*: remove {ticket}/result.json and run its stage again"):
-        open_results(run).network("q90-step-000017").weights()
 
 
 def test_no_run_is_an_input_error(here):

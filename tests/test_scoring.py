@@ -1,6 +1,5 @@
 """Masks from the scores of a real network, as `imp thresholds` and the control `invert` cut them."""
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -60,8 +59,8 @@ def probe(work, monkeypatch):
     return ask
 
 
-@pytest.mark.parametrize("name", criteria.CRITERIA)
-def test_every_criterion_prunes_exactly_as_many_as_the_quantile_says(work, probe, name):
+@pytest.mark.parametrize("name", ["lamp", "snip", "grasp"])
+def test_a_criterion_prunes_exactly_as_many_as_the_quantile_says(work, probe, name):
     cut(work, f"criterion={name}")
 
     found = masks_in(work)
@@ -71,11 +70,10 @@ def test_every_criterion_prunes_exactly_as_many_as_the_quantile_says(work, probe
         gone = ranking.pruned_count(Fraction(quantile), COUNT)
         assert (record.pruned, record.remaining) == (gone, COUNT - gone)
         assert sum(int(kept.sum()) for kept in mask.values()) == COUNT - gone
-    if name != "synflow":  # which is scored a hundred times
-        whole = {path: np.ones(shape, bool) for path, shape in SIZES.items()}
-        state, asked = probe(whole)
-        scores = criteria.CRITERIA[name](state, whole, asked)
-        assert equal(found["q90"][0], lowest(scores, whole, ranking.pruned_count(Fraction(90), COUNT)))
+    whole = {path: np.ones(shape, bool) for path, shape in SIZES.items()}
+    state, asked = probe(whole)
+    scores = criteria.CRITERIA[name](state, whole, asked)
+    assert equal(found["q90"][0], lowest(scores, whole, ranking.pruned_count(Fraction(90), COUNT)))
 
 
 @pytest.mark.parametrize("name", ["snip", "synflow"])
@@ -93,7 +91,7 @@ def test_iterations_score_and_prune_in_turn(work, probe, name):
     assert equal(masks_in(work)["q90"][0], within)
 
 
-@pytest.mark.parametrize("name", ["snip", "grasp", "synflow", "random"])
+@pytest.mark.parametrize("name", ["synflow", "random"])
 def test_masks_come_out_the_same_bit_for_bit(work, name):
     cut(work, f"criterion={name}")
     folder = work / "runs/digits/replicate-1/own/masks"
@@ -120,28 +118,6 @@ def test_no_layer_collapses_before_it_must_with_synflow(work):
     [(_, record)] = masks_in(work, "plain").values()
     assert record.remaining == 2
     assert record.kept.disconnected
-
-
-@pytest.mark.parametrize("allocation", ["uniform", "uniform+", "erk"])
-def test_an_allocation_is_exact_in_total_and_per_layer(work, allocation):
-    cut(work, f"allocation={allocation}", scored_at="end")
-
-    for label, quantile in (("q50", 50), ("q90", 90)):
-        mask, record = masks_in(work)[label]
-        keep = COUNT - ranking.pruned_count(Fraction(quantile), COUNT)
-        assert record.remaining == keep
-        counts = {path: int(kept.sum()) for path, kept in mask.items()}
-        weight = {path: sum(shape) if allocation == "erk" else math.prod(shape) for path, shape in SIZES.items()}
-        assert counts["fc1/kernel"] == pytest.approx(keep * weight["fc1/kernel"] / sum(weight.values()), abs=1)
-        assert {path: layer.kept for path, layer in record.layers.items()} == counts
-
-
-def test_layers_keep_the_densities_that_a_family_names(work):
-    cut(work, "criterion=lamp", "densities=['fc2/*=25']")
-
-    for label in ("q50", "q90"):
-        mask, _ = masks_in(work)[label]
-        assert mask["fc2/kernel"].sum() == 7_500
 
 
 def drawn(work, *values):

@@ -63,26 +63,9 @@ def test_without_records_only_they_are_missing_and_the_way_out_is_told(tmp_path,
     assert "imp prepare" in only.details[0]
 
 
-def test_records_that_lie_elsewhere_are_found_by_the_recipe(run, monkeypatch, tmp_path):
-    there = run.records()
-    monkeypatch.setenv("IMP_DATA", str(tmp_path / "nowhere"))
-    moved = RECIPE.model_copy(update={"data": RECIPE.data.model_copy(update={"path": str(there)})})
-
-    assert counts(Run(tmp_path / "run", moved))["records"] == (1, 0, 0, 0)
-
-
 def test_before_anything_is_made_all_of_the_recipe_is_missing(run):
     assert counts(run) == {"records": (1, 0, 0, 0), "train": (0, 0, 0, 2), "thresholds": (0, 0, 0, 4), "oneshot": (0, 0, 0, 8)}
     assert [line.seconds_left for line in status(run)] == [None] * 4
-
-
-def test_what_is_done_is_counted(run):
-    trained(run, 1)
-    mask(run, 1, 80, 90)
-    write(ticket(run, 1, 80), "done")
-    write(ticket(run, 1, 80, 45), "done", epochs=19)
-
-    assert counts(run) == {"records": (1, 0, 0, 0), "train": (1, 0, 0, 1), "thresholds": (2, 0, 0, 2), "oneshot": (2, 0, 0, 6)}
 
 
 def test_masks_beyond_the_recipe_are_wanted_of_every_replicate_and_one_that_was_removed_is_missing(run):

@@ -337,19 +337,6 @@ def test_wider_grids_add_masks_in_their_order_as_one_that_was_taken_at_once_and_
     assert ends[0] == ends[1]
 
 
-def test_replicates_that_are_added_get_the_masks_that_the_others_have_of_their_own_weights():
-    run = made(replicates=2)
-    finish(run, 2, scale=2)
-    take(dataclasses.replace(run, chosen=(1,)), "60")
-    assert not run.replicate(2).mask_folder("oneshot").exists()
-
-    tables = take(run, "70")
-
-    assert [labels(table) for table in tables] == [["q60", "q70"]] * 2
-    assert names(run, 2) == ["q60.h5", "q70.h5"]
-    assert [(table[0].replicate, table[0].scores.max) for table in tables] == [(1, 20), (2, 40)]
-
-
 def untrained(run):
     run.replicate(2).dense.result.unlink()
 
@@ -379,7 +366,7 @@ def test_what_no_mask_can_be_cut_from_is_named_before_anything_is_written(troubl
 
 @pytest.mark.parametrize(
     ("pruning", "other"),
-    [({}, {"allocation": "uniform"}), ({"scope": "all"}, {}), ({"exclude": []}, {}), ({}, {"scored_at": "0"})],
+    [({"scope": "all"}, {}), ({}, {"scored_at": "0"})],
     ids=str,
 )
 def test_masks_of_another_recipe_are_not_added_to(pruning, other):

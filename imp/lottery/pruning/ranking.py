@@ -9,8 +9,6 @@ import numpy as np
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, widened
 
-_STRIDE = 61  # of a sample of scores: a prime, which hardly any axis has
-_MARGIN = 100  # places in a sample, so that hardly any is too short
 _BLOCK = 1 << 18  # weights at a time, so that temporaries stay in the cache
 
 
@@ -68,22 +66,9 @@ class Ranking:
         if sort or "ascending" in vars(self):
             edge = self.ascending[count - 1]
             return edge, int(np.searchsorted(self.ascending, edge, "right")) - count
-        low = self._lowest(count)
-        low.partition(count - 1)
-        return low[count - 1], int(np.count_nonzero(low <= low[count - 1])) - count
-
-    def _lowest(self, count: int) -> np.ndarray:
-        """All survivors up to a score that at least `count` do not exceed: found from a sample, so that all others need not be
-        looked at again."""
-        sampled, kept = ({path: a.reshape(-1)[::_STRIDE] for path, a in one.items()} for one in (self.scores, self.among))
-        sample = np.sort(_survivors(sampled, kept))
-        place = int(len(sample) * count / max(self.size, 1) * 1.1) + _MARGIN
-        if place < len(sample):
-            up_to = {path: array <= sample[place] for path, array in self.scores.items()}
-            low = _survivors(self.scores, {path: there & self.among.get(path, True) for path, there in up_to.items()})
-            if low.size >= count:
-                return low
-        return _survivors(self.scores, self.among)
+        scores = _survivors(self.scores, self.among)
+        scores.partition(count - 1)
+        return scores[count - 1], int(np.count_nonzero(scores <= scores[count - 1])) - count
 
 
 def rank(scores: Arrays, among: Bits | None = None) -> Ranking:

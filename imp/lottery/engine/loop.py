@@ -17,7 +17,7 @@ from lottery.engine.feed import Feed
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.optimizers import masked, weight_of
 from lottery.engine.step import Step
-from lottery.engine.tasks import choice, trial
+from lottery.engine.tasks import choice
 from lottery.engine.tasks.classification import check_logits
 from lottery.experiment import schedules
 from lottery.experiment.recipe import Recipe
@@ -84,7 +84,7 @@ class Trainer:
         if plugins.is_own(recipe.model.name) and recipe.task == "classification":
             check_logits(recipe.model.name, self.model, self._outputs(self.task.inputs(self.feed.first_batch(PROBED))))
         if plugins.is_own(recipe.task):
-            trial.check(self.task, self.feed.first_batch(PROBED), self._outputs, self.model.variable_dtype)
+            choice.check(self.task, self.feed.first_batch(PROBED), self._outputs, self.model.variable_dtype)
         self._optimizer = self._step.optimizer.state | (self._step.scale.state if self._step.scale else {})
         self._fresh_optimizer, variables = models.arrays(self._optimizer), self._weights | self._statistics
         self._averaged = {path: variable for path, variable in variables.items() if f"ema/{path}" in self._optimizer}

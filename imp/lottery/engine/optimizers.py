@@ -62,6 +62,11 @@ class Optimizer:
         for statistic in self.statistics:
             self._average(statistic)
 
+    def selected(self, gradients: Sequence[tf.Tensor], masks: Mapping[str, tf.Variable]) -> list[tf.Tensor]:
+        """What `masks` leave of `gradients`."""
+        pairs = zip((masks.get(variable.path) for variable in self.variables), gradients, strict=True)
+        return [gradient if mask is None else masked(gradient, mask) for mask, gradient in pairs]
+
     def _steps(self, variable: keras.Variable) -> tf.Tensor:
         """How many steps were taken, in the dtype of `variable`."""
         return tf.cast(self.state["steps"], variable.dtype)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from lottery.engine import answers, rematerialise, whitening
 from lottery.engine.feed import Feed
-from lottery.engine.optimizers import LossScale, Optimizer, assign, masked
+from lottery.engine.optimizers import LossScale, Optimizer, assign
 from lottery.engine.scopes import part
 from lottery.engine.tasks import Batch, Task
 from lottery.experiment.recipe import Recipe
@@ -58,20 +58,8 @@ class Step:
     def _compiled(
         self, find: Callable[..., Any], signature: list, combined: Callable[[Any], tf.Tensor], shape: list[int]
     ) -> Callable[..., tf.Tensor]:
-        """A function of what `find` takes of several steps ([steps, ...]): what the replicas find, `combined` into a tensor of
-        `shape` (float32, [steps, *shape])."""
-        find = tf.autograph.experimental.do_not_convert(find)  # only the loop needs that, and it takes half the time of tracing
-
-        def found(*steps: Any) -> tf.Tensor:
-            count = tf.shape(tf.nest.flatten(steps)[-1])[0]
-            figures = tf.TensorArray(tf.float32, size=count, element_shape=shape)
-            for index in tf.range(count):
-                with part("input"):
-                    given = tf.nest.map_structure(itemgetter(index), steps)
-                figures = figures.write(index, combined(self.strategy.run(find, args=given)))
-            return figures.stack()
-
-        return tf.function(found, input_signature=signature)
+        """`repeated` of what the replicas `find`, `combined` into a tensor of `shape`."""
+        return repeated(lambda *given: combined(self.strategy.run(find, args=given)), signature, shape)
 
     def _sum(self, found: Any) -> tf.Tensor:
         return self.strategy.reduce("SUM", found, axis=None)
@@ -159,8 +147,7 @@ class Step:
         """Apply what the masks leave of the summed gradients, shortened together to the norm that the recipe allows (Pascanu et
         al. 2013). Returns 0, or what `LossScale.update` makes of an overflow."""
         if self.scale or self.train.clip_norm:
-            pairs = zip((self.masks.get(weight.path) for weight in self.model.trainable_variables), gradients, strict=True)
-            gradients = [gradient if mask is None else masked(gradient, mask) for mask, gradient in pairs]
+            gradients = self.optimizer.selected(gradients, self.masks)
         if self.scale:
             gradients = [gradient / self.scale.scale for gradient in gradients]
 
@@ -190,6 +177,23 @@ class Step:
         share = size // context.num_replicas_in_sync
         first = context.replica_id_in_sync_group * share
         return tf.nest.map_structure(lambda tensor: tensor[first : first + share], batch)
+
+
+def repeated(find: Callable[..., tf.Tensor], signature: list, shape: list[int]) -> Callable[..., tf.Tensor]:
+    """A compiled function of what `find` takes of several steps ([steps, ...]): what it finds of each, a tensor of `shape`
+    (float32, [steps, *shape])."""
+    find = tf.autograph.experimental.do_not_convert(find)  # only the loop needs that, and it takes half the time of tracing
+
+    def found(*steps: Any) -> tf.Tensor:
+        count = tf.shape(tf.nest.flatten(steps)[-1])[0]
+        figures = tf.TensorArray(tf.float32, size=count, element_shape=shape)
+        for index in tf.range(count):
+            with part("input"):
+                given = tf.nest.map_structure(itemgetter(index), steps)
+            figures = figures.write(index, find(*given))
+        return figures.stack()
+
+    return tf.function(found, input_signature=signature)
 
 
 def moving_statistics(model: keras.Model) -> list[keras.Variable]:

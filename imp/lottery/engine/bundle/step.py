@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from operator import itemgetter
 from typing import Any
 
 import keras
@@ -11,11 +10,10 @@ import tensorflow as tf
 
 from lottery.engine import answers
 from lottery.engine.bundle.network import Forward
-from lottery.engine.bundle.optimizer import BundledOptimizer, along
 from lottery.engine.feed import Feed
-from lottery.engine.optimizers import LossScale, assign, masked
+from lottery.engine.optimizers import ADAM_BETAS, ADAM_EPSILON, LossScale, Optimizer, assign
 from lottery.engine.scopes import part
-from lottery.engine.step import Named, moving_statistics
+from lottery.engine.step import Named, moving_statistics, repeated
 from lottery.engine.tasks import Batch, Task
 from lottery.experiment.recipe import Recipe
 
@@ -38,6 +36,39 @@ class Stacked:
     @property
     def dtype(self) -> tf.DType:
         return self.value.dtype
+
+
+class BundledOptimizer(Optimizer):
+    """`Optimizer` on variables with a ticket axis, at `learning_rate` [T]. TensorFlow's fused kernels know one rate only, so
+    that its formulas are written out."""
+
+    def _take(self, variable: Any, gradient: tf.Tensor, mask: tf.Tensor | None, rate: tf.Tensor) -> None:
+        super()._take(variable, gradient, mask, along(rate, gradient))
+
+    def _steps(self, variable: Any) -> tf.Tensor:
+        return along(super()._steps(variable), variable)
+
+    def _move(self, variable: Any, gradient: tf.Tensor, rate: tf.Tensor) -> None:
+        train, weights = self.train, variable.value
+        if train.optimizer == "adam":
+            mean, variance = (self.state[f"{kind}/{variable.path}"] for kind in ("mean", "variance"))
+            beta1, beta2, epsilon = (tf.constant(value, variable.dtype) for value in (*ADAM_BETAS, ADAM_EPSILON))
+            steps = self._steps(variable)
+            assign(mean, mean + (gradient - mean) * (1 - beta1))
+            assign(variance, variance + (gradient * gradient - variance) * (1 - beta2))
+            corrected = rate * tf.sqrt(1 - beta2**steps) / (1 - beta1**steps)
+            assign(weights, weights - corrected * mean / (tf.sqrt(variance) + epsilon))
+        elif train.momentum:
+            velocity = self.state[f"momentum/{variable.path}"]
+            assign(velocity, velocity * train.momentum + gradient)
+            assign(weights, weights - rate * (gradient + velocity * train.momentum if train.nesterov else velocity))
+        else:
+            assign(weights, weights - rate * gradient)
+
+
+def along(numbers: tf.Tensor, values: Any) -> tf.Tensor:
+    """`numbers` [T], so that each goes with one ticket of `values` [T, ...]."""
+    return tf.reshape(numbers, [-1, *[1] * (values.shape.rank - 1)])
 
 
 @dataclasses.dataclass(eq=False)
@@ -78,28 +109,14 @@ class BundledStep:
         batch = self.train.batch
         given = [self.feed.rows_spec(batch), self.feed.draws_spec(batch)]
         own = tf.nest.map_structure(lambda one: tf.TensorSpec([None, self.size, *one.shape[1:]], one.dtype), given)
-        return self._compiled(self._step, [*own, tf.TensorSpec([None, self.size], tf.float32)], [3])
+        return repeated(self._step, [*own, tf.TensorSpec([None, self.size], tf.float32)], [self.size, 3])
 
     @cached_property
     def evaluations(self) -> Callable[..., tf.Tensor]:
         """A compiled function of rows ([steps, batch, ...]) that all tickets see: what `Step.evaluations` finds (float32,
         [steps, T, batch, width])."""
         batch = self.train.batch
-        return self._compiled(self._evaluate, [self.feed.rows_spec(batch)], [batch, answers.width(self.task)])
-
-    def _compiled(self, find: Callable[..., tf.Tensor], signature: list, shape: list[int]) -> Callable[..., tf.Tensor]:
-        find = tf.autograph.experimental.do_not_convert(find)
-
-        def found(*steps: Any) -> tf.Tensor:
-            count = tf.shape(tf.nest.flatten(steps)[-1])[0]
-            figures = tf.TensorArray(tf.float32, size=count, element_shape=[self.size, *shape])
-            for index in tf.range(count):
-                with part("input"):
-                    given = tf.nest.map_structure(itemgetter(index), steps)
-                figures = figures.write(index, find(*given))
-            return figures.stack()
-
-        return tf.function(found, input_signature=signature)
+        return repeated(self._evaluate, [self.feed.rows_spec(batch)], [self.size, batch, answers.width(self.task)])
 
     def _step(self, rows: Sequence[tf.Tensor], draws: Named, rates: tf.Tensor) -> tf.Tensor:
         loss, reached, gradients, statistics = self._gradients(self._batch(rows, draws))
@@ -140,9 +157,7 @@ class BundledStep:
     def _update(self, gradients: list[tf.Tensor], rates: tf.Tensor) -> tf.Tensor:
         """As `Step._update`, of each ticket."""
         if self.scale or self.train.clip_norm:
-            paths = (one.path for one in self.weights)
-            pairs = zip((self.masks.get(path) for path in paths), gradients, strict=True)
-            gradients = [gradient if mask is None else masked(gradient, mask) for mask, gradient in pairs]
+            gradients = self.optimizer.selected(gradients, self.masks)
         if self.scale:
             gradients = [gradient / along(self.scale.scale, gradient) for gradient in gradients]
         shortened = self._shortened(gradients) if self.train.clip_norm else gradients

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -31,26 +30,13 @@ def refused(file):
     return str(refusal.value)
 
 
-def peak_memory(call):
-    """How many bytes `call` had at most."""
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize(
     ("train", "test"),
     [
-        (("images", "labels"), None),
         (("images", "labels"), ("test_images", "test_labels")),
         (("x_train", "y_train"), None),
-        (("x_train", "y_train"), ("x_test", "y_test")),
         (("x_train", "y_train"), ("x_val", "y_val")),
         (("train_images", "train_labels"), ("test_images", "test_labels")),
-        (("train_images", "train_labels"), ("val_images", "val_labels")),
     ],
 )
 def test_the_arrays_may_be_called_as_keras_or_medmnist_call_them(tmp_path, train, test):
@@ -69,17 +55,10 @@ def test_the_arrays_may_be_called_as_keras_or_medmnist_call_them(tmp_path, train
         assert source.test.labels.tolist() == [0, 1]
 
 
-def test_of_test_and_validation_images_those_to_test_on_count(tmp_path):
-    pairs = {"train_images": IMAGES, "train_labels": LABELS, "val_images": IMAGES[:1], "val_labels": LABELS[:1]}
-
-    source = open_source(f"arrays:{archive(tmp_path, **pairs, test_images=IMAGES[1:3], test_labels=LABELS[1:3])}")
-
-    assert source.test.labels.tolist() == [1, 2]
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("shape", [(6, 4, 5), (6, 4, 5, 1), (6, 4, 5, 3), (6, 4, 5, 4)])
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize(
+    ("save", "shape", "dtype"),
+    [(np.savez, (6, 4, 5), np.uint8), (np.savez_compressed, (6, 4, 5, 1), np.uint16), (np.savez, (6, 4, 5, 4), np.uint16)],
+)
 def test_images_may_be_grey_or_coloured_of_8_or_16_bits_compressed_or_not(tmp_path, save, shape, dtype):
     images = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape).astype(dtype)
     save(tmp_path / "set.npz", images=images, labels=LABELS)
@@ -90,14 +69,10 @@ def test_images_may_be_grey_or_coloured_of_8_or_16_bits_compressed_or_not(tmp_pa
     assert found.dtype == dtype
 
 
-@pytest.mark.parametrize(
-    "labels", [LABELS.reshape(6, 1), LABELS.astype(np.uint8), LABELS.astype(np.int64), LABELS.astype(">i2")]
-)
-def test_labels_may_be_a_column_and_any_integers(tmp_path, labels):
-    source = open_source(f"arrays:{archive(tmp_path, images=IMAGES, labels=labels)}")
+def test_labels_may_be_a_column(tmp_path):
+    source = open_source(f"arrays:{archive(tmp_path, images=IMAGES, labels=LABELS.astype('>i2').reshape(6, 1))}")
 
     assert source.train.labels.tolist() == LABELS.tolist()
-    assert source.train.labels.dtype == np.int32
 
 
 def test_arrays_that_are_passed_over_are_named(tmp_path):
@@ -143,22 +118,11 @@ def test_the_fingerprint_changes_with_the_file(tmp_path):
     assert open_source(f"arrays:{archive(tmp_path, images=IMAGES[1:], labels=LABELS[1:])}").train.fingerprint != before
 
 
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises((InputError, IsADirectoryError)):
-        open_source(f"arrays:{tmp_path}")
-
-
 @pytest.mark.parametrize("content", [b"", b"text", b"PK\3\4 and no more", bytes(300)])
 def test_a_file_that_is_no_archive_is_refused(tmp_path, content):
     (tmp_path / "set.npz").write_bytes(content)
 
     assert "is no .npz file" in refused(tmp_path / "set.npz")
-
-
-def test_a_single_array_is_refused_with_what_is_needed(tmp_path):
-    np.save(tmp_path / "set.npy", IMAGES)
-
-    assert "it needs `images` and `labels`" in refused(tmp_path / "set.npy")
 
 
 @pytest.mark.parametrize("lost", [1, 30, 200, 400])
@@ -174,17 +138,6 @@ def test_a_missing_file_or_a_pipe_is_refused_and_not_waited_for(tmp_path, make):
     make(tmp_path / "set.npz")
 
     assert "there is no file" in refused(tmp_path / "set.npz")
-
-
-@pytest.mark.parametrize(("place", "value", "reason"), [(6, 99, "is no .npz file"), (8, 1, "encrypted"), (10, 77, "method")])
-def test_an_archive_of_another_kind_of_zip_is_refused(tmp_path, place, value, reason):
-    """The version that an entry needs, its flags, its compression, in the list at the end of the archive."""
-    file = archive(tmp_path, images=IMAGES, labels=LABELS)
-    content = bytearray(file.read_bytes())
-    content[content.index(b"PK\1\2") + place] = value
-    file.write_bytes(content)
-
-    assert reason in refused(file)
 
 
 def test_an_archive_with_altered_bytes_is_refused(tmp_path):
@@ -233,15 +186,12 @@ NO_GAPS = "number the classes without gaps"
             for shape in [(6,), (6, 20), (6, 4, 5, 2), (6, 4, 5, 3, 1), (), (6, 0, 5), (6, 4, 0, 3)]
         ),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, "there is no image in it"),
-        ({"images": IMAGES[:0, ..., 0], "labels": LABELS[:0].reshape(0, 1)}, "there is no image in it"),
         *(
             ({"labels": labels}, f"{labels.shape}: give {ONE_EACH}")
             for labels in (LABELS[:5], LABELS.astype(float), np.array(list("abcabc")), np.eye(6, 3, dtype=int), np.array(1))
         ),
         ({"labels": [-1, 1, 2, 0, 1, 2]}, "labels goes from -1 to 2: number the classes from 0"),
-        ({"labels": [1 << 32, 1, 2, 0, 1, 2]}, "labels goes from 0 to 4294967296"),
         ({"labels": [0, 0, 0, 2, 2, 2]}, NO_GAPS),
-        ({"labels": [1, 2, 1, 2, 1, 2]}, NO_GAPS),
         ({"classes": np.array(["cat", "dog", "cat"])}, "`classes` names 'cat' twice: give each class a name of its own"),
         ({"classes": np.array([b"cat", b"dog", b"\xff"])}, "`classes` are bytes that are no UTF-8"),
         ({"classes": np.array(["cat", "dog"])}, "the labels go to 2, but `classes` names 2"),
@@ -254,9 +204,3 @@ NO_GAPS = "number the classes without gaps"
 )
 def test_arrays_that_are_not_labelled_images_are_refused(tmp_path, arrays, words):
     assert words in refused(archive(tmp_path, **{"images": IMAGES, "labels": LABELS, **arrays}))
-
-
-def test_a_label_that_is_far_too_large_is_refused_without_much_memory(tmp_path):
-    file = archive(tmp_path, images=IMAGES, labels=[0, 1, 2, 0, 1, 500_000])
-
-    assert peak_memory(lambda: refused(file)) < 5_000_000

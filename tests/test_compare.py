@@ -119,19 +119,6 @@ def test_a_replicate_with_the_same_mask_of_other_names_for_hidden_units_agrees_f
     assert "can never learn" in explained
 
 
-def test_replicates_agree_as_by_chance_where_they_have_nothing_in_common(make_run):
-    run = make_run(8)
-    for number in range(1, 9):
-        one_shot(run, number, {60: random_mask(number)}, TWO_LAYERS)
-
-    (group,) = compare.compare(run, QUIET)
-
-    assert len(group["pairs"]) == 28
-    for side, deviation in (("input", 1 / 39**0.5), ("classes", 1 / 2**0.5)):
-        assert group["spread"][f"{side}_correlation_sd"]["mean"] == pytest.approx(deviation)
-        assert abs(group["spread"][f"{side}_correlation"]["mean"]) < 4 * deviation / 28**0.5
-
-
 def test_what_is_not_known_of_a_network_is_left_out_with_one_warning(make_run, capsys):
     run = make_run(3)
     for number, topology in ((1, TWO_LAYERS), (2, TWO_LAYERS), (3, None)):
@@ -214,16 +201,6 @@ def test_a_collapsed_layer_is_marked(make_run):
     ((_, _, rows, _),) = compare.tables(run, compare.compare(run, QUIET))
 
     assert [cells[1] for cells in rows] == ["40.00", "20.00 !", "20.00 !\n0.00 !"]
-
-
-def test_a_pair_of_families_has_one_line(make_run):
-    run = make_run()
-    for family in ("weights", "lr"):
-        write_mask(run.replicate(1), family, "round-01", {"a": np.array([True, False])}, rewind_step=10)
-
-    _, _, rows, _ = next(compare.tables(run, compare.compare(run, QUIET)))
-
-    assert [cells[:3] for cells in rows] == [("round-01: weights-step-000010, lr-step-000010", "50.00", "1")]
 
 
 def test_a_mask_that_leaves_no_path_is_marked_though_every_layer_keeps_enough(make_run):

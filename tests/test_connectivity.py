@@ -61,37 +61,6 @@ def test_an_emptied_layer_disconnects_the_network_unless_a_shortcut_passes_it():
     assert result.connected == {"a": 4, "b": 0, "c": 4}
 
 
-def test_a_residual_branch_keeps_a_channel_alive():
-    residual = network(linear("a", "images", 2, 2), linear("b", "a", 2, 2), Node("sum", "add", 2, ("a", "b")))
-
-    # a's second channel receives nothing; in the sum it lives by b's first row, whose second weight leads there.
-    assert connected(residual, a=[[1, 0], [1, 0]], b=[[0, 1], [1, 1]]) == {"a": 2, "b": 1}
-
-
-def test_every_kept_weight_of_a_kernels_window_counts():
-    convolution = network(linear("a", "images", 1, 3, 2, 2), linear("b", "a", 2, 1))
-    window = [[[1, 0], [0, 1]], [[1, 0], [0, 1]], [[0, 0], [1, 1]]]
-
-    assert connected(convolution, a=window, b=[1, 0]) == {"a": 3, "b": 1}
-
-
-CENTRE = ((False, True, False),) * 2
-
-
-def test_weights_that_meet_only_padding_are_not_connected_and_carry_nothing():
-    pointwise, rim = linear("a", "images", 1, 1, 2, 2), np.ones((3, 3, 2, 1), bool)
-    rim[1, 1, 1] = False
-    depthwise = linear("d", "a", 3, 3, 2, 1, width=2, groups=2, met=CENTRE)
-    chain = network(pointwise, depthwise, linear("b", "d", 2, 1))
-
-    assert connected(chain) == {"a": 4, "d": 2, "b": 2}
-    assert connected(chain, d=rim) == {"a": 2, "d": 1, "b": 1}  # the second channel has only the rim
-    rim[1, 1] = False
-    result = effective(chain, ones(chain, d=rim))
-    assert result.disconnected
-    assert result.connected == {"a": 0, "d": 0, "b": 0}
-
-
 def test_the_places_that_are_met_are_told_by_kernel():
     half = linear("a", "images", 2, 3, 2, 2, met=((True, False), (True, True, False)))
     whole = linear("b", "a", 3, 3, 2, 2)
@@ -122,39 +91,12 @@ def test_a_transposed_kernel_has_places_that_are_not_met_too():
     assert connected(transposed, t=[[[1, 1]] * 3, [[1, 0], [0, 0], [0, 0]]]) == {"t": 1}
 
 
-def test_a_depthwise_kernel_joins_each_channel_to_its_own_outputs():
-    depthwise = network(linear("a", "images", 2, 2), linear("d", "a", 1, 2, 2, 2, width=4, groups=2), linear("b", "d", 4, 1))
-    places = [[[1, 1], [1, 1]], [[1, 0], [0, 1]]]  # [place][channel][multiplier]
-
-    assert connected(depthwise, d=places) == {"a": 4, "d": 6, "b": 4}
-    assert connected(depthwise, d=places, b=[1, 0, 0, 0]) == {"a": 2, "d": 2, "b": 1}
-    assert connected(depthwise, d=places, a=[[0, 1], [0, 1]]) == {"a": 2, "d": 3, "b": 2}
-
-
-def test_the_groups_of_a_convolution_do_not_meet():
-    grouped = network(linear("g", "images", 1, 1, 2, 4, groups=2), linear("b", "g", 4, 1), images=Node("images", "input", 4))
-
-    assert connected(grouped) == {"g": 8, "b": 4}
-    assert connected(grouped, g=[[1, 1, 0, 0], [0, 1, 0, 0]]) == {"g": 3, "b": 2}
-    cut = network(linear("a", "images", 2, 4), linear("g", "a", 1, 1, 2, 4, groups=2), linear("b", "g", 4, 1))
-    assert connected(cut, a=[[1, 1, 0, 0], [0, 0, 0, 0]]) == {"a": 2, "g": 4, "b": 2}  # the second group receives nothing
-    uneven = [[1, 1, 1, 1], [0, 1, 0, 1]]
-    assert connected(cut, a=uneven, g=[[0, 0, 1, 0], [0, 0, 1, 0]]) == {"a": 3, "g": 2, "b": 1}  # nobody reads the first
-
-
 def test_a_transposed_convolution_has_its_outputs_first():
     transposed = network(
         Node("t", "linear", 3, ("images",), kernels={"t": (1, 1, 3, 2)}, transposed=True), linear("b", "t", 3, 1)
     )
 
     assert connected(transposed, t=[[1, 0], [1, 1], [0, 0]], b=[0, 1, 1]) == {"t": 2, "b": 1}
-
-
-def test_concatenation_keeps_the_channels_of_its_inputs_apart():
-    both = network(linear("a", "images", 2, 1), Node("both", "concatenate", 3, ("images", "a")), linear("b", "both", 3, 1))
-
-    assert connected(both, b=[1, 1, 0]) == {"a": 0, "b": 2}
-    assert connected(both, a=[0, 0]) == {"a": 0, "b": 2}
 
 
 def test_a_product_needs_all_its_factors_but_not_a_gate_that_is_never_zero():
@@ -169,13 +111,6 @@ def test_a_product_needs_all_its_factors_but_not_a_gate_that_is_never_zero():
     assert connected(gates, g=half) == {"x": 4, "g": 2, "b": 2}
     assert connected(gates, x=[[0, 0], [0, 0]], g=half) == {"x": 0, "g": 2, "b": 1}
     assert connected(product, x=half) == connected(gated, x=half) == {"x": 2, "g": 2, "b": 1}
-
-
-def test_one_factor_for_all_channels_is_broadcast():
-    scaled = network(linear("g", "images", 2, 1), Node("product", "multiply", 2, ("images", "g")), linear("b", "product", 2, 1))
-
-    assert connected(scaled, b=[1, 0]) == {"g": 2, "b": 1}
-    assert effective(scaled, ones(scaled, g=[0, 0])).disconnected
 
 
 def test_a_pruned_gamma_cuts_its_channel_and_pruned_biases_do_nothing():

@@ -3,13 +3,11 @@
 import dataclasses
 
 import pytest
-from handmade import all_replicates, dense, in_round, planned, relist, ticket, write
-from helpers import imp_here, refused, selected, settings
+from handmade import dense, in_round, planned, ticket, write
+from helpers import imp_here, refused, selected
 
 from lottery.base.progress import Reporter
 from lottery.results import frame, grouping
-from lottery.rundir import store
-from lottery.rundir.names import Replicate
 from lottery.rundir.run import EVERYTHING, Run, open_run
 from lottery.stages import decide
 
@@ -233,17 +231,6 @@ def test_a_network_that_failed_is_named_with_the_command_that_tries_it_again(tmp
     ]
 
 
-def test_replicates_that_are_there_already_are_counted(tmp_path):
-    run, training, reporter = Run(tmp_path / "run", planned("60")), Training({}), Telling()
-    dense(run, 0.90, 0.91, 0.92)
-    all_replicates(run, "60", 0.001)
-
-    decided(run, 9, reporter, training)
-
-    assert training.called == []
-    assert reporter.told == [looks(9), "every ticket is decided after 3 replicates"]
-
-
 def test_a_replicate_is_added_with_its_dense_network_its_masks_and_the_ticket(work):
     imp_here("thresholds", "--quantiles", "75", cwd=work)  # which the recipe has not
     done = imp_here("retrain", "--quantiles", "75", "--rewind", "1ep", "--until-decided", "2", cwd=work)
@@ -260,29 +247,9 @@ def test_a_replicate_is_added_with_its_dense_network_its_masks_and_the_ticket(wo
     assert {(group.mask, group.rewind): group.count for group in groups if group.count} == {("", "0"): 2, ("q75", "1ep"): 2}
 
 
-def test_a_network_that_diverges_does_not_keep_the_others_from_more_replicates(work):
-    snapshot = work / "runs/digits/replicate-1/train/snapshots/step-000000.h5"
-    state = store.load_state(snapshot)
-    state.weights["fc1/bias"][:] = 1e38
-    store.save_state(snapshot, state)
-    relist(Replicate(work / "runs/digits/replicate-1"), snapshot)
-
-    options = ["--quantiles", "90", *settings("families.oneshot.controls=[]"), "--until-decided", "2"]
-    done = imp_here("retrain", *options, cwd=work, check=False)
-
-    assert done.returncode == 1
-    assert "not finished: replicate-1 oneshot q90-step-000000 ticket diverged" in done.stderr
-    assert "after 2 replicates still undecided: 1 ticket\n" in done.stderr
-    assert "undecided, because a network is missing, failed or diverged: 1 ticket\n" in done.stderr
-    assert (work / "runs/digits/replicate-2/oneshot/q90-step-000017/ticket/result.json").exists()
-    assert not (work / "runs/digits/replicate-2/oneshot/q90-step-000000").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--replicate", "0"], "--replicate"),
-        (["--until-decided", "0"], "--until-decided"),
         (["--until-decided", "1001"], "--until-decided"),
         (["--until-decided", "3", "--replicate", "2"], "leave out --replicate"),
         (["--until-decided", "3", "--part", "2/2"], "leave out --part"),

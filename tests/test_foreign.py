@@ -89,16 +89,10 @@ def test_every_variable_has_a_name_of_its_own_in_pytorch_and_comes_back_bit_for_
     ("model", "title", "path", "name"),
     [
         ("mobilenet_v2", "torchvision", "Conv1/kernel", "features.0.0.weight"),
-        ("mobilenet_v2", "torchvision", "expanded_conv_project_BN/moving_variance", "features.1.conv.2.running_var"),
         ("mobilenet_v2", "torchvision", "block_16_depthwise_BN/beta", "features.17.conv.1.1.bias"),
         ("mobilenet_v2", "timm", "expanded_conv_project/kernel", "blocks.0.0.conv_pw.weight"),
-        ("mobilenet_v2", "timm", "block_5_project_BN/gamma", "blocks.2.2.bn3.weight"),
-        ("mobilenet_v2", "timm", "block_16_expand/kernel", "blocks.6.0.conv_pw.weight"),
         ("resnet50", "torchvision", "stage4_block3_bn2/moving_mean", "layer4.2.bn2.running_mean"),
-        ("resnet50", "torchvision", "stage1_block1_shortcut/kernel", "layer1.0.downsample.0.weight"),
-        ("resnet20", "open_lth", "stage3_block1_shortcut_bn/gamma", "blocks.6.shortcut.1.weight"),
-        ("resnet56", "open_lth", "stage2_block1_conv1/kernel", "blocks.9.conv1.weight"),
-        ("lenet_300_100", "open_lth", "fc2/bias", "fc_layers.1.bias"),
+        ("resnet20", "open_lth", "stage2_block1_conv1/kernel", "blocks.3.conv1.weight"),
         ("lenet_300_100", "open_lth", "predictions/kernel", "fc.weight"),
     ],
 )
@@ -169,7 +163,7 @@ def test_a_network_of_pytorch_computes_the_same_here_and_comes_back(case, twins,
     np.testing.assert_array_equal(twins.outputs(back.eval(), images), expected)
 
 
-@pytest.mark.parametrize("name", TWINS_OF_IMAGES)
+@pytest.mark.parametrize("name", ["resnet20", "lenet_300_100", *large("mobilenet_v2", *LARGE)])
 def test_what_is_exported_to_pytorch_comes_back_bit_for_bit(name, tmp_path):
     model = Model(name=name)
     state = drawn(model, seed=3)
@@ -193,7 +187,7 @@ def test_a_network_without_a_twin_is_not_exported_to_pytorch():
         foreign.to_torch(Model(name="conv2"), IMAGE, drawn(Model(name="conv2")))
 
 
-@pytest.mark.parametrize(("name", "place"), [("mobilenet_v2", 1), ("lenet_300_100", 0)])
+@pytest.mark.parametrize(("name", "place"), [("resnet20", 1), ("lenet_300_100", 0)])
 def test_safetensors_in_the_names_of_pytorch_need_no_pytorch(name, place, tmp_path):
     model = Model(name=name, **TWIN)
     state = drawn(model, seed=2)
@@ -279,10 +273,7 @@ UNFIT = {
     "unknown": ({"more": np.ones(1)}, "it has the unknown 'more'"),
     "path": ({"../../etc/passwd": np.ones(1), "/etc/x": np.ones(1)}, "it has the unknown '../../etc/passwd' and 1 more"),
     "shape": ({"fc_layers.1.bias": np.ones(7)}, "fc_layers.1.bias (fc2/bias) has the shape (7,), lenet_300_100 has (100,)"),
-    "features": ({"fc.weight": np.ones((3, 7))}, "fc.weight (predictions/kernel) has the shape (3, 7)"),
     "NaN": ({"fc.weight": np.full((3, 100), np.nan)}, f"predictions/kernel has {NOT_FINITE}"),
-    "infinite": ({"fc.bias": np.full(3, np.inf)}, f"predictions/bias has {NOT_FINITE}"),
-    "too large": ({"fc.bias": np.full(3, 1e300)}, f"predictions/bias has {NOT_FINITE}"),
     "integers": ({"fc.bias": np.ones(3, int)}, f"predictions/bias has {NOT_FINITE}"),
 }
 
@@ -305,15 +296,6 @@ def test_a_file_of_another_network_is_told_by_its_names(tmp_path):
 
     with pytest.raises(InputError, match=r"no name that the network has in imp, Keras, open_lth: 'encoder.bias' and 1 more"):
         foreign.load(tmp_path / "x.safetensors", lenet(), IMAGE, drawn())
-
-
-def test_an_array_of_records_is_no_array_of_weights(tmp_path):
-    named = {f"weights/{path}": array for path, array in drawn().weights.items()}
-    named["weights/fc2/bias"] = np.zeros(100, [("x", "f4"), ("y", "i4")])
-    np.savez(tmp_path / "x.npz", **named)
-
-    with pytest.raises(InputError, match="fc2/bias has values that are not finite numbers"):
-        foreign.load(tmp_path / "x.npz", lenet(), IMAGE, drawn())
 
 
 class Code:
@@ -348,14 +330,10 @@ def keras_file(content, claimed=None):
 
 HOSTILE = {
     "code.pth": pickle.dumps({"state_dict": Code()}),
-    "code.pt": pickle.dumps(Code()),
-    "text.pth": b"fc.weight = 1\n",
-    "empty.pt": b"",
     "header.safetensors": struct.pack("<Q", 2**60) + b"{}",
     "longer.safetensors": struct.pack("<Q", len(HEADER) + 1) + HEADER,
     "cut.safetensors": struct.pack("<Q", len(HEADER)) + HEADER + b"\0\0\0",
     "negative.safetensors": struct.pack("<Q", len(HEADER)) + HEADER.replace(b"[1]", b"[-1]") + b"\0" * 4,
-    "empty.safetensors": b"",
     "text.keras": b"these are no weights\n",
     "text.weights.h5": b"these are no weights\n",
     "other.npz": b"PK\x05\x06" + bytes(18),
@@ -396,9 +374,7 @@ def test_hostile_and_damaged_files_are_refused_in_one_line(name, tmp_path, monke
 
 
 NO_ARRAYS = {
-    "text": lambda file: "text",
     "texts": lambda file: [b"text"] * 100,
-    "reference": lambda file: np.array(file.ref, h5py.ref_dtype),
     "references": lambda file: np.array([file.ref] * 100, h5py.ref_dtype),
 }
 
@@ -417,16 +393,6 @@ def test_a_variable_that_is_no_array_of_numbers_is_refused(case, tmp_path):
 
     with pytest.raises(InputError, match=r"x\.weights\.h5 cannot be read as weights \(layers/fc2/vars/1 holds no numbers"):
         foreign.load(path, lenet(), IMAGE, drawn())
-
-
-def test_a_member_of_an_npz_that_is_no_array_is_refused(tmp_path):
-    named = {f"weights/{one}": array for one, array in drawn().weights.items()}
-    np.savez(tmp_path / "x.npz", **{name: array for name, array in named.items() if name != "weights/fc2/bias"})
-    with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
-        archive.writestr("weights/fc2/bias", "no array")
-
-    with pytest.raises(InputError, match=r"x\.npz cannot be read as weights \(weights/fc2/bias is no array"):
-        foreign.load(tmp_path / "x.npz", lenet(), IMAGE, drawn())
 
 
 def test_a_member_whose_size_is_a_lie_takes_no_more_memory_than_it_claims(tmp_path):
@@ -503,7 +469,6 @@ def test_a_mask_of_open_lth_is_read_by_our_names(ending, tmp_path):
         ({"fc.weight": np.full((3, 100), 0.5)}, "fc.weight has values other than 0 and 1, so it is no mask"),
         ({"fc.weight": np.ones((3, 99))}, "fc.weight (predictions/kernel) has the shape (3, 99), lenet_300_100 has (3, 100)"),
         ({"conv.weight": np.ones(3)}, "lenet_300_100 has no kernel 'conv.weight' to mask"),
-        ({"fc.weight": np.full((3, 100), np.nan)}, "so it is no mask"),
     ],
 )
 def test_what_is_no_mask_of_the_network_is_refused(change, said, tmp_path):
@@ -562,14 +527,6 @@ def test_a_file_that_cannot_begin_a_training_leaves_nothing_behind(given):
     assert done.returncode == 2
     assert "y.safetensors cannot be read as weights (" in done.stderr.splitlines()[-1]
     assert not (folder / DENSE).exists()
-
-
-def test_a_run_that_was_drawn_is_not_continued_from_a_file(work):
-    (work / "x.safetensors").write_bytes(b"")
-
-    done = imp_here("train", "--from", "x.safetensors", cwd=work, check=False)
-
-    refused(done, "model.weights was None, is 'those of a file'")
 
 
 def test_fresh_weights_are_drawn_all_the_same(make_trainer, tmp_path):

@@ -147,11 +147,6 @@ def test_without_its_dense_network_a_ticket_has_no_difference(run):
     assert [row["status"] for row in rows_of(run)[:3]] == ["done", "done", "missing"]
 
 
-def test_the_plan_of_a_run_is_read_off_its_dense_network(run, tmp_path):
-    assert run.trained_plan().steps_per_epoch == 45
-    assert Run(tmp_path / "other", run.recipe).trained_plan() is None
-
-
 CHAINS = {"rewind": "1ep", "rounds": 2, "methods": ["weights", "lr"]}
 
 
@@ -169,7 +164,6 @@ def test_every_network_of_every_family_is_missed_families_as_the_recipe_has_them
     dense(run, 0.9)
 
     found = [(row["variant"], row["family"], row["mask"]) for row in rows_of(run)[1:]]
-    rounds = Run(tmp_path, planned("", replicates=1, rounds=CHAINS))
 
     assert found == [
         ("ticket", "oneshot", "q60"),
@@ -180,7 +174,6 @@ def test_every_network_of_every_family_is_missed_families_as_the_recipe_has_them
         ("ticket", "lr", "round-02"),
         ("extended", "lr", "round-02"),
     ]
-    assert [row["family"] for row in rows_of(rounds)[1:]] == ["weights"] * 2 + ["lr"] * 4
 
 
 def test_what_lies_there_of_a_family_that_the_recipe_no_longer_has_is_left_out(tmp_path):
@@ -202,14 +195,6 @@ def test_the_row_of_a_network_in_a_round(pruned):
     assert row["collapse"] == "hardly anything is left of fc1/kernel (layer collapse)"
     assert (row["against"], row["difference"]) == ("dense", pytest.approx(-0.01))
     assert row["rewind_step"] == 45
-
-
-def test_a_control_from_scratch_stands_in_the_chain_of_its_ticket(pruned):
-    in_round(pruned, 1, "weights", 1, 0.88, variant="reinit")
-
-    row = next(row for row in done(pruned) if row["variant"] == "reinit")
-
-    assert (row["family"], row["round"], row["rewind"], row["rewind_step"], row["epochs"]) == ("weights", 1, "1ep", 45, 20.0)
 
 
 def test_what_trains_on_is_held_against_the_dense_network_trained_as_long_and_no_other(pruned):
@@ -274,22 +259,3 @@ def test_a_ticket_of_another_dense_network_than_the_one_that_is_there_is_stale_a
     assert "was made on other examples than the dense network of replicate-2" in stale[0]["reason"]
     assert (stale[0]["density"], stale[0]["seconds"]) == (pytest.approx(0.4), 12.0)
     assert (stale[0]["validation"], stale[0]["difference"], stale[0]["test_there"]) == (None, None, None)
-
-
-def test_what_is_not_known_is_empty_in_a_table(run):
-    ticket(run, 1, "60", 0.9)
-
-    lines = frame.rows(run).to_csv(index=False).splitlines()
-
-    assert len(lines) == 1 + 3 + 3
-    begins, ends = "3,ticket,oneshot,weights,q60,1", "replicate-3/oneshot/q60-step-000045/ticket"
-    assert lines[-1] == f"{begins},,,,,,,,,,,,,,,,,1ep,45,missing,,,dense,,,,,,,,,,,,,,,{ends}"
-
-
-def test_a_replicate_that_was_added_and_is_not_trained_yet_is_missing_as_a_dense_network_alone(run):
-    run.replicate(5).folder.mkdir()
-
-    missing = [row for row in rows_of(run) if row["replicate"] == 5]
-
-    assert places(missing) == [("dense", 5, "", 0)]
-    assert missing[0]["status"] == "missing"

@@ -16,14 +16,12 @@ from lottery.rundir.identity import MadeWith
 from lottery.rundir.run import Run
 
 FAMILIES = {"own": {"rounds": 3, "controls": []}, "tuned": {"rounds": 3, "method": "finetune", "controls": []}}
-RECIPES = [
-    {},
-    {"train": {"optimizer": "adam", "schedule": "step", "milestones": "2ep,5ep", "learning_rate": 1e-3}},
-    {"model": {"name": "lenet_300_100"}, "pruning": {"exclude": ["a/*", "ä/*"]}},
-    {"retrain": {"optimizer_state": "restore", "order": "same"}, "model": {"alpha": 1 / 3}},
-    {"train": {"steps": 500, "evaluate": "7it"}},
+CLAIMS = [
+    ("dense", "", {"train": {"optimizer": "adam", "schedule": "step", "milestones": "2ep,5ep", "learning_rate": 1e-3}}),
+    ("mask", "own", {"model": {"name": "lenet_300_100"}, "pruning": {"exclude": ["a/*", "ä/*"]}}),
+    ("ticket", "own", {"retrain": {"optimizer_state": "restore", "order": "same"}, "model": {"alpha": 1 / 3}}),
+    ("ticket", "tuned", {"train": {"steps": 500, "evaluate": "7it"}}),
 ]
-OUTPUTS = [("dense", ""), ("mask", "own"), ("ticket", "own"), ("ticket", "tuned")]
 ORIGINS = {"records": "a", "network": "b"}
 MADE_WITH = MadeWith(output="mask", family="own", values={}, made_from=ORIGINS, made_by=[])
 
@@ -48,8 +46,7 @@ def resolved(**tables):
     return reading.resolve({"families": FAMILIES, **tables})
 
 
-@pytest.mark.parametrize(("output", "family"), OUTPUTS)
-@pytest.mark.parametrize("table", RECIPES)
+@pytest.mark.parametrize(("output", "family", "table"), CLAIMS)
 def test_the_first_to_claim_a_folder_writes_what_its_outputs_depend_on_and_the_same_values_claim_it_again(
     folder, output, family, table
 ):
@@ -177,7 +174,7 @@ def forget(folder, key):
 @pytest.mark.parametrize(
     ("key", "train"),
     [
-        *((key, {}) for key in ("data.channels", "data.crop", "train.evaluate", "train.momentum", "model.width")),
+        *((key, {}) for key in ("data.channels", "train.momentum")),
         ("averages", {"ema": 0.9}),  # as it was before there were averaged statistics
     ],
 )
@@ -192,7 +189,6 @@ def test_a_key_that_an_output_does_not_know_is_a_difference(folder, key, train):
 
 OTHER = [
     ({"rate": 10.0}, "rate was 20.0, is 10.0"),
-    ({"rates": ["fc*=10"]}, "rates was [], is ['fc*=10']"),
     ({"allocation": "erk"}, "allocation was 'global', is 'erk'"),
     ({"criterion": "mine:score"}, "criterion was 'magnitude', is 'mine:score'"),
     ({"rounds": 0, "quantiles": "90"}, "rate was 20.0, is None; families.own.rates was [], is None"),
@@ -255,7 +251,7 @@ def test_a_key_that_only_one_of_the_recipes_uses_is_told(folder, output, before,
 
 @pytest.mark.parametrize(
     ("output", "family", "words"),
-    [(output, *case) for output in ("mask", "ticket") for case in OTHER] + [("ticket", *case) for case in OF_TICKETS],
+    [("mask", *case) for case in OTHER] + [("ticket", *case) for case in (OTHER[0], *OF_TICKETS)],
 )
 def test_what_decides_a_mask_or_a_ticket_is_a_difference(folder, output, family, words):
     claim(folder, output, "own")
@@ -269,7 +265,6 @@ def test_what_decides_a_mask_or_a_ticket_is_a_difference(folder, output, family,
     [
         ("replicate-2/train/result.json", "replicate-2/train"),
         ("replicate-12/own/masks/q97.5.json", "replicate-12/own/masks/q97.5"),
-        ("replicate-2/own/masks/round-03-step-000034.json", "replicate-2/own/masks/round-03-step-000034"),
         ("replicate-2/own/masks/made_with.json", "replicate-2/own/masks"),
         ("replicate-2/own/q90-step-000000/ticket/result.json", "replicate-2/own/q90-step-000000/ticket"),
         ("sweep/trials/0001/result.json", "trials/0001"),

@@ -88,7 +88,7 @@ def compared(topology, first, second):
 
 
 @pytest.mark.parametrize("topology", NETWORKS, ids=["lenet", "conv"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_relabelling_leaves_every_figure_exactly_as_it_is(topology, seed):
     first, second = uneven(topology, seed), uneven(topology, 100 + seed)
     expected = compared(topology, first, second)
@@ -99,7 +99,7 @@ def test_relabelling_leaves_every_figure_exactly_as_it_is(topology, seed):
 
 
 @pytest.mark.parametrize("topology", NETWORKS, ids=["lenet", "conv"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_mask_agrees_fully_with_itself_relabelled_where_its_overlap_is_that_of_chance(topology, seed):
     mask = uneven(topology, seed)
     other = relabelled(topology, mask, seed)

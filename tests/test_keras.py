@@ -65,7 +65,7 @@ def test_every_optimizer_of_keras_is_tested():
 
 @pytest.mark.parametrize(
     ("optimizer", "policy"),
-    [("sgd", "float32"), ("adamw", "mixed_float16"), ("muon", "mixed_bfloat16")],
+    [("adamw", "mixed_float16"), ("muon", "mixed_bfloat16")],
     indirect=["policy"],
 )
 def test_replicas_keep_the_same_zeros(optimizer, policy, tmp_path):
@@ -83,9 +83,8 @@ def test_replicas_keep_the_same_zeros(optimizer, policy, tmp_path):
     assert same(model, other)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "muon"])
-def test_xla_compiles_the_update_and_keeps_zeros_exact(optimizer):
-    model = prune(network(optimizer), 0.8)
+def test_xla_compiles_the_update_and_keeps_zeros_exact():
+    model = prune(network("muon"), 0.8)
     weights = model.trainable_variables
     apply = tf.function(lambda gradients: model.optimizer.apply(gradients, weights), jit_compile=True)
     for _ in range(3):
@@ -152,15 +151,6 @@ def test_a_cubic_schedule_prunes_as_gmp_does_and_ends_at_its_sparsity():
     ]
 
 
-def test_the_last_change_is_due_at_the_end_of_a_training_of_as_many_steps():
-    model = prune(network(), 0.9, schedule=Cubic(end=6, every=3, start=0.5))
-
-    model.fit(X[:32], Y[:32], batch_size=16, epochs=3, verbose=0)
-
-    assert sum(kept(model).values()) == left("0.9")
-    assert is_exact(model)
-
-
 def test_a_pruned_weight_returns_with_its_value_while_the_schedule_runs():
     model = prune(network(), 0.5, schedule=Cubic(end=2, every=1, start=0.5))
     (dense,) = [one for one in model.weights if one.path == "dense/kernel"]
@@ -218,7 +208,7 @@ def test_every_criterion_prunes_exactly_so_many(criterion):
     assert all((np.where(bits, before[path], 0) == snapshot(model)[path]).all() for path, bits in masks(model).items())
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"], indirect=True)
+@pytest.mark.parametrize("policy", ["mixed_float16"], indirect=True)
 def test_derivatives_are_those_of_the_loss(policy):
     model, probes = network(), []
     prune(model, 0.5, criterion=lambda state, mask, probe: probes.append(probe) or state.weights, images=(X, Y))
@@ -340,16 +330,6 @@ def test_a_constraint_moves_no_zero(optimizer, constraint):
     assert kernels(strip(model))[0].constraint is constraint
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16"], indirect=True)
-def test_averages_are_swapped_under_float16(policy):
-    model = sequential()
-    model.compile(keras.optimizers.Adam(use_ema=True), LOSS)
-    prune(model, 0.8)
-    fit(model, callbacks=[keras.callbacks.SwapEMAWeights()], validation_data=(X, Y))
-
-    assert is_exact(model)
-
-
 class Matrix(keras.layers.Layer):
     """A kernel of the type `kind`."""
 
@@ -365,7 +345,7 @@ class Matrix(keras.layers.Layer):
         return keras.ops.matmul(inputs, tf.cast(self.kernel.value, "float32"))
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "float64"])
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float16", "float64"])
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of float8
 def test_layers_of_every_float_type_are_pruned(kind):
     keras.utils.set_random_seed(1)

@@ -20,18 +20,16 @@ from lottery.pruning import ranking
 pytestmark = [pytest.mark.usefixtures("tensorflow"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
 
 
-@pytest.mark.parametrize(
-    ("policy", "settings"), [("mixed_float16", {"steps_per_execution": 2}), ("mixed_bfloat16", {})], indirect=["policy"]
-)
-def test_training_goes_on_to_the_bit_from_every_kind_of_file(policy, settings, tmp_path):
-    model = prune(network("adam", **settings), 0.8, schedule=GRADUAL)
+@pytest.mark.parametrize("policy", ["mixed_float16"], indirect=True)
+def test_training_goes_on_to_the_bit_from_every_kind_of_file(policy, tmp_path):
+    model = prune(network("adam", steps_per_execution=2), 0.8, schedule=GRADUAL)
     fit(model)
     model.save(tmp_path / "whole.keras")
     model.save_weights(tmp_path / "state.weights.h5")
     fit(model, 3, 1)
 
     opened = resume(keras.models.load_model(tmp_path / "whole.keras"))
-    loaded = prune(network("adam", **settings), 0.8, schedule=GRADUAL)
+    loaded = prune(network("adam", steps_per_execution=2), 0.8, schedule=GRADUAL)
     loaded.load_weights(tmp_path / "state.weights.h5")
     for other in (opened, loaded):
         fit(other, 3, 1)
@@ -173,15 +171,12 @@ def with_dense_weights(model):
 
 BETWEEN_FITS = {
     "compile": lambda model, folder: compiled(model),
-    "compile, save": lambda model, folder: saved(compiled(model), folder),
     "compile, save, resume, compile": lambda model, folder: compiled(resume(saved(compiled(model), folder))),
-    "save, compile, resume": lambda model, folder: resume(compiled(saved(model, folder))),
     "save, compile": lambda model, folder: compiled(saved(model, folder)),
     "compile, pickle": lambda model, folder: pickle.loads(pickle.dumps(compiled(model))),
     "compile, weights": lambda model, folder: with_saved_weights(compiled(model), folder),
     "h5": lambda model, folder: resume(saved(model, folder, "whole.h5")),
     "int8": lambda model, folder: resume(saved(quantized(model), folder)),
-    "freeze, save": lambda model, folder: resume(saved(frozen(model), folder)),
     "freeze, compile, save, thaw": lambda model, folder: thawed(resume(saved(compiled(frozen(model)), folder))),
     "set weights": lambda model, folder: with_dense_weights(model),
 }
@@ -289,13 +284,6 @@ def test_an_early_end_is_told_and_callbacks_may_judge_from_the_end_of_the_schedu
         assert [re.sub(r"sequential\w*", "", line) for line in told] == [
             "fit ended before the schedule of : 76.8% of the weights are pruned, not 80.0%; step 8 of 12"
         ]
-
-
-def test_a_model_without_masks_has_none():
-    model = sequential()
-    fit(model, callbacks=[from_target(keras.callbacks.EarlyStopping("loss"))])
-
-    assert masks(model) == {}
 
 
 def test_divergence_is_told_as_such():

@@ -122,14 +122,6 @@ def test_networks_of_another_dense_network_are_told_and_left_out_of_every_table(
     assert told.stdout.count("was made from") >= 7 + 1
 
 
-def test_networks_of_other_images_are_told(done):
-    network = files.read_json(done / TICKET / "result.json")["made_from"]["network"]
-    trained_again(done, made_from={"records": "others", "network": network})
-
-    reason = stale(done)[TICKET.removeprefix("runs/digits/")]
-    assert reason.endswith("was made on other examples than the dense network of replicate-1")
-
-
 def test_a_mask_in_the_place_of_another_is_not_used(done):
     shutil.copy(done / PLACE / "oneshot/masks/q50.h5", done / PLACE / "oneshot/masks/q90.h5")
     shutil.rmtree(done / TICKET)
@@ -139,16 +131,6 @@ def test_a_mask_in_the_place_of_another_is_not_used(done):
     assert told.returncode == 1
     assert "q90.json was written for another q90.h5 than the one that is there" in told.stderr
     assert not (done / TICKET / "final.h5").exists()
-
-
-@pytest.mark.parametrize(("names", "told"), [(["made_with.json", "result.json"], "made_with"), (["result.json"], "result")])
-def test_what_was_copied_over_another_is_told(done, names, told):
-    for name in names:
-        shutil.copy(done / PLACE / "oneshot/q50-step-000017/ticket" / name, done / TICKET)
-
-    words = rf"{told}\.json was copied from another folder \(replicate-1/oneshot/q50-step-000017/ticket\): remove"
-    with pytest.raises(InputError, match=words):
-        stale(done)
 
 
 def test_a_snapshot_made_again_that_is_another_is_refused(done):

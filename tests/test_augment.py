@@ -107,8 +107,7 @@ def bilinear(image, box):
 
 
 @everywhere
-@pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("size", [8, 9, 32])
+@pytest.mark.parametrize(("size", "flip"), [(8, True), (9, False)])
 def test_a_resized_crop_is_interpolated_bilinearly_and_then_mirrored(run, size, flip):
     data = Data(size=size, crop=0, resized_crop=0.1, flip=flip)
     images, draws = noise(64, size), order.draws(data, 64, 0, 0)
@@ -124,7 +123,7 @@ def test_a_resized_crop_is_interpolated_bilinearly_and_then_mirrored(run, size, 
 
 
 @everywhere
-@pytest.mark.parametrize("size", [8, 9, 32, 64])
+@pytest.mark.parametrize("size", [9, 32])
 def test_a_crop_of_the_whole_image_is_the_image(run, size):
     images = noise(4, size)
     box = np.tile(np.array([0, 0, 1, 1], np.float32), (4, 1))
@@ -133,7 +132,7 @@ def test_a_crop_of_the_whole_image_is_the_image(run, size):
 
 
 @everywhere
-@pytest.mark.parametrize("side", [1, 2, 3, 4, 8, 9, 17, 40])
+@pytest.mark.parametrize("side", [1, 4, 9, 40])
 def test_a_square_is_cut_out_and_ends_at_the_border(run, side):
     holes = np.array([(row, column) for row in (0, 1, 4, 7, 8) for column in (0, 3, 5, 8)], np.int32)
     images = noise(len(holes)).astype(np.float32)

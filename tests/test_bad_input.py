@@ -3,10 +3,9 @@
 import os
 import re
 import shutil
-import subprocess
 
 import pytest
-from helpers import IMP, LENET, changed, clean_environment, contents, imp, imp_here, mpirun, refused, settings
+from helpers import LENET, contents, imp, imp_here, mpirun, refused, settings
 
 from data_prep import records
 from lottery.base import files
@@ -19,38 +18,23 @@ from lottery.rundir.names import Replicate
     [
         ("train.epoch=5", ["unknown key 'train.epoch'", "did you mean 'train.epochs'"]),
         ("train.epochs=many", ["train.epochs", "many"]),
-        ("train.epochs=0", ["train.epochs", "0"]),
-        ("train.nesterov=1", ["train.nesterov"]),
         ("train.learning_rate=nan", ["train.learning_rate"]),
-        ("families.oneshot.quantiles=101", ["0..100"]),
         ("families.oneshot.quantiles=", ["families.oneshot", "give either quantiles (one shot) or rounds"]),
-        ("families.oneshot.quantiles=99..60", ["ascend"]),
         ("families.oneshot.quantiles=90,80", ["80 comes after 90"]),
         ("train.snapshots=0,99ep", ["99ep", "20 epochs"]),
         ("name=latest", ["name", "'latest' cannot name a run"]),
         ("families.oneshot.rewind=20ep", ["20ep", "nothing to train"]),
         ("families.oneshot.rewind=soon", ["'soon' is not a point of training"]),
         ("data.source=mnist", ["data.source", "'mnist'", "folder:DIR"]),
-        ("data.source=tfds:", ["data.source", "'tfds:'"]),
-        ("data.feed=disk", ["data.feed", "'disk'"]),
-        ("data.cutout=-1", ["data.cutout", "-1"]),
-        ("data.shuffle=0", ["data.shuffle", "0"]),
         ("data.resized_crop=0.5", ["crop and resized_crop exclude each other", "set one to 0"]),
-        ("model.name=resnet", ["model.name", "resnet"]),
         ("replicates=99999999999", ["replicates", "1000"]),
         ("families.oneshot.quantiles=0..100:0.0000001", ["0..100:0.0000001", "more than 1,000"]),
-        ("families.oneshot.controls_at=50..51:0.00000000001", ["more than 1,000"]),
         ("families.oneshot.criterion=magnitud", ["families.oneshot.criterion", "did you mean 'magnitude'?"]),
         ("families.oneshot.controls=['reinti']", ["families.oneshot.controls", "did you mean 'reinit'?"]),
-        ("families.oneshot.controls=['nets:']", ["families.oneshot.controls", "write package.module:function"]),
         ("families.oneshot.controls=['my:reinit']", ["families.oneshot.controls", "give the function my:reinit another name"]),
         ("families.oneshot.rewnd=0", ["unknown key 'families.oneshot.rewnd'", "did you mean 'families.oneshot.rewind'?"]),
         ("families.train.quantiles=90", ["'train' cannot name a family"]),
         ("families.second.rewind=0", ["families.second", "give either quantiles (one shot) or rounds"]),
-        ("train.epochs=1000000000000000", ["train.epochs", "1000000000"]),
-        ("train.threads=100000", ["train.threads", "1024"]),
-        ("model.alpha=1e300", ["model.alpha", "10"]),
-        ("data.budget=1e300", ["data.budget"]),
     ],
 )
 def test_a_bad_value_is_refused_before_anything_is_written(tmp_path, setting, words):
@@ -84,12 +68,9 @@ def test_bad_recipes_are_refused_by_name(tmp_path):
 DEEP = {
     "arrays": "name = " + "[" * 5000 + "]" * 5000,
     "tables": "x = " + "{a=" * 5000 + "1" + "}" * 5000,
-    "dots": ".".join("a" * 10_000) + " = 1",
     "fewer dots": ".".join("a" * 600) + " = 1",
     "a table": f"[{'.'.join('a' * 20_000)}]",
     "digits": "seed = " + "9" * 10_000,
-    "fewer digits": "seed = " + "9" * 4000,
-    "hexadecimal digits": "seed = 0x" + "f" * 10_000,
     "digits in a list": f"data.mean = [{'9' * 4000}]",
 }
 
@@ -106,17 +87,11 @@ def test_a_recipe_that_was_made_to_break_its_reader_is_one_line(case, tmp_path):
     refused(deep, "--set", "data.mean")
 
 
-def test_nobody_waits_for_a_recipe_that_is_a_pipe(tmp_path):
-    os.mkfifo(tmp_path / "pipe.toml")
-    where = {"cwd": tmp_path, "env": clean_environment(), "timeout": 60}
-
-    done = subprocess.run([IMP, "recipe", "pipe.toml"], capture_output=True, text=True, **where)
-
-    refused(done, "pipe.toml is not a file")
-
-
-@pytest.mark.parametrize("name", ["result.json", "topology.json", "made_with.json"])
-@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "[" * 900 + "]" * 900, "9" * 10_000, "9" * 4000])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("result.json", "[" * 5000 + "]" * 5000), ("topology.json", "9" * 10_000), ("made_with.json", "[" * 900 + "]" * 900)],
+    ids=["result.json", "topology.json", "made_with.json"],
+)
 def test_a_sealed_table_that_was_made_to_break_its_reader_is_one_line(work, name, value):
     path = work / "runs/digits/replicate-1/train" / name
     content = path.read_text().replace('"steps_per_epoch": 17', f'"steps_per_epoch": {value}')
@@ -130,12 +105,6 @@ def test_a_sealed_table_that_was_made_to_break_its_reader_is_one_line(work, name
             Replicate(path.parents[1]).read_topology()
     else:
         refused(imp_here("thresholds", cwd=work, check=False), name)
-
-
-def test_a_sealed_topology_that_is_none_is_one_line(work):
-    changed(work / "runs/digits/replicate-1/train/topology.json", nodes="none")
-
-    refused(imp_here("explore", "--at", "0", cwd=work, check=False), "topology.json is not a topology")
 
 
 def test_ids_of_wandb_do_not_lead_out_of_runs(tmp_path):
@@ -187,7 +156,7 @@ def test_points_past_the_end_of_training_are_refused(work):
 
 
 @pytest.mark.parametrize(
-    "command", [["train", "--replicate", "2"], ["train"], ["thresholds", "--quantiles", "75"], ["retrain"], ["rounds"]]
+    "command", [["train", "--replicate", "2"], ["thresholds", "--quantiles", "75"], ["retrain"], ["rounds"]]
 )
 def test_a_run_is_gone_on_with_on_its_own_images_alone(work, command):
     (path,) = work.glob("data/*/manifest.json")
@@ -287,7 +256,7 @@ def test_a_command_line_that_makes_no_sense_is_one_line(tmp_path, arguments):
     )
 
 
-@pytest.mark.parametrize("command", [["run", "--ranks", "1"], ["train"], ["thresholds"], ["prepare"]], ids=lambda it: it[0])
+@pytest.mark.parametrize("command", [["run", "--ranks", "1"], ["thresholds"]], ids=lambda it: it[0])
 def test_a_value_that_is_refused_is_not_saved(work, command):
     own = work / "runs/digits/recipe.toml"
     before = own.read_bytes()
@@ -303,8 +272,6 @@ def test_a_value_that_is_refused_is_not_saved(work, command):
     ("values", "words"),
     [
         (["families.own.quantiles=50", 'families.own.densities=["conv/*=10"]'], "'conv/*' matches no variable"),
-        (["families.own.quantiles=50", "families.own.mask=none.npz"], "there is no file none.npz"),
-        (["families.own.quantiles=50", 'families.own.controls=["nobody:control"]'], "nobody cannot be imported"),
         (["families.own.quantiles=99", "families.own.budget=999"], "times as long as the dense one: lower it"),
     ],
 )
@@ -318,9 +285,7 @@ def test_a_campaign_that_is_refused_before_it_makes_anything_leaves_the_recipe_a
     assert own.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "command", [["run"], ["run", "--set", "replicates=2"], ["train"], ["prepare"], ["recipe"], ["slurm", "train"]]
-)
+@pytest.mark.parametrize("command", [["run", "--set", "replicates=2"], ["train"], ["recipe"], ["slurm", "train"]])
 def test_a_typo_in_the_name_of_a_run_does_not_start_another(work, command):
     before = sorted(work.rglob("*"))
 

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 from helpers import ROOT
-from PIL import Image
 
 from data_prep import records
 from data_prep.prepare import TextSettings
@@ -47,15 +46,6 @@ def test_a_row_is_the_median_of_its_runs_against_the_first(script):
     figures = {"images_per_s": 100, "low": 50, "high": 200, "mb_per_s": 0.1, "ratio": 1}
     assert slow == {"name": "slow", **figures, "repeats": 3}
     assert (fast["images_per_s"], fast["mb_per_s"], fast["ratio"]) == (400, 0.4, 4)
-
-
-def test_photographs_are_jpeg_files_in_two_classes(script, tmp_path, monkeypatch):
-    monkeypatch.setattr(script("prepare"), "UNIQUE", 4)
-    script("prepare").make_photographs(tmp_path, 6)
-
-    assert [len(list((tmp_path / name).iterdir())) for name in ("china", "flower")] == [3, 3]
-    with Image.open(tmp_path / "china/000000.jpg") as image:
-        assert (image.format, image.size, image.mode) == ("JPEG", (500, 375), "RGB")
 
 
 def test_noise_is_as_the_settings_have_it_without_a_tokenizer(tmp_path, monkeypatch):

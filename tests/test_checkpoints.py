@@ -57,15 +57,6 @@ def test_it_is_due_when_so_many_steps_have_been_taken_since_the_last():
     assert due == [False, False, True, False, False, True, False, True]
 
 
-def test_without_a_number_of_steps_time_alone_counts():
-    time = Time()
-    watched = clock(time, seconds=60.0)
-
-    time.seconds += 59
-
-    assert not watched.is_due(10**6)
-
-
 @pytest.mark.parametrize("share", [0.02, 0.3])
 def test_saving_never_takes_more_than_its_share_of_a_long_training(share):
     time = Time()

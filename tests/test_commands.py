@@ -151,7 +151,6 @@ def test_three_ranks_give_the_bytes_of_one_process(retrained, work):
     "train",
     [
         ["train.ema=0.9", "train.clip_norm=0.5", "train.label_smoothing=0.1"],
-        ["train.optimizer=adam"],
         ["train.optimizer=adam", "train.decay=decoupled", "train.ema=0.9", "train.precision=mixed_bfloat16"],
     ],
     ids=" ".join,
@@ -292,8 +291,6 @@ def test_a_dry_run_of_rounds_says_which_controls_depend_on_a_headline(tmp_path):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (["model.name=nobody:build"], "model.name: nobody cannot be imported"),
-        (["families.oneshot.criterion=nobody:score"], "criterion: nobody cannot be imported"),
         (['families.oneshot.controls=["nobody:control"]'], "controls: nobody cannot be imported"),
         (['families.oneshot.densities=["fc9/*=10"]'], "'fc9/*' matches no variable of lenet_300_100"),
         (["families.oneshot.rewind=2ep"], "2ep is not among the snapshots"),

@@ -181,17 +181,6 @@ def test_families_are_held_against_those_further_down_in_the_recipe_with_the_sam
     }
 
 
-def test_a_family_and_a_control_of_one_name_are_two(tmp_path):
-    shots = {"quantiles": "90", "rewind": "1ep", "controls_at": "90"}
-    run = Run(tmp_path, planned("90", controls=["random"], random=shots))
-    dense(run, 0.90, 0.91, 0.92)
-    all_replicates(run, "90", 0.01)
-    all_replicates(run, "90", -0.02, step=0, variant="random")
-    all_replicates(run, "90", -0.05, family="random")
-
-    assert {name: above(one) for name, one in against(run).items()} == {"dense": 0.01, "random": 0.03, "random q90": 0.06}
-
-
 def test_a_collapsed_ticket_or_control_is_marked(run):
     all_replicates(run, "90", 0.01)
     for number in (1, 2, 3):

@@ -183,7 +183,3 @@ def test_a_probe_that_hangs_is_given_up(monkeypatch):
 
     assert found is None
     assert "timed out" in said
-
-
-def test_what_cannot_be_started_is_told():
-    assert doctor._probe(["/nonexistent"])[0] is None

@@ -42,15 +42,6 @@ def test_it_costs_about_the_same_before_the_records_are_there():
     assert costs(BOTH, None) == costs(BOTH)
 
 
-def test_without_families_there_is_nothing_under_masks():
-    assert [cost.rewound for cost in dry_run(estimated(resolved(), 2900))] == [False] * 2
-
-
-def test_it_refuses_what_a_run_would_refuse():
-    with pytest.raises(InputError, match="rewind point 4ep"):
-        dry_run(estimated(resolved(shot={**SHOT, "rewind": "4ep"}), None))
-
-
 @pytest.mark.parametrize("family", [SHOT, CHAINED], ids=["shot", "chained"])
 def test_it_ends_with_the_controls_that_headlines_may_get(family):
     recipe = resolved(3, own={**family, "controls": ["reinit", "shuffle"], "controls_at": ""})
@@ -109,11 +100,3 @@ def test_what_each_network_takes_to_find_and_to_train_is_told_in_dense_trainings
             "chained round-02 ticket, rewound to 0": 2.44,
             "chained round-02 extended, rewound to 0": 3,
         }
-
-
-def test_a_ticket_with_a_budget_costs_that_and_its_epochs_follow():
-    static = {"quantiles": "80,90", "criterion": "random", "scored_at": "0", "controls": [], "budget": 3.0}
-    halved = estimated(resolved(1, own=static), 2900, share=lambda mask: 0.5)
-
-    assert [(one.epochs, one.cost) for one in dry_run(estimated(resolved(1, own=static), 2900))[1:]] == [(300, 3), (600, 3)]
-    assert [(one.epochs, one.cost) for one in dry_run(halved)[1:]] == [(120, 3), (120, 3)]

@@ -76,9 +76,8 @@ def test_one_process_names_what_it_cannot_decode(expected):
     assert len(contents) == 12
 
 
-@pytest.mark.parametrize("workers", [2, 3, 9])
-def test_any_number_of_processes_gives_the_same_bytes(images, expected, tmp_path, workers):
-    assert made(shards, tasks(images, tmp_path), workers) == expected
+def test_several_processes_give_the_same_bytes(images, expected, tmp_path):
+    assert made(shards, tasks(images, tmp_path), 3) == expected
 
 
 def test_grey_shards_are_the_same_bytes_from_one_process_and_from_several(images, tmp_path):
@@ -141,15 +140,13 @@ def refused(images, folder, master):
 
 
 @needs_spark
-@pytest.mark.parametrize(
-    "master", ["", "nowhere", "local[", "local[0]", "local[x]", "spark://", "spark://host", "http://a:1", "mesos://a:1"]
-)
+@pytest.mark.parametrize("master", ["", "local[0]", "spark://host", "http://a:1"])
 def test_a_malformed_master_is_refused(images, tmp_path, master):
     assert f"--master {master}: write local[*], local[4] or spark://HOST:PORT" in refused(images, tmp_path, master)
 
 
 @needs_spark
-@pytest.mark.parametrize("master", ["spark://localhost:1", "spark://no.such.host.invalid:7077", "spark://localhost:99999"])
+@pytest.mark.parametrize("master", ["spark://localhost:1", "spark://no.such.host.invalid:7077"])
 def test_a_master_that_does_not_answer_is_refused_soon(images, tmp_path, master):
     begun = time.monotonic()
 
@@ -285,6 +282,7 @@ def cluster(tmp_path):
 
 
 @needs_spark
+@pytest.mark.smoke
 def test_a_standalone_cluster_gives_the_bytes_of_one_process(cluster, images, tmp_path):
     shutil.copytree(images, tmp_path / "images/cat")
     shutil.copytree(images, tmp_path / "images/dog")

@@ -17,7 +17,6 @@ from lottery.executors import launcher
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 tolerant = pytest.mark.skipif(not launcher.tolerates_faults(str(MPIRUN)), reason="this Open MPI is built without ULFM")
-EACH_MPI = pytest.mark.parametrize("options", [[], pytest.param(["--with-ft", "ulfm"], marks=tolerant)])
 TASKS = [f"run/{name}" for name in "abcde"]
 
 # The command line of a rank on a host of two cores, whose tasks are folders of `run` in which it counts. Its arguments name a
@@ -142,6 +141,7 @@ def finish(work):
 
 
 @tolerant
+@pytest.mark.smoke
 def test_when_a_rank_is_killed_another_goes_on_with_its_training(retrained, work):
     pairs, files = "runs/digits/replicate-1/oneshot/*/*", ("metrics.jsonl", "result.json")
     process = start(work, 3, "--with-ft", "ulfm", script=SLOWLY, arguments=["retrain"])
@@ -210,9 +210,8 @@ def test_without_fault_tolerance_the_job_ends_and_the_next_command_goes_on(tmp_p
     finish(tmp_path)
 
 
-@EACH_MPI
-def test_a_full_disk_ends_all_ranks_and_the_next_command_goes_on(tmp_path, options):
-    process = start(tmp_path, 3, *options, arguments=["full disk", 1])
+def test_a_full_disk_ends_all_ranks_and_the_next_command_goes_on(tmp_path):
+    process = start(tmp_path, 3, arguments=["full disk", 1])
     _, said = process.communicate(timeout=60)
 
     assert process.returncode == 2, said
@@ -222,9 +221,9 @@ def test_a_full_disk_ends_all_ranks_and_the_next_command_goes_on(tmp_path, optio
     finish(tmp_path)
 
 
-@EACH_MPI
-def test_a_run_that_is_moved_away_ends_all_ranks_and_what_is_in_its_place_is_left_alone(tmp_path, options):
-    process = start(tmp_path, 3, *options)
+@tolerant
+def test_a_run_that_is_moved_away_ends_all_ranks_and_what_is_in_its_place_is_left_alone(tmp_path):
+    process = start(tmp_path, 3, "--with-ft", "ulfm")
     wait_for(lambda: len(under_way(tmp_path)) == 2, process)
 
     (tmp_path / "run").rename(tmp_path / "moved")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lottery.base.errors import InputError
 from lottery.experiment import grids
-from lottery.experiment.grids import ByPath, Grid, Point, Quantile, Round
+from lottery.experiment.grids import ByPath, Grid, Quantile, Round
 from lottery.experiment.recipe import Family
 
 relaxed = settings(deadline=None)
@@ -163,12 +163,6 @@ def test_a_grid_and_its_values_can_be_sent_to_another_process():
 )
 def test_a_point_is_a_number_of_steps(text, step):
     assert grids.parse_point(text).step(steps_per_epoch=45) == step
-
-
-def test_points_are_joined_by_commas():
-    points = grids.parse_points("0, 10it,1.5ep")
-
-    assert list(points) == [Point(Fraction(0), "it"), Point(Fraction(10), "it"), Point(Fraction(3, 2), "ep")]
 
 
 def test_points_in_epochs():

@@ -164,12 +164,14 @@ def test_local_moving_statistics_are_those_of_the_replicas_own_part(tensorflow):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-12), ("mixed_float16", 1e-2), ("mixed_bfloat16", 2e-2)]
-)
-@pytest.mark.parametrize(
-    ("stride", "groups", "padding"),
-    [(1, 1, "same"), (1, 2, "same"), (2, 2, "same"), (2, 2, "valid")],
-    ids=["pointwise", "grouped", "grouped, in twos", "grouped, not padded"],
+    ("dtype", "tolerance", "stride", "groups", "padding"),
+    [
+        ("float64", 1e-12, 1, 1, "same"),
+        ("mixed_bfloat16", 2e-2, 1, 1, "same"),
+        ("mixed_float16", 1e-2, 1, 2, "same"),
+        ("float64", 1e-12, 2, 2, "same"),
+        ("float32", 1e-5, 2, 2, "valid"),
+    ],
 )
 def test_a_convolution_of_ours_is_kerass(tensorflow, dtype, tolerance, stride, groups, padding):
     """The same variable, outputs and gradients."""

@@ -16,7 +16,6 @@ from lottery.engine.augment import augment, cut_out, normalise
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Diverged
 from lottery.engine.stream import StreamFeed
-from lottery.experiment import schedules
 from lottery.experiment.recipe import Data, Model
 from lottery.rundir import store
 
@@ -104,7 +103,6 @@ def test_steps_are_the_same_however_they_are_divided_into_calls_and_across_the_e
         {"nesterov": False},
         {**ADAMW, "ema": 0.9},
         {"precision": "mixed_float16", "ema": 0.9},
-        {"precision": "float64", "ema": 0.9},
     ],
     ids=str,
 )
@@ -174,15 +172,6 @@ def test_evaluation_gives_the_same_figures_however_many_images_it_takes_at_a_tim
         for one, other in zip(evaluations, found[0], strict=True):
             assert one.metrics == other.metrics
             assert one.loss == pytest.approx(other.loss, rel=1e-6)
-
-
-def test_a_rate_of_0_lets_the_weights_stand_still(make_trainer):
-    trainer = make_trainer(weight_decay=0.1)
-    trainer.load(initial())
-
-    list(trainer.steps(0, STEPS, 0, rates=schedules.constant(0.0)))
-
-    assert same(dataclasses.replace(trainer.state(0), optimizer={}), dataclasses.replace(initial(), optimizer={}))
 
 
 def figures(network, images, labels):
@@ -315,8 +304,6 @@ def test_a_mask_of_what_is_not_pruned_is_refused(make_trainer):
     [
         ("softmax", "softmax", "mixed_bfloat16"),
         ("softmax_layer", "softmax", "mixed_bfloat16"),
-        ("softmax_by_hand", "softmax", "float32"),
-        ("sigmoid", "sigmoid", "float32"),
         ("sigmoid_within", "sigmoid", "mixed_bfloat16"),
     ],
 )
@@ -326,6 +313,6 @@ def test_a_network_of_ones_own_that_gives_probabilities_is_refused(make_trainer,
         make_trainer(model=Model(name=f"tiny:{head}"), maskable=(), precision=precision)
 
 
-@pytest.mark.parametrize("head", ["log_softmax", "zeros", "subclassed"])
+@pytest.mark.parametrize("head", ["log_softmax", "subclassed"])
 def test_any_other_head_is_trained(make_trainer, head):
     assert make_trainer(model=Model(name=f"tiny:{head}"), maskable=()).state(0).weights

@@ -63,16 +63,6 @@ def test_every_crop_is_a_slice_of_the_padded_image_mirrored_or_not(run, flip):
         np.testing.assert_array_equal(moved, cropped[:, ::-1] if mirror else cropped)
 
 
-@everywhere
-def test_mirroring_alone_turns_images_round(run):
-    images, mirrored = noise(6), np.array([0, 1, 1, 0, 0, 1], np.int32)
-
-    found = augmented(run, Data(**PLAIN, flip=True), images, mirrored=mirrored)
-
-    for image, mirror, moved in zip(images, mirrored, found, strict=True):
-        np.testing.assert_array_equal(moved, image[:, ::-1] if mirror else image)
-
-
 @pytest.mark.parametrize("varied", [{"crop": 2, "flip": True}, {"crop": 0, "resized_crop": 0.3, "flip": True}])
 def test_one_channel_is_varied_like_each_of_three(varied):
     data, images = Data(size=SIZE, **varied), noise(20)

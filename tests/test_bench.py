@@ -269,24 +269,6 @@ def test_an_overhead_is_the_median_over_pairs():
     assert (figures["keras_ratio"], figures["peak_share"], figures["images_per_s"]) == (2.0, 0.5, 2.5)
 
 
-def test_steps_are_measured_of_the_standard_networks_or_of_the_one_that_is_named(typed, monkeypatch):
-    figures = dict.fromkeys((column.name for column in step.COLUMNS), 1.0)
-    figures.pop("title")
-    monkeypatch.setattr(Process, "call", lambda self, function, **arguments: figures)
-
-    def titles(*arguments):
-        return [row["title"] for row in json.loads(typed("step", *arguments, "--json")[1])["rows"]]
-
-    assert titles() == [
-        "mobilenet_v2 alpha 1, 64x64, batch 96, float32",
-        "mobilenet_v2 alpha 0.35, 32x32, batch 128, float32",
-        "resnet20, 32x32, batch 128, float32",
-        "lenet_300_100, 28x28, batch 60, float32",
-    ]
-    named = ["model.name=resnet20", "data.size=16", "train.batch=9", "train.precision=mixed_bfloat16", "train.remat=true"]
-    assert titles(*(f"--set={value}" for value in named)) == ["resnet20, 16x16, batch 9, mixed_bfloat16 remat"]
-
-
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet20"])
 def test_a_stock_network_has_the_variables_of_ours_in_the_precision_asked_for(tensorflow, name):
     from lottery.bench import loops
@@ -300,20 +282,6 @@ def test_a_stock_network_has_the_variables_of_ours_in_the_precision_asked_for(te
     assert {layer.__class__.__module__.split(".")[0] for layer in stock.layers} == {"keras"}
     assert {layer.compute_dtype for layer in stock.layers if "conv" in layer.name.lower()} == {"bfloat16"}
     assert tensorflow.keras.config.dtype_policy().name == "float32"
-
-
-def test_fit_trains(tensorflow, monkeypatch):
-    from lottery.bench import loops
-
-    recipe = resolve({}, [*(one.removeprefix("--set=") for one in LENET), "train.batch=6"])
-    stock = loops.stock_network(recipe.model, 8, "float32")
-    monkeypatch.setattr(loops, "stock_network", lambda *given: stock)
-    before = stock.trainable_variables[0].numpy().copy()
-
-    loops.stock_fit(recipe, 12, xla=False)()
-
-    assert (stock.trainable_variables[0].numpy() != before).any()
-    assert stock.optimizer.iterations == 2
 
 
 def test_of_a_pair_what_is_not_spent_in_steps_is_not_training(tmp_path):

@@ -1,6 +1,5 @@
 """What the scripts in benchmarks/ compare and find, beyond what test_bench.py has of every measurement."""
 
-import dataclasses
 import importlib
 import itertools
 import json
@@ -135,39 +134,6 @@ def test_ends_are_those_of_the_trainings_that_did_not_diverge(learning):
     assert ends == {"accuracy": 91, "low": 90, "high": 92, "diverged": 1}
 
 
-@pytest.mark.parametrize(
-    ("trainings", "said"),
-    [
-        ([training(50, 94)], "94 % reached in epoch 2, after 4 s of training"),
-        ([training(94), training(50, 94, 95), training(1, 2)], "(medians of 2 trainings, of 3)"),
-        ([training(50, 93.5)], "94 % was not reached within 10 epochs: the best came to 93.50 %"),
-        ([[]], "94 % was not reached within 10 epochs: every training diverged"),
-    ],
-)
-def test_the_outcome_is_told(race, trainings, said):
-    assert said in race.outcome(10, trainings, 94)
-
-
-def test_a_race_ends_at_its_target(typed, in_process):
-    (row,) = json.loads(typed("race.py", "--quick", "--json", *LENET, "--target", "20")[1])["rows"]
-
-    assert row["accuracy"] >= 20
-    assert row["averaged_accuracy"] == row["accuracy"]
-
-
-def test_changes_are_raced_one_at_a_time(typed, in_process):
-    changes = ["--vary", "train.ema=0.0", "--vary", "train.learning_rate=1e30"]
-    measured = json.loads(typed("race.py", "--quick", "--json", *LENET, "--target", "20", *changes)[1])
-
-    rows = {row["name"]: row for row in measured["rows"]}
-    assert list(rows) == ["nothing", "train.ema=0.0", "train.learning_rate=1e30"]
-    assert measured["name"] == "ablation"
-    assert rows["nothing"]["difference"] == 0
-    assert rows["train.ema=0.0"]["difference"] == rows["train.ema=0.0"]["accuracy"] - rows["nothing"]["accuracy"]
-    diverged = rows["train.learning_rate=1e30"]
-    assert [diverged[key] for key in ("accuracy", "difference", "diverged")] == [None, None, 1]
-
-
 def test_each_technique_is_left_out_where_the_network_knows_it(race):
     recipe = resolve(load(race.RECIPE))
 
@@ -180,13 +146,3 @@ def test_each_technique_is_left_out_where_the_network_knows_it(race):
     assert all(race.changed(recipe, change) != recipe for change in changes)
     assert not any(change.startswith("model.") for change in race.ablations(resolve({"model": {"name": "lenet_300_100"}})))
     assert not any(change.startswith("data.") for change in race.ablations(resolve(load(ROOT / "pipelines/simcls-tiny.toml"))))
-
-
-def test_every_race_in_pipelines_is_of_the_same_network():
-    races = [resolve(load(path)) for path in (ROOT / "pipelines").glob("race-*.toml")]
-
-    assert {one.name for one in races} == {"race-cifar10", "race-cifar100", "race-imagenette"}
-    assert {dataclasses.astuple(one.records())[0] for one in races} == {
-        *("tfds:cifar10", "tfds:cifar100", "tfds:imagenette/160px-v2")
-    }
-    assert len({one.model.model_dump_json() for one in races}) == 1

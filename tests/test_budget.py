@@ -273,15 +273,6 @@ def test_a_mask_under_which_a_budget_has_no_end_is_refused(quantile, problem):
         tickets(made(own={**STATIC, "quantiles": quantile, "budget": 2}))
 
 
-def test_the_pass_of_a_soup_is_not_counted_while_an_epoch_is_unknown():
-    family = {**SHOT, "quantiles": "80", "rewind": "0", "controls": ["soup2"], "controls_at": "80"}
-    recipe = reading.resolve({"train": {**TRAIN, "steps": 900, "snapshots": "0"}, "families": {"own": family}})
-
-    found = {cost.title.split()[3].rstrip(","): cost.cost for cost in plan.dry_run(plan.estimated(recipe, None))[1:]}
-
-    assert found == pytest.approx({"ticket": 1.2, "again2": 1.2, "soup2": 1.4})
-
-
 def test_a_budget_in_which_no_mask_would_change_is_refused():
     with pytest.raises(InputError, match=r"^families\.own: its masks never change after step 0"):
         budget.within(made(own={**GMP, "update_every": "2ep"}), 0.01)

@@ -173,15 +173,6 @@ def test_what_lies_below_the_scale_is_marked_with_its_value_and_has_no_line(run,
     assert "▼ marks a network below the scale, with its value (2)." in chart.explained
 
 
-def test_what_lies_far_below_does_not_press_the_others_together(run):
-    all_replicates(run, "60", -0.105)
-
-    bars = charts.by_density(findings(run)).specification["layer"][1]
-
-    assert bars["mark"]["clip"]  # they go on below the scale, which ends here
-    assert bars["encoding"]["y"]["scale"]["domain"] == pytest.approx([0.90 - charts.SHOWN, 0.92])
-
-
 def test_a_dense_network_that_failed_to_learn_does_not_stretch_the_scale_of_the_tickets(run):
     dense(run, 0.88, 0.38, 0.89)
     all_replicates(run, "60", -0.03)

@@ -279,15 +279,6 @@ def test_a_dry_run_lists_the_campaign_and_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_of_rounds_says_which_controls_depend_on_a_headline(tmp_path):
-    (tmp_path / "rounds.toml").write_text("replicates = 3\n[families.rounds]\nrounds = 2\n")
-
-    table = imp_here("run", "--dry-run", "rounds.toml", cwd=tmp_path).stdout
-
-    assert "replicate-3 rounds headline reinit, rewound to 0" in table
-    assert "9 networks under masks, 240 epochs in all; 3 of them are controls, trained only if a ticket matches\n" in table
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [

@@ -1,7 +1,5 @@
 """What a mask leaves of a network: densities, connections, layer collapse."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -105,9 +103,3 @@ def test_what_is_no_kernel_or_empty_could_not_collapse():
 )
 def test_layer_collapse_is_warned_of_in_one_line(layers, disconnected, words):
     assert Kept(Density(1, 1, 1, None), layers, disconnected).warning(0.2) == words
-
-
-def test_what_a_mask_keeps_is_the_same_without_the_networks_values():
-    empty = dataclasses.replace(NETWORK, weights={path: np.zeros_like(array) for path, array in NETWORK.weights.items()})
-
-    assert densities.kept({"a/kernel": A}, empty, TOPOLOGY) == kept({"a/kernel": A})

@@ -108,9 +108,16 @@ def test_without_mpirun_its_wheel_is_recommended(probes, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("setting", "state"),
-    [({"WANDB_API_KEY": "x"}, "good"), ({"WANDB_MODE": "offline"}, "good"), ({"NETRC": "nowhere"}, "limited")],
+    [
+        ({"WANDB_API_KEY": "x"}, "good"),
+        ({"WANDB_MODE": "offline"}, "good"),
+        ({"NETRC": "netrc"}, "good"),
+        ({"NETRC": "nowhere"}, "limited"),
+    ],
 )
-def test_wandb_as_it_may_be_found(monkeypatch, setting, state):
+def test_wandb_as_it_may_be_found(monkeypatch, tmp_path, setting, state):
+    monkeypatch.chdir(tmp_path)
+    Path("netrc").write_text("machine api.wandb.ai\n  login user\n  password x\n")
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     for name, value in setting.items():
@@ -119,15 +126,6 @@ def test_wandb_as_it_may_be_found(monkeypatch, setting, state):
     finding = doctor._wandb("0.1")
 
     assert finding.state == state
-
-
-def test_a_key_in_netrc_is_one(monkeypatch, tmp_path):
-    (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password x\n")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-
-    assert doctor._wandb("0.1").state == "good"
 
 
 def stub(folder: Path, name: str, text: str) -> None:

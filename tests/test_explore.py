@@ -79,13 +79,6 @@ def test_how_norms_move_from_snapshot_to_snapshot(retrained, run):
     assert [row["step"] for row in rows(retrained, "--snapshots", "--in-all")] == [0, 10, 17, 51]
 
 
-def test_variables_that_begin_at_zero_have_moved_from_there(retrained):
-    found = rows(retrained, "--snapshots", "--scope", "all")
-
-    assert any(row["moved"] is None for row in found if row["path"].endswith("bias"))
-    assert "from 0" in imp_here("explore", "--snapshots", "--scope", "all", cwd=retrained).stdout
-
-
 def test_bars_are_full_for_the_highest_and_seen_for_the_least():
     assert explore.bars([0, 1e-6, 4, 8]) == " ▁▄█"
     assert explore.bars([0, 0]) == "  "
@@ -96,16 +89,13 @@ def test_bars_are_full_for_the_highest_and_seen_for_the_least():
     ("arguments", "words"),
     [
         (("--at", "12it"), "was not saved at step 12: there are snapshots of steps 0, 10, 17, 51"),
-        (("--at", "soon"), "not a point of training"),
         (("--ticket", "q91"), "there is no 'q91'"),
         (("--ticket", "q90-step-000017", "--at", "1ep"), "leave --ticket out"),
         (("--snapshots", "--at", "1ep"), "leave out --at"),
-        (("--snapshots", "--quantiles", "50"), "leave out --at"),
         (("--variant", "reinit"), "needs a ticket: name it with --ticket"),
         (("--scope", "bias"), "'bias' is not one of 'kernels', 'pointwise', 'all'"),
         (("--scope", "pointwise"), "nothing to prune"),
         (("--replicate", "7"), "--replicate 7"),
-        (("--quantiles", "101"), "within 0..100"),
         (("--run", "nowhere"), "there is no run in nowhere"),
     ],
 )

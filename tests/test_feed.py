@@ -20,7 +20,6 @@ from data_prep import records
 from lottery.base.errors import InputError
 from lottery.engine import order, stream
 from lottery.engine.assembly import make_feed
-from lottery.engine.augment import augment, cut_out, normalise
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.stream import StreamFeed
 from lottery.experiment.recipe import Data
@@ -29,13 +28,6 @@ pytestmark = pytest.mark.usefixtures("tensorflow")
 
 ONE = ["CPU:0"]
 VARIED = {"size": 8, "crop": 1, "flip": True, "cutout": 2}
-
-
-@pytest.fixture(scope="module")
-def grey(tmp_path_factory):
-    """The same with one channel."""
-    folder = tmp_path_factory.mktemp("records")
-    return folder, tiny_set(folder, train=1311, others=411, per_shard=600, channels=1)
 
 
 @pytest.fixture(autouse=True)
@@ -105,22 +97,6 @@ def test_both_feed_the_batches_of_the_order_from_any_step_on(uneven, batch, shuf
         for make in BOTH:
             feed = make(uneven, data)
             assert_same(fed(feed, feed.epoch(*key, batch, first), steps, counts), wanted)
-
-
-def test_grey_images_are_fed_and_varied_alike_from_memory_and_streamed(grey):
-    data = Data(**VARIED, shuffle=500, channels=1)
-    feeds = [make(grey, data) for make in BOTH]
-    varied = []
-    for feed in feeds:
-        found = fed(feed, feed.epoch(3, 1, 64), 1311 // 64, (1, 5, 9))
-        assert_same(found, expected(grey, data, 64, 3, 1, 0, 1311 // 64))
-        draws = {name: tf.constant(found[name][0]) for name in ("corner", "mirrored", "hole")}
-        images = normalise(augment(tf.constant(found["images"][0]), draws, data), data)
-        varied.append(cut_out(images, draws["hole"], data.cutout).numpy())
-
-    assert [feed.manifest.shape[2] for feed in feeds] == [1, 1]
-    assert varied[0].shape == (64, 8, 8, 1)
-    assert varied[0].tobytes() == varied[1].tobytes()
 
 
 @pytest.mark.parametrize("make", BOTH)
@@ -240,19 +216,6 @@ def test_no_batch_comes_from_a_damaged_block(own, shuffle):
     assert len(found) < 20
     for image, right in zip(found, wanted["images"], strict=False):
         np.testing.assert_array_equal(image, right)
-
-
-def test_a_stream_can_be_had_again_once_its_records_are_mended(own):
-    data = Data(**VARIED, shuffle=300)
-    shard = own[0] / "train-00000.tfrecord"
-    whole = shard.read_bytes()
-    cut(shard)
-    feed = streamed(own, data)
-    with pytest.raises(InputError):
-        fed(feed, feed.epoch(0, 0, 64), 20)
-    shard.write_bytes(whole)
-
-    assert_same(fed(feed, feed.epoch(0, 0, 64), 20), expected(own, data, 64, 0, 0, 0, 20))
 
 
 def threads():

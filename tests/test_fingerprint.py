@@ -61,8 +61,8 @@ def test_a_network_built_again_has_the_same_one_whatever_it_computes_in(name):
 
 
 def test_settings_of_the_recipe_count():
-    narrow, wide = (models.build(Model(alpha=alpha), signature.images(32, 10)) for alpha in (0.35, 0.5))
-    slow = models.build(Model(batchnorm_momentum=0.99), signature.images(32, 10))
+    narrow, wide = (models.build(Model(name="resnet20", width=width), signature.images(32, 10)) for width in (4, 8))
+    slow = models.build(Model(name="resnet20", width=4, batchnorm_momentum=0.99), signature.images(32, 10))
 
     assert len({fingerprint(network, signature.images(32, 10)) for network in (narrow, wide, slow)}) == 3
 
@@ -80,7 +80,7 @@ def test_a_number_that_such_a_network_multiplies_by_counts():
     assert half != third
 
 
-@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", ["mixed_float16", "float64"])
 def test_in_what_such_a_network_computes_does_not_count(dtype):
     with models.policy(dtype):
         other = fingerprint(own(keras.activations.relu), SIGNATURE)

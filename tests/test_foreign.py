@@ -229,6 +229,7 @@ def test_files_of_this_package_and_of_keras_give_the_weights_back(name, ending, 
     expect_the_same(foreign.load(path, model, IMAGE, drawn(model)), state)
 
 
+@pytest.mark.smoke
 def test_a_network_of_keras_applications_begins_one_of_ours_with_the_same_variables(tmp_path):
     model = Model(alpha=0.35)
     theirs = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, classes=3)

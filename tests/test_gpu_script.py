@@ -12,6 +12,7 @@ import gpu
 from gpu import Case, Check, Checking, Seen
 
 
+@pytest.mark.smoke
 def test_everything_holds_on_a_cpu(tmp_path, monkeypatch, capsys):
     for name, value in clean_environment().items():
         monkeypatch.setenv(name, value)
@@ -75,22 +76,6 @@ def test_what_the_end_cuts_off_is_tried_again_and_nothing_else(attempted):
     seen = attempted(Case("one", fail, {}), Case("two", saw, {"text": "second"}))
 
     assert seen == {"one": (True, "first"), "two": (True, "second")}
-
-
-def test_what_a_case_needs_is_made_first_where_it_is_not_there(attempted, tmp_path):
-    first = Case("first", write, {"path": tmp_path / "made"}, makes=tmp_path / "made")
-    second = Case("second", saw, {"text": "done"}, after=first)
-
-    assert list(attempted(second)) == ["first", "second"]
-    assert list(attempted(second._replace(name="third"))) == ["first", "second", "third"]
-    (tmp_path / "made").write_text("kept")
-    attempted(second._replace(name="fourth"))
-    assert (tmp_path / "made").read_text() == "kept"
-
-
-def write(path):
-    path.write_text("made")
-    return Seen(True, "made")
 
 
 def test_nothing_is_tried_on_a_machine_whose_gpu_tensorflow_does_not_see(tmp_path, monkeypatch, capsys):

@@ -111,14 +111,6 @@ def test_other_values_are_refused_and_leave_the_folder_as_it_was(folder):
     assert locks.holder(folder) is None
 
 
-def test_a_folder_that_another_process_holds_is_busy_and_stays_as_it_is(folder):
-    with locks.writing(folder):
-        before = contents(folder)
-        with pytest.raises(locks.Busy, match=str(folder)), identity.claimed(folder, resolved(), "dense", ORIGINS):
-            raise AssertionError("claimed")
-        assert contents(folder) == before
-
-
 def test_an_identity_that_is_damaged_is_named(folder):
     folder.mkdir(parents=True)
     (folder / "made_with.json").write_text("{")
@@ -298,18 +290,6 @@ def test_what_says_something_else_is_refused_in_one_line(folder, values, words):
     for use in (lambda: claim(folder, "dense"), lambda: check(folder.parents[1], resolved())):
         with pytest.raises(InputError, match=re.escape(f"made_with.json {words}: remove it and run its stage again")):
             use()
-
-
-def test_copies_that_somebody_keeps_beside_outputs_are_not_compared(tmp_path):
-    for name in (
-        "replicate-1.bak/train",
-        "replicate-1/train.bak",
-        "replicate-1/own/q90-step-000000.old/ticket",
-        "replicate-1/a b/masks",
-    ):
-        claim(tmp_path / name, "dense", seed=1)
-
-    check(tmp_path, resolved(seed=2))
 
 
 def test_equal_values_are_the_same_recipe_however_they_are_written_also_where_they_were_noted_before(folder):

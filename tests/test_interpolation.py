@@ -60,23 +60,3 @@ def test_distances_are_euclidean_and_angles_are_between_the_ways_from_the_start(
     assert found == pytest.approx((5, 3, 4, 90))
     assert interpolation.distances(network(1, 1), network(1, 1), network(1, 5)).angle is None
     assert interpolation.distances(network(0, 0), network(1, 1), network(2, 2)).angle == pytest.approx(0, abs=1e-5)
-
-
-def test_a_permuted_copy_of_a_network_has_a_barrier():
-    rng = np.random.default_rng(1)
-    images = rng.normal(size=(500, 10))
-    first, last = rng.normal(size=(10, 16)), rng.normal(size=(16, 4))
-    order = np.roll(np.arange(16), 1)
-
-    def answers(state):
-        return (np.maximum(images @ state.weights["first"], 0) @ state.weights["last"]).argmax(1)
-
-    def of(first, last):
-        return State(1, {"first": first, "last": last}, {}, {})
-
-    one, other = of(first, last), of(first[:, order], last[order])
-    labels = answers(one)
-    errors = interpolation.along(one, other, lambda state: float((answers(state) != labels).mean()))
-
-    assert (errors[0], errors[-1]) == (0, 0)
-    assert interpolation.instability(errors) > 0.2

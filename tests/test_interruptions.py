@@ -91,26 +91,6 @@ def test_what_a_killed_process_left_of_a_file_goes_when_that_is_written_again(tm
     assert {*tmp_path.iterdir()} == {path, under_way, *others}
 
 
-def test_a_training_that_was_begun_is_not_gone_on_with_under_another_recipe(work):
-    replicate = work / "runs/digits/replicate-1"
-    shutil.rmtree(replicate / "oneshot")
-    (replicate / "train/result.json").unlink()
-
-    done = imp_here("train", *settings("seed=7"), cwd=work, check=False)
-
-    refused(done, "replicate-1/train was made with another recipe", "seed was 0, is 7")
-    assert "seed = 0" in (work / "runs/digits/recipe.toml").read_text()
-
-
-def test_masks_left_by_a_killed_stage_are_not_taken_for_others(work):
-    for table in (work / "runs/digits/replicate-1/oneshot/masks").glob("q*.json"):
-        table.unlink()
-
-    done = imp_here("thresholds", *settings("pruning.scope=all"), cwd=work, check=False)
-
-    refused(done, "replicate-1/oneshot/masks was made with another recipe", "pruning.scope was 'kernels', is 'all'")
-
-
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, prepared):
     def no_large_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

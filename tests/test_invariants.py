@@ -198,16 +198,6 @@ def test_chance_is_what_masks_drawn_at_random_have(topology):
         assert np.std(in_sd) == pytest.approx(1, abs=0.3)
 
 
-def test_what_training_gives_to_certain_inputs_is_found_and_nothing_else():
-    rng = np.random.default_rng(0)
-    pixels = rng.random(50) < 0.4
-    masks = [{"a": rng.random((50, 30)) < np.where(pixels, 0.3, 0.1)[:, None], "b": rng.random((30, 10)) < 0.2} for _ in "12"]
-    found = compared(LENET, *masks)[""]
-
-    assert found["input_correlation"] > 4 * found["input_correlation_sd"]
-    assert abs(found["units_alike"] - found["units_alike_by_chance"]) < 3 * found["units_alike_sd"]
-
-
 def test_what_the_axes_of_each_kernel_are_follows_from_the_topology():
     known = {
         path: (reads_input, gives_classes, node.arranged(np.ones(node.kernels[path]), incoming).shape)

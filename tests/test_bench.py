@@ -239,20 +239,6 @@ def test_a_row_that_fails_is_one_line_and_the_others_go_on(typed, measured_steps
     assert "failed: mixed_bfloat16: ResourceExhausted: out of memory\n" in said
 
 
-def test_remat_is_measured_in_the_same_batch_and_in_the_largest(typed, measured_steps, monkeypatch):
-    def time_steps(recipe, limit_bytes, **how):
-        if 1_000 * recipe.train.batch > limit_bytes:
-            raise TooLarge("MemoryError: no room")
-        return [1.0], [1.0], 0.5
-
-    monkeypatch.setattr(precision, "time_steps", time_steps)
-
-    _, out, said = typed("remat", "--json", *LENET, "--largest", "1000", "--memory", "0.0003")
-
-    assert [row["batch"] for row in json.loads(out)["rows"]] == [64, 250, 64, 250]
-    assert "batch 1000 does not fit (MemoryError: no room), trying half of it" in said
-
-
 @pytest.mark.smoke
 def test_what_needs_more_memory_than_it_may_have_is_too_large():
     recipe = resolve({"model": {"name": "lenet_300_100"}, "data": {"size": 64}, "train": {"batch": 2000, "devices": 1}})
@@ -295,14 +281,6 @@ def test_of_a_pair_what_is_not_spent_in_steps_is_not_training(tmp_path):
     os.utime(result, (110, 110))
 
     assert fanout.pair_times(result) == (100.0, 110.0, pytest.approx(2 + 6), pytest.approx(0.5 + 0.25))
-
-
-def test_a_transformer_trains_in_no_bundle(typed, in_process):
-    code, out, said = typed("bundle", "--tickets", "2", *TEXTS, "--quick", "--json")
-
-    assert code == 1
-    assert json.loads(out)["rows"] == []
-    assert "failed: bundles of 2: transformer_tiny cannot train in a bundle: its layer embedding_tokens has no" in said
 
 
 def test_ctrl_c_ends_it_in_one_line(tmp_path):

@@ -99,20 +99,6 @@ def test_a_transposed_convolution_has_its_outputs_first():
     assert connected(transposed, t=[[1, 0], [1, 1], [0, 0]], b=[0, 1, 1]) == {"t": 2, "b": 1}
 
 
-def test_a_product_needs_all_its_factors_but_not_a_gate_that_is_never_zero():
-    nodes = linear("x", "images", 2, 2), linear("g", "images", 2, 2)
-    product = network(*nodes, Node("product", "multiply", 2, ("x", "g")), linear("b", "product", 2, 1))
-    gated = network(*nodes, Node("product", "multiply", 2, ("x", "g"), gates=(1,)), linear("b", "product", 2, 1))
-    gates = network(*nodes, Node("product", "multiply", 2, ("x", "g"), gates=(0, 1)), linear("b", "product", 2, 1))
-    half = [[1, 0], [1, 0]]
-
-    assert connected(product, g=half) == {"x": 2, "g": 2, "b": 1}
-    assert connected(gated, g=half) == {"x": 4, "g": 2, "b": 2}
-    assert connected(gates, g=half) == {"x": 4, "g": 2, "b": 2}
-    assert connected(gates, x=[[0, 0], [0, 0]], g=half) == {"x": 0, "g": 2, "b": 1}
-    assert connected(product, x=half) == connected(gated, x=half) == {"x": 2, "g": 2, "b": 1}
-
-
 def test_a_pruned_gamma_cuts_its_channel_and_pruned_biases_do_nothing():
     normalised = network(linear("a", "images", 2, 2), Node("bn", "scale", 2, ("a",), gamma="bn/gamma"), linear("b", "bn", 2, 1))
     mask = ones(normalised)

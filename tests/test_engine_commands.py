@@ -1,6 +1,5 @@
 """Trainings as a user's cluster treats them: told to stop, looked into, diverging. Each command is a process of its own."""
 
-import dataclasses
 import gzip
 import json
 import signal
@@ -9,10 +8,8 @@ import sys
 import time
 
 import numpy as np
-import pytest
 from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp, imp_here
 
-from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.engine import checkpoints
 from lottery.rundir.run import open_run
@@ -103,17 +100,6 @@ def test_a_traced_training_has_the_same_bytes_and_leaves_a_trace(trained, prepar
     with gzip.open(trace, "rt") as file:
         assert any("MatMul" in event["name"] for event in json.load(file)["traceEvents"])
     assert done.stderr.count("tensorboard --logdir trace") == 1
-
-
-def test_a_folder_that_can_take_no_trace_is_refused_before_training(tensorflow, trained, tmp_path, monkeypatch):
-    monkeypatch.chdir(trained)
-    (tmp_path / "file").write_text("mine")
-    run = dataclasses.replace(open_run(trained / "runs/digits"), folder=tmp_path / "run")
-
-    with pytest.raises(InputError, match=r"file cannot take a trace .*--profile"):
-        train(run, Reporter(quiet=True), tmp_path / "file")
-
-    assert not list(tmp_path.rglob("snapshots"))
 
 
 def test_without_anything_to_train_there_is_no_trace(work, capsys):

@@ -207,8 +207,10 @@ def test_other_padding_and_epsilon_than_pytorchs_are_said(tmp_path):
     assert note.endswith("as there, with --set model.padding=symmetric --set model.batchnorm_epsilon=1e-05")
 
 
-@pytest.mark.parametrize("ending", [".keras", ".weights.h5", ".npz", ".safetensors"])
-@pytest.mark.parametrize("name", ["tiny:parts", "tiny:local"])
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [("tiny:parts", ".keras"), ("tiny:local", ".weights.h5"), ("tiny:parts", ".npz"), ("tiny:local", ".safetensors")],
+)
 def test_files_of_this_package_and_of_keras_give_the_weights_back(name, ending, tmp_path):
     model, path = Model(name=name), tmp_path / f"x{ending}"
     state = drawn(model, seed=2)

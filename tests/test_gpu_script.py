@@ -70,24 +70,6 @@ def test_a_case_that_fails_or_takes_too_long_is_written_down_and_the_others_go_o
     assert checking(tmp_path).seen["good"]["figures"] == {"ms": 2.0}
 
 
-def test_what_the_end_cuts_off_is_tried_again_and_nothing_else(attempted):
-    assert attempted(Case("one", saw, {"text": "first"}), Case("two", stay, {}), seconds=15.0) == {"one": (True, "first")}
-
-    seen = attempted(Case("one", fail, {}), Case("two", saw, {"text": "second"}))
-
-    assert seen == {"one": (True, "first"), "two": (True, "second")}
-
-
-def test_nothing_is_tried_on_a_machine_whose_gpu_tensorflow_does_not_see(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(gpu.gpus, "listed", lambda: {"GPU-1": "NVIDIA H100"})
-    monkeypatch.setattr(gpu.Process, "call", lambda process, function, **given: Seen(False, "no GPU"))
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
-
-    assert gpu.main() == 1
-
-    assert "0 hold, 1 fail, 0 are figures, " in capsys.readouterr().out
-
-
 def test_a_page_says_what_fails_what_was_not_tried_and_what_bundles_gain():
     every = [
         Check("Steps", 1, [Case("one", saw, {}), Case("two", saw, {}), Case("net x 1", saw, {}), Case("net x 4", saw, {})])

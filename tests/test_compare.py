@@ -201,6 +201,16 @@ def test_a_collapsed_layer_is_marked(make_run):
     assert [cells[1] for cells in rows] == ["40.00", "20.00 !", "20.00 !\n0.00 !"]
 
 
+def test_a_pair_of_families_has_one_line(make_run):
+    run = make_run()
+    for family in ("weights", "lr"):
+        write_mask(run.replicate(1), family, "round-01", {"a": np.array([True, False])}, rewind_step=10)
+
+    _, _, rows, _ = next(compare.tables(run, compare.compare(run, QUIET)))
+
+    assert [cells[:3] for cells in rows] == [("round-01: weights-step-000010, lr-step-000010", "50.00", "1")]
+
+
 def test_a_mask_that_leaves_no_path_is_marked_though_every_layer_keeps_enough(make_run):
     run = make_run(2, collapse=0.1)
     for number in (1, 2):

@@ -32,9 +32,10 @@ from typing import Any
 from lottery.base.errors import InputError, one_line
 from lottery.base.progress import Reporter
 from lottery.executors.workload import WHOLE
-from lottery.results import grouping, tidy
+from lottery.results import grouping
 from lottery.results.compare import compare
 from lottery.results.explore import course
+from lottery.results.findings import Findings
 from lottery.results.headline import headline
 from lottery.results.reader import open_results
 from lottery.results.status import status
@@ -166,7 +167,7 @@ def readers() -> dict[str, Callable[[], Any]]:
     def report() -> Any:
         rows = grouping.rows(run())
         groups = grouping.groups(run(), rows)
-        drawn = tidy.Findings(run(), rows, groups)
+        drawn = Findings(run())
         charts = drawn.figures, drawn.layers, drawn.magnitudes, drawn.thresholds, drawn.courses, drawn.training
         tables = [table.to_csv() for table in (rows, groups, grouping.contrasts(run(), rows), *charts)]
         return tables, headline(groups, run(), rows), run().environment()

@@ -97,11 +97,15 @@ def made(place):
 
 def ended(made, **facts):
     """How the networks ended of which the table says so."""
-    return [row.status for row in frame.each(made.report.rows) if all(getattr(row, key) == fact for key, fact in facts.items())]
+    return [
+        row.status
+        for row in frame.each(made.report.findings.rows)
+        if all(getattr(row, key) == fact for key, fact in facts.items())
+    ]
 
 
 def test_families_stand_side_by_side_with_what_accompanies_them(made):
-    kinds = {(row.family, row.mask, row.variant) for row in frame.each(made.report.groups)}
+    kinds = {(row.family, row.mask, row.variant) for row in frame.each(made.report.findings.groups)}
 
     assert kinds == {
         ("", "", "dense"),
@@ -110,7 +114,7 @@ def test_families_stand_side_by_side_with_what_accompanies_them(made):
         *(("going-on", "round-01", variant) for variant in ("ticket", "extended")),
         *(("tuned", "q50", variant) for variant in ("ticket", "extended", "exploding", "failing")),
     }
-    against = {(row.family, row.variant): row.against for row in frame.each(made.report.groups)}
+    against = {(row.family, row.variant): row.against for row in frame.each(made.report.findings.groups)}
     assert against["going-on", "ticket"] == against["tuned", "ticket"] == "extended"
     assert against["upside-down", "ticket"] == against["upside-down", "turned"] == "dense"
 
@@ -142,7 +146,7 @@ def test_a_criterion_and_a_control_of_the_users_own_stand_in_the_table_the_chart
     with open(folder / "summary.csv") as file:
         rows = list(csv.DictReader(file))
     assert {row["family"] for row in rows if row["variant"] == "turned"} == {"upside-down"}
-    chart = next(chart for chart in made.report.charts if chart.name == "accuracy")
+    chart = made.report.blocks[0].charts[0]
     legends = re.findall(r'"domain": (\[[^]]*\])', json.dumps(chart.specification))
     assert {"ticket", "reinit", "turned", "extended"} <= {name for legend in legends for name in json.loads(legend)}
     assert "upside-down" in {name for legend in legends for name in json.loads(legend)}

@@ -10,7 +10,20 @@ import pytest
 from handmade import all_replicates, dense, in_rounds, planned, ticket
 
 from lottery.experiment import reading
-from lottery.results import charts, drawing, frame, grouping, tidy
+from lottery.results import curves, drawing, findings
+from lottery.results.sections import (
+    accuracy,
+    courses,
+    differences,
+    early_stop,
+    equal_cost,
+    layers,
+    macs,
+    magnitudes,
+    overlaps,
+    stability,
+    training,
+)
 from lottery.rundir.run import Run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -53,6 +66,7 @@ OVERLAPS = [
 INSTABILITY = [
     {"family": "oneshot", "mask": mask, "rewind": rewind, "rewind_step": step, "statistics": kind, "replicates": 3, "pairs": 9}
     | {"train": 0.1, "test": 0.2, "low": 0.15, "high": 0.25, "verdict": "unstable"}
+    | {"between": 1.0, "from_start": 1.0, "angle": 60.0}
     for mask in ("q0", "q80")
     for rewind, step in (("0", 0), ("1ep", 17))
     for kind in ("interpolated", "recomputed")
@@ -60,8 +74,14 @@ INSTABILITY = [
 LINES = [row | {"split": "test", "share": share, "error": 0.1} for row in INSTABILITY for share in (0.0, 0.5, 1.0)]
 
 
-COLUMNS = {"figures": tidy._FIGURES, "thresholds": list(CUTS[0])}  # also where there is no row
-NAMES = (*COLUMNS, "layers", "overlaps", "magnitudes", "courses", "training", "instability", "lines")
+GROUPS = [{"variant": "ticket", "family": "oneshot", "mask": "q80", "rewind": "0", "rewind_step": 0, "verdict": "matching"}]
+COLUMNS = {"figures": findings._FIGURES, "thresholds": list(CUTS[0])}  # also where there is no row
+NAMES = (*COLUMNS, "groups", "layers", "overlaps", "magnitudes", "courses", "training", "instability", "lines")
+
+CHARTS = [
+    *(accuracy.section, differences.section, macs.section, equal_cost.section, early_stop.section, layers.section),
+    *(overlaps.section, magnitudes.section, courses.section, stability.section, training.section),
+]
 
 
 def found(**tables):
@@ -70,9 +90,8 @@ def found(**tables):
     return SimpleNamespace(run=Run(Path("none"), reading.resolve({})), **frames)
 
 
-def findings(run):
-    rows = frame.rows(run)
-    return tidy.Findings(run, rows, grouping.groups(run, rows))
+def of(run):
+    return findings.Findings(run)
 
 
 def marks(specification):
@@ -83,53 +102,54 @@ def marks(specification):
 @pytest.mark.parametrize(
     "chart",
     [
-        charts.layers(found(layers=LAYERS)),
-        charts.magnitudes(found(magnitudes=BARS, thresholds=CUTS)),
-        charts.magnitudes(found(magnitudes=BARS)),
-        charts.overlaps(found(overlaps=OVERLAPS)),
-        charts.courses(found(courses=COURSE)),
-        charts.training(
+        layers.section(found(layers=LAYERS)),
+        magnitudes.section(found(magnitudes=BARS, thresholds=CUTS)),
+        magnitudes.section(found(magnitudes=BARS)),
+        overlaps.section(found(overlaps=OVERLAPS)),
+        courses.section(found(courses=COURSE)),
+        training.section(
             found(training=[{"replicate": "replicate-1", "epoch": 1.0, "step": 9, "split": "test", "accuracy": 0.5}])
         ),
     ],
     ids=lambda chart: chart.name,
 )
 def test_a_chart_is_a_png_an_svg_and_a_table(chart):
-    assert chart.png.startswith(PNG)
-    assert chart.svg.startswith("<svg")
-    assert "NaN" not in chart.svg
-    assert len(chart.tables[chart.name]) > 0
+    assert chart.charts[0].png.startswith(PNG)
+    assert chart.charts[0].svg.startswith("<svg")
+    assert "NaN" not in chart.charts[0].svg
+    assert len(chart.frames[chart.name]) > 0
 
 
-def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_like_its_function_but_for_that_of_the_metric(run):
-    assert [chart(found()) for chart in charts.CHARTS] == [None] * len(charts.CHARTS)
+def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_like_its_file(run):
+    assert [draw(found()) for draw in CHARTS] == [None] * len(CHARTS)
 
     all_replicates(run, "60", 0.0)
-    rows = findings(run).figures
+    rows = of(run).figures
     rows = rows.assign(macs_share=rows["density"] ** 0.5, cost=2.0)
     other = rows[rows["network"] == "ticket"].assign(family="other", series="other")
     tables = {"figures": pandas.concat([rows, other]), "layers": LAYERS, "overlaps": OVERLAPS}
     tables |= {"magnitudes": BARS, "courses": COURSE}
-    tables |= {"instability": INSTABILITY, "lines": LINES}
-    drawn = [chart(found(**tables)) for chart in charts.CHARTS[:-1]]
-    assert [chart.name for chart in drawn] == ["accuracy", *(chart.__name__ for chart in charts.CHARTS[1:-1])]
+    tables |= {"instability": INSTABILITY, "lines": LINES, "groups": GROUPS}
+    drawn = [draw(found(**tables)) for draw in CHARTS[:-1]]
+    names = [draw.__module__.rpartition(".")[2] for draw in CHARTS[:-1]]
+    assert [block.name for block in drawn] == [chart.name for block in drawn for chart in block.charts] == names
 
 
 def test_thresholds_are_a_table_beside_the_histogram_spoken_of_where_they_are_the_same_for_all_layers():
-    one, none = charts.magnitudes(found(magnitudes=BARS, thresholds=CUTS)), charts.magnitudes(found(magnitudes=BARS))
+    one, none = magnitudes.section(found(magnitudes=BARS, thresholds=CUTS)), magnitudes.section(found(magnitudes=BARS))
 
-    assert (len(one.tables["thresholds"]), len(none.tables["thresholds"])) == (len(CUTS), 0)
+    assert (len(one.frames["thresholds"]), len(none.frames["thresholds"])) == (len(CUTS), 0)
     assert "threshold" in one.explained
     assert "threshold" not in none.explained
 
 
 @pytest.mark.parametrize(
-    ("draw", "figures"), [(charts.by_density, ["validation"]), (charts.early_stop, ["early_step", "early_test"])]
+    ("draw", "figures"), [(accuracy.section, ["validation"]), (early_stop.section, ["early_step", "early_test"])]
 )
 def test_what_a_mark_shows_is_told_when_the_pointer_is_on_it(run, draw, figures):
     all_replicates(run, "60", -0.01)
 
-    specification = json.dumps(draw(findings(run)).specification)
+    specification = json.dumps(draw(of(run)).charts[0].specification)
 
     tips = re.findall(r'"tooltip": \[(.*?)\]', specification)
     assert len(tips) >= 2
@@ -137,39 +157,40 @@ def test_what_a_mark_shows_is_told_when_the_pointer_is_on_it(run, draw, figures)
         assert all(f'"field": "{figure}"' in tip for figure in figures)
 
 
-@pytest.mark.parametrize("draw", [charts.by_density, charts.early_stop, charts.differences])
+@pytest.mark.parametrize("draw", [accuracy.section, early_stop.section, differences.section])
 def test_one_ticket_can_be_drawn_also_one_that_keeps_nothing(run, draw):
     ticket(run, 1, "60", 0.9)
     ticket(run, 2, "100", 0.9)
 
-    assert draw(findings(run)).png.startswith(PNG)
-    assert "NaN" not in draw(findings(run)).svg
+    assert draw(of(run)).charts[0].png.startswith(PNG)
+    assert "NaN" not in draw(of(run)).charts[0].svg
 
 
-def shares(findings):
+def shares(run):
     """These findings with fewer multiply-accumulates than weights, and a second family with costs."""
-    rows = findings.figures.assign(macs_share=findings.figures["density"] ** 0.5, cost=2.0)
+    found = of(run)
+    rows = found.figures.assign(macs_share=found.figures["density"] ** 0.5, cost=2.0)
     other = rows[rows["network"] == "ticket"].assign(family="other", series="other")
-    return SimpleNamespace(run=findings.run, figures=pandas.concat([rows, other]))
+    return SimpleNamespace(run=run, groups=found.groups, figures=pandas.concat([rows, other]))
 
 
-@pytest.mark.parametrize("draw", [charts.by_density, charts.macs, charts.early_stop, charts.equal_cost])
+@pytest.mark.parametrize("draw", [accuracy.section, macs.section, early_stop.section, equal_cost.section])
 def test_what_lies_below_the_scale_is_marked_with_its_value_and_has_no_line(run, draw):
     all_replicates(run, "60", -0.01)
-    assert "▼" not in draw(shares(findings(run))).explained
+    assert "▼" not in draw(shares(run)).explained
     all_replicates(run, "90", -0.8)
 
-    chart = draw(shares(findings(run)))
+    chart = draw(shares(run))
 
-    drawn = [row for rows in marks(chart.specification) for row in rows]
+    drawn = [row for rows in marks(chart.charts[0].specification) for row in rows]
     lying = {round(row["density"], 2): row["shown"] for row in drawn if row["network"] == "ticket" and "value" not in row}
     assert lying[0.1] is None  # so that no mark, no bar and no line goes there
-    assert lying[0.4] == pytest.approx(0.89 if draw is charts.early_stop else 0.90)
-    reached = 0.10 if draw is charts.early_stop else 0.11
+    assert lying[0.4] == pytest.approx(0.89 if draw is early_stop.section else 0.90)
+    reached = 0.10 if draw is early_stop.section else 0.11
     assert {row["value"] for row in drawn if "value" in row} == {f"{reached:.1%}"}
-    assert f">{reached:.1%}</text>" in chart.svg
-    least = 0.90 - charts.SHOWN
-    assert f'"domain": [{least}' in json.dumps(chart.specification)
+    assert f">{reached:.1%}</text>" in chart.charts[0].svg
+    least = 0.90 - curves.SHOWN
+    assert f'"domain": [{least}' in json.dumps(chart.charts[0].specification)
     assert "▼ marks a network below the scale, with its value (2)." in chart.explained
 
 
@@ -178,22 +199,22 @@ def test_a_dense_network_that_failed_to_learn_does_not_stretch_the_scale_of_the_
     all_replicates(run, "60", -0.03)
     all_replicates(run, "90", -0.04)
 
-    chart = charts.by_density(findings(run))
+    chart = accuracy.section(of(run))
 
-    domain = chart.specification["layer"][1]["encoding"]["y"]["scale"]["domain"]
-    assert domain == pytest.approx([0.87 - charts.SHOWN, 0.89])
+    domain = chart.charts[0].specification["layer"][1]["encoding"]["y"]["scale"]["domain"]
+    assert domain == pytest.approx([0.87 - curves.SHOWN, 0.89])
     assert "The dense network (71.7%) is below the scale." in chart.explained
     assert "▼" not in chart.explained
 
 
 def test_values_below_the_scale_do_not_cover_each_other():
-    assert charts._levels([100, 100, 200, 210], ["11.0%", "reinit 9.0%", "1.0%", "1.0%"]) == [0, 1, 0, 1]
+    assert curves._levels([100, 100, 200, 210], ["11.0%", "reinit 9.0%", "1.0%", "1.0%"]) == [0, 1, 0, 1]
 
 
 def test_the_same_rows_give_the_same_picture(run):
     all_replicates(run, "60", 0.0)
 
-    assert charts.by_density(findings(run)).png == charts.by_density(findings(run)).png
+    assert accuracy.section(of(run)).charts[0].png == accuracy.section(of(run)).charts[0].png
 
 
 def test_a_line_per_family_and_rewind_point_and_marks_for_controls(run):
@@ -204,7 +225,7 @@ def test_a_line_per_family_and_rewind_point_and_marks_for_controls(run):
     in_rounds(run, "lr", 1, 0.0)
     in_rounds(run, "lr", 1, 0.0, "extended")
 
-    specification = charts.by_density(findings(run)).specification
+    specification = accuracy.section(of(run)).charts[0].specification
 
     shown = [row for rows in marks(specification) for row in rows]
     assert {row["series"] for row in shown} == {
@@ -224,7 +245,7 @@ def test_several_families_have_a_panel_for_each_series_with_its_controls_and_the
     all_replicates(run, "60", -0.02, step=0, variant="reinit")
     in_rounds(run, "lr", 1, 0.0)
 
-    specification = charts.by_density(findings(run)).specification
+    specification = accuracy.section(of(run)).charts[0].specification
 
     together, panels = specification["vconcat"]
     drawn = [specification["datasets"][layer["data"]["name"]] for layer in together["layer"][1:]]
@@ -242,7 +263,7 @@ def test_several_families_have_a_panel_for_each_series_with_its_controls_and_the
 
 
 def test_overlaps_have_a_panel_for_each_mask_that_says_what_chance_gives():
-    panels = charts.overlaps(found(overlaps=OVERLAPS)).specification["concat"]
+    panels = overlaps.section(found(overlaps=OVERLAPS)).charts[0].specification["concat"]
 
     assert [(panel["title"]["text"], panel["title"]["subtitle"]) for panel in panels] == [
         ("q50", "chance: 50.0%"),
@@ -255,7 +276,7 @@ def test_the_heat_map_has_a_cell_for_each_ticket_with_its_verdict(run):
     all_replicates(run, "90", -0.05)
     all_replicates(run, "90", -0.05, step=0, variant="reinit")
 
-    (cells,) = marks(charts.differences(findings(run)).specification)
+    (cells,) = marks(differences.section(of(run)).charts[0].specification)
 
     assert [(row["mask"], row["verdict"]) for row in cells] == [("q60", "matching"), ("q90", "not matching")]
     assert [row["points"] for row in cells] == pytest.approx([1, -5])
@@ -268,9 +289,9 @@ def test_the_heat_map_has_its_rows_family_by_family_and_says_what_tickets_are_he
     all_replicates(run, "60", 0.01)
     all_replicates(run, "90", 0.01, step=0)
 
-    chart = charts.differences(findings(run))
+    chart = differences.section(of(run))
 
-    (y,) = {tuple(layer["encoding"]["y"]["sort"]) for layer in chart.specification["layer"]}
+    (y,) = {tuple(layer["encoding"]["y"]["sort"]) for layer in chart.charts[0].specification["layer"]}
     assert y == ("oneshot, rewound to 0", "oneshot, rewound to 1ep", "lr, rewound to 0", "lr, rewound to 1ep")
     assert "against that of dense or extended, in points" in chart.explained
 
@@ -283,7 +304,7 @@ def test_every_line_has_a_colour_of_its_own_also_with_many_families(tmp_path):
 
     scale = next(
         layer["encoding"]["color"]["scale"]
-        for layer in charts.by_density(findings(made)).specification["layer"]
+        for layer in accuracy.section(of(made)).charts[0].specification["layer"]
         if "color" in layer["encoding"]
     )
 

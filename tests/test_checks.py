@@ -159,7 +159,7 @@ def test_the_page_the_summary_the_csv_and_the_command_show_it(tmp_path, capsys):
 
     # 0.13 ± 2.919986 x 0.058 / sqrt(3) and -1.1 ± 2.919986 x 0.1 / sqrt(3) points
     good, bad, own, other = "+0.13 (+0.04 .. +0.23) ✓", "-1.10 (-1.27 .. -0.93) ✗", "magnitude, global", "magnitude, uniform"
-    assert [tuple(cells.values()) for cells in made.criteria_table] == [
+    assert [tuple(cells.values()) for cells in next(block for block in made.blocks if block.name == "criteria").table] == [
         (f"oneshot ({own})", "q60", "40.00%", "0", "3", good, "matching", "more than an allocation"),
         (f"oneshot ({own})", "q90", "10.00%", "0", "3", bad, "not matching", ""),
         (f"other ({other})", "q90", "10.00%", "0", "3", good, "matching", "only an allocation"),

@@ -4,7 +4,7 @@ import pandas
 import pytest
 
 from lottery.pruning.kinds import kind_of
-from lottery.results import kinds
+from lottery.results.sections import kinds
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from helpers import imp_here
 
 from lottery.base import files
 from lottery.base.errors import InputError
-from lottery.results import card, grouping, headline, report
+from lottery.results import card, frame, grouping, headline, report
 from lottery.results.reader import open_results
 from lottery.rundir import journal, tickets, wording
 from lottery.rundir.records import Figures, Result
@@ -30,6 +30,11 @@ def followed(run):
             seal = journal.append(replicate.dense.metrics, row, seal)
     run.adopt()
     return run
+
+
+def metrics_of(made):
+    """The table of all metrics, empty where there is none."""
+    return next((block.table for block in made.blocks if block.name == "metrics"), [])
 
 
 def header(run, name):
@@ -125,7 +130,7 @@ def test_the_report_names_the_metric_everywhere_and_has_no_table_of_answers(foll
     assert "ccurac" not in text.replace("worst_class_accuracy", "")
     assert "image" not in summary.replace("image_", "")
     assert '<h2 id="rouge1">ROUGE-1 against density</h2>' in page
-    assert made.answer_table == []
+    assert not any(block.name == "answers" for block in made.blocks)
     assert "validation ROUGE-1 is above that of the network" in summary
     assert {"validation_rouge1", "test_rouge1", "test_rouge1_there"} < set(header(followed, "groups"))
     assert {"validation_rouge1", "test_rouge1", "test_rouge1_there"} < set(header(followed, "summary"))
@@ -142,19 +147,24 @@ def test_the_report_names_the_metric_everywhere_and_has_no_table_of_answers(foll
 def test_a_classifier_keeps_the_columns_it_always_had(images):
     made = report.report(images)
 
-    assert list(made.rows)[26:40] == [
+    assert list(frame.named(made.findings.rows, "accuracy"))[26:40] == [
         *("validation_accuracy", "against", "difference", "against_folder", "validation_loss", "test_accuracy", "test_loss"),
         *("agreement", "worst_class_accuracy", "calibration_error", "least_validation_loss_step", "test_accuracy_there"),
         *("epochs", "seconds"),
     ]
-    assert list(made.groups)[12:16] == ["validation_accuracy", "test_accuracy", "test_accuracy_there", "difference"]
-    assert (made.further_table, (images.report / "metrics.csv").exists()) == ([], False)
+    assert list(frame.named(made.findings.groups, "accuracy"))[12:16] == [
+        "validation_accuracy",
+        "test_accuracy",
+        "test_accuracy_there",
+        "difference",
+    ]
+    assert (metrics_of(made), (images.report / "metrics.csv").exists()) == ([], False)
 
 
 def test_all_metrics_stand_side_by_side_as_means_over_replicates(run):
     made = report.report(run)
 
-    dense, matching, _ = made.further_table
+    dense, matching, _ = metrics_of(made)
     assert dense | {"network": "dense", "runs": "3", "ROUGE-1": "47.00 / 46.00", "ROUGE-2": "23.50 / 22.50"} == dense
     assert (
         dense | {"first ROUGE-1": "42.00 / 41.00", "oracle ROUGE-1": "60.00 / 59.00", "way to oracle": "35.00 / 35.00"} == dense
@@ -170,7 +180,7 @@ def test_the_way_to_the_oracle_is_told_of_validation_then_of_test(run):
         further = {"test_random_rouge1": 0.39, "test_oracle_rouge1": 0.89}
         amend(replicate.dense.result, final=Figures(**dict(figures(0.5, metric="rouge1")) | further))
 
-    dense = report.report(run).further_table[0]
+    dense = metrics_of(report.report(run))[0]
 
     assert (dense["ROUGE-1"], dense["way to oracle"]) == ("50.00 / 49.00", "50.00 / 20.00")
 
@@ -189,7 +199,7 @@ def test_without_an_oracle_there_is_no_way_to_it(images):
 
     made = report.report(images)
 
-    assert [line["f1"] for line in made.further_table] == ["50.00 / 40.00"]
+    assert [line["f1"] for line in metrics_of(made)] == ["50.00 / 40.00"]
     assert "way to oracle" not in (images.report / "summary.md").read_text()
 
 

@@ -12,7 +12,9 @@ from data_prep import records
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment.rule import Rule
-from lottery.results import cells, criteria, frame, grouping, headline
+from lottery.results import criteria, frame, grouping, headline
+from lottery.results.findings import Findings
+from lottery.results.sections import allocation, networks
 from lottery.rundir import predictions, store
 from lottery.rundir.run import EVERYTHING, Run
 from lottery.stages import decide
@@ -178,7 +180,7 @@ def test_groups_have_bounds_and_a_verdict_over_images(run):
     assert one["image_low"] - 1e-12 <= one["low"] < one["high"] <= one["image_high"] + 1e-12
     assert one["image_verdict"] == "undecided"
     assert one["agreement"] == pytest.approx(0.99)
-    shown = cells.network(frame.each(grouping.groups(run, frame.rows(run)))[-1], "accuracy")["over images too"]
+    shown = networks.table(Findings(run))[-1]["over images too"]
     assert shown == f"({one['image_low'] * 100:+.2f} .. {one['image_high'] * 100:+.2f}) undecided"
     figures = {row["figure"]: row for row in frame.dicts(grouping.contrasts(run, frame.rows(run)))}
     assert figures["calibration_error"]["mean"] == pytest.approx(0.01)
@@ -265,7 +267,7 @@ def test_a_control_worse_than_its_ticket_on_these_images_has_a_sign_of_its_own(t
     checks = criteria.checks(run, frame.rows(run))
 
     assert [row.verdict for row in frame.each(checks)] == ["worse here"]
-    assert cells.criteria_lines(checks)[0]["shuffle"] == "-88.00 ↓"
+    assert allocation.lines(checks)[0]["shuffle"] == "-88.00 ↓"
     assert told(run)[1].count("the control `shuffle` is worse than this ticket on these images at 40.00%.") == 1
 
 

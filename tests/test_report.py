@@ -3,14 +3,16 @@
 import csv
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
 from handmade import STEPS, all_replicates, dense, in_round, one_chain, planned, relist, three_replicates, ticket, write
+from helpers import ROOT
 
 from lottery.base.errors import InputError
 from lottery.bench import sheet
-from lottery.results import report
+from lottery.results import report, sections
 from lottery.rundir import journal, store
 from lottery.rundir.run import Run, open_run
 
@@ -28,6 +30,11 @@ def saved(run):
         store.save_state(end, store.State(STEPS, {"fc/kernel": np.linspace(-1, 1, 30, dtype=np.float32)}, {}, {}))
         relist(replicate, end)
     return run
+
+
+def block(made, name):
+    """A part of the report, None where it is left out."""
+    return next((block for block in made.blocks if block.name == name), None)
 
 
 def text(run, name):
@@ -79,7 +86,7 @@ def test_a_report_is_pages_that_stand_alone_tables_and_pictures_and_warns_of_not
     assert outside(page) == []
     assert 'class="matching"' in page
     assert 'class="dense"' in page
-    assert made.warnings == []
+    assert block(made, "collapse") is None
     assert "collapse" not in text(run, "summary.md")
     assert "Layer collapse" not in page
 
@@ -91,12 +98,12 @@ def test_every_network_has_a_line_in_summary_csv_and_every_table_of_the_page_is_
     made = report.report(run)
 
     rows = rows_of(run, "summary")
-    assert len(rows) == len(made.rows) == 3 + 2 * 3
+    assert len(rows) == len(made.findings.rows) == 3 + 2 * 3
     assert [row["status"] for row in rows if row["mask"] == "q90"] == ["missing"] * 3
     first = next(row for row in rows if row["mask"] == "q60")
     assert first | {"family": "oneshot", "against": "dense", "collapse": "", "rewind": "1ep", "round": "1"} == first
     assert float(first["difference"]) == pytest.approx(0.002)
-    assert len(rows_of(run, "groups")) == len(made.groups)
+    assert len(rows_of(run, "groups")) == len(made.findings.groups)
     (group,) = (row for row in rows_of(run, "groups") if row["mask"] == "q60")
     # 0.2 ± 2.919986 x 0.1 / sqrt(3) points, one-sided
     assert [float(group[key]) for key in ("low", "high")] == pytest.approx([0.002 - 0.0016859, 0.002 + 0.0016859], abs=1e-6)
@@ -115,13 +122,11 @@ def test_pictures_of_an_earlier_report_that_this_one_has_not_are_gone(run):
     report.report(run)
     for path in run.folder.glob("replicate-*/oneshot"):
         shutil.rmtree(path)
-    (run.report / "thresholds.csv").touch()
 
     report.report(run)
 
     assert not list(run.report.glob("accuracy.*"))
     assert not (run.report / "contrasts.csv").exists()
-    assert not (run.report / "thresholds.csv").exists()
     assert rows_of(run, "costs")
 
 
@@ -130,8 +135,8 @@ def test_tickets_without_a_result_are_left_out_where_they_are_many(tmp_path):
     for made in (few, many):
         dense(made, 0.90, 0.91, 0.92)
 
-    assert len(report.report(few).table) == 13
-    assert len(report.report(many).table) == 1
+    assert len(block(report.report(few), "networks").table) == 13
+    assert len(block(report.report(many), "networks").table) == 1
     assert report.report(many).headline[-1] == "39 of 42 networks have no result: see `imp status`."
 
 
@@ -185,10 +190,10 @@ def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):
 
     told = "ticket, oneshot q90, rewound to 1ep: hardly anything is left of fc1/kernel (layer collapse)"
     control = "shuffle, oneshot q60, rewound to 1ep: hardly anything is left of fc2/kernel (layer collapse)"
-    assert made.warnings == [control, told]
+    assert block(made, "collapse").sentences == [control, told]
     assert cells(run, "ticket", "oneshot q90")[2] == "10.00% !"
     assert cells(run, "ticket", "oneshot q60")[2] == "40.00%"
-    assert [(line["ticket"], line["density"], line["against"]) for line in made.contrast_table] == [
+    assert [(line["ticket"], line["density"], line["against"]) for line in block(made, "contrasts").table] == [
         *(("oneshot q60", "40.00%", against) for against in ("dense", "reinit", "shuffle !")),
         ("oneshot q90", "10.00% !", "dense"),
     ]
@@ -198,7 +203,7 @@ def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):
     assert marked == {("q60", "shuffle")}
     assert told in text(run, "summary.md")
     page = text(run, "index.html")
-    assert "<h2>Layer collapse</h2>" in page
+    assert '<h2 id="collapse">Layer collapse</h2>' in page
     assert f"<li>{told}</li>" in page
     assert ", 0.001)" in " ".join(page.split())
 
@@ -206,7 +211,7 @@ def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):
 def test_a_network_without_a_path_is_told_of(one):
     in_round(one, 1, "lr", 2, 0.1, disconnected=True)
 
-    assert report.report(one).warnings == [
+    assert block(report.report(one), "collapse").sentences == [
         "ticket, lr round-02, rewound to 1ep: no path from input to output is left (layer collapse)"
     ]
 
@@ -220,7 +225,7 @@ def test_differences_have_two_sided_intervals_and_a_star_where_they_are_clear_of
 
     # 4.302653 x 0.1 / sqrt(3) = 0.25 points, 4.302653 x 10 / sqrt(3) = 25 steps
     clear = "+1.20 (+0.95 .. +1.45) *"
-    first, second = made.contrast_table
+    first, second = block(made, "contrasts").table
     assert [*first.values()][:7] == ["oneshot q60", "40.00%", "1ep", "dense", "3", clear, clear]
     assert first["step of least loss"] == "+10 (-15 .. +35)"
     assert [*second.values()][3:6] == ["shuffle", "3", "+0.00 (-0.25 .. +0.25)"]
@@ -258,8 +263,8 @@ def test_families_of_one_mask_and_rewind_point_are_lines_of_their_own(tmp_path):
 
     found = report.report(made)
 
-    assert [line["mask"] for line in found.table] == ["", "oneshot q60", "wide q60", "dense q60"]
-    assert [(line["ticket"], line["against"]) for line in found.contrast_table] == [
+    assert [line["mask"] for line in block(found, "networks").table] == ["", "oneshot q60", "wide q60", "dense q60"]
+    assert [(line["ticket"], line["against"]) for line in block(found, "contrasts").table] == [
         ("oneshot q60", "dense"),
         ("oneshot q60", "wide q60"),
         ("oneshot q60", "dense q60"),
@@ -267,7 +272,7 @@ def test_families_of_one_mask_and_rewind_point_are_lines_of_their_own(tmp_path):
         ("wide q60", "dense q60"),
         ("dense q60", "dense"),
     ]
-    assert [(line["networks"], line["trained"]) for line in found.cost_table] == [
+    assert [(line["networks"], line["trained"]) for line in block(found, "costs").table] == [
         ("dense", "3"),
         *((f"ticket, {family}", "3") for family in made.recipe.families),
         ("in all", "12"),
@@ -315,9 +320,9 @@ def test_measurements_in_the_run_are_part_of_its_page(measured):
     made = report.report(measured)
 
     page = text(measured, "index.html")
-    assert re.findall(r"<h3>(.*)</h3>", page) == ["How fast: limits", "How fast: feed"]
-    assert page.index("<h2>Networks</h2>") < page.index("<h2>Measurements</h2>") < page.index("<details ")
-    assert page.count("<tr><td>slow &lt;a&gt;</td><td>1,234</td></tr>") == page.count("<li>twice</li>") == 2
+    assert re.findall(r"<h3 .*>(.*)</h3>", page) == ["How fast: limits", "How fast: feed"]
+    assert page.index('id="networks"') < page.index('<h2 id="measurements">Measurements</h2>') < page.index("<details ")
+    assert page.count("<tr><td>slow &lt;a&gt;</td><td>1,234</td></tr>") == page.count("<p>twice</p>") == 2
     assert len(re.findall(r'src="data:image/png;base64,[A-Za-z0-9+/=]{1000,}"', page)) == 2
     assert all(found.startswith("data:") for found in outside(page))
     assert [line.split(" ", 1)[1] for line in made.left_out] == [
@@ -328,7 +333,7 @@ def test_measurements_in_the_run_are_part_of_its_page(measured):
 def test_without_tickets_and_measurements_there_are_no_sections_of_them(saved):
     made = report.report(saved)
 
-    assert made.measurements == made.left_out == []
+    assert made.left_out == []
     assert "Measurements" not in text(saved, "index.html")
     assert "Early stopping</h2>" not in text(saved, "index.html")
     assert "## Differences" not in text(saved, "summary.md")
@@ -342,6 +347,48 @@ def test_a_mask_that_is_gone_is_told_and_the_rest_reported(retrained, tmp_path):
     made = report.report(open_run(folder))
 
     assert [line.partition(" is missing")[0] for line in made.left_out] == [f"left out of the report: {mask}"]
-    assert "layers" not in {chart.name for chart in made.charts}
+    assert block(made, "layers") is None
     assert f"<li>{made.left_out[0]}</li>" in (folder / "report/index.html").read_text().replace("&#39;", "'")
     assert (folder / "report/index.html").exists()
+
+
+@pytest.fixture
+def added(tmp_path, monkeypatch):
+    """The section of CONTRIBUTING.md, in a package that is installed, and one that fails."""
+    chapter = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a section")[2]
+    code = re.search("```python\n(.*?)```", chapter, re.DOTALL)[1]
+    (tmp_path / "mypackage.py").write_text(code)
+    about = tmp_path / "mypackage-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
+    points = "failed = mypackage:nothing\nspread = mypackage:section\n"
+    (about / "entry_points.txt").write_text(f"[{sections.GROUP}]\n{points}")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("mypackage", None)
+
+
+def test_a_section_of_another_package_is_one_file_and_is_in_page_markdown_and_csv_one_that_fails_is_told(run, added):
+    made = report.report(run)
+
+    page = text(run, "index.html")
+    assert page.index('<h2 id="costs">') < page.index('<h2 id="spread">Spread of the dense networks</h2>')
+    assert "<td>90.00 .. 92.00</td>" in page
+    assert '<a href="spread.csv">spread.csv</a>' in page
+    assert "| validation |\n| --- |\n| 90.00 .. 92.00 |\n\nThe lowest" in text(run, "summary.md")
+    assert [float(row["validation"]) for row in rows_of(run, "spread")] == [0.90, 0.91, 0.92]
+    assert made.left_out == ["left out of the report: section failed (module 'mypackage' has no attribute 'nothing')"]
+    assert "section failed" in page
+
+
+def test_files_of_a_section_that_is_no_longer_there_are_gone_and_others_stay(run, added):
+    report.report(run)
+    sys.modules.pop("mypackage")
+    (run.report / "compare.csv").touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections.plugins, "members", lambda group: {})
+        report.report(run)
+
+    assert not (run.report / "spread.csv").exists()
+    assert (run.report / "compare.csv").exists()

@@ -44,12 +44,19 @@ def check(name: str, known: Collection[str], kind: str, shown: str = "") -> None
     raise _unknown(name, known, kind, f"known are {shown or ', '.join(known)}, and your own as package.module:function")
 
 
+def members(group: str) -> "dict[str, EntryPoint]":
+    """What installed packages add to a group of entry points, by name."""
+    from importlib import metadata  # which `imp --help` has no use for
+
+    return {one.name: one for one in metadata.entry_points(group=group)}
+
+
 def member(group: str, name: str, ours: Mapping[str, str], kind: str) -> "EntryPoint":
     """What stands under `name` in a group of entry points: one of `ours` (name -> module:attribute), or else of an installed
     package. Raises InputError if there is none."""
-    from importlib import metadata  # which `imp --help` has no use for
+    from importlib import metadata
 
-    known = {one.name: one for one in metadata.entry_points(group=group)}
+    known = members(group)
     known |= {own: metadata.EntryPoint(own, value, group) for own, value in ours.items()}
     if name not in known:
         raise _unknown(

@@ -80,7 +80,7 @@ def write(measured: Mapping[str, Any], figure: "Figure", folder: Path) -> list[s
     from lottery.results.drawing import Chart
 
     name, title = measured["name"], measured["title"]
-    chart = Chart(name, title, "", {}, figure.properties(title=title))
+    chart = Chart(name, figure.properties(title=title))
     table = [list(measured["columns"].values()), ["---"] * len(measured["columns"]), *measured["cells"]]
     text = [f"| {' | '.join(cells)} |" for cells in table]
     page = [f"# {title}", "", *text, "", *(f"- {remark}" for remark in measured["remarks"]), "", f"![{title}]({name}.png)", ""]

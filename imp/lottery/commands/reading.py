@@ -52,17 +52,23 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
 
 def show_report(run: "Run", made: "Report", as_json: bool) -> None:
     """Print the headline and the table of the report, and where its page is."""
-    from lottery.results.cells import difference_explained
-    from lottery.results.frame import dicts
+    from lottery.results.frame import dicts, named
+    from lottery.results.sections import networks
 
     for line in made.left_out:
         reporter().say(line)
     if as_json:
-        tables = {"networks": made.rows, "groups": made.groups, "criteria": made.checks}
+        found = made.findings
+        tables = {
+            "networks": named(found.rows, run.metric),
+            "groups": named(found.groups, run.metric),
+            "criteria": found.checks,
+        }
         print_json({"headline": made.headline, **{name: dicts(table) for name, table in tables.items()}})
         return
-    print_table(run.recipe.name, list(made.table[0]), [list(cells.values()) for cells in made.table])
-    print(difference_explained(run))
+    table = networks.table(made.findings)
+    print_table(run.recipe.name, list(table[0]), [list(line.values()) for line in table])
+    print(networks.difference_explained(run))
     for sentence in made.headline:
         print(sentence)
     print(f"Open {run.report / 'index.html'}")

@@ -87,10 +87,10 @@ class Rule:
 
     # What the report says of the rule, of the columns of differences, and of those where each answer is right or wrong; with
     # places for `words`, and for those of a metric.
-    sentence = """\
-A ticket matches if the lower bound of its difference is above
-−{margin} points. It does not match if the upper bound is below that. Otherwise, and without a
-spread over at least three replicates, it is undecided."""
+    sentence = (
+        "A ticket matches if the lower bound of its difference is above −{margin} points. It does not match if the upper bound "
+        "is below that. Otherwise, and without a spread over at least three replicates, it is undecided."
+    )
     explained = (
         "difference: how far the validation {metric} is above that of the network under `against`, in points: the mean over "
         "replicates, and in brackets its lower and upper {t_bounds}. The verdict follows from these bounds (a two-sided "

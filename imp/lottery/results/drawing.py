@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import altair as alt
@@ -43,15 +43,10 @@ _FORMATS = {
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A drawing of `tables`, which have names: its `name` in files, its `title` in the page, and the text `explained` below it
-    there; `is_answer`: it stands before the tables of the page."""
+    """A drawing, and its name in files."""
 
     name: str
-    title: str
-    explained: str
-    tables: Mapping[str, pandas.DataFrame]
     drawing: alt.TopLevelMixin
-    is_answer: bool = False
 
     @functools.cached_property
     def specification(self) -> dict[str, Any]:

@@ -38,6 +38,17 @@ def times(factor: float | None) -> str:
     return "" if factor is None else f"{factor:.3g}x"
 
 
+def points(figure: float | None, form: str = "{:.2f}", scale: int = 100) -> str:
+    """A figure in per cent; nothing where it is not known."""
+    return "" if figure is None else form.format(figure * scale)
+
+
+def interval(mean: float | None, low: float | None, high: float | None, form: str = "{:+.2f}", scale: int = 100) -> str:
+    """A difference in points with its bounds in brackets, as far as they are known."""
+    bounds = "" if low is None or high is None else f" ({points(low, form, scale)} .. {points(high, form, scale)})"
+    return points(mean, form, scale) + bounds
+
+
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """The rows as CSV under a line of their columns; what else a row has is left out, what it lacks stays empty."""
     buffer = io.StringIO()

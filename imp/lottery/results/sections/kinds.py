@@ -3,15 +3,23 @@
 import pandas
 
 from lottery.pruning.kinds import KINDS, kind_of
-from lottery.results.cells import Cells
+from lottery.results.block import Block, Cells
+from lottery.results.findings import Findings
 from lottery.results.tables import percent
 
 EXPLAINED = "The share of each kind of kernel that a mask keeps, over all replicates."
 
 
+def section(findings: Findings) -> Block | None:
+    shares = by_kind(findings.layers)
+    if shares.empty:
+        return None
+    return Block("kinds", "Kinds of layers", table=lines(shares), explained=EXPLAINED, frames={"kinds": shares})
+
+
 def by_kind(layers: pandas.DataFrame) -> pandas.DataFrame:
     """The share that each mask keeps of each kind of layer, over all replicates: a row for each `masks` and `mask`, in the
-    order of `layers` (the rows of `tidy`), with its `density` and a column for each kind. Empty where the network has none."""
+    order of `layers` (those of `Findings`), with its `density` and a column for each kind. Empty where the network has none."""
     kinds = layers["layer"].map(kind_of) if len(layers) else pandas.Series(dtype=str)
     if set(kinds) <= {"other"}:
         return pandas.DataFrame()

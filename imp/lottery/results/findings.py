@@ -1,4 +1,5 @@
-"""The tables behind the charts of the report: one row per mark, one column per quantity. Metrics and shares are 0 .. 1."""
+"""What a run has found, for the sections of its report: one row per network, group or mark, one column per quantity.
+Metrics and shares are 0 .. 1."""
 
 import dataclasses
 import statistics
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas
 
+from lottery.experiment import controls
 from lottery.experiment.graph import DENSE
 from lottery.pruning import norms, overlap
-from lottery.results import compare, frame, instability, lookup
+from lottery.results import compare, criteria, frame, grouping, instability, lookup
 from lottery.rundir import lineage, records
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import Run
@@ -33,12 +35,37 @@ _FIGURES = [
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What there is to draw of a run, of its networks and their groups as frames. A table is made when it is first asked for,
-    which raises InputError where a file that it needs is damaged."""
+    """Frames of what is in the folder of a run. Each is made when it is first asked for, which raises InputError where a file
+    that it needs is damaged."""
 
     run: Run
-    networks: pandas.DataFrame
-    groups: pandas.DataFrame
+    left_out: list[str] = dataclasses.field(default_factory=list)
+    """A line for each file that should be shown but cannot be read: sections add theirs."""
+
+    @cached_property
+    def rows(self) -> pandas.DataFrame:
+        """All networks (the columns of `frame.ROWS`)."""
+        return grouping.rows(self.run)
+
+    @cached_property
+    def networks(self) -> pandas.DataFrame:
+        """Those that are compared: copies of tickets are for their instability, and for soups."""
+        return self.rows[~self.rows["variant"].map(controls.is_again)]
+
+    @cached_property
+    def groups(self) -> pandas.DataFrame:
+        """Their means and verdicts over replicates (`grouping.GROUPS`)."""
+        return grouping.groups(self.run, self.networks)
+
+    @cached_property
+    def contrasts(self) -> pandas.DataFrame:
+        """Tickets against all that they are compared with (`grouping.CONTRASTS`)."""
+        return grouping.contrasts(self.run, self.networks)
+
+    @cached_property
+    def checks(self) -> pandas.DataFrame:
+        """Controls against tickets, and what they say of criteria (`criteria.CHECKS`)."""
+        return criteria.checks(self.run, self.networks)
 
     @cached_property
     def figures(self) -> pandas.DataFrame:
@@ -195,13 +222,3 @@ def _course(run: Run, alike: Sequence[Any], names: Sequence[str]) -> Iterator[di
     for step in (steps[index] for index in places):
         means = {name: statistics.fmean(course[step][name] for course in read) for name in names}
         yield about | {"runs": len(alike), "step": step, "epoch": read[0][step]["epoch"], **means}
-
-
-def costs(networks: pandas.DataFrame) -> pandas.DataFrame:
-    """What the finished networks of each kind took: how many there are, epochs, hours of a device, seconds each."""
-    done = networks[networks["status"] == "done"]
-    done = done.assign(network=done["variant"], hours=done["seconds"] * done["devices"].fillna(1) / 3600)
-    kinds = done.groupby(["network", "family"], sort=False, as_index=False)
-    return kinds.agg(
-        networks=("seconds", "size"), epochs=("epochs", "sum"), device_hours=("hours", "sum"), seconds_each=("seconds", "mean")
-    )

@@ -8,7 +8,8 @@ from handmade import all_replicates, amend, dense, in_rounds, planned, ticket, w
 from helpers import kept
 
 from lottery.pruning import masks
-from lottery.results import frame, grouping, tidy
+from lottery.results import findings, frame
+from lottery.results.sections.costs import costs
 from lottery.rundir import journal, store
 from lottery.rundir.run import Run, open_run
 
@@ -27,8 +28,7 @@ def real(retrained):
 
 def found(run, table):
     """The rows of a table."""
-    rows = frame.rows(run)
-    return frame.dicts(getattr(tidy.Findings(run, rows, grouping.groups(run, rows)), table))
+    return frame.dicts(getattr(findings.Findings(run), table))
 
 
 def test_accuracies_have_a_row_for_each_group_with_a_result(run):
@@ -135,7 +135,7 @@ def test_courses_are_means_over_replicates_where_all_were_looked_at(run):
 
     rows = [row for row in found(run, "courses") if row["network"] == "ticket"]
 
-    assert len(rows) == tidy.POINTS
+    assert len(rows) == findings.POINTS
     assert {row["step"] % 6 for row in rows} == {1}
     assert rows[-1]["step"] == 997
     assert rows[0]["test_accuracy"] == pytest.approx(0.2)
@@ -146,16 +146,16 @@ def test_costs_are_summed_by_kind(run):
     in_rounds(run, "lr", 1, 0.0)
     rows = frame.rows(run).assign(devices=2)
 
-    costs = frame.dicts(tidy.costs(rows))
+    summed = frame.dicts(costs(rows))
 
-    assert [(row["network"], row["family"], row["networks"]) for row in costs] == [
+    assert [(row["network"], row["family"], row["networks"]) for row in summed] == [
         ("dense", "", 3),
         ("ticket", "oneshot", 3),
         ("ticket", "lr", 3),
     ]
-    assert costs[0]["device_hours"] == pytest.approx(3 * 12 * 2 / 3600)
-    assert costs[0]["epochs"] == pytest.approx(60)
-    assert costs[0]["seconds_each"] == 12
+    assert summed[0]["device_hours"] == pytest.approx(3 * 12 * 2 / 3600)
+    assert summed[0]["epochs"] == pytest.approx(60)
+    assert summed[0]["seconds_each"] == 12
 
 
 def test_the_training_has_a_row_for_each_replicate_epoch_and_split(run):

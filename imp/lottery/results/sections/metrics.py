@@ -5,13 +5,17 @@ Where the deciding metric M has a `random_M` and an `oracle_M`, as in ranking, `
 random_M), of means: 0 for a choice at random, 1 for the best choice that there is.
 """
 
+import itertools
 import statistics
 
 import pandas
 
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.results import frame
+from lottery.results.block import Block, Cells
+from lottery.results.findings import Findings
 from lottery.results.frame import DECIDING, KIND, ROWS
+from lottery.results.tables import points
 from lottery.rundir import wording
 from lottery.rundir.run import Run
 
@@ -23,6 +27,20 @@ MEANS = {
     "split": "string",
     "mean": "Float64",
 }
+EXPLAINED = (
+    "All metrics of the task on validation and test {example}s (validation / test), in per cent: means over replicates. The "
+    "first one decides."
+)
+WAY_EXPLAINED = " way to oracle: how far {metric} is above a choice at random, as a share of how far the best choice is."
+
+
+def section(findings: Findings) -> Block | None:
+    found = means(findings.run, findings.networks)
+    if found.empty:
+        return None
+    explained = EXPLAINED + (WAY_EXPLAINED if WAY in set(found["metric"]) else "")
+    explained = findings.run.worded(explained)
+    return Block("metrics", "All metrics", table=_table(found), explained=explained, frames={"metrics": found})
 
 
 def means(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
@@ -54,3 +72,22 @@ def _ways(means: pandas.DataFrame, metric: str) -> pandas.DataFrame:
     chance, best = by_metric[f"random_{metric}"], by_metric[f"oracle_{metric}"]
     ways = ((by_metric[metric] - chance) / (best - chance)).where(best > chance)
     return ways.rename("mean").reset_index().assign(metric=WAY)[list(MEANS)].astype(MEANS)
+
+
+def _table(means: pandas.DataFrame) -> list[Cells]:
+    """A line for each kind of network, a column for each metric."""
+    lines = []
+    for _, alike in means.groupby(KIND, sort=False):
+        rows = frame.each(alike)
+        line = {
+            "network": rows[0].variant,
+            "mask": f"{rows[0].family} {rows[0].mask}".strip(),
+            "density": f"{rows[0].density:.2%}",
+            "rewound to": "" if rows[0].variant == DENSE else rows[0].rewind,
+            "runs": str(rows[0].count),
+        }
+        for metric, splits in itertools.groupby(rows, lambda row: row.metric):
+            means_of = {row.split: row.mean for row in splits}
+            line[wording.title(metric)] = " / ".join(points(means_of[split]) or "-" for split in DECIDING)
+        lines.append(line)
+    return lines

@@ -1,0 +1,148 @@
+"""What the charts of figures against what masks keep have in common: scales, lines, marks, and what lies below the scale."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import altair as alt
+import numpy as np
+import pandas
+
+from lottery.experiment.graph import DENSE, TICKET
+from lottery.results.drawing import COLOURS, GREY, NETWORK, chart_of, tooltips
+
+SHOWN = 0.1  # how far below the highest of its chart a figure may lie to be shown where it is
+TOLD = (
+    *NETWORK,
+    "macs_share",
+    "validation",
+    "test",
+    "difference",
+    "against",
+    "verdict",
+    "early_step",
+    "early_test",
+    "runs",
+)
+_LEFT = {
+    "density": "density: share of prunable weights kept",
+    "macs_share": "share of the dense network's multiply-accumulates",
+}
+_LINE = 13  # the height of a value, in pixels
+
+
+class Scaled(NamedTuple):
+    """Rows with a figure of theirs: `shown` where it is on the `scale`, `below` where it is less; and a sentence about the
+    latter, empty where there are none."""
+
+    rows: pandas.DataFrame
+    scale: alt.Scale
+    told: str
+
+    def y(self, title: str | None) -> alt.Y:
+        return alt.Y("shown:Q", title=title, scale=self.scale).axis(format=".1%")
+
+    def bars(self, networks: alt.Chart, **mark: Any) -> alt.Chart:
+        """One standard deviation of those on the scale, as far as it reaches."""
+        return self.spread(networks.transform_filter("datum.shown != null").mark_rule(clip=True, **mark))
+
+    def band(self) -> alt.Chart:
+        """The standard deviation of the dense network."""
+        dense = self.rows[self.rows["network"] == DENSE]
+        return self.spread(chart_of(dense).mark_rect(color=GREY, opacity=0.2, clip=True))
+
+    def spread(self, marks: alt.Chart) -> alt.Chart:
+        return marks.encode(y=alt.Y("sd_low:Q", scale=self.scale), y2="sd_high:Q")
+
+
+def colour_key(rows: pandas.DataFrame) -> str:
+    """What a line has its colour by: its family, where there are several."""
+    return "family" if rows.loc[rows["network"] != DENSE, "family"].nunique() > 1 else "series"
+
+
+def told_apart(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """What can be told apart in one panel: of several families the tickets alone."""
+    return rows[rows["network"].isin([DENSE, TICKET])] if colour_key(rows) == "family" else rows
+
+
+def scaled(rows: pandas.DataFrame, figure: str, low: str, high: str) -> Scaled:
+    """The rows by `figure`, on a scale from at most `SHOWN` below the highest `low` to the highest `high` of what is on it:
+    neither a ticket that learned nothing nor a dense network that failed in one replicate stretches it."""
+    least = float(max(rows[low].min(), rows[low].max() - SHOWN))
+    is_below = rows[figure] < least
+    found = rows.assign(shown=rows[figure].mask(is_below), below=rows[figure].where(is_below))
+    is_dense = rows["network"] == DENSE
+    count = (is_below & ~is_dense & (rows["density"] > 0)).sum()
+    told = f" ▼ marks a network below the scale, with its value ({count})." if count else ""
+    told += "".join(f" The dense network ({value:.1%}) is below the scale." for value in found.loc[is_dense, "below"].dropna())
+    return Scaled(found, alt.Scale(domain=[least, float(rows.loc[~is_below, high].max())], nice=True), told)
+
+
+def below(rows: pandas.DataFrame, width: int, height: int, over: str = "density", **places: Any) -> list[alt.Chart]:
+    """What lies below the scale of a panel of so many pixels, at its lower end: a mark for each network, with its value."""
+    rows = _under_masks(rows, over)
+    rows = rows.assign(across=rows["cost"] if over == "cost" else -np.log(rows[over]))
+    below = rows[rows["below"].notna()].sort_values("across", kind="stable")
+    if below.empty:
+        return []
+    values = [f"{'' if row.network == TICKET else f'{row.network} '}{row.below:.1%}" for row in below.itertuples()]
+    levels = _levels(width * below["across"] / (rows["across"].max() or 1), values)
+    base = chart_of(below.assign(level=[height - _LINE * (level + 0.5) for level in levels], value=values))
+    base = base.encode(**places, y=alt.Y("level:Q", scale=None, axis=None), tooltip=tooltips(*TOLD))
+    marks = base.mark_point(filled=True, size=60, opacity=1, shape="triangle-down")
+    return [marks, base.mark_text(align="right", dx=-8, fontSize=10).encode(text="value:N")]
+
+
+def _levels(ends: Iterable[float], values: Iterable[str]) -> list[int]:
+    """The lowest line on which each of `values` has room, counted from 0; they end at so many pixels, from left to right."""
+    levels, taken = [], list[float]()  # where the last value of each line ends
+    for end, value in zip(ends, values, strict=True):
+        begin = end - 16 - 6 * len(value)
+        level = next((number for number, last in enumerate(taken) if last < begin), len(taken))
+        taken[level : level + 1] = [end]
+        levels.append(level)
+    return levels
+
+
+def against(rows: pandas.DataFrame, y: alt.Y, over: str = "density") -> tuple[alt.Chart, alt.Chart, alt.Chart]:
+    """The figure `y` of the dense network across, a line for each series of tickets, a mark for each network."""
+    is_dense = rows["network"] == DENSE
+    networks = rows.loc[~is_dense, "network"].unique().tolist()
+    shape: Any = alt.Shape("network:N", title=None).scale(domain=networks) if len(networks) > 1 else alt.value("circle")
+    across = chart_of(rows[is_dense]).mark_rule(color=GREY).encode(y=y, tooltip=tooltips(*TOLD))
+    tickets = pruned(rows, over).transform_filter(alt.datum.network == TICKET).mark_line().encode(y=y, detail="series:N")
+    points = rows.loc[rows["network"] == TICKET].sort_values("rewind_step")["rewind"].unique().tolist()
+    if colour_key(rows) == "family" and len(points) > 1:
+        tickets = tickets.encode(strokeDash=alt.StrokeDash("rewind:N", title="rewound to").scale(domain=points))
+    marks = pruned(rows, over).mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=tooltips(*TOLD))
+    return across, tickets, marks
+
+
+def pruned(rows: pandas.DataFrame, over: str = "density") -> alt.Chart:
+    """Tickets and controls by what is left of them, a colour for each family, or else for each series."""
+    return chart_of(_under_masks(rows, over)).encode(**placed(rows, over))
+
+
+def placed(rows: pandas.DataFrame, over: str = "density") -> dict[str, Any]:
+    """Where tickets and controls are across, and their colours."""
+    shown = _under_masks(rows, over)
+    return {"x": left(shown, over), "color": colour(shown)}
+
+
+def _under_masks(rows: pandas.DataFrame, over: str) -> pandas.DataFrame:
+    return rows[(rows["network"] != DENSE) & (rows[over] > 0)]  # where a logarithm ends
+
+
+def colour(rows: pandas.DataFrame) -> alt.Color:
+    key = colour_key(rows)
+    named = rows.loc[rows["network"] != DENSE, key].unique().tolist()
+    return alt.Color(f"{key}:N", title=None).scale(domain=named, range=list(COLOURS))
+
+
+def left(rows: pandas.DataFrame, over: str = "density") -> alt.X:
+    """From dense to sparse, as far as `rows` reach."""
+    there = sorted(rows.loc[rows["network"] != DENSE, over].unique())
+    axis = alt.X(f"{over}:Q", title=_LEFT[over]).axis(
+        values=there, format=".3~p", labelOverlap="greedy", labelSeparation=4, grid=False
+    )
+    reach = [there[0], there[-1]] if there else alt.Undefined
+    return axis.scale(type="log", reverse=True, nice=False, padding=20, domain=reach)

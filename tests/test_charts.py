@@ -74,7 +74,10 @@ INSTABILITY = [
 LINES = [row | {"split": "test", "share": share, "error": 0.1} for row in INSTABILITY for share in (0.0, 0.5, 1.0)]
 
 
-GROUPS = [{"variant": "ticket", "family": "oneshot", "mask": "q80", "rewind": "0", "rewind_step": 0, "verdict": "matching"}]
+GROUPS = [
+    {"variant": "ticket", "family": "oneshot", "mask": "q80", "rewind": "0", "rewind_step": 0, "verdict": "matching"}
+    | {"count": 0, "density": 0.2, "training_cost": 1.0, "finding_cost": 1.0}
+]
 COLUMNS = {"figures": findings._FIGURES, "thresholds": list(CUTS[0])}  # also where there is no row
 NAMES = (*COLUMNS, "groups", "layers", "overlaps", "magnitudes", "courses", "training", "instability", "lines")
 

@@ -368,15 +368,15 @@ def added(tmp_path, monkeypatch):
     sys.modules.pop("mypackage", None)
 
 
-def test_a_section_of_another_package_is_one_file_and_is_in_page_markdown_and_csv_one_that_fails_is_told(run, added):
-    made = report.report(run)
+def test_a_section_of_another_package_is_one_file_and_is_in_page_markdown_and_csv_one_that_fails_is_told(saved, added):
+    made = report.report(saved)
 
-    page = text(run, "index.html")
+    page = text(saved, "index.html")
     assert page.index('<h2 id="costs">') < page.index('<h2 id="spread">Spread of the dense networks</h2>')
     assert "<td>90.00 .. 92.00</td>" in page
     assert '<a href="spread.csv">spread.csv</a>' in page
-    assert "| validation |\n| --- |\n| 90.00 .. 92.00 |\n\nThe lowest" in text(run, "summary.md")
-    assert [float(row["validation"]) for row in rows_of(run, "spread")] == [0.90, 0.91, 0.92]
+    assert "| validation |\n| --- |\n| 90.00 .. 92.00 |\n\nThe lowest" in text(saved, "summary.md")
+    assert [float(row["validation"]) for row in rows_of(saved, "spread")] == [0.90, 0.91, 0.92]
     assert made.left_out == ["left out of the report: section failed (module 'mypackage' has no attribute 'nothing')"]
     assert "section failed" in page
 

@@ -12,12 +12,12 @@ from lottery.results.tables import interval, points
 
 EXPLAINED = (
     "How far each control is above its ticket in validation {metric}, in points: the mean over replicates, and in brackets its "
-    "lower and upper {t_bounds}. {control_signs}, by the same rules as a ticket and the dense network. `shuffle` keeps as many weights of each layer as the ticket, chosen "
-    "at random. A criterion is only an allocation if shuffle matches at every density that has it (where it is far better, the "
-    "criterion does harm): what counts is how many weights each layer keeps, not which. It is more than an allocation if "
-    "shuffle does not match at one density or more. If `reinit` matches, the initial weights do not matter; in one shot, one "
-    "such network serves all rewind points. If `invert` matches, the order of the scores does not matter. These are the checks "
-    "of Frankle et al. 2021 (arXiv 2009.08576)."
+    "lower and upper {t_bounds}. {control_signs}, by the same rules as a ticket and the dense network. `shuffle` keeps as many "
+    "weights of each layer as the ticket, chosen at random. A criterion is only an allocation if shuffle matches at every "
+    "density that has it (where it is far better, the criterion does harm): what counts is how many weights each layer keeps, "
+    "not which. It is more than an allocation if shuffle does not match at one density or more. If `reinit` matches, the "
+    "initial weights do not matter; in one shot, one such network serves all rewind points. If `invert` matches, the order of "
+    "the scores does not matter. These are the checks of Frankle et al. 2021 (arXiv 2009.08576)."
 )
 
 

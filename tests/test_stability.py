@@ -65,7 +65,7 @@ def test_the_report_has_every_pair_and_the_ends_of_its_line_are_the_networks(fin
     assert (found.copies, found.rewind_step, found.recomputed, len(found.shares)) == ((1, 2), 0, {}, 30)
     assert found.distances.between > 0
     page = (finished / "runs/digits/report/summary.md").read_text()
-    assert "## Stability" in page
+    assert "## How stable tickets are" in page
     assert "again2" not in page
 
 

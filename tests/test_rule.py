@@ -189,12 +189,12 @@ def test_a_rule_of_ones_own_decides_when_replicates_are_enough_and_has_its_words
 
     assert (told[0], told[-1]) == ("up to 8 replicates, each sign flipped", "every ticket is decided after 6 replicates")
     made, page = report(run), (run.report / "index.html").read_text()
-    assert made.groups["verdict"].dropna().tolist() == [word]
+    assert made.findings.groups["verdict"].dropna().tolist() == [word]
     assert f'<tr class="{word.replace(" ", "-")}">' in page
     assert "tr.as-good {" in page
     assert SignFlips.sentence in page
     assert made.headline[1].startswith(
         "Rewound to 1ep: the sparsest as good ticket keeps 40.00%" if above > 0 else "Rewound to 1ep: not even the densest"
     )
-    (chart,) = [chart for chart in made.charts if chart.name == "differences"]
-    assert "in points: + as good, - inferior, ? undecided" in chart.explained
+    (block,) = [block for block in made.blocks if block.name == "differences"]
+    assert "in points: + as good, - inferior, ? undecided" in block.explained

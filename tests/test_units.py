@@ -142,3 +142,26 @@ def test_allocations_densities_and_iterations_count_units(allocation, units):
 def test_units_of_nothing_are_refused(make):
     with pytest.raises(InputError):
         make()
+
+
+class Inputs:
+    """Units of a user's own: all weights of an input, wherever it goes."""
+
+    def size(self, shape):
+        return math.prod(shape[:-1])
+
+    def pool(self, scores, kept):
+        return np.where(kept, scores, 0).sum(-1).ravel(), kept.any(-1).ravel()
+
+    def spread(self, kept, shape):
+        return np.broadcast_to(kept.reshape(*shape[:-1], 1), shape)
+
+
+@pytest.mark.parametrize("allocation", ["global", "uniform"])
+def test_units_of_ones_own_are_cut_as_those_here_are(allocation):
+    scores = {"a/kernel": np.array([[1.0, 1], [5, 0], [0, 3]]), "b/kernel": np.array([[2.0], [4]])}
+    left = {path: np.ones(array.shape, bool) for path, array in scores.items()}
+
+    mask = cut_of(Inputs(), scores, left, 3, allocation=allocation)
+
+    assert [path_kept.any(-1).tolist() for path_kept in mask.values()] == [[False, True, True], [False, True]]

@@ -3,41 +3,35 @@
 import pytest
 
 from lottery.base import files
-from lottery.bench.commands import by_name
 from lottery.results import measurements
+from lottery.results.block import Block
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def lay(folder, name, **changes):
     """A measurement as files."""
-    written = {"name": name, "title": f"How fast: {name}", "columns": {"rate": "images/s"}, "cells": [["12"]], "remarks": []}
+    written = {
+        "name": name,
+        "title": f"How fast: {name}",
+        "columns": {"rate": "images/s"},
+        "cells": [["12"]],
+        "remarks": ["On this machine"],
+    }
     files.write_json(folder / f"{name}.json", written | {"rows": [{"rate": 12.3}]} | changes)
     (folder / f"{name}.png").write_bytes(PNG + name.encode())
 
 
-def test_they_come_in_the_order_of_the_commands_and_others_last(tmp_path):
-    for name in ("inference", "zebra", "limits", "abacus", "feed"):
+def test_they_are_blocks_in_the_order_of_their_names(tmp_path):
+    for name in ("limits", "feed"):
         lay(tmp_path, name)
 
     found, problems = measurements.read(tmp_path)
 
-    assert [one.name for one in found] == ["limits", "feed", "inference", "abacus", "zebra"]
+    feed = Block("feed", "How fast: feed", table=[{"images/s": "12"}], explained="On this machine", picture=PNG + b"feed")
+    assert found[0] == feed
+    assert found[1].name == "limits"
     assert problems == []
-    assert found[0] == measurements.Measurement(
-        name="limits",
-        title="How fast: limits",
-        columns={"rate": "images/s"},
-        cells=[["12"]],
-        remarks=[],
-        picture=PNG + b"limits",
-    )
-
-
-def test_the_order_is_that_of_the_help():
-    known = list(by_name())
-
-    assert [name for name in measurements.ORDER if name in known] == known
 
 
 @pytest.mark.parametrize(

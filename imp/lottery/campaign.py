@@ -41,8 +41,8 @@ __all__ = [
 
 @dataclasses.dataclass
 class Campaign:
-    """The outcome of a campaign: the `report`, a line for each network that was not finished (`unfinished`), and whether other
-    processes are training all of these (`elsewhere`)."""
+    """The outcome of a campaign: the `report`, a line for each network that was not finished (`unfinished`), and whether all
+    that is not finished is being trained by other processes (`elsewhere`)."""
 
     report: Report | None = None
     unfinished: list[str] = dataclasses.field(default_factory=list)
@@ -53,8 +53,9 @@ def campaign(run: Run, execution: Execution = IN_PROCESS, reporter: Reporter | N
     """Prepare the records, train the dense network of every replicate, cut the masks of one shot, train every ticket and its
     controls (rounds cut their masks as they go), report.
 
-    A network that fails or diverges is recorded, and the others go on. Raises InputError if the recipe and the run do not fit
-    together, and Failed if a dense network diverged, because nothing can be built on it.
+    A ticket that fails or diverges is recorded, and the others go on; the same command tries a failed one again. Raises
+    InputError if the recipe and the run do not fit together, Failed if a dense network diverged or failed, because nothing can
+    be built on it, and Preempted on a request to stop.
     """
     reporter, families = reporter or Reporter(), run.recipe.families.values()
     with run.adopting():
@@ -87,14 +88,15 @@ def train_tickets(run: Run, selection: Selection, execution: Execution, reporter
 
 
 def train_until_decided(run: Run, most: int, selection: Selection, execution: Execution, reporter: Reporter) -> Campaign:
-    """Train the tickets of `selection` in as many replicates as their verdicts need, `most` at most."""
+    """Train the tickets of `selection` in as many replicates as their verdicts need, `most` at most. The dense networks and the
+    masks of the recipe's own replicates must be there; those of added ones are made."""
     with locks.staying(run.folder):
         first = train_tickets(run, selection, execution, reporter)
         return _train_each(until_decided(run, most, reporter, selection), execution, reporter, [first])
 
 
 def search_for_ticket(search: Search, execution: Execution, reporter: Reporter) -> Campaign:
-    """Prepare the records, and train what `search` needs until it has its answer. Raises what `Search.steps` does."""
+    """Prepare the records, and train what `search` needs until it has its answer."""
     prepare(search.run, reporter)
     with locks.staying(search.run.folder):
         return _train_each(search.steps(reporter), execution, reporter)
@@ -103,8 +105,8 @@ def search_for_ticket(search: Search, execution: Execution, reporter: Reporter) 
 def _train_each(
     steps: Iterable[tuple[Run, Selection]], execution: Execution, reporter: Reporter, before: Sequence[Campaign] = ()
 ) -> Campaign:
-    """Train the selected tickets of runs that are restricted to a replicate, one after the other, and all that they need.
-    Returns the outcome of all, and of those `before`."""
+    """For each step, train the selected tickets of its run, which is one of few replicates, after their dense networks and
+    masks. Returns the outcome of all, and of those `before`."""
     made = list(before)
     for added, selected in steps:
         train_dense(added, execution, reporter)

@@ -76,17 +76,16 @@ def write(measured: Mapping[str, Any], figure: "Figure", folder: Path) -> list[s
     """NAME.md, .png and .json of a `content` in `folder`, made if missing, and its index.html anew, with all that was measured
     there. Returns a line for each file that is in the way of that."""
     from lottery.base import files
-    from lottery.results import measurements, pages
+    from lottery.results import markdown, measurements, pages
     from lottery.results.drawing import Chart
 
     name, title = measured["name"], measured["title"]
     chart = Chart(name, figure.properties(title=title))
-    table = [list(measured["columns"].values()), ["---"] * len(measured["columns"]), *measured["cells"]]
-    text = [f"| {' | '.join(cells)} |" for cells in table]
-    page = [f"# {title}", "", *text, "", *(f"- {remark}" for remark in measured["remarks"]), "", f"![{title}]({name}.png)", ""]
+    table = [dict(zip(measured["columns"].values(), cells, strict=True)) for cells in measured["cells"]]
+    text = [f"# {title}", markdown.table(table), markdown.bullets(measured["remarks"]), f"![{title}]({name}.png)"]
     folder.mkdir(parents=True, exist_ok=True)
     files.write_bytes(folder / f"{name}.png", chart.png)
-    files.write_text(folder / f"{name}.md", "\n".join(page))
+    files.write_text(folder / f"{name}.md", "\n\n".join(text) + "\n")
     files.write_json(folder / f"{name}.json", measured)
     shown, problems = measurements.read(folder)
     index = folder / "index.html"

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -65,6 +66,31 @@ def test_a_process_answers_until_it_ends_and_then_another_does():
     for ended in (first, last):
         with pytest.raises(ProcessLookupError):
             os.kill(ended, 0)
+
+
+def start_another(noted):
+    """Start a process, note which it is, and wait."""
+    with open(noted, "w") as file:
+        file.write(str(subprocess.Popen(["sleep", "600"]).pid))
+    os.replace(noted, f"{noted}.done")
+    time.sleep(600)
+
+
+def test_a_process_that_is_killed_takes_what_it_started_along(tmp_path):
+    noted = tmp_path / "pid"
+    with Process(tensorflow=False) as process, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(process.call, start_another, noted=str(noted))
+        while not (tmp_path / "pid.done").exists():
+            time.sleep(0.02)
+        process.kill()
+        with pytest.raises(TooLarge, match="SIGKILL"):
+            waiting.result()
+        assert process.call(add, one=1, other=2)["sum"] == 3
+    started = int((tmp_path / "pid.done").read_text())
+    deadline = time.monotonic() + 10
+    while lives(started) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not lives(started)
 
 
 def loaded(name):

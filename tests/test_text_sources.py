@@ -34,6 +34,7 @@ BROKEN = {
     json.dumps(article(count=2)): "2 candidates, and texts.candidates is 3",
     json.dumps(article(article="\ud800")): "surrogates not allowed",
     "[" * 100_000: "recursion",
+    '{"article": "' + "a" * (1 << 22) + '"}': "longer than",
 }
 
 

@@ -89,7 +89,10 @@ def _classes(file: Path, keys: set[str], labels: np.ndarray) -> list[str]:
     """The names of the classes, each of which has a training image."""
     present = np.unique(labels).tolist()
     given = _array(file, "classes").reshape(-1) if "classes" in keys else np.arange(len(present))
-    names = [name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in given]
+    try:
+        names = [name.decode() if isinstance(name, bytes) else str(name) for name in given]
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: `classes` are bytes that are no UTF-8: give strings") from None
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise InputError(f"{file}: `classes` names {twice[0]!r} twice: give each class a name of its own")
     if missing := sorted(set(range(len(names))) - set(present)):

@@ -2,12 +2,15 @@
 Liu 2021): there each example is a file of one object; `jq -c .` makes lines of many."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from data_prep.articles import Article, Articles
 from data_prep.records import Bad
 from lottery.base.errors import InputError, first_line
+
+LONGEST = 1 << 22  # bytes of a line
 
 
 def source(file: Path, least: int) -> Articles:
@@ -21,7 +24,7 @@ def source(file: Path, least: int) -> Articles:
     articles: list[Article] = []
     bad: list[Bad] = []
     with open(file, "rb") as lines:
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(_lines(lines), 1):
             if not line.strip():
                 continue
             try:
@@ -31,8 +34,19 @@ def source(file: Path, least: int) -> Articles:
     return Articles(articles, bad)
 
 
+def _lines(file: Any) -> Iterator[bytes]:
+    """All lines; `LONGEST` + 1 bytes at most of each."""
+    while line := file.readline(LONGEST + 1):
+        rest = line
+        while len(rest) > LONGEST and not rest.endswith(b"\n"):
+            rest = file.readline(LONGEST + 1)
+        yield line
+
+
 def _article(name: str, line: bytes, least: int) -> Article:
     """Raises ValueError with what is wrong with a line."""
+    if len(line) > LONGEST:
+        raise ValueError(f"longer than {LONGEST} bytes")
     content = json.loads(line)  # bytes that are no UTF-8 raise ValueError too
     if not isinstance(content, dict):
         raise ValueError("not an object")

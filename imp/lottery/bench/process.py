@@ -30,27 +30,42 @@ class Process(contextlib.AbstractContextManager["Process"]):
 
     def __init__(self, tensorflow: bool = True) -> None:
         self._tensorflow = tensorflow
+        self._reaping = threading.Lock()  # of two threads that wait for a child one is told how it ended
 
     def __exit__(self, *_: object) -> None:
-        if self._child:
-            self._child.kill()
-            self._child.join()
+        self.kill()
+
+    def kill(self) -> None:
+        """End it, and whatever it has started; the next call starts another. A call under way raises TooLarge."""
+        if self._lives() and self._child and self._child.pid:
+            with contextlib.suppress(ProcessLookupError):  # it has just begun, and has no group of its own yet
+                os.killpg(self._child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child.pid, signal.SIGKILL)
+            with self._reaping:
+                self._child.join()
+
+    def _lives(self) -> bool:
+        with self._reaping:
+            return self._child is not None and self._child.is_alive()
 
     def call(self, function: Callable[..., Result], **arguments: Any) -> Result:
         """What `function`, one of a module's, returns for `arguments`. Raises InputError where that does, TooLarge where it is
         memory, and Failed, with a line that says why, where there is no result."""
-        if self._child is None or not self._child.is_alive():
+        if not self._lives():
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             self._child = context.Process(target=_serve, args=[theirs, self._tensorflow], daemon=True)
             self._child.start()
             theirs.close()
+        assert self._child
         try:
             self._pipe.send((function, arguments))
             result, error = self._pipe.recv()
         except (EOFError, ConnectionError):
-            self._child.join()
-            code = self._child.exitcode or 0
+            with self._reaping:
+                self._child.join()
+                code = self._child.exitcode or 0
             if code < 0:
                 raise TooLarge(f"its process was ended by {signal.Signals(-code).name}; is there memory enough?") from None
             raise Failed(f"its process ended with code {code}") from None

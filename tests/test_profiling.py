@@ -81,8 +81,9 @@ def test_a_training_leaves_both_traces_and_one_line_that_says_how_to_see_them(pr
         assert ("process_name", event["pid"], 0) in named
         assert ("thread_name", event["pid"], event["tid"]) in named
         assert event["dur"] > 0
-    times = sorted(event["ts"] for event in lasting)
+    times = [event["ts"] for event in lasting]
     assert 0 <= times[0] <= times[-1] < 60e6  # microseconds
+    assert times == sorted(times)
     assert has(ops(folder), "Conv2D")
     assert has(ops(folder), "MatMul")
 
@@ -162,11 +163,14 @@ def test_a_trace_that_cannot_be_written_is_told_once_and_not_fatal(profiling, sm
 
 @pytest.fixture
 def space(tensorflow):
-    """A hand-written trace of a host with two threads and a device."""
+    """A hand-written trace of a host with two threads, a device, and a plane of nothing but metadata."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace()
+    space.planes.add(name="/host:metadata").event_metadata[1].name = "nothing"
     host = space.planes.add(name="/host:CPU")
+    for key, name in enumerate(["_c", "bytes", "shape", "f32[2]", "broken", "share"], 1):
+        host.stat_metadata[key].name = name
     host.event_metadata[1].name = "Executor"
     host.event_metadata[2].name, host.event_metadata[2].display_name = "block/Conv2D:Conv2D", "Conv2D"
     first = host.lines.add(name="python", timestamp_ns=1_000)
@@ -174,6 +178,12 @@ def space(tensorflow):
     first.events.add(metadata_id=2, offset_ps=0, duration_ps=2_000_000)
     first.events.add(metadata_id=1, offset_ps=0, duration_ps=4_000_000)
     first.events.add(metadata_id=1, offset_ps=7, duration_ps=0)
+    for key, value in [(1, 9), (2, 64)]:
+        first.events[1].stats.add(metadata_id=key, int64_value=value)
+    first.events[1].stats.add(metadata_id=3, ref_value=4)
+    first.events[1].stats.add(metadata_id=4, bytes_value=b"long")
+    first.events[1].stats.add(metadata_id=5, double_value=float("nan"))
+    first.events[1].stats.add(metadata_id=6, double_value=0.5)
     second = host.lines.add(name="17", display_name="worker", timestamp_ns=2_000)
     second.events.add(metadata_id=1, offset_ps=1_000_000, duration_ps=1_000_000)
     device = space.planes.add(name="/device:GPU:0")
@@ -184,10 +194,11 @@ def space(tensorflow):
 
 def converted(profiling, space, folder):
     (folder / "vm.xplane.pb").write_bytes(space.SerializeToString())
-    profiling.convert(folder / "vm.xplane.pb", folder / "trace.json.gz")
+    count = profiling.convert(folder / "vm.xplane.pb", folder / "trace.json.gz")
     with gzip.open(folder / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
     lasting = [event for event in events if event["ph"] == "X"]
+    assert count == len(lasting)
     return [event for event in events if event["ph"] == "M"], lasting
 
 
@@ -202,10 +213,27 @@ def test_planes_become_processes_lines_threads_and_picoseconds_microseconds(prof
         ("thread_name", 2, 1, "Stream #7"),
     ]
     assert [(event["name"], event["pid"], event["tid"], event["ts"], event["dur"]) for event in events] == [
-        ("Conv2D", 1, 1, 4.0, 0.0005),
-        ("Conv2D", 1, 1, 1.0, 2.0),
         ("Executor", 1, 1, 1.0, 4.0),
-        ("Executor", 1, 2, 3.0, 1.0),
+        ("Conv2D", 1, 1, 1.0, 2.0),
         ("sgemm", 2, 1, 1.5, 0.25),
+        ("Executor", 1, 2, 3.0, 1.0),
+        ("Conv2D", 1, 1, 4.0, 0.0005),
     ]
-    assert events[1]["args"] == {"op": "block/Conv2D:Conv2D"}
+    assert events[1]["args"] == {"op": "block/Conv2D:Conv2D", "bytes": 64, "shape": "f32[2]", "share": 0.5}
+
+
+def test_a_trace_of_too_many_events_keeps_the_earliest_of_all_threads(profiling, space, tmp_path, monkeypatch):
+    monkeypatch.setattr(profiling, "MOST_EVENTS", 3)
+
+    names, events = converted(profiling, space, tmp_path)
+
+    assert len(names) == 5
+    assert [event["name"] for event in events] == ["Executor", "Conv2D", "sgemm"]
+
+
+def test_a_cut_trace_says_so(profiling, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(profiling, "MOST_EVENTS", 20)
+
+    (line,) = train(profiling, tmp_path, small, 6)
+
+    assert "(its first 20 events)" in line

@@ -5,9 +5,11 @@
 
 import gzip
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ WARM_UP_CALLS = 2  # the first compiles, the second finds its feet
 CALLS = 2
 SECONDS = 1.0
 LONGEST_SECONDS = 5.0  # an evaluation may come in between: minutes of it would fill the memory
+MOST_EVENTS = 1_000_000  # of a trace.json.gz; a browser can take no more
+PLAIN = ("int64_value", "uint64_value", "double_value", "str_value", "ref_value")  # kinds of stats that go into it
 
 
 def check(folder: Path) -> None:
@@ -94,30 +98,49 @@ def convert_newest(folder: Path) -> tuple[Path, str]:
     to look at either."""
     source = max(folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime_ns)
     target = source.parent / "trace.json.gz"
-    convert(source, target)
+    count = convert(source, target)
+    events = f"its first {count} events" if count == MOST_EVENTS else f"{count} events"
     return source, (
-        f"`tensorboard --logdir {folder}` shows it (tensorboard-plugin-profile installed), or open {target} at "
+        f"`tensorboard --logdir {folder}` shows it (tensorboard-plugin-profile installed), or open {target} ({events}) at "
         "https://ui.perfetto.dev"
     )
 
 
-def convert(source: Path, target: Path) -> None:
-    """Write an XSpace (TensorFlow's `*.xplane.pb`) in Chrome's trace event format: gzipped JSON, times in microseconds. Planes
-    (the host, each device) become processes, lines threads or streams. Events have the full name of their op in `args`; those
-    that took no time are left out."""
+def convert(source: Path, target: Path) -> int:
+    """Write the earliest `MOST_EVENTS` events of an XSpace (TensorFlow's `*.xplane.pb`) in Chrome's trace event format.
+    Gzipped JSON; times in microseconds, sorted. Planes (the host, each device) become processes, lines threads or streams.
+    Events have the full name of their op in `args`; those that took no time are left out. Returns the number of events."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    events: list[dict[str, Any]] = []
-    for pid, plane in enumerate(xplane_pb2.XSpace.FromString(source.read_bytes()).planes, 1):
-        events.append({"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": plane.name}})
+    planes = [plane for plane in xplane_pb2.XSpace.FromString(source.read_bytes()).planes if plane.lines]
+    names, lasting = [], []
+    for pid, plane in enumerate(planes, 1):
+        names.append(("process_name", pid, 0, plane.name))
         for tid, line in enumerate(plane.lines, 1):
-            place = {"pid": pid, "tid": tid}
-            events.append({"name": "thread_name", "ph": "M", **place, "args": {"name": line.display_name or line.name}})
-            for event in line.events:
-                if event.duration_ps:
-                    operation = plane.event_metadata[event.metadata_id]
-                    times = {"ts": line.timestamp_ns / 1e3 + event.offset_ps / 1e6, "dur": event.duration_ps / 1e6}
-                    name = operation.display_name or operation.name
-                    events.append({"name": name, "ph": "X", **place, **times, "args": {"op": operation.name}})
+            names.append(("thread_name", pid, tid, line.display_name or line.name))
+            starts = ((line.timestamp_ns * 1000 + event.offset_ps, event) for event in line.events if event.duration_ps)
+            lasting += [(start, pid, tid, -event.duration_ps, event) for start, event in starts]
+    lasting.sort(key=itemgetter(0, 1, 2, 3))  # what encloses comes first
+    del lasting[MOST_EVENTS:]
     with files.replacing(target) as temporary, gzip.open(temporary, "wt", compresslevel=5, encoding="utf-8") as file:
-        json.dump({"displayTimeUnit": "ns", "traceEvents": events}, file)
+        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+        named = ({"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}} for kind, pid, tid, name in names)
+        file.write(",\n".join(map(json.dumps, named)))
+        for start, pid, tid, _, event in lasting:
+            place = {"pid": pid, "tid": tid, "ts": start / 1e6, "dur": event.duration_ps / 1e6}
+            file.write(",\n" + json.dumps({"ph": "X", **place, **_described(event, planes[pid - 1])}))
+        file.write("\n]}\n")
+    return len(lasting)
+
+
+def _described(event: Any, plane: Any) -> dict[str, Any]:
+    """The name of an event, and its stats that JSON can hold; those with a leading underscore are the profiler's own."""
+    operation = plane.event_metadata[event.metadata_id]
+    details: dict[str, int | float | str] = {"op": operation.name}
+    for stat in event.stats:
+        name, kind = plane.stat_metadata[stat.metadata_id].name, stat.WhichOneof("value")
+        if kind in PLAIN and not name.startswith("_"):
+            value = plane.stat_metadata[stat.ref_value].name if kind == "ref_value" else getattr(stat, kind)
+            if isinstance(value, int | str) or math.isfinite(value):
+                details[name] = value
+    return {"name": operation.display_name or operation.name, "args": details}

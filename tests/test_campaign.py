@@ -152,7 +152,7 @@ def test_a_criterion_and_a_control_of_the_users_own_stand_in_the_table_the_chart
     assert "upside-down" in {name for legend in legends for name in json.loads(legend)}
     page = (folder / "index.html").read_text()
     assert "<td>turned</td><td>upside-down q90</td>" in re.sub(r"\s*\n\s*", "", page)
-    assert "<em>turned</em>: the ticket&#39;s weights with their signs turned" in page
+    assert "<code>turned</code>: the ticket&#39;s weights with their signs turned" in page
     assert f"criterion = &#34;{__name__}:largest&#34;" in page
 
 

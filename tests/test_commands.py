@@ -346,6 +346,8 @@ def test_commands_about_one_shot_and_rounds_stay_as_typed_on_a_run_whose_recipe_
     replicate = in_rounds / "runs/digits/replicate-1"
 
     refused(imp_here("retrain", cwd=in_rounds, check=False), "no family prunes in one shot: `imp thresholds` adds one")
+    imp_here("retrain", "--family", "iterative", cwd=in_rounds)
+    assert (replicate / "iterative/round-01-step-000000/ticket/result.json").exists()
     imp_here("thresholds", "--quantiles", "60..62", cwd=in_rounds)
     imp_here("retrain", "--quantiles", "62", "--rewind", "1ep", cwd=in_rounds)
     imp_here("rounds", "--levels", "2", cwd=in_rounds)

@@ -15,7 +15,7 @@ def line():
     got = {}
 
     def trains(workers: options.PartOptions, tickets: options.SelectionOptions, often: int = 1) -> None:
-        got.update(execution=workers.execution(), selection=tickets.selection(["others"]), often=often)
+        got.update(execution=workers.execution(), selection=tickets.selection(lambda: ["others"]), often=often)
 
     def parse(*words, of_many=True):
         app = typer.Typer()

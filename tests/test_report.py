@@ -4,8 +4,11 @@ import csv
 import re
 import shutil
 import sys
+from types import SimpleNamespace
 
+import altair as alt
 import numpy as np
+import pandas
 import pytest
 from handmade import STEPS, all_replicates, dense, in_round, one_chain, planned, relist, three_replicates, ticket, write
 from helpers import ROOT
@@ -13,6 +16,8 @@ from helpers import ROOT
 from lottery.base.errors import InputError
 from lottery.bench import sheet
 from lottery.results import report, sections
+from lottery.results.block import Block
+from lottery.results.drawing import Chart
 from lottery.rundir import journal, store
 from lottery.rundir.run import Run, open_run
 
@@ -320,7 +325,7 @@ def test_measurements_in_the_run_are_part_of_its_page(measured):
     made = report.report(measured)
 
     page = text(measured, "index.html")
-    assert re.findall(r"<h3 .*>(.*)</h3>", page) == ["How fast: limits", "How fast: feed"]
+    assert re.findall(r"<h3 .*>(.*)</h3>", page) == ["How fast: feed", "How fast: limits"]
     assert page.index('id="networks"') < page.index('<h2 id="measurements">Measurements</h2>') < page.index("<details ")
     assert page.count("<tr><td>slow &lt;a&gt;</td><td>1,234</td></tr>") == page.count("<p>twice</p>") == 2
     assert len(re.findall(r'src="data:image/png;base64,[A-Za-z0-9+/=]{1000,}"', page)) == 2
@@ -379,6 +384,25 @@ def test_a_section_of_another_package_is_one_file_and_is_in_page_markdown_and_cs
     assert [float(row["validation"]) for row in rows_of(saved, "spread")] == [0.90, 0.91, 0.92]
     assert made.left_out == ["left out of the report: section failed (module 'mypackage' has no attribute 'nothing')"]
     assert "section failed" in page
+
+
+@pytest.mark.parametrize(
+    ("faulty", "words"),
+    [
+        (Block("own", "Own", table=[{"validation": 0.9}]), "the cells of its table are not all text"),
+        (Block("networks", "Own"), "the report has another networks"),
+        (Block("own", "Own", frames={"summary": pandas.DataFrame({"a": [1]})}), "the report has another summary.csv"),
+        (Block("own", "Own", charts=[Chart("own", alt.Chart().mark_point().encode(x="a:X"))]), "section own ("),
+        ("text", "section own ("),
+    ],
+)
+def test_a_section_of_another_package_that_cannot_be_shown_is_told_and_the_rest_is_reported(saved, monkeypatch, faulty, words):
+    monkeypatch.setattr(sections.plugins, "members", lambda group: {"own": SimpleNamespace(load=lambda: lambda found: faulty)})
+
+    (line,) = report.report(saved).left_out
+
+    assert words in line
+    assert "60" in text(saved, "summary.csv")
 
 
 def test_files_of_a_section_that_is_no_longer_there_are_gone_and_others_stay(run, added):

@@ -96,6 +96,7 @@ def best_known(trial, run, network, *_):
 def play(trained=best_known, patch=setattr):
     """Have trials end as `trained` says, without TensorFlow."""
     patch(worker, "_trained", trained)
+    patch(worker, "_set_up", lambda run, seat: None)
 
 
 @pytest.fixture
@@ -350,6 +351,18 @@ def test_a_worker_of_which_three_trials_in_a_row_fail_leaves_the_others(fresh, p
     assert done.returncode == 1
     assert "imp: 3 trials in a row failed here, the last: train.batch is" in done.stderr
     assert [row["status"] for row in trials(fresh)] == ["failed"] * 3
+
+
+def test_devices_that_are_not_there_are_one_line_and_use_up_no_trial(fresh, played, monkeypatch):
+    def no_devices(run, seat):
+        raise InputError("train.devices is 4, but this process sees 1 GPUs")
+
+    monkeypatch.setattr(worker, "_set_up", no_devices)
+
+    done = imp_here("sweep", "try.toml", cwd=fresh, check=False)
+
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "imp: train.devices is 4, but this process sees 1 GPUs")
+    assert [row["status"] for row in trials(fresh)] == ["under way"]
 
 
 def test_a_trial_that_meets_a_full_disk_is_left_to_whoever_comes_next(fresh, played):

@@ -115,11 +115,11 @@ class SelectionOptions:
     rewind: RewindOption = None
     rounds: RoundsOption = None
 
-    def selection(self, families: Sequence[str] = ()) -> "Selection":
-        """Of the families named, or else of these."""
+    def selection(self, families: Callable[[], Sequence[str]] = tuple) -> "Selection":
+        """Of the families named, or else of those that `families` gives."""
         from lottery.experiment.plan import Selection
 
-        return Selection(tuple(self.family or families), self.quantiles, self.rewind, self.rounds)
+        return Selection(tuple(self.family or families()), self.quantiles, self.rewind, self.rounds)
 
 
 @dataclasses.dataclass

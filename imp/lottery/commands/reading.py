@@ -52,18 +52,13 @@ def report(run: RunOption = None, as_json: JsonOption = False) -> None:
 
 def show_report(run: "Run", made: "Report", as_json: bool) -> None:
     """Print the headline and the table of the report, and where its page is."""
-    from lottery.results.frame import dicts, named
+    from lottery.results.frame import dicts
     from lottery.results.sections import networks
 
     for line in made.left_out:
         reporter().say(line)
     if as_json:
-        found = made.findings
-        tables = {
-            "networks": named(found.rows, run.metric),
-            "groups": named(found.groups, run.metric),
-            "criteria": found.checks,
-        }
+        tables = {"networks": made.rows, "groups": made.groups, "criteria": made.findings.checks}
         print_json({"headline": made.headline, **{name: dicts(table) for name, table in tables.items()}})
         return
     table = networks.table(made.findings)

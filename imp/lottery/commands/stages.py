@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -117,7 +118,7 @@ def retrain(
     from lottery.campaign import train_tickets, train_until_decided
 
     target, execution = run.open(chosen=replicate), workers.execution()
-    selection = tickets.selection(options.family_names(target, rounds=False))
+    selection = tickets.selection(partial(options.family_names, target, rounds=False))
     if until_decided is None:
         _conclude(train_tickets(target, selection, execution, options.reporter()))
         return

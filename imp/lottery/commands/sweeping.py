@@ -1,6 +1,8 @@
 """The command that searches for hyperparameters: sweep."""
 
+import dataclasses
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +16,17 @@ if TYPE_CHECKING:
 SHOWN = 10  # trials in the terminal; trials.csv has them all
 
 
+@dataclasses.dataclass
+class SpaceOptions(RecipeOptions):
+    """As `RecipeOptions`, of a recipe with a space to search."""
+
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Recipe, whose table `sweep` says what to search; else the run's own.")
+    ] = None
+
+
 def sweep(
-    run: RecipeOptions,
+    run: SpaceOptions,
     records: RecordsOption = None,
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Only write the same sweep as a file for `wandb sweep`, whose agents run imp train.")

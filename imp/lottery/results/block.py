@@ -23,6 +23,8 @@ class Block:
     title: str
     sentences: Sequence[str] = ()
     charts: "Sequence[Chart]" = ()
+    caption: str = ""
+    """Of the charts: Markdown, which has none, leaves it out."""
     table: Sequence[Cells] = ()
     explained: str = ""
     """Paragraphs with an empty line between them; here and in `sentences`, commands and keys are in backticks."""

@@ -13,7 +13,7 @@ from lottery.base.errors import InputError
 from lottery.base.progress import count_of, duration
 from lottery.experiment import reading
 from lottery.experiment.graph import DENSE
-from lottery.results import markdown, pages
+from lottery.results import frame, markdown, pages
 from lottery.results.block import Block, Cells
 from lottery.results.findings import SPLITS, Findings
 from lottery.results.headline import headline
@@ -36,6 +36,17 @@ class Report:
     def run(self) -> Run:
         return self.findings.run
 
+    @property
+    def rows(self) -> pandas.DataFrame:
+        """The networks; here and in `groups`, the figures of the deciding metric are called by its name
+        (`validation_accuracy`)."""
+        return frame.named(self.findings.rows, self.run.metric)
+
+    @property
+    def groups(self) -> pandas.DataFrame:
+        """Their means and verdicts over replicates."""
+        return frame.named(self.findings.groups, self.run.metric)
+
 
 def report(run: Run) -> Report:
     """Write the report of a run as far as it is, and return it. Raises InputError if no dense training is done yet."""
@@ -45,7 +56,7 @@ def report(run: Run) -> Report:
     rows = findings.rows
     if not ((rows["status"] == "done") & (rows["variant"] == DENSE)).any():
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
-    answer, blocks = [*headline(findings.groups, run, rows), *_strangers(rows)], [*sections.blocks(findings)]
+    answer, blocks = [*headline(findings.groups, run, rows), *_strangers(rows)], sections.blocks(findings)
     made = Report(findings, answer, blocks, [*dict.fromkeys(findings.left_out)])
     _write(made)
     return made
@@ -56,7 +67,7 @@ def _write(made: Report) -> None:
     from lottery.results import drawing
 
     run, index = made.run, made.run.report / "index.html"
-    earlier = re.findall(r'<a href="([\w-]+\.(?:csv|svg|png))"', index.read_text()) if index.exists() else []
+    earlier = re.findall(r'<a href="([\w-]+\.(?:csv|svg|png))"', index.read_text("utf-8")) if index.exists() else []
     files.write_text(run.report / "summary.md", markdown.page(run.recipe.name, made.headline, made.blocks))
     files.write_text(run.report / "training.md", _training(run))
     for block in made.blocks:

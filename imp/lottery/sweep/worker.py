@@ -94,16 +94,27 @@ def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Trials:
 
 def _work(trials: Trials, run: Run, seat: Allocation, reporter: Reporter) -> None:
     """Train one trial after the other until there are enough."""
-    failures = 0  # in a row
+    failures, is_set_up = 0, False  # failures in a row
     while True:
         with trials.next() as trial:
             if trial is None:
                 return
+            if not is_set_up:
+                _set_up(run, seat)
+                is_set_up = True
             network = NetworkFiles(trials.trial_folder(trial.number))
             failure = _train(trial, run, network, f"trial {trial.number + 1} of {trials.count}", seat, reporter)
         failures = failures + 1 if failure else 0
         if failures == GIVE_UP:
             raise Failed(f"{GIVE_UP} trials in a row failed here, the last: {failure}: mend that and run the command again")
+
+
+def _set_up(run: Run, seat: Allocation) -> None:
+    """Start TensorFlow on the devices of the recipe. What is wrong with these is no trial's fault, and raised."""
+    start_tensorflow()
+    from lottery.engine.devices import set_up_tensorflow
+
+    set_up_tensorflow(run.recipe.train, seat.cores)
 
 
 def _train(trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, seat: Allocation, reporter: Reporter) -> str:
@@ -138,7 +149,6 @@ def _train(trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, seat
 
 def _trained(trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, seat: Allocation, reporter: Reporter) -> Result:
     """What the training of a trial comes to. Raises TrialPruned."""
-    start_tensorflow()
     from lottery.engine import assembly, checkpoints, devices, training
 
     devices.forget()

@@ -1,7 +1,7 @@
 """The parts of the report: one file each, with a function `section` from what was found to a `Block`, or to None where there is
 nothing to show. Other packages add theirs as entry points of the group `lottery.sections`."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from lottery.base import plugins
 from lottery.base.errors import InputError, first_line
@@ -42,17 +42,31 @@ SECTIONS: tuple[Section, ...] = (
 )
 
 
-def blocks(findings: Findings) -> Iterator[Block]:
+def blocks(findings: Findings) -> list[Block]:
     """What each section shows, ours first. Those that cannot be made are told in `findings.left_out`."""
+    made = []
     for section in SECTIONS:
         try:
             if block := section(findings):
-                yield block
+                made.append(block)
         except InputError as error:
             findings.left_out.append(f"left out of the report: {error}")
     for name, added in plugins.members(GROUP).items():
         try:
             if block := added.load()(findings):
-                yield block
+                _check(block, made)
+                made.append(block)
         except Exception as error:  # whatever the module of another package raises
             findings.left_out.append(f"left out of the report: section {name} ({first_line(error)})")
+    return made
+
+
+def _check(block: Block, others: Sequence[Block]) -> None:
+    """Raise where a block of another package cannot be shown, or has the name or a file of one of `others`."""
+    taken = {name for other in others for name in (other.name, *other.files)}
+    if again := sorted(taken.intersection((block.name, *block.files))):
+        raise InputError(f"the report has another {again[0]}")
+    if not all(isinstance(cell, str) for line in block.table for cell in line.values()):
+        raise InputError("the cells of its table are not all text")
+    for chart in block.charts:
+        _ = chart.svg

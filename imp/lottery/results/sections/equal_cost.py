@@ -47,10 +47,11 @@ def section(findings: Findings) -> Block | None:
         "equal_cost",
         wording.worded("{Metric} at equal cost", metric),
         charts=[Chart("equal_cost", alt.concat(*panels, columns=COLUMNS))],
-        table=_table(findings.groups),
-        explained=f"Final validation {wording.title(metric)} against what a ticket costs to train and to find, in epochs of "
+        caption=f"Final validation {wording.title(metric)} against what a ticket costs to train and to find, in epochs of "
         "the dense network, counted in multiply-accumulates; the dense network as a band. Upper left is "
-        f"better.{scaled.told}\n\n" + wording.worded(EXPLAINED, metric),
+        f"better.{scaled.told}",
+        table=_table(findings.groups),
+        explained=wording.worded(EXPLAINED, metric),
         frames={"equal_cost": rows},
     )
 

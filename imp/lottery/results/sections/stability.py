@@ -12,7 +12,7 @@ from lottery.results.block import Block
 from lottery.results.drawing import COLOURS, COLUMNS, GREY, HEIGHT, PANEL, WIDTH, Chart, chart_of, tooltips
 from lottery.results.findings import Findings
 
-EXPLAINED = (
+CAPTION = (
     "Above: instability on test {example}s, means over replicates with {bounds}; below the dashed line (2 points) a ticket "
     "counts as stable. Below: the error on test {example}s along the line between two trainings, means over pairs. Solid lines "
     "have BatchNorm's statistics interpolated, dashed ones recomputed."
@@ -47,8 +47,9 @@ def section(findings: Findings) -> Block | None:
         "How stable tickets are",
         instability.answers(findings.instability, findings.groups, findings.run.rule),
         [Chart("stability", drawing)],
+        findings.run.worded(CAPTION),
         [dict(zip(headings, line, strict=True)) for line in cells],
-        findings.run.worded(f"{EXPLAINED}\n\n{instability.EXPLAINED}"),
+        findings.run.worded(instability.EXPLAINED),
         {"stability": rows, "lines": lines},
     )
 

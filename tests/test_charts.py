@@ -97,6 +97,11 @@ def of(run):
     return findings.Findings(run)
 
 
+def told(block):
+    """What is said below a chart and its table."""
+    return block.caption + block.explained
+
+
 def marks(specification):
     """The rows that each of a chart's datasets has."""
     return list(specification["datasets"].values())
@@ -180,7 +185,7 @@ def shares(run):
 @pytest.mark.parametrize("draw", [accuracy.section, macs.section, early_stop.section, equal_cost.section])
 def test_what_lies_below_the_scale_is_marked_with_its_value_and_has_no_line(run, draw):
     all_replicates(run, "60", -0.01)
-    assert "▼" not in draw(shares(run)).explained
+    assert "▼" not in told(draw(shares(run)))
     all_replicates(run, "90", -0.8)
 
     chart = draw(shares(run))
@@ -194,7 +199,7 @@ def test_what_lies_below_the_scale_is_marked_with_its_value_and_has_no_line(run,
     assert f">{reached:.1%}</text>" in chart.charts[0].svg
     least = 0.90 - curves.SHOWN
     assert f'"domain": [{least}' in json.dumps(chart.charts[0].specification)
-    assert "▼ marks a network below the scale, with its value (2)." in chart.explained
+    assert "▼ marks a network below the scale, with its value (2)." in told(chart)
 
 
 def test_a_dense_network_that_failed_to_learn_does_not_stretch_the_scale_of_the_tickets(run):
@@ -206,8 +211,8 @@ def test_a_dense_network_that_failed_to_learn_does_not_stretch_the_scale_of_the_
 
     domain = chart.charts[0].specification["layer"][1]["encoding"]["y"]["scale"]["domain"]
     assert domain == pytest.approx([0.87 - curves.SHOWN, 0.89])
-    assert "The dense network (71.7%) is below the scale." in chart.explained
-    assert "▼" not in chart.explained
+    assert "The dense network (71.7%) is below the scale." in told(chart)
+    assert "▼" not in told(chart)
 
 
 def test_values_below_the_scale_do_not_cover_each_other():
@@ -296,7 +301,7 @@ def test_the_heat_map_has_its_rows_family_by_family_and_says_what_tickets_are_he
 
     (y,) = {tuple(layer["encoding"]["y"]["sort"]) for layer in chart.charts[0].specification["layer"]}
     assert y == ("oneshot, rewound to 0", "oneshot, rewound to 1ep", "lr, rewound to 0", "lr, rewound to 1ep")
-    assert "against that of dense or extended, in points" in chart.explained
+    assert "against that of dense or extended, in points" in told(chart)
 
 
 def test_every_line_has_a_colour_of_its_own_also_with_many_families(tmp_path):

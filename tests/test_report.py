@@ -393,6 +393,7 @@ def test_a_section_of_another_package_is_one_file_and_is_in_page_markdown_and_cs
         (Block("networks", "Own"), "the report has another networks"),
         (Block("own", "Own", frames={"summary": pandas.DataFrame({"a": [1]})}), "the report has another summary.csv"),
         (Block("own", "Own", charts=[Chart("own", alt.Chart().mark_point().encode(x="a:X"))]), "section own ("),
+        (Block("own", "Own", frames={"../own": pandas.DataFrame({"a": [1]})}), "'../own' cannot be a part of a file's name"),
         ("text", "section own ("),
     ],
 )

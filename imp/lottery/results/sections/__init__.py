@@ -1,6 +1,7 @@
 """The parts of the report: one file each, with a function `section` from what was found to a `Block`, or to None where there is
 nothing to show. Other packages add theirs as entry points of the group `lottery.sections`."""
 
+import re
 from collections.abc import Sequence
 
 from lottery.base import plugins
@@ -63,6 +64,9 @@ def blocks(findings: Findings) -> list[Block]:
 
 def _check(block: Block, others: Sequence[Block]) -> None:
     """Raise where a block of another package cannot be shown, or has the name or a file of one of `others`."""
+    names = [block.name, *block.frames, *(chart.name for chart in block.charts)]
+    if odd := [name for name in names if not re.fullmatch(r"[\w-]+", name)]:
+        raise InputError(f"{odd[0]!r} cannot be a part of a file's name")
     taken = {name for other in others for name in (other.name, *other.files)}
     if again := sorted(taken.intersection((block.name, *block.files))):
         raise InputError(f"the report has another {again[0]}")

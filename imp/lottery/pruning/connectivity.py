@@ -70,6 +70,11 @@ class Node:
         array = array.swapaxes(-1, -2) if self.transposed else array
         return array.reshape(-1, incoming // self.groups, self.groups, self.width // self.groups)
 
+    def restored(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """What `arranged` made of an array of `shape`, as it was."""
+        *window, inputs, outputs = shape
+        return array.reshape(*window, outputs, inputs).swapaxes(-1, -2) if self.transposed else array.reshape(shape)
+
 
 @dataclasses.dataclass(frozen=True)
 class Topology:

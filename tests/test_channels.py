@@ -1,0 +1,137 @@
+"""Channels: what goes together, in small networks of which it is known, and by brute force in networks of Keras."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from test_connectivity import linear, network
+from test_topology import functional
+
+from lottery.engine import models, signature
+from lottery.engine.models.topology import topology
+from lottery.experiment.recipe import Model
+from lottery.pruning.channels import STAYS, channels
+from lottery.pruning.connectivity import Node
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+
+def numbers(found):
+    return {
+        path: array.ravel().tolist() for path, array in (found.inputs | {f"{p}:": o for p, o in found.outputs.items()}).items()
+    }
+
+
+def test_a_channel_is_the_outputs_of_one_kernel_and_the_inputs_of_the_next_but_for_images_and_answers():
+    found = channels(network(linear("a", "images", 2, 3), linear("b", "a", 3, 2)))
+
+    assert found.count == 3
+    assert numbers(found) == {"a": [STAYS] * 2, "a:": [0, 1, 2], "b": [0, 1, 2], "b:": [STAYS] * 2}
+
+
+def test_a_depthwise_filter_goes_with_its_channel_and_with_a_multiplier_all_that_read_it():
+    depthwise = linear("d", "a", 3, 3, 2, 2, width=4, groups=2)
+    found = channels(network(linear("a", "images", 2, 2), depthwise, linear("b", "d", 4, 2)))
+
+    assert numbers(found)["d:"] == numbers(found)["b"] == [0, 0, 1, 1]
+
+
+def test_a_residual_stream_is_one_channel_over_all_blocks_or_stays():
+    branch = [linear("a", "images", 2, 2), linear("b", "a", 2, 3), linear("c", "b", 3, 2), Node("sum", "add", 2, ("a", "c"))]
+    residual = network(*branch, linear("d", "sum", 2, 2))
+
+    assert numbers(channels(residual))["c:"] == numbers(channels(residual))["d"] == [0, 1]
+    left = numbers(channels(residual, streams=False))
+    assert left["a:"] == left["c:"] == left["d"] == [STAYS] * 2
+    assert left["b:"] == [0, 1, 2]
+
+
+def test_flattened_channels_are_read_at_every_position_and_concatenated_ones_in_sequence():
+    flat = network(linear("a", "images", 2, 2), Node("flat", "reshape", 6, ("a",)), linear("b", "flat", 6, 2))
+    joined = Node("both", "concatenate", 4, ("a", "c"))
+    beside = network(linear("a", "images", 2, 2), linear("c", "images", 2, 2), joined, linear("b", "both", 4, 2))
+
+    assert numbers(channels(flat))["b"] == [0, 1, 0, 1, 0, 1]
+    assert numbers(channels(beside))["b"] == [0, 1, 2, 3]
+
+
+def test_kernels_of_several_groups_and_what_mixes_channels_stay():
+    grouped = linear("g", "a", 3, 3, 2, 4, width=4, groups=2)
+    mixed = Node("softmax", "mix", 3, ("a",))
+
+    assert channels(network(linear("a", "images", 2, 4), grouped, linear("b", "g", 4, 2))).count == 0
+    assert channels(network(linear("a", "images", 2, 3), mixed, linear("b", "softmax", 3, 2))).count == 0
+
+
+def test_a_layer_that_is_called_twice_has_the_same_channels_each_time():
+    twice = [linear("a", "images", 2, 3), linear("s", "a", 3, 3), Node("s:2", "linear", 3, ("s",), kernels={"s": (3, 3)})]
+    found = channels(network(*twice, linear("b", "s:2", 3, 2)))
+
+    assert numbers(found) == {
+        "a": [STAYS] * 2,
+        "a:": [0, 1, 2],
+        "s": [0, 1, 2],
+        "s:": [0, 1, 2],
+        "b": [0, 1, 2],
+        "b:": [STAYS] * 2,
+    }
+
+
+def shared(images):
+    both = keras.layers.Conv2D(3, 3, padding="same")
+    return both(both(keras.layers.Conv2D(3, 1)(images)))
+
+
+def upwards(images):
+    wider = keras.layers.Conv2DTranspose(4, 3, strides=2, padding="same", activation="sigmoid")
+    return wider(keras.layers.Conv2D(5, 3)(images))
+
+
+def gated(images):
+    hidden = keras.layers.Conv2D(4, 3)(images)
+    squeezed = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling2D(keepdims=True)(hidden))
+    return keras.layers.Multiply()([hidden, keras.layers.Dense(4, activation="sigmoid")(squeezed)])
+
+
+def answered(make):
+    """The network of `make`, whose channels a last layer reads at each position."""
+    return functional(lambda images: keras.layers.Dense(2)(keras.layers.Flatten()(make(images))), (8, 8, 3))
+
+
+NETWORKS = {
+    "mobilenet_v2": lambda: tiny_model("mobilenet_v2", alpha=0.1),
+    "resnet20": lambda: tiny_model("resnet20", width=3),
+    "lenet": lambda: tiny_model("lenet_300_100"),
+    **{make.__name__: lambda make=make: answered(make) for make in (shared, upwards, gated)},
+}
+
+
+def tiny_model(name, **settings):
+    return models.build(Model(name=name, **settings), signature.images(8, 3))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_without_the_inputs_of_what_reads_a_channel_nothing_else_of_it_matters(name):
+    """By brute force, some channels one after the other."""
+    model, rng = NETWORKS[name](), np.random.default_rng(0)
+    found = channels(topology(model))
+    read = dataclasses.replace(found, outputs={path: np.full_like(at, STAYS) for path, at in found.outputs.items()}, factors={})
+    scales = {one.path: 1 / max(1, np.prod(one.shape[:-1])) for one in model.variables}  # so that no activation saturates
+    values = {one.path: rng.uniform(0.2, 1, one.shape) * scales[one.path] for one in model.variables}
+    images = rng.uniform(size=(2, 8, 8, 3)).astype("float32")
+    assert found.count
+
+    def answers(seed, gone):
+        """With other values of all that the channel is made of."""
+        noise, whole, rows = np.random.default_rng(seed), found.spread(~gone), read.spread(~gone)
+        for variable in model.variables:
+            kept, read_by = (mask.get(variable.path, np.True_) for mask in (whole, rows))
+            made = np.where(kept, values[variable.path], noise.uniform(0.2, 1, variable.shape) * scales[variable.path])
+            variable.assign(np.where(read_by, made, 0))
+        return model(images, training=False).numpy()
+
+    for number in rng.choice(found.count, min(found.count, 6), replace=False):
+        gone = np.arange(found.count) == number
+        assert not all(kept.all() for kept in read.spread(~gone).values())
+        np.testing.assert_array_equal(answers(1, gone), answers(2, gone))

@@ -9,6 +9,7 @@ A network without one computes the same as with its inputs at 0, whatever its fi
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -22,28 +23,54 @@ STAYS = -1  # in place of the number of a channel: of images, of answers, and of
 class Channels:
     """The `count` channels of a network that may go, by number. For the kernel at each path, `inputs` and `outputs` say to
     which its own belong, or `STAYS`: int [inputs / groups, groups] and [groups, outputs / groups], as `Node.arranged` has them.
-    `factors` say so of BatchNorm's variables, by the path of gamma: int [channels]."""
+    `vectors` say so of variables of one axis, such as biases and BatchNorm's: int [channels]."""
 
     topology: Topology
     count: int
     inputs: dict[str, np.ndarray]
     outputs: dict[str, np.ndarray]
-    factors: dict[str, np.ndarray]
+    vectors: dict[str, np.ndarray]
+
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        """By the path of each kernel, the first that uses it."""
+        return {path: node for node in reversed(self.topology.nodes) if node.kind == "linear" for path in node.kernels}
 
     def spread(self, kept: np.ndarray) -> Bits:
-        """The weights of the channels that are `kept` (bool [count]) and of all that stay: a mask of each kernel and gamma."""
+        """The weights of the channels that are `kept` (bool [count]) and of all that stay: a mask of each variable that holds
+        something of channels that may go."""
         every = np.append(kept, True)  # which `STAYS` is the place of
-        mask = {path: every[numbers] for path, numbers in self.factors.items()}
-        for node in self.topology.nodes:
-            for path, shape in node.kernels.items() if node.kind == "linear" else ():
-                joined = every[self.inputs[path]][..., None] & every[self.outputs[path]]
+        mask = {path: every[numbers] for path, numbers in self.vectors.items() if (numbers != STAYS).any()}
+        for path, node in self.nodes.items():
+            if (self.inputs[path] != STAYS).any() or (self.outputs[path] != STAYS).any():
+                joined, shape = every[self.inputs[path]][..., None] & every[self.outputs[path]], node.kernels[path]
                 mask[path] = node.restored(np.broadcast_to(joined, (math.prod(shape[:-2]), *joined.shape)), shape)
         return mask
 
+    def total(self, path: str, array: np.ndarray) -> np.ndarray:
+        """The sum of what an `array` of the shape of the variable at `path` holds of each channel, and at last of what stays:
+        float64 [count + 1]. A weight that belongs to two channels counts in both."""
+        if path in self.vectors:
+            return self._sums(self.vectors[path], array)
+        if path not in self.nodes:
+            return np.zeros(self.count + 1)
+        inputs, outputs = self.inputs[path], self.outputs[path]
+        joined = self.nodes[path].arranged(array, inputs.size).sum(0, dtype=np.float64)
+        same = (inputs[..., None] == outputs) * joined  # as in a depthwise filter
+        return (
+            self._sums(inputs, joined.sum(2))
+            + self._sums(outputs, joined.sum(0))
+            - self._sums(np.broadcast_to(outputs, joined.shape), same)
+        )
 
-def channels(topology: Topology, streams: bool = True) -> Channels:
-    """The channels of a network, in the order in which it makes them. Without `streams`, those of branches that are added
-    stay. A kernel's channels stay where it has several groups of several inputs, as each group must keep as many."""
+    def _sums(self, numbers: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return np.roll(np.bincount(numbers.ravel() - STAYS, values.ravel(), self.count + 1), STAYS)
+
+
+def channels(topology: Topology, variables: Mapping[str, tuple[int, ...]], streams: bool = True) -> Channels:
+    """The channels of a network, in the order in which it makes them; `variables` are the shapes of its variables by path.
+    Without `streams`, those of branches that are added stay. A kernel's channels stay where it has several groups of several
+    inputs, as each group must keep as many."""
     first = np.cumsum([0, *(node.width for node in topology.nodes)])
     slots = {node.name: start + np.arange(node.width) for node, start in zip(topology.nodes, first, strict=False)}
     staying, pairs = [slots[name] for name in topology.outputs], []
@@ -61,20 +88,23 @@ def channels(topology: Topology, streams: bool = True) -> Channels:
     free = np.setdiff1d(labels, labels[np.concatenate(staying)])
     numbers = np.full(first[-1], STAYS)
     numbers[free] = np.arange(free.size)
-    return _by_path(topology, {name: numbers[labels[places]] for name, places in slots.items()}, free.size)
-
-
-def _by_path(topology: Topology, numbers: Mapping[str, np.ndarray], count: int) -> Channels:
-    """`numbers` of the channels of each node, by name."""
-    inputs, outputs, factors = {}, {}, {}
+    by_node = {name: numbers[labels[places]] for name, places in slots.items()}
+    inputs, outputs, vectors = {}, {}, {}
     for node in topology.nodes:
-        if node.kind == "linear":
-            ((path, _),) = node.kernels.items()
-            inputs[path] = numbers[node.inputs[0]].reshape(node.groups, -1).T
-            outputs[path] = numbers[node.name].reshape(node.groups, -1)
-        elif node.gamma:
-            factors[node.gamma] = numbers[node.name]
-    return Channels(topology, count, inputs, outputs, factors)
+        for path in node.kernels if node.kind == "linear" else ():
+            inputs[path] = by_node[node.inputs[0]].reshape(node.groups, -1).T
+            outputs[path] = by_node[node.name].reshape(node.groups, -1)
+        for path in _vectors(node, variables):
+            vectors[path] = by_node[node.name]
+    return Channels(topology, free.size, inputs, outputs, vectors)
+
+
+def _vectors(node: Node, variables: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """The paths of those `variables` that hold one number for each channel of `node`, in the layer of its kernel or gamma."""
+    if node.kind not in ("linear", "scale"):
+        return []
+    layer = (node.gamma or next(iter(node.kernels))).rpartition("/")[0]
+    return [path for path, shape in variables.items() if path.rpartition("/")[0] == layer and shape == (node.width,)]
 
 
 def _is_free(node: Node, read: Sequence[np.ndarray], streams: bool) -> bool:

@@ -26,6 +26,8 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
     tables = {"": recipe, **{name: getattr(recipe, name) for name in ("data", "texts", "model", "train", "pruning", "retrain")}}
     if family:
         tables[f"families.{family}"] = recipe.families[family]
+    if not (family and recipe.families[family].units.is_channel):
+        without_effect.add("pruning.streams")
     others = {"averages": "weights and statistics"} if recipe.train.ema else {}
     others |= {"model.weights": "those of a file"} if recipe.model.weights else {}  # whose digest is among the origins
     return others | {
@@ -84,6 +86,10 @@ def _without_effect(recipe: Recipe) -> set[str]:
         unused += [] if family.budget else ["budget"]
         unused += [] if family.mask else ["mask"]
         unused += _UPDATES_WITHOUT[family.updates]
+        unused += ["units"] if family.units.is_weight else []
+        unused += ["unit_score"] if family.units.is_weight or family.units.is_n_of_m else []
+        unused += ["target"] if family.target == "weights" else []
+        unused += [] if family.per_mac else ["per_mac"]
         if family.criterion in criteria.CRITERIA and family.criterion not in criteria.WITH_IMAGES:
             unused += ["scored_on", "scored_seed", "scored_norm"]
         keys |= {f"families.{name}.{key}" for key in unused}

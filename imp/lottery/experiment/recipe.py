@@ -21,10 +21,11 @@ from lottery.base.errors import InputError
 from lottery.experiment import controls, grids, networks, spaces, tasks
 from lottery.experiment.grids import ByPath, Grid, Point, Quantile, Round, Sample
 from lottery.experiment.spaces import Dimension
-from lottery.pruning import criteria, masks
+from lottery.pruning import criteria, masks, units
 from lottery.pruning.allocation import Allocation
 from lottery.pruning.masks import Scope
 from lottery.pruning.state import Arrays, State
+from lottery.pruning.units import Score
 from lottery.pruning.updates import Updates
 
 MOST = 1_000_000_000  # of whatever a whole number counts
@@ -114,6 +115,8 @@ Iterations = Annotated[int, Field(ge=0, le=10_000)]
 Space = Annotated[list[Annotated[Dimension, _written(spaces.parse_dimension)]], pydantic.AfterValidator(spaces.check)]
 Criterion = Annotated[str, _checked(lambda name: plugins.check(name, criteria.CRITERIA, "criterion"))]
 Control = Annotated[str, _checked(controls.check_name)]
+Units = Annotated[units.Spec, _written(units.parse)]
+Target = Literal["weights", "macs"]
 
 
 def key(default: Any, meaning: str, decides: Output | None = "dense") -> Any:
@@ -239,6 +242,7 @@ class Pruning(Table):
     scope: Scope = key("kernels", "pointwise: 1x1 convolutions alone; all: every variable, BatchNorm's too", "mask")
     exclude: list[str] = key(["Conv_1/*", "predictions/*"], "shell patterns of variable paths that stay dense", "mask")
     include: list[str] = key([], "shell patterns of trained variables to prune whatever the scope, such as my_layer/w", "mask")
+    streams: bool = key(True, "units = channel: those of residual streams may go, each from all branches; false: not", "mask")
     collapse: Share = aside(0.001, "a layer that keeps less than this share is called collapsed")
 
     def covers(self, path: str, shape: tuple[int, ...]) -> bool:
@@ -271,6 +275,10 @@ class Family(Table):
     scored_seed: Seed = key(0, "snip, grasp: another seed draws other examples", "mask")
     scored_norm: Norm = key("batch", "snip, grasp: BatchNorm by the statistics of each batch, or the moving ones", "mask")
     iterations: Iterations = key(0, "score and prune in so many steps; 0: synflow 100, the others 1", "mask")
+    units: Units = key("weight", "what goes as a whole: weight, channel, 4x1 (block: inputs x outputs), 2:4 (n of m)", "mask")
+    unit_score: Score = key("mean", "of a channel or block: the mean, norm or sum of the scores of its weights", "mask")
+    target: Target = key("weights", "of what quantiles and rates are per cent: weights, or macs (of the network's)", "mask")
+    per_mac: bool = key(False, "divide the score of a unit by its multiply-accumulates", "mask")
     allocation: Allocation = key("global", "of weights to layers: global, uniform, uniform+, erk", "mask")
     densities: list[Density] = key([], "per cent that layers keep, whatever the allocation, such as Conv1/*=100", "mask")
     quantiles: Quantiles = aside("", "one shot: per cent to prune, one mask for each, such as 90 or 60..80:5,85..99")
@@ -339,11 +347,33 @@ class Family(Table):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _units_fit(self) -> "Family":
+        shaped = f"units = {self.units}"
+        if self.rates and not self.counts_weights:
+            raise InputError("rates are of single weights by their path: leave rates out, or units and target")
+        if self.target == "macs" and self.changes_masks:
+            raise InputError(f"target = macs is of masks that stay as they are in training: leave updates = {self.updates} out")
+        if self.units.is_channel and self.updates in ("rigl", "set"):
+            raise InputError(f"{shaped}: a channel that is gone gets no gradient, by which it could grow: use updates = gmp")
+        if self.units.is_n_of_m:
+            if self.rounds or self.changes_masks or (self.target, self.allocation, self.densities) != ("weights", "global", []):
+                raise InputError(f"{shaped} is of masks of one shot: leave rounds, updates, target, allocation, densities out")
+            exact = float(100 * (1 - self.units.share))
+            if any(abs(quantile - exact) > 0.01 for quantile in self.quantiles):
+                raise InputError(f'{shaped} prunes {exact:.4g} per cent, neither more nor less: set quantiles = "{exact:.4g}"')
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _mask_fits(self) -> "Family":
         ranked = self.criterion, self.iterations, self.allocation, self.densities
         if self.mask and (self.rounds or self.changes_masks or ranked != ("magnitude", 0, "global", [])):
             raise InputError("mask is a file: leave criterion, iterations, allocation, densities, rounds and updates out")
         return self
+
+    @property
+    def counts_weights(self) -> bool:
+        """Whether as many weights go as quantiles and rates say, to the last."""
+        return self.units.is_weight and self.target == "weights"
 
     @property
     def chosen_by(self) -> str:
@@ -487,6 +517,12 @@ class Recipe(Table):
                 kind, own = ("images", "texts") if table == "data" else ("texts", "images")
                 raise InputError(f"{table}.{name} is of {kind}, and {self.data.source} has {own}: leave it out")
         return self
+
+    def covers(self, path: str, shape: tuple[int, ...]) -> bool:
+        """Whether a mask may cover the trained variable of this path and shape. One of whole channels, or in a file, may cover
+        more than is prunable."""
+        wider = any(family.units.is_channel or family.mask for family in self.families.values())
+        return wider or self.pruning.covers(path, shape)
 
     def with_one_shot(self) -> "Recipe":
         """The same, with a family of one shot if it has none: what commands about one shot work with."""

@@ -12,7 +12,7 @@ rank it by itself:
 
 import fnmatch
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
 
@@ -24,6 +24,15 @@ Shapes = Mapping[str, tuple[int, ...]]  # by path
 Densities = Sequence[tuple[str, Fraction]]  # shares to keep, by shell pattern of paths
 Group = tuple[tuple[str, ...], int]  # layers that are ranked together, and how many of their weights stay
 
+
+class Unreachable(InputError):
+    """A number of units that an allocation cannot keep: less than what layers keep in any case (`is_too_little`), or more."""
+
+    def __init__(self, told: str, is_too_little: bool):
+        super().__init__(told)
+        self.is_too_little = is_too_little
+
+
 LEAST_OF_LAST = Fraction(1, 5)  # of the last dense layer, with uniform+
 
 
@@ -34,16 +43,16 @@ def allocate(
     shapes: Shapes,
     fixed: Densities = (),
     network: Shapes | None = None,
-    size: Callable[[tuple[int, ...]], int] = math.prod,
+    sizes: Mapping[str, int] | None = None,
 ) -> list[Group]:
     """Divide `keep` weights among layers, of which so many are `left` (path -> count) of arrays of `shapes`.
 
     Layers that a pattern of `fixed` names keep that share of all their weights; the first pattern counts. `network` has every
     kernel's shape in the network's order, which only `uniform+` needs. What is counted may be other units than weights, of
-    which an array of a shape has `size` (`units.Units.size`). No layer keeps more than it has left. Raises InputError where
-    that leaves no way to keep exactly `keep`.
+    which each layer has `sizes`. No layer keeps more than it has left. Raises Unreachable where that leaves no way to keep
+    exactly `keep`.
     """
-    sizes = {path: size(shapes[path]) for path in left}
+    sizes = sizes or {path: math.prod(shapes[path]) for path in left}
     shares = {path: share for path in left if (share := _named(path, fixed)) is not None}
     if allocation == "uniform+":
         shares = _uniform_plus(sizes, left, keep, shares, network)
@@ -53,7 +62,7 @@ def allocate(
     rest = keep - sum(own.values())
     most = sum(left[path] for path in others)
     if not 0 <= rest <= most:
-        raise InputError(_unreachable(keep, sum(sizes.values()), own, most))
+        raise Unreachable(_unreachable(keep, sum(sizes.values()), own, most), rest < 0)
     groups: list[Group] = [((path,), count) for path, count in own.items()]
     if allocation == "global":
         return [(tuple(others), rest), *groups] if others else groups

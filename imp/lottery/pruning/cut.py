@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lottery.pruning import allocation
-from lottery.pruning.allocation import Allocation, Densities, Group, Shapes
+from lottery.pruning.allocation import Allocation, Densities, Group, Shapes, Unreachable
 from lottery.pruning.criteria import Criterion
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking, rank
@@ -22,17 +22,29 @@ from lottery.pruning.units import SINGLE, Units
 @dataclasses.dataclass(frozen=True)
 class Method:
     """How a network is pruned. `criterion` scores its weights, in `passes` iterations; `allocation` divides what stays among
-    layers, but for those that `fixed` densities name; `units` are kept or pruned as a whole."""
+    layers, but for those that `fixed` densities name; `units` are kept or pruned as a whole. The score of each is divided by
+    its cost, where `each` says what the weights of a variable cost (by path; of others nothing)."""
 
     criterion: Criterion
     allocation: Allocation = "global"
     fixed: Densities = ()
     passes: int = 1
     units: Units = SINGLE
+    each: Mapping[str, int] | None = None
 
     def divide(self, left: Mapping[str, int], keep: int, shapes: Shapes, kernels: Shapes | None = None) -> list[Group]:
         """Which layers are ranked together and how many of their units stay, as `allocation.allocate` divides them."""
-        return allocation.allocate(self.allocation, left, keep, shapes, self.fixed, kernels, self.units.size)
+        return allocation.allocate(self.allocation, left, keep, shapes, self.fixed, kernels, self.units.sizes(shapes))
+
+    def scored(self, network: State, mask: Bits, probe: Any) -> tuple[Arrays, Bits]:
+        """The score of each unit of `network` under `mask`, and which of them are left."""
+        ranked = self.units.ranked(mask)
+        scores = self.criterion(network, ranked, probe)
+        pooled, left = self.units.pool({path: widened(scores[path]) for path in sorted(ranked)}, ranked)
+        if self.each is None:
+            return pooled, left
+        costs = self.units.total({path: bits * self.each.get(path, 0) for path, bits in mask.items()})
+        return {path: array / np.maximum(costs[path], 1) for path, array in pooled.items()}, left
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +81,32 @@ class Cutter:
             (scores, left), rankings = (self._first, self._rankings) if number == 1 else (self._scored(mask), {})
             groups = []
             for paths, stay in keep:
-                count = _count(self._first[1], paths)
+                count = _count(self.units, paths)
                 share = stay if number == last else round(count * (stay / max(count, 1)) ** (number / last))
                 groups += [(_ranked(rankings, scores, left, alike), one) for alike, one in self._divided(left, paths, share)]
             units: Bits = {}
             for ranking, stay in groups:
                 units |= ranking.prune(ranking.size - stay, self.sort and number == last)
-            mask = {path: mask[path] & self.method.units.spread(units[path], mask[path].shape) for path in sorted(units)}
+            mask = self.method.units.spread({path: units[path] for path in sorted(units)}, mask)
         return Cut(mask, groups)
+
+    def fitting(self, most: int, measure: Callable[[Bits], int]) -> Cut:
+        """The cut of the most units whose mask measures no more than `most`. Raises InputError as `to`, and where nothing
+        measures so little."""
+        least, count = 0, _count(self.units, self.units)
+        while least < count:
+            middle = (least + count + 1) // 2
+            try:
+                fits = measure(self.to([(tuple(self.units), middle)]).mask) <= most
+            except Unreachable as error:
+                fits = error.is_too_little
+            least, count = (middle, count) if fits else (least, middle - 1)
+        return self.to([(tuple(self.units), least)])
+
+    @property
+    def units(self) -> Bits:
+        """Which units are left, by layer."""
+        return self._first[1]
 
     def _divided(self, left: Bits, paths: Iterable[str], keep: int) -> list[Group]:
         shapes = {path: self.within[path].shape for path in paths}
@@ -87,10 +117,7 @@ class Cutter:
         return self._scored(self.within)
 
     def _scored(self, mask: Bits) -> tuple[Arrays, Bits]:
-        """The score of each unit under `mask`, and which of them are left."""
-        scores = self.method.criterion(self.network, mask, self.probe(mask))
-        pooled = {path: self.method.units.pool(widened(scores[path]), mask[path]) for path in sorted(mask)}
-        return {path: one for path, (one, _) in pooled.items()}, {path: one for path, (_, one) in pooled.items()}
+        return self.method.scored(self.network, mask, self.probe(mask))
 
 
 def cut(

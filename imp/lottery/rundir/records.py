@@ -155,10 +155,11 @@ class Result(Record):
 
 class Layer(Values):
     """What a mask prunes of one variable: `weights` were left before it, `rate` per cent of them were to be pruned, and `kept`
-    are left after it. `threshold` is the linear quantile of the scores that were ranked together."""
+    are left after it. `threshold` is the linear quantile of the scores that were ranked together. Both are None of a variable
+    that is not ranked itself, as one that only reads channels."""
 
-    rate: float
-    threshold: float
+    rate: float | None
+    threshold: float | None
     weights: int
     kept: int
 

@@ -111,8 +111,11 @@ def _recipe(ticket: TicketFolder) -> Recipe:
     machine's or person's."""
     if ticket.start is None:
         raise InputError(f"{ticket.folder} has no {tickets.START}, as it is not a ticket: nothing to train anew")
-    recipe, quantile = ticket.recipe, str(quantile_of(ticket.mask))
+    recipe, result = ticket.recipe, ticket.record.result
+    pruned = {path: bits for path, bits in ticket.mask.items() if recipe.pruning.covers(path, bits.shape)}
+    quantile, own = str(quantile_of(pruned)), recipe.families.get(result.family or "")
     family = {"mask": str(ticket.folder / tickets.MASK), "quantiles": quantile, "controls_at": quantile}
+    family |= {"units": str(own.units)} if own else {}
     changed = {
         "name": f"{recipe.name}-{ticket.record.result.mask}",
         "data": recipe.data.model_dump() | {"path": ""},

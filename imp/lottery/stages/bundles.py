@@ -49,4 +49,4 @@ def measure(run: Run, allocation: Allocation) -> dict[int, float]:
 
     train = run.recipe.train.model_copy(update={"learning_rate": STILL})
     still = dataclasses.replace(run, recipe=run.recipe.model_copy(update={"train": train}))
-    return sizes.measure(assembly.make_trainer(still, Reporter(quiet=True), run.recipe.pruning.covers, allocation), allocation)
+    return sizes.measure(assembly.make_trainer(still, Reporter(quiet=True), run.recipe.covers, allocation), allocation)

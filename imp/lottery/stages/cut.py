@@ -21,7 +21,7 @@ from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import Layer, MaskRecord, Scores
 from lottery.rundir.run import Run
 from lottery.stages.probing import Probes
-from lottery.stages.scoring import Scoring
+from lottery.stages.scoring import Part, Scoring
 
 
 def cut(run: Run, wanted: Iterable[Mask], probes: Probes | None = None) -> None:
@@ -85,18 +85,12 @@ def _sources(run: Run, mask: Mask) -> list[Path]:
 
 def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) -> None:
     replicate, files, state = scoring.replicate, run.mask(mask), scoring.state
-    topology = replicate.read_topology()
+    topology = scoring.topology
     bits, parts = scoring.cut(mask)
-    rows = {path: (part, part.ranking.threshold(part.rate)) for part in parts for path in part.ranking.scores}
-    layers = {
-        path: Layer(
-            rate=float(part.rate),
-            threshold=threshold,
-            weights=int(np.count_nonzero(scoring.before[path])),
-            kept=int(np.count_nonzero(bits[path])),
-        )
-        for path, (part, threshold) in sorted(rows.items())
-    }
+    kept = scoring.units.ranked(bits)
+    thresholds = [part.ranking.threshold(part.rate) for part in parts]
+    rows = {path: row for row in zip(parts, thresholds, strict=True) for path in row[0].ranking.scores}
+    layers = {path: _layer(scoring.before[path], left, *rows.get(path, ())) for path, left in sorted(kept.items())}
     remaining = sum(layer.kept for layer in layers.values())
     ranked = [part.ranking.ascending for part in parts if part.ranking.ascending.size]
     count = sum(scores.size for scores in ranked)
@@ -119,14 +113,20 @@ def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) ->
                 max=float(max((scores[-1] for scores in ranked), default=0.0)),
                 mean=float(sum(scores.sum(dtype=np.float64) for scores in ranked)) / max(count, 1),
             ),
-            threshold=next(threshold for _, threshold in rows.values()) if len(parts) == 1 else None,
+            threshold=thresholds[0] if len(parts) == 1 else None,
             pruned=sum(layer.weights for layer in layers.values()) - remaining,
             remaining=remaining,
             layers=layers,
-            kept=densities.kept(bits, state, topology),
+            kept=densities.kept(kept, state, topology),
             costs=costs.costs(bits, state, topology),
         ),
     )
+
+
+def _layer(before: np.ndarray, kept: np.ndarray, part: Part | None = None, threshold: float | None = None) -> Layer:
+    """What of a variable goes. Where it only has inputs of channels that others make, it is not ranked."""
+    counts = int(np.count_nonzero(before)), int(np.count_nonzero(kept))
+    return Layer(rate=float(part.rate) if part else None, threshold=threshold, weights=counts[0], kept=counts[1])
 
 
 def check_families(run: Run, variables: Collection[str] = ()) -> None:

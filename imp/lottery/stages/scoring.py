@@ -1,6 +1,6 @@
 """The masks of a family that are cut from the scores of one network: what is asked of `pruning.cut`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -13,12 +13,13 @@ from lottery.engine.foreign import read_mask
 from lottery.experiment import grids
 from lottery.experiment.graph import Mask
 from lottery.experiment.grids import Quantile
-from lottery.pruning import criteria, masks, ranking
+from lottery.pruning import costs, criteria, ranking, units
 from lottery.pruning.allocation import Group
-from lottery.pruning.cut import Cutter, Method
+from lottery.pruning.cut import Cut, Cutter, Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking
 from lottery.pruning.state import State
+from lottery.pruning.units import WEIGHT, parse
 from lottery.rundir import store, tickets
 from lottery.rundir.run import Run
 from lottery.stages.probing import Probes
@@ -41,8 +42,13 @@ class Scoring:
         network, family = self.replicate.state_of(first.scored_on), self.family
         with store.promised_by(self.replicate.table_of(network)):
             self.state: State = store.load_state(network, optimizer=False)
-        prunable = run.recipe.pruning.prunable(self.state)
-        self.before = load(run, first.within) if first.within else masks.whole(prunable)
+        self.topology, pruning = self.replicate.read_topology(), run.recipe.pruning
+        scope = pruning.prunable(self.state)
+        shapes = {path: array.shape for path, array in (self.state.weights | scope).items()}
+        written = parse(WEIGHT) if family.mask else family.units
+        self.units = units.of(written, family.unit_score, shapes, scope, self.topology, pruning.streams)
+        covered = sorted(self.units.covered(scope))
+        self.before = load(run, first.within) if first.within else {path: np.ones(shapes[path], bool) for path in covered}
         self._rates = family.rates if family.rounds else []
         self._given = self._read_given()
         criterion = criteria.checked(criteria.by_name(family.criterion), f"criterion: {family.criterion}")
@@ -50,21 +56,48 @@ class Scoring:
             criterion = criteria.given({path: kept.astype(np.float32) for path, kept in self._given.items()})
         if inverted:
             criterion, self._given = criteria.inverted(criterion), {}
-        method = Method(criterion, family.allocation, family.shares_kept, family.passes)
-        topology, probe = self.replicate.read_topology(), partial(probes.of(first.replicate, family).at, self.state)
-        self._cutter = Cutter(method, self.state, self.before, probe, topology.kernels if topology else None, sort=True)
+        each = self._positions() if family.per_mac else None
+        method = Method(criterion, family.allocation, family.shares_kept, family.passes, self.units, each)
+        kernels, probe = self.topology.kernels if self.topology else None, probes.of(first.replicate, family).at
+        self._cutter = Cutter(method, self.state, self.before, partial(probe, self.state), kernels, sort=True)
 
     def cut(self, mask: Mask) -> tuple[Bits, list[Part]]:
         """A mask, and what was ranked together for it in the last iteration."""
-        cut = self._cutter.to(list(self._keep(mask)))
+        cut = self._cut(mask)
         if self._given and any(not np.array_equal(kept, self._given[path]) for path, kept in cut.mask.items()):
-            own = quantile_of(self._given)
+            own = quantile_of({path: self._given[path] for path in cut.mask})
             raise InputError(f"families.{mask.family}: the mask in {self.family.mask} is that of quantile {own}: write '{own}'")
-        return cut.mask, [self._part(mask, *group) for group in cut.groups]
+        return cut.mask | self._given, [self._part(mask, *group) for group in cut.groups]
+
+    def _cut(self, mask: Mask) -> Cut:
+        """As many weights go as the family says, or else as few whole units as that takes; of n of m inputs all but n."""
+        if self.family.counts_weights or self._given:
+            return self._cutter.to(list(self._keep(mask)))
+        if self.family.units.is_n_of_m:
+            return self._cutter.to([(tuple(self._cutter.units), _count(self._cutter.units, list(self._cutter.units)))])
+        left = self._measured(self.before)
+        return self._cutter.fitting(left - self._pruned(mask.rate, left), self._measured)
+
+    def _measured(self, mask: Bits) -> int:
+        """What of it the family prunes: its prunable weights, or the network's multiply-accumulates."""
+        if self.family.target == "weights":
+            ranked = self.units.ranked(mask)
+            return _count(ranked, list(ranked))
+        self._positions()
+        return costs.macs(mask, self.topology) or 0
+
+    def _positions(self) -> Mapping[str, int]:
+        """How often each weight of a kernel is multiplied. Raises InputError where that is not known of one."""
+        if self.topology is None or self.topology.uncounted:
+            raise InputError("the multiply-accumulates of this network are not known: leave target = macs and per_mac out")
+        return self.topology.positions
+
+    def _pruned(self, rate: Fraction, count: int) -> int:
+        return round(rate / 100 * count) if self.family.rounds else ranking.pruned_count(rate, count)
 
     def _part(self, mask: Mask, ranking: Ranking, keep: int) -> Part:
         method, size = self._cutter.method, ranking.size
-        if method.allocation == "global" and not method.fixed and method.passes == 1:
+        if self.family.counts_weights and method.allocation == "global" and not method.fixed and method.passes == 1:
             return Part(ranking, self._rate(mask, next(iter(ranking.scores))))
         return Part(ranking, Fraction(100 * (size - keep), max(size, 1)))
 
@@ -75,8 +108,7 @@ class Scoring:
             alike.setdefault(self._rate(mask, path), []).append(path)
         for rate, paths in alike.items():
             count = _count(self.before, paths)
-            pruned = round(rate / 100 * count) if self.family.rounds else ranking.pruned_count(rate, count)
-            yield tuple(paths), count - pruned
+            yield tuple(paths), count - self._pruned(rate, count)
 
     def _rate(self, mask: Mask, path: str) -> Fraction:
         """How much of a variable goes, per cent: as much as of all, or in rounds what the recipe says of its path."""
@@ -89,8 +121,9 @@ class Scoring:
         path, shapes = Path(self.family.mask), {name: kept.shape for name, kept in self.before.items()}
         if not path.is_file():
             raise InputError(f"mask: there is no file {path}")
-        if path.suffix == ".safetensors":
-            given = tickets.unpacked(tickets.load(path), shapes, path)
+        if path.suffix == ".safetensors":  # which may say of more than prunable variables, as those of whole channels do
+            every = {name: array.shape for name, array in (self.state.weights | self.state.statistics).items()}
+            given = tickets.unpacked(tickets.load(path), every, path)
         else:
             given = read_mask(path, self._run.recipe.model.name, self._run.manifest().shape, shapes)
         if missing := sorted(shapes.keys() - given.keys()):

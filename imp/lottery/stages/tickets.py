@@ -41,7 +41,7 @@ class TicketWorker:
 
     def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation):
         self.run, self.planned, self.reporter, self.allocation = run, planned, reporter, allocation
-        self.trainer = assembly.make_trainer(run, reporter, run.recipe.pruning.covers, allocation)
+        self.trainer = assembly.make_trainer(run, reporter, run.recipe.covers, allocation)
         run.check_origins(self.trainer.origins)
         assembly.check_draws(run, self.trainer)
         self.making = threading.Lock()  # of what the networks of a bundle are made from, by one at a time
@@ -295,7 +295,8 @@ class _Making:
 
     def _kept(self, mask: Bits) -> densities.Kept:
         """What the mask keeps; without a mask, everything prunable."""
-        kept = densities.kept(mask or self._everything, self.shapes, self.replicate.read_topology())
+        pruned = {path: bits for path, bits in mask.items() if self.run.recipe.pruning.covers(path, bits.shape)}
+        kept = densities.kept(pruned or self._everything, self.shapes, self.replicate.read_topology())
         if warning := kept.warning(self.run.recipe.pruning.collapse):
             self.worker.reporter.say(f"warning: {self.ticket}: {warning}")
         return kept

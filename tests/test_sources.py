@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ import tensorflow_datasets as tfds
 from data_prep import sources
 from data_prep.pictures import pixels
 from data_prep.sources.tfds import source as tfds_source
-from lottery.base.errors import InputError
+from data_prep.sources.tfds_reading import read
+from lottery.base.errors import Failed, InputError
 
 tfds.disable_progress_bar()
 
@@ -240,6 +243,27 @@ def test_the_examples_come_in_the_same_order_every_time():
     assert one.labels.tolist() == two.labels.tolist()
     assert one.fingerprint == two.fingerprint
     assert one.mixed
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_whoever_reads_a_set_can_still_say_how_many_threads_tensorflow_has(tfds_folder):
+    tfds.builder("tiny_pets").download_and_prepare()
+    folder = tfds_folder / "tiny_pets" / "1.0.0"
+    script = f"""
+from data_prep.sources.tfds_reading import read
+from pathlib import Path
+assert len(list(read(Path({str(folder)!r}), "train", "label"))) == 16
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(3)
+"""
+    modules = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    subprocess.run([sys.executable, "-c", script], env=os.environ | modules, check=True)
+
+
+def test_a_set_that_cannot_be_read_is_one_line(tmp_path):
+    with pytest.raises(Failed, match=rf"^{tmp_path} cannot be read: .*Error") as error:
+        list(read(tmp_path, "train", "label"))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.usefixtures("tensorflow")

@@ -1,11 +1,10 @@
-"""Image classification sets of TensorFlow Datasets. Only this process reads them; images leave it encoded."""
+"""Image classification sets of TensorFlow Datasets. Images leave it encoded."""
 
 import contextlib
 import difflib
 import hashlib
 import logging
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from data_prep.sources import Pictures, Source, Split
+from data_prep.sources.tfds_reading import read
 from lottery.base.errors import InputError
 
 HELD_OUT = ("test", "validation")
-BATCH = 256  # examples a read, because each read costs as much as many examples
 
 
 def source(name: str, data_dir: Path | None = None) -> Source:
@@ -41,7 +40,7 @@ def source(name: str, data_dir: Path | None = None) -> Source:
         raise InputError(f"{name} of TensorFlow Datasets has no split `train`, only {', '.join(available)}: choose another set")
 
     def split(own: str) -> Split:
-        labels = np.fromiter(_read(builder, own, label), np.int32)
+        labels = np.fromiter(read(Path(builder.data_path), own, label), np.int32)
         fingerprint = f"{builder.info.full_name} {own} {hashlib.sha256(labels.tobytes()).hexdigest()}"
         # TFDS has shuffled it.
         return Split(labels, fingerprint, lambda indices: partial(_examples, name, data_dir, own, indices), mixed=True)
@@ -57,7 +56,7 @@ def _examples(name: str, data_dir: Path | None, split: str, indices: np.ndarray)
     """Some examples of a split, by ascending index in the order of its files."""
     builder, wanted = _builder(name, data_dir), set(indices.tolist())
     first, last = int(indices[0]), int(indices[-1])
-    images = _read(builder, f"{split}[{first}:{last + 1}]", _keys(name, builder)[0], encoded=True)
+    images = read(Path(builder.data_path), f"{split}[{first}:{last + 1}]", _keys(name, builder)[0], encoded=True)
     encoded = [image for index, image in enumerate(images, first) if index in wanted]
     return Pictures([f"{split}[{index}]" for index in indices], encoded)
 
@@ -102,14 +101,3 @@ def _keys(name: str, builder: Any) -> tuple[str, str]:
     if not isinstance(features[label], tfds.features.ClassLabel):
         raise InputError(f"the labels of {name} of TensorFlow Datasets are not classes: choose another set")
     return image, label
-
-
-def _read(builder: Any, split: str, key: str, encoded: bool = False) -> Iterator[Any]:
-    """One feature of every example of `split`, in the order of the files; an image stays `encoded`, as it was stored."""
-    import tensorflow_datasets as tfds
-
-    decoders = tfds.decode.PartialDecoding({key: True}, {key: tfds.decode.SkipDecoding()} if encoded else None)
-    batches = builder.as_dataset(
-        split=split, batch_size=BATCH, decoders=decoders, read_config=tfds.ReadConfig(interleave_cycle_length=1)
-    )
-    return (value for batch in tfds.as_numpy(batches) for value in batch[key])

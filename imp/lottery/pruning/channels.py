@@ -23,13 +23,15 @@ STAYS = -1  # in place of the number of a channel: of images, of answers, and of
 class Channels:
     """The `count` channels of a network that may go, by number. For the kernel at each path, `inputs` and `outputs` say to
     which its own belong, or `STAYS`: int [inputs / groups, groups] and [groups, outputs / groups], as `Node.arranged` has them.
-    `vectors` say so of variables of one axis, such as biases and BatchNorm's: int [channels]."""
+    `vectors` say so of variables of one axis, such as biases and BatchNorm's: int [channels]; `by_node` of the outputs of each
+    node, by its name."""
 
     topology: Topology
     count: int
     inputs: dict[str, np.ndarray]
     outputs: dict[str, np.ndarray]
     vectors: dict[str, np.ndarray]
+    by_node: dict[str, np.ndarray]
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
@@ -96,7 +98,7 @@ def channels(topology: Topology, variables: Mapping[str, tuple[int, ...]], strea
             outputs[path] = by_node[node.name].reshape(node.groups, -1)
         for path in _vectors(node, variables):
             vectors[path] = by_node[node.name]
-    return Channels(topology, free.size, inputs, outputs, vectors)
+    return Channels(topology, free.size, inputs, outputs, vectors, by_node)
 
 
 def _vectors(node: Node, variables: Mapping[str, tuple[int, ...]]) -> list[str]:

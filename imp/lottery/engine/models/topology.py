@@ -65,9 +65,16 @@ def topology(network: keras.Model) -> Topology | None:
     if graph is None:
         return None
     reader = _Reader()
-    inputs = [_Source(reader.node(tensor.name, "input", _width(tensor)), everywhere(tensor)) for tensor in graph.inputs]
-    outputs = reader.read(graph, inputs, "")
+    outputs = reader.start(graph)
     return Topology(tuple(reader.nodes), tuple(dict.fromkeys(output.name for output in outputs)))
+
+
+def passed(network: keras.Model) -> dict[str, list[str]]:
+    """By the path of each variable with a last axis of channels in layers that have no node (PReLU, BatchNorm without gamma),
+    the nodes that these channels are of. For a network that `topology` can read."""
+    reader = _Reader()
+    reader.start(functional(network))
+    return reader.passed
 
 
 def functional(operation: Any) -> Any:
@@ -91,6 +98,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.passed: dict[str, list[str]] = {}
         self._names: Counter[str] = Counter()
 
     def node(self, name: str, kind: Kind, width: int, inputs: tuple[str, ...] = (), **options: Any) -> str:
@@ -99,6 +107,11 @@ class _Reader:
         name = name if self._names[name] == 1 else f"{name}:{self._names[name]}"
         self.nodes.append(Node(name, kind, width, inputs, **options))
         return name
+
+    def start(self, graph: Any) -> list[_Source]:
+        """Read the whole `graph`, and return its outputs' sources."""
+        inputs = [_Source(self.node(tensor.name, "input", _width(tensor)), everywhere(tensor)) for tensor in graph.inputs]
+        return self.read(graph, inputs, "")
 
     def read(self, network: Any, inputs: list[_Source], prefix: str) -> list[_Source]:
         """Add the nodes of `network` on `inputs`, their names begun with `prefix`, and return its outputs' sources."""
@@ -131,6 +144,9 @@ class _Reader:
         reshaped = kind == "reshape"
         positions = everywhere(output) if reshaped else followed(operation, [source.positions for source in inputs], output)
         if kind == "pass":
+            for variable in getattr(operation, "variables", []):
+                if tuple(variable.shape[-1:]) == (_width(output),) and keras.backend.is_float_dtype(variable.dtype):
+                    self.passed.setdefault(variable.path, []).append(names[0])
             return [_Source(names[0], positions, constant)]
         gamma = operation.gamma.path if kind == "scale" else ""
         gates = tuple(place for place, source in enumerate(inputs) if source.constant and kind == "multiply")

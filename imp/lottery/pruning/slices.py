@@ -1,0 +1,64 @@
+"""The part of a network's arrays that is left without some of its channels: the arrays of a smaller network. Pure NumPy."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lottery.pruning.channels import Channels
+from lottery.pruning.state import Arrays
+
+Slices = dict[str, dict[int, np.ndarray]]  # by path and by axis, counted from the last (-1), what stays along it: bool [size]
+
+
+def axes(channels: Channels) -> dict[str, dict[int, np.ndarray]]:
+    """By the path of each variable and by each of its axes that is channels, counted from the last (-1), their numbers: int
+    [size]."""
+    found = {path: {-1: numbers} for path, numbers in channels.vectors.items()}
+    for path, node in channels.nodes.items():
+        inputs, outputs = channels.inputs[path], channels.outputs[path]
+        if node.groups == 1:
+            found[path] = {-1 if node.transposed else -2: inputs[:, 0], -2 if node.transposed else -1: outputs[0]}
+        elif node.kernels[path][-2] == node.groups:  # depthwise: the last axis is not channels
+            found[path] = {-2: inputs[0]}
+        else:
+            found[path] = {-1: outputs.ravel()}
+    return found
+
+
+def staying(numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Which of the channels with these `numbers` are `kept` (bool [count]), or always stay."""
+    return np.append(kept, True)[numbers]
+
+
+def with_one_each(channels: Channels, kept: np.ndarray) -> np.ndarray:
+    """`kept` (bool [count]) and the first channel of each kernel that would have no input or no output left."""
+    kept = kept.copy()
+    for numbers in (numbers for each in axes(channels).values() for numbers in each.values()):
+        if not staying(numbers, kept).any():
+            kept[numbers[0]] = True
+    return kept
+
+
+def sliced(arrays: Arrays, slices: Slices) -> Arrays:
+    """The part of each of `arrays`, by path. Those that `slices` do not have are as they were."""
+    return {path: _part(array, slices.get(path, {})) for path, array in arrays.items()}
+
+
+def expanded(arrays: Arrays, slices: Slices) -> Arrays:
+    """What `sliced` took the part of, in full shape: 0 where it took nothing."""
+    return {path: _whole(array, slices.get(path, {})) for path, array in arrays.items()}
+
+
+def _part(array: np.ndarray, kept_along: Mapping[int, np.ndarray]) -> np.ndarray:
+    for axis, kept in kept_along.items():
+        array = np.compress(kept, array, axis)
+    return array
+
+
+def _whole(array: np.ndarray, kept_along: Mapping[int, np.ndarray]) -> np.ndarray:
+    for axis, kept in kept_along.items():
+        part = np.moveaxis(array, axis, -1)
+        whole = np.zeros((*part.shape[:-1], kept.size), array.dtype)
+        whole[..., kept] = part
+        array = np.moveaxis(whole, -1, axis)
+    return np.ascontiguousarray(array)

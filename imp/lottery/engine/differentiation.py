@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import keras
@@ -11,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from lottery.base.errors import InputError
-from lottery.engine.models.topology import ACTIVATIONS, functional, plain_name
+from lottery.engine.models.topology import ACTIVATIONS, plain_name, run
 
 Tensors = list[tf.Tensor]
 Moments = tuple[tf.Tensor, tf.Tensor]
@@ -129,15 +128,7 @@ class Flow:
     def _outputs(self, weights: Tensors, others: Tensors, inputs: Tensors, operation: Callable[..., Any]) -> Tensors:
         variables = [*self.network.trainable_variables, *self.network.non_trainable_variables]
         with keras.StatelessScope(list(zip(variables, [*weights, *others], strict=True))):
-            return keras.tree.flatten(_run(operation, self.network, inputs[0] if len(inputs) == 1 else inputs))
-
-
-def _run(call: Callable[..., Any], operation: Any, *arguments: Any, **options: Any) -> Any:
-    """What `call` makes of an operation or, if it is a graph, of each operation in it."""
-    graph = functional(operation)
-    if graph is None:
-        return call(operation, *arguments, **options)
-    return graph._run_through_graph(arguments[0], lambda inner: partial(_run, call, inner))
+            return keras.tree.flatten(run(operation, self.network, inputs[0] if len(inputs) == 1 else inputs))
 
 
 def _linear(operation: Any, *arguments: Any, **options: Any) -> Any:

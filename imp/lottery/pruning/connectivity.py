@@ -139,11 +139,11 @@ def effective(topology: Topology, mask: Bits) -> Connectivity:
                 f"the mask of {path} has shape {mask[path].shape}, its kernel {shape}: they are of different networks"
             )
     widths = {node.name: node.width for node in topology.nodes}
-    kept = {node.name: _kept(node, widths[node.inputs[0]], mask) for node in topology.nodes if node.kind == "linear"}
-    pairs = {name: array if len(array) == 1 else np.logical_or.reduce(array, keepdims=True) for name, array in kept.items()}
+    kept = met_and_kept(topology, mask)
+    pairs = joined(kept)
     alive: Arrays = {}
     for node in topology.nodes:
-        alive[node.name] = _forward(node, [alive[name] for name in node.inputs], mask, pairs)
+        alive[node.name] = forward(node, [alive[name] for name in node.inputs], mask, pairs)
     wanted = {node.name: np.full(node.width, node.name in topology.outputs) for node in topology.nodes}
     for node in reversed(topology.nodes):  # of its outputs only what lives hands on that it is wanted: others carry nothing
         sizes, live = [widths[name] for name in node.inputs], wanted[node.name] & alive[node.name]
@@ -153,6 +153,18 @@ def effective(topology: Topology, mask: Bits) -> Connectivity:
     return Connectivity(_count(topology, mask, kept, alive, wanted), disconnected)
 
 
+def met_and_kept(topology: Topology, mask: Bits) -> Arrays:
+    """The mask of the kernel of each linear node, by the node's name."""
+    widths = {node.name: node.width for node in topology.nodes}
+    return {node.name: _kept(node, widths[node.inputs[0]], mask) for node in topology.nodes if node.kind == "linear"}
+
+
+def joined(kept: Arrays) -> Arrays:
+    """Of each kernel that is `met_and_kept` the inputs and outputs that it joins at any place: bool [1, inputs, groups,
+    outputs]."""
+    return {name: array if len(array) == 1 else np.logical_or.reduce(array, keepdims=True) for name, array in kept.items()}
+
+
 def _kept(node: Node, incoming: int, mask: Bits) -> np.ndarray:
     """The mask of a linear node's kernel, arranged, False at places that are not met; copied only at need."""
     ((path, shape),) = node.kernels.items()
@@ -160,9 +172,9 @@ def _kept(node: Node, incoming: int, mask: Bits) -> np.ndarray:
     return kept & node.window.reshape(-1, 1, 1, 1) if node.met else kept
 
 
-def _forward(node: Node, alive: list[np.ndarray], mask: Bits, pairs: Arrays) -> np.ndarray:
-    """Which output channels (bool [width]) receive something when `alive` are those of the inputs. `pairs` are, of each kernel,
-    the inputs and outputs that are joined at any place: bool [1, inputs, groups, outputs]."""
+def forward(node: Node, alive: list[np.ndarray], mask: Bits, pairs: Arrays) -> np.ndarray:
+    """Which output channels (bool [width]) receive something when `alive` are those of the inputs. `pairs` are what the
+    kernels have `joined`."""
     match node.kind:
         case "input":
             return np.ones(node.width, bool)

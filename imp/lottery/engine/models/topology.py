@@ -7,7 +7,8 @@ as every other, as one that mixes all channels.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import keras
@@ -81,6 +82,14 @@ def functional(operation: Any) -> Any:
     """The graph of operations that `operation` is or, as a Sequential does, holds; None where a call does anything else."""
     plain = getattr(type(operation), "call", None) in (keras.src.models.Functional.call, keras.Sequential.call)
     return getattr(operation, "_functional", operation) if plain else None
+
+
+def run(call: Callable[..., Any], operation: Any, *arguments: Any, **options: Any) -> Any:
+    """What `call` makes of an operation or, if it is a graph, of each operation in it, in the order of the nodes of `topology`."""
+    graph = functional(operation)
+    if graph is None:
+        return call(operation, *arguments, **options)
+    return graph._run_through_graph(arguments[0], lambda inner: partial(run, call, inner))
 
 
 def last_activation(network: keras.Model) -> str:
@@ -176,7 +185,7 @@ class _Reader:
 def _kind(call: Any) -> Kind | Literal["pass"]:
     """What a call of an operation does to channels; `pass` treats each on its own."""
     operation, name = call.operation, type(call.operation).__name__
-    known = _is_known(operation)
+    known = is_known(operation)
     before, after = ([_width(tensor) for tensor in tensors] for tensors in (call.input_tensors, call.output_tensors))
     if not known or len(after) > 1 or getattr(operation, "data_format", None) == "channels_first":
         return "mix"
@@ -232,7 +241,7 @@ def _kernels(operation: Any) -> dict[str, tuple[int, ...]]:
 def own_matrices(operation: Any) -> dict[str, tuple[int, ...]]:
     """The shapes of what may be multiplied in layers of the user's own (none, unless `operation` is a layer or has some), by
     path: trained variables of two axes or more, whatever their names."""
-    owned = [variable for layer in _layers(operation) if not _is_known(layer) for variable in layer._trainable_variables]
+    owned = [variable for layer in _layers(operation) if not is_known(layer) for variable in layer._trainable_variables]
     return {variable.path: tuple(variable.shape) for variable in owned if len(variable.shape) > 1}
 
 
@@ -241,7 +250,7 @@ def _layers(operation: Any) -> list[Any]:
     return operation._flatten_layers() if isinstance(operation, keras.Layer) else []
 
 
-def _is_known(operation: Any) -> bool:
+def is_known(operation: Any) -> bool:
     """Whether it is Keras's or this project's, and not of a subclass, which may do anything."""
     return type(operation).__module__.startswith(("keras.", "lottery."))
 
@@ -251,7 +260,7 @@ def _uses(operation: Any, inputs: list[Any], output: Any) -> dict[str, int | Non
     None where that is not known, as in layers of the user's own."""
     name, kernels, (first, *others) = type(operation).__name__, _kernels(operation), inputs
     used: int | None = None
-    if not all(map(_is_known, _layers(operation))):
+    if not all(map(is_known, _layers(operation))):
         return dict.fromkeys(kernels)
     if isinstance(operation, keras.layers.Bidirectional):
         return _uses(operation.forward_layer, inputs, output) | _uses(operation.backward_layer, inputs, output)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import yaml
 from handmade import figures, finished, place_of, relist, write_mask, write_result
 from helpers import clean_environment, imp_here, lenet, refused, tiny_set
 from safetensors.numpy import load_file
@@ -19,8 +21,9 @@ from data_prep import records as prepared_sets
 from lottery.base import files
 from lottery.base.errors import Failed, InputError
 from lottery.base.progress import Reporter
-from lottery.engine import formats
+from lottery.engine import examples, formats, litert_session
 from lottery.experiment.recipe import Data, Recipe, Train
+from lottery.results.reader import open_results
 from lottery.rundir import records, store
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run, open_run
@@ -136,6 +139,100 @@ def test_the_same_network_gives_the_same_bytes(to, run, tmp_path):
     assert one.read_bytes() == other.read_bytes()
     assert found["density"] == 1.0
     assert (found["bytes"], found["gzip_bytes"]) == (found["dense_bytes"], found["dense_gzip_bytes"])
+
+
+def test_an_int8_file_is_tested_as_it_is_and_its_card_says_so(run, tmp_path, monkeypatch):
+    path, results = tmp_path / "network.tflite", open_results("runs/digits")
+    images, labels = results.images("test")
+
+    exported = export(run, QUIET, "q90-step-000000", "tflite", path, license="mit", int8=True)
+
+    answers = np.array([tflite_answer(path, image) for image in images])
+    kept = results.network("q90-step-000000").predictions()["test"].answers
+    assert exported["int8"] == {
+        "test": np.mean(answers == labels),
+        "agreement": np.mean(answers == kept),
+        "test_images": len(labels),
+        "calibration_images": 256,
+    }
+    assert exported["int8"]["agreement"] > 0.95
+    content, card = path.read_bytes(), Path(exported["card"]).read_text()
+    assert export(run, QUIET, "q90-step-000000", "tflite", path, license="mit", int8=True) == exported
+    assert (path.read_bytes(), Path(exported["card"]).read_text()) == (content, card)
+    assert exported["card"] == f"{path}.md"
+    metadata = yaml.safe_load(card.split("---")[1])
+    assert (metadata["license"], metadata["library_name"]) == ("mit", "tflite")
+    assert metadata["model-index"][0]["results"][0]["metrics"][0]["value"] == round(exported["int8"]["test"], 6)
+    assert f"Accuracy in int8: {exported['int8']['test']:.2%} on {len(labels)} test images, and the same answer" in card
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("np.zeros((8, 8, 3), np.uint8)", "given")
+    monkeypatch.chdir(tmp_path)
+    pixels = np.round(255 * (0.5 + images[:9] / 2)).astype(np.uint8)
+    for image, answer in zip(pixels, answers, strict=False):
+        exec(code, names := {"given": image})
+        assert names["outputs"].argmax() == answer
+
+
+def tflite_answer(path, image):
+    """The class that the int8 file at `path` gives to a float32 image."""
+    import tensorflow as tf
+
+    interpreter = tf.lite.Interpreter(str(path))
+    interpreter.allocate_tensors()
+    (into,), (out,) = interpreter.get_input_details(), interpreter.get_output_details()
+    scale, zero = into["quantization"]
+    numbers = np.clip(np.round(image / np.float32(scale)) + zero, -128, 127).astype(np.int8)
+    interpreter.set_tensor(into["index"], numbers[np.newaxis])
+    interpreter.invoke()
+    return interpreter.get_tensor(out["index"])[0].argmax()
+
+
+def test_ranges_of_int8_come_from_training_images_as_they_are_evaluated(run, tmp_path, monkeypatch):
+    honest, given = formats.FORMATS[formats.INT8], []
+
+    def write(network, images):
+        given.append(images)
+        return honest.write(network, images)
+
+    monkeypatch.setitem(formats.FORMATS, formats.INT8, honest._replace(write=write))
+
+    export(run, QUIET, "q90-step-000000", "tflite", tmp_path / "x.tflite", int8=True)
+
+    ticket, dense = given
+    np.testing.assert_array_equal(ticket, dense)
+    pixels = [image.tobytes() for image in np.round(255 * (0.5 + ticket / 2)).astype(np.uint8)]
+    training, _ = prepared_sets.read_split(run.records(), run.manifest(), "train")
+    assert len(pixels) == 256
+    assert {*pixels} <= {image.tobytes() for image in training}
+    assert len({*pixels}) > 250  # a few images of the set are alike
+
+
+def test_int8_that_cannot_be_had_is_one_line(tiny_run, tmp_path, monkeypatch):
+    run = tiny_run()
+
+    def refused(to, words):
+        with pytest.raises(InputError, match=words) as raised:
+            export(run, QUIET, "dense", to, int8=True)
+        assert "\n" not in str(raised.value)
+        assert not (run.folder / "export").exists()
+
+    refused("onnx", "^--int8 is for --to tflite, and not for --to onnx$")
+    texts = dataclasses.replace(run.manifest(), fields={"document": prepared_sets.Field("|u1", (192,))})
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "manifest", lambda run: texts)
+        refused("tflite", "^--to tflite is for networks of images: ")
+    (run.records() / run.manifest().shards_of("test")[0].name).unlink()
+    refused("tflite", r"test.*\.tfrecord is missing: run `imp prepare")
+    (run.records() / prepared_sets.MANIFEST).unlink()
+    refused("tflite", "^no records in ")
+
+
+def test_int8_of_a_user_s_own_task_is_tested_by_its_metric(tiny_run):
+    own = examples.Examples(tiny_run(task="test_own_tasks:Value", outputs=1))
+    images, labels = own.drawn("test", 99)
+    content = formats.make("tflite_int8", lenet(), own.task.signature, initial(classes=1), images=images).content
+
+    outputs = litert_session.Session(content).answers(images)[:, 0]
+    assert examples.evaluate(content, own, QUIET) == (pytest.approx(np.mean(abs(outputs - labels) < 0.5)), None)
 
 
 def test_an_npz_holds_weights_statistics_and_the_mask(run, tmp_path):

@@ -16,6 +16,7 @@ from lottery.engine import formats, mnn_session, models, signature
 from lottery.engine.formats import mnn
 from lottery.engine.formats.stock import not_stock, rebuild
 from lottery.engine.layers import BatchNorm, GroupedConv2D, PointwiseConv2D
+from lottery.engine.litert_session import PLAIN, Session
 from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -177,6 +178,35 @@ def operations(content):
         integers = [interpreter.get_tensor(tensor["index"]).tolist() for tensor in inputs if tensor["dtype"] == np.int32]
         shapes = [[tensor["shape"].tolist() for tensor in side] for side in (inputs, outputs)]
         yield operation["op_name"], *shapes, *integers
+
+
+@pytest.mark.parametrize("name", ["tiny:parts", "conv2", "test_formats:whole", *LARGE])
+def test_an_int8_file_computes_in_whole_numbers_alone(name):
+    state, images = random_state(name, (32, 32, 3)), noise((32, 32, 3))
+
+    content = formats.make("tflite_int8", Model(name=name), signature.images(32, 10), state, images=images).content
+
+    interpreter = Session(content, kernels=PLAIN).interpreter
+    tensors = interpreter.get_tensor_details()
+    assert {tensor["dtype"] for tensor in tensors} <= {np.int8, np.int32}
+    assert [end[0]["dtype"] for end in (interpreter.get_input_details(), interpreter.get_output_details())] == [np.int8] * 2
+    channels = {len(tensor["quantization_parameters"]["scales"]) for tensor in tensors if tensor["dtype"] == np.int8}
+    assert max(channels) > 1
+    expected = outputs_of(name, state, images)
+    assert off(Session(content).answers(images), expected) < (0.3 if name == "mobilenet_v2" else 0.1)
+
+
+def unquantisable(size, classes):
+    images = keras.Input((size, size, 3))
+    waves = keras.layers.Lambda(keras.ops.sin)(keras.layers.Dense(4)(keras.layers.Flatten()(images)))
+    return keras.Model(images, keras.layers.Dense(classes)(waves), name="unquantisable")
+
+
+def test_an_operation_without_an_int8_kernel_is_one_line():
+    model = Model(name="test_formats:unquantisable")
+
+    with pytest.raises(InputError, match=r"^unquantisable has no int8 kernel for SIN: export it without --int8$"):
+        formats.make("tflite_int8", model, signature.images(8, 3), initial(model=model), images=noise((8, 8, 3)))
 
 
 @pytest.mark.smoke

@@ -35,19 +35,23 @@ def export(
     variant: Annotated[str, typer.Option(help="ticket, or a control, such as reinit.")] = "ticket",
     replicate: Annotated[int, typer.Option(min=1, help="Which replicate.")] = 1,
     license: Annotated[
-        str, typer.Option(metavar="ID", help="Of a ticket folder, for its model card, such as mit.")
+        str, typer.Option(metavar="ID", help="For the model card of a ticket folder or int8 file, such as mit.")
     ] = "unknown",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="With --to tflite: in 8-bit whole numbers alone, tested, with a model card.")
+    ] = False,
     run: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a trained network to a file or a folder that other programs load, and show how small it compresses."""
     from data_prep.sources import is_of_texts
+    from lottery.results.card import Int8
     from lottery.share.export import FORMATS, export
 
     if to not in FORMATS:
         raise InputError(f"--to {to}: write {', '.join(FORMATS)}")
     target = opened(run, must_exist=True)
-    made = export(target, reporter(), ticket, to, out, replicate, variant, license)
+    made = export(target, reporter(), ticket, to, out, replicate, variant, license, int8)
     if as_json:
         print_json(made)
         return
@@ -71,7 +75,9 @@ def export(
             )
         ],
     )
-    if to not in ("npz", "folder") and not is_of_texts(target.recipe.data.source):
+    if int8:
+        print(Int8(**made["int8"]).sentence(target.metric), f"Its model card: {made['card']}")
+    elif to not in ("npz", "folder") and not is_of_texts(target.recipe.data.source):
         mean, deviation = target.recipe.data.mean, target.recipe.data.deviation
         outputs = "logits" if target.recipe.task == "classification" else f"the outputs of {target.recipe.task}"
         print(f"It takes float32 images, (pixel / 255 - {mean}) / {deviation}, and returns {outputs}.")

@@ -1,8 +1,11 @@
-"""Start TensorFlow quietly."""
+"""Start TensorFlow quietly, and silence what is written in C++."""
 
+import contextlib
+import ctypes
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 
 
 def start_tensorflow() -> None:
@@ -24,3 +27,19 @@ def start_tensorflow() -> None:
         finally:
             os.dup2(shown, 2)
             os.close(shown)
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Without what libraries written in C++ say of themselves."""
+    shown = os.dup(1), os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        for number in (1, 2):
+            os.dup2(nowhere.fileno(), number)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        for number, own in enumerate(shown, 1):
+            os.dup2(own, number)
+            os.close(own)

@@ -1,6 +1,6 @@
-"""The model card of a ticket folder: its README.md, whose head model hubs read."""
+"""Model cards, whose head model hubs read: of a ticket folder, its README.md, and of a file in int8."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -24,18 +24,49 @@ for name, packed in bits.items():
 """
 
 
-def card(record: TicketRecord, recipe: Recipe, rule: Rule) -> str:
-    """The text: metadata as YAML, what the ticket is and how it was found, and how to read the files."""
-    head = yaml.safe_dump(_metadata(record, recipe), sort_keys=False, allow_unicode=True)
-    return f"---\n{head}---\n\n# {record.run}: {record.network}\n\n" + "\n\n".join(_paragraphs(record, recipe, rule)) + "\n"
+_RUNNING = """\
+import numpy as np
+import tensorflow as tf
+
+interpreter = tf.lite.Interpreter("network.tflite", num_threads=2)
+interpreter.allocate_tensors()
+(into,), (out,) = interpreter.get_input_details(), interpreter.get_output_details()
+scale, zero = into["quantization"]
+pixels = np.zeros({shape}, np.uint8)  # your image
+scaled = (pixels / 255 - {mean}) / {deviation}
+interpreter.set_tensor(into["index"], np.clip(np.round(scaled / scale + zero), -128, 127).astype(np.int8)[np.newaxis])
+interpreter.invoke()
+outputs = interpreter.get_tensor(out["index"])[0]  # int8; the largest one is the answer
+"""
 
 
-def _metadata(record: TicketRecord, recipe: Recipe) -> dict[str, Any]:
+class Int8(NamedTuple):
+    """What a file in int8 does on all `test_images`: the deciding metric (0 .. 1), and the share of the images to which it
+    gives the same answer as the network in floats, None where that is not known. Its ranges are from `calibration_images`."""
+
+    test: float
+    agreement: float | None
+    test_images: int
+    calibration_images: int
+
+    def sentence(self, metric: str) -> str:
+        same = "" if self.agreement is None else f", and the same answer as in floats to {self.agreement:.2%} of them"
+        return wording.worded(f"{{Metric}} in int8: {self.test:.2%} on {self.test_images:,} test {{example}}s{same}.", metric)
+
+
+def card(record: TicketRecord, recipe: Recipe, rule: Rule, int8: Int8 | None = None) -> str:
+    """The text: metadata as YAML, what the ticket is and how it was found, and how to read the files, or the file in `int8`."""
+    head = yaml.safe_dump(_metadata(record, recipe, int8), sort_keys=False, allow_unicode=True)
+    paragraphs = _paragraphs(record, recipe, rule, int8)
+    return f"---\n{head}---\n\n# {record.run}: {record.network}\n\n" + "\n\n".join(paragraphs) + "\n"
+
+
+def _metadata(record: TicketRecord, recipe: Recipe, int8: Int8 | None) -> dict[str, Any]:
     """Model cards as hubs read them: huggingface.co/docs/hub/model-cards#model-card-metadata."""
     result = record.result
     task = "image-classification" if recipe.task == "classification" else "other"
     data = {"name": record.data.source, "type": record.data.source.partition(":")[2] or record.data.source}
-    figures = {split: result.reached(split) for split in ("validation", "test")}
+    figures = {"test": int8.test} if int8 else {split: result.reached(split) for split in ("validation", "test")}
     results: list[dict[str, Any]] = [
         {
             "task": {"type": task},
@@ -47,7 +78,7 @@ def _metadata(record: TicketRecord, recipe: Recipe) -> dict[str, Any]:
     ]
     return {
         "license": record.license,
-        "library_name": "keras",
+        "library_name": "tflite" if int8 else "keras",
         "pipeline_tag": task,
         "tags": ["lottery-ticket", "pruning", "sparsity", recipe.model.name],
         "datasets": [data["type"]],
@@ -56,12 +87,28 @@ def _metadata(record: TicketRecord, recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _paragraphs(record: TicketRecord, recipe: Recipe, rule: Rule) -> list[str]:
+def _paragraphs(record: TicketRecord, recipe: Recipe, rule: Rule, int8: Int8 | None) -> list[str]:
     example, count = wording.example(record.result.metric), record.data.images["train"]
-    return [
-        f"{recipe.model.name} on {record.data.source}: {count:,} training {example}s{_input(record, recipe)}.",
+    about = [
+        f"{recipe.model.name} on {record.data.source}: {count:,} training {example}s{_input(record, recipe, int8)}.",
         _found(record, recipe),
-        _standing(record, rule),
+    ]
+    return about + (_run(record, recipe, rule, int8) if int8 else [_standing(record, rule), *_read(record, example)])
+
+
+def _run(record: TicketRecord, recipe: Recipe, rule: Rule, int8: Int8) -> list[str]:
+    code = _RUNNING.format(shape=record.data.shape, mean=recipe.data.mean, deviation=recipe.data.deviation)
+    return [
+        "This file computes in whole numbers alone. Input, output and activations are int8, with ranges measured on "
+        f"{int8.calibration_images} training images. Weights are int8, with a scale for each channel. "
+        + int8.sentence(record.result.metric),
+        f"## Run it\n\nIt takes one image at a time:\n\n```python\n{code}```",
+        f"## As it was trained, in floats\n\n{_standing(record, rule)}",
+    ]
+
+
+def _read(record: TicketRecord, example: str) -> list[str]:
+    return [
         f"## Read it\n\nNumPy and [safetensors](https://pypi.org/project/safetensors/) are enough:\n\n```python\n{_READING}```",
         "`statistics/...` in ticket.safetensors are BatchNorm's moving means and variances."
         + (" start.safetensors has the weights that training started from, before the mask." if START in record.files else ""),
@@ -70,14 +117,19 @@ def _paragraphs(record: TicketRecord, recipe: Recipe, rule: Rule) -> list[str]:
     ]
 
 
-def _input(record: TicketRecord, recipe: Recipe) -> str:
+def _input(record: TicketRecord, recipe: Recipe, int8: Int8 | None) -> str:
     """What a network takes and returns, where that is an image and logits."""
     if recipe.task != "classification":
         return ""
     height, width, channels = record.data.shape
+    images = f" of {height}x{width}x{channels}, {len(record.data.classes)} classes"
     return (
-        f" of {height}x{width}x{channels}, {len(record.data.classes)} classes. It takes float32 images [batch, {height}, "
-        f"{width}, {channels}], (pixel / 255 - {recipe.data.mean}) / {recipe.data.deviation}, and returns logits"
+        images
+        if int8
+        else (
+            f"{images}. It takes float32 images [batch, {height}, "
+            f"{width}, {channels}], (pixel / 255 - {recipe.data.mean}) / {recipe.data.deviation}, and returns logits"
+        )
     )
 
 

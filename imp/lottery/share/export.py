@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,12 +17,16 @@ from lottery.engine.start import start_tensorflow
 from lottery.experiment.graph import DENSE
 from lottery.pruning.state import State
 from lottery.results import lookup
+from lottery.results.card import Int8, card
+from lottery.rundir.lineage import Lineage
+from lottery.rundir.predictions import Predictions
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 from lottery.share import folder
 
 ARRAYS = "npz", "torch", "folder"  # which are written without TensorFlow
-ENDINGS = {"tflite_sparse": "tflite", "torch": "safetensors", "folder": ""}  # of file names, where they are not the format
+INT8 = "tflite_int8"
+ENDINGS = {"tflite_sparse": "tflite", INT8: "tflite", "torch": "safetensors", "folder": ""}  # where they are not the format
 FORMATS = "keras", "onnx", "tflite", "tflite_sparse", "mnn", *ARRAYS
 
 
@@ -34,18 +39,24 @@ def export(
     replicate: int = 1,
     variant: str = "ticket",
     license: str = "unknown",
+    int8: bool = False,
 ) -> dict[str, Any]:
     """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`, or
-    as a ticket folder with this `license`. The same network gives the same bytes.
+    as a ticket folder with this `license`; with `int8`, a TensorFlow Lite file in whole numbers alone, and its model card
+    beside it. The same network gives the same bytes.
 
     Returns its `path` and size (of a folder that of its weights), as it is and compressed by gzip at level 9, and those of the
     dense network. `macs`, `speedup` and the bytes of sparse formats are those of `pruning.costs`. `density` is over the
     prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0; `averaged` says whether they are averages
     (`train.ema`). `test_accuracy` (`test_METRIC` where another decides) is that at the end of the training. `difference` is the
     largest one between the outputs of the file and those of the network that `model.name` builds now with these weights, as a
-    share of the largest output (0.0 for arrays). Raises InputError when there is no such network, it is not finished, `out`
+    share of the largest output (0.0 for arrays). `int8` is what the whole test split has shown of such a file (`card.Int8`),
+    and `card` the path of its card; else None. Raises InputError when there is no such network, it is not finished, `out`
     cannot be written, or the format cannot hold it; Failed when the file does not answer as the network does.
     """
+    if int8 and to != "tflite":
+        raise InputError(f"--int8 is for --to tflite, and not for --to {to}")
+    to = INT8 if int8 else to
     path = _checked(out, to) if out else default_path(run, ticket, to, replicate, variant)
     place = lookup.replicate(run, replicate)
     result, state = lookup.trained(run, place, ticket, variant)
@@ -55,13 +66,18 @@ def export(
         reporter.say("trained in float64, exported in float32")
     content, difference = _file(run, to, result, state, reporter)
     dense = content if ticket == DENSE else _file(run, to, *lookup.trained(run, place, DENSE), Reporter(quiet=True))[0]
+    tested = _tested(run, content, Lineage(place).predictions(lookup.find(place, ticket, variant)), reporter) if int8 else None
+    name, beside = ticket if ticket == DENSE else f"{result.family}/{ticket.rpartition('/')[2]}", f"{path}.md"
     if to == "folder":
-        name = ticket if ticket == DENSE else f"{result.family}/{ticket.rpartition('/')[2]}"
         folder.make(run, name, result, state, path, license)
     else:
         files.write_bytes(path, content)
+    if tested:
+        files.write_text(Path(beside), card(folder.record(run, name, result, license), run.recipe, run.rule, tested))
     return {
         "path": str(path),
+        "card": beside if tested else None,
+        "int8": tested and tested._asdict(),
         "bytes": len(content),
         "gzip_bytes": gzipped(content),
         "dense_bytes": len(dense),
@@ -118,17 +134,36 @@ def _file(run: Run, to: str, result: Result, state: State, reporter: Reporter) -
             reporter.say(note)
         return content, 0.0
     if manifest.fields:
-        raise InputError(f"--to {to} is for networks of images: export this one with --to npz, or --to torch")
+        raise InputError(
+            f"--to {to.removesuffix('_int8')} is for networks of images: export this one with --to npz, or --to torch"
+        )
     start_tensorflow()  # here, because arrays need none
     from lottery.engine import formats
+    from lottery.engine.examples import Examples
     from lottery.engine.tasks import choice
 
     signature = choice.make(run.recipe, manifest).signature
-    made = formats.make(to, run.recipe.model, signature, state, result.made_from["network"])
+    images = None
+    if to == INT8:
+        with formats.quietly_on_cpu():
+            images, _ = Examples(run).drawn("train", formats.CALIBRATED_ON)
+    made = formats.make(to, run.recipe.model, signature, state, result.made_from["network"], images)
     if made.needs:
         own = ", ".join(f"{kind.__name__!r} of {kind.__module__}" for kind in made.needs)
         reporter.say(f"it has layers of its own: to load it, have {own}, and name it in `custom_objects`")
     return made.content, made.difference
+
+
+def _tested(run: Run, content: bytes, predictions: Mapping[str, Predictions], reporter: Reporter) -> Int8:
+    """What the int8 file `content` does on the test split, beside the `predictions` of its network by split."""
+    from lottery.engine import examples, formats
+
+    with formats.quietly_on_cpu():
+        known = examples.Examples(run)
+        reached, answers = examples.evaluate(content, known, reporter)
+    same = [answers == found.answers for split, found in predictions.items() if split == "test" and answers is not None]
+    calibrated_on = min(formats.CALIBRATED_ON, known.count("train"))
+    return Int8(reached, float(np.mean(same)) if same else None, known.count("test"), calibrated_on)
 
 
 def gzipped(content: bytes) -> int:

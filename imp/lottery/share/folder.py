@@ -1,7 +1,7 @@
 """Ticket folders: made of a network of a run, and made into a run that trains the ticket anew."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lottery import __version__
@@ -29,16 +29,23 @@ def make(run: Run, network: str, result: Result, state: State, folder: Path, lic
     where another process writes it."""
     if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
         raise InputError(f"--out {folder} is there already, and is not a ticket folder: name another")
-    place, manifest = run.replicate(result.replicate), run.manifest()
-    start = _start(run, result)
+    place, start = run.replicate(result.replicate), _start(run, result)
     tensors = {
         tickets.VALUES: values(state),
         tickets.MASK: tickets.packed(lookup.mask(run, place, result, state)),
         **({tickets.START: values(start)} if start else {}),
     }
+    made = record(run, network, result, license, tensors)
+    with locks.writing(folder):
+        tickets.write(folder, made, run.recipe, tensors, card(made, run.recipe, run.rule))
+
+
+def record(run: Run, network: str, result: Result, license: str, files: Iterable[str] = ()) -> TicketRecord:
+    """What is known of the finished `network` of `run`, which lies in these `files`."""
+    manifest = run.manifest()
     counts = {split: manifest.count(split) for split in ("train", "validation", "test")}
     source = manifest.made_with["source"]
-    record = TicketRecord(
+    return TicketRecord(
         run=run.recipe.name,
         network=network,
         made_by=f"imp {__version__}",
@@ -46,10 +53,8 @@ def make(run: Run, network: str, result: Result, state: State, folder: Path, lic
         data=DataSet(source=source, digest=manifest.digest, shape=manifest.shape, classes=manifest.classes, images=counts),
         standing=_standing(run, result),
         result=result,
-        files=dict.fromkeys(tensors, ""),
+        files=dict.fromkeys(files, ""),
     )
-    with locks.writing(folder):
-        tickets.write(folder, record, run.recipe, tensors, card(record, run.recipe, run.rule))
 
 
 def values(state: State) -> bytes:

@@ -23,6 +23,8 @@ from lottery.rundir import store
 from lottery.rundir.identity import is_same
 
 IMAGES = 8  # on which a file's outputs are compared with those of the network it was made of
+INT8 = "tflite_int8"
+CALIBRATED_ON = 256  # training images
 
 
 class Format(NamedTuple):
@@ -39,7 +41,7 @@ FORMATS = {
     "onnx": Format(onnx_file.write, 1e-5, (GroupedConv2D,)),  # Keras's own is compiled by XLA
     "tflite": Format(tflite.write, 1e-3),
     "tflite_sparse": Format(partial(tflite.write, optimization=tf.lite.Optimize.EXPERIMENTAL_SPARSITY), 1e-3),
-    "tflite_dynamic": Format(partial(tflite.write, optimization=tf.lite.Optimize.DEFAULT), 0.5),
+    INT8: Format(tflite.write_int8, 1.0),  # what it reaches is measured
     "mnn": Format(mnn.write, 1e-3),
     "mnn_dense": Format(partial(mnn.write, sparse=False), 1e-3),
 }
@@ -54,18 +56,27 @@ class Exported(NamedTuple):
     needs: list[type]
 
 
-def make(to: str, model: recipe.Model, signature: Signature, state: store.State, trained: str = "") -> Exported:
+def make(
+    to: str,
+    model: recipe.Model,
+    signature: Signature,
+    state: store.State,
+    trained: str = "",
+    images: np.ndarray | None = None,
+) -> Exported:
     """The network of `model` with the weights and statistics of `state` as a file in the format `to`, one of `FORMATS`:
-    `tflite_sparse` is TensorFlow Lite without the zeros of its kernels; for measurements, `tflite_dynamic` has its kernels
-    quantised to 8 bits, and `mnn_dense` is MNN without sparse kernels.
+    `tflite_sparse` is TensorFlow Lite without the zeros of its kernels, `tflite_int8` in whole numbers alone; for measurements,
+    `mnn_dense` is MNN without sparse kernels.
 
     It computes in float32 from images of float32 [batch, *shape], scaled as in training, to logits [batch, classes]; those of
-    TensorFlow Lite and MNN take one image at a time. Raises InputError when the format cannot hold the network, or that is not
-    the one of the fingerprint `trained`, and Failed when what was read back answers differently.
+    TensorFlow Lite and MNN take one image at a time. Its outputs are compared with the network's on `images`, or else on noise;
+    `tflite_int8` takes the ranges of its numbers from them. Raises InputError when the format cannot hold the network, or that
+    is not the one of the fingerprint `trained`, and Failed when what was read back answers differently.
     """
-    with _quietly_on_cpu():
+    with quietly_on_cpu():
         network = rebuilt(model, signature, state, trained)
-        images = np.random.default_rng(0).uniform(-1, 1, (IMAGES, *signature.shape)).astype(np.float32)
+        if images is None:
+            images = np.random.default_rng(0).uniform(-1, 1, (IMAGES, *signature.shape)).astype(np.float32)
         expected = np.asarray(network(images, training=False))
         plain = rebuild(network, FORMATS[to].stay)
         content, outputs = FORMATS[to].write(plain, images)
@@ -90,7 +101,7 @@ def rebuilt(model: recipe.Model, signature: Signature, state: store.State, train
 
 
 @contextlib.contextmanager
-def _quietly_on_cpu() -> Iterator[None]:
+def quietly_on_cpu() -> Iterator[None]:
     """Without a GPU, which others may be using, and whose matrix products have fewer digits; and without TensorFlow's advice,
     which is for those who call these functions."""
     with contextlib.suppress(RuntimeError):  # raised where this process has already begun to use it

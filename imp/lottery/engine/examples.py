@@ -1,0 +1,58 @@
+"""The examples of a run as its network is evaluated on them, and how a file of that network does on them."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tensorflow as tf
+
+from data_prep import records
+from data_prep.records import BLOCK
+from lottery.base.progress import Reporter
+from lottery.engine.decoding import Decoder
+from lottery.engine.litert_session import Session
+from lottery.engine.tasks import Batch, choice
+from lottery.rundir.run import Run
+
+
+class Examples:
+    """The records of `run`, and its `task`. Raises InputError where they are gone, or are not those that it was trained on."""
+
+    def __init__(self, run: Run):
+        self._folder, self._manifest = run.records(), run.manifest()
+        run.check_origins({"records": self._manifest.digest})
+        records.check_lengths(self._folder, self._manifest)
+        self.task, self._decoder = choice.make(run.recipe, self._manifest), Decoder(self._manifest, run.recipe.data)
+
+    def count(self, split: str) -> int:
+        return self._manifest.count(split)
+
+    def batch(self, split: str, indices: np.ndarray) -> Batch:
+        """Those of `split` at `indices`, prepared as in evaluation."""
+        blocks = records.blocks(self._folder, self._manifest, split)
+        examples, labels = records.read_examples(blocks, self._manifest.shape, indices)
+        return self._decoder.batch(tf.constant(examples), tf.constant(labels))
+
+    def drawn(self, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """What the network is given (float32, [n, ...]), and labels (int32, [n]), of `count` examples of `split` or all that
+        there are: drawn without replacement, and always the same."""
+        total = self.count(split)
+        indices = np.random.default_rng(0).choice(total, min(count, total), replace=False)
+        batch = self.batch(split, np.sort(indices))
+        return self.task.inputs(batch).numpy(), batch["label"].numpy()
+
+
+def evaluate(content: bytes, examples: Examples, reporter: Reporter) -> tuple[float, np.ndarray | None]:
+    """What the .tflite file `content` reaches on the whole test split: the mean of the deciding metric, and its answers (int,
+    [n]) where the task has answers."""
+    task, total, measured = examples.task, examples.count("test"), list[dict[str, np.ndarray]]()
+    sessions = [Session(content) for _ in range(len(os.sched_getaffinity(0)))]
+    with reporter.counting("testing the file", total, "examples") as progress, ThreadPoolExecutor() as pool:
+        for first in range(0, total, BLOCK):
+            batch = examples.batch("test", np.arange(first, min(first + BLOCK, total)))
+            parts = np.array_split(task.inputs(batch).numpy(), len(sessions))
+            outputs = np.concatenate([*pool.map(Session.answers, sessions, parts)])
+            measured.append({name: values.numpy() for name, values in task.measures(batch, tf.constant(outputs)).items()})
+            progress(len(outputs))
+    columns = {name: np.concatenate([one[name] for one in measured]) for name in measured[0]}
+    return float(columns[task.metrics[0]].mean(dtype=np.float64)), columns[task.answers[0]] if task.answers else None

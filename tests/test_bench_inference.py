@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lottery.bench import engines, inference
+from lottery.results.reader import open_results
 
 
 def test_the_first_and_the_last_ticket_are_measured_beside_the_dense_network(quick, retrained, monkeypatch):
@@ -24,6 +25,13 @@ def test_the_first_and_the_last_ticket_are_measured_beside_the_dense_network(qui
     ]
 
 
+def accuracy_of_drawn(results):
+    """That of the dense network, as the run has kept it, on the test images that are drawn with --quick."""
+    predictions = results.network("dense").predictions()["test"]
+    count = min(100, len(predictions.right))
+    return np.mean(predictions.right[np.random.default_rng(0).choice(len(predictions.right), count, replace=False)])
+
+
 def test_each_engine_answers_as_keras_does(quick, retrained):
     rows = quick("inference", "--run", str(retrained / "runs/digits"), "--ticket", "dense")["rows"]
 
@@ -32,6 +40,8 @@ def test_each_engine_answers_as_keras_does(quick, retrained):
         (one.name, one.version, one.flags) for one in used
     ]
     assert all(row["off"] < (1e-5 if row["exact"] else 0.1) for row in rows)
+    assert all(row["agreement"] == 1 for row in rows if row["exact"])
+    assert {row["accuracy"] for row in rows if row["exact"]} == {accuracy_of_drawn(open_results(retrained / "runs/digits"))}
     assert all(0 < row["low"] <= row["us"] <= row["high"] and row["gzip_kb"] < row["file_kb"] for row in rows)
 
 
@@ -76,7 +86,8 @@ def test_a_ticket_is_compared_turn_by_turn_with_the_fastest_dense_engine_that_ha
     assert speedups["q90, new"] == (1, 2, 3)
     assert {row["name"]: row["us"] for row in found}["q90, new"] == pytest.approx(2)
     assert inference.summary(found) == [
-        "q90, 2 threads: new is 2.00 times as fast (1.00 to 3.00) as the fastest dense engine, fast"
+        "dense, 2 threads: rough is 2.00 times as fast (2.00 to 6.00) as the fastest dense engine in float32, fast",
+        "q90, 2 threads: new is 2.00 times as fast (1.00 to 3.00) as the fastest dense engine in float32, fast",
     ]
     assert [one["speedup"] for one in inference.compared(rows[3:], walls)] == [None, None]
 

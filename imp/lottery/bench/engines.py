@@ -1,12 +1,9 @@
 """The engines that `imp bench inference` compares: each loads an exported file and answers to one image at a time."""
 
-import contextlib
-import ctypes
 import importlib.metadata
 import importlib.util
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,10 +11,17 @@ import numpy as np
 
 from lottery.bench import timing
 from lottery.engine import mnn_session
+from lottery.engine.start import silenced
 
-IMAGES = 8  # of noise, on which the engines' outputs are compared
+Function = Callable[[np.ndarray], np.ndarray]
 
-Answer = Callable[[np.ndarray], np.ndarray]  # of a float32 image [height, width, channels] float32 logits [classes]
+
+class Loaded(NamedTuple):
+    """A file in an engine: `answer` gives the logits (float32, [classes]) of what `prepare`, which takes no time that counts,
+    has made of an image (float32, [height, width, channels])."""
+
+    answer: Function
+    prepare: Function = np.asarray
 
 
 class Engine(NamedTuple):
@@ -29,7 +33,7 @@ class Engine(NamedTuple):
     extra: str
     format: str
     flags: str
-    load: Callable[[Path, int], Answer]
+    load: Callable[[Path, int], Loaded]
     tensorflow: bool = False  # whether it runs on it
     exact: bool = True  # whether its weights are those that were trained
 
@@ -42,7 +46,7 @@ class Engine(NamedTuple):
         return importlib.metadata.version(self.package)
 
 
-def keras_function(path: Path, threads: int) -> Answer:
+def keras_function(path: Path, threads: int) -> Loaded:
     import keras
     import tensorflow as tf
 
@@ -58,79 +62,55 @@ def keras_function(path: Path, threads: int) -> Answer:
         with tf.device("CPU:0"):
             return network(images, training=False)
 
-    return lambda image: outputs(image[np.newaxis]).numpy()[0]
+    return Loaded(lambda image: outputs(image[np.newaxis]).numpy()[0])
 
 
-def litert(path: Path, threads: int) -> Answer:
-    import warnings
+def litert(path: Path, threads: int) -> Loaded:
+    from lottery.engine.litert_session import Session
 
-    import tensorflow as tf
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is to move to a package of its own
-        interpreter = tf.lite.Interpreter(model_path=str(path), num_threads=threads)
-    interpreter.allocate_tensors()
-    into, out = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
-
-    def answer(image: np.ndarray) -> np.ndarray:
-        interpreter.set_tensor(into, image[np.newaxis])
-        interpreter.invoke()
-        return interpreter.get_tensor(out)[0]
-
-    return answer
+    session = Session(path, threads)
+    return Loaded(session.run, session.quantised)
 
 
-def onnx_session(path: Path, threads: int) -> Answer:
+def onnx_session(path: Path, threads: int) -> Loaded:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return lambda image: session.run(None, {name: image[np.newaxis]})[0][0]
+    return Loaded(lambda image: session.run(None, {name: image[np.newaxis]})[0][0])
+
+
+def mnn(path: Path, threads: int) -> Loaded:
+    return Loaded(mnn_session.load(path, threads))
 
 
 ENGINES = (
     Engine("Keras", "keras", "", "keras", "tf.function", keras_function, tensorflow=True),
     Engine("LiteRT", "tensorflow", "", "tflite", "XNNPACK", litert, tensorflow=True),
-    Engine(
-        "LiteRT, 8 bits", "tensorflow", "", "tflite_dynamic", "XNNPACK, 8-bit kernels", litert, tensorflow=True, exact=False
-    ),
+    Engine("LiteRT, int8", "tensorflow", "", "tflite_int8", "XNNPACK", litert, tensorflow=True, exact=False),
     Engine("ONNX Runtime", "onnxruntime", "onnx", "onnx", "all optimisations", onnx_session),
-    Engine("MNN", "MNN", "mnn", "mnn", "precision high, sparse", mnn_session.load),
-    Engine("MNN, sparse off", "MNN", "mnn", "mnn_dense", "precision high", mnn_session.load),
+    Engine("MNN", "MNN", "mnn", "mnn", "precision high, sparse", mnn),
+    Engine("MNN, sparse off", "MNN", "mnn", "mnn_dense", "precision high", mnn),
 )
 
-_loaded: dict[str, tuple[Answer, np.ndarray]] = {}  # in the process that measures, by title: an engine, and an image for it
+_loaded: dict[str, tuple[Function, np.ndarray]] = {}  # in the process that measures, by title: an engine, and an image for it
 
 
-def load(title: str, engine: Engine, path: Path, threads: int, shape: Sequence[int]) -> tuple[np.ndarray, int]:
-    """Load a file for `latency`. Returns what it answers to images of noise, float32 [IMAGES, classes], and by how many bytes
+def load(title: str, engine: Engine, path: Path, threads: int, images: Path) -> tuple[np.ndarray, int]:
+    """Load a file for `latency`. Returns what it answers to `images`, an .npy file: float32 [n, classes]; and by how many bytes
     this process grew at most."""
-    images = np.random.default_rng(0).uniform(-1, 1, (IMAGES, *shape)).astype(np.float32)
-    with _silence():
+    given = np.load(images, mmap_mode="r")
+    with silenced():
         importlib.import_module(engine.package)  # which is no part of what a file takes
-    with timing.peak_memory() as peak, _silence():
-        answer = engine.load(path, threads)
-        outputs = np.stack([answer(image) for image in images])
-        _loaded[title] = answer, images[0]
-        return outputs, peak()
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Without what engines written in C++ say of themselves."""
-    shown = os.dup(1), os.dup(2)
-    with open(os.devnull, "w") as nowhere:
-        for number in (1, 2):
-            os.dup2(nowhere.fileno(), number)
-    try:
-        yield
-    finally:
-        ctypes.CDLL(None).fflush(None)
-        for number, own in enumerate(shown, 1):
-            os.dup2(own, number)
-            os.close(own)
+    with timing.peak_memory() as peak, silenced():
+        answer, prepare = engine.load(path, threads)
+        first = prepare(np.array(given[0]))
+        answer(first)
+        grown = peak()
+        _loaded[title] = answer, first
+        return np.stack([answer(prepare(np.array(image))) for image in given]), grown
 
 
 def latency(title: str, seconds: float) -> float:
@@ -146,6 +126,12 @@ def latency(title: str, seconds: float) -> float:
     return min(walls)
 
 
-def difference(outputs: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference between two arrays, as a share of the largest number expected."""
-    return float(np.abs(outputs - expected).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
+def compared(logits: np.ndarray, labels: np.ndarray, expected: np.ndarray | None) -> dict[str, float | None]:
+    """The `accuracy` of `logits` (float32, [n, classes]) for images with `labels` ([n]); and beside those `expected`, if any:
+    `agreement`, the share with the same answer, and `off`, the largest difference as a share of the largest logit."""
+    answers = logits.argmax(axis=1)
+    accuracy = float(np.mean(answers == labels))
+    if expected is None:
+        return {"accuracy": accuracy, "agreement": None, "off": None}
+    off = np.abs(logits - expected).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny)
+    return {"accuracy": accuracy, "agreement": float(np.mean(answers == expected.argmax(axis=1))), "off": float(off)}

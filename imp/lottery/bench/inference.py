@@ -14,28 +14,27 @@ from lottery.base.progress import count_of
 from lottery.bench import timing
 from lottery.bench.harness import Bench, measurement
 from lottery.bench.process import Process
-from lottery.bench.sheet import Column, Rows, bars, duration
+from lottery.bench.sheet import Column, Rows, bars
 from lottery.commands.options import RunOption, opened
 
 if TYPE_CHECKING:
     import numpy as np
 
     from lottery.bench.engines import Engine
+    from lottery.rundir.run import Run
 
 DENSE = "dense"  # as experiment.graph calls it, which --help need not load
 ROUND_SECONDS = 0.1
+TEST, TRAINING = "test.npy", "training.npy"  # images
 COLUMNS = (
     Column("name", ""),
-    Column("version", "version"),
-    Column("flags", "flags"),
-    *duration("us", "µs an image", ",.0f"),
+    Column("us", "µs an image", ",.0f"),
     Column("speedup", "speed-up", ".2f"),
     Column("at_least", "from", ".2f"),
     Column("at_most", "to", ".2f"),
-    Column("off", "off Keras", ".1e"),
-    Column("memory_mb", "memory, MB", ",.1f"),
     Column("file_kb", "file, kB", ",.1f"),
-    Column("gzip_kb", "after gzip, kB", ",.1f"),
+    Column("accuracy", "test accuracy", ".2%"),
+    Column("agreement", "as Keras", ".2%"),
 )
 
 
@@ -60,7 +59,7 @@ def inference(
         list[int] | None, typer.Option(min=1, help="Repeatable.", show_default="1, 2, 4, as there are cores")
     ] = None,
 ) -> None:
-    """Exported tickets beside the dense network, in each engine: microseconds, speed-up, memory, size."""
+    """Exported tickets beside the dense network, in each engine: microseconds, speed-up, size, accuracy."""
     from lottery.bench.engines import ENGINES
     from lottery.engine.signature import Signature
     from lottery.results import lookup
@@ -82,10 +81,12 @@ def inference(
         for engine in {engine.package: engine for engine in ENGINES[::-1]}.values()
         if not engine.installed
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        contenders = _exported(bench, states, network, Path(folder))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        labels = bench.shared.call(draw_images, run=target, folder=folder, count=bench.pick(None, 1000, 100))
+        contenders = _exported(bench, states, network, folder)
         for count in threads or ([1] if bench.quick else [number for number in (1, 2, 4) if number <= timing.cores()]):
-            rows = _measured(bench, contenders, manifest.shape, count)
+            rows = _measured(bench, contenders, folder / TEST, labels, count)
             bench.rows += rows
             notes += summary(rows)
     height, width, _ = manifest.shape
@@ -95,10 +96,11 @@ def inference(
         bars(bench.rows, "name", "speedup", "times as fast as the fastest dense engine"),
         *notes,
         "speed-up: compared with the fastest dense engine in float32, turn by turn, with the 95 % interval of the median",
-        "off Keras: the largest difference from Keras's outputs for the same network, as a share of the largest output",
+        f"test accuracy: on {len(labels):,} of {manifest.count('test'):,} test images, always the same ones",
+        "as Keras: the share of these to which the answer is the one that Keras gives in float32 for the same network",
+        "engines: " + ", ".join(f"{engine.name} {engine.version} ({engine.flags})" for engine in ENGINES if engine.installed),
         f"medians of {count_of(bench.repeats, 'turn')}, of the fastest call in {ROUND_SECONDS:g} s of each, "
-        + ("all in one process" if bench.quick else "each row in a process of its own")
-        + "; memory: by how much it grew",
+        + ("all in one process" if bench.quick else "each row in a process of its own"),
     )
 
 
@@ -113,7 +115,7 @@ def _exported(bench: Bench, states: Mapping[str, Any], network: Mapping[str, Any
             if not engine.installed:
                 continue
             with bench.row(f"{name}, {engine.name}"):
-                content = bench.shared.call(file_of, to=engine.format, state=state, **network)
+                content = bench.shared.call(file_of, to=engine.format, images=folder / TRAINING, state=state, **network)
                 path = folder / f"{len(contenders)}.{engine.format.partition('_')[0]}"
                 path.write_bytes(content)
                 sizes = {"file_kb": len(content) / 1e3, "gzip_kb": export.gzipped(content) / 1e3}
@@ -121,8 +123,9 @@ def _exported(bench: Bench, states: Mapping[str, Any], network: Mapping[str, Any
     return contenders
 
 
-def _measured(bench: Bench, contenders: Sequence[Contender], shape: Sequence[int], threads: int) -> Rows:
-    """A row for each contender that answers, with so many threads: all are loaded, and take turns there and back."""
+def _measured(bench: Bench, contenders: Sequence[Contender], images: Path, labels: "np.ndarray", threads: int) -> Rows:
+    """A row for each contender that answers to test images, with so many threads: all are loaded, and take turns there and
+    back."""
     from lottery.bench import engines
 
     rows: Rows = []
@@ -134,15 +137,14 @@ def _measured(bench: Bench, contenders: Sequence[Contender], shape: Sequence[int
             title = f"{network}, {engine.name}, {count_of(threads, 'thread')}"
             with bench.row(title):
                 process = common if bench.quick else stack.enter_context(Process(engine.tensorflow))
-                answers, memory = process.call(
-                    engines.load, title=title, engine=engine, path=path, threads=threads, shape=shape
+                logits, memory = process.call(
+                    engines.load, title=title, engine=engine, path=path, threads=threads, images=images
                 )
                 if engine.name == "Keras":
-                    outputs[network] = answers
-                off = engines.difference(answers, outputs[network]) if network in outputs else None
+                    outputs[network] = logits
                 row = {"name": title, "network": network, "engine": engine.name, "exact": engine.exact, "threads": threads}
-                row |= {"version": engine.version, "flags": engine.flags, "off": off, "memory_mb": memory / 1e6, **sizes}
-                rows.append(row)
+                row |= {"version": engine.version, "flags": engine.flags, "memory_mb": memory / 1e6, **sizes}
+                rows.append(row | engines.compared(logits, labels, outputs.get(network)))
                 processes[title] = process
         return compared(rows, _in_turn(bench, processes))
 
@@ -186,21 +188,39 @@ def _in_turn(bench: Bench, processes: Mapping[str, Process]) -> dict[str, list[f
 
 
 def summary(rows: Rows) -> list[str]:
-    """A line for each ticket: how much faster than the dense network its fastest engine with the trained weights is."""
-    lines = []
-    for network in dict.fromkeys(row["network"] for row in rows if row["network"] != DENSE):
-        exact = [row for row in rows if row["network"] == network and row["exact"] and row["speedup"]]
-        if exact:
-            best = min(exact, key=lambda row: row["us"])
+    """A line for each network, as it was trained (of the dense one none) and in int8: how much faster its fastest engine is
+    than the fastest dense one in float32."""
+    lines, groups = [], dict.fromkeys((row["network"], row["exact"]) for row in rows)
+    for network, exact in groups:
+        timed = [row for row in rows if (row["network"], row["exact"]) == (network, exact) and row["speedup"]]
+        if timed and (network, exact) != (DENSE, True):
+            best = min(timed, key=lambda row: row["us"])
             lines.append(
                 f"{network}, {count_of(best['threads'], 'thread')}: {best['engine']} is {best['speedup']:.2f} times as fast "
-                f"({best['at_least']:.2f} to {best['at_most']:.2f}) as the fastest dense engine, {best['fastest']}"
+                f"({best['at_least']:.2f} to {best['at_most']:.2f}) as the fastest dense engine in float32, {best['fastest']}"
             )
     return lines
 
 
-def file_of(to: str, **network: Any) -> bytes:
+def draw_images(run: "Run", folder: Path, count: int) -> "np.ndarray":
+    """Write images of `run` to `folder`: `count` of its test split, and training images for int8. Returns the test labels."""
+    import numpy as np
+
+    from lottery.engine import formats
+    from lottery.engine.examples import Examples
+
+    with formats.quietly_on_cpu():
+        examples = Examples(run)
+        np.save(folder / TRAINING, examples.drawn("train", formats.CALIBRATED_ON)[0])
+        images, labels = examples.drawn("test", count)
+    np.save(folder / TEST, images)
+    return labels
+
+
+def file_of(to: str, images: Path, **network: Any) -> bytes:
     """A network as a file in the format `to`: see `formats.make`."""
+    import numpy as np
+
     from lottery.engine import formats
 
-    return formats.make(to, **network).content
+    return formats.make(to, **network, images=np.load(images) if to == formats.INT8 else None).content

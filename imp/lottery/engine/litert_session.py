@@ -1,6 +1,8 @@
 """LiteRT: a session that answers to images by the network in a TensorFlow Lite file, in float32 or int8."""
 
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,12 +13,13 @@ PLAIN = tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES  #
 
 
 class Session:
-    """The network in the .tflite file `content`, computed by so many threads and these `kernels`, by default XNNPACK's."""
+    """The network in a .tflite `file`, or its content, computed by so many threads and `kernels`, by default XNNPACK's."""
 
-    def __init__(self, content: bytes, threads: int = 1, kernels: tf.lite.experimental.OpResolverType | None = None):
-        options = {"experimental_op_resolver_type": kernels} if kernels else {}
+    def __init__(self, file: Path | bytes, threads: int = 1, kernels: tf.lite.experimental.OpResolverType | None = None):
+        options: dict[str, Any] = {"model_content": file} if isinstance(file, bytes) else {"model_path": str(file)}
+        options |= {"experimental_op_resolver_type": kernels} if kernels else {}
         with silenced(), warnings.catch_warnings(action="ignore"):  # it is to move to a package of its own
-            self.interpreter = tf.lite.Interpreter(model_content=content, num_threads=threads, **options)
+            self.interpreter = tf.lite.Interpreter(num_threads=threads, **options)
             self.interpreter.allocate_tensors()
         (self._input,), (self._output,) = self.interpreter.get_input_details(), self.interpreter.get_output_details()
 

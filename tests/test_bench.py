@@ -17,7 +17,7 @@ from helpers import IMP, ROOT, clean_environment
 from lottery import cli
 from lottery.base.errors import Failed
 from lottery.base.progress import Reporter
-from lottery.bench import fanout, precision, step, timing
+from lottery.bench import precision, step, timing
 from lottery.bench.commands import by_name
 from lottery.bench.process import Process, TooLarge
 from lottery.experiment.reading import resolve
@@ -28,15 +28,14 @@ FEEDS = ["tf.data, 2 workers", "stream", "memory"]
 # Of each measurement, the arguments with which it is smallest, and what its rows are called.
 EVERY = {
     "limits": ([], ["copy, 1 thread", *(f"{dtype} product, 1 thread" for dtype in ("float32", "bfloat16", "float16"))]),
-    "loader": (LENET, ["stream", "memory"]),
     "step": ([*LENET[:2], "--set=train.batch=6"], ["lenet_300_100, 8x8, batch 6, float32"]),
     "precision": (LENET, ["float32", "mixed_bfloat16", "mixed_float16"]),
     "remat": (
         [*LENET, "--largest=65"],
         [f"{how}{largest}" for how in ("activations held", "computed twice") for largest in ("", ", largest batch")],
     ),
-    "fanout": ([*LENET, "--images=128", "--pairs=2", "--ranks=1"], ["one process, 1 thread"]),
-    "bundle": ([*LENET, "--tickets=1,2"], ["one at a time", "bundles of 2"]),
+    "fanout.py": ([*LENET, "--images=128", "--pairs=2", "--ranks=1"], ["one process, 1 thread"]),
+    "bundle.py": ([*LENET, "--tickets=1,2"], ["one at a time", "bundles of 2"]),
     "feed.py": (
         ["--images=600", "--set=data.size=8", "--set=data.crop=1", "--set=data.flip=true", "--set=train.batch=50"],
         ["tf.data, one by one, then batched", "the same, parallel and prefetched", "stream", "memory"],
@@ -90,11 +89,15 @@ OF_TEXTS = {
 def small(typed, in_process, monkeypatch):
     """A function that runs a measurement in its smallest form: what it printed, and what it wrote."""
 
-    def run_here(folder, *arguments):
-        with contextlib.chdir(folder), contextlib.redirect_stdout(sys.stderr):
-            cli.app(list(arguments), standalone_mode=False)
+    def run_here(line, cwd=None, **options):
+        if line[1:3] != ["-m", "lottery"]:
+            return run(line, cwd=cwd, **options)
+        with contextlib.chdir(cwd), contextlib.redirect_stdout(sys.stderr):
+            cli.app(line[3:], standalone_mode=False)
+        return subprocess.CompletedProcess(line, 0)
 
-    monkeypatch.setattr(fanout, "_imp", run_here)
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", run_here)
     monkeypatch.setattr(timing, "cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "250")
 
@@ -177,7 +180,7 @@ def test_the_help_has_every_sentence_and_loads_nothing_heavy():
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment(COLUMNS="130"))
 
-    assert "An epoch with images or texts streamed, and from memory: where it waits.\n" in done.stdout
+    assert "How fast this machine copies and multiplies, which everything else is measured against.\n" in done.stdout
     assert done.stdout.rstrip().splitlines()[-1] == "[]"
 
 
@@ -270,7 +273,9 @@ def test_a_stock_network_has_the_variables_of_ours_in_the_precision_asked_for(te
     assert tensorflow.keras.config.dtype_policy().name == "float32"
 
 
-def test_of_a_pair_what_is_not_spent_in_steps_is_not_training(tmp_path):
+def test_of_a_pair_what_is_not_spent_in_steps_is_not_training(benchmarks, tmp_path):
+    import fanout
+
     made_with, result = tmp_path / "made_with.json", tmp_path / "result.json"
     made_with.write_text(json.dumps({"values": {"train.batch": 100}}))
     result.write_text("{}")
@@ -301,12 +306,12 @@ def test_ctrl_c_ends_it_in_one_line(tmp_path):
         (["brew"], "brew"),
         (["limits", "--repeats", "0"], "--repeats"),
         (["limits", "--out", "/dev/null/there"], "/dev/null/there cannot take a measurement (Not a directory)"),
-        (["loader", *LENET, "--images", "10"], "train.batch 64 is more than the 10 images of an epoch"),
+        (["loader.py", *LENET, "--images", "10"], "train.batch 64 is more than the 10 images of an epoch"),
         (["step", "--set", "model.name=lennet_300_100"], "did you mean 'lenet_300_100'?"),
         (["step", "--set", "train.batch=30000"], "train.batch 30000 is more than 21845"),
         (["step", *TEXTS], "`step` is of images, and docstrings has texts"),
-        (["fanout", "--pairs", "2", "--ranks", "2"], "--pairs 4"),
-        (["bundle", "--tickets", "four"], "--tickets 'four' is not a list of sizes"),
+        (["fanout.py", "--pairs", "2", "--ranks", "2"], "--pairs 4"),
+        (["bundle.py", "--tickets", "four"], "--tickets 'four' is not a list of sizes"),
         (["feed.py", "--set", "train.batch=100", "--images", "50"], "train.batch 100 is more than --images 50"),
         (["prepare.py", "nowhere"], "nowhere is not a folder"),
         (["ladder.py", *LENET, "--batch", "65"], "--batch 65 is to be the smaller one"),

@@ -5,12 +5,9 @@ from typing import Any
 
 import typer.main
 
-from lottery.bench import bundle, fanout, inference, limits, loader, precision, step
+from lottery.bench import inference, limits, precision, step
 
-COMMANDS = (
-    *(limits.limits, loader.loader, step.step, precision.precision, precision.remat),
-    *(fanout.fanout, bundle.bundle, inference.inference),
-)
+COMMANDS = (limits.limits, step.step, precision.precision, precision.remat, inference.inference)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""`imp bench fanout`: tickets an hour by 1 .. n ranks, beside one process with one thread and with all cores."""
+"""Tickets an hour by 1 .. n ranks, beside one process with one thread and with all cores: `python benchmarks/fanout.py`."""
 
 import json
 import shutil
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lottery import cli
 from lottery.base.errors import Failed, InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
@@ -140,3 +141,7 @@ def _imp(folder: Path, *arguments: str) -> None:
     done = subprocess.run([sys.executable, "-m", "lottery", *arguments], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise Failed(f"imp {arguments[0]} ended with code {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
+
+
+if __name__ == "__main__":
+    cli.main(fanout)

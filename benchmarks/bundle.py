@@ -1,4 +1,4 @@
-"""`imp bench bundle`: tickets trained one at a time, by ranks, and in bundles, by one rank and by all."""
+"""Tickets trained one at a time, by ranks, and in bundles, by one rank and by all: `python benchmarks/bundle.py`."""
 
 import statistics
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
@@ -93,3 +94,7 @@ def time_bundle(recipe: Recipe, tickets: int, cores: int, repeats: int) -> tuple
         take = loops.stepping(trainer) if tickets == 1 else sizes.stepping(trainer, tickets)
         count = timing.lasting(take, timing.RUN_SECONDS, most=trainer.steps_per_epoch)
         return [seconds / count for seconds in timing.runs(partial(take, count), repeats)], taken()
+
+
+if __name__ == "__main__":
+    cli.main(bundle)

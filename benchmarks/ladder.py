@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from precision import MEMORY
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, machine, measurement, with_training
-from lottery.bench.precision import MEMORY
 from lottery.bench.sheet import Column, bars, rate
 
 COLUMNS = (

@@ -17,7 +17,7 @@ from helpers import IMP, ROOT, clean_environment
 from lottery import cli
 from lottery.base.errors import Failed
 from lottery.base.progress import Reporter
-from lottery.bench import precision, step, timing
+from lottery.bench import step, timing
 from lottery.bench.commands import by_name
 from lottery.bench.process import Process, TooLarge
 from lottery.experiment.reading import resolve
@@ -29,8 +29,8 @@ FEEDS = ["tf.data, 2 workers", "stream", "memory"]
 EVERY = {
     "limits": ([], ["copy, 1 thread", *(f"{dtype} product, 1 thread" for dtype in ("float32", "bfloat16", "float16"))]),
     "step": ([*LENET[:2], "--set=train.batch=6"], ["lenet_300_100, 8x8, batch 6, float32"]),
-    "precision": (LENET, ["float32", "mixed_bfloat16", "mixed_float16"]),
-    "remat": (
+    "precision.py": (LENET, ["float32", "mixed_bfloat16", "mixed_float16"]),
+    "remat.py": (
         [*LENET, "--largest=65"],
         [f"{how}{largest}" for how in ("activations held", "computed twice") for largest in ("", ", largest batch")],
     ),
@@ -230,12 +230,11 @@ def measured_steps(monkeypatch):
             raise Failed("ResourceExhausted: out of memory")
         return [recipe.train.batch / 1000] * 3, [0.001], 0.5
 
-    monkeypatch.setattr(precision, "time_steps", time_steps)
-    monkeypatch.setattr(Process, "call", lambda self, function, **arguments: function(**arguments))
+    monkeypatch.setattr(Process, "call", lambda self, function, **arguments: time_steps(**arguments))
 
 
 def test_a_row_that_fails_is_one_line_and_the_others_go_on(typed, measured_steps):
-    code, out, said = typed("precision", *LENET, "--json")
+    code, out, said = typed("precision.py", *LENET, "--json")
 
     assert code == 1
     assert [row["name"] for row in json.loads(out)["rows"]] == ["float32", "mixed_float16"]
@@ -243,7 +242,9 @@ def test_a_row_that_fails_is_one_line_and_the_others_go_on(typed, measured_steps
 
 
 @pytest.mark.smoke
-def test_what_needs_more_memory_than_it_may_have_is_too_large():
+def test_what_needs_more_memory_than_it_may_have_is_too_large(benchmarks):
+    import precision
+
     recipe = resolve({"model": {"name": "lenet_300_100"}, "data": {"size": 64}, "train": {"batch": 2000, "devices": 1}})
 
     with Process() as process, pytest.raises(TooLarge):

@@ -5,9 +5,9 @@ from typing import Any
 
 import typer.main
 
-from lottery.bench import inference, limits, precision, step
+from lottery.bench import inference, limits, step
 
-COMMANDS = (limits.limits, step.step, precision.precision, precision.remat, inference.inference)
+COMMANDS = (limits.limits, step.step, inference.inference)
 
 
 @functools.cache

@@ -1,13 +1,11 @@
-"""`imp bench precision` and `remat`: what a training step takes of time and memory."""
+"""A step in each precision: its time, the optimizer's part, its memory: `python benchmarks/precision.py`."""
 
 import statistics
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from lottery import cli
 from lottery.bench import timing
 from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
-from lottery.bench.process import TooLarge
 from lottery.bench.sheet import Column, bars, duration
 
 if TYPE_CHECKING:
@@ -34,49 +32,20 @@ def precision(bench: Bench) -> None:
     recipe = bench.recipe()
     for name in PRECISIONS:
         with bench.row(name):
-            bench.rows.append(_row(bench, name, with_training(recipe, precision=name)))
-    _sheet(bench, "Precision", recipe)
+            bench.rows.append(row(bench, name, with_training(recipe, precision=name)))
+    sheet(bench, "Precision", recipe)
 
 
-@measurement(repeats=7, network=MOBILENET)
-def remat(
-    bench: Bench,
-    largest: Annotated[
-        int | None, typer.Option(min=1, help="The batch to begin with in search of the largest.", show_default="4096")
-    ] = None,
-    memory: Annotated[float, typer.Option(min=0, help="GB that a training may take on CPUs; 0: half of what is free.")] = 0,
-) -> None:
-    """A step with activations held and with them computed twice, in the same batch and each in its own largest."""
-    from lottery.base import capacity
-
-    recipe = bench.recipe()
-    limit = int(memory * 1e9) or capacity.host_budget(0)
-    for twice, name in ((False, "activations held"), (True, "computed twice")):
-        variant = with_training(recipe, remat=twice)
-        with bench.row(name):
-            bench.rows.append(_row(bench, name, variant, limit_bytes=limit))
-        name = f"{name}, largest batch"
-        batch = bench.pick(largest, 4096, 2 * recipe.train.batch)
-        with bench.row(name):
-            while batch > recipe.train.batch:
-                try:  # in a process of its own, because one that takes too much is ended
-                    bench.rows.append(_row(bench, name, with_training(variant, batch=batch), limit_bytes=limit, alone=True))
-                    break
-                except TooLarge as error:
-                    bench.reporter.say(f"{name}: batch {batch} does not fit ({error}), trying half of it")
-                    batch //= 2
-    _sheet(bench, "Rematerialisation", recipe)
-
-
-def _row(bench: Bench, name: str, recipe: Recipe, **how: Any) -> dict[str, Any]:
+def row(bench: Bench, name: str, recipe: Recipe, **how: Any) -> dict[str, Any]:
+    """What a step of `recipe` takes, as a row; `how` are arguments of `time_steps`."""
     batch, how = recipe.train.batch, {"seconds": bench.seconds, "repeats": bench.repeats, **how}
     walls, updates, memory = bench.call(time_steps, recipe=with_training(recipe, **STILL), images=2 * batch, **how)
-    row: dict[str, Any] = {"name": name, "batch": batch, **timing.spread("step_ms", [1000 * wall for wall in walls])}
-    row |= {"update_ms": 1000 * statistics.median(updates), "images_per_s": 1000 * batch / row["step_ms"]}
-    return row | {"epoch_s": EPOCH_IMAGES / row["images_per_s"], "memory_gb": memory}
+    cells: dict[str, Any] = {"name": name, "batch": batch, **timing.spread("step_ms", [1000 * wall for wall in walls])}
+    cells |= {"update_ms": 1000 * statistics.median(updates), "images_per_s": 1000 * batch / cells["step_ms"]}
+    return cells | {"epoch_s": EPOCH_IMAGES / cells["images_per_s"], "memory_gb": memory}
 
 
-def _sheet(bench: Bench, what: str, recipe: Recipe) -> None:
+def sheet(bench: Bench, what: str, recipe: Recipe) -> None:
     bench.sheet(
         f"{what}: {recipe.model.name}, {size_of(recipe)}",
         COLUMNS,
@@ -125,3 +94,7 @@ def _updates(trainer: "Trainer") -> timing.Work:
         return variables[0].value[..., 0]
 
     return lambda: updates().numpy()
+
+
+if __name__ == "__main__":
+    cli.main(precision)

@@ -40,6 +40,7 @@ def export(
     int8: Annotated[
         bool, typer.Option("--int8", help="With --to tflite: in 8-bit whole numbers alone, tested, with a model card.")
     ] = False,
+    compact: Annotated[bool, typer.Option("--compact", help="Without the channels that do nothing.")] = False,
     run: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -51,7 +52,7 @@ def export(
     if to not in FORMATS:
         raise InputError(f"--to {to}: write {', '.join(FORMATS)}")
     target = opened(run, must_exist=True)
-    made = export(target, reporter(), ticket, to, out, replicate, variant, license, int8)
+    made = export(target, reporter(), ticket, to, out, replicate, variant, license, int8, compact)
     if as_json:
         print_json(made)
         return
@@ -75,6 +76,9 @@ def export(
             )
         ],
     )
+    if compact:
+        names, rows = ("channels", "parameters", "macs", "bytes"), ("compact", "full")
+        print_table("", ("", *names), [(row, *(whole(made[row][name]) for name in names)) for row in rows])
     if int8:
         print(Int8(**made["int8"]).sentence(target.metric), f"Its model card: {made['card']}")
     elif to not in ("npz", "folder") and not is_of_texts(target.recipe.data.source):

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from lottery.base.errors import InputError, first_line
+from lottery.engine.formats import compaction
 from lottery.keras.fitting import by_path, current, inner, install, look, pruned, retrace
 from lottery.keras.optimizer import Pruned
 from lottery.keras.plan import AT_ONCE, Constant, Cubic, Plan, fraction
@@ -89,6 +90,18 @@ def strip(model: keras.Model) -> keras.Model:
     optimizer.hold(by_path(model))
     install(model, optimizer.inner_optimizer)
     return model
+
+
+def compact(model: keras.Model) -> keras.Model:
+    """A new, smaller model that answers as the pruned `model`, which stays as it is: `compact(model).save("small.keras")`.
+
+    It lacks the channels (units of Dense layers, filters of convolutions) that nobody reads, and those that are 0 for every
+    input; what is the same for every input goes into a bias, if no padding is read beside it. Layers keep their names, and
+    answers are the same but for rounding. It has no masks, and is not compiled. Raises InputError where `model` is neither
+    functional nor Sequential, or has a layer that cannot be made anew from its config.
+    """
+    _check_paths(model)
+    return compaction.compact(model)
 
 
 def snapshot(model: keras.Model) -> Arrays:

@@ -3,7 +3,7 @@
 import gzip
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -40,10 +40,11 @@ def export(
     variant: str = "ticket",
     license: str = "unknown",
     int8: bool = False,
+    compact: bool = False,
 ) -> dict[str, Any]:
     """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`, or
     as a ticket folder with this `license`; with `int8`, a TensorFlow Lite file in whole numbers alone, and its model card
-    beside it. The same network gives the same bytes.
+    beside it. A `compact` file lacks the channels that do nothing. The same network gives the same bytes.
 
     Returns its `path` and size (of a folder that of its weights), as it is and compressed by gzip at level 9, and those of the
     dense network. `macs`, `speedup` and the bytes of sparse formats are those of `pruning.costs`. `density` is over the
@@ -51,21 +52,25 @@ def export(
     (`train.ema`). `test_accuracy` (`test_METRIC` where another decides) is that at the end of the training. `difference` is the
     largest one between the outputs of the file and those of the network that `model.name` builds now with these weights, as a
     share of the largest output (0.0 for arrays). `int8` is what the whole test split has shown of such a file (`card.Int8`),
-    and `card` the path of its card; else None. Raises InputError when there is no such network, it is not finished, `out`
+    and `card` the path of its card; else None. `compact` has the channels, parameters, MACs and bytes of a compact file, and
+    `full` those of the same file with all channels. Raises InputError when there is no such network, it is not finished, `out`
     cannot be written, or the format cannot hold it; Failed when the file does not answer as the network does.
     """
     if int8 and to != "tflite":
         raise InputError(f"--int8 is for --to tflite, and not for --to {to}")
+    if compact and to in ARRAYS:
+        raise InputError(f"--compact is for files with a whole network in them: --to {to} writes arrays alone, all of each")
     to = INT8 if int8 else to
-    path = _checked(out, to) if out else default_path(run, ticket, to, replicate, variant)
+    path = _checked(out, to) if out else default_path(run, ticket, to, replicate, variant, compact)
     place = lookup.replicate(run, replicate)
     result, state = lookup.trained(run, place, ticket, variant)
     if run.recipe.train.ema:
         reporter.say("exporting averaged weights and statistics (train.ema), which all figures of this run are of")
     if run.recipe.train.precision == "float64" and to not in ARRAYS:
         reporter.say("trained in float64, exported in float32")
-    content, difference = _file(run, to, result, state, reporter)
-    dense = content if ticket == DENSE else _file(run, to, *lookup.trained(run, place, DENSE), Reporter(quiet=True))[0]
+    content, difference, sizes = _file(run, to, result, state, reporter, compact)
+    full = _file(run, to, result, state, Reporter(quiet=True))[0] if compact else content
+    dense = full if ticket == DENSE else _file(run, to, *lookup.trained(run, place, DENSE), Reporter(quiet=True))[0]
     tested = _tested(run, content, Lineage(place).predictions(lookup.find(place, ticket, variant)), reporter) if int8 else None
     name, beside = ticket if ticket == DENSE else f"{result.family}/{ticket.rpartition('/')[2]}", f"{path}.md"
     if to == "folder":
@@ -89,12 +94,16 @@ def export(
         "averaged": bool(run.recipe.train.ema),
         f"test_{result.metric}": result.reached("test") or 0.0,
         "difference": difference,
+        **{
+            name: {**size, "bytes": len(file)}
+            for name, size, file in zip(("compact", "full"), sizes, (content, full), strict=False)
+        },
     }
 
 
-def default_path(run: Run, ticket: str, to: str, replicate: int, variant: str) -> Path:
-    """`export/replicate-1/q90-step-000045-ticket.keras` in the run directory."""
-    name = "-".join((*PurePosixPath(ticket).parts, *([] if ticket == DENSE else [variant])))
+def default_path(run: Run, ticket: str, to: str, replicate: int, variant: str, compact: bool = False) -> Path:
+    """`export/replicate-1/q90-step-000045-ticket.keras` in the run directory; of a `compact` one `...-ticket-compact.keras`."""
+    name = "-".join((*PurePosixPath(ticket).parts, *([] if ticket == DENSE else [variant]), *(["compact"] if compact else [])))
     ending = "" if to == "folder" else f".{to}" if to == _ending(to) else f".{to}.{_ending(to)}"
     return run.folder / "export" / f"replicate-{replicate}" / f"{name}{ending}"
 
@@ -113,26 +122,29 @@ def _checked(out: Path, to: str) -> Path:
     return out
 
 
-def _file(run: Run, to: str, result: Result, state: State, reporter: Reporter) -> tuple[bytes, float]:
-    """The bytes of the file, and how far its outputs are from the network's.
+def _file(
+    run: Run, to: str, result: Result, state: State, reporter: Reporter, compact: bool = False
+) -> tuple[bytes, float, Sequence[Mapping[str, int | None]]]:
+    """The bytes of the file, how far its outputs are from the network's, and of a `compact` one its size and that of the
+    network.
 
     An .npz has `weights/PATH` and `statistics/PATH`, as they were trained, and `mask/PATH`, True where a weight is kept; a
     network without a mask (dense, `extended`) keeps all that is prunable. Of a folder the bytes are those of its weights.
     """
     if to == "folder":
-        return folder.values(state), 0.0
+        return folder.values(state), 0.0, ()
     if to == "npz":
         mask, buffer = lookup.mask(run, run.replicate(result.replicate), result, state), io.BytesIO()
         groups = {"weights": state.weights, "statistics": state.statistics, "mask": mask}
         named: dict[str, Any] = {f"{group}/{path}": array for group in groups for path, array in groups[group].items()}
         np.savez_compressed(buffer, **named)
-        return buffer.getvalue(), 0.0
+        return buffer.getvalue(), 0.0, ()
     manifest = run.manifest()
     if to == "torch":
         content, notes = foreign.to_torch(run.recipe.model, manifest.shape, state)
         for note in notes:
             reporter.say(note)
-        return content, 0.0
+        return content, 0.0, ()
     if manifest.fields:
         raise InputError(
             f"--to {to.removesuffix('_int8')} is for networks of images: export this one with --to npz, or --to torch"
@@ -147,11 +159,11 @@ def _file(run: Run, to: str, result: Result, state: State, reporter: Reporter) -
     if to == INT8:
         with formats.quietly_on_cpu():
             images, _ = Examples(run).drawn("train", formats.CALIBRATED_ON)
-    made = formats.make(to, run.recipe.model, signature, state, result.made_from["network"], images)
+    made = formats.make(to, run.recipe.model, signature, state, result.made_from["network"], images, compact)
     if made.needs:
         own = ", ".join(f"{kind.__name__!r} of {kind.__module__}" for kind in made.needs)
         reporter.say(f"it has layers of its own: to load it, have {own}, and name it in `custom_objects`")
-    return made.content, made.difference
+    return made.content, made.difference, [size._asdict() for size in made.sizes]
 
 
 def _tested(run: Run, content: bytes, predictions: Mapping[str, Predictions], reporter: Reporter) -> Int8:

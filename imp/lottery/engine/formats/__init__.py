@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from lottery.base.errors import Failed, InputError
 from lottery.engine import models
-from lottery.engine.formats import keras_file, mnn, onnx_file, tflite
+from lottery.engine.formats import compaction, keras_file, mnn, onnx_file, tflite
 from lottery.engine.formats.stock import not_stock, rebuild
 from lottery.engine.layers import GroupedConv2D
 from lottery.engine.models.fingerprint import fingerprint
@@ -48,12 +48,14 @@ FORMATS = {
 
 
 class Exported(NamedTuple):
-    """A file; how far its outputs are from those of the network as it was trained, in shares of the largest of them; and the
-    classes of a user's own that loading it needs."""
+    """A file; how far its outputs are from those of the network as it was trained, in shares of the largest of them; the
+    classes of a user's own that loading it needs; and, where the network in it is
+    compact, the sizes of that and of the full one."""
 
     content: bytes
     difference: float
     needs: list[type]
+    sizes: tuple[compaction.Size, ...]
 
 
 def make(
@@ -63,22 +65,24 @@ def make(
     state: store.State,
     trained: str = "",
     images: np.ndarray | None = None,
+    compact: bool = False,
 ) -> Exported:
     """The network of `model` with the weights and statistics of `state` as a file in the format `to`, one of `FORMATS`:
     `tflite_sparse` is TensorFlow Lite without the zeros of its kernels, `tflite_int8` in whole numbers alone; for measurements,
     `mnn_dense` is MNN without sparse kernels.
 
     It computes in float32 from images of float32 [batch, *shape], scaled as in training, to logits [batch, classes]; those of
-    TensorFlow Lite and MNN take one image at a time. Its outputs are compared with the network's on `images`, or else on noise;
-    `tflite_int8` takes the ranges of its numbers from them. Raises InputError when the format cannot hold the network, or that
-    is not the one of the fingerprint `trained`, and Failed when what was read back answers differently.
+    TensorFlow Lite and MNN take one image at a time. A `compact` one lacks the channels that do nothing. Its outputs are compared
+    with the network's on `images`, or else on noise; `tflite_int8` takes the ranges of its numbers from them. Raises InputError
+    when the format cannot hold the network, or that is not the one of the fingerprint `trained`, and Failed when what was read
+    back answers differently.
     """
     with quietly_on_cpu():
         network = rebuilt(model, signature, state, trained)
         if images is None:
             images = np.random.default_rng(0).uniform(-1, 1, (IMAGES, *signature.shape)).astype(np.float32)
         expected = np.asarray(network(images, training=False))
-        plain = rebuild(network, FORMATS[to].stay)
+        plain = (compaction.compact if compact else rebuild)(network, FORMATS[to].stay)
         content, outputs = FORMATS[to].write(plain, images)
     difference = float(np.abs(outputs - expected).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
     if not difference <= FORMATS[to].tolerance:  # nor if it is NaN
@@ -86,7 +90,8 @@ def make(
             f"{model.name}: the outputs of the {to} file are {difference:.1e} of the largest off the network's, more than "
             f"{FORMATS[to].tolerance:g}: nothing was written, export to npz"
         )
-    return Exported(content, difference, not_stock(plain) if to == "keras" else [])
+    sizes = (compaction.size(plain), compaction.size(network)) if compact else ()
+    return Exported(content, difference, not_stock(plain) if to == "keras" else [], sizes)
 
 
 def rebuilt(model: recipe.Model, signature: Signature, state: store.State, trained: str = "") -> keras.Model:

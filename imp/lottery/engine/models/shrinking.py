@@ -51,7 +51,9 @@ class _Smaller:
     def network(self, network: keras.Model, inputs: Any = None) -> keras.Model:
         """`network` on tensors of the structure of its inputs; without any on inputs of its own."""
         options = {"clone_function": self._layer, "call_function": self._called, "cache": self._layers}
-        return keras.models.clone_model(functional(network), inputs, **options)
+        clone = keras.models.clone_model(functional(network), inputs, **options)
+        clone.name = network.name  # which the graph of a Sequential does not have
+        return clone
 
     def _called(self, layer: keras.Operation, *arguments: Any, **options: Any) -> Any:
         """The outputs of `layer`, or of the smaller network if it is one, on the smaller `arguments`."""

@@ -85,7 +85,7 @@ def functional(operation: Any) -> Any:
 
 
 def run(call: Callable[..., Any], operation: Any, *arguments: Any, **options: Any) -> Any:
-    """What `call` makes of an operation or, if it is a graph, of each operation in it, in the order of the nodes of `topology`."""
+    """What `call` makes of an operation or, if it is a graph, of each operation in it, in the order of `topology`."""
     graph = functional(operation)
     if graph is None:
         return call(operation, *arguments, **options)

@@ -1,11 +1,13 @@
 """The trainer: one compiled network, driven step by step from the host."""
 
 import contextlib
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -15,6 +17,7 @@ from lottery.engine import answers, devices, foreign, models, whitening
 from lottery.engine.answers import Answers, Evaluation
 from lottery.engine.feed import Feed
 from lottery.engine.models.fingerprint import fingerprint
+from lottery.engine.models.shrinking import shrunk, slices
 from lottery.engine.optimizers import masked, weight_of
 from lottery.engine.step import Step
 from lottery.engine.tasks import choice
@@ -23,6 +26,8 @@ from lottery.experiment import schedules
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.schedules import Rates
 from lottery.pruning import masks
+from lottery.pruning.channels import Channels
+from lottery.pruning.slices import Slices, expanded, sliced
 from lottery.pruning.state import Arrays
 from lottery.rundir import store
 
@@ -71,25 +76,40 @@ class Trainer:
         self.steps_per_epoch = self.feed.counts["train"] // self.train.batch
         self.task = choice.make(recipe, self.feed.manifest)
         with self.strategy.scope(), models.policy(self.train.precision):
-            self.model = models.build(recipe.model, self.task.signature)
-            self.xla = devices.uses_xla(recipe, names, self.model)
-            self._weights = {variable.path: variable for variable in self.model.trainable_variables}
-            self._statistics = {variable.path: variable for variable in self.model.non_trainable_variables}
-            self.masks = {
-                path: tf.Variable(tf.ones(variable.shape, tf.bool), trainable=False)
-                for path, variable in self._weights.items()
-                if maskable(path, tuple(variable.shape))
-            }
-            self._step = Step(recipe, self.strategy, self.feed, self.task, self.model, self.masks, self.xla)
+            network = models.build(recipe.model, self.task.signature)
+            self.xla = devices.uses_xla(recipe, names, network)
+            self._compile(network, maskable, {})
         if plugins.is_own(recipe.model.name) and recipe.task == "classification":
             check_logits(recipe.model.name, self.model, self._outputs(self.task.inputs(self.feed.first_batch(PROBED))))
         if plugins.is_own(recipe.task):
             choice.check(self.task, self.feed.first_batch(PROBED), self._outputs, self.model.variable_dtype)
+
+    def _compile(self, network: keras.Model, maskable: Maskable, parts: Slices) -> None:
+        """From here on train `network`, whose variables are `parts` of those that states and masks have."""
+        self.model, self._parts = network, parts
+        self._weights = {variable.path: variable for variable in network.trainable_variables}
+        self._statistics = {variable.path: variable for variable in network.non_trainable_variables}
+        self.masks = {
+            path: tf.Variable(tf.ones(variable.shape, tf.bool), trainable=False)
+            for path, variable in self._weights.items()
+            if maskable(path, tuple(variable.shape))
+        }
+        self._step = Step(self.recipe, self.strategy, self.feed, self.task, network, self.masks, self.xla)
         self._optimizer = self._step.optimizer.state | (self._step.scale.state if self._step.scale else {})
         self._fresh_optimizer, variables = models.arrays(self._optimizer), self._weights | self._statistics
         self._averaged = {path: variable for path, variable in variables.items() if f"ema/{path}" in self._optimizer}
         self._steps_per_call = 1
         self.waited = 0.0
+
+    def without(self, channels: Channels, kept: np.ndarray) -> "Trainer":
+        """A trainer of this network with only the channels that are `kept`, as for `shrunk`. States and masks have the full
+        shapes all the same: 0 and pruned where channels went. It cannot change its mask. Raises InputError as `shrunk` does."""
+        trainer = copy.copy(self)
+        trainer.origins = self.origins
+        with self.strategy.scope(), models.policy(self.train.precision):
+            network = shrunk(self.model, channels, kept)
+            trainer._compile(network, lambda path, shape: path in self.masks, slices(self.model, channels, kept))
+        return trainer
 
     @cached_property
     def origins(self) -> dict[str, str]:
@@ -98,7 +118,9 @@ class Trainer:
 
     def state(self, step: int) -> store.State:
         """A copy of everything that training on from `step` needs."""
-        return store.State(step, *map(models.arrays, (self._weights, self._statistics, self._optimizer)))
+        weights, statistics, optimizer = map(models.arrays, (self._weights, self._statistics, self._optimizer))
+        whole = expanded(weights, self._parts), expanded(statistics, self._parts), expanded(optimizer, self._parts, weight_of)
+        return store.State(step, *whole)
 
     def drawn(self, seed: int) -> store.State:
         """A freshly drawn network at step 0, a function of the recipe, `seed` and, where it whitens its images, of those. Its
@@ -130,18 +152,19 @@ class Trainer:
 
     def mask(self) -> masks.Bits:
         """A copy of the current mask, of every variable that one may cover."""
-        return {path: variable.numpy() for path, variable in self.masks.items()}
+        return expanded({path: variable.numpy() for path, variable in self.masks.items()}, self._parts)
 
     def load(self, state: store.State, mask: masks.Bits | None = None) -> None:
         """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and optimizer state. An
         empty optimizer state means a fresh one; averages then begin at the weights and statistics. Raises InputError when a
         variable is missing, unknown or of another shape, and when the mask covers one that is not maskable."""
-        mask = mask or {}
+        mask = sliced(mask or {}, self._parts)
         if unknown := mask.keys() - self.masks.keys():
             raise InputError(f"the mask covers {min(unknown)}, which this network does not prune: take thresholds again")
-        models.assign(self._weights, masks.apply(mask, state.weights))
-        models.assign(self._statistics, state.statistics)
-        optimizer, raw = state.optimizer, state.weights | state.statistics
+        weights, statistics = sliced(state.weights, self._parts), sliced(state.statistics, self._parts)
+        models.assign(self._weights, masks.apply(mask, weights))
+        models.assign(self._statistics, statistics)
+        optimizer, raw = sliced(state.optimizer, self._parts, weight_of), weights | statistics
         if not optimizer:
             optimizer = self._fresh_optimizer | {f"ema/{path}": raw[path] for path in self._averaged}
         owners = {name: mask[weight_of(name)] for name in optimizer if weight_of(name) in mask}

@@ -27,7 +27,7 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
     if family:
         tables[f"families.{family}"] = recipe.families[family]
     if not (family and recipe.families[family].units.is_channel):
-        without_effect.add("pruning.streams")
+        without_effect |= {"pruning.streams", "retrain.compact"}
     others = {"averages": "weights and statistics"} if recipe.train.ema else {}
     others |= {"model.weights": "those of a file"} if recipe.model.weights else {}  # whose digest is among the origins
     return others | {

@@ -263,6 +263,9 @@ class Retrain(Table):
     order: Literal["fresh", "each", "same"] = key(
         "fresh", "of examples; fresh: one for all tickets; each: one for each mask; same: the dense network's", "ticket"
     )
+    compact: Literal["auto", "off"] = key(
+        "auto", "units = channel; auto: train without the channels that are gone, where it pays; off: as zeros", "ticket"
+    )
 
 
 class Family(Table):
@@ -499,6 +502,10 @@ class Recipe(Table):
     families: dict[FamilyName, Family] = aside({"oneshot": ONESHOT}, "ways to prune, side by side")
     sweep: Sweep = Sweep()
     track: Track = Track()
+
+    def is_compact(self, family: str) -> bool:
+        """Whether the networks of `family` may be trained without the channels that are gone."""
+        return self.retrain.compact == "auto" and self.families[family].units.is_channel
 
     @pydantic.model_validator(mode="after")
     def _only_trained_masks_change(self) -> "Recipe":

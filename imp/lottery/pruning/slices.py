@@ -1,10 +1,11 @@
 """The part of a network's arrays that is left without some of its channels: the arrays of a smaller network. Pure NumPy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 
 import numpy as np
 
 from lottery.pruning.channels import Channels
+from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
 
 Slices = dict[str, dict[int, np.ndarray]]  # by path and by axis, counted from the last (-1), what stays along it: bool [size]
@@ -30,6 +31,17 @@ def staying(numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
     return np.append(kept, True)[numbers]
 
 
+def left_by(mask: Bits, channels: Channels, trainable: Container[str]) -> np.ndarray:
+    """The channels of which a `mask` leaves anything in the variables that are `trainable`, by path: bool [count]. What it does
+    not cover is left."""
+    left = np.zeros(channels.count + 1, bool)  # the last for what stays anyway
+    for path, numbers_along in axes(channels).items():
+        for axis, numbers in numbers_along.items() if path in trainable else ():
+            others = tuple(other for other in range(-mask[path].ndim, 0) if other != axis) if path in mask else ()
+            left[numbers[mask[path].any(others)] if path in mask else numbers] = True
+    return left[:-1]
+
+
 def with_one_each(channels: Channels, kept: np.ndarray) -> np.ndarray:
     """`kept` (bool [count]) and the first channel of each kernel that would have no input or no output left."""
     kept = kept.copy()
@@ -39,14 +51,15 @@ def with_one_each(channels: Channels, kept: np.ndarray) -> np.ndarray:
     return kept
 
 
-def sliced(arrays: Arrays, slices: Slices) -> Arrays:
-    """The part of each of `arrays`, by path. Those that `slices` do not have are as they were."""
-    return {path: _part(array, slices.get(path, {})) for path, array in arrays.items()}
+def sliced(arrays: Arrays, slices: Slices, path_of: Callable[[str], str] = str) -> Arrays:
+    """The part of each of `arrays`, by path, or by a name that `path_of` tells the path of. Those that `slices` do not have are
+    as they were."""
+    return {name: _part(array, slices.get(path_of(name), {})) for name, array in arrays.items()}
 
 
-def expanded(arrays: Arrays, slices: Slices) -> Arrays:
+def expanded(arrays: Arrays, slices: Slices, path_of: Callable[[str], str] = str) -> Arrays:
     """What `sliced` took the part of, in full shape: 0 where it took nothing."""
-    return {path: _whole(array, slices.get(path, {})) for path, array in arrays.items()}
+    return {name: _whole(array, slices.get(path_of(name), {})) for name, array in arrays.items()}
 
 
 def _part(array: np.ndarray, kept_along: Mapping[int, np.ndarray]) -> np.ndarray:
@@ -61,4 +74,4 @@ def _whole(array: np.ndarray, kept_along: Mapping[int, np.ndarray]) -> np.ndarra
         whole = np.zeros((*part.shape[:-1], kept.size), array.dtype)
         whole[..., kept] = part
         array = np.moveaxis(whole, -1, axis)
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(array) if kept_along else array

@@ -92,7 +92,7 @@ class Timing(Values):
 
 class Result(Record):
     """The result of the training of one network. `metric` is the one that decides. `costs`, `final` and the keys after it are
-    missing if it did not reach its end."""
+    missing if it did not reach its end; `compact_macs`, for one image of the small network, where it was trained whole."""
 
     status: Literal["done", "diverged", "failed"]
     reason: str = ""
@@ -112,6 +112,7 @@ class Result(Record):
     exact_zeros: int | None = None
     trainable_weights: int | None = None
     constant: bool = False
+    compact_macs: int | None = None
     validation_images: int | None = None
     replicas: int | None = None
     xla: bool | None = None
@@ -129,8 +130,10 @@ class Result(Record):
 
     @pydantic.model_serializer(mode="wrap")
     def _as_before_tasks(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What is written: without the metric where that is accuracy, which older versions know alone."""
-        return {key: value for key, value in dump(self).items() if (key, value) != ("metric", wording.ACCURACY)}
+        """What is written: without the metric where that is accuracy, which older versions know alone, and `compact_macs`
+        where there are none."""
+        left_out = ("metric", wording.ACCURACY), ("compact_macs", None)
+        return {key: value for key, value in dump(self).items() if (key, value) not in left_out}
 
     @property
     def is_ended(self) -> bool:

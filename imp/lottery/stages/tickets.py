@@ -19,7 +19,7 @@ from lottery.engine.updates import MaskUpdates
 from lottery.executors.allocation import Allocation
 from lottery.experiment import controls, graph, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
-from lottery.pruning import connectivity, costs, criteria, densities, masks, ranking
+from lottery.pruning import channels, connectivity, costs, criteria, densities, masks, ranking, slices
 from lottery.pruning.cut import Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State, mean
@@ -34,6 +34,7 @@ from lottery.stages.probing import Probes
 from lottery.trackers.mirror import track
 
 ORDERS = {"same": "order", "fresh": "ticket order"}
+WORTH_COMPILING = 10**11  # multiply-accumulates: about what two cores do while they compile a small network
 
 
 class TicketWorker:
@@ -46,6 +47,7 @@ class TicketWorker:
         assembly.check_draws(run, self.trainer)
         self.making = threading.Lock()  # of what the networks of a bundle are made from, by one at a time
         self._bundled: BundledTrainer | None = None
+        self._compact: tuple[bytes, Trainer] | None = None  # the last one, by the channels that it has
         self.shapes, self.probes = self.trainer.state(0), Probes(run, allocation.cores)
         for replicate in run.replicates():
             makers = _dense(replicate).made_by
@@ -112,11 +114,34 @@ class TicketWorker:
             mirror = partial(track, self.run.recipe, self.run.folder, network.folder)
             with self.making:
                 wanted = _Making(self, ticket, network).training()
+                trainer, facts = self._smaller(ticket, wanted) if trainer is self.trainer else (trainer, {})
+            wanted = dataclasses.replace(wanted, record={**wanted.record, **facts})
             return training.train(trainer, wanted, network, reporter, mirror)
         except locks.Busy:
             raise
         except Exception as error:
             return self._failed(ticket, network, one_line(error) or traceback.format_exc())
+
+    def _smaller(self, ticket: Ticket, wanted: training.Training) -> tuple[Trainer, dict[str, Any]]:
+        """What trains `ticket`: a network without the channels of which its mask leaves nothing, if that saves enough
+        multiply-accumulates; and what its result says of that."""
+        topology, steps = wanted.topology, wanted.last_step - self.planned.first_step(ticket)
+        if not self.run.recipe.is_compact(ticket.family) or wanted.updates or topology is None or topology.uncounted:
+            return self.trainer, {}
+        shapes = {path: array.shape for path, array in (self.shapes.weights | self.shapes.statistics).items()}
+        every = channels.channels(topology, shapes, self.run.recipe.pruning.streams)
+        kept = slices.with_one_each(every, slices.left_by(wanted.mask, every, self.shapes.weights))
+        dense, compact = (costs.macs(mask, topology) or 0 for mask in ({}, every.spread(kept)))
+        if (dense - compact) * costs.STEP * steps * self.run.recipe.train.batch < WORTH_COMPILING:
+            return self.trainer, {}
+        if not self._compact or self._compact[0] != kept.tobytes():
+            self._compact = None  # whose memory is free then
+            try:
+                self._compact = kept.tobytes(), self.trainer.without(every, kept)
+            except InputError as error:
+                self.reporter.say(f"{ticket}: trained with its zeros, because {error}")
+                return self.trainer, {}
+        return self._compact[1], {"compact_macs": compact}
 
     def _failed(self, ticket: Ticket, network: NetworkFiles, reason: str) -> Result:
         result = Result.model_validate({"status": "failed", "reason": reason, **self.facts(ticket)})

@@ -127,6 +127,41 @@ def test_a_ticket_is_exported_with_its_zeros(to, run, tmp_path):
     assert [child.name for child in path.parent.iterdir()] == [path.name]
 
 
+def compacted(tiny_run, **how):
+    """What is told of a compact ticket of which just 60 of 300 units of the first layer have weights; the others are 0."""
+    run = tiny_run()
+    final = run.replicate(1).folder / "oneshot/q90-step-000000/ticket/final.h5"
+    state = initial(classes=3)
+    state.weights["fc1/kernel"][:, 60:] = 0
+    store.save_state(final, state)
+    relist(run.replicate(1), final)
+    return export(run, QUIET, "q90-step-000000", compact=True, **how)
+
+
+@pytest.mark.parametrize("to", ["keras", "tflite", "onnx", "tflite_sparse", MNN])
+def test_a_compact_file_lacks_the_units_that_are_0_and_says_how_many(to, tiny_run):
+    if to == "onnx":
+        pytest.importorskip("tf2onnx")
+
+    told = compacted(tiny_run, to=to)
+
+    path = Path(told["path"])
+    assert path.name.startswith("q90-step-000000-ticket-compact.")
+    assert told["compact"]["bytes"] == told["bytes"] == path.stat().st_size < told["full"]["bytes"] <= told["dense_bytes"]
+    assert [(told[name]["channels"], told[name]["parameters"]) for name in ("compact", "full")] == [
+        (160, 193 * 60 + 61 * 100 + 101 * 3),
+        (400, 193 * 300 + 301 * 100 + 101 * 3),
+    ]
+    assert told["compact"]["macs"] == 192 * 60 + 60 * 100 + 100 * 3
+    assert told["difference"] < 1e-6
+
+
+@pytest.mark.parametrize("to", ["npz", "torch", "folder"])
+def test_arrays_are_not_compact(to, tiny_run):
+    with pytest.raises(InputError, match=f"--compact is for files with a whole network in them: --to {to} writes arrays alone"):
+        compacted(tiny_run, to=to)
+
+
 @pytest.mark.parametrize("to", ["keras", "tflite", "onnx", "torch", MNN, "npz"])
 def test_the_same_network_gives_the_same_bytes(to, run, tmp_path):
     if to == "onnx":

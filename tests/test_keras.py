@@ -30,7 +30,7 @@ from keras_networks import (
 )
 
 from lottery.base.errors import InputError
-from lottery.keras import Constant, Cubic, masks, prune, resume, rewind, snapshot, strip, update
+from lottery.keras import Constant, Cubic, compact, masks, prune, resume, rewind, snapshot, strip, update
 from lottery.keras.fitting import pruned
 from lottery.pruning import ranking
 from lottery.pruning.criteria import CRITERIA, WITH_IMAGES
@@ -417,11 +417,28 @@ WRONG = {
     "running": (lambda _: prune(prune(network(), 0.5, schedule=GRADUAL), 0.9), "still change"),
     "masks": (lambda _: prune(network(), masks={"dense/kernel": np.ones((3, 3), bool)}), "dense/kernel"),
     "dense": (lambda _: strip(network()), "has no masks"),
+    "compact twins": (lambda _: compact(twins()), "two variables named same/kernel"),
+    "unfollowed": (lambda _: compact(unbuilt()), "is not a built functional or Sequential model"),
     "rewind": (lambda _: rewind(prune(network(), 0.5), {}), "conv/kernel"),
     "rewind early": (lambda _: rewind(prune(network(), 0.8, schedule=GRADUAL), {}), "still change"),
     "no file": (lambda folder: rewind(prune(network(), 0.5), folder / "x.weights.h5"), "cannot be loaded"),
     "not resumed": (lambda folder: fit(halfway(folder)), "lottery.keras.resume(model)"),
 }
+
+
+def test_a_compact_model_answers_as_the_pruned_one_which_keeps_its_masks():
+    model = prune(network(), masks={"conv/kernel": np.broadcast_to([True, False, True, True], (3, 3, 1, 4))})
+    model.get_layer("conv").bias.assign([0, -1, 0, 0])
+    small = compact(model)
+
+    np.testing.assert_allclose(small(X), model(X), rtol=0, atol=1e-5)
+    assert small.get_layer("conv").filters == 3
+    assert small.count_params() == model.count_params() - 9 - 1 - 9 * 10
+    assert not small.compiled
+    assert small.name == model.name
+    assert kept(model)["conv/kernel"] == 27
+    small.compile("adam", LOSS)
+    fit(small)
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -485,6 +502,6 @@ def test_the_page_runs_as_it_stands(base, variables, tmp_path, monkeypatch):
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block.replace("128", "2").replace("range(1, 6)", "range(1, 3)"), space)
 
-    assert {one.name for one in tmp_path.iterdir()} == {"pruned.keras", "halfway.keras"}
+    assert {one.name for one in tmp_path.iterdir()} == {"pruned.keras", "halfway.keras", "small.keras"}
     assert len(masks(space["model"])) == 1
     assert len(masks(space["tuned"])) == variables

@@ -51,9 +51,9 @@ class _Smaller:
     def network(self, network: keras.Model, inputs: Any = None) -> keras.Model:
         """`network` on tensors of the structure of its inputs; without any on inputs of its own."""
         options = {"clone_function": self._layer, "call_function": self._called, "cache": self._layers}
-        clone = keras.models.clone_model(functional(network), inputs, **options)
-        clone.name = network.name  # which the graph of a Sequential does not have
-        return clone
+        graph = functional(network)
+        named = keras.Model(graph.input, graph.output, name=network.name)  # and not compiled: its loss may have no config
+        return keras.models.clone_model(named, inputs, **options)
 
     def _called(self, layer: keras.Operation, *arguments: Any, **options: Any) -> Any:
         """The outputs of `layer`, or of the smaller network if it is one, on the smaller `arguments`."""

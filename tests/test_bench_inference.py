@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from helpers import lenet
+from tiny import initial
 
 from lottery.bench import engines, inference
+from lottery.engine import signature
 from lottery.results.reader import open_results
 
 
@@ -14,9 +17,13 @@ def test_the_first_and_the_last_ticket_are_measured_beside_the_dense_network(qui
 
     rows, tickets = measured["rows"], ["oneshot/q50-step-000000", "oneshot/q90-step-000017"]
     assert [row["name"] for row in rows] == [
-        f"{name}, {engine}, 1 thread" for name in ("dense", *tickets) for engine in ("Keras", "LiteRT")
+        f"{name}, {compact}{engine}, 1 thread"
+        for name in ("dense", *tickets)
+        for compact in ("", *([] if name == "dense" else ["compact, "]))
+        for engine in ("Keras", "LiteRT")
     ]
-    assert [note.split(":")[0] for note in measured["notes"] if "times as fast" in note] == [
+    assert all(row["agreement"] == 1 and row["off"] < 1e-5 for row in rows)
+    assert [note.split(":")[0].replace(", compact", "") for note in measured["notes"] if "times as fast" in note] == [
         f"{one}, 1 thread" for one in tickets
     ]
     assert sorted(note for note in measured["notes"] if note.startswith("skipped: ")) == [
@@ -45,6 +52,17 @@ def test_each_engine_answers_as_keras_does(quick, retrained):
     assert all(0 < row["low"] <= row["us"] <= row["high"] and row["gzip_kb"] < row["file_kb"] for row in rows)
 
 
+@pytest.mark.usefixtures("tensorflow")
+def test_a_compact_file_lacks_dead_channels(tmp_path):
+    state = initial()
+    state.weights["fc2/kernel"][:150] = 0
+    network = {"model": lenet(), "signature": signature.images(8, 3), "state": state, "images": tmp_path / "none.npy"}
+
+    whole, compact = (inference.file_of("tflite", compact=compact, **network) for compact in (False, True))
+
+    assert len(compact) < 0.6 * len(whole)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -61,7 +79,8 @@ def test_without_such_a_ticket_there_is_nothing_to_compare(typed, trained, argum
 
 def test_a_ticket_is_compared_turn_by_turn_with_the_fastest_dense_engine_that_has_the_trained_weights():
     def row(network, engine, exact=True):
-        return {"name": f"{network}, {engine}", "network": network, "engine": engine, "exact": exact, "threads": 2}
+        row = {"name": f"{network}, {engine}", "network": network, "engine": engine, "exact": exact, "threads": 2}
+        return row | {"compact": engine == "new"}
 
     rows = [
         row("dense", "slow"),
@@ -87,7 +106,7 @@ def test_a_ticket_is_compared_turn_by_turn_with_the_fastest_dense_engine_that_ha
     assert {row["name"]: row["us"] for row in found}["q90, new"] == pytest.approx(2)
     assert inference.summary(found) == [
         "dense, 2 threads: rough is 2.00 times as fast (2.00 to 6.00) as the fastest dense engine in float32, fast",
-        "q90, 2 threads: new is 2.00 times as fast (1.00 to 3.00) as the fastest dense engine in float32, fast",
+        "q90, compact, 2 threads: new is 2.00 times as fast (1.00 to 3.00) as the fastest dense engine in float32, fast",
     ]
     assert [one["speedup"] for one in inference.compared(rows[3:], walls)] == [None, None]
 

@@ -39,12 +39,17 @@ COLUMNS = (
 
 
 class Contender(NamedTuple):
-    """A network in an engine: its file, and the size of that (`file_kb`, `gzip_kb`)."""
+    """A network, whole or compact, in an engine: its file, and the size of that (`file_kb`, `gzip_kb`)."""
 
     network: str
+    compact: bool
     engine: "Engine"
     path: Path
     sizes: dict[str, float]
+
+    @property
+    def title(self) -> str:
+        return f"{self.network}, {'compact, ' if self.compact else ''}{self.engine.name}"
 
 
 @measurement(repeats=21)
@@ -96,6 +101,7 @@ def inference(
         bars(bench.rows, "name", "speedup", "times as fast as the fastest dense engine"),
         *notes,
         "speed-up: compared with the fastest dense engine in float32, turn by turn, with the 95 % interval of the median",
+        "compact: without the channels that do nothing, as `imp export --compact` writes it",
         f"test accuracy: on {len(labels):,} of {manifest.count('test'):,} test images, always the same ones",
         "as Keras: the share of these to which the answer is the one that Keras gives in float32 for the same network",
         "engines: " + ", ".join(f"{engine.name} {engine.version} ({engine.flags})" for engine in ENGINES if engine.installed),
@@ -105,21 +111,24 @@ def inference(
 
 
 def _exported(bench: Bench, states: Mapping[str, Any], network: Mapping[str, Any], folder: Path) -> list[Contender]:
-    """Each network of `states` in a file for each engine that is installed."""
+    """Each network of `states` in a file for each engine that is installed, tickets without their dead channels too."""
     from lottery.bench.engines import ENGINES
     from lottery.share import export
 
     contenders: list[Contender] = []
-    for name, state in states.items():
+    variants = [(name, compact) for name in states for compact in (False, True) if name != DENSE or not compact]
+    for name, compact in variants:
         for engine in ENGINES:
             if not engine.installed:
                 continue
-            with bench.row(f"{name}, {engine.name}"):
-                content = bench.shared.call(file_of, to=engine.format, images=folder / TRAINING, state=state, **network)
-                path = folder / f"{len(contenders)}.{engine.format.partition('_')[0]}"
+            path = folder / f"{len(contenders)}.{engine.format.partition('_')[0]}"
+            contender = Contender(name, compact, engine, path, {})
+            with bench.row(contender.title):
+                made = {**network, "state": states[name], "compact": compact}
+                content = bench.shared.call(file_of, to=engine.format, images=folder / TRAINING, **made)
                 path.write_bytes(content)
-                sizes = {"file_kb": len(content) / 1e3, "gzip_kb": export.gzipped(content) / 1e3}
-                contenders.append(Contender(name, engine, path, sizes))
+                contender.sizes.update(file_kb=len(content) / 1e3, gzip_kb=export.gzipped(content) / 1e3)
+                contenders.append(contender)
     return contenders
 
 
@@ -130,19 +139,21 @@ def _measured(bench: Bench, contenders: Sequence[Contender], images: Path, label
 
     rows: Rows = []
     processes: dict[str, Process] = {}
-    outputs: dict[str, np.ndarray] = {}  # Keras's, by network
+    outputs: dict[str, np.ndarray] = {}  # Keras's, by network; whole ones come first
     with contextlib.ExitStack() as stack:
         common = stack.enter_context(Process())
-        for network, engine, path, sizes in contenders:
-            title = f"{network}, {engine.name}, {count_of(threads, 'thread')}"
+        for contender in contenders:
+            network, compact, engine, path, sizes = contender
+            title = f"{contender.title}, {count_of(threads, 'thread')}"
             with bench.row(title):
                 process = common if bench.quick else stack.enter_context(Process(engine.tensorflow))
                 logits, memory = process.call(
                     engines.load, title=title, engine=engine, path=path, threads=threads, images=images
                 )
                 if engine.name == "Keras":
-                    outputs[network] = logits
-                row = {"name": title, "network": network, "engine": engine.name, "exact": engine.exact, "threads": threads}
+                    outputs.setdefault(network, logits)
+                row = {"name": title, "network": network, "compact": compact, "threads": threads}
+                row |= {"engine": engine.name, "exact": engine.exact}
                 row |= {"version": engine.version, "flags": engine.flags, "memory_mb": memory / 1e6, **sizes}
                 rows.append(row | engines.compared(logits, labels, outputs.get(network)))
                 processes[title] = process
@@ -195,9 +206,11 @@ def summary(rows: Rows) -> list[str]:
         timed = [row for row in rows if (row["network"], row["exact"]) == (network, exact) and row["speedup"]]
         if timed and (network, exact) != (DENSE, True):
             best = min(timed, key=lambda row: row["us"])
+            name = f"{network}, compact" if best["compact"] else network
             lines.append(
-                f"{network}, {count_of(best['threads'], 'thread')}: {best['engine']} is {best['speedup']:.2f} times as fast "
-                f"({best['at_least']:.2f} to {best['at_most']:.2f}) as the fastest dense engine in float32, {best['fastest']}"
+                f"{name}, {count_of(best['threads'], 'thread')}: {best['engine']} is "
+                f"{best['speedup']:.2f} times as fast ({best['at_least']:.2f} to {best['at_most']:.2f}) as the fastest dense "
+                f"engine in float32, {best['fastest']}"
             )
     return lines
 

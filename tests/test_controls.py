@@ -7,21 +7,25 @@ from lottery.base.errors import InputError
 from lottery.experiment import controls
 from lottery.experiment.controls import CONTROLS, Given
 from lottery.pruning.state import State
+from lottery.pruning.units import SINGLE, Blocks
 
 KEPT = np.arange(24).reshape(4, 6) % 3 == 0
+WHOLE = np.broadcast_to(np.arange(6) < 2, (4, 6))
 SEED = 7
 DENSE = State(5, {"a/kernel": np.ones((4, 6), np.float32)}, {}, {"steps": np.int64(5)})
 FRESH = State(0, {"a/kernel": np.full((4, 6), 2, np.float32)}, {}, {})
 
 
-def given(mask=None, met=None):
+def given(mask=None, met=None, units=None):
     return Given(
         {"a/kernel": KEPT} if mask is None else mask,
         lambda: DENSE,
         lambda: FRESH,
         SEED,
         met or {},
+        units or SINGLE,
         lambda: {"a/kernel": ~KEPT, "bn/moving_mean": KEPT},
+        lambda: {"a/kernel": WHOLE, "a/bias": WHOLE[0]},
     )
 
 
@@ -40,6 +44,7 @@ TABLE = {
     "shuffle": ("dense", {"a/kernel": shuffled()}, DENSE),
     "invert": ("dense", {"a/kernel": ~KEPT}, DENSE),
     "random": ("fresh", {"a/kernel": shuffled()}, FRESH),
+    "refill": ("dense", {"a/kernel": WHOLE, "a/bias": WHOLE[0]}, DENSE),
     "soup": ("average", {"a/kernel": KEPT}, DENSE),
     "extended": ("own", {}, DENSE),
 }
@@ -72,6 +77,20 @@ def test_a_shuffled_mask_leaves_alone_what_meets_only_padding(name):
 
     assert np.array_equal(found["a/kernel"], shuffled(places))
     assert found["a/kernel"].sum() == KEPT.sum()
+
+
+@pytest.mark.parametrize("name", ["shuffle", "random"])
+def test_a_shuffled_mask_of_units_has_whole_ones(name):
+    blocks = Blocks(2, 3)
+    mask = {
+        "a/kernel": blocks.spread({"a/kernel": np.array([[True, False], [False, False]])}, {"a/kernel": KEPT | True})[
+            "a/kernel"
+        ]
+    }
+
+    found, _ = CONTROLS[name](given(mask, units=blocks))
+
+    assert sorted(blocks.total(found)["a/kernel"].flat) == [0, 0, 0, 6]
 
 
 def test_every_control_has_a_sentence_and_a_dash_of_its_own():

@@ -190,6 +190,61 @@ def test_units_of_ones_own_are_cut_as_those_here_are(allocation):
     assert [path_kept.any(-1).tolist() for path_kept in mask.values()] == [[False, True, True], [False, True]]
 
 
+@relaxed
+@given(case=cases(st.builds(Blocks, SIZES, SIZES)), seed=st.integers(0, 9))
+def test_shuffled_units_are_whole_and_layers_keep_as_many_of_each_size(case, seed):
+    units, arrays, bits = case
+    chosen = {path: np.random.default_rng(seed).random(total.shape) < 0.5 for path, total in units.total(arrays).items()}
+    mask, met = units.spread(chosen, whole(arrays)), {path: kept[..., :1, :1] for path, kept in bits.items() if kept.ndim > 1}
+
+    shuffled = units.shuffle(mask, seed, met)
+
+    assert shuffled.keys() == mask.keys()
+    for path, kept in mask.items():
+        places = np.broadcast_to(met.get(path, True), kept.shape).ravel()
+        before, after = (
+            sorted((len(unit), places[unit].sum()) for unit in members(units, kept.shape) if of[path].flat[unit].any())
+            for of in (mask, shuffled)
+        )
+        assert before == after
+        assert all(len(set(shuffled[path].flat[unit])) == 1 for unit in members(units, kept.shape))
+    again = units.shuffle(mask, seed, met)
+    assert all(np.array_equal(shuffled[path], again[path]) for path in mask)
+
+
+def test_shuffled_channels_go_with_all_that_belongs_to_them():
+    topology = residual()
+    units = units_.of(parse("channel"), "mean", topology.kernels | VECTORS, topology.kernels, topology, streams=True)
+    everything = whole({path: np.ones(shape) for path, shape in (topology.kernels | VECTORS).items()})
+    mask = units.spread({"in/kernel": kept_of(2, 0), "up/kernel": kept_of(3, 1)}, everything)
+    possible = [
+        units.spread({"in/kernel": kept_of(2, one), "up/kernel": kept_of(3, other)}, everything)
+        for one, other in product(range(2), range(3))
+    ]
+
+    drawn = [units.shuffle(mask, seed, {}) for seed in range(60)]
+
+    places = [[all((one[path] == other[path]).all() for path in one) for other in possible].index(True) for one in drawn]
+    assert set(places) == set(range(6))
+
+
+def kept_of(count, index):
+    return np.arange(count) == index
+
+
+def test_shuffled_n_of_m_are_drawn_anew_n_of_each_m_and_each_as_often():
+    units, arrays = NofM(2, 4), {"a": np.ones((10, 3)), "b": np.ones((4, 2))}
+
+    drawn = [units.shuffle(whole(arrays), seed, {}) for seed in range(400)]
+
+    for mask in drawn:
+        assert (mask["a"][:4].sum(0) == 2).all()
+        assert (mask["a"][4:8].sum(0) == 2).all()
+        assert mask["a"][8:].all()
+        assert (mask["b"].sum(0) == 2).all()
+    assert np.mean([mask["b"] for mask in drawn], 0) == pytest.approx(0.5, abs=0.1)
+
+
 def residual():
     """A stream of two channels, to which a branch of three adds: by a depthwise kernel, whose layer normalises."""
     return network(

@@ -72,7 +72,9 @@ def thresholds(
         return
     for table in tables:
         scores, weights = table[0].scores, table[0].pruned + table[0].remaining
-        ranked = f"{scores.count} of {weights}" if scores.count < weights else weights  # of iterations, the last
+        units = target.recipe.families[table[0].family].units
+        count = str(scores.count) if units.plural == "weights" else f"{scores.count} {units.plural}"
+        ranked = f"{count} of {weights}" if scores.count < weights else weights  # of iterations, the last
         print_table(
             f"replicate-{table[0].replicate} {table[0].family}: scores of {ranked} weights ({pruning.scope}): "
             f"min {scores.min:.3g}, mean {scores.mean:.4g}, max {scores.max:.4g}",

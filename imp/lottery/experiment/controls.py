@@ -13,9 +13,9 @@ import numpy as np
 
 from lottery.base import plugins
 from lottery.base.errors import InputError
-from lottery.pruning import masks
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
+from lottery.pruning.units import Units
 
 Start = Literal["dense", "fresh", "own", "average"]
 
@@ -24,15 +24,23 @@ Start = Literal["dense", "fresh", "own", "average"]
 class Given:
     """What a control is made from: the ticket's `mask` over trainable variables; `start()`, the state that its `Start` names;
     `fresh()`, newly drawn weights; a `seed` for anything else; `met`, the places of kernels that can have an effect, where some
-    cannot (`connectivity.met`); and `inverted()`, the mask that keeps the other end of the scores. All is the same at every
-    rewind point, and in every family with such a mask."""
+    cannot (`connectivity.met`); the `units` that its masks are made of; `inverted()`, the mask that keeps the other end of the
+    scores; and `refilled()`, that of whole channels (`refill.refill`). All is the same at every rewind point, and in every
+    family with such a mask."""
 
     mask: Bits
     start: Callable[[], State]
     fresh: Callable[[], State]
     seed: int
     met: Mapping[str, np.ndarray]
+    units: Units
     inverted: Callable[[], Bits]
+    refilled: Callable[[], Bits]
+
+    @property
+    def shuffled(self) -> Bits:
+        """The mask with its units permuted within each layer."""
+        return self.units.shuffle(self.mask, self.seed, self.met)
 
 
 Make = Callable[[Given], tuple[Bits, State]]
@@ -52,9 +60,12 @@ class Control:
     dash: tuple[int, ...] = (4, 2)
 
     def __call__(self, given: Given) -> tuple[Bits, State]:
-        """Raises InputError where a user's own function returns anything else."""
+        """Its mask may cover more than the ticket's, as that of whole channels does. Raises InputError where a user's own
+        function returns anything else."""
         match self.make(given):
-            case (dict() as mask, State() as state) if self.start == "own" or _shapes(mask) == _shapes(given.mask):
+            case (dict() as mask, State() as state) if (
+                self.start == "own" or _shapes(mask).items() >= _shapes(given.mask).items()
+            ):
                 return mask, state
         raise InputError(f"control {self.name} must return a mask of the ticket's variables and shapes, and a state")
 
@@ -81,7 +92,7 @@ def reinit(given: Given) -> tuple[Bits, State]:
 @control(start="dense", dash=(2, 2))
 def shuffle(given: Given) -> tuple[Bits, State]:
     """the ticket's weights under its mask shuffled within each layer"""
-    return masks.shuffle(given.mask, given.seed, given.met), given.start()
+    return given.shuffled, given.start()
 
 
 @control(start="dense", dash=(5, 2, 2, 2))
@@ -100,7 +111,13 @@ def invert(given: Given) -> tuple[Bits, State]:
 @control(start="fresh", dash=(7, 2, 2, 2))
 def random(given: Given) -> tuple[Bits, State]:
     """fresh weights under the shuffled mask"""
-    return masks.shuffle(given.mask, given.seed, given.met), given.fresh()
+    return given.shuffled, given.fresh()
+
+
+@control(start="dense", dash=(3, 3, 10, 3))
+def refill(given: Given) -> tuple[Bits, State]:
+    """the ticket's weights under whole channels that keep as many"""
+    return given.refilled(), given.start()
 
 
 @control(start="average", dash=(2, 5))
@@ -115,7 +132,7 @@ def extended(given: Given) -> tuple[Bits, State]:
     return {}, given.start()
 
 
-CONTROLS: dict[str, Control] = {one.name: one for one in (rewound, reinit, shuffle, invert, random, soup, extended)}
+CONTROLS: dict[str, Control] = {one.name: one for one in (rewound, reinit, shuffle, invert, random, refill, soup, extended)}
 _NUMBERED = re.compile(r"(soup|again)([1-9][0-9]?)")
 
 

@@ -342,7 +342,8 @@ class Family(Table):
                 raise InputError(f"updates = {self.updates} has nothing to grow at quantile 0: leave that out")
         if self.changes_masks and self.copies > 1:
             raise InputError("copies is of masks that stay as they are in training: leave it out")
-        needs = {controls.rewound.name: self.changes_masks, controls.invert.name: not self.changes_masks}
+        needs = {controls.rewound.name: self.changes_masks}
+        needs |= dict.fromkeys((controls.invert.name, controls.refill.name), not self.changes_masks)
         for name in self.controls:
             if not needs.get(name, not (controls.averaged(name) and self.changes_masks)):
                 kind = "stay as they are" if self.changes_masks else "change"
@@ -352,6 +353,8 @@ class Family(Table):
     @pydantic.model_validator(mode="after")
     def _units_fit(self) -> "Family":
         shaped = f"units = {self.units}"
+        if controls.refill.name in self.controls and not self.units.is_weight:
+            raise InputError(f"{shaped}: control refill turns masks of single weights into channels: leave it out")
         if self.rates and not self.counts_weights:
             raise InputError("rates are of single weights by their path: leave rates out, or units and target")
         if self.target == "macs" and self.changes_masks:
@@ -362,7 +365,7 @@ class Family(Table):
             if self.rounds or self.changes_masks or (self.target, self.allocation, self.densities) != ("weights", "global", []):
                 raise InputError(f"{shaped} is of masks of one shot: leave rounds, updates, target, allocation, densities out")
             exact = float(100 * (1 - self.units.share))
-            if any(abs(quantile - exact) > 0.01 for quantile in self.quantiles):
+            if not self.mask and any(abs(quantile - exact) > 0.01 for quantile in self.quantiles):
                 raise InputError(f'{shaped} prunes {exact:.4g} per cent, neither more nor less: set quantiles = "{exact:.4g}"')
         return self
 
@@ -528,7 +531,7 @@ class Recipe(Table):
     def covers(self, path: str, shape: tuple[int, ...]) -> bool:
         """Whether a mask may cover the trained variable of this path and shape. One of whole channels, or in a file, may cover
         more than is prunable."""
-        wider = any(family.units.is_channel or family.mask for family in self.families.values())
+        wider = any(one.units.is_channel or one.mask or controls.refill.name in one.controls for one in self.families.values())
         return wider or self.pruning.covers(path, shape)
 
     def with_one_shot(self) -> "Recipe":

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from lottery.base.errors import InputError
+from lottery.pruning import masks
 from lottery.pruning.allocation import Shapes
 from lottery.pruning.channels import STAYS, Channels, channels
 from lottery.pruning.connectivity import Topology
@@ -51,6 +52,10 @@ class Units(Protocol):
     def spread(self, units: Bits, within: Bits) -> Bits:
         """The mask that keeps of what is `within` what belongs to the `units` (bool)."""
 
+    def shuffle(self, mask: Bits, seed: int, met: Mapping[str, np.ndarray]) -> Bits:
+        """`mask` with its kept units permuted within each layer, among those of as many weights, and of as many that are
+        `met` (as in `masks.shuffle`): layers keep as many weights, and which is left to chance."""
+
 
 class OfEachVariable:
     """Units of prunable variables alone, each of which is a layer."""
@@ -77,6 +82,9 @@ class Single(OfEachVariable):
 
     def spread(self, units: Bits, within: Bits) -> Bits:
         return {path: within[path] & bits for path, bits in units.items()}
+
+    def shuffle(self, mask: Bits, seed: int, met: Mapping[str, np.ndarray]) -> Bits:
+        return masks.shuffle(mask, seed, met)
 
 
 SINGLE = Single()
@@ -128,6 +136,9 @@ class Blocks(Matrices):
     def spread(self, units: Bits, within: Bits) -> Bits:
         return {path: within[path] & self._spread(path, bits, within[path].shape) for path, bits in units.items()}
 
+    def shuffle(self, mask: Bits, seed: int, met: Mapping[str, np.ndarray]) -> Bits:
+        return _shuffled(self, mask, seed, met)
+
     def _spread(self, path: str, units: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         rows, columns = self.matrix_shape(path, shape)
         return self._restored(path, units.repeat(self.rows, 0)[:rows].repeat(self.columns, 1)[:, :columns], shape)
@@ -161,6 +172,12 @@ class NofM(Matrices):
 
     def spread(self, units: Bits, within: Bits) -> Bits:
         return SINGLE.spread(units, within)
+
+    def shuffle(self, mask: Bits, seed: int, met: Mapping[str, np.ndarray]) -> Bits:
+        """`n` of each `m` inputs, drawn anew."""
+        paths = enumerate(sorted(mask))
+        scores = {path: np.random.default_rng([seed, index]).random(mask[path].shape) for index, path in paths}
+        return self.pool(scores, masks.whole(mask))[1]
 
     def _highest(self, path: str, scores: np.ndarray, kept: np.ndarray) -> np.ndarray:
         matrix = self._matrix(path, np.where(kept, scores, -np.inf))
@@ -218,6 +235,9 @@ class WholeChannels:
         mask = self._mask(units)
         return {path: bits & mask[path] if path in mask else bits for path, bits in within.items()}
 
+    def shuffle(self, mask: Bits, seed: int, met: Mapping[str, np.ndarray]) -> Bits:
+        return _shuffled(self, mask, seed, met)
+
     def _mask(self, units: Bits) -> Bits:
         kept = np.ones(self.channels.count, bool)
         for path, bits in units.items():
@@ -238,6 +258,21 @@ def _pooled(total: Callable[[Arrays], Arrays], scores: Arrays, kept: Bits, score
             squares = total({path: array * np.abs(array) for path, array in left.items()})
             pooled = {path: np.copysign(np.sqrt(np.abs(sums)), sums) for path, sums in squares.items()}
     return pooled, {path: numbers > 0 for path, numbers in counts.items()}
+
+
+def _shuffled(units: Units, mask: Bits, seed: int, met: Mapping[str, np.ndarray]) -> Bits:
+    """`Units.shuffle` of units that are kept as a whole."""
+    whole = masks.whole(mask)
+    left, sizes, seen = map(units.total, (mask, whole, {path: bits & met.get(path, True) for path, bits in whole.items()}))
+    shuffled: Bits = {}
+    for index, (path, counts) in enumerate(sorted(left.items())):
+        rng, kept = np.random.default_rng([seed, index]), counts > 0
+        alike = np.unique(np.stack([sizes[path].ravel(), seen[path].ravel()]), axis=1, return_inverse=True)[1]
+        for kind in range(alike.max(initial=-1) + 1):
+            places = (alike == kind).reshape(kept.shape)
+            kept[places] = rng.permutation(kept[places])
+        shuffled[path] = kept
+    return units.spread(shuffled, whole)
 
 
 class Spec(NamedTuple):
@@ -263,6 +298,13 @@ class Spec(NamedTuple):
         """Of each m weights n."""
         return Fraction(*self.sizes)
 
+    @property
+    def plural(self) -> str:
+        """What is counted, in words. Of n of m they are weights."""
+        if self.is_weight or self.is_n_of_m:
+            return "weights"
+        return "channels" if self.is_channel else f"{self.text} blocks"
+
     def __str__(self) -> str:
         return self.text
 
@@ -286,12 +328,7 @@ def of(spec: Spec, score: Score, shapes: Shapes, scope: Collection[str], topolog
     if spec.is_weight:
         return SINGLE
     if spec.is_channel:
-        if topology is None:
-            raise InputError("units = channel: this network cannot be followed (a subclassed model): use blocks or weights")
-        whole = WholeChannels(channels(topology, shapes, streams), frozenset(scope), score)
-        if not whole.layers:
-            raise InputError("units = channel: all channels of this network stay: see pruning.exclude, scope and streams")
-        return whole
+        return channels_of(f"units = {spec}", score, shapes, scope, topology, streams)
     arranged = {path: layout for path, layout in layouts(topology).items() if path in scope}
     if spec.is_n_of_m:
         return NofM(*spec.sizes, layouts=arranged)
@@ -301,3 +338,15 @@ def of(spec: Spec, score: Score, shapes: Shapes, scope: Collection[str], topolog
         if rows < blocks.rows or columns < blocks.columns:
             raise InputError(f"units = {spec}: a block is larger than {path}, {rows} inputs x {columns} outputs: exclude that")
     return blocks
+
+
+def channels_of(
+    asked: str, score: Score, shapes: Shapes, scope: Collection[str], topology: Topology | None, streams: bool
+) -> WholeChannels:
+    """The channels of a network, for what a recipe `asked`. Raises InputError as `of`."""
+    if topology is None:
+        raise InputError(f"{asked}: this network cannot be followed (a subclassed model): use blocks or weights")
+    whole = WholeChannels(channels(topology, shapes, streams), frozenset(scope), score)
+    if not whole.layers:
+        raise InputError(f"{asked}: all channels of this network stay: see pruning.exclude, scope and streams")
+    return whole

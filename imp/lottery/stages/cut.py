@@ -14,8 +14,9 @@ from lottery.base.errors import InputError
 from lottery.engine.start import start_tensorflow
 from lottery.experiment.graph import Mask
 from lottery.experiment.recipe import Pruning
-from lottery.pruning import costs, criteria, densities, masks
+from lottery.pruning import costs, criteria, densities, masks, refill
 from lottery.pruning.state import State
+from lottery.pruning.units import channels_of
 from lottery.rundir import identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import Layer, MaskRecord, Scores
@@ -50,6 +51,19 @@ def inverted(run: Run, mask: Mask, probes: Probes) -> masks.Bits:
     for path in sources:
         lineage.check(path)
     return Scoring(run, mask, probes, inverted=True).cut(mask)[0]
+
+
+def refilled(run: Run, mask: Mask, ticket: masks.Bits) -> masks.Bits:
+    """The mask `ticket` turned into whole channels, by the trained weights that it was scored on (`refill.refill`)."""
+    replicate, pruning = run.replicate(mask.replicate), run.recipe.pruning
+    network, *_ = _sources(run, mask)
+    Lineage(replicate).check(network)
+    with store.promised_by(replicate.table_of(network)):
+        weights = store.load_state(network, optimizer=False).weights
+    shapes = {path: array.shape for path, array in weights.items()}
+    scope = [path for path in ticket if pruning.covers(path, shapes[path])]
+    whole = channels_of("control refill", "sum", shapes, scope, replicate.read_topology(), pruning.streams)
+    return refill.refill(ticket, weights, whole)
 
 
 def _cut(run: Run, alike: Sequence[Mask], probes: Probes) -> None:
@@ -87,7 +101,7 @@ def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) ->
     replicate, files, state = scoring.replicate, run.mask(mask), scoring.state
     topology = scoring.topology
     bits, parts = scoring.cut(mask)
-    kept = scoring.units.ranked(bits)
+    kept = {path: bits[path] for path in scoring.units.ranked(scoring.before)}
     thresholds = [part.ranking.threshold(part.rate) for part in parts]
     rows = {path: row for row in zip(parts, thresholds, strict=True) for path in row[0].ranking.scores}
     layers = {path: _layer(scoring.before[path], left, *rows.get(path, ())) for path, left in sorted(kept.items())}

@@ -54,8 +54,9 @@ class Scoring:
         criterion = criteria.checked(criteria.by_name(family.criterion), f"criterion: {family.criterion}")
         if self._given:
             criterion = criteria.given({path: kept.astype(np.float32) for path, kept in self._given.items()})
+        self._is_inverted = inverted
         if inverted:
-            criterion, self._given = criteria.inverted(criterion), {}
+            criterion = criteria.inverted(criterion)
         each = self._positions() if family.per_mac else None
         method = Method(criterion, family.allocation, family.shares_kept, family.passes, self.units, each)
         kernels, probe = self.topology.kernels if self.topology else None, probes.of(first.replicate, family).at
@@ -64,10 +65,12 @@ class Scoring:
     def cut(self, mask: Mask) -> tuple[Bits, list[Part]]:
         """A mask, and what was ranked together for it in the last iteration."""
         cut = self._cut(mask)
-        if self._given and any(not np.array_equal(kept, self._given[path]) for path, kept in cut.mask.items()):
+        differs = (not np.array_equal(kept, self._given[path]) for path, kept in cut.mask.items() if self._given)
+        if not self._is_inverted and any(differs):
             own = quantile_of({path: self._given[path] for path in cut.mask})
             raise InputError(f"families.{mask.family}: the mask in {self.family.mask} is that of quantile {own}: write '{own}'")
-        return cut.mask | self._given, [self._part(mask, *group) for group in cut.groups]
+        beyond = {path: kept for path, kept in self._given.items() if path not in cut.mask}
+        return cut.mask | beyond, [self._part(mask, *group) for group in cut.groups]
 
     def _cut(self, mask: Mask) -> Cut:
         """As many weights go as the family says, or else as few whole units as that takes; of n of m inputs all but n."""

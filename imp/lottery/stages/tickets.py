@@ -19,10 +19,11 @@ from lottery.engine.updates import MaskUpdates
 from lottery.executors.allocation import Allocation
 from lottery.experiment import controls, graph, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
-from lottery.pruning import channels, connectivity, costs, criteria, densities, masks, ranking, slices
+from lottery.pruning import channels, connectivity, costs, criteria, densities, masks, ranking, slices, units
 from lottery.pruning.cut import Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import State, mean
+from lottery.pruning.units import Units
 from lottery.pruning.updates import gradual
 from lottery.rundir import attempts, identity, records, store
 from lottery.rundir.lineage import Lineage, seals
@@ -290,7 +291,9 @@ class _Making:
         control = next(one for one in known if one.name == ticket.variant)
         own = {path: kept.copy() for path, kept in shared.items()}  # which a user's function may change in place
         inverted = partial(cut.inverted, self.run, ticket.mask, self.worker.probes)
-        mask, start = control(controls.Given(own, self._loaded, self._drawn, self._seed("mask"), met, inverted))
+        refilled = partial(cut.refilled, self.run, ticket.mask, shared)
+        drawn = self._drawn, self._seed("mask")
+        mask, start = control(controls.Given(own, self._loaded, *drawn, met, self._units, inverted, refilled))
         if ticket.is_masked and any(mask[path].tobytes() != shared[path].tobytes() for path in shared):
             store.save_mask(self.network.mask, mask, {"mask": ticket.mask.name})
         return mask, lambda: dataclasses.replace(start, step=self.worker.planned.first_step(ticket))
@@ -313,6 +316,12 @@ class _Making:
     def _seed(self, purpose: str) -> int:
         """A seed that all rewind points of a mask share, and all families with such a mask."""
         return seeds.derive(self.run.recipe.seed, self.ticket.replicate, f"{self.ticket.variant} {self.spoken} {purpose}")
+
+    @property
+    def _units(self) -> Units:
+        shapes = {path: array.shape for path, array in (self.shapes.weights | self._everything).items()}
+        own = self.family.units, self.family.unit_score
+        return units.of(*own, shapes, self._everything, self.replicate.read_topology(), self.run.recipe.pruning.streams)
 
     @cached_property
     def _everything(self) -> Bits:

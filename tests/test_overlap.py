@@ -10,6 +10,7 @@ from helpers import kept
 
 from lottery.base.errors import InputError
 from lottery.pruning import overlap
+from lottery.pruning.units import NofM
 
 
 def overlaps(first, second):
@@ -108,3 +109,19 @@ def test_masks_of_different_networks_are_refused():
         overlaps({"a": np.ones((2, 3))}, {"a": np.ones((3, 2))})
     with pytest.raises(InputError, match="no variable in common"):
         overlaps({"a": np.ones(3)}, {"b": np.ones(3)})
+
+
+@pytest.mark.parametrize(("n", "m", "rows"), [(1, 2, 2), (1, 3, 4), (2, 3, 5)])
+def test_chance_of_n_of_m_is_over_the_n_of_each_m(n, m, rows):
+    units = NofM(n, m)
+    groups = [range(first, min(first + m, rows)) for first in range(0, rows, m)]
+    each = (itertools.combinations(group, min(n, len(group))) for group in groups)
+    masks = [kept(rows, *itertools.chain(*chosen)).reshape(rows, 1) for chosen in itertools.product(*each)]
+    shared = [int((one & other).sum()) for one in masks for other in masks]
+    packed = [overlap.pack({"a": mask}, {"a": units.groups("a", mask.shape)}) for mask in (masks[0], masks[-1])]
+
+    found = overlap.overlaps(*packed)[""]
+
+    assert found["overlap_by_chance"] == pytest.approx(np.mean(shared) / masks[0].sum())
+    assert found["excess_sd"] == pytest.approx((found["shared"] - np.mean(shared)) / np.std(shared))
+    assert overlap.overlaps(packed[0], overlap.pack({"a": masks[-1]}))[""]["overlap_by_chance"] == masks[0].mean()

@@ -12,34 +12,41 @@ from lottery.pruning.masks import Bits
 COUNTS = ("size", "pool", "kept_first", "kept_second", "shared")
 
 Figures = dict[str, float | None]
+Groups = tuple[tuple[int, int, int], ...]
 
 
 class Packed(NamedTuple):
-    """A variable's mask in an eighth of its bytes: its bits (uint8, padded with zeros), shape and number of kept weights."""
+    """Which units of a layer a mask keeps, in an eighth of their bytes: bits (uint8, padded with zeros), their shape, and how
+    many are kept. `groups` say of n of m how many groups there are, of how many units each, and how many of these are kept."""
 
     bits: np.ndarray
     shape: tuple[int, ...]
     kept: int
+    groups: Groups = ()
 
 
-def pack(mask: Bits) -> dict[str, Packed]:
-    return {path: Packed(np.packbits(kept), kept.shape, int(np.count_nonzero(kept))) for path, kept in mask.items()}
+def pack(units: Bits, groups: Mapping[str, Groups] | None = None) -> dict[str, Packed]:
+    """Which `units` of each layer are kept (bool), and the groups of those that have any."""
+    return {
+        path: Packed(np.packbits(kept), kept.shape, int(np.count_nonzero(kept)), (groups or {}).get(path, ()))
+        for path, kept in units.items()
+    }
 
 
 def overlaps(
     first: Mapping[str, Packed], second: Mapping[str, Packed], within: Mapping[str, Packed] | None = None
 ) -> dict[str, Figures]:
-    """How two masks overlap in each variable that both have and, by the path `""`, in all of them.
+    """How two masks overlap in each layer that both have and, by the path `""`, in all of them.
 
-    Of `size` weights they keep `kept_first` and `kept_second`, of which `shared` are the same. By chance these are
-    hypergeometric given the two counts of each variable; it draws from `pool` weights: from what `within` keeps, where both
-    masks are cut from that, else from all. The others are shares (0 .. 1), None where there is nothing to divide by:
+    Of `size` units (such as weights) they keep `kept_first` and `kept_second`, of which `shared` are the same. By chance these
+    are hypergeometric given the two counts of each layer, or group; it draws from `pool` units: from what `within` keeps, where
+    both masks are cut from that, else from all. The others are shares (0 .. 1), None where there is nothing to divide by:
 
     - `overlap`: |A and B| / min(|A|, |B|), the share of the sparser mask that is in the other (the overlap coefficient), and
       its expectation, exact as the counts are given;
     - `jaccard`: |A and B| / |A or B|. By chance it is the ratio of the expectations of both sizes, which is close to the
       expectation of the ratio but not the same;
-    - `excess_sd`: shared weights beyond chance, in standard deviations.
+    - `excess_sd`: shared units beyond chance, in standard deviations.
 
     Raises InputError when there is no common variable, or one has other shapes.
     """
@@ -71,6 +78,8 @@ def _sums(first: Packed, second: Packed, pool: int | None) -> tuple[float, ...]:
     drawn_from = size if pool is None else pool
     shared = int(np.bitwise_count(first.bits & second.bits).sum(dtype=np.int64))
     chance = by_chance(drawn_from, first.kept, second.kept)
+    if first.groups and first.groups == second.groups:
+        chance = added(tuple(count * part for part in by_chance(m, n, n)) for count, m, n in first.groups)
     return size, drawn_from, first.kept, second.kept, shared, *chance
 
 

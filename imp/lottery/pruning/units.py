@@ -23,6 +23,7 @@ from lottery.pruning.channels import STAYS, Channels, channels
 from lottery.pruning.connectivity import Topology
 from lottery.pruning.invariants import Layout, layouts
 from lottery.pruning.masks import Bits
+from lottery.pruning.overlap import Groups
 from lottery.pruning.state import Arrays
 
 Score = Literal["mean", "norm", "sum"]
@@ -178,6 +179,12 @@ class NofM(Matrices):
         paths = enumerate(sorted(mask))
         scores = {path: np.random.default_rng([seed, index]).random(mask[path].shape) for index, path in paths}
         return self.pool(scores, masks.whole(mask))[1]
+
+    def groups(self, path: str, shape: tuple[int, ...]) -> Groups:
+        """How many groups a kernel has, of how many inputs, of which so many can be kept; then the same of the last ones."""
+        rows, columns = self.matrix_shape(path, shape)
+        last = rows % self.m
+        return (rows // self.m * columns, self.m, self.n), (columns, last, min(last, self.n))
 
     def _highest(self, path: str, scores: np.ndarray, kept: np.ndarray) -> np.ndarray:
         matrix = self._matrix(path, np.where(kept, scores, -np.inf))

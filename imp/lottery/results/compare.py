@@ -17,8 +17,9 @@ from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment.grids import of_label
-from lottery.pruning import invariants, masks, overlap
+from lottery.pruning import invariants, masks, overlap, units
 from lottery.pruning.overlap import Figures
+from lottery.pruning.units import Spec
 from lottery.results.tables import csv_text
 from lottery.rundir import store
 from lottery.rundir.lineage import Lineage
@@ -51,7 +52,7 @@ ACROSS_EXPLAINED = (
     "that rule; places that can never learn (a pixel that is always 0, the rim of a kernel on a map of one pixel) agree too."
 )
 COLUMNS = (
-    *("kind", "first", "second", "replicate_first", "replicate_second", "layer"),
+    *("kind", "first", "second", "units", "replicate_first", "replicate_second", "layer"),
     *(*overlap.COUNTS, "density_first", "density_second"),
     *("overlap", "overlap_by_chance", "jaccard", "jaccard_by_chance", "excess_sd"),
     *("layers_alike", "layers_alike_by_chance", "layers_alike_sd"),
@@ -68,10 +69,11 @@ Item = TypeVar("Item")
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A mask of a run: its file and its record."""
+    """A mask of a run: its file, its record, and the units that it is made of."""
 
     path: Path
     record: MaskRecord = dataclasses.field(compare=False)
+    units: Spec
 
     @property
     def replicate(self) -> int:
@@ -98,7 +100,7 @@ class Source:
 def sources(run: Run) -> list[Source]:
     """The masks of a run that stay in training: replicate by replicate, family by family."""
     return [
-        Source(files.mask, record)
+        Source(files.mask, record, family.units)
         for number in run.known_numbers()
         for name, family in run.recipe.families.items()
         if not family.changes_masks
@@ -117,8 +119,14 @@ class Pair:
     second: Source
 
     @property
+    def units(self) -> Spec:
+        """What is compared: the units that both are made of, or else weights."""
+        by_position = self.kind != "replicates" and self.first.units == self.second.units
+        return self.first.units if by_position else units.parse(units.WEIGHT)
+
+    @property
     def names(self) -> dict[str, str]:
-        return {"kind": self.kind, "first": self.first.name, "second": self.second.name}
+        return {"kind": self.kind, "first": self.first.name, "second": self.second.name, "units": self.units.text}
 
     @property
     def replicates(self) -> dict[str, int]:
@@ -213,7 +221,8 @@ def alike(
     pools = {(one.replicate, one.chain): one for one in found if one.is_round and one.record.round == 1}
     for pair in wanted:
         across = pair.kind == "replicates"
-        read, compared = (profile, invariants.likenesses) if across else (packed, overlap.overlaps)
+        by_units = functools.partial(packed, by=pair.units)
+        read, compared = (profile, invariants.likenesses) if across else (by_units, overlap.overlaps)
         pool = None if across or pair.kind == "rounds" else pools.get((pair.second.replicate, pair.second.chain))
         first, second, *within = [read(source) for source in (pair.first, pair.second, pool) if source]
         try:
@@ -223,9 +232,9 @@ def alike(
         yield pair, figures, first.keys() ^ second.keys()
 
 
-def _readers(run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]]) -> tuple[Callable[[Source], Any], ...]:
-    """Functions that read a mask, as networks are trained under it, packed or as a profile, and keep the last ones. They raise
-    InputError for one that is not of its replicate's dense network."""
+def _readers(run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]]) -> tuple[Callable[..., Any], ...]:
+    """Functions that read a mask, as networks are trained under it, packed `by` units or as a profile, and keep the last ones.
+    They raise InputError for one that is not of its replicate's dense network."""
     lineages = {number: Lineage(run.replicate(number)) for number in run.known_numbers()}
 
     def load(source: Source) -> masks.Bits:
@@ -233,8 +242,13 @@ def _readers(run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]]) -
         return masks.trainable_part(store.load_mask(source.path), source.record.kept.layers)
 
     @functools.lru_cache(HELD)
-    def packed(source: Source) -> dict[str, overlap.Packed]:
-        return overlap.pack(load(source))
+    def packed(source: Source, by: Spec) -> dict[str, overlap.Packed]:
+        mask, topology = load(source), run.replicate(source.replicate).read_topology()
+        shapes = {path: kept.shape for path, kept in mask.items()}
+        made_of = units.of(by, "mean", shapes, mask, topology, run.recipe.pruning.streams)
+        groups = {path: made_of.groups(path, shapes[path]) for path in mask} if isinstance(made_of, units.NofM) else {}
+        kept = {path: counts.astype(bool, copy=False) for path, counts in made_of.total(mask).items()}
+        return overlap.pack(kept, groups)
 
     @functools.lru_cache(len(layouts))
     def profile(source: Source) -> dict[str, invariants.Profile]:
@@ -308,6 +322,8 @@ def _names(group: Group, collapsed: set[tuple[str, int]]) -> tuple[str, str, str
     if group["kind"] == "families":  # in one line: they are many
         chains, (mask, _) = zip(*(name.split("/") for name in names), strict=True)
         names = [f"{mask}: {', '.join(chains)}"]
+    if (counted := units.parse(group["units"]).plural) != "weights":
+        names.append(f"by {counted}")
     return "\n".join(dict.fromkeys(names)), "\n".join(dict.fromkeys(densities)), str(len(group["pairs"]))
 
 
@@ -346,24 +362,25 @@ def _shown(value: float | None, scale: int = 100) -> str:
 
 
 def nesting(groups: Sequence[Group]) -> list[str]:
-    """A sentence for each chain: whether each round keeps only weights that the one before, and the first, kept too."""
-    chains: dict[str, list[tuple[int, int, Any]]] = {}
+    """A sentence for each chain: whether each round keeps only units that the one before, and the first, kept too."""
+    chains: dict[tuple[str, str], list[tuple[int, int, Any]]] = {}
     for group in groups:
         if group["kind"] == "rounds":
             (chain, first), (_, second) = (group[which].split("/") for which in ("first", "second"))
             numbers = int(of_label(first)), int(of_label(second))
-            chains.setdefault(chain, []).extend((*numbers, pair) for pair in group["pairs"])
-    return [_nesting(chain, rounds) for chain, rounds in chains.items()]
+            counted = units.parse(group["units"]).plural
+            chains.setdefault((chain, counted), []).extend((*numbers, pair) for pair in group["pairs"])
+    return [_nesting(*chain, rounds) for chain, rounds in chains.items()]
 
 
-def _nesting(chain: str, rounds: Sequence[tuple[int, int, Any]]) -> str:
+def _nesting(chain: str, counted: str, rounds: Sequence[tuple[int, int, Any]]) -> str:
     for first, second, pair in rounds:
         kept, shared = pair["kept_second"], pair["shared"]
         if shared < kept:
             return (
-                f"{chain} is not nested: of the {kept:,} weights that replicate {pair['replicate_second']} keeps in round "
+                f"{chain} is not nested: of the {kept:,} {counted} that replicate {pair['replicate_second']} keeps in round "
                 f"{second}, {shared:,} are in round {first}"
             )
     first, last, pair = max(rounds, key=lambda one: (one[1], -one[0]))
     kept, shared = pair["kept_second"], pair["shared"]
-    return f"{chain}: rounds {first} to {last} are nested; of the {kept:,} weights of the last, {shared:,} are in the first"
+    return f"{chain}: rounds {first} to {last} are nested; of the {kept:,} {counted} of the last, {shared:,} are in the first"

@@ -19,6 +19,8 @@ def section(findings: Findings) -> Block | None:
     names = list(dict.fromkeys([*rows["first"], *rows["second"]]))
     rounds = rows["mask"].str.startswith("round").any()
     pool = " In rounds, chance draws from round 1, where both masks lie in it." if rounds else ""
+    wholes = any(family.units.plural != "weights" for family in findings.run.recipe.families.values())
+    pool += " Where both prune the same units, such as channels, these are counted in place of weights." if wholes else ""
     panels = [_overlaps_of(part, str(mask), names) for mask, part in rows.groupby("mask", sort=False)]
     return Block(
         "overlaps",

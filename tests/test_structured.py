@@ -1,0 +1,331 @@
+"""Families of whole units through the command line: masks, controls, comparisons, ticket folders, bad input."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+from helpers import LENET, contents, imp_here, refused, settings
+
+from lottery.base import files
+from lottery.pruning import costs, masks, ranking
+from lottery.pruning.connectivity import Node, Topology
+from lottery.pruning.units import channels_of
+from lottery.results.reader import open_results
+from lottery.rundir import store
+from lottery.rundir.run import open_run
+from lottery.rundir.tickets import open_ticket
+
+KERNELS = {"conv1/kernel": (3, 3, 3, 4), "conv2/kernel": (3, 3, 4, 4), "conv3/kernel": (3, 3, 4, 4)}  # of tiny:local
+COUNT = 108 + 144 + 144
+# The stream of conv1 and conv2 goes together, and the 16 places of conv3's channels that the last layer reads.
+STREAM = ("conv1/kernel", "bn1/gamma", "bn1/beta", "conv2/kernel", "bn2/gamma", "bn2/beta")
+BEHIND = ("bn3/gamma", "bn3/beta", "predictions/kernel")
+
+
+def family(name, *values, quantiles="50", controls=()):
+    named = ",".join(f'"{control}"' for control in controls)
+    table = [f"quantiles={quantiles}", "rewind=0", f"controls=[{named}]", f"controls_at={quantiles}", *values]
+    return settings(*(f"families.{name}.{value}" for value in table if not value.endswith("=")))
+
+
+SHORT = ("train.epochs=1", "train.warmup=0")
+FAMILIES = [
+    *family("channels", "units=channel", controls=("shuffle", "invert", "random")),
+    *family("macs", "units=channel", "target=macs", "per_mac=true"),
+    *family("blocks", "units=2x2", controls=("shuffle", "invert")),
+    *family("pairs", "units=2:4", controls=("shuffle", "invert")),
+    *family("weights", controls=("shuffle", "refill")),
+    *family("chain", "units=channel", "unit_score=norm", "rounds=2", "rate=30", quantiles=""),
+]
+
+
+@pytest.fixture(scope="module")
+def finished(tensorflow, tmp_path_factory):
+    """A run with a convolutional network, whose families are all trained."""
+    folder = tmp_path_factory.mktemp("structured")
+    alike = [*LENET, *settings("model.name=tiny:local", "families.oneshot.rewind=0", "train.snapshots=0", *SHORT)]
+    imp_here("prepare", *alike, cwd=folder)
+    imp_here("train", cwd=folder)
+    one_shot = [part for name in ("channels", "macs", "blocks", "pairs", "weights") for part in ("--family", name)]
+    imp_here("thresholds", *FAMILIES, *one_shot, cwd=folder)
+    imp_here("retrain", *one_shot, cwd=folder)
+    imp_here("rounds", "--family", "chain", cwd=folder)
+    return folder
+
+
+def replicate(folder):
+    return open_run(folder / "runs/digits", must_exist=True).replicate(1)
+
+
+def cut_of(folder, name, label="q50"):
+    [mask] = [one for one in replicate(folder).masks(name) if one.mask.stem.startswith(label)]
+    return store.load_mask(mask.mask), mask.read()
+
+
+def network(folder, name, variant="ticket", label="q50"):
+    return replicate(folder).folder / name / f"{label}-step-000000" / variant
+
+
+def own_mask(folder, name, variant):
+    return store.load_mask(network(folder, name, variant) / "mask.h5")
+
+
+def units_of(dense, place):
+    shapes = {path: array.shape for path, array in dense.weights.items()}
+    return channels_of("test", "mean", shapes, KERNELS, place.read_topology(), True)
+
+
+def prunable(mask):
+    return sum(int(mask[path].sum()) for path in KERNELS)
+
+
+def is_of_whole_channels(mask):
+    """Whether all of the stream keep the same channels, and what is behind `conv3` the same as it."""
+    stream, behind = mask["bn1/beta"], mask["bn3/beta"]
+    expected = {
+        "conv1/kernel": np.broadcast_to(stream, (3, 3, 3, 4)),
+        "conv2/kernel": np.broadcast_to(np.outer(stream, stream), (3, 3, 4, 4)),
+        "conv3/kernel": np.broadcast_to(np.outer(stream, behind), (3, 3, 4, 4)),
+        "predictions/kernel": np.tile(behind, 16)[:, None].repeat(10, 1),
+        **dict.fromkeys((path for path in STREAM if path.startswith("bn")), stream),
+        **dict.fromkeys(("bn3/gamma", "bn3/beta"), behind),
+    }
+    return mask.keys() == expected.keys() and all(np.array_equal(mask[path], bits) for path, bits in expected.items())
+
+
+def test_channels_go_with_all_that_belongs_to_them_and_what_is_prunable_is_counted(finished):
+    for name, label in (("channels", "q50"), ("macs", "q50"), ("chain", "round-01"), ("chain", "round-02")):
+        mask, record = cut_of(finished, name, label)
+
+        assert is_of_whole_channels(mask)
+        assert not all(bits.all() for bits in mask.values())
+        assert record.layers.keys() == record.kept.layers.keys() == KERNELS.keys()
+        before = COUNT if label != "round-02" else cut_of(finished, name, "round-01")[1].remaining
+        assert (record.pruned, record.remaining) == (before - prunable(mask), prunable(mask))
+        assert record.kept.density.prunable == pytest.approx(prunable(mask) / COUNT)
+        assert record.layers["conv2/kernel"].rate is None, "its channels are those of conv1, with which they are ranked"
+
+
+def test_as_many_channels_go_as_it_takes_and_no_more(finished):
+    topology = replicate(finished).read_topology()
+    for name, measure in (("channels", prunable), ("macs", lambda mask: costs.macs(mask, topology))):
+        mask, _ = cut_of(finished, name)
+        everything = masks.whole(mask)
+        most = measure(everything) - ranking.pruned_count(50, measure(everything))
+        assert measure(mask) <= most
+        place = replicate(finished)
+        dense = store.load_state(place.snapshot(place.snapshot_steps()[-1]), optimizer=False)
+        whole = units_of(dense, place)
+        scores, _ = whole.pool(
+            {path: np.abs(dense.weights[path]) for path in KERNELS}, masks.whole({p: dense.weights[p] for p in KERNELS})
+        )
+        if name == "macs":
+            each = whole.total(
+                {path: topology.positions[path] * np.ones(bits.shape) for path, bits in everything.items() if bits.ndim > 1}
+            )
+            scores = {path: array / each[path] for path, array in scores.items()}
+        next_one = max(
+            (score, path, index)
+            for path, array in scores.items()
+            for index, score in enumerate(array)
+            if not mask["bn1/beta" if path == "conv1/kernel" else "bn3/beta"][index]
+        )
+        units = {"conv1/kernel": mask["bn1/beta"].copy(), "conv3/kernel": mask["bn3/beta"].copy()}
+        units[next_one[1]][next_one[2]] = True
+        assert measure(whole.spread(units, everything)) > most
+
+
+def test_rounds_of_channels_only_shrink_by_the_rate_of_the_weights_that_are_left(finished):
+    (first, one), (second, other) = (cut_of(finished, "chain", f"round-0{number}") for number in (1, 2))
+
+    assert not any((second[path] & ~first[path]).any() for path in first)
+    assert one.remaining <= COUNT - round(0.3 * COUNT)
+    assert other.remaining <= one.remaining - round(0.3 * one.remaining)
+    assert other.remaining < one.remaining
+
+
+def blocks_of(bits):
+    """How many weights each block of 2 inputs x 2 outputs keeps."""
+    matrix = bits.reshape(-1, 4)
+    padded = np.zeros((matrix.shape[0] + matrix.shape[0] % 2, 4), int)
+    padded[: len(matrix)] = matrix
+    return padded.reshape(-1, 2, 2, 2).sum((1, 3))
+
+
+def fours_of(bits):
+    """How many of each four inputs each output keeps, and of the three that are left over."""
+    matrix = bits.reshape(-1, 4)
+    return np.add.reduceat(matrix.astype(int), range(0, len(matrix), 4), axis=0)
+
+
+def test_blocks_are_whole_and_of_four_inputs_two_stay(finished):
+    for mask in (cut_of(finished, "blocks")[0], *(own_mask(finished, "blocks", one) for one in ("shuffle", "invert"))):
+        for path, bits in mask.items():
+            counts = blocks_of(bits)
+            last = 2 if path == "conv1/kernel" else 4  # of 27 inputs
+            assert set(counts[:-1].flat) <= {0, 4}
+            assert set(counts[-1].flat) <= {0, last}
+        assert abs(prunable(mask) - COUNT // 2) <= 4
+    for mask in (cut_of(finished, "pairs")[0], *(own_mask(finished, "pairs", one) for one in ("shuffle", "invert"))):
+        assert all((fours_of(bits) == 2).all() for bits in mask.values())
+
+
+def test_controls_move_whole_units_and_layers_keep_as_many_weights(finished):
+    for name, variants in (("channels", ("shuffle", "random")), ("blocks", ("shuffle",)), ("pairs", ("shuffle",))):
+        shared, _ = cut_of(finished, name)
+        for variant in variants:
+            mask = own_mask(finished, name, variant)
+            assert {path: bits.sum() for path, bits in mask.items()} == {path: bits.sum() for path, bits in shared.items()}
+            assert any((mask[path] != shared[path]).any() for path in mask)
+            assert name != "channels" or is_of_whole_channels(mask)
+
+
+def test_invert_keeps_the_channels_of_the_lowest_scores(finished):
+    mask, inverted = own_mask(finished, "channels", "invert"), cut_of(finished, "channels")[0]
+    place = replicate(finished)
+    dense = store.load_state(place.snapshot(place.snapshot_steps()[-1]), optimizer=False)
+    whole = units_of(dense, place)
+    scores, _ = whole.pool(
+        {path: np.abs(dense.weights[path]) for path in KERNELS}, masks.whole({p: dense.weights[p] for p in KERNELS})
+    )
+    by_score = np.concatenate([scores["conv1/kernel"], scores["conv3/kernel"]])
+    low, high = (np.concatenate([one["bn1/beta"], one["bn3/beta"]]) for one in (mask, inverted))
+
+    assert is_of_whole_channels(mask)
+    assert prunable(mask) <= COUNT - ranking.pruned_count(50, COUNT)
+    assert by_score[low].max() <= by_score[~low].min()
+    assert by_score[high].min() >= by_score[~high].max()
+
+
+def test_a_refilled_ticket_has_whole_channels_of_as_many_weights_of_which_the_ticket_kept_the_most(finished):
+    ticket, mask = cut_of(finished, "weights")[0], own_mask(finished, "weights", "refill")
+    result = files.read_json(network(finished, "weights", "refill") / "result.json")
+
+    assert is_of_whole_channels(mask)
+    assert 0 < prunable(mask) <= prunable(ticket)
+    assert result["kept"]["density"]["prunable"] == pytest.approx(prunable(mask) / COUNT)
+    assert result["kept"]["layers"].keys() == KERNELS.keys()
+    place = replicate(finished)
+    dense = store.load_state(place.snapshot(place.snapshot_steps()[-1]), optimizer=False)
+    norms = units_of(dense, place).total({path: np.abs(dense.weights[path]) * kept for path, kept in ticket.items()})
+    for path, vector in (("conv1/kernel", "bn1/beta"), ("conv3/kernel", "bn3/beta")):
+        kept = mask[vector]
+        assert norms[path][kept].min() >= norms[path][~kept].max(initial=0)
+
+
+def test_what_is_pruned_is_zero_in_biases_and_normalisation_too(finished):
+    for name, variant in (("channels", "ticket"), ("channels", "shuffle"), ("weights", "refill")):
+        mask = cut_of(finished, name)[0] if variant == "ticket" else own_mask(finished, name, variant)
+        final = store.load_state(network(finished, name, variant) / "final.h5")
+        assert any(path.startswith("bn") for path in mask)
+        assert not any(final.weights[path][~bits].any() for path, bits in mask.items())
+
+
+def test_tables_have_the_layers_that_are_not_ranked(finished):
+    shown = imp_here("thresholds", "--family", "channels", cwd=finished).stdout
+    rows = list(csv.DictReader((replicate(finished).folder / "channels/thresholds.csv").open()))
+
+    assert "scores of 8 channels of 396 weights (kernels)" in shown
+    assert [row["layer"] for row in rows] == ["", *sorted(KERNELS)]
+    assert [bool(row["threshold"]) for row in rows] == [True, True, False, True]
+
+
+def test_masks_are_compared_by_the_units_that_both_are_made_of(finished):
+    shown = imp_here("compare", cwd=finished).stdout
+    rows = list(csv.DictReader((finished / "runs/digits/report/compare.csv").open()))
+
+    whole = {(row["first"], row["second"]): row for row in rows if not row["layer"]}
+    assert whole["channels/q50", "macs/q50"]["units"] == "channel"
+    assert (whole["channels/q50", "macs/q50"]["size"], whole["channels/q50", "weights/q50"]["size"]) == ("8", "396")
+    assert whole["blocks/q50", "pairs/q50"]["units"] == "weight"
+    assert "by channels" in shown
+    kept = sum(
+        int(bits.sum()) for path, bits in cut_of(finished, "chain", "round-02")[0].items() if path in ("bn1/beta", "bn3/beta")
+    )
+    assert f"of the {kept} channels of the last, {kept} are in the first" in shown
+
+
+def test_a_ticket_of_channels_is_imported_with_biases_and_normalisation_and_trained_anew(finished, tmp_path):
+    shutil.copytree(finished / "data", tmp_path / "data")
+    imp_here("export", "--ticket", "channels/q50-step-000000", "--to", "folder", "--out", str(tmp_path / "own"), cwd=finished)
+    ticket = open_ticket(tmp_path / "own")
+    mask, record = cut_of(finished, "channels")
+
+    controls = 'families.imported.controls=["shuffle","invert"]'
+    imp_here("import", "own", "--run", "runs/digits", "--set", controls, cwd=tmp_path)
+    for command in ("train", "thresholds", "retrain"):
+        imp_here(command, cwd=tmp_path)
+
+    run = open_run(tmp_path / "runs/digits", must_exist=True)
+    [quantile] = run.recipe.families["imported"].quantiles
+    assert ranking.pruned_count(quantile, COUNT) == record.pruned
+    label = f"q{quantile}"
+    imported, its = cut_of(tmp_path, "imported", label)
+    assert imported.keys() == mask.keys() == ticket.mask.keys()
+    assert all(np.array_equal(imported[path], bits) for path, bits in mask.items())
+    assert (its.pruned, its.remaining, its.kept.density) == (record.pruned, record.remaining, record.kept.density)
+    for variant in ("ticket", "shuffle", "invert"):
+        assert (network(tmp_path, "imported", variant, label) / "final.h5").exists()
+    shuffled = store.load_mask(network(tmp_path, "imported", "shuffle", label) / "mask.h5")
+    assert is_of_whole_channels(shuffled)
+    before, after = (
+        store.load_state(network(*place) / "final.h5").weights
+        for place in ((finished, "channels"), (tmp_path, "imported", "ticket", label))
+    )
+    assert all(np.array_equal(before[path], after[path]) for path in before)
+
+
+def test_a_ticket_of_two_of_four_is_imported_though_short_groups_keep_more(finished, tmp_path):
+    imp_here("export", "--ticket", "pairs/q50-step-000000", "--to", "folder", "--out", str(tmp_path / "own"), cwd=finished)
+
+    imp_here("import", "own", "--run", "runs/digits", cwd=tmp_path)
+
+    [quantile] = open_run(tmp_path / "runs/digits", must_exist=True).recipe.families["imported"].quantiles
+    assert ranking.pruned_count(quantile, COUNT) == cut_of(finished, "pairs")[1].pruned
+
+
+def test_readers_give_the_masks_as_they_were_cut(finished):
+    results = open_results(finished / "runs/digits")
+    [ticket] = results.networks(family="channels", mask="q50", variant="ticket")
+    mask, _ = cut_of(finished, "channels")
+
+    assert all(np.array_equal(ticket.mask()[path], mask[path]) for path in mask)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["units=2:4", "quantiles=70"], "units = 2:4 prunes 50 per cent, neither more nor less"),
+        (["units=channels"], "'channels' are not units"),
+        (["units=64x1"], "a block is larger than conv"),
+        (["units=channel", "rates=['conv1/*=10']"], "rates are of single weights"),
+        (["units=channel", "updates=rigl", "scored_at=0"], "a channel that is gone gets no gradient"),
+        (["units=4x1", "controls=['refill']"], "control refill turns masks of single weights into channels"),
+        (["updates=gmp", "controls=['refill']"], "control refill is of masks that stay as they are"),
+    ],
+)
+def test_what_no_units_can_do_is_one_line_and_changes_nothing(finished, values, words):
+    before = contents(finished / "runs")
+
+    refused(imp_here("thresholds", "--family", "other", *family("other", *values), cwd=finished, check=False), words)
+
+    assert contents(finished / "runs") == before
+
+
+UNKNOWN = Topology((Node("images", "input", 3), Node("all", "mix", 10, ("images",), kernels=KERNELS)), ("all",))
+
+
+@pytest.mark.parametrize(
+    ("topology", "values", "words"),
+    [
+        (None, ["units=channel"], "this network cannot be followed"),
+        (None, ["target=macs"], "the multiply-accumulates of this network are not known"),
+        (UNKNOWN, ["per_mac=true"], "the multiply-accumulates of this network are not known"),
+        (UNKNOWN, ["units=channel"], "all channels of this network stay"),
+    ],
+)
+def test_networks_that_are_not_known_well_enough_are_refused_in_one_line(finished, topology, values, words, monkeypatch):
+    monkeypatch.setattr("lottery.rundir.names.Replicate.read_topology", lambda replicate: topology)
+
+    refused(imp_here("thresholds", "--family", "other", *family("other", *values), cwd=finished, check=False), words)

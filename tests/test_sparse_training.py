@@ -22,15 +22,17 @@ def family(name, *values, quantiles="90"):
 
 GMP = family("gmp", "updates=gmp", 'controls=["rewound","reinit","shuffle"]')
 RIGL = family("rigl", "updates=rigl", "criterion=random", "scored_at=0", "allocation=erk", 'controls=["rewound"]')
+CHANNELS = family("channels", "updates=gmp", "units=channel", 'controls=["rewound"]')
+BLOCKS = family("blocks", "updates=rigl", "units=8x4", "criterion=random", "scored_at=0", "controls=[]")
 STATIC = family("static", "criterion=random", "scored_at=0", "allocation=erk", "controls=[]")
 
 
 @pytest.fixture(scope="module")
 def finished(trained, tmp_path_factory):
-    """A run of lenet with families of GMP, RigL and static masks, beside that of one shot."""
+    """A run of lenet with families of GMP, RigL and static masks, of channels and blocks too, beside that of one shot."""
     folder = tmp_path_factory.mktemp("sparse") / "work"
     shutil.copytree(trained, folder, symlinks=True)
-    imp_here("run", *GMP, *RIGL, *STATIC, "--ranks", "1", cwd=folder)
+    imp_here("run", *GMP, *RIGL, *STATIC, *CHANNELS, *BLOCKS, "--ranks", "1", cwd=folder)
     return folder
 
 
@@ -69,12 +71,42 @@ def test_gmp_comes_to_the_densities_of_layers_as_it_goes(work):
     assert sum(mask.values()) == sum(SIZES.values()) - ranking.pruned_count(Fraction(90), sum(SIZES.values()))
 
 
-def test_densities_that_gmp_cannot_reach_are_told_before_it_trains(work):
-    given = family("gmp", "updates=gmp", "controls=[]", 'densities=["fc1/*=50"]')
+def test_gmp_of_channels_and_rigl_of_blocks_end_with_whole_ones_and_beside_them_other_masks_cover_what_is_prunable(finished):
+    masks = {name: store.load_mask(network(finished, name) / "mask.h5") for name in ("gmp", "rigl", "channels", "blocks")}
+    begun = store.load_mask(finished / "runs/digits/replicate-1/blocks/masks/q90.h5")
+    results = {name: files.read_json(network(finished, name) / "result.json") for name in masks}
+    channels, total = masks["channels"], sum(SIZES.values())
+
+    assert {name: masks[name].keys() for name in ("gmp", "rigl", "blocks")} == dict.fromkeys(
+        ("gmp", "rigl", "blocks"), SIZES.keys()
+    )
+    assert channels.keys() == {*SIZES, "fc1/bias", "fc2/bias", "predictions/kernel"}
+    assert (channels["fc2/kernel"] == channels["fc1/bias"][:, None] & channels["fc2/bias"]).all()
+    left = sum(int(channels[path].sum()) for path in SIZES)
+    assert 0 <= total - ranking.pruned_count(Fraction(90), total) - left < 192 + 300
+    for name, mask in masks.items():
+        assert results[name]["kept"]["layers"].keys() == SIZES.keys()
+        assert {path: layer["kept"] for path, layer in results[name]["kept"]["layers"].items()} == kept(
+            {p: mask[p] for p in SIZES}
+        )
+    for path, bits in masks["blocks"].items():
+        whole = bits.reshape(bits.shape[0] // 4, 4, -1)  # 300 inputs are not a multiple of 8
+        assert (whole.any(1) == whole.all(1)).all()
+        assert bits.sum() == begun[path].sum() or path == "fc2/kernel"
+    for variant in ("ticket", "rewound"):
+        final = store.load_state(network(finished, "channels", variant) / "final.h5")
+        for path, bits in channels.items():
+            assert not final.weights[path][~bits].any()
+            assert not final.optimizer[f"momentum/{path}"][~bits].any()
+
+
+@pytest.mark.parametrize(("units", "kept_by_fc1"), [("weight", "32.8767"), ("channel", "37.5000")])
+def test_densities_that_gmp_cannot_reach_are_told_before_it_trains(work, units, kept_by_fc1):
+    given = family("gmp", "updates=gmp", "controls=[]", 'densities=["fc1/*=50"]', f"units={units}")
     done = imp_here("retrain", "--family", "gmp", *given, cwd=work, check=False)
 
     assert done.returncode == 1
-    assert "cannot be reached: fc1/kernel alone keep 32.8767% of the weights" in done.stderr
+    assert f"cannot be reached: fc1/kernel alone keep {kept_by_fc1}% of the weights" in done.stderr
     assert not (network(work, "gmp") / "metrics.jsonl").exists()
 
 

@@ -11,10 +11,12 @@ from tiny import CPUS, KERNELS, half_masks, initial, same
 from lottery.engine import events
 from lottery.engine.events import Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Trainer
+from lottery.engine.models.topology import topology
 from lottery.engine.updates import MaskUpdates
 from lottery.pruning import masks
 from lottery.pruning.criteria import magnitude
 from lottery.pruning.cut import Method
+from lottery.pruning.units import SINGLE, Blocks, of, parse
 from lottery.pruning.updates import Schedule, gradual, mean_share, replaced
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -25,8 +27,8 @@ SET = dataclasses.replace(RIGL, method="set")
 GMP = Schedule("gmp", every=4, begin=2, until=19, drop_fraction=0.3)
 
 
-def updates(schedule, pruned=0):
-    return MaskUpdates(schedule, 0, pruned, Method(magnitude), seed=3, macs=macs)
+def updates(schedule, pruned=0, units=SINGLE):
+    return MaskUpdates(schedule, 0, pruned, Method(magnitude, units=units), seed=3, macs=macs)
 
 
 def macs(mask):
@@ -124,6 +126,24 @@ def test_what_is_dropped_and_grown_is_that_of_the_paper_with_ties_by_position(se
 
     assert found.ravel().tolist() == chosen_by_hand(weights, kept, scores, count)
     assert found.sum() == kept.sum()
+
+
+@pytest.mark.parametrize("score", ["mean", "norm", "sum"])
+def test_whole_blocks_are_dropped_and_grown_by_the_scores_of_their_weights(score):
+    rng, units = np.random.default_rng(0), Blocks(2, 3, score)
+    shape = (7, 8)
+    weights, scores, blocks = rng.normal(size=shape), rng.random(shape), {"": rng.random((4, 3)) < 0.5}
+    kept = units.spread(blocks, {"": np.ones(shape, bool)})
+    count = int(blocks[""].sum()) // 2
+
+    mask = replaced({"": weights}, kept, {"": scores}, {"": count}, units)
+
+    def of_blocks(array):
+        return units.pool({"": array}, {"": np.ones(shape, bool)})[0][""]
+
+    expected = np.array(chosen_by_hand(of_blocks(np.abs(weights)), blocks[""], of_blocks(scores), count)).reshape(4, 3)
+    assert (mask[""] == units.spread({"": expected}, {"": np.ones(shape, bool)})[""]).all()
+    assert (expected != blocks[""]).any()
 
 
 def test_layers_come_as_far_on_their_way_to_their_densities_as_gmp_has_pruned():
@@ -291,3 +311,80 @@ def test_where_float16_overflows_the_mask_stays(make_trainer, monkeypatch):
     assert updates(RIGL).change(trainer, 4, 0).tolist() == [[1, 1, 1]]
 
     assert all((trainer.mask()[path] == kept).all() for path, kept in mask.items())
+
+
+def all_but_outputs(trainer):
+    """Channels of lenet, of which the answers stay."""
+    shapes = {path: array.shape for path, array in trainer.state(0).weights.items()}
+    return of(parse("channel"), "mean", shapes, KERNELS[:2], topology(trainer.model), streams=True)
+
+
+@pytest.mark.parametrize("more", [{}, {"ema": 0.9, "optimizer": "adam"}], ids=["sgd", "adam"])
+def test_gmp_prunes_whole_channels_with_all_that_is_theirs_and_as_few_as_the_cubic_asks(make_trainer, more):
+    state = initial()
+    trainer = make_trainer(epochs=4, maskable=list(state.weights), **more)
+    units = all_but_outputs(trainer)
+    everything = masks.whole({path: state.weights[path] for path in sorted(units.covered(KERNELS[:2]))})
+    assert everything.keys() == {"fc1/kernel", "fc1/bias", "fc2/kernel", "fc2/bias", "predictions/kernel"}
+    trainer.load(state, everything)
+    total = sum(state.weights[path].size for path in KERNELS[:2])
+    changing = updates(GMP, math.floor(0.9 * total), units)
+
+    for event in events.run(trainer, 0, LAST, 0, updates=changing):
+        if isinstance(event, Stepped) and (done := [step for step in GMP.steps() if step < event.step]):
+            mask, state = trainer.mask(), trainer.state(event.step)
+            assert mask.keys() == everything.keys()
+            assert (mask["fc1/kernel"] == mask["fc1/bias"]).all()
+            assert (mask["fc2/kernel"] == mask["fc1/bias"][:, None] & mask["fc2/bias"]).all()
+            assert (mask["predictions/kernel"] == mask["fc2/bias"][:, None]).all()
+            left, most = sum(macs({path: mask[path]}) for path in KERNELS[:2]), total - GMP.pruned(done[-1], changing.pruned)
+            assert most - 192 - 100 - 300 < left <= most  # one channel less than could stay at most
+            for path, kept in mask.items():
+                owned = [array for name, array in state.optimizer.items() if name.endswith(f"/{path}")]
+                assert len(owned) == (3 if more else 1)
+                assert not any(array[~kept].any() for array in [state.weights[path], *owned])
+
+    gone = np.flatnonzero(~mask["fc1/bias"])
+    assert changing.aside["fc1/bias"][gone].any()
+    back = gone[np.argmax(np.abs(changing.aside["fc1/bias"][gone]))]
+    values = {path: array[..., back].copy() for path, array in changing.aside.items() if path.startswith("fc1")}
+    changing.aside["fc1/kernel"][:, back] *= 1e3
+    changing.change(trainer, 18, 0)
+    state = trainer.state(LAST)
+    assert trainer.mask()["fc1/bias"][back]
+    assert state.weights["fc1/bias"][back] == values["fc1/bias"] != 0
+    assert (state.weights["fc1/kernel"][:, back] == values["fc1/kernel"] * np.float32(1e3)).all()
+
+
+@pytest.mark.parametrize("schedule", [RIGL, SET], ids=["rigl", "set"])
+def test_rigl_and_set_keep_as_many_whole_blocks_of_each_layer(make_trainer, schedule):
+    trainer, units = make_trainer(epochs=4), Blocks(8, 4)
+    everything = masks.whole({path: initial().weights[path] for path in KERNELS})
+    rng = np.random.default_rng(0)
+    blocks = {path: rng.random(bits.shape) < 0.5 for path, bits in units.total(everything).items()}
+    begun = units.spread(blocks, everything)
+    trainer.load(initial(), begun)
+
+    list(events.run(trainer, 0, LAST, 0, updates=updates(schedule, units=units)))
+
+    mask = trainer.mask()
+    assert any((mask[path] != begun[path]).any() for path in begun)
+    assert {path: np.count_nonzero(kept) for path, kept in units.total(mask).items()} == counts(blocks)
+    whole = units.spread({path: kept > 0 for path, kept in units.total(mask).items()}, everything)
+    assert all((kept == mask[path]).all() for path, kept in whole.items())
+
+
+@pytest.mark.parametrize("schedule", [RIGL, SET, GMP], ids=["rigl", "set", "gmp"])
+def test_a_mask_that_changes_is_the_same_where_others_of_the_recipe_cover_more(make_trainer, schedule):
+    ends = []
+    for maskable in (KERNELS, list(initial().weights)):
+        trainer, mask = loaded(make_trainer, schedule, maskable=maskable, precision="mixed_float16")
+        changing = updates(schedule, 1000)
+        list(events.run(trainer, 0, LAST, 0, updates=changing))
+        assert trainer.mask().keys() == mask.keys()
+        ends.append((trainer.state(LAST), changing.saved(trainer.mask())))
+
+    (state, saved), (other, beside) = ends
+    assert same(state, other)
+    assert saved.keys() == beside.keys()
+    assert all(saved[name].tobytes() == beside[name].tobytes() for name in saved)

@@ -96,6 +96,7 @@ class Trainer:
         }
         self._step = Step(self.recipe, self.strategy, self.feed, self.task, network, self.masks, self.xla)
         self._optimizer = self._step.optimizer.state | (self._step.scale.state if self._step.scale else {})
+        self._covered = list(self.masks)  # those that the mask which was loaded covers
         self._fresh_optimizer, variables = models.arrays(self._optimizer), self._weights | self._statistics
         self._averaged = {path: variable for path, variable in variables.items() if f"ema/{path}" in self._optimizer}
         self._steps_per_call = 1
@@ -151,8 +152,8 @@ class Trainer:
         return whitening.kernel(self.feed.first_batch(whitening.IMAGES)["image"].numpy())
 
     def mask(self) -> masks.Bits:
-        """A copy of the current mask, of every variable that one may cover."""
-        return expanded({path: variable.numpy() for path, variable in self.masks.items()}, self._parts)
+        """A copy of the current mask, of the variables that the one loaded covers."""
+        return expanded({path: self.masks[path].numpy() for path in self._covered}, self._parts)
 
     def load(self, state: store.State, mask: masks.Bits | None = None) -> None:
         """Put `state` and `mask` into the live variables, zeroing what the mask prunes in weights and optimizer state. An
@@ -171,15 +172,16 @@ class Trainer:
         models.assign(self._optimizer, masks.apply(owners, optimizer))
         for path, variable in self.masks.items():
             variable.assign(mask.get(path, np.ones(variable.shape, bool)))
+        self._covered = [path for path in self.masks if path in mask]
 
     def prunable(self) -> Arrays:
-        """A copy of the weights that a mask may cover."""
-        return {path: self._weights[path].numpy() for path in self.masks}
+        """A copy of the weights that the mask covers."""
+        return {path: self._weights[path].numpy() for path in self._covered}
 
     def change_mask(self, mask: masks.Bits, weights: Arrays) -> None:
-        """Put `mask` in place of the current one, and `weights` (both of every variable that a mask may cover) in place of the
-        current ones. What it prunes becomes zero there, in the optimizer's state and in averages."""
-        self._change({path: (mask[path], weights[path]) for path in self.masks})
+        """Put `mask` in place of the current one, and `weights` (both of the variables that it covers) in place of the current
+        ones. What it prunes becomes zero there, in the optimizer's state and in averages."""
+        self._change({path: (mask[path], weights[path]) for path in self._covered})
 
     @cached_property
     def _change(self) -> Callable[[dict[str, tuple[np.ndarray, np.ndarray]]], None]:

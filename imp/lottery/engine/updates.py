@@ -10,9 +10,10 @@ from lottery.engine.loop import Trainer
 from lottery.pruning import masks
 from lottery.pruning.allocation import Shapes
 from lottery.pruning.costs import STEP
-from lottery.pruning.cut import Method, cut
+from lottery.pruning.cut import Cutter, Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
+from lottery.pruning.units import SINGLE
 from lottery.pruning.updates import Schedule, gradual, replaced
 
 OVERFLOWS = 2  # the column of a step's figures that says so
@@ -78,7 +79,7 @@ class MaskUpdates:
             case "rigl":
                 figures, gradients = trainer.dense_gradients(step, order_seed)
                 self.spent, self.counted = self.spent + self._looked(mask), step + 1
-                if all(np.isfinite(array).all() for array in gradients.values()):
+                if all(np.isfinite(gradients[path]).all() for path in mask):
                     self._replace(trainer, step, mask, {path: np.abs(gradients[path]) for path in mask})
                 else:
                     figures[:, OVERFLOWS] = 1
@@ -91,14 +92,29 @@ class MaskUpdates:
 
     def _prune(self, trainer: Trainer, step: int) -> None:
         weights = {path: array + self.aside.get(path, 0) for path, array in trainer.prunable().items()}
-        method, pruned = gradual(self.method, self.schedule, step, self.pruned)
-        keep = sum(array.size for array in weights.values()) - pruned
-        network = State(step, weights, {}, {})
-        mask = cut(method, network, masks.whole(weights), [(tuple(weights), keep)], kernels=self.kernels).mask
+        mask = self.gradual_mask(weights, step)
         self.aside = masks.apply({path: ~kept for path, kept in mask.items()}, weights)
         trainer.change_mask(mask, weights)
 
+    def check(self, weights: Arrays) -> None:
+        """Raises InputError where GMP cannot keep as many of `weights` as it will have to."""
+        if self.method.units != SINGLE:
+            self.gradual_mask(weights, self.schedule.steps()[-1])
+            return
+        sizes, shapes = ({path: getattr(array, name) for path, array in weights.items()} for name in ("size", "shape"))
+        for step in reversed(self.steps):
+            method, pruned = gradual(self.method, self.schedule, step, self.pruned)
+            method.divide(sizes, sum(sizes.values()) - pruned, shapes, self.kernels)
+
+    def gradual_mask(self, weights: Arrays, step: int) -> Bits:
+        """The mask by which GMP prunes `weights` at `step`. Raises InputError where the allocation cannot keep as many."""
+        method, pruned = gradual(self.method, self.schedule, step, self.pruned)
+        everything = masks.whole(weights)
+        cutter = Cutter(method, State(step, weights, {}, {}), everything, kernels=self.kernels)
+        return cutter.leaving(method.prunable(everything) - pruned).mask
+
     def _replace(self, trainer: Trainer, step: int, mask: Bits, scores: Arrays) -> None:
         weights = trainer.prunable()
-        counts = {path: self.schedule.replaced(step, int(np.count_nonzero(kept))) for path, kept in mask.items()}
-        trainer.change_mask(replaced(weights, mask, scores, counts), weights)
+        units = self.method.units
+        counts = {path: self.schedule.replaced(step, int(np.count_nonzero(kept))) for path, kept in units.total(mask).items()}
+        trainer.change_mask(replaced(weights, mask, scores, counts, units), weights)

@@ -16,7 +16,7 @@ from lottery.pruning.criteria import Criterion
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking, rank
 from lottery.pruning.state import Arrays, State, widened
-from lottery.pruning.units import SINGLE, Units
+from lottery.pruning.units import SINGLE, NofM, Units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +35,11 @@ class Method:
     def divide(self, left: Mapping[str, int], keep: int, shapes: Shapes, kernels: Shapes | None = None) -> list[Group]:
         """Which layers are ranked together and how many of their units stay, as `allocation.allocate` divides them."""
         return allocation.allocate(self.allocation, left, keep, shapes, self.fixed, kernels, self.units.sizes(shapes))
+
+    def prunable(self, mask: Bits) -> int:
+        """How many prunable weights a mask keeps."""
+        ranked = self.units.ranked(mask)
+        return _count(ranked, ranked)
 
     def scored(self, network: State, mask: Bits, probe: Any) -> tuple[Arrays, Bits]:
         """The score of each unit of `network` under `mask`, and which of them are left."""
@@ -89,6 +94,14 @@ class Cutter:
                 units |= ranking.prune(ranking.size - stay, self.sort and number == last)
             mask = self.method.units.spread({path: units[path] for path in sorted(units)}, mask)
         return Cut(mask, groups)
+
+    def leaving(self, weights: int) -> Cut:
+        """The cut of the most units that leave no more than so many prunable `weights`: of single ones exactly as many, of `n`
+        of `m` inputs those that can be left. Raises InputError as `fitting`."""
+        every = tuple(self.units)
+        if isinstance(self.method.units, NofM):
+            return self.to([(every, _count(self.units, every))])
+        return self.to([(every, weights)]) if self.method.units == SINGLE else self.fitting(weights, self.method.prunable)
 
     def fitting(self, most: int, measure: Callable[[Bits], int]) -> Cut:
         """The cut of the most units whose mask measures no more than `most`. Raises InputError as `to`, and where nothing

@@ -21,6 +21,7 @@ from lottery.pruning.criteria import Criterion, given, inverted, magnitude
 from lottery.pruning.cut import Method, cut
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
+from lottery.pruning.units import SINGLE, Units
 
 Updates = Literal["none", "gmp", "rigl", "set"]
 
@@ -28,7 +29,7 @@ Updates = Literal["none", "gmp", "rigl", "set"]
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """The mask changes by `method` every `every` steps: in GMP after step `begin` and up to `until`, in RigL and SET before
-    `until`. `drop_fraction` is the share of a layer's kept weights that RigL and SET replace at first."""
+    `until`. `drop_fraction` is the share of a layer's kept units that RigL and SET replace at first."""
 
     method: Updates
     every: int
@@ -49,7 +50,7 @@ class Schedule:
         return math.floor(finally_ * (1 - (1 - progress) ** 3))
 
     def replaced(self, step: int, kept: int) -> int:
-        """How many of a layer's `kept` weights RigL and SET replace at `step`: the cosine of Evci et al. 2020, section 3."""
+        """How many of a layer's `kept` units RigL and SET replace at `step`: the cosine of Evci et al. 2020, section 3."""
         return math.floor(self.drop_fraction / 2 * (1 + math.cos(math.pi * step / self.until)) * kept)
 
 
@@ -72,15 +73,16 @@ def gradual(method: Method, schedule: Schedule, step: int, finally_: int) -> tup
     return dataclasses.replace(method, fixed=fixed), pruned
 
 
-def replaced(weights: Arrays, kept: Bits, scores: Arrays, counts: Mapping[str, int]) -> Bits:
-    """The mask after the smallest of the `kept` weights of each layer are dropped, as many as `counts` says, and as many of the
-    highest `scores` among all that are then not kept are grown; a weight may be dropped and grown again. Equal ones go by
+def replaced(weights: Arrays, kept: Bits, scores: Arrays, counts: Mapping[str, int], units: Units = SINGLE) -> Bits:
+    """The mask after the smallest of the `kept` units of each layer are dropped, as many as `counts` says, and as many of the
+    highest `scores` among all that are then not kept are grown; a unit may be dropped and grown again. Equal ones go by
     position, the first first."""
 
     def without(criterion: Criterion, among: Bits) -> Bits:
         """`among` less those of each layer that score lowest."""
-        keep = [((path,), int(np.count_nonzero(bits)) - counts[path]) for path, bits in among.items()]
-        return cut(Method(criterion), State(0, weights, {}, {}), among, keep).mask
+        left = units.total(among)
+        keep = [((path,), int(np.count_nonzero(left[path])) - counts[path]) for path in among]
+        return cut(Method(criterion, units=units), State(0, weights, {}, {}), among, keep).mask
 
     free = {path: ~bits for path, bits in without(magnitude, kept).items()}
     return {path: ~bits for path, bits in without(inverted(given(scores)), free).items()}

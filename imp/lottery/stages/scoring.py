@@ -1,6 +1,6 @@
 """The masks of a family that are cut from the scores of one network: what is asked of `pruning.cut`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,15 @@ from lottery.engine.foreign import read_mask
 from lottery.experiment import grids
 from lottery.experiment.graph import Mask
 from lottery.experiment.grids import Quantile
-from lottery.pruning import costs, criteria, ranking, units
+from lottery.experiment.recipe import Family, Pruning
+from lottery.pruning import costs, criteria, masks, ranking, units
 from lottery.pruning.allocation import Group
+from lottery.pruning.connectivity import Topology
 from lottery.pruning.cut import Cut, Cutter, Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking
-from lottery.pruning.state import State
-from lottery.pruning.units import WEIGHT, parse
+from lottery.pruning.state import Arrays, State
+from lottery.pruning.units import WEIGHT, Units, parse
 from lottery.rundir import store, tickets
 from lottery.rundir.run import Run
 from lottery.stages.probing import Probes
@@ -30,6 +32,18 @@ class Part(NamedTuple):
 
     ranking: Ranking
     rate: Fraction
+
+
+def units_of(pruning: Pruning, family: Family, network: State, topology: Topology | None) -> Units:
+    """The units of a family in a `network`. Raises InputError as `units.of`."""
+    scope = pruning.prunable(network)
+    shapes = {path: array.shape for path, array in (network.weights | scope).items()}
+    return units.of(family.units, family.unit_score, shapes, scope, topology, pruning.streams)
+
+
+def everything(units: Units, variables: Arrays, scope: Collection[str]) -> Bits:
+    """The mask that keeps all that one of `units` covers of the `variables` of a network."""
+    return masks.whole({path: variables[path] for path in sorted(units.covered(scope))})
 
 
 class Scoring:
@@ -44,11 +58,9 @@ class Scoring:
             self.state: State = store.load_state(network, optimizer=False)
         self.topology, pruning = self.replicate.read_topology(), run.recipe.pruning
         scope = pruning.prunable(self.state)
-        shapes = {path: array.shape for path, array in (self.state.weights | scope).items()}
-        written = parse(WEIGHT) if family.mask else family.units
-        self.units = units.of(written, family.unit_score, shapes, scope, self.topology, pruning.streams)
-        covered = sorted(self.units.covered(scope))
-        self.before = load(run, first.within) if first.within else {path: np.ones(shapes[path], bool) for path in covered}
+        ranked = family.model_copy(update={"units": parse(WEIGHT)}) if family.mask else family
+        self.units = units_of(pruning, ranked, self.state, self.topology)
+        self.before = load(run, first.within) if first.within else everything(self.units, self.state.weights | scope, scope)
         self._rates = family.rates if family.rounds else []
         self._given = self._read_given()
         criterion = criteria.checked(criteria.by_name(family.criterion), f"criterion: {family.criterion}")
@@ -76,16 +88,13 @@ class Scoring:
         """As many weights go as the family says, or else as few whole units as that takes; of n of m inputs all but n."""
         if self.family.counts_weights or self._given:
             return self._cutter.to(list(self._keep(mask)))
-        if self.family.units.is_n_of_m:
-            return self._cutter.to([(tuple(self._cutter.units), _count(self._cutter.units, list(self._cutter.units)))])
-        left = self._measured(self.before)
-        return self._cutter.fitting(left - self._pruned(mask.rate, left), self._measured)
-
-    def _measured(self, mask: Bits) -> int:
-        """What of it the family prunes: its prunable weights, or the network's multiply-accumulates."""
         if self.family.target == "weights":
-            ranked = self.units.ranked(mask)
-            return _count(ranked, list(ranked))
+            left = self._cutter.method.prunable(self.before)
+            return self._cutter.leaving(left - self._pruned(mask.rate, left))
+        left = self._macs(self.before)
+        return self._cutter.fitting(left - self._pruned(mask.rate, left), self._macs)
+
+    def _macs(self, mask: Bits) -> int:
         self._positions()
         return costs.macs(mask, self.topology) or 0
 

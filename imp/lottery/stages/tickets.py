@@ -22,15 +22,14 @@ from lottery.experiment.graph import TICKET, Ticket
 from lottery.pruning import channels, connectivity, costs, criteria, densities, masks, ranking, slices, units
 from lottery.pruning.cut import Method
 from lottery.pruning.masks import Bits
-from lottery.pruning.state import State, mean
+from lottery.pruning.state import Arrays, State, mean
 from lottery.pruning.units import Units
-from lottery.pruning.updates import gradual
 from lottery.rundir import attempts, identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.names import NetworkFiles, Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
-from lottery.stages import cut
+from lottery.stages import cut, scoring
 from lottery.stages.probing import Probes
 from lottery.trackers.mirror import track
 
@@ -223,14 +222,13 @@ class _Making:
         if not family.changes_masks or ticket.variant != TICKET:
             return None
         schedule, topology = self.worker.planned.updates(ticket.mask), self.replicate.read_topology()
-        pruned = ranking.pruned_count(ticket.mask.rate, sum(kept.size for kept in mask.values()))
-        method = Method(criteria.magnitude, family.allocation, family.shares_kept)
+        method = Method(criteria.magnitude, family.allocation, family.shares_kept, units=self._units)
+        pruned = ranking.pruned_count(ticket.mask.rate, method.prunable(masks.whole(mask)))
         kernels, macs = topology.kernels if topology else None, partial(costs.macs, topology=topology)
-        sizes, shapes = ({path: getattr(kept, name) for path, kept in mask.items()} for name in ("size", "shape"))
-        for step in reversed(schedule.steps(ticket.first_step)) if family.is_gradual else ():
-            then, gone = gradual(method, schedule, step, pruned)  # what cannot be reached is refused before anything is trained
-            then.divide(sizes, sum(sizes.values()) - gone, shapes, kernels)
-        return MaskUpdates(schedule, ticket.first_step, pruned, method, self._seed("updates"), macs, kernels)
+        updates = MaskUpdates(schedule, ticket.first_step, pruned, method, self._seed("updates"), macs, kernels)
+        if family.is_gradual:  # what cannot be reached is refused before anything is trained
+            updates.check({path: self.shapes.weights[path] for path in mask})
+        return updates
 
     def _rates(self, mask: Bits) -> schedules.Rates:
         train, ticket, planned = self.run.recipe.train, self.ticket, self.worker.planned
@@ -282,7 +280,7 @@ class _Making:
             with store.promised_by(self.replicate.table_of(self._mask_file)):
                 shared = masks.trainable_part(store.load_mask(self._mask_file), self.shapes.weights)
         elif ticket.is_masked:
-            shared = self._everything
+            shared = scoring.everything(self._units, self.shapes.weights, self._prunable)
         if ticket.variant == TICKET or controls.is_again(ticket.variant):
             return shared, self._loaded
         topology = self.replicate.read_topology()
@@ -317,20 +315,18 @@ class _Making:
         """A seed that all rewind points of a mask share, and all families with such a mask."""
         return seeds.derive(self.run.recipe.seed, self.ticket.replicate, f"{self.ticket.variant} {self.spoken} {purpose}")
 
-    @property
-    def _units(self) -> Units:
-        shapes = {path: array.shape for path, array in (self.shapes.weights | self._everything).items()}
-        own = self.family.units, self.family.unit_score
-        return units.of(*own, shapes, self._everything, self.replicate.read_topology(), self.run.recipe.pruning.streams)
+    @cached_property
+    def _prunable(self) -> Arrays:
+        return self.run.recipe.pruning.prunable(self.shapes)
 
     @cached_property
-    def _everything(self) -> Bits:
-        return masks.whole(self.run.recipe.pruning.prunable(self.shapes))
+    def _units(self) -> Units:
+        return scoring.units_of(self.run.recipe.pruning, self.family, self.shapes, self.replicate.read_topology())
 
     def _kept(self, mask: Bits) -> densities.Kept:
         """What the mask keeps; without a mask, everything prunable."""
         pruned = {path: bits for path, bits in mask.items() if self.run.recipe.pruning.covers(path, bits.shape)}
-        kept = densities.kept(pruned or self._everything, self.shapes, self.replicate.read_topology())
+        kept = densities.kept(pruned or masks.whole(self._prunable), self.shapes, self.replicate.read_topology())
         if warning := kept.warning(self.run.recipe.pruning.collapse):
             self.worker.reporter.say(f"warning: {self.ticket}: {warning}")
         return kept

@@ -40,9 +40,7 @@ def export(
     int8: Annotated[
         bool, typer.Option("--int8", help="With --to tflite: in 8-bit whole numbers alone, tested, with a model card.")
     ] = False,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Without the channels that do nothing: smaller and faster.")
-    ] = False,
+    compact: Annotated[bool, typer.Option("--compact", help="Without the channels that do nothing: smaller, faster.")] = False,
     run: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:

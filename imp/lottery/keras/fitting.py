@@ -6,7 +6,7 @@ import functools
 import gc
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras
@@ -15,11 +15,15 @@ import tensorflow as tf
 from lottery.base.errors import InputError
 from lottery.engine.models.topology import topology
 from lottery.keras.optimizer import Held, Pruned, as_new, is_complete, own_constraint
+from lottery.keras.plan import Plan
 from lottery.keras.probe import KerasProbe, Networks
+from lottery.pruning import units
+from lottery.pruning.allocation import Shapes
 from lottery.pruning.criteria import Criterion
-from lottery.pruning.cut import cut
+from lottery.pruning.cut import Cutter
 from lottery.pruning.masks import check_finite
 from lottery.pruning.state import State
+from lottery.pruning.units import Units
 
 
 class Training:
@@ -43,9 +47,9 @@ class Training:
         history = type(self.model).fit(self.model, *args, **settings)
         optimizer = hold(self.model)
         if optimizer.plan and optimizer.next_change is not None:
-            size = sum(mask.size for mask in optimizer.masks.values())
+            pruned = optimizer.pruned / optimizer.size
             warnings.warn(
-                f"fit ended before the schedule of {self.model.name}: {optimizer.pruned / size:.1%} of the weights are pruned, "
+                f"fit ended before the schedule of {self.model.name}: {pruned:.1%} of the weights are pruned, "
                 f"not {float(optimizer.plan.sparsity):.1%}; step {optimizer.step} of {optimizer.plan.schedule.dates[-1]}",
                 stacklevel=2,
             )
@@ -90,7 +94,7 @@ def current(model: keras.Model) -> Pruned | None:
     old.find(model)
     shapes: dict[str, Sequence[int]] = {path: mask.shape for path, mask in old.masks.items()}
     with model.distribute_strategy.scope():
-        new = Pruned(inner(model), shapes, old.plan)
+        new = Pruned(inner(model), shapes, old.plan, scope=old.scope)
         new.build(model.trainable_variables)
     new.set_weights([variable.numpy() for variable in old._variables])
     install(model, new)
@@ -240,11 +244,19 @@ def _change(model: keras.Model, optimizer: Pruned, weights: dict[str, keras.Vari
     assert plan, "masks that stay do not change"
     values = {path: weights[path].numpy() + aside.get(path, 0) for path in kept}
     check_finite(values)
-    among = {path: bits | (aside[path] != 0) if path in aside else bits for path, bits in kept.items()}
+    among = optimizer.within or {path: bits | (aside[path] != 0) if path in aside else bits for path, bits in kept.items()}
+    whole = units_of(model, plan, {path: bits.shape for path, bits in kept.items()}, optimizer.scope)
+    covered = whole.covered(optimizer.scope)
+    within = {path: bits for path, bits in among.items() if path in covered}
     state = State(date, {one.path: one.numpy() for one in model.trainable_weights} | values, {}, {})
     graph = topology(model) if plan.allocation == "uniform+" else None
-    size = sum(bits.size for bits in kept.values())
-    keep = size - max(optimizer.pruned, plan.count(size, date))
+    keep = optimizer.size - max(optimizer.pruned, plan.count(optimizer.size, date))
     probe = functools.partial(KerasProbe, Networks(model), state, images=plan.images, seed=plan.seed)
-    mask = cut(plan.method, state, among, [(tuple(among), keep)], probe, graph.kernels if graph else None).mask
-    optimizer.change(weights, mask, values, date)
+    cutter = Cutter(plan.method(whole), state, within, probe, graph.kernels if graph else None)
+    optimizer.change(weights, kept | cutter.leaving(keep).mask, values, date)
+
+
+def units_of(model: keras.Model, plan: Plan, shapes: Shapes, scope: Collection[str]) -> Units:
+    """The units of `model`, of which masks may cover variables of these `shapes`. Raises InputError as `units.of`."""
+    graph = None if plan.spec.is_weight else topology(model)
+    return units.of(plan.spec, plan.unit_score, shapes, scope, graph, plan.streams)

@@ -11,7 +11,7 @@ import numpy as np
 
 from lottery.base.errors import InputError, first_line
 from lottery.engine.formats import compaction
-from lottery.keras.fitting import by_path, current, inner, install, look, pruned, retrace
+from lottery.keras.fitting import by_path, current, inner, install, look, pruned, retrace, units_of
 from lottery.keras.optimizer import Pruned
 from lottery.keras.plan import AT_ONCE, Constant, Cubic, Plan, fraction
 from lottery.pruning import masks as bits
@@ -19,6 +19,7 @@ from lottery.pruning.allocation import Allocation
 from lottery.pruning.criteria import Criterion
 from lottery.pruning.masks import Bits, Scope
 from lottery.pruning.state import Arrays, State
+from lottery.pruning.units import WEIGHT, Score
 
 
 def prune(
@@ -34,6 +35,9 @@ def prune(
     images: Any = None,
     iterations: int | None = None,
     seed: int = 0,
+    units: str = WEIGHT,
+    unit_score: Score = "mean",
+    streams: bool = True,
     masks: Bits | None = None,
 ) -> keras.Model:
     """Prune a built and compiled `model` in place: from now on exactly so many of its weights are 0.0, and `fit` keeps them so.
@@ -41,9 +45,10 @@ def prune(
     `sparsity` is the share of the weights in scope that is pruned in the end, `schedule` says when. `criterion` is a name or a
     function (docs/criteria.md); `images` are what snip and grasp look at, a batch (x, y); `iterations` scores so many times.
     `allocation` divides the weights among layers; `densities` fix the share that some keep, by shell pattern of variable paths.
-    `scope` and `exclude` are as in a recipe; `all` is every trainable variable. Frozen layers are left alone. Or give `masks`
-    (path -> bool array) in place of a sparsity. A pruned model can be pruned further, within its masks. Returns `model`. Raises
-    InputError.
+    `units` ("weight", "channel", "4x1", "2:4") go as a whole: as few as leave no more weights. `unit_score` is the "mean",
+    "norm" or "sum" of what their weights score; without `streams` the channels of branches that are added stay. `scope` and
+    `exclude` are as in a recipe; `all` is every trainable variable. Frozen layers are left alone. Or give `masks` (path -> bool
+    array) in place of a sparsity. A pruned model can be pruned further, within its masks. Returns `model`. Raises InputError.
     """
     _check(model)
     before = current(model)
@@ -59,16 +64,21 @@ def prune(
     exclude, plan = [exclude] if isinstance(exclude, str) else exclude, None
     if masks is None:
         fixed = tuple((pattern, fraction(share, f"densities: {pattern}")) for pattern, share in (densities or {}).items())
-        given = criterion, allocation, schedule, fixed, iterations, seed, images
+        given = criterion, allocation, schedule, fixed, iterations, seed, images, units, unit_score, streams
         plan = Plan(fraction(sparsity, "sparsity"), *given)
     kept = _whole(model, scope, exclude, densities or ()) if masks is None else _given(model, masks)
     mask = kept | (before.masks if before else {})
-    if before and plan and plan.count(_size(mask)) <= before.pruned:
-        left = f"{before.pruned / _size(mask):.2%} of the weights are pruned"
+    counted = [path for path in mask if path in kept or (before and path in before.scope)]
+    if plan:
+        mask = _covered(model, plan, counted) | mask
+    size = sum(mask[path].size for path in counted)
+    if before and plan and plan.count(size) <= before.pruned:
+        left = f"{before.pruned / size:.2%} of the weights are pruned"
         raise InputError(f"{model.name}: {left} already: ask for more, or strip(model) first")
     weights = by_path(model)
     with model.distribute_strategy.scope():
-        optimizer = Pruned(inner(model), {path: one.shape for path, one in weights.items() if path in mask}, plan)
+        shapes = {path: one.shape for path, one in weights.items() if path in mask}
+        optimizer = Pruned(inner(model), shapes, plan, scope=counted)
         optimizer.build(model.trainable_variables)
     optimizer.change(weights, mask, {path: weights[path].numpy() for path in mask}, date=-1)
     look(model, optimizer)
@@ -178,9 +188,20 @@ def _whole(model: keras.Model, scope: Scope, exclude: Sequence[str], named: Coll
             raise InputError(f"{pattern!r} matches no variable of {model.name}, which has {paths[0]} ... {paths[-1]}")
     if scope not in bits.SCOPES:
         raise InputError(f"unknown scope {scope!r}; known are {', '.join(bits.SCOPES)}")
-    ranked = [variable for variable in model.trainable_weights if not variable.overwrite_with_gradient]  # float8's scales
-    weights = {variable.path: variable.numpy() for variable in ranked}
+    weights = {variable.path: variable.numpy() for variable in _maskable(model)}
     return bits.whole(bits.prunable(State(0, weights, {}, {}), scope, exclude))
+
+
+def _covered(model: keras.Model, plan: Plan, scope: Collection[str]) -> Bits:
+    """The mask that keeps all that one may prune with the units of `scope`."""
+    shapes = {path: variable.shape for path, variable in by_path(model).items() if path in scope}
+    shapes |= {variable.path: variable.shape for variable in _maskable(model)}
+    covered = units_of(model, plan, shapes, scope).covered(scope)
+    return {path: np.ones(shape, bool) for path, shape in shapes.items() if path in covered}
+
+
+def _maskable(model: keras.Model) -> list[keras.Variable]:
+    return [variable for variable in model.trainable_weights if not variable.overwrite_with_gradient]  # float8's scales
 
 
 def _given(model: keras.Model, mask: Bits) -> Bits:
@@ -190,7 +211,3 @@ def _given(model: keras.Model, mask: Bits) -> Bits:
         if np.shape(kept) != shapes.get(path) or np.asarray(kept).dtype != bool:
             raise InputError(f"masks: {path} is not a bool array of the shape {shapes.get(path, 'of a variable of the model')}")
     return {path: np.asarray(kept) for path, kept in mask.items()}
-
-
-def _size(mask: Bits) -> int:
-    return sum(kept.size for kept in mask.values())

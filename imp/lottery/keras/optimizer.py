@@ -2,8 +2,9 @@
 
 import copy
 import dataclasses
+import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -65,7 +66,7 @@ def own_constraint(variable: keras.Variable) -> Any:
 class Pruned(keras.optimizers.Optimizer):
     """`inner_optimizer` under masks of variables of `shapes` (by path), which change as `plan` says (None: never). A saved one
     also tells the `places` of its variables among those that are trained, and their `positions` among all: Keras may give them
-    other paths when it loads them.
+    other paths when it loads them. Weights of the paths in `scope` count (None: all); masks of channels cover others too.
 
     Every step it selects the gradients that the masks keep, and passes them on. Masks, the number of steps and the values of
     pruned weights that may return are variables, saved and restored with the optimizer's own.
@@ -78,6 +79,7 @@ class Pruned(keras.optimizers.Optimizer):
         plan: Plan | None = None,
         places: dict[str, int] | None = None,
         positions: dict[str, int] | None = None,
+        scope: Collection[str] | None = None,
         name: str = "pruned",
     ):
         super().__init__(learning_rate=0.0, name=name)
@@ -85,6 +87,7 @@ class Pruned(keras.optimizers.Optimizer):
         self.plan = plan
         self.paths = list(shapes)
         self._places, self._positions = ([given.get(path) for path in shapes] for given in (places or {}, positions or {}))
+        self._scope = [index for index, path in enumerate(shapes) if scope is None or path in scope]
         self.clock = Clock(is_read=plan is None)
         self._model: weakref.ref[keras.Model] | None = None
         self._changed = self.add_variable((), "zeros", "int64", "only_first_replica", name="changed_before")
@@ -92,6 +95,8 @@ class Pruned(keras.optimizers.Optimizer):
         self._masks = [self.add_variable(shapes[path], "ones", "bool", name=f"{named[path]}_mask") for path in shapes]
         moves = plan is not None and len(plan.schedule.dates) > 1
         self._aside = [self.add_variable(shapes[path], name=f"{named[path]}_aside") for path in shapes if moves]
+        whole = [path for path in shapes if moves and plan and not plan.spec.is_weight]
+        self._within = [self.add_variable(shapes[path], "ones", "bool", name=f"{named[path]}_within") for path in whole]
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -131,9 +136,23 @@ class Pruned(keras.optimizers.Optimizer):
         return _arrays(self.paths, self._aside)
 
     @property
+    def within(self) -> Bits:
+        """A copy of the masks before the first change, within which whole units may return; empty for single weights."""
+        return _arrays(self.paths, self._within)
+
+    @property
+    def scope(self) -> list[str]:
+        return [self.paths[index] for index in self._scope]
+
+    @property
+    def size(self) -> int:
+        """How many weights are in scope."""
+        return sum(math.prod(self._masks[index].shape) for index in self._scope)
+
+    @property
     def pruned(self) -> int:
-        """How many weights are pruned now."""
-        return sum(int(np.count_nonzero(~kept)) for kept in self.masks.values())
+        """How many of them are pruned now."""
+        return sum(int(np.count_nonzero(~self._masks[index].numpy())) for index in self._scope)
 
     @property
     def next_change(self) -> int | None:
@@ -187,12 +206,14 @@ class Pruned(keras.optimizers.Optimizer):
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def change(self, weights: dict[str, keras.Variable], mask: Bits, values: Arrays, date: int) -> None:
-        """Put `mask` in place at the step `date`, and `values` (of all weights, pruned ones too) in `weights`."""
+        """Put `mask` in place at the step `date` (-1: before all), and `values`, those of pruned ones too, in `weights`."""
         for variable, path in zip(self._masks, self.paths, strict=True):
             variable.assign(mask[path])
             weights[path].assign(values[path])
         for variable, path in zip(self._aside, self.paths, strict=False):
             variable.assign(np.where(mask[path], np.zeros((), variable.dtype), values[path]))
+        for variable, path in zip(self._within if date < 0 else [], self.paths, strict=False):
+            variable.assign(mask[path])
         self._changed.assign(date + 1)
         self.hold(weights)
 
@@ -250,6 +271,7 @@ class Pruned(keras.optimizers.Optimizer):
             "plan": self.plan and self.plan.config(),
             "places": dict(zip(self.paths, self._places, strict=True)),
             "positions": dict(zip(self.paths, self._positions, strict=True)),
+            "scope": self.scope,
             "name": self.name,
         }
 

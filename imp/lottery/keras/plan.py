@@ -12,6 +12,7 @@ from lottery.pruning.cut import Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import pruned_count
 from lottery.pruning.state import Arrays, State
+from lottery.pruning.units import WEIGHT, Score, Spec, Units, parse
 from lottery.pruning.updates import Schedule
 
 
@@ -83,7 +84,8 @@ SCHEDULES = {one.__name__: one for one in (Constant, Cubic)}
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """How the masks of a network are made. `sparsity` is the share of all weights in scope that is pruned in the end;
-    `densities` fix the share that layers keep, by shell pattern of paths; `images` are what criteria look at (x, y)."""
+    `densities` fix the share that layers keep, by shell pattern of paths; `images` are what criteria look at (x, y); `units`,
+    `unit_score` and `streams` say what goes as a whole, as keys of a recipe do."""
 
     sparsity: Fraction
     criterion: str | Criterion = "magnitude"
@@ -93,6 +95,9 @@ class Plan:
     iterations: int | None = None
     seed: int = 0
     images: Any = None
+    units: str = WEIGHT
+    unit_score: Score = "mean"
+    streams: bool = True
 
     def __post_init__(self) -> None:
         if self.allocation not in get_args(Allocation):
@@ -107,6 +112,17 @@ class Plan:
             raise InputError("a sparsity of 1 leaves nothing: ask for less")
         if self.start > self.sparsity:
             raise InputError(f"a schedule that starts at {float(self.start)} cannot end at {float(self.sparsity)}: lower start")
+        if self.unit_score not in get_args(Score):
+            raise InputError(f"unknown unit_score {self.unit_score!r}; known are {', '.join(get_args(Score))}")
+        if self.spec.is_n_of_m:
+            if len(self.schedule.dates) > 1 or (self.allocation, self.densities) != ("global", ()):
+                raise InputError(f"units = {self.spec} are pruned at once: give neither Cubic, allocation nor densities")
+            if abs(self.sparsity - 1 + self.spec.share) > Fraction(1, 10_000):
+                raise InputError(f"units = {self.spec} wants sparsity={float(1 - self.spec.share):.4g}, neither more nor less")
+
+    @property
+    def spec(self) -> Spec:
+        return parse(str(self.units))
 
     @property
     def start(self) -> Fraction:
@@ -117,7 +133,7 @@ class Plan:
         schedule = {"kind": type(self.schedule).__name__, **dataclasses.asdict(self.schedule)}
         criterion = self.criterion if isinstance(self.criterion, str) else None
         densities = [[pattern, str(share)] for pattern, share in self.densities]
-        plain = {"allocation": self.allocation, "iterations": self.iterations, "seed": self.seed}
+        plain = {name: getattr(self, name) for name in ("allocation", "iterations", "seed", "units", "unit_score", "streams")}
         return plain | {"sparsity": str(self.sparsity), "criterion": criterion, "schedule": schedule, "densities": densities}
 
     @classmethod
@@ -154,12 +170,11 @@ class Plan:
         first, last = (pruned_count(100 * share, size) for share in (self.start, self.sparsity))
         return last if date is None else self.schedule.pruned(date, first, last)
 
-    @property
-    def method(self) -> Method:
-        """What it prunes by."""
+    def method(self, units: Units) -> Method:
+        """What it prunes `units` by."""
         criterion = self.criterion if callable(self.criterion) else CRITERIA[self.criterion]
         passes = self.iterations or ITERATIONS.get(getattr(criterion, "__name__", ""), 1)
-        return Method(checked(criterion, "the criterion"), self.allocation, self.densities, passes)
+        return Method(checked(criterion, "the criterion"), self.allocation, self.densities, passes, units)
 
 
 def _missing(state: State, mask: Bits, probe: Probe) -> Arrays:

@@ -19,7 +19,7 @@ from lottery.engine.updates import MaskUpdates
 from lottery.executors.allocation import Allocation
 from lottery.experiment import controls, graph, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
-from lottery.pruning import channels, connectivity, costs, criteria, densities, masks, ranking, slices, units
+from lottery.pruning import channels, connectivity, costs, criteria, densities, masks, ranking, slices
 from lottery.pruning.cut import Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State, mean

@@ -75,6 +75,11 @@ def bicubic(image, size):
     return np.clip(np.floor(weights @ along_rows + 0.5), 0, 255).astype(np.uint8)
 
 
+def luma(image):
+    """ITU-R 601-2, in sixteen bits of fixed point: [..., 3] to [..., 1], uint8."""
+    return ((image.astype(np.int64) @ [19595, 38470, 7471] + 0x8000) >> 16).astype(np.uint8)[..., None]
+
+
 COLOUR, GREY, TRANSPARENT = noise(8, 8, 3), noise(8, 8), noise(8, 8, 4)
 PALETTE = Image.fromarray(COLOUR).quantize(64)
 BITS = Image.fromarray(GREY > 127)
@@ -96,48 +101,14 @@ BITS = Image.fromarray(GREY > 127)
         *("png", "tiff", "webp", "grey", "palette with transparency", "rgba", "grey with transparency", "1-bit"),
     ],
 )
-def test_an_image_without_loss_keeps_its_pixels(tmp_path, content, expected):
+def test_an_image_without_loss_keeps_its_pixels_in_three_channels_and_becomes_luma_in_one(tmp_path, content, expected):
     (tmp_path / "image").write_bytes(content)
 
     for picture in (content, tmp_path / "image"):
-        found = pixels(picture, 8)
-        assert found.dtype == np.uint8
+        found, grey = pixels(picture, 8), pixels(picture, 8, channels=1)
+        assert found.dtype == grey.dtype == np.uint8
         np.testing.assert_array_equal(found, expected)
-
-
-def luma(image):
-    """ITU-R 601-2, in sixteen bits of fixed point: [..., 3] to [..., 1], uint8."""
-    return ((image.astype(np.int64) @ [19595, 38470, 7471] + 0x8000) >> 16).astype(np.uint8)[..., None]
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (saved(COLOUR, "PNG"), luma(COLOUR)),
-        (saved(TRANSPARENT, "PNG"), luma(TRANSPARENT[..., :3])),
-        (saved(PALETTE, "PNG", transparency=0), luma(np.asarray(PALETTE.convert("RGB")))),
-        (saved(GREY, "PNG"), GREY[..., None]),
-        (grey(GREY), GREY[..., None]),
-        (saved(Image.fromarray(TRANSPARENT[..., :2]), "PNG"), TRANSPARENT[..., :1]),
-        (saved(BITS, "PNG"), np.where(GREY > 127, 255, 0)[..., None]),
-    ],
-    ids=[
-        *(
-            "png",
-            "rgba",
-            "palette with transparency",
-            "grey png",
-            "three channels alike",
-            "grey with transparency",
-            "1-bit png",
-        ),
-    ],
-)
-def test_with_one_channel_colour_becomes_luma_and_grey_stays(content, expected):
-    found = pixels(content, 8, channels=1)
-
-    assert (found.shape, found.dtype) == ((8, 8, 1), np.uint8)
-    np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(grey, luma(expected))
 
 
 def test_colour_becomes_luma_before_it_is_resized():
@@ -149,21 +120,6 @@ def test_colour_becomes_luma_before_it_is_resized():
 SMOOTH = smooth(40, 40)
 
 
-@pytest.mark.parametrize(
-    ("image", "options", "expected", "off"),
-    [
-        *((SMOOTH, options, SMOOTH, 2) for options in ({}, {"progressive": True}, {"subsampling": 0})),
-        (SMOOTH[..., 0], {}, grey(SMOOTH[..., 0]), 2),
-        (Image.fromarray(SMOOTH).convert("CMYK"), {}, SMOOTH, 4),
-    ],
-    ids=["baseline", "progressive", "not subsampled", "grey", "cmyk"],
-)
-def test_a_jpeg_is_close_to_what_was_saved(image, options, expected, off):
-    found = pixels(saved(image, "JPEG", quality=95, **options), 40)
-
-    assert np.abs(found.astype(int) - expected).mean() < off
-
-
 def test_of_an_animation_the_first_frame_counts():
     frames = [Image.fromarray(np.full((8, 8), value, np.uint8)) for value in (10, 200, 90)]
 
@@ -173,6 +129,7 @@ def test_of_an_animation_the_first_frame_counts():
 
 
 DEEP = noise(16, 16, dtype=np.uint16)
+DEEP.flat[:5] = 0, 128, 129, 65406, 65535  # where rounding turns, and the ends
 
 
 @pytest.mark.parametrize(
@@ -197,11 +154,6 @@ def test_sixteen_bits_of_colour_or_transparency_in_a_png_are_right_to_one_level(
 
     expected = np.rint(deep / 257)[..., :3] if channels > 2 else grey(np.rint(deep[..., 0] / 257))
     assert np.abs(pixels(png(deep), 16) - expected).max() <= 1
-
-
-@pytest.mark.parametrize("value", [0, 128, 129, 65406, 65535])
-def test_sixteen_bits_span_the_whole_range(value):
-    assert (pixels(np.full((8, 8), value, np.uint16), 8) == round(value / 257)).all()
 
 
 @pytest.mark.parametrize(
@@ -253,15 +205,6 @@ def digit(index):
 
 def test_a_digit_is_enlarged_by_bicubic_interpolation_to_the_pixel():
     np.testing.assert_array_equal(pixels(digit(0), 32), grey(bicubic(digit(0).astype(float), 32)))
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (2, 3000), (700, 9)])
-@pytest.mark.parametrize("format", ["PNG", "JPEG"])
-def test_an_image_of_odd_proportions_becomes_a_square(shape, format):
-    found = pixels(saved(np.full((*shape, 3), 77, np.uint8), format), 8)
-
-    assert found.shape == (8, 8, 3)
-    assert np.abs(found.astype(int) - 77).max() <= 1
 
 
 UPRIGHT = smooth(24, 40)

@@ -89,13 +89,6 @@ def test_the_digits_are_prepared_where_out_says_and_not_again(tmp_path):
     refused(imp_here(*line, "--val", "0.3", cwd=tmp_path, check=False), "made with other settings", "data.validation 0.2 there")
 
 
-@pytest.mark.parametrize("environment", [{}, {"IMP_DATA": "elsewhere"}])
-def test_without_out_a_set_lies_with_the_others(few, tmp_path, environment):
-    imp_here("prepare", f"folder:{few}", "--size", "8", "--workers", "1", cwd=tmp_path, **environment)
-
-    assert counts(tmp_path / environment.get("IMP_DATA", "data") / f"folder-{few.name}-8") == [39, 9, 12]
-
-
 def test_a_folder_is_prepared_with_fewer_classes_and_other_splits(few, tmp_path):
     options = ["--classes", "2", "--val", "0.1", "--test", "0.5", "--workers", "1", "--out", "set"]
     imp_here("prepare", f"folder:{few}", "--size", "8", *options, cwd=tmp_path)

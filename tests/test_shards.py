@@ -5,8 +5,7 @@ import pytest
 
 from data_prep import records
 from data_prep.images import Images
-from data_prep.pictures import pixels
-from data_prep.shards import forget, made_before, make
+from data_prep.shards import made_before, make
 from data_prep.sources import Pictures
 from lottery.base import files
 
@@ -27,15 +26,6 @@ def damaged():
     return pictures
 
 
-def test_a_shard_holds_its_images_in_their_order(tmp_path):
-    made = make(job(tmp_path, [np.full((8, 8), 40 * index, np.uint8) for index in range(6)], [5, 4, 3, 2, 1, 0]))
-
-    images, labels = records.read_split(tmp_path, records.Manifest((8, 8, 3), [], [made.shard], {}), "train")
-    assert images[:, 0, 0, 0].tolist() == [0, 40, 80, 120, 160, 200]
-    assert labels.tolist() == [5, 4, 3, 2, 1, 0]
-    assert (made.count, made.bad) == (6, [])
-
-
 def test_images_that_cannot_be_decoded_are_left_out_and_named(tmp_path):
     made = make(job(tmp_path, damaged()))
 
@@ -44,37 +34,6 @@ def test_images_that_cannot_be_decoded_are_left_out_and_named(tmp_path):
     assert labels.tolist() == [0, 2, 3, 5]
     assert [(bad.split, bad.name) for bad in made.bad] == [("train", "image 1"), ("train", "image 4")]
     assert (made.shard.count, made.count) == (4, 6)
-
-
-def test_a_grey_shard_holds_one_channel(tmp_path):
-    made = make(job(tmp_path / "grey", shape=(8, 8, 1)))
-
-    manifest = records.Manifest((8, 8, 1), [], [made.shard], {})
-    images, labels = records.read_split(tmp_path / "grey", manifest, "train")
-    pictures = job(tmp_path).part.pictures
-    np.testing.assert_array_equal(images, np.stack([pixels(picture, 8, 1) for picture in pictures]))
-    assert labels.tolist() == list(range(6))
-
-
-def test_a_shard_that_was_made_is_found_by_its_note(tmp_path):
-    made = make(job(tmp_path))
-
-    assert made_before(job(tmp_path)) == made
-
-
-def test_a_shard_is_made_again_when_it_lacks_images_that_may_have_been_mended(tmp_path):
-    make(job(tmp_path, damaged()))
-
-    assert made_before(job(tmp_path)) is None
-
-
-@pytest.mark.parametrize("length", [0, -1])
-def test_a_shard_that_was_cut_is_not_taken_for_whole(tmp_path, length):
-    make(job(tmp_path))
-    path = tmp_path / "train-00000.tfrecord"
-    path.write_bytes(path.read_bytes()[:length])
-
-    assert made_before(job(tmp_path)) is None
 
 
 @pytest.mark.parametrize("note", ["", "{}"])
@@ -91,14 +50,6 @@ def test_a_note_that_makes_no_sense_is_no_note(tmp_path, note):
     files.write_json(tmp_path / NOTE, note)
 
     assert made_before(job(tmp_path)) is None
-
-
-def test_notes_are_forgotten_and_shards_are_not(tmp_path):
-    make(job(tmp_path))
-
-    forget(tmp_path)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["train-00000.tfrecord"]
 
 
 def test_the_note_comes_after_the_shard(tmp_path, monkeypatch):

@@ -181,6 +181,23 @@ def ranking(tmp_path):
     return run
 
 
+def one_mask(tmp_path):
+    """The same with the quantile 60 alone."""
+    run = Run(tmp_path / "run", planned())
+    dense(run, 0.90, 0.91, 0.92)
+    return run
+
+
+CHAINS = {"rewind": "1ep", "rounds": 2, "methods": ["weights", "lr"]}
+
+
+def two_chains(tmp_path):
+    """A run whose dense networks reach 90, 91 and 92 %; two rounds of `weights` and of `lr` from 1ep, and nothing one-shot."""
+    run = Run(tmp_path / "pruned", planned("", rounds=CHAINS))
+    dense(run, 0.90, 0.91, 0.92)
+    return run
+
+
 def one_chain(tmp_path):
     """A run of one replicate, two rounds of `lr` from 1ep, and nothing one-shot."""
     run = Run(tmp_path / "one", planned("", replicates=1, rounds={"rounds": 2, "rewind": "1ep", "methods": ["lr"]}))

@@ -104,6 +104,19 @@ def large(*cases: Any) -> list[Any]:
     return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.smoke) for case in cases]
 
 
+def install_package(folder: Path, monkeypatch: pytest.MonkeyPatch, chapter: str, group: str, entry_points: str) -> None:
+    """Let `mypackage`, whose code is that of a chapter of CONTRIBUTING.md, be a package that is installed, with these entry
+    points of `group`."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition(f"## {chapter}")[2]
+    (folder / "mypackage.py").write_text(text.partition("```python\n")[2].partition("```")[0])
+    about = folder / "mypackage-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\n{entry_points}\n")
+    monkeypatch.syspath_prepend(folder)
+    sys.modules.pop("mypackage", None)
+
+
 def settings(*values: str) -> list[str]:
     """`--set` before each of them."""
     return [part for value in values for part in ("--set", value)]

@@ -61,15 +61,3 @@ def test_on_paper_the_recipe_and_the_environment_are_open(smoke, tmp_path):
 
     assert console == []
     assert re.findall(r'<details class="(\w+)" open="">', document) == ["recipe", "environment"]
-
-
-def test_a_picture_of_the_page_can_be_taken(smoke, tmp_path):
-    folder, _ = smoke
-    picture = tmp_path / "page.png"
-
-    browse(folder / "runs/smoke/report/index.html", tmp_path, f"--screenshot={picture}", "--window-size=1200,3000")
-
-    from PIL import Image
-
-    with Image.open(picture) as image:
-        assert len(image.convert("RGB").getcolors(1 << 24)) > 500  # charts, and not a blank page

@@ -1,20 +1,27 @@
 """Results of hand-made runs: a row for each network."""
 
 import pytest
-from handmade import COSTS, all_replicates, amend, dense, in_round, in_rounds, planned, ticket, write_mask
+from handmade import (
+    CHAINS,
+    COSTS,
+    all_replicates,
+    amend,
+    dense,
+    in_round,
+    in_rounds,
+    one_mask,
+    planned,
+    ticket,
+    two_chains,
+    write_mask,
+)
 from helpers import kept
 
 from lottery.experiment.graph import DENSE
 from lottery.results import frame
 from lottery.rundir.run import Run
 
-
-@pytest.fixture
-def run(tmp_path):
-    """Three replicates whose dense networks reach 90, 91 and 92 %; its grid is the quantile 60 at 1ep."""
-    made = Run(tmp_path / "run", planned())
-    dense(made, 0.90, 0.91, 0.92)
-    return made
+run, pruned = pytest.fixture(one_mask), pytest.fixture(two_chains)
 
 
 def rows_of(run, tickets=None):
@@ -145,18 +152,6 @@ def test_without_its_dense_network_a_ticket_has_no_difference(run):
 
     assert (row["replicate"], row["status"], row["validation"], row["difference"]) == (3, "done", 0.9, None)
     assert [row["status"] for row in rows_of(run)[:3]] == ["done", "done", "missing"]
-
-
-CHAINS = {"rewind": "1ep", "rounds": 2, "methods": ["weights", "lr"]}
-
-
-@pytest.fixture
-def pruned(tmp_path):
-    """Three replicates whose dense networks reach 90, 91 and 92 %; two rounds of `weights` and of `lr` from 1ep, and no
-    one-shot tickets."""
-    made = Run(tmp_path / "pruned", planned("", rounds=CHAINS))
-    dense(made, 0.90, 0.91, 0.92)
-    return made
 
 
 def test_every_network_of_every_family_is_missed_families_as_the_recipe_has_them(tmp_path):

@@ -5,18 +5,12 @@ import math
 import numpy as np
 import pandas
 import pytest
-from handmade import all_replicates, dense, in_round, in_rounds, kept, planned, ticket, write
+from handmade import CHAINS, all_replicates, dense, in_round, in_rounds, kept, one_mask, planned, ticket, two_chains, write
 
 from lottery.results import frame, grouping
 from lottery.rundir.run import Run
 
-
-@pytest.fixture
-def run(tmp_path):
-    """Three replicates whose dense networks reach 90, 91 and 92 %; its grid is the quantile 60 at 1ep."""
-    made = Run(tmp_path / "run", planned())
-    dense(made, 0.90, 0.91, 0.92)
-    return made
+run, pruned = pytest.fixture(one_mask), pytest.fixture(two_chains)
 
 
 @pytest.fixture
@@ -69,15 +63,6 @@ def test_a_group_without_a_spread_is_undecided_however_good_it_is(run):
 
     assert (group.verdict, group.deviation, group.needed, group.low) == ("undecided", None, None, None)
     assert group.difference == pytest.approx(0.01)
-
-
-def test_two_replicates_do_not_decide(run):
-    for number in (1, 2):
-        ticket(run, number, "80", 0.99)
-
-    group = group_of(run, "ticket", "q80")
-
-    assert (group.count, group.planned, group.verdict) == (2, 2, "undecided")
 
 
 UNFINISHED = ("missing", "failed", "diverged")
@@ -218,18 +203,6 @@ def test_each_rewind_point_has_its_own_headline_and_controls_have_none(run):
     all_replicates(run, "60", -0.05, step=90, variant="shuffle")
 
     assert sparsest(run) == {"oneshot 0": "q60", "oneshot 1ep": "q80"}
-
-
-CHAINS = {"rewind": "1ep", "rounds": 2, "methods": ["weights", "lr"]}
-
-
-@pytest.fixture
-def pruned(tmp_path):
-    """Three replicates whose dense networks reach 90, 91 and 92 %; two rounds of `weights` and of `lr` from 1ep, and no
-    one-shot tickets."""
-    made = Run(tmp_path / "pruned", planned("", rounds=CHAINS))
-    dense(made, 0.90, 0.91, 0.92)
-    return made
 
 
 def test_tickets_that_train_on_have_no_verdict_without_the_network_trained_as_long(pruned):

@@ -11,7 +11,9 @@ from helpers import imp_here
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.results import card, frame, grouping, headline, report
+from lottery.results.findings import Findings
 from lottery.results.reader import open_results
+from lottery.results.sections import metrics
 from lottery.rundir import journal, tickets, wording
 from lottery.rundir.records import Figures, Result
 
@@ -32,9 +34,9 @@ def followed(run):
     return run
 
 
-def metrics_of(made):
-    """The table of all metrics, empty where there is none."""
-    return next((block.table for block in made.blocks if block.name == "metrics"), [])
+def metrics_of(run):
+    """The part of the report with all metrics; None where there is none."""
+    return metrics.section(Findings(run))
 
 
 def header(run, name):
@@ -145,33 +147,33 @@ def test_the_report_names_the_metric_everywhere_and_has_no_table_of_answers(foll
 
 
 def test_a_classifier_keeps_the_columns_it_always_had(images):
-    made = report.report(images)
+    found = Findings(images)
 
-    assert list(frame.named(made.findings.rows, "accuracy"))[26:40] == [
+    assert list(frame.named(found.rows, "accuracy"))[26:40] == [
         *("validation_accuracy", "against", "difference", "against_folder", "validation_loss", "test_accuracy", "test_loss"),
         *("agreement", "worst_class_accuracy", "calibration_error", "least_validation_loss_step", "test_accuracy_there"),
         *("epochs", "seconds"),
     ]
-    assert list(frame.named(made.findings.groups, "accuracy"))[12:16] == [
+    assert list(frame.named(found.groups, "accuracy"))[12:16] == [
         "validation_accuracy",
         "test_accuracy",
         "test_accuracy_there",
         "difference",
     ]
-    assert (metrics_of(made), (images.report / "metrics.csv").exists()) == ([], False)
+    assert metrics_of(images) is None
 
 
 def test_all_metrics_stand_side_by_side_as_means_over_replicates(run):
-    made = report.report(run)
+    block = metrics_of(run)
 
-    dense, matching, _ = metrics_of(made)
+    dense, matching, _ = block.table
     assert dense | {"network": "dense", "runs": "3", "ROUGE-1": "47.00 / 46.00", "ROUGE-2": "23.50 / 22.50"} == dense
     assert (
         dense | {"first ROUGE-1": "42.00 / 41.00", "oracle ROUGE-1": "60.00 / 59.00", "way to oracle": "35.00 / 35.00"} == dense
     )
     assert matching | {"mask": "oneshot q60", "ROUGE-L": "42.22 / 41.22", "way to oracle": "36.10 / 36.10"} == matching
     assert list(dense)[5:] == [*map(wording.title, ("rouge1", *figures(0.4, metric="rouge1").metrics[1:])), "way to oracle"]
-    found = pandas.read_csv(run.report / "metrics.csv").set_index(["variant", "mask", "metric", "split"])["mean"]
+    found = block.frames["metrics"].set_index(["variant", "mask", "metric", "split"])["mean"]
     assert found["ticket", "q60", "rouge2", "test"] == pytest.approx(0.4722 / 2 - 0.01)
 
 
@@ -180,7 +182,7 @@ def test_the_way_to_the_oracle_is_told_of_validation_then_of_test(run):
         further = {"test_random_rouge1": 0.39, "test_oracle_rouge1": 0.89}
         amend(replicate.dense.result, final=Figures(**dict(figures(0.5, metric="rouge1")) | further))
 
-    dense = metrics_of(report.report(run))[0]
+    dense = metrics_of(run).table[0]
 
     assert (dense["ROUGE-1"], dense["way to oracle"]) == ("50.00 / 49.00", "50.00 / 20.00")
 
@@ -197,10 +199,10 @@ def test_without_an_oracle_there_is_no_way_to_it(images):
     for replicate in images.replicates():
         amend(replicate.dense.result, final=Figures(**dict(figures(0.9)) | {"validation_f1": 0.5, "test_f1": 0.4}))
 
-    made = report.report(images)
+    block = metrics_of(images)
 
-    assert [line["f1"] for line in metrics_of(made)] == ["50.00 / 40.00"]
-    assert "way to oracle" not in (images.report / "summary.md").read_text()
+    assert [line["f1"] for line in block.table] == ["50.00 / 40.00"]
+    assert "way to oracle" not in block.explained
 
 
 def test_commands_and_the_reader_speak_of_the_metric(followed, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pandas
 import pytest
 from handmade import STEPS, all_replicates, dense, in_round, one_chain, planned, relist, three_replicates, ticket, write
-from helpers import ROOT
+from helpers import install_package
 
 from lottery.base.errors import InputError
 from lottery.bench import sheet
@@ -213,14 +213,6 @@ def test_a_collapsed_layer_is_marked_and_told_in_every_page(run):
     assert ", 0.001)" in " ".join(page.split())
 
 
-def test_a_network_without_a_path_is_told_of(one):
-    in_round(one, 1, "lr", 2, 0.1, disconnected=True)
-
-    assert block(report.report(one), "collapse").sentences == [
-        "ticket, lr round-02, rewound to 1ep: no path from input to output is left (layer collapse)"
-    ]
-
-
 def test_differences_have_two_sided_intervals_and_a_star_where_they_are_clear_of_zero(run):
     for number, accuracy in enumerate((0.912, 0.921, 0.933), 1):  # above dense by 1.2, 1.1 and 1.3 points
         ticket(run, number, "60", accuracy, early=(440 + 10 * number, 0.9))
@@ -360,17 +352,8 @@ def test_a_mask_that_is_gone_is_told_and_the_rest_reported(retrained, tmp_path):
 @pytest.fixture
 def added(tmp_path, monkeypatch):
     """The section of CONTRIBUTING.md, in a package that is installed, and one that fails."""
-    chapter = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a section")[2]
-    code = re.search("```python\n(.*?)```", chapter, re.DOTALL)[1]
-    (tmp_path / "mypackage.py").write_text(code)
-    about = tmp_path / "mypackage-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
-    points = "failed = mypackage:nothing\nspread = mypackage:section\n"
-    (about / "entry_points.txt").write_text(f"[{sections.GROUP}]\n{points}")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("mypackage", None)
+    points = "failed = mypackage:nothing\nspread = mypackage:section"
+    install_package(tmp_path, monkeypatch, "Add a section", sections.GROUP, points)
 
 
 def test_a_section_of_another_package_is_one_file_and_is_in_page_markdown_and_csv_one_that_fails_is_told(saved, added):

@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, events
+from helpers import events, install_package
 
 from lottery.base.errors import InputError
 from lottery.experiment import reading
@@ -134,15 +134,7 @@ contract = pytest.mark.parametrize("name", TRACKERS)
 @pytest.fixture
 def figures(monkeypatch, tmp_path):
     """The tracker of CONTRIBUTING.md, in a package that is installed."""
-    chapter = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a tracker")[2]
-    (tmp_path / "mypackage.py").write_text(re.search("```python\n(.*?)```", chapter, re.DOTALL)[1])
-    about = tmp_path / "mypackage-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[{mirror.GROUP}]\nfigures = mypackage:Figures\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("mypackage", None)
+    install_package(tmp_path, monkeypatch, "Add a tracker", mirror.GROUP, "figures = mypackage:Figures")
 
 
 @pytest.fixture

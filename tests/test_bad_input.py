@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from helpers import LENET, contents, imp, imp_here, mpirun, refused, settings
+from helpers import LENET, contents, imp_here, refused, settings
 
 from data_prep import records
 from lottery.base import files
@@ -49,10 +49,6 @@ def test_grids_without_end_are_refused_by_every_command(work):
     refused(imp_here("train", "--replicate", "99999999999", cwd=work, check=False), "--replicate", "1000")
     refused(imp_here("slurm", "retrain", "--array", "9999999", cwd=work, check=False), "--array", "999999")
     refused(imp_here("explore", "--at", "9" * 5000 + "it", cwd=work, check=False), "not a point of training")
-
-
-def test_a_bad_value_is_one_line_of_the_process_too(tmp_path):
-    refused(imp("run", *settings("train.epoch=5"), cwd=tmp_path, check=False), "did you mean 'train.epochs'")
 
 
 def test_bad_recipes_are_refused_by_name(tmp_path):
@@ -121,21 +117,6 @@ def test_stages_out_of_order_say_which_comes_first(tmp_path):
     refused(imp_here("thresholds", cwd=tmp_path, check=False), "run `imp train` first")
     refused(imp_here("retrain", cwd=tmp_path, check=False), "run `imp train` first")
     refused(imp_here("report", cwd=tmp_path, check=False), "run `imp train` first")
-
-
-def test_with_ranks_bad_input_is_one_line(work):
-    shutil.rmtree(work / "runs/digits/replicate-1/oneshot/masks")
-
-    refused(imp_here("retrain", "--ranks", "3", cwd=work, check=False), "run `imp thresholds` first")
-
-
-def test_under_mpirun_bad_input_is_told_once(work):
-    shutil.rmtree(work / "runs/digits/replicate-1/oneshot/masks")
-
-    done = mpirun(3, "retrain", cwd=work)
-
-    assert done.returncode == 2
-    assert done.stderr.count("run `imp thresholds` first") == 1
 
 
 def test_points_past_the_end_of_training_are_refused(work):

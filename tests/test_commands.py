@@ -305,11 +305,6 @@ def test_a_dry_run_lists_what_is_left_to_train(work):
     assert "replicate-2 dense" in two
 
 
-def test_a_run_is_found_by_option_by_environment_and_by_link(work):
-    for arguments, environment in ((["--run", "runs/digits"], {}), ([], {"IMP_RUN": "runs/digits"}), ([], {})):
-        assert "runs/digits" in imp_here("status", *arguments, cwd=work, **environment).stdout
-
-
 def test_a_recipe_is_printed_whole_and_is_the_recipe_again(tmp_path):
     printed = imp_here("recipe", str(ROOT / "pipelines/smoke.toml"), *settings("families.oneshot.quantiles=60"), cwd=tmp_path)
     (tmp_path / "whole.toml").write_text(printed.stdout)

@@ -17,9 +17,9 @@ def line():
     def trains(workers: options.PartOptions, tickets: options.SelectionOptions, often: int = 1) -> None:
         got.update(execution=workers.execution(), selection=tickets.selection(lambda: ["others"]), often=often)
 
-    def parse(*words, of_many=True):
+    def parse(*words):
         app = typer.Typer()
-        app.command()(options.command(trains, of_many))
+        app.command()(options.command(trains))
         done = CliRunner().invoke(app, words)
         if done.exception and not isinstance(done.exception, SystemExit):
             raise done.exception
@@ -42,12 +42,3 @@ def test_an_object_of_options_has_what_was_typed_and_defaults_for_the_rest(line)
 def test_a_value_that_cannot_be_read_is_one_line(line, option, value):
     with pytest.raises(InputError, match=value):
         line(option, value)
-
-
-def test_a_command_of_one_process_is_refused_on_ranks(line, monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-
-    assert line()["often"] == 1
-    with pytest.raises(InputError, match="leave mpirun out"):
-        line(of_many=False)

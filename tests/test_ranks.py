@@ -255,7 +255,9 @@ def test_after_a_task_that_was_told_to_stop_what_another_has_made_possible_waits
     ranks = Ranks(monkeypatch, 4, TASKS[:2], one_stops, done=then({1: [2, 3]}))
 
     assert ranks.hanging == []
+    assert sorted(ranks.done, key=lambda pair: pair[0])[0] == (0, {"status": "preempted", "reason": "stopped by SIGTERM"})
     assert sorted(task for task, _ in ranks.done) == [0, 1]
+    assert ranks.aborted == []
     assert isinstance(ranks.raised[0], Preempted)
     assert ranks.returned == {1: False, 2: False, 3: False}
 
@@ -305,20 +307,6 @@ def test_an_error_ends_all_ranks_with_a_line_that_names_the_rank_or_shows_where_
     assert code == 1 or len(told) == 1
 
 
-def test_after_a_task_that_was_told_to_stop_no_other_is_handed_out(monkeypatch):
-    def stop(task):
-        raise Preempted("stopped by SIGUSR1")
-
-    ranks = Ranks(monkeypatch, 3, TASKS, stop)
-
-    assert ranks.hanging == []
-    assert ranks.aborted == []
-    assert ranks.returned == {1: False, 2: False}
-    assert isinstance(ranks.raised[0], Preempted)
-    assert 1 <= len(ranks.done) <= 2
-    assert all(result == {"status": "preempted", "reason": "stopped by SIGUSR1"} for _, result in ranks.done)
-
-
 def test_one_rank_under_a_launcher_works_itself(monkeypatch):
     ranks = Ranks(monkeypatch, 1, TASKS)
 
@@ -365,21 +353,6 @@ def test_an_error_of_rank_0_that_trains_ends_all_ranks(monkeypatch, capsys, wher
     assert ranks.hanging == []
     assert [code for _, code in ranks.aborted] == [2]
     assert capsys.readouterr().err.count("no mask") == 1
-
-
-def test_the_task_of_a_rank_that_dies_is_done_by_another(monkeypatch):
-    def dies_once(task):
-        if task == TASKS[1] and not OWN.ranks.dead:
-            OWN.ranks.die()
-        return work(task)
-
-    ranks = Ranks(monkeypatch, 3, TASKS, dies_once)
-
-    assert ranks.hanging == []
-    assert sorted(ranks.done, key=lambda pair: pair[0]) == [(task, work(task)) for task in TASKS]
-    (dead,) = ranks.dead
-    assert ranks.said == [f"rank {dead} is lost, at work on {TASKS[1]}: another one goes on with it"]
-    assert ranks.returned == {0: True, 3 - dead: False}
 
 
 def test_when_rank_0_dies_the_others_save_what_they_have_and_end(monkeypatch):

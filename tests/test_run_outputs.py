@@ -53,25 +53,6 @@ def made(run, output, number=1):
         return folder
 
 
-@pytest.mark.parametrize(
-    ("output", "override", "words"),
-    [
-        ("dense", "train.learning_rate=0.5", "train.learning_rate was 0.03, is 0.5"),
-        ("dense", "seed=1", "(seed was 0, is 1)"),
-        ("mask", "families.oneshot.allocation=uniform", "families.oneshot.allocation was 'global', is 'uniform'"),
-        ("ticket", "retrain.optimizer_state=restore", "retrain.optimizer_state was 'fresh', is 'restore'"),
-    ],
-)
-def test_an_output_made_with_another_recipe_is_refused_with_the_key_and_both_values(output, override, words):
-    folder = made(adopted(), output)
-
-    with pytest.raises(InputError) as refusal:
-        open_run(Path("run"), overrides=[override])
-
-    assert str(refusal.value).startswith(f"{folder} was made with another recipe")
-    assert words in str(refusal.value)
-
-
 def cut(replicate, *names, family="oneshot"):
     """Let `replicate` have these masks, as far as their names go."""
     replicate.mask_folder(family).mkdir(parents=True, exist_ok=True)

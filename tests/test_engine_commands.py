@@ -78,7 +78,7 @@ def test_a_retraining_that_is_told_to_stop_ends_later_with_the_same_bytes(retrai
 
 def test_ranks_that_are_told_to_stop_save_what_they_have_and_end_later_with_the_same_bytes(retrained, work):
     folder = work / "runs/digits/replicate-1/oneshot"
-    retrain = [IMP, "retrain", "--ranks", "3", *NEVER_SAVED]
+    retrain = [IMP, "retrain", "--ranks", "2", *NEVER_SAVED]
 
     code, said = stop(retrain, work, lambda: any(folder.glob("*/*/metrics.jsonl")), signal.SIGTERM)
 

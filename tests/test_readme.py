@@ -16,6 +16,7 @@ from helpers import LENET, ROOT, clean_environment, imp_here, set_up_devices, se
 from PIL import Image
 
 from lottery import cli
+from lottery.bench import timing
 from lottery.experiment import reading
 from lottery.experiment.recipe import Model
 from lottery.rundir import store
@@ -59,7 +60,12 @@ MORE = [
     "imp stability",
 ]
 # What takes less long than what the pages have: workers take seconds to start, and networks to be trained.
-SHORTER = {"--ranks 3": "--ranks 1", "--quantiles 60..99": "--quantiles 60..99:3", "--until-decided 7": "--until-decided 3"}
+SHORTER = {
+    "--ranks 3": "--ranks 1",
+    "imp run --run": "imp run --ranks 1 --run",
+    "--quantiles 60..99": "--quantiles 60..99:3",
+    "--until-decided 7": "--until-decided 3",
+}
 # Each in a place of its own, with what is added to make it short.
 ALONE = {
     "imp doctor": [],
@@ -223,7 +229,8 @@ SLOW = (
 
 
 @pytest.mark.parametrize("command", [pytest.param(one, marks=[pytest.mark.smoke] * (one in SLOW)) for one in ALONE])
-def test_a_command_of_the_pages(command, tmp_path):
+def test_a_command_of_the_pages(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(timing, "cores", lambda: 1)  # a process for all of them takes seconds more to start
     shutil.copytree(ROOT / "pipelines", tmp_path / "pipelines")
     if "--from" in command:
         here("imp prepare", tmp_path)
@@ -310,6 +317,7 @@ def test_the_families_of_the_readme_are_a_recipe():
 
 def test_the_network_of_the_pages_is_trained(tmp_path):
     (tmp_path / "mynets.py").write_text(python("mynets.py"))
+    sys.modules.pop("mynets", None)  # that of another test
     (tmp_path / "my.toml").write_text('name = "my"\n[model]\nname = "mynets:build"\n[train]\nepochs = 3\n[data]\nsize = 8\n')
 
     few = settings("families.oneshot.quantiles=50", "families.oneshot.rewind=0", "families.oneshot.controls=[]")

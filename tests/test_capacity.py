@@ -37,15 +37,9 @@ def kernel(monkeypatch):
 MEMINFO = "MemTotal:       32000 kB\nMemFree:         1000 kB\nMemAvailable:    8000 kB\n"
 
 
-def test_half_of_what_is_free_may_be_taken(free):
+def test_ranks_share_half_of_what_is_free_on_their_host_and_take_what_is_given_as_it_is(free):
     assert capacity.host_budget(0) == 6000
-
-
-def test_ranks_on_one_host_share_its_memory(free):
     assert capacity.host_budget(0, ranks=3) == 2000
-
-
-def test_a_budget_that_is_given_is_taken_as_it_is_on_the_host(free):
     assert capacity.host_budget(2, ranks=3) == 2 * GIB
 
 

@@ -8,6 +8,7 @@ from lottery.base.errors import InputError, first_line, one_line
 
 def test_what_a_user_gave_is_told_as_it_stands():
     assert one_line(InputError("no masks: run `imp thresholds` first")) == "no masks: run `imp thresholds` first"
+    assert one_line(InputError("no\x1b[31mne is there")) == r"no\x1b[31mne is there"
 
 
 def test_an_error_of_the_file_system_names_the_file_and_the_way_out():

@@ -134,16 +134,6 @@ def test_a_rewind_point_goes_by_the_name_that_the_recipe_gives_it(run):
     assert names == {0: "0", 10: "10it", 45: "1ep", 90: "2ep", 77: "77it"}
 
 
-@pytest.mark.parametrize("status", ["failed", "diverged"])
-def test_a_network_that_did_not_finish_has_a_row_without_figures(run, status):
-    ticket(run, 3, "90", status=status)
-
-    row = rows_of(run)[-1]
-
-    assert (row["status"], row["mask"], row["rewind"]) == (status, "q90", "1ep")
-    assert (row["validation"], row["difference"], row["density"], row["test"]) == (None, None, None, None)
-
-
 def test_without_its_dense_network_a_ticket_has_no_difference(run):
     ticket(run, 3, "90", 0.9)
     run.replicate(3).dense.result.unlink()

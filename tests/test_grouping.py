@@ -187,22 +187,16 @@ def test_the_headline_is_the_sparsest_density_that_matches_and_none_denser_does_
     assert sparsest(run) == {"oneshot 1ep": headline}
 
 
-def test_a_rewind_point_of_which_nothing_is_trained_has_an_empty_headline(tmp_path):
-    run = Run(tmp_path, planned("60", "0,1ep"))
+def test_each_rewind_point_has_its_own_headline_empty_where_nothing_is_trained_and_controls_have_none(tmp_path):
+    run = Run(tmp_path, planned("60", "0,10it,1ep"))
     dense(run, 0.90, 0.91, 0.92)
-    all_replicates(run, "60", 0.01)
-
-    assert sparsest(run) == {"oneshot 0": None, "oneshot 1ep": "q60"}
-
-
-def test_each_rewind_point_has_its_own_headline_and_controls_have_none(run):
     all_replicates(run, "60", 0.01, step=0)
     all_replicates(run, "60", 0.01, step=45)
     all_replicates(run, "80", 0.01, step=45)
     all_replicates(run, "60", -0.05, step=0, variant="reinit")
     all_replicates(run, "60", -0.05, step=90, variant="shuffle")
 
-    assert sparsest(run) == {"oneshot 0": "q60", "oneshot 1ep": "q80"}
+    assert sparsest(run) == {"oneshot 0": "q60", "oneshot 10it": None, "oneshot 1ep": "q80"}
 
 
 def test_tickets_that_train_on_have_no_verdict_without_the_network_trained_as_long(pruned):

@@ -226,18 +226,6 @@ def test_a_set_that_is_nearly_black_is_told(tmp_path, bits, white):
     ] * (bits < 16)
 
 
-def test_control_characters_in_names_are_escaped(few, tmp_path):
-    shutil.copytree(few, tmp_path / "im\x1b[31mages")
-    (tmp_path / "im\x1b[31mages/cat/a\nb.png").write_bytes(b"text")
-
-    done = imp_here(*preparing("im\x1b[31mages", "--workers", "1", "--max-bad", "0.5"), cwd=tmp_path)
-
-    assert done.stderr.splitlines()[1:] == [
-        r"left out, cannot be decoded: cat/a\nb.png (not an image, or of an unknown format)"
-    ]
-    refused(imp_here("verify", "no\x1b[31mne", cwd=tmp_path, check=False), r"no\x1b[31mne is not a folder")
-
-
 # Stops of every kind, and going on after them.
 
 

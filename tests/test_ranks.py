@@ -53,13 +53,6 @@ def test_alone_a_process_does_every_task_in_order_and_tells_its_result_before_th
     assert events == [event for task in TASKS for event in (("work", task), ("done", task, work(task)))]
 
 
-def test_alone_with_nothing_to_do_nothing_is_started():
-    def refuse():
-        raise AssertionError("started")
-
-    assert alone([], refuse, refuse)
-
-
 def then(follow):
     """A `done` of a grid in which some tasks can be done only after others: `follow` says which."""
     return lambda task, result: follow.get(task, [])

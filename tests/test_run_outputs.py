@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from helpers import selected
 
-from data_prep import records
 from lottery.base import environment
 from lottery.base.errors import InputError
 from lottery.experiment import graph, reading
@@ -134,31 +133,6 @@ def test_retraining_asks_for_masks_that_a_replicate_lacks(masked, lost, quantile
 
     with pytest.raises(InputError, match=re.escape(words)) if words else contextlib.nullcontext():
         retrain._check_masks(masked, selected(quantiles=quantiles))
-
-
-def trained_on(sha256, number=1):
-    """A run of which a dense network is trained, on the shard of that sum."""
-    run = adopted()
-    shards = [records.Shard("train-00000.tfrecord", "train", 2900, 0, sha256)]
-    manifest = records.Manifest((32, 32, 3), ["0", "1"], shards, dataclasses.asdict(run.recipe.records()))
-    run.records().mkdir(parents=True, exist_ok=True)
-    records.write_manifest(run.records(), manifest)
-    dense = run.replicate(number).dense
-    with identity.claimed(dense.folder, run.recipe, "dense", ORIGINS | {"records": manifest.digest}):
-        end(dense, number, status="done")
-    return run
-
-
-def test_what_was_trained_on_other_images_is_not_built_upon():
-    run = trained_on("aa")
-    run.check_trained()
-    trained_on("bb", number=2)  # prepared anew, from other files
-
-    for chosen in (1, 2):  # the second goes with its images, but not with the first
-        with pytest.raises(
-            InputError, match=r"replicate-1/train was made from other examples than those that are prepared now"
-        ):
-            dataclasses.replace(run, chosen=(chosen,)).check_trained()
 
 
 def test_the_plan_is_the_one_that_the_dense_training_carried_out():

@@ -1,5 +1,6 @@
 """Sources: scikit-learn's digits, and sets of TensorFlow Datasets, read for real from tiny ones defined here."""
 
+import os
 import pickle
 import subprocess
 import sys

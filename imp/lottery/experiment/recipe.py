@@ -264,7 +264,7 @@ class Retrain(Table):
         "fresh", "of examples; fresh: one for all tickets; each: one for each mask; same: the dense network's", "ticket"
     )
     compact: Literal["auto", "off"] = key(
-        "auto", "units = channel; auto: train without channels that are gone, where it pays; off: as zeros", "ticket"
+        "auto", "units = channel; auto: trained without those that are gone, where it pays; off: as zeros", "ticket"
     )
 
 

@@ -15,6 +15,7 @@ from lottery.engine import assembly, training
 from lottery.engine.bundle import sizes
 from lottery.engine.bundle.members import BundledTrainer
 from lottery.engine.loop import Trainer
+from lottery.engine.models.topology import topology as topology_of
 from lottery.engine.updates import MaskUpdates
 from lottery.executors.allocation import Allocation
 from lottery.experiment import controls, graph, plan, schedules, seeds
@@ -125,13 +126,11 @@ class TicketWorker:
     def _smaller(self, ticket: Ticket, wanted: training.Training) -> tuple[Trainer, dict[str, Any]]:
         """What trains `ticket`: a network without the channels of which its mask leaves nothing, if that saves enough
         multiply-accumulates; and what its result says of that."""
-        topology, steps = wanted.topology, wanted.last_step - self.planned.first_step(ticket)
-        if not self.run.recipe.is_compact(ticket.family) or wanted.updates or topology is None or topology.uncounted:
+        every, steps = self._channels, wanted.last_step - self.planned.first_step(ticket)
+        if not self.run.recipe.is_compact(ticket.family) or wanted.updates or every is None:
             return self.trainer, {}
-        shapes = {path: array.shape for path, array in (self.shapes.weights | self.shapes.statistics).items()}
-        every = channels.channels(topology, shapes, self.run.recipe.pruning.streams)
         kept = slices.with_one_each(every, slices.left_by(wanted.mask, every, self.shapes.weights))
-        dense, compact = (costs.macs(mask, topology) or 0 for mask in ({}, every.spread(kept)))
+        dense, compact = (costs.macs(mask, every.topology) or 0 for mask in ({}, every.spread(kept)))
         if (dense - compact) * costs.STEP * steps * self.run.recipe.train.batch < WORTH_COMPILING:
             return self.trainer, {}
         if not self._compact or self._compact[0] != kept.tobytes():
@@ -142,6 +141,13 @@ class TicketWorker:
                 self.reporter.say(f"{ticket}: trained with its zeros, because {error}")
                 return self.trainer, {}
         return self._compact[1], {"compact_macs": compact}
+
+    @cached_property
+    def _channels(self) -> channels.Channels | None:
+        """Those of the network that may go; None where it cannot be followed."""
+        shapes = {path: array.shape for path, array in (self.shapes.weights | self.shapes.statistics).items()}
+        topology = topology_of(self.trainer.model)
+        return channels.channels(topology, shapes, self.run.recipe.pruning.streams) if topology else None
 
     def _failed(self, ticket: Ticket, network: NetworkFiles, reason: str) -> Result:
         result = Result.model_validate({"status": "failed", "reason": reason, **self.facts(ticket)})

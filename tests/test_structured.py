@@ -71,9 +71,13 @@ def own_mask(folder, name, variant):
     return store.load_mask(network(folder, name, variant) / "mask.h5")
 
 
-def units_of(dense, place):
-    shapes = {path: array.shape for path, array in dense.weights.items()}
-    return channels_of("test", "mean", shapes, KERNELS, place.read_topology(), True)
+def magnitudes(folder):
+    """The channels of the network, and how large its trained prunable weights are."""
+    place = replicate(folder)
+    dense = store.load_state(place.snapshot(place.snapshot_steps()[-1]), optimizer=False).weights
+    shapes = {path: array.shape for path, array in dense.items()}
+    whole = channels_of("test", "mean", shapes, KERNELS, place.read_topology(), True)
+    return whole, {path: np.abs(dense[path]) for path in KERNELS}
 
 
 def prunable(mask):
@@ -107,32 +111,22 @@ def test_channels_go_with_all_that_belongs_to_them_and_what_is_prunable_is_count
         assert record.layers["conv2/kernel"].rate is None, "its channels are those of conv1, with which they are ranked"
 
 
-def test_as_many_channels_go_as_it_takes_and_no_more(finished):
-    topology = replicate(finished).read_topology()
+def test_no_more_channels_go_than_it_takes_those_of_the_lowest_score(finished):
+    (whole, sizes), topology = magnitudes(finished), replicate(finished).read_topology()
+    means, _ = whole.pool(sizes, masks.whole(sizes))
+    each = whole.total({path: np.full(shape, topology.positions[path]) for path, shape in topology.kernels.items()})
     for name, measure in (("channels", prunable), ("macs", lambda mask: costs.macs(mask, topology))):
         mask, _ = cut_of(finished, name)
+        scores = means if name == "channels" else {path: means[path] / each[path] for path in means}
+        units = {"conv1/kernel": mask["bn1/beta"].copy(), "conv3/kernel": mask["bn3/beta"].copy()}
+        gone = [(scores[path][index], path, index) for path in units for index in np.flatnonzero(~units[path])]
         everything = masks.whole(mask)
         most = measure(everything) - ranking.pruned_count(50, measure(everything))
+
+        assert max(gone)[0] < min(scores[path][units[path]].min() for path in units if units[path].any())
         assert measure(mask) <= most
-        place = replicate(finished)
-        dense = store.load_state(place.snapshot(place.snapshot_steps()[-1]), optimizer=False)
-        whole = units_of(dense, place)
-        scores, _ = whole.pool(
-            {path: np.abs(dense.weights[path]) for path in KERNELS}, masks.whole({p: dense.weights[p] for p in KERNELS})
-        )
-        if name == "macs":
-            each = whole.total(
-                {path: topology.positions[path] * np.ones(bits.shape) for path, bits in everything.items() if bits.ndim > 1}
-            )
-            scores = {path: array / each[path] for path, array in scores.items()}
-        next_one = max(
-            (score, path, index)
-            for path, array in scores.items()
-            for index, score in enumerate(array)
-            if not mask["bn1/beta" if path == "conv1/kernel" else "bn3/beta"][index]
-        )
-        units = {"conv1/kernel": mask["bn1/beta"].copy(), "conv3/kernel": mask["bn3/beta"].copy()}
-        units[next_one[1]][next_one[2]] = True
+        _, path, index = max(gone)
+        units[path][index] = True
         assert measure(whole.spread(units, everything)) > most
 
 
@@ -182,20 +176,13 @@ def test_controls_move_whole_units_and_layers_keep_as_many_weights(finished):
 
 
 def test_invert_keeps_the_channels_of_the_lowest_scores(finished):
-    mask, inverted = own_mask(finished, "channels", "invert"), cut_of(finished, "channels")[0]
-    place = replicate(finished)
-    dense = store.load_state(place.snapshot(place.snapshot_steps()[-1]), optimizer=False)
-    whole = units_of(dense, place)
-    scores, _ = whole.pool(
-        {path: np.abs(dense.weights[path]) for path in KERNELS}, masks.whole({p: dense.weights[p] for p in KERNELS})
-    )
-    by_score = np.concatenate([scores["conv1/kernel"], scores["conv3/kernel"]])
-    low, high = (np.concatenate([one["bn1/beta"], one["bn3/beta"]]) for one in (mask, inverted))
+    mask, (whole, sizes) = own_mask(finished, "channels", "invert"), magnitudes(finished)
+    scores = np.concatenate(list(whole.pool(sizes, masks.whole(sizes))[0].values()))
+    kept = np.concatenate([mask["bn1/beta"], mask["bn3/beta"]])
 
     assert is_of_whole_channels(mask)
     assert prunable(mask) <= COUNT - ranking.pruned_count(50, COUNT)
-    assert by_score[low].max() <= by_score[~low].min()
-    assert by_score[high].min() >= by_score[~high].max()
+    assert scores[kept].max() < scores[~kept].min()
 
 
 def test_a_refilled_ticket_has_whole_channels_of_as_many_weights_of_which_the_ticket_kept_the_most(finished):
@@ -206,9 +193,8 @@ def test_a_refilled_ticket_has_whole_channels_of_as_many_weights_of_which_the_ti
     assert 0 < prunable(mask) <= prunable(ticket)
     assert result["kept"]["density"]["prunable"] == pytest.approx(prunable(mask) / COUNT)
     assert result["kept"]["layers"].keys() == KERNELS.keys()
-    place = replicate(finished)
-    dense = store.load_state(place.snapshot(place.snapshot_steps()[-1]), optimizer=False)
-    norms = units_of(dense, place).total({path: np.abs(dense.weights[path]) * kept for path, kept in ticket.items()})
+    whole, sizes = magnitudes(finished)
+    norms = whole.total({path: array * ticket[path] for path, array in sizes.items()})
     for path, vector in (("conv1/kernel", "bn1/beta"), ("conv3/kernel", "bn3/beta")):
         kept = mask[vector]
         assert norms[path][kept].min() >= norms[path][~kept].max(initial=0)

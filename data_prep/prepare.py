@@ -10,7 +10,7 @@ from data_prep import images, records, shards, spark, texts
 from data_prep.articles import open_articles
 from data_prep.images import Settings
 from data_prep.shards import Made, Planned
-from data_prep.sources import PATHS, is_alike, open_source
+from data_prep.sources import PATHS, is_alike, open_source, tfds_reading
 from data_prep.texts import TextSettings
 from lottery.base import files
 from lottery.base.errors import InputError
@@ -79,6 +79,7 @@ def prepare(
     for name, content in planned.beside.items():
         files.write_bytes(folder / name, content)
     manifest = _with_shards(planned.manifest, folder, _make(planned, before, means, begin))
+    tfds_reading.stop()
     if before:
         _check_mended(folder, manifest, before)
     else:

@@ -97,6 +97,19 @@ def test_masks_depend_on_what_is_included_where_something_is():
     assert "pruning.include" not in depends("dense", pruning={"include": ["own/w"]})
 
 
+def test_streams_count_where_channels_are_pruned_or_refilled_and_as_before_where_they_may_go():
+    kept, gone = ({"streams": streams} for streams in (False, True))
+    tables = {"a": {"units": "channel", "quantiles": "50"}, "b": {"controls": ["refill"], "quantiles": "50"}}
+    others = {"c": {"quantiles": "50"}}
+
+    def counts(family, pruning):
+        recipe = reading.resolve({"pruning": pruning, "families": tables | others})
+        return "pruning.streams" in decisive(recipe, "ticket", family)
+
+    assert [counts(family, kept) for family in "abc"] == [True, True, False]
+    assert [counts(family, gone) for family in "abc"] == [False, False, False]
+
+
 @pytest.mark.parametrize(
     ("key", "before", "now"),
     [

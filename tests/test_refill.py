@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from test_connectivity import linear, network
 
+from lottery.base.errors import InputError
 from lottery.pruning import units as units_
 from lottery.pruning.connectivity import Node
 from lottery.pruning.refill import refill
@@ -83,14 +84,14 @@ def test_layers_keep_channels_in_proportion_to_what_the_ticket_keeps_of_them():
     assert one > other
 
 
-def test_a_ticket_of_everything_keeps_everything_and_one_of_hardly_anything_a_channel_of_each_layer():
+def test_a_ticket_of_everything_keeps_everything_and_one_of_hardly_anything_cannot_be_refilled():
     weights, units = weights_of(0), channels_in("a/kernel", "b/kernel")
 
     everything = refill(ticket_of(weights, 2, 0), weights, units)
-    nothing = refill(ticket_of(weights, -1, 0), weights, units)
 
     assert all(bits.all() for bits in everything.values())
-    assert [int(channels.sum()) for channels in stay(nothing).values()] == [1, 1]
+    with pytest.raises(InputError, match="control refill: one channel of each layer"):
+        refill(ticket_of(weights, -1, 0), weights, units)
 
 
 def test_of_equal_channels_the_first_stay_and_only_the_prunable_count():

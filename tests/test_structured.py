@@ -238,7 +238,7 @@ def test_a_ticket_of_channels_is_imported_with_biases_and_normalisation_and_trai
     ticket = open_ticket(tmp_path / "own")
     mask, record = cut_of(finished, "channels")
 
-    controls = 'families.imported.controls=["shuffle","invert"]'
+    controls = 'families.imported.controls=["shuffle"]'
     imp_here("import", "own", "--run", "runs/digits", "--set", controls, cwd=tmp_path)
     for command in ("train", "thresholds", "retrain"):
         imp_here(command, cwd=tmp_path)
@@ -251,8 +251,7 @@ def test_a_ticket_of_channels_is_imported_with_biases_and_normalisation_and_trai
     assert imported.keys() == mask.keys() == ticket.mask.keys()
     assert all(np.array_equal(imported[path], bits) for path, bits in mask.items())
     assert (its.pruned, its.remaining, its.kept.density) == (record.pruned, record.remaining, record.kept.density)
-    for variant in ("ticket", "shuffle", "invert"):
-        assert (network(tmp_path, "imported", variant, label) / "final.h5").exists()
+    assert (network(tmp_path, "imported", "shuffle", label) / "final.h5").exists()
     shuffled = store.load_mask(network(tmp_path, "imported", "shuffle", label) / "mask.h5")
     assert is_of_whole_channels(shuffled)
     before, after = (
@@ -289,6 +288,11 @@ def test_readers_give_the_masks_as_they_were_cut(finished):
         (["units=channel", "updates=rigl", "scored_at=0"], "a channel that is gone gets no gradient"),
         (["units=4x1", "controls=['refill']"], "control refill turns masks of single weights into channels"),
         (["updates=gmp", "controls=['refill']"], "control refill is of masks that stay as they are"),
+        (["units=channel", "target=macs", "quantiles=99.9"], "can be pruned, as the rest is not made of such units"),
+        (["units=channel", "densities=['conv2/kernel=50']"], "'conv2/kernel' has no channels: conv1/kernel, conv3/kernel have"),
+        (["per_mac=true", "updates=gmp"], "per_mac is of masks that stay as they are in training"),
+        (["units=channel", "mask=a.npz", "controls=['invert']"], "control invert of a mask in a file is of single weights"),
+        (["mask=a.npz", "target=macs"], "densities, target, per_mac, rounds and updates out"),
     ],
 )
 def test_what_no_units_can_do_is_one_line_and_changes_nothing(finished, values, words):
@@ -297,6 +301,13 @@ def test_what_no_units_can_do_is_one_line_and_changes_nothing(finished, values, 
     refused(imp_here("thresholds", "--family", "other", *family("other", *values), cwd=finished, check=False), words)
 
     assert contents(finished / "runs") == before
+
+
+def test_a_mask_in_a_file_must_be_made_of_the_units_that_the_family_has(finished, tmp_path):
+    imp_here("export", "--ticket", "weights/q50-step-000000", "--to", "folder", "--out", str(tmp_path / "own"), cwd=finished)
+    own = family("other", "units=2x2", f"mask={tmp_path / 'own' / 'mask.safetensors'}")
+
+    refused(imp_here("thresholds", "--family", "other", *own, cwd=finished, check=False), "is not made of whole units = 2x2")
 
 
 UNKNOWN = Topology((Node("images", "input", 3), Node("all", "mix", 10, ("images",), kernels=KERNELS)), ("all",))

@@ -1,6 +1,7 @@
 """Units: whole ones alone are kept, exactly as many as asked, within what was left, for any shapes; ties go by position."""
 
 import math
+import types
 from fractions import Fraction
 from itertools import product
 
@@ -321,12 +322,11 @@ def test_the_most_units_are_kept_that_cost_no_more_than_is_asked(units, per_mac)
         return sum(np.count_nonzero(bits) * used.get(path, 0) for path, bits in mask.items())
 
     count = sum(map(np.count_nonzero, cutter.units.values()))
-    costs = [cost(cutter.to([(tuple(cutter.units), keep)]).mask) for keep in range(count + 1)]
-    for most in {0, costs[1], costs[count // 2], costs[count // 2] - 1, costs[-1]}:
-        expected = max((one for one in costs if one <= most), default=None)
-        if expected is None:
-            continue
-        assert cost(cutter.fitting(most, cost).mask) == expected
+    costs = [cost(cutter.to([(tuple(cutter.units), keep)]).mask) for keep in range(1, count + 1)]
+    for most in {costs[0], costs[count // 2], costs[count // 2] - 1, costs[-1]}:
+        assert cost(cutter.fitting(most, cost).mask) == max(each for each in costs if each <= most)
+    with pytest.raises(InputError, match=f"no more than {1 - costs[0] / costs[-1]:.2%} can be pruned"):
+        cutter.fitting(costs[0] - 1, cost)
 
 
 def test_what_layers_keep_in_any_case_is_not_taken_for_too_much():
@@ -341,6 +341,20 @@ def test_what_layers_keep_in_any_case_is_not_taken_for_too_much():
     ]
     with pytest.raises(InputError, match="cannot be reached"):
         cutter.fitting(7, lambda mask: sum(map(np.sum, mask.values())))
+
+
+def test_random_channels_are_drawn_alike_however_many_weights_they_have():
+    topology, kept = residual(), []
+    weights = weights_of(topology)
+    units = units_.of(parse("channel"), "wrapped", topology.kernels | VECTORS, topology.kernels, topology, True)
+    within = {path: np.ones(weights[path].shape, bool) for path in sorted(units.covered(topology.kernels))}
+    for seed in range(300):
+        probe = types.SimpleNamespace(seed=seed)
+        cutter = Cutter(Method(criteria.random, units=units), State(0, weights, {}, {}), within, lambda mask, one=probe: one)
+        masks = cutter.to([(tuple(cutter.units), 2)]).mask
+        kept.append([masks["in/bias"].sum(), masks["norm/gamma"].sum()])
+
+    np.testing.assert_allclose(np.mean(kept, axis=0), [2 * 2 / 5, 2 * 3 / 5], atol=0.1)
 
 
 def test_the_inputs_of_a_depthwise_kernel_are_the_places_of_its_window():

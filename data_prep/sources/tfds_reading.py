@@ -30,19 +30,28 @@ def read(folder: Path, split: str, key: str, encoded: bool = False) -> Iterator[
     with contextlib.suppress(BrokenPipeError):
         pickle.dump((str(folder), split, key, encoded), request)
         request.flush()
+    is_whole = False
     try:
         while (batch := pickle.load(answers)) is not None:
             yield from batch
-    except EOFError:
-        _reader.cache_clear()
+        is_whole = True
+    except (EOFError, pickle.UnpicklingError):
+        stop()
         told.seek(0)
         last = told.read().decode(errors="replace").strip().rpartition("\n")[2]
         raise Failed(f"{folder} cannot be read: {last}") from None
-    except GeneratorExit:  # what it has not sent yet is not wanted
+    finally:
+        if not is_whole:  # what it has not sent yet is not wanted
+            stop()
+
+
+def stop() -> None:
+    """End the process that reads, if there is one."""
+    if _reader.cache_info().currsize:
+        process, _ = _reader()
         process.kill()
-        process.wait()
+        process.communicate()
         _reader.cache_clear()
-        raise
 
 
 @functools.cache

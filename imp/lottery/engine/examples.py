@@ -50,7 +50,8 @@ def evaluate(content: bytes, examples: Examples, reporter: Reporter) -> tuple[fl
     with reporter.counting("testing the file", total, "examples") as progress, ThreadPoolExecutor() as pool:
         for first in range(0, total, BLOCK):
             batch = examples.batch("test", np.arange(first, min(first + BLOCK, total)))
-            parts = np.array_split(task.inputs(batch).numpy(), len(sessions))
+            inputs = task.inputs(batch).numpy()
+            parts = np.array_split(inputs, min(len(sessions), len(inputs)))
             outputs = np.concatenate([*pool.map(Session.answers, sessions, parts)])
             measured.append({name: values.numpy() for name, values in task.measures(batch, tf.constant(outputs)).items()})
             progress(len(outputs))

@@ -61,7 +61,9 @@ def _affordable(planned: Plan, name: str, family: Family, budget: float) -> Mapp
 
 def expected_share(mask: Mask, family: Family, pruning: Pruning, topology: Topology) -> float | None:
     """The share of the dense network's MACs that a one-shot `mask` of `family` leaves, where layers that are ranked together
-    are pruned alike. None where MACs are not known."""
+    are pruned alike. None where MACs are not known. Of other units than weights it is that which the mask is asked for."""
+    if not family.counts_weights:
+        return float(1 - mask.rate / 100)
     used = topology.positions
     shapes = {path: shape for path, shape in topology.kernels.items() if pruning.covers(path, shape)}
     sizes = {path: math.prod(shape) for path, shape in topology.kernels.items()}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args
 import pydantic
 
 from data_prep import sources
-from lottery.experiment import networks
+from lottery.experiment import controls, networks
 from lottery.experiment.recipe import OF_IMAGES, Family, Model, Output, Recipe, Texts
 from lottery.pruning import criteria
 
@@ -26,8 +26,11 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
     tables = {"": recipe, **{name: getattr(recipe, name) for name in ("data", "texts", "model", "train", "pruning", "retrain")}}
     if family:
         tables[f"families.{family}"] = recipe.families[family]
-    if not (family and recipe.families[family].units.is_channel):
-        without_effect |= {"pruning.streams", "retrain.compact"}
+    own = recipe.families.get(family)
+    if recipe.pruning.streams or not (own and (own.units.is_channel or controls.refill.name in own.controls)):
+        without_effect |= {"pruning.streams"}
+    if not (own and own.units.is_channel):
+        without_effect |= {"retrain.compact"}
     others = {"averages": "weights and statistics"} if recipe.train.ema else {}
     others |= {"model.weights": "those of a file"} if recipe.model.weights else {}  # whose digest is among the origins
     return others | {

@@ -359,11 +359,15 @@ class Family(Table):
             raise InputError("rates are of single weights by their path: leave rates out, or units and target")
         if self.target == "macs" and self.changes_masks:
             raise InputError(f"target = macs is of masks that stay as they are in training: leave updates = {self.updates} out")
+        if self.per_mac and self.changes_masks:
+            raise InputError(f"per_mac is of masks that stay as they are in training: leave updates = {self.updates} out")
         if self.units.is_channel and self.updates in ("rigl", "set"):
             raise InputError(f"{shaped}: a channel that is gone gets no gradient, by which it could grow: use updates = gmp")
         if self.units.is_n_of_m:
-            if self.rounds or self.changes_masks or (self.target, self.allocation, self.densities) != ("weights", "global", []):
-                raise InputError(f"{shaped} is of masks of one shot: leave rounds, updates, target, allocation, densities out")
+            others = self.target, self.allocation, self.densities, self.iterations
+            if self.rounds or self.changes_masks or others != ("weights", "global", [], 0):
+                names = "rounds, updates, target, allocation, densities and iterations"
+                raise InputError(f"{shaped} is of masks of one shot: leave {names} out")
             exact = float(100 * (1 - self.units.share))
             if not self.mask and any(abs(quantile - exact) > 0.01 for quantile in self.quantiles):
                 raise InputError(f'{shaped} prunes {exact:.4g} per cent, neither more nor less: set quantiles = "{exact:.4g}"')
@@ -371,9 +375,14 @@ class Family(Table):
 
     @pydantic.model_validator(mode="after")
     def _mask_fits(self) -> "Family":
-        ranked = self.criterion, self.iterations, self.allocation, self.densities
-        if self.mask and (self.rounds or self.changes_masks or ranked != ("magnitude", 0, "global", [])):
-            raise InputError("mask is a file: leave criterion, iterations, allocation, densities, rounds and updates out")
+        ranked = self.criterion, self.iterations, self.allocation, self.densities, self.target, self.per_mac
+        if self.mask and (self.rounds or self.changes_masks or ranked != ("magnitude", 0, "global", [], "weights", False)):
+            others = "criterion, iterations, allocation, densities, target, per_mac, rounds and updates"
+            raise InputError(f"mask is a file: leave {others} out")
+        if self.mask and controls.invert.name in self.controls and not self.units.is_weight:
+            raise InputError(
+                f"control invert of a mask in a file is of single weights, not of units = {self.units}: leave it out"
+            )
         return self
 
     @property

@@ -19,11 +19,11 @@ from lottery.keras.plan import Plan
 from lottery.keras.probe import KerasProbe, Networks
 from lottery.pruning import units
 from lottery.pruning.allocation import Shapes
-from lottery.pruning.criteria import Criterion
+from lottery.pruning.criteria import Criterion, random
 from lottery.pruning.cut import Cutter
 from lottery.pruning.masks import check_finite
 from lottery.pruning.state import State
-from lottery.pruning.units import Units
+from lottery.pruning.units import Pooling, Units
 
 
 class Training:
@@ -259,4 +259,5 @@ def _change(model: keras.Model, optimizer: Pruned, weights: dict[str, keras.Vari
 def units_of(model: keras.Model, plan: Plan, shapes: Shapes, scope: Collection[str]) -> Units:
     """The units of `model`, of which masks may cover variables of these `shapes`. Raises InputError as `units.of`."""
     graph = None if plan.spec.is_weight else topology(model)
-    return units.of(plan.spec, plan.unit_score, shapes, scope, graph, plan.streams)
+    score: Pooling = "wrapped" if plan.criterion == random.__name__ else plan.unit_score
+    return units.of(plan.spec, score, shapes, scope, graph, plan.streams)

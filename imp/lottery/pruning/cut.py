@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lottery.base.errors import InputError
 from lottery.pruning import allocation
 from lottery.pruning.allocation import Allocation, Densities, Group, Shapes, Unreachable
 from lottery.pruning.criteria import Criterion
@@ -104,8 +105,8 @@ class Cutter:
         return self.to([(every, weights)]) if self.method.units == SINGLE else self.fitting(weights, self.method.prunable)
 
     def fitting(self, most: int, measure: Callable[[Bits], int]) -> Cut:
-        """The cut of the most units whose mask measures no more than `most`. Raises InputError as `to`, and where nothing
-        measures so little."""
+        """The cut of the most units, one or more, whose mask measures no more than `most`. Raises InputError as `to`, and where
+        one unit measures more."""
         least, count = 0, _count(self.units, self.units)
         while least < count:
             middle = (least + count + 1) // 2
@@ -114,6 +115,9 @@ class Cutter:
             except Unreachable as error:
                 fits = error.is_too_little
             least, count = (middle, count) if fits else (least, middle - 1)
+        if not least:
+            left = measure(self.to([(tuple(self.units), 1)]).mask) / measure(self.within)
+            raise InputError(f"no more than {1 - left:.2%} can be pruned, as the rest is not made of such units: prune less")
         return self.to([(tuple(self.units), least)])
 
     @property

@@ -8,6 +8,7 @@ from bisect import bisect_right
 
 import numpy as np
 
+from lottery.base.errors import InputError
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, widened
@@ -18,7 +19,7 @@ def refill(ticket: Bits, weights: Arrays, units: WholeChannels) -> Bits:
     """The mask of whole channels that keeps no more prunable weights than `ticket`, and hardly fewer.
 
     Of each layer those channels stay of which the `ticket` keeps the most `weights`, by their L1 norm. Layers keep channels in
-    proportion to the share of their weights that it keeps, and one at least.
+    proportion to the share of their weights that it keeps, and one at least. Raises InputError where that is more.
     """
     ticket = units.ranked(ticket)
     whole = masks.whole({path: weights[path] for path in sorted(units.covered(ticket)) if path in weights})
@@ -34,7 +35,11 @@ def refill(ticket: Bits, weights: Arrays, units: WholeChannels) -> Bits:
 
     most = _count(ticket)
     fitting = bisect_right(range(order.size + 1), most, key=lambda count: _count(units.ranked(of_channels(count)))) - 1
-    return of_channels(max(fitting, len(norms)))
+    if fitting < len(norms):
+        raise InputError(
+            f"control refill: one channel of each layer, and what stays, has more than the ticket's {most:,} weights"
+        )
+    return of_channels(fitting)
 
 
 def _turns(norms: np.ndarray, share: float) -> np.ndarray:

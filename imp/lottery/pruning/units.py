@@ -27,6 +27,7 @@ from lottery.pruning.overlap import Groups
 from lottery.pruning.state import Arrays
 
 Score = Literal["mean", "norm", "sum"]
+Pooling = Score | Literal["wrapped"]  # the sum modulo 1, which of uniform random numbers is one, however many they are
 WEIGHT, CHANNEL = "weight", "channel"
 
 
@@ -120,7 +121,7 @@ class Blocks(Matrices):
 
     rows: int
     columns: int
-    score: Score = "mean"
+    score: Pooling = "mean"
 
     def sizes(self, shapes: Shapes) -> dict[str, int]:
         return {path: self._size(*self.matrix_shape(path, shape)) for path, shape in shapes.items()}
@@ -205,7 +206,7 @@ class WholeChannels:
 
     channels: Channels
     scope: frozenset[str]
-    score: Score = "mean"
+    score: Pooling = "mean"
 
     @cached_property
     def layers(self) -> dict[str, np.ndarray]:
@@ -252,13 +253,15 @@ class WholeChannels:
         return self.channels.spread(kept)
 
 
-def _pooled(total: Callable[[Arrays], Arrays], scores: Arrays, kept: Bits, score: Score) -> tuple[Arrays, Bits]:
+def _pooled(total: Callable[[Arrays], Arrays], scores: Arrays, kept: Bits, score: Pooling) -> tuple[Arrays, Bits]:
     """`Units.pool` of units that have these `total`s. The norm of scores that are all negative is negative."""
     left = {path: np.where(bits, scores[path], 0).astype(np.float64) for path, bits in kept.items()}
     counts = total(kept)
     match score:
         case "sum":
             pooled = total(left)
+        case "wrapped":
+            pooled = {path: sums % 1 for path, sums in total(left).items()}
         case "mean":
             pooled = {path: sums / np.maximum(counts[path], 1) for path, sums in total(left).items()}
         case "norm":
@@ -329,7 +332,7 @@ def parse(text: str) -> Spec:
     return Spec(text, sizes)
 
 
-def of(spec: Spec, score: Score, shapes: Shapes, scope: Collection[str], topology: Topology | None, streams: bool) -> Units:
+def of(spec: Spec, score: Pooling, shapes: Shapes, scope: Collection[str], topology: Topology | None, streams: bool) -> Units:
     """The units of a network of this `topology` (None: unknown), with variables of these `shapes`, of which those in `scope`
     are prunable. Raises InputError where it has none, or a block is larger than a kernel."""
     if spec.is_weight:
@@ -348,7 +351,7 @@ def of(spec: Spec, score: Score, shapes: Shapes, scope: Collection[str], topolog
 
 
 def channels_of(
-    asked: str, score: Score, shapes: Shapes, scope: Collection[str], topology: Topology | None, streams: bool
+    asked: str, score: Pooling, shapes: Shapes, scope: Collection[str], topology: Topology | None, streams: bool
 ) -> WholeChannels:
     """The channels of a network, for what a recipe `asked`. Raises InputError as `of`."""
     if topology is None:

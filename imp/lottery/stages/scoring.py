@@ -1,5 +1,6 @@
 """The masks of a family that are cut from the scores of one network: what is asked of `pruning.cut`."""
 
+import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
@@ -21,7 +22,7 @@ from lottery.pruning.cut import Cut, Cutter, Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking
 from lottery.pruning.state import Arrays, State
-from lottery.pruning.units import WEIGHT, Units, parse
+from lottery.pruning.units import WEIGHT, Pooling, Units, parse
 from lottery.rundir import store, tickets
 from lottery.rundir.run import Run
 from lottery.stages.probing import Probes
@@ -38,7 +39,8 @@ def units_of(pruning: Pruning, family: Family, network: State, topology: Topolog
     """The units of a family in a `network`. Raises InputError as `units.of`."""
     scope = pruning.prunable(network)
     shapes = {path: array.shape for path, array in (network.weights | scope).items()}
-    return units.of(family.units, family.unit_score, shapes, scope, topology, pruning.streams)
+    score: Pooling = "wrapped" if family.criterion == criteria.random.__name__ else family.unit_score
+    return units.of(family.units, score, shapes, scope, topology, pruning.streams)
 
 
 def everything(units: Units, variables: Arrays, scope: Collection[str]) -> Bits:
@@ -61,6 +63,7 @@ class Scoring:
         ranked = family.model_copy(update={"units": parse(WEIGHT)}) if family.mask else family
         self.units = units_of(pruning, ranked, self.state, self.topology)
         self.before = load(run, first.within) if first.within else everything(self.units, self.state.weights | scope, scope)
+        self._check_densities(first.family)
         self._rates = family.rates if family.rounds else []
         self._given = self._read_given()
         criterion = criteria.checked(criteria.by_name(family.criterion), f"criterion: {family.criterion}")
@@ -73,6 +76,15 @@ class Scoring:
         method = Method(criterion, family.allocation, family.shares_kept, family.passes, self.units, each)
         kernels, probe = self.topology.kernels if self.topology else None, probes.of(first.replicate, family).at
         self._cutter = Cutter(method, self.state, self.before, partial(probe, self.state), kernels, sort=True)
+
+    def _check_densities(self, name: str) -> None:
+        """Raise InputError for densities of layers that make no channels of their own."""
+        layers = self.units.sizes({path: kept.shape for path, kept in self.units.ranked(self.before).items()})
+        for pattern, _ in self.family.densities if self.family.units.is_channel else ():
+            if not any(fnmatch.fnmatchcase(path, pattern) for path in layers):
+                raise InputError(
+                    f"families.{name}.densities: {pattern!r} has no {self.family.units.plural}: {', '.join(layers)} have"
+                )
 
     def cut(self, mask: Mask) -> tuple[Bits, list[Part]]:
         """A mask, and what was ranked together for it in the last iteration."""
@@ -140,6 +152,14 @@ class Scoring:
             given = read_mask(path, self._run.recipe.model.name, self._run.manifest().shape, shapes)
         if missing := sorted(shapes.keys() - given.keys()):
             raise InputError(f"mask: {path} has none of {missing[0]}, which this recipe prunes: see pruning.scope and exclude")
+        own = units_of(self._run.recipe.pruning, self.family, self.state, self.topology)
+        ranked = own.ranked(given)
+        scores = {name: kept.astype(np.float32) for name, kept in ranked.items()}
+        of_units = own.spread(own.pool(scores, ranked)[1], masks.whole(ranked))
+        if any((of_units[name] != kept).any() for name, kept in ranked.items()):
+            raise InputError(
+                f"mask: that in {path} is not made of whole units = {self.family.units}: set units to what it is made of"
+            )
         return given
 
 

@@ -298,7 +298,7 @@ class _Making:
         refilled = partial(cut.refilled, self.run, ticket.mask, shared)
         drawn = self._drawn, self._seed("mask")
         mask, start = control(controls.Given(own, self._loaded, *drawn, met, self._units, inverted, refilled))
-        if ticket.is_masked and any(mask[path].tobytes() != shared[path].tobytes() for path in shared):
+        if ticket.is_masked and (mask.keys() != shared.keys() or any((mask[path] != shared[path]).any() for path in shared)):
             store.save_mask(self.network.mask, mask, {"mask": ticket.mask.name})
         return mask, lambda: dataclasses.replace(start, step=self.worker.planned.first_step(ticket))
 

@@ -39,6 +39,9 @@ DAILY = [
     "imp status",
     "imp explore --snapshots",
     "imp export --ticket q90-step-000030 --to keras",
+    "imp export --ticket q90-step-000030 --to tflite --compact",
+    "imp export --ticket q90-step-000030 --to tflite --int8",
+    "imp export --ticket q50-step-000034 --to tflite --compact --int8",
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
     "mpirun --oversubscribe --bind-to none --with-ft ulfm -n 3 imp retrain",
     "imp retrain --executor my_executor:Submitit",
@@ -65,6 +68,7 @@ SHORTER = {
     "imp run --run": "imp run --ranks 1 --run",
     "--quantiles 60..99": "--quantiles 60..99:3",
     "--until-decided 7": "--until-decided 3",
+    "q50-step-000034": "q90-step-000030",
 }
 # Each in a place of its own, with what is added to make it short.
 ALONE = {
@@ -81,6 +85,7 @@ ALONE = {
     "imp sweep pipelines/digits.toml": [*DIGITS, "--set", "sweep.trials=1"],
     "imp run pipelines/digits.toml": DIGITS,
     "imp run pipelines/digits.toml --set 'track.trackers=[\"tensorboard\"]'": ["--ranks", "1", *DIGITS],
+    "imp run pipelines/channels-digits.toml": ["--ranks", "1", *TINY],
     "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
     "imp run pipelines/baselines-digits.toml --budget 2dense --dry-run": [],
     "imp run pipelines/baselines-digits.toml --budget 2dense": ["--ranks", "1", *TINY],

@@ -78,7 +78,7 @@ class Trainer:
         with self.strategy.scope(), models.policy(self.train.precision):
             network = models.build(recipe.model, self.task.signature)
             self.xla = devices.uses_xla(recipe, names, network)
-            self._compile(network, maskable, {})
+        self._compile(network, maskable, {})
         if plugins.is_own(recipe.model.name) and recipe.task == "classification":
             check_logits(recipe.model.name, self.model, self._outputs(self.task.inputs(self.feed.first_batch(PROBED))))
         if plugins.is_own(recipe.task):
@@ -89,12 +89,13 @@ class Trainer:
         self.model, self._parts = network, parts
         self._weights = {variable.path: variable for variable in network.trainable_variables}
         self._statistics = {variable.path: variable for variable in network.non_trainable_variables}
-        self.masks = {
-            path: tf.Variable(tf.ones(variable.shape, tf.bool), trainable=False)
-            for path, variable in self._weights.items()
-            if maskable(path, tuple(variable.shape))
-        }
-        self._step = Step(self.recipe, self.strategy, self.feed, self.task, network, self.masks, self.xla)
+        with self.strategy.scope(), models.policy(self.train.precision):
+            self.masks = {
+                path: tf.Variable(tf.ones(variable.shape, tf.bool), trainable=False)
+                for path, variable in self._weights.items()
+                if maskable(path, tuple(variable.shape))
+            }
+            self._step = Step(self.recipe, self.strategy, self.feed, self.task, network, self.masks, self.xla)
         self._optimizer = self._step.optimizer.state | (self._step.scale.state if self._step.scale else {})
         self._covered = list(self.masks)  # those that the mask which was loaded covers
         self._fresh_optimizer, variables = models.arrays(self._optimizer), self._weights | self._statistics
@@ -109,7 +110,7 @@ class Trainer:
         trainer.origins = self.origins
         with self.strategy.scope(), models.policy(self.train.precision):
             network = shrunk(self.model, channels, kept)
-            trainer._compile(network, lambda path, shape: path in self.masks, slices(self.model, channels, kept))
+        trainer._compile(network, lambda path, shape: path in self.masks, slices(self.model, channels, kept))
         return trainer
 
     @cached_property

@@ -275,6 +275,22 @@ def test_where_no_path_is_left_each_layer_keeps_one_channel_which_nobody_reads()
     assert not network.get_layer("c").kernel.numpy().any()
 
 
+def test_layers_may_keep_a_multiple_of_channels_of_which_nobody_reads_those_that_make_it_up():
+    rng, images = np.random.default_rng(0), np.random.default_rng(1).normal(size=(4, 6)).astype("float32")
+    wide = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(12, "sigmoid"), keras.layers.Dense(9), keras.layers.Dense(2)]
+    )
+    for layer, gone in zip(wide.layers, (7, 6, 0), strict=True):
+        kernel, bias = (rng.normal(size=variable.shape) for variable in layer.weights)
+        kernel[:, :gone] = 0
+        layer.set_weights([kernel, bias])
+
+    small = compact(wide, multiple=4)
+
+    assert [kernel.shape for kernel in small.weights[::2]] == [(6, 8), (8, 3), (3, 2)]
+    np.testing.assert_allclose(small(images), wide(images), rtol=1e-5, atol=1e-6)
+
+
 def test_without_the_sizes_of_images_only_what_nobody_reads_goes():
     def body(x):
         return layers.Conv2D(1, 1, name="b")(layers.Conv2D(3, 1, name="a")(x))

@@ -51,6 +51,16 @@ def with_one_each(channels: Channels, kept: np.ndarray) -> np.ndarray:
     return kept
 
 
+def in_multiples(channels: Channels, kept: np.ndarray, of: int) -> np.ndarray:
+    """`kept` (bool [count]) and as many more channels of each kernel that keeps `of` or more as make that a multiple."""
+    kept = kept.copy()
+    for numbers in (np.unique(numbers) for each in axes(channels).values() for numbers in each.values()):
+        count = int(staying(numbers, kept).sum())
+        if count >= of:
+            kept[numbers[~staying(numbers, kept)][: -count % of]] = True
+    return kept
+
+
 def sliced(arrays: Arrays, slices: Slices, path_of: Callable[[str], str] = str) -> Arrays:
     """The part of each of `arrays`, by path, or by a name that `path_of` tells the path of. Those that `slices` do not have are
     as they were."""

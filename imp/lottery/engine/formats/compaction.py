@@ -22,7 +22,7 @@ from lottery.pruning import costs
 from lottery.pruning.channels import Channels, channels
 from lottery.pruning.connectivity import Topology, forward, joined, met_and_kept
 from lottery.pruning.masks import Bits
-from lottery.pruning.slices import with_one_each
+from lottery.pruning.slices import in_multiples, with_one_each
 from lottery.pruning.state import Arrays
 
 Readings = dict[str, list[np.ndarray]]  # by the path of a kernel, of each of its uses: float64 [inputs], NaN where it varies
@@ -55,13 +55,14 @@ class _Reader(NamedTuple):
     constant: np.ndarray
 
 
-def compact(network: keras.Model, stay: tuple[type, ...] = ()) -> keras.Model:
+def compact(network: keras.Model, stay: tuple[type, ...] = (), multiple: int = 1) -> keras.Model:
     """A new network without the channels of `network` that do nothing, of Keras's own layers and those of the classes `stay`.
-    Raises InputError where the graph of `network` cannot be followed, or a layer cannot be made again."""
+    Layers that keep so many keep a `multiple` of channels. Raises InputError where the graph of `network` cannot be followed,
+    or a layer cannot be made again."""
     found, needed, offsets = remains(network)
-    kept = np.append(with_one_each(found, needed[:-1]), True)
+    kept = np.append(in_multiples(found, with_one_each(found, needed[:-1]), multiple), True)
     small = shrunk(network, found, kept[:-1])
-    for variable in small.variables:  # what is only kept so that a layer has a channel is not read
+    for variable in small.variables:  # what is only kept to make up a number is not read
         node = found.nodes.get(variable.path)
         if node and node.groups == 1:
             numbers, values = found.inputs[variable.path][:, 0], np.array(variable)

@@ -145,14 +145,14 @@ def test_a_compact_file_lacks_the_units_that_are_0_and_says_how_many(to, tiny_ru
 
     told = compacted(tiny_run, to=to)
 
-    path = Path(told["path"])
+    path, first = Path(told["path"]), 64 if to == "onnx" else 60  # there a multiple of 8, of which four do nothing
     assert path.name.startswith("q90-step-000000-ticket-compact.")
     assert told["compact"]["bytes"] == told["bytes"] == path.stat().st_size < told["full"]["bytes"] <= told["dense_bytes"]
     assert [(told[name]["channels"], told[name]["parameters"]) for name in ("compact", "full")] == [
-        (160, 193 * 60 + 61 * 100 + 101 * 3),
+        (first + 100, 193 * first + (first + 1) * 100 + 101 * 3),
         (400, 193 * 300 + 301 * 100 + 101 * 3),
     ]
-    assert told["compact"]["macs"] == 192 * 60 + 60 * 100 + 100 * 3
+    assert told["compact"]["macs"] == 192 * first + first * 100 + 100 * 3
     assert told["difference"] < 1e-6
 
 

@@ -20,8 +20,8 @@ def ranks(small: bool, network: str, count: int) -> Seen:
     """Processes that train on one device at the same time, beside bundles."""
     values = (SMALL if small else NETWORKS)[network]
     options = [part for value in (f"model.name={network}", "data.crop=0", *values) for part in ("--set", value)]
-    asked = ["bench", "bundle", "--tickets=1,16", f"--ranks={count}", "--repeats=2", "--json", *options]
-    done = command([*asked, *["--quick"] * small])
+    asked = ["--tickets=1,16", f"--ranks={count}", "--repeats=2", "--json", *options, *["--quick"] * small]
+    done = command(asked, program=[sys.executable, str(ROOT / "benchmarks/bundle.py")])
     if done.returncode:
         return Seen(False, last_line(done))
     rows = json.loads(done.stdout)["rows"]
@@ -124,9 +124,11 @@ def ours() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def command(arguments: Sequence[str], folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """What a command of `imp` prints."""
-    return subprocess.run([*IMP, *arguments], cwd=folder, env=ours(), capture_output=True, text=True)
+def command(
+    arguments: Sequence[str], folder: Path | None = None, program: Sequence[str] = IMP
+) -> "subprocess.CompletedProcess[str]":
+    """What a command of `imp`, or of another `program`, prints."""
+    return subprocess.run([*program, *arguments], cwd=folder, env=ours(), capture_output=True, text=True)
 
 
 def last_line(done: "subprocess.CompletedProcess[str]") -> str:

@@ -245,7 +245,8 @@ def _readers(run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]]) -
     def packed(source: Source, by: Spec) -> dict[str, overlap.Packed]:
         mask, topology = load(source), run.replicate(source.replicate).read_topology()
         shapes = {path: kept.shape for path, kept in mask.items()}
-        made_of = units.of(by, "mean", shapes, mask, topology, run.recipe.pruning.streams)
+        scope = [path for path, shape in shapes.items() if run.recipe.pruning.covers(path, shape)]
+        made_of = units.of(by, "mean", shapes, scope, topology, run.recipe.pruning.streams)
         groups = {path: made_of.groups(path, shapes[path]) for path in mask} if isinstance(made_of, units.NofM) else {}
         kept = {path: counts.astype(bool, copy=False) for path, counts in made_of.total(mask).items()}
         return overlap.pack(kept, groups)

@@ -79,8 +79,8 @@ class Scoring:
 
     def _check_densities(self, name: str) -> None:
         """Raise InputError for densities of layers that make no channels of their own."""
-        layers = self.units.sizes({path: kept.shape for path, kept in self.units.ranked(self.before).items()})
-        for pattern, _ in self.family.densities if self.family.units.is_channel else ():
+        layers = self.units.sizes({}) if self.family.units.is_channel else {}
+        for pattern, _ in self.family.densities if layers else ():
             if not any(fnmatch.fnmatchcase(path, pattern) for path in layers):
                 raise InputError(
                     f"families.{name}.densities: {pattern!r} has no {self.family.units.plural}: {', '.join(layers)} have"

@@ -75,6 +75,20 @@ def test_a_mask_that_cuts_the_network_in_two_is_told():
     assert found.collapsed(0.001) == ["a/kernel"]
 
 
+def test_a_scale_outside_the_scope_cuts_the_network_and_does_not_count():
+    scale = Node("bn", "scale", 3, ("a",), gamma="bn/gamma")
+    last = Node("b", "linear", 2, ("bn",), kernels={"b/kernel": (3, 2)})
+    scaled = Topology((*TOPOLOGY.nodes[:2], scale, last), ("b",))
+    network = State(0, NETWORK.weights | {"bn/gamma": np.ones(3, np.float32)}, {}, {})
+    mask = {"a/kernel": A, "b/kernel": B, "bn/gamma": np.zeros(3, bool)}
+
+    found = densities.kept(mask, network, scaled, prunable_paths={"a/kernel", "b/kernel"})
+
+    assert list(found.layers) == ["a/kernel", "b/kernel"]
+    assert (found.density.prunable, found.density.effective) == (6 / 12, 0)
+    assert found.disconnected
+
+
 LAYERS = {"a/kernel": Layer(4, 0), "b/kernel": Layer(10, 1), "c/kernel": Layer(4, 2), "dw/depthwise_kernel": Layer(2, 2)}
 
 

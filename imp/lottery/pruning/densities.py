@@ -1,6 +1,7 @@
 """What a mask keeps of a network: densities, connections, layer collapse. Pure NumPy."""
 
 import dataclasses
+from collections.abc import Container
 
 import numpy as np
 
@@ -65,10 +66,12 @@ class Kept:
         return None
 
 
-def kept(mask: Bits, state: State, topology: Topology | None) -> Kept:
-    """What `mask` (over all prunable variables) keeps of the network `state`. With scope `all` it also ranks statistics.
-    These are never pruned, and are left out of every count."""
+def kept(mask: Bits, state: State, topology: Topology | None, prunable_paths: Container[str] | None = None) -> Kept:
+    """What `mask` keeps of the network `state`. It counts the variables of `prunable_paths`, by default all of the mask. What
+    is still connected depends on the others too, such as a BatchNorm scale outside the scope. With scope `all` a mask also
+    ranks statistics. These are never pruned, and are left out of every count."""
     applied = masks.trainable_part(mask, state.weights)
+    applied = {path: bits for path, bits in applied.items() if prunable_paths is None or path in prunable_paths}
     positions = topology.positions if topology else {}
     layers = {path: Layer(bits.size, int(np.count_nonzero(bits)), positions.get(path)) for path, bits in applied.items()}
     prunable = sum(layer.weights for layer in layers.values())

@@ -131,7 +131,7 @@ def _write(run: Run, mask: Mask, scoring: Scoring, made_from: dict[str, str]) ->
             pruned=sum(layer.weights for layer in layers.values()) - remaining,
             remaining=remaining,
             layers=layers,
-            kept=densities.kept(kept, state, topology),
+            kept=densities.kept(bits, state, topology, kept),
             costs=costs.costs(bits, state, topology),
         ),
     )

@@ -331,8 +331,8 @@ class _Making:
 
     def _kept(self, mask: Bits) -> densities.Kept:
         """What the mask keeps; without a mask, everything prunable."""
-        pruned = {path: bits for path, bits in mask.items() if self.run.recipe.pruning.covers(path, bits.shape)}
-        kept = densities.kept(pruned or masks.whole(self._prunable), self.shapes, self.replicate.read_topology())
+        whole = masks.whole(self._prunable) | mask
+        kept = densities.kept(whole, self.shapes, self.replicate.read_topology(), self._prunable)
         if warning := kept.warning(self.run.recipe.pruning.collapse):
             self.worker.reporter.say(f"warning: {self.ticket}: {warning}")
         return kept

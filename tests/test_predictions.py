@@ -14,7 +14,7 @@ from lottery.base.progress import Reporter
 from lottery.experiment.rule import Rule
 from lottery.results import criteria, frame, grouping, headline
 from lottery.results.findings import Findings
-from lottery.results.sections import allocation, networks
+from lottery.results.sections import allocation, forgotten, networks
 from lottery.rundir import predictions, store
 from lottery.rundir.run import EVERYTHING, Run
 from lottery.stages import decide
@@ -186,6 +186,23 @@ def test_groups_have_bounds_and_a_verdict_over_images(run):
     assert figures["calibration_error"]["mean"] == pytest.approx(0.01)
 
 
+def test_what_most_tickets_answer_otherwise_is_forgotten(run):
+    """Of 100 images the dense networks are right about 90; the tickets about 91, 90 and 92, so that most know image 90."""
+    block = forgotten.section(Findings(run))
+
+    [line] = block.table
+    assert line["forgotten"] == "1 of 100"
+    assert (line["dense there"], line["ticket there"], line["dense"]) == ("0.00", "66.67", "90.00")
+    assert line["hurt most"] == ""  # no class falls
+    [image] = frame.dicts(block.frames["pies"])
+    assert [image[name] for name in ("image", "label", "dense_answer", "ticket_answer")] == [90, 0, 1, 0]
+    classes = block.frames["classes"].set_index("class")
+    assert classes.loc["0", "mean"] == pytest.approx(2 / 3 / 10)
+    low, high = Rule(0.002, error=0.05 / 10).interval([0.1, 0, 0.1])
+    assert classes.loc["0", ["low", "high"]].tolist() == pytest.approx([low, high])
+    assert not classes["clear"].any()
+
+
 @pytest.fixture
 def alone(tmp_path):
     """A function that makes a run whose dense networks are right about 90 of 100 images, and its tickets about so many; None:
@@ -209,6 +226,11 @@ def told(run):
     rows = frame.rows(run)
     groups = grouping.groups(run, rows)
     return frame.each(groups)[-1].verdict, " ".join(headline.headline(groups, run, rows))
+
+
+@pytest.mark.parametrize("right", [[80, 80], [80, 80, None]])
+def test_under_three_replicates_nothing_is_said_to_be_forgotten(alone, right):
+    assert forgotten.section(Findings(alone(*right))) is None
 
 
 WORSE_HERE = [

@@ -20,6 +20,7 @@ from lottery.results.sections import (
     early_stop,
     equal_cost,
     failures,
+    forgotten,
     kinds,
     layers,
     macs,
@@ -38,6 +39,7 @@ GROUP = "lottery.sections"  # of entry points
 SECTIONS: tuple[Section, ...] = (
     *(accuracy.section, differences.section, macs.section, equal_cost.section),
     *(networks.section, metrics.section, allocation.section, collapse.section, contrasts.section, answers.section),
+    forgotten.section,
     *(early_stop.section, layers.section, overlaps.section, magnitudes.section, courses.section, stability.section),
     *(training.section, kinds.section, sizes.section, costs.section, failures.section, measurements.section),
 )

@@ -1,5 +1,7 @@
 """Controls: what each one trains against NumPy by hand; a user's own, from the recipe to a network."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,11 @@ WHOLE = np.broadcast_to(np.arange(6) < 2, (4, 6))
 SEED = 7
 DENSE = State(5, {"a/kernel": np.ones((4, 6), np.float32)}, {}, {"steps": np.int64(5)})
 FRESH = State(0, {"a/kernel": np.full((4, 6), 2, np.float32)}, {}, {})
+TRAINED = State(9, {"a/kernel": np.full((4, 6), -3, np.float32)}, {}, {})
+
+
+def filled(step, value):
+    return State(step, {"a/kernel": np.full((4, 6), value, np.float32)}, {}, {})
 
 
 def given(mask=None, met=None, units=None):
@@ -26,6 +33,7 @@ def given(mask=None, met=None, units=None):
         units or SINGLE,
         lambda: {"a/kernel": ~KEPT, "bn/moving_mean": KEPT},
         lambda: {"a/kernel": WHOLE, "a/bias": WHOLE[0]},
+        lambda: TRAINED,
     )
 
 
@@ -44,6 +52,9 @@ TABLE = {
     "shuffle": ("dense", {"a/kernel": shuffled()}, DENSE),
     "invert": ("dense", {"a/kernel": ~KEPT}, DENSE),
     "random": ("fresh", {"a/kernel": shuffled()}, FRESH),
+    "signs0": ("dense", {"a/kernel": KEPT}, FRESH),  # of positive weights: by hand below
+    "signs": ("fresh", {"a/kernel": KEPT}, filled(0, -2)),
+    "constant": ("dense", {"a/kernel": KEPT}, filled(5, 0)),  # weights that are all alike deviate by nothing
     "refill": ("dense", {"a/kernel": WHOLE, "a/bias": WHOLE[0]}, DENSE),
     "soup": ("average", {"a/kernel": KEPT}, DENSE),
     "extended": ("own", {}, DENSE),
@@ -62,10 +73,30 @@ def test_a_control_trains_what_it_says(name):
     found, begun = CONTROLS[name](given())
 
     assert CONTROLS[name].start == start
-    assert begun is state
+    assert begun.step == state.step
+    assert np.array_equal(begun.weights["a/kernel"], state.weights["a/kernel"])
     assert found.keys() == mask.keys()
     assert all(np.array_equal(found[path], mask[path]) for path in mask)
     assert np.array_equal(before, KEPT)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"), [("signs0", [-7, 8, 9]), ("signs", [7, 8, -9]), ("constant", [-np.sqrt(6), np.sqrt(6), np.sqrt(6)])]
+)
+def test_signs_and_magnitudes_come_from_where_a_control_says(name, kernel):
+    def state(kernel, *bias):
+        return State(0, {"kernel": np.array(kernel, np.float32), "bias": np.array(bias, np.float32)}, {}, {})
+
+    start, fresh, trained = state([-1, 5, 2], 1), state([7, -8, 9], 2), state([3, 0, -1], 3)
+    source = dataclasses.replace(
+        given({"kernel": np.ones(3, bool)}), start=lambda: start, fresh=lambda: fresh, trained=lambda: trained
+    )
+
+    _, begun = CONTROLS[name](source)
+
+    assert begun.weights["kernel"] == pytest.approx(np.array(kernel), rel=1e-6)
+    assert begun.weights["bias"] == (1 if name == "constant" else 2)  # no mask covers it
+    assert fresh.weights["kernel"].tolist() == [7, -8, 9]  # nothing is changed in place
 
 
 @pytest.mark.parametrize("name", ["shuffle", "random"])

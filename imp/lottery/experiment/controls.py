@@ -25,8 +25,8 @@ class Given:
     """What a control is made from: the ticket's `mask` over trainable variables; `start()`, the state that its `Start` names;
     `fresh()`, newly drawn weights; a `seed` for anything else; `met`, the places of kernels that can have an effect, where some
     cannot (`connectivity.met`); the `units` that its masks are made of; `inverted()`, the mask that keeps the other end of the
-    scores; and `refilled()`, that of whole channels (`refill.refill`). All is the same at every rewind point, and in every
-    family with such a mask."""
+    scores; `refilled()`, that of whole channels (`refill.refill`); and `trained()`, the network that the mask was scored on.
+    All but `start()` is the same at every rewind point, and in every family with such a mask."""
 
     mask: Bits
     start: Callable[[], State]
@@ -36,11 +36,17 @@ class Given:
     units: Units
     inverted: Callable[[], Bits]
     refilled: Callable[[], Bits]
+    trained: Callable[[], State]
 
     @property
     def shuffled(self) -> Bits:
         """The mask with its units permuted within each layer."""
         return self.units.shuffle(self.mask, self.seed, self.met)
+
+    def signed(self, magnitudes: State, signs: State) -> State:
+        """`magnitudes` with the signs of another state, in all that the mask covers."""
+        weights = {path: np.copysign(magnitudes.weights[path], signs.weights[path]) for path in self.mask}
+        return dataclasses.replace(magnitudes, weights=magnitudes.weights | weights)
 
 
 Make = Callable[[Given], tuple[Bits, State]]
@@ -120,6 +126,26 @@ def refill(given: Given) -> tuple[Bits, State]:
     return given.refilled(), given.start()
 
 
+@control(start="dense", dash=(1, 3, 7, 3))
+def signs0(given: Given) -> tuple[Bits, State]:
+    """the ticket's mask with fresh weights that have the signs of its start"""
+    return given.mask, given.signed(given.fresh(), given.start())
+
+
+@control(start="fresh", dash=(1, 3, 12, 3))
+def signs(given: Given) -> tuple[Bits, State]:
+    """the ticket's mask with fresh weights that have the signs of the network that it was scored on"""
+    return given.mask, given.signed(given.fresh(), given.trained())
+
+
+@control(start="dense", dash=(1, 2))
+def constant(given: Given) -> tuple[Bits, State]:
+    """the ticket's start with all weights of a layer at their standard deviation, and their signs"""
+    start = given.start()
+    levels = {path: np.full_like(start.weights[path], start.weights[path].std()) for path in given.mask}
+    return given.mask, given.signed(dataclasses.replace(start, weights=start.weights | levels), start)
+
+
 @control(start="average", dash=(2, 5))
 def soup(given: Given) -> tuple[Bits, State]:
     """the average of so many trainings (soup3: of 3) of the ticket's mask, each with the images in another order"""
@@ -132,7 +158,9 @@ def extended(given: Given) -> tuple[Bits, State]:
     return {}, given.start()
 
 
-CONTROLS: dict[str, Control] = {one.name: one for one in (rewound, reinit, shuffle, invert, random, refill, soup, extended)}
+CONTROLS: dict[str, Control] = {
+    one.name: one for one in (rewound, reinit, shuffle, invert, random, signs0, signs, constant, refill, soup, extended)
+}
 _NUMBERED = re.compile(r"(soup|again)([1-9][0-9]?)")
 
 

@@ -53,17 +53,22 @@ def inverted(run: Run, mask: Mask, probes: Probes) -> masks.Bits:
     return Scoring(run, mask, probes, inverted=True).cut(mask)[0]
 
 
-def refilled(run: Run, mask: Mask, ticket: masks.Bits) -> masks.Bits:
-    """The mask `ticket` turned into whole channels, by the trained weights that it was scored on (`refill.refill`)."""
-    replicate, pruning = run.replicate(mask.replicate), run.recipe.pruning
+def trained(run: Run, mask: Mask) -> State:
+    """The network that `mask` was scored on. Raises InputError where its file is missing or damaged."""
+    replicate = run.replicate(mask.replicate)
     network, *_ = _sources(run, mask)
     Lineage(replicate).check(network)
     with store.promised_by(replicate.table_of(network)):
-        weights = store.load_state(network, optimizer=False).weights
+        return store.load_state(network, optimizer=False)
+
+
+def refilled(run: Run, mask: Mask, ticket: masks.Bits) -> masks.Bits:
+    """The mask `ticket` turned into whole channels, by the trained weights that it was scored on (`refill.refill`)."""
+    pruning, weights = run.recipe.pruning, trained(run, mask).weights
     shapes = {path: array.shape for path, array in weights.items()}
     scope = [path for path in ticket if pruning.covers(path, shapes[path])]
-    whole = channels_of("control refill", "sum", shapes, scope, replicate.read_topology(), pruning.streams)
-    return refill.refill(ticket, weights, whole)
+    topology = run.replicate(mask.replicate).read_topology()
+    return refill.refill(ticket, weights, channels_of("control refill", "sum", shapes, scope, topology, pruning.streams))
 
 
 def _cut(run: Run, alike: Sequence[Mask], probes: Probes) -> None:

@@ -296,8 +296,8 @@ class _Making:
         own = {path: kept.copy() for path, kept in shared.items()}  # which a user's function may change in place
         inverted = partial(cut.inverted, self.run, ticket.mask, self.worker.probes)
         refilled = partial(cut.refilled, self.run, ticket.mask, shared)
-        drawn = self._drawn, self._seed("mask")
-        mask, start = control(controls.Given(own, self._loaded, *drawn, met, self._units, inverted, refilled))
+        drawn, trained = (self._drawn, self._seed("mask")), partial(cut.trained, self.run, ticket.mask)
+        mask, start = control(controls.Given(own, self._loaded, *drawn, met, self._units, inverted, refilled, trained))
         if ticket.is_masked and (mask.keys() != shared.keys() or any((mask[path] != shared[path]).any() for path in shared)):
             store.save_mask(self.network.mask, mask, {"mask": ticket.mask.name})
         return mask, lambda: dataclasses.replace(start, step=self.worker.planned.first_step(ticket))

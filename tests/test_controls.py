@@ -55,6 +55,8 @@ TABLE = {
     "signs0": ("dense", {"a/kernel": KEPT}, FRESH),  # of positive weights: by hand below
     "signs": ("fresh", {"a/kernel": KEPT}, filled(0, -2)),
     "constant": ("dense", {"a/kernel": KEPT}, filled(5, 0)),  # weights that are all alike deviate by nothing
+    "supermask": ("dense", {"a/kernel": KEPT}, DENSE),
+    "supermask_constant": ("dense", {"a/kernel": KEPT}, filled(5, 0)),
     "refill": ("dense", {"a/kernel": WHOLE, "a/bias": WHOLE[0]}, DENSE),
     "soup": ("average", {"a/kernel": KEPT}, DENSE),
     "extended": ("own", {}, DENSE),

@@ -35,7 +35,7 @@ FAMILIES = [
     *family("macs", "units=channel", "target=macs", "per_mac=true"),
     *family("blocks", "units=2x2", controls=("shuffle", "invert")),
     *family("pairs", "units=2:4", controls=("shuffle", "invert")),
-    *family("weights", controls=("shuffle", "refill")),
+    *family("weights", controls=("shuffle", "refill", "signs", "supermask")),
     *family("chain", "units=channel", "unit_score=norm", "rounds=2", "rate=30", quantiles=""),
 ]
 
@@ -198,6 +198,18 @@ def test_a_refilled_ticket_has_whole_channels_of_as_many_weights_of_which_the_ti
     for path, vector in (("conv1/kernel", "bn1/beta"), ("conv3/kernel", "bn3/beta")):
         kept = mask[vector]
         assert norms[path][kept].min() >= norms[path][~kept].max(initial=0)
+
+
+def test_a_supermask_is_the_start_under_the_mask_and_not_trained(finished):
+    mask, folder = cut_of(finished, "weights")[0], network(finished, "weights", "supermask")
+    start, final = store.load_state(replicate(finished).snapshot(0)), store.load_state(folder / "final.h5")
+    result = files.read_json(folder / "result.json")
+
+    assert all(np.array_equal(final.weights[path], start.weights[path] * kept) for path, kept in mask.items())
+    assert result["status"] == "done"
+    assert result["first_step"] == result["step"]
+    assert result["training_macs"] < files.read_json(network(finished, "weights") / "result.json")["training_macs"]
+    assert files.read_json(network(finished, "weights", "signs") / "result.json")["status"] == "done"
 
 
 def test_what_is_pruned_is_zero_in_biases_and_normalisation_too(finished):

@@ -46,7 +46,7 @@ class Training:
     the result, with the seals of all these files by name inside `root`; `rates` take the place of the schedule; `updates`
     change the mask on the way, the folder then gets the last one, and `kept` says what that keeps; `profile` takes a trace.
 
-    A start at the last step, which is the average of networks, is not trained: its BatchNorm gets new statistics.
+    A start at the last step, as that of an average of networks, is not trained: its BatchNorm gets new statistics.
     """
 
     title: str

@@ -146,6 +146,18 @@ def constant(given: Given) -> tuple[Bits, State]:
     return given.mask, given.signed(dataclasses.replace(start, weights=start.weights | levels), start)
 
 
+@control(start="dense", dash=(1, 4))
+def supermask(given: Given) -> tuple[Bits, State]:
+    """the ticket's start under its mask, not trained"""
+    return given.mask, given.start()
+
+
+@control(start="dense", dash=(1, 6))
+def supermask_constant(given: Given) -> tuple[Bits, State]:
+    """the start of constant, not trained"""
+    return constant.make(given)
+
+
 @control(start="average", dash=(2, 5))
 def soup(given: Given) -> tuple[Bits, State]:
     """the average of so many trainings (soup3: of 3) of the ticket's mask, each with the images in another order"""
@@ -158,9 +170,12 @@ def extended(given: Given) -> tuple[Bits, State]:
     return {}, given.start()
 
 
-CONTROLS: dict[str, Control] = {
-    one.name: one for one in (rewound, reinit, shuffle, invert, random, signs0, signs, constant, refill, soup, extended)
-}
+_ALL = (
+    *(rewound, reinit, shuffle, invert, random, signs0, signs, constant, supermask, supermask_constant),
+    *(refill, soup, extended),
+)
+CONTROLS: dict[str, Control] = {one.name: one for one in _ALL}
+UNTRAINED = (supermask.name, supermask_constant.name)
 _NUMBERED = re.compile(r"(soup|again)([1-9][0-9]?)")
 
 

@@ -79,6 +79,11 @@ class Ticket:
         return self.variant != controls.extended.name
 
     @property
+    def is_trained(self) -> bool:
+        """Whether it is; an average and a supermask are only evaluated."""
+        return not self.averaged and self.variant not in controls.UNTRAINED
+
+    @property
     def chain(self) -> "tuple[Any, ...] | Ticket":
         """What is trained in sequence: all rounds of a rewind point; a ticket whose mask changes, and its controls; or else in
         one shot each network on its own, and a soup after all that it is the mean of."""

@@ -86,8 +86,8 @@ class Plan:
         return round(self.length(ticket) * self.total_steps)
 
     def first_step(self, ticket: Ticket) -> int:
-        """Where the training of `ticket` begins in the schedule; an average is not trained."""
-        return self.last_step(ticket) if ticket.averaged else ticket.first_step
+        """Where the training of `ticket` begins in the schedule: at its end if it is not trained."""
+        return ticket.first_step if ticket.is_trained else self.last_step(ticket)
 
     def length(self, ticket: Ticket) -> float:
         """How many times as long as the dense network `ticket` trains. With a budget: until it has cost that. Fresh weights
@@ -237,8 +237,8 @@ class Plan:
         return self._steps(ticket) / self.steps_per_epoch
 
     def _steps(self, ticket: Ticket) -> float:
-        """Those of its training; for the pass of an average over the examples, as many as cost the same."""
-        if ticket.averaged:
+        """Those of its training; of what is not trained, as many as cost the same as its pass over the examples."""
+        if not ticket.is_trained:
             return 0.0 if self.steps_per_epoch == UNKNOWN_STEPS else self.steps_per_epoch / STEP
         return self.last_step(ticket) - self.first_step(ticket)
 

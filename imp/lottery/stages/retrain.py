@@ -243,11 +243,10 @@ class _Bundling:
         return [bundle.of(ready) for bundle in dict.fromkeys(self.bundle_of[one] for one in ready)]
 
     def _is_alone(self, ticket: Ticket) -> bool:
-        """Whether `ticket` may be trained as a smaller network, its mask changes in training, or it is the mean of others, and
-        not trained."""
+        """Whether `ticket` may be trained as a smaller network, its mask changes in training, or it is not trained."""
         recipe = self.hand_out.run.recipe
         changes = recipe.families[ticket.family].changes_masks and ticket.variant == TICKET
-        return bool(ticket.averaged) or changes or recipe.is_compact(ticket.family)
+        return not ticket.is_trained or changes or recipe.is_compact(ticket.family)
 
 
 def told(outcome: Outcome) -> str:

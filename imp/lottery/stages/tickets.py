@@ -239,7 +239,7 @@ class _Making:
     def _rates(self, mask: Bits) -> schedules.Rates:
         train, ticket, planned = self.run.recipe.train, self.ticket, self.worker.planned
         length = planned.length(ticket)
-        match self.family.method if ticket.start and not ticket.averaged else "weights":
+        match self.family.method if ticket.start and ticket.is_trained else "weights":
             case "finetune":
                 return schedules.constant(planned.finetune_rate(self.family))
             case "llr":

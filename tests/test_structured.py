@@ -11,8 +11,11 @@ from lottery.base import files
 from lottery.pruning import costs, masks, ranking
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.units import channels_of
+from lottery.results import instability
 from lottery.results.reader import open_results
-from lottery.rundir import store
+from lottery.rundir import records, store
+from lottery.rundir.names import NetworkFiles
+from lottery.rundir.records import PairRecord
 from lottery.rundir.run import open_run
 from lottery.rundir.tickets import open_ticket
 
@@ -218,6 +221,27 @@ def test_what_is_pruned_is_zero_in_biases_and_normalisation_too(finished):
         final = store.load_state(network(finished, name, variant) / "final.h5")
         assert any(path.startswith("bn") for path in mask)
         assert not any(final.weights[path][~bits].any() for path, bits in mask.items())
+
+
+def test_the_line_between_rounds_goes_from_network_to_network(finished):
+    told = imp_here("stability", "--between", "rounds", "--family", "chain", cwd=finished)
+    again = imp_here("stability", "--between", "rounds", "--family", "chain", cwd=finished)
+
+    first, second = (
+        records.read(network(finished, "chain", "pair-before.json", f"round-0{number}"), PairRecord) for number in (1, 2)
+    )
+    ends = [replicate(finished).dense.read_result()]
+    ends += [NetworkFiles(network(finished, "chain", label=f"round-0{number}")).read_result() for number in (1, 2)]
+    for found, before, after in ((first, *ends[:2]), (second, *ends[1:])):
+        for end, result in ((0, before), (-1, after)):
+            assert found.errors["test"][end] == pytest.approx(1 - result.reached("test"))
+        assert found.recomputed["test"][-1] == found.projected["test"][-1]  # it has its own mask already
+        assert found.copies is None
+    assert told.stdout.count("chain from 0") == 2
+    assert "2 pairs of trainings, 0 to interpolate" in again.stderr
+    run = open_run(finished / "runs/digits")
+    assert instability.groups(run).empty  # of copies
+    assert imp_here("verify", "runs/digits", cwd=finished).returncode == 0
 
 
 def test_tables_have_the_layers_that_are_not_ranked(finished):

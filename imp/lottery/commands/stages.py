@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lottery.experiment.graph import Ticket
     from lottery.rundir.run import Run
 
+Between = Literal["copies", "rounds"]
 INNER = {"format", "folder", "outputs", "made_from"}  # what a table of a mask says for `imp` alone
 
 
@@ -152,23 +153,32 @@ def stability(
     tickets: SelectionOptions,
     workers: WorkerOptions,
     replicate: options.ReplicateOption = None,
+    between: Annotated[
+        Between,
+        typer.Option(
+            "--between", help="copies: trainings of one ticket (families.FAMILY.copies); rounds: one round and the next."
+        ),
+    ] = "copies",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find the instability of tickets that are trained more than once (families.FAMILY.copies); under mpirun, on all ranks."""
-    from lottery.results import frame, grouping, instability
-    from lottery.stages.stability import stability as find_instability
+    """Find the error on the line between copies of tickets (instability), or between rounds; under mpirun, on all ranks."""
+    from lottery.results import barriers, frame, grouping, instability
+    from lottery.stages import stability as stages
 
     target = run.open(must_exist=True, chosen=replicate)
-    if not find_instability(target, options.reporter(), tickets.selection(), workers.execution()):
+    pairs = {"copies": stages.copies, "rounds": stages.rounds}[between]
+    if not stages.stability(target, options.reporter(), tickets.selection(), workers.execution(), pairs):
         return
-    found = instability.groups(target)
+    networks = grouping.groups(target, grouping.rows(target))
+    found = barriers.groups(target, networks) if between == "rounds" else instability.groups(target)
     if as_json:
         options.print_json(frame.dicts(found))
-        return
-    print_table(target.recipe.name, *instability.cells(found))
-    print(target.worded(instability.EXPLAINED))
-    for line in instability.answers(found, grouping.groups(target, grouping.rows(target)), target.rule):
-        print(line)
+    elif between == "rounds":
+        print_table(target.recipe.name, barriers.HEADINGS, barriers.cells(found))
+        print(target.worded(barriers.EXPLAINED), barriers.sentence(found), sep="\n")
+    else:
+        print_table(target.recipe.name, *instability.cells(found))
+        print(target.worded(instability.EXPLAINED), *instability.answers(found, networks, target.rule), sep="\n")
 
 
 def search(

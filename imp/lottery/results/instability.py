@@ -120,7 +120,7 @@ def _alike(run: Run) -> list[list[PairRecord]]:
         problem = Lineage(replicate).problem
         for path in replicate.pairs():
             one = records.read(path, PairRecord)
-            if one.family in run.recipe.families and not problem(path):
+            if one.copies and one.family in run.recipe.families and not problem(path):
                 found.setdefault((one.family, one.mask, one.rewind_step), []).append(one)
     return list(found.values())
 

@@ -22,7 +22,7 @@ _QUANTILE, _ROUND, _STEP = r"q[0-9]+(?:\.[0-9]+)?", r"round-[0-9]{2,}", r"-step-
 _REPLICATE = re.compile(r"replicate-([1-9][0-9]*)")
 _SNAPSHOT = re.compile(r"step-([0-9]{6,})\.h5")
 _NETWORK = re.compile(rf"{FAMILY_NAME}/(?:{_QUANTILE}|{_ROUND}){_STEP}/[^\W\d]\w*")
-_PAIR = re.compile(rf"{FAMILY_NAME}/(?:{_QUANTILE}|{_ROUND}){_STEP}/pair-[1-9][0-9]?-[1-9][0-9]?\.json")
+_PAIR = re.compile(rf"{FAMILY_NAME}/(?:{_QUANTILE}|{_ROUND}){_STEP}/pair-(?:before|[1-9][0-9]?-[1-9][0-9]?)\.json")
 _MASK = re.compile(rf"{FAMILY_NAME}/masks/(?:{_QUANTILE}|{_ROUND}{_STEP})\.(?:h5|json)")
 _TOPOLOGY = pydantic.TypeAdapter(Topology)
 
@@ -158,9 +158,10 @@ class Replicate:
     def network(self, ticket: Ticket) -> NetworkFiles:
         return NetworkFiles(self.folder / ticket.family / ticket.name / ticket.variant)
 
-    def pair(self, ticket: Ticket, copies: tuple[int, int]) -> Path:
-        """What there is between two trainings of a ticket."""
-        return self.network(ticket).folder.parent / "pair-{}-{}.json".format(*copies)
+    def pair(self, ticket: Ticket, copies: tuple[int, int] | None) -> Path:
+        """What there is between two `copies` of a ticket, or (None) between it and the network of the round before."""
+        name = "{}-{}".format(*copies) if copies else "before"
+        return self.network(ticket).folder.parent / f"pair-{name}.json"
 
     def pairs(self) -> list[Path]:
         """All that there are, of whatever grid."""

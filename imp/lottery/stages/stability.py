@@ -1,4 +1,5 @@
-"""The instability of tickets, from pairs of trainings that differ in the order of examples."""
+"""The error between two networks, on the straight line: of trainings of a ticket that differ in the order of examples, and of
+the tickets of one round and the next."""
 
 import contextlib
 import dataclasses
@@ -15,7 +16,7 @@ from lottery.engine.start import start_tensorflow
 from lottery.executors.choice import executor
 from lottery.executors.workload import IN_PROCESS, Execution, Worker, Workload
 from lottery.experiment import graph, seeds
-from lottery.experiment.graph import TICKET, Ticket
+from lottery.experiment.graph import TICKET, Snapshot, Ticket
 from lottery.experiment.plan import Selection
 from lottery.pruning import interpolation, masks
 from lottery.pruning.state import State
@@ -28,25 +29,35 @@ SPLITS = ("train", "test")
 
 
 class Pair(NamedTuple):
-    """Two trainings of a ticket, and their numbers among its copies."""
+    """Two trainings of a ticket, and their numbers among its `copies`; or the network of the round before and a ticket."""
 
-    one: Ticket
+    one: Snapshot | Ticket
     other: Ticket
-    copies: tuple[int, int]
+    copies: tuple[int, int] | None
 
     def __str__(self) -> str:
-        return f"{self.one}, copies {self.copies[0]} and {self.copies[1]}"
+        ticket = dataclasses.replace(self.other, variant=TICKET)
+        return f"{ticket}, {'copies {} and {}'.format(*self.copies) if self.copies else 'from the round before'}"
 
 
-def stability(run: Run, reporter: Reporter, selection: Selection = EVERYTHING, execution: Execution = IN_PROCESS) -> bool:
-    """Find the errors between all pairs of copies of the selected tickets, where that is not done. Returns whether this
-    process knows the outcome: of MPI's ranks, one does. Raises InputError where no family has copies, or one of them is not
-    trained, and Failed where a pair was not done; a pair with one that diverged is left out."""
-    wanted = pairs(run, selection)
+Pairs = Callable[[Run, Selection], list[Pair]]
+
+
+def stability(
+    run: Run,
+    reporter: Reporter,
+    selection: Selection = EVERYTHING,
+    execution: Execution = IN_PROCESS,
+    between: Pairs | None = None,
+) -> bool:
+    """Find the errors between all pairs of the selected tickets, where that is not done; `between` gives the pairs, by default
+    those of `copies`. Returns whether this process knows the outcome: of MPI's ranks, one does. Raises InputError as `between`
+    does, and Failed where a pair was not done; a pair with one that diverged is left out."""
+    wanted = (between or copies)(run, selection)
 
     def missing() -> list[Pair]:
         lineages = {number: Lineage(run.replicate(number)) for number in run.numbers()}
-        return [pair for pair in wanted if not _is_done(run, pair, lineages[pair.one.replicate])]
+        return [pair for pair in wanted if not _is_done(run, pair, lineages[pair.other.replicate])]
 
     unfinished: list[str] = []
 
@@ -73,8 +84,23 @@ def pair_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Iterato
         yield PairWorker(run, reporter, allocation)
 
 
-def pairs(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
-    """All pairs of copies of the selected tickets that are trained, in order. Raises InputError as `stability` does."""
+def rounds(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
+    """The selected tickets of rounds that are trained, each with the network that its mask was scored on: the dense one, or the
+    ticket of the round before. Raises InputError where there are none."""
+    families = {name: family for name, family in run.families(selection).items() if family.rounds}
+    tickets = run.plan().tickets(run.numbers(), families) if families else []
+    results = {ticket: run.network(ticket).read_result() for ticket in tickets if ticket.variant == TICKET}
+    found = [
+        Pair(one.mask.scored_on, one, None) for one, result in results.items() if one.mask.scored_on and result and result.final
+    ]
+    if not found:
+        raise InputError("no ticket of rounds is trained: run `imp rounds` first")
+    return found
+
+
+def copies(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
+    """All pairs of copies of the selected tickets that are trained, in order. Raises InputError where no family has copies, or
+    one of them is not trained."""
     families = {name: family for name, family in run.families(selection).items() if family.copies > 1}
     if not families:
         name = next(iter(run.families(selection)), "oneshot")
@@ -82,10 +108,10 @@ def pairs(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
     found, untrained = [], []
     for ticket in run.plan().tickets(run.numbers(), families):
         if ticket.variant == TICKET:
-            copies = [ticket, *graph.copies_of(ticket, families[ticket.family].copies)]
-            results = [run.network(one).read_result() for one in copies]
-            untrained += [one for one, result in zip(copies, results, strict=True) if not (result and result.is_ended)]
-            numbered = [(n, one) for n, one, result in zip(itertools.count(1), copies, results) if result and result.final]
+            alike = [ticket, *graph.copies_of(ticket, families[ticket.family].copies)]
+            results = [run.network(one).read_result() for one in alike]
+            untrained += [one for one, result in zip(alike, results, strict=True) if not (result and result.is_ended)]
+            numbered = [(n, one) for n, one, result in zip(itertools.count(1), alike, results) if result and result.final]
             found += [Pair(one, other, (n, m)) for (n, one), (m, other) in itertools.combinations(numbered, 2)]
     if untrained:
         raise InputError(f"{count_of(len(untrained), 'network')} not trained, such as {untrained[0]}: run `imp retrain` first")
@@ -94,7 +120,7 @@ def pairs(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
 
 def _is_done(run: Run, pair: Pair, lineage: Lineage) -> bool:
     """Raises InputError where it is damaged, or of other networks than those that are there."""
-    path = run.replicate(pair.one.replicate).pair(pair.one, pair.copies)
+    path = run.replicate(pair.other.replicate).pair(pair.other, pair.copies)
     if not path.exists():
         return False
     if problem := lineage.problem(path):
@@ -115,34 +141,48 @@ class PairWorker:
         self.has_statistics = bool(moving_statistics(self.trainer.model))
 
     def __call__(self, pair: Pair) -> dict[str, Any]:
-        replicate = self.run.replicate(pair.one.replicate)
-        assert pair.one.start, "a ticket, which starts somewhere"
-        finals = [replicate.network(one).final for one in (pair.one, pair.other)]
-        sources = [self.run.mask(pair.one.mask).mask, replicate.state_of(pair.one.start), *finals]
+        ticket, replicate = pair.other, self.run.replicate(pair.other.replicate)
+        assert ticket.start, "a ticket, which starts somewhere"
+        sources = [self.run.mask(ticket.mask).mask, *map(replicate.state_of, (ticket.start, pair.one, ticket))]
         lineage = Lineage(replicate)
         for path in sources:
             lineage.check(path)
         mask, (start, one, other) = store.load_mask(sources[0]), map(store.load_state, sources[1:])
         start = dataclasses.replace(start, weights=masks.apply(mask, start.weights))
-        order = seeds.derive(self.run.recipe.seed, pair.one.replicate, "order")
-        with self.reporter.counting(str(pair), interpolation.POINTS, "points") as progress:
-            found = interpolation.along(one, other, partial(self._errors, order, progress))
-        errors, recomputed = ({split: [one[kind][split] for one in found] for split in found[0][kind]} for kind in (0, 1))
+        lines = 1 if pair.copies else 2
+        with self.reporter.counting(str(pair), lines * interpolation.POINTS, "points") as progress:
+            errors, recomputed = self._along(ticket, one, other, progress)
+            projected = {}
+            if not pair.copies:
+                first = one.evaluated
+                first = dataclasses.replace(first, weights=masks.apply(mask, first.weights), optimizer={})
+                interpolated, anew = self._along(ticket, first, other, progress)
+                projected = anew or interpolated
         record = PairRecord(
             made_from=self.trainer.origins | seals(replicate.folder, sources),
-            replicate=pair.one.replicate,
-            family=pair.one.family,
-            mask=pair.one.mask.label,
-            round=pair.one.mask.round,
-            rewind_step=pair.one.rewind,
+            replicate=ticket.replicate,
+            family=ticket.family,
+            mask=ticket.mask.label,
+            round=ticket.mask.round,
+            rewind_step=ticket.rewind,
             copies=pair.copies,
             shares=interpolation.shares(),
             errors=errors,
             recomputed=recomputed,
+            projected=projected,
             distances=interpolation.distances(start, one, other),
         )
-        records.write(replicate.pair(pair.one, pair.copies), record)
+        records.write(replicate.pair(ticket, pair.copies), record)
         return {"status": "done", "instability": interpolation.instability(errors["test"])}
+
+    def _along(
+        self, ticket: Ticket, one: State, other: State, progress: Callable[[int], None]
+    ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+        """The errors on the line by split, and those with BatchNorm's statistics found anew, where there is BatchNorm."""
+        order = seeds.derive(self.run.recipe.seed, ticket.replicate, "order")
+        found = interpolation.along(one, other, partial(self._errors, order, progress))
+        errors, recomputed = ({split: [at[kind][split] for at in found] for split in found[0][kind]} for kind in (0, 1))
+        return errors, recomputed
 
     def _errors(self, order: int, progress: Callable[[int], None], state: State) -> tuple[dict[str, float], dict[str, float]]:
         """The errors of `state` by split; and those with BatchNorm's statistics found anew, where there is BatchNorm."""

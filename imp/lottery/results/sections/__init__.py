@@ -12,6 +12,7 @@ from lottery.results.sections import (
     accuracy,
     allocation,
     answers,
+    barriers,
     collapse,
     contrasts,
     costs,
@@ -41,6 +42,7 @@ SECTIONS: tuple[Section, ...] = (
     *(networks.section, metrics.section, allocation.section, collapse.section, contrasts.section, answers.section),
     forgotten.section,
     *(early_stop.section, layers.section, overlaps.section, magnitudes.section, courses.section, stability.section),
+    barriers.section,
     *(training.section, kinds.section, sizes.section, costs.section, failures.section, measurements.section),
 )
 

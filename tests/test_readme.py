@@ -340,6 +340,17 @@ def test_every_link_and_picture_leads_to_a_file():
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_page_of_the_api_lists_what_users_import():
+    set_up_devices()
+    from lottery import keras
+
+    texts = "".join(page.read_text() for page in PAGES)
+    imported = [line.split(" import ") for line in re.findall(r"^from (lottery.+ import .+)", texts, re.MULTILINE)]
+    names = {f"{module}.{name}" for module, them in imported for name in them.split(", ")}
+
+    assert names | {f"lottery.keras.{name}" for name in keras.__all__} <= set(re.findall(r"^::: (.+)", texts, re.MULTILINE))
+
+
 def test_every_command_stands_in_the_table():
     readme = (ROOT / "README.md").read_text()
     commands = typer.main.get_command(cli.app).commands

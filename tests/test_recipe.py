@@ -169,6 +169,7 @@ SHOT, ROUNDS = {"quantiles": "90"}, {"rounds": 3}
         ),
         (SHOT | {"method": "llr", "rewind": "1ep"}, "", "method = llr rewinds nothing: leave rewind out"),
         (ROUNDS | {"method": "allr", "rewind": "0,1ep"}, "", "method = allr rewinds nothing: leave rewind out"),
+        (SHOT | {"particles": 3}, "", "particles are of rounds"),
         (ROUNDS | {"method": "weights", "scored_at": "0"}, "", "rounds by method = weights begin with the trained network"),
     ],
 )

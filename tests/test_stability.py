@@ -54,6 +54,20 @@ def test_copies_are_trained_beside_every_ticket_and_not_twice_for_a_soup():
     ]
 
 
+def test_with_particles_a_round_prunes_the_average_of_the_one_before():
+    family = Family(rounds=2, particles=3, controls=[])
+    found = graph.tickets(1, "own", family, 900, [45])
+
+    names = [f"{one.mask.label} {one.variant}" for one in found]
+    assert names == [f"round-0{number} {one}" for number in (1, 2) for one in ("ticket", "again2", "again3", "soup3")]
+    first, *_, soup = found[:4]
+    assert found[0].mask.scored_on == graph.Snapshot(1, 900)
+    assert found[4].mask.scored_on == soup
+    assert found[4].mask.within == first.mask
+    assert set(found[4].needs) == {soup}
+    assert list(soup.averaged) == found[:3]
+
+
 def test_the_report_has_every_pair_and_the_ends_of_its_line_are_the_networks(finished):
     replicate = open_run(finished / "runs/digits").replicate(1)
     found = pair(finished)

@@ -206,6 +206,11 @@ def averaged(name: str) -> int:
     return int(match[2]) if match and match[1] == soup.name else 0
 
 
+def soup_of(count: int) -> str:
+    """The control that is the average of so many networks: `soup3`."""
+    return f"{soup.name}{count}"
+
+
 def again(number: int) -> str:
     """The variant of a network that is trained like its ticket, with the examples in another order: `again2`, `again3`, ..."""
     return f"again{number}"

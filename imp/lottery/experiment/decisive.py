@@ -85,6 +85,7 @@ def _without_effect(recipe: Recipe) -> set[str]:
         unused += [] if family.method == "finetune" else ["finetune_rate"]
         unused += [] if family.passes > 1 else ["iterations"]
         unused += [] if family.densities else ["densities"]
+        unused += [] if family.particles > 1 else ["particles"]
         unused += ["length"] if family.length == 1 else []
         unused += [] if family.budget else ["budget"]
         unused += [] if family.mask else ["mask"]

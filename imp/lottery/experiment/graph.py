@@ -184,6 +184,9 @@ def tickets(replicate: int, name: str, family: Family, scored: int, rewinds: Seq
                 found += controls_of(ticket, family, scored)
             if family.rounds:
                 before, within = ticket, mask
+            if family.particles > 1:
+                before = average_of(ticket, family.particles)
+                found += [*before.averaged, before]
     return in_order(found)
 
 
@@ -199,7 +202,7 @@ def controls_of(ticket: Ticket, family: Family, scored: int) -> list[Ticket]:
     found = list(more)
     for name in family.controls:
         if count := controls.averaged(name):
-            found.append(dataclasses.replace(ticket, variant=name, averaged=(ticket, *more[: count - 1])))
+            found.append(average_of(ticket, count))
         else:
             found.append(beside(ticket, controls.of(name), family, scored))
     return found
@@ -208,6 +211,12 @@ def controls_of(ticket: Ticket, family: Family, scored: int) -> list[Ticket]:
 def copies_of(ticket: Ticket, count: int) -> list[Ticket]:
     """The other trainings of `count` that start as `ticket` does, each with the examples in another order."""
     return [dataclasses.replace(ticket, variant=controls.again(number)) for number in range(2, count + 1)]
+
+
+def average_of(ticket: Ticket, count: int) -> Ticket:
+    """The mean of `ticket` and its copies, `count` in all."""
+    averaged = (ticket, *copies_of(ticket, count))
+    return dataclasses.replace(ticket, variant=controls.soup_of(count), averaged=averaged)
 
 
 def beside(ticket: Ticket, control: controls.Control, family: Family, scored: int) -> Ticket:

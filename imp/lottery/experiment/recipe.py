@@ -288,6 +288,7 @@ class Family(Table):
     rounds: Annotated[int, Field(ge=0, le=100)] = aside(0, "iterative pruning: how many rounds")
     rate: Rate = key(20.0, "rounds: per cent of the surviving weights to prune in each", "mask")
     rates: list[PruningRate] = key([], "rounds: other rates by path, such as predictions/*=10", "mask")
+    particles: Copies = key(1, "rounds: the next one prunes the average of so many trainings (SWAMP)", "mask")
     method: Literal["weights", "lr", "finetune", "llr", "allr"] = key(
         "weights", "weights: rewind weights and rate; lr: rate; finetune: neither; llr, allr: rate linear to 0", "ticket"
     )
@@ -308,6 +309,8 @@ class Family(Table):
     def _one_schedule(self) -> "Family":
         if bool(self.quantiles) == bool(self.rounds):
             raise InputError("give either quantiles (one shot) or rounds")
+        if self.particles > 1 and not self.rounds:
+            raise InputError("particles are of rounds: leave them out")
         if self.rounds and self.method == "weights" and self.scored_at != "end":
             raise InputError("rounds by method = weights begin with the trained network: leave scored_at out")
         for name, other in itertools.combinations(dict.fromkeys(self.controls), 2):

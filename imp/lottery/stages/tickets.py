@@ -292,7 +292,7 @@ class _Making:
         topology = self.replicate.read_topology()
         met = connectivity.met(topology) if topology else {}
         known = [controls.extended, *map(controls.of, self.family.controls)]
-        control = next(one for one in known if one.name == ticket.variant)
+        control = controls.of(ticket.variant) if ticket.averaged else next(one for one in known if one.name == ticket.variant)
         own = {path: kept.copy() for path, kept in shared.items()}  # which a user's function may change in place
         inverted = partial(cut.inverted, self.run, ticket.mask, self.worker.probes)
         refilled = partial(cut.refilled, self.run, ticket.mask, shared)

@@ -5,13 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Annotated
 
+import turns
 import typer
+from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.process import Process
 from lottery.bench.sheet import Column, bars, duration
 
@@ -82,7 +83,8 @@ def _at_once(recipe: Recipe, ranks: int, size: int, repeats: int) -> tuple[list[
 
 def time_bundle(recipe: Recipe, tickets: int, cores: int, repeats: int) -> tuple[list[float], int]:
     """Seconds of a step of so many tickets in one bundle, of each run, and the bytes that training takes."""
-    from lottery.bench import loops
+    import loops
+
     from lottery.engine import devices
     from lottery.engine.bundle import sizes
 
@@ -92,8 +94,8 @@ def time_bundle(recipe: Recipe, tickets: int, cores: int, repeats: int) -> tuple
         if tickets > 1 and (obstacle := sizes.obstacle(trainer)):
             raise InputError(f"{recipe.model.name} cannot train in a bundle: {obstacle}")
         take = loops.stepping(trainer) if tickets == 1 else sizes.stepping(trainer, tickets)
-        count = timing.lasting(take, timing.RUN_SECONDS, most=trainer.steps_per_epoch)
-        return [seconds / count for seconds in timing.runs(partial(take, count), repeats)], taken()
+        count = turns.lasting(take, turns.RUN_SECONDS, most=trainer.steps_per_epoch)
+        return [seconds / count for seconds in turns.runs(partial(take, count), repeats)], taken()
 
 
 if __name__ == "__main__":

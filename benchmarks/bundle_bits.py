@@ -16,7 +16,8 @@ from lottery.engine.start import start_tensorflow
 
 start_tensorflow()
 
-from lottery.bench import loops  # noqa: E402
+import loops  # noqa: E402
+
 from lottery.engine import devices  # noqa: E402
 from lottery.engine.bundle.members import BundledTrainer  # noqa: E402
 from lottery.engine.loop import Diverged, Trainer  # noqa: E402

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from harness import LEARNABLE, Bench, Network, measurement, size_of
 
 from lottery import cli
 from lottery.base.errors import Failed, InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.harness import LEARNABLE, Bench, Network, measurement, size_of
 from lottery.bench.sheet import Column, bars, rate
 
 HELD = 0.2  # of the training images, again as validation and as test images
@@ -49,7 +49,8 @@ def fanout(
     ranks: Annotated[int, typer.Option(min=0, help="Up to so many; 0: one for each core.")] = 0,
 ) -> None:
     """Tickets an hour by 1 .. n ranks, and what of a pair is not training."""
-    from lottery.bench.noise import make_noise
+    from noise import make_noise
+
     from lottery.experiment.reading import to_toml
 
     most, train = ranks or timing.cores(), bench.pick(images, 12_800, 1_280)

@@ -6,14 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import turns
 import typer
+from harness import Bench, measurement, size_of
 from prepare import COLUMNS, compared
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.harness import Bench, measurement, size_of
 from lottery.bench.sheet import bars
 
 if TYPE_CHECKING:
@@ -45,17 +46,17 @@ def feed(
     bench.sheet(title, COLUMNS, bars(bench.rows, "name", "images_per_s", "images a second", spread=True), bench.medians)
 
 
-def time_feeds(data: "Data", images: int, batch: int, repeats: int) -> timing.Walls:
+def time_feeds(data: "Data", images: int, batch: int, repeats: int) -> turns.Walls:
     """Seconds of an epoch by each way of feeding.
 
     Plain tf.data reads an Example per image, parses it, varies it, and batches; streaming and it read from the page cache.
     Every batch ends as uint8 in a compiled step that looks at it.
     """
+    import noise
     import tensorflow as tf
     import tfdata
 
     from data_prep.prepare import Settings
-    from lottery.bench import noise
     from lottery.engine import devices
     from lottery.engine.feed import MemoryFeed
     from lottery.engine.stream import StreamFeed
@@ -78,16 +79,16 @@ def time_feeds(data: "Data", images: int, batch: int, repeats: int) -> timing.Wa
         memory = MemoryFeed(folder, manifest, data, tf.distribute.get_strategy(), on_host=devices.on_cpu(names))
         parse = partial(tfdata.image, data)
         tuned = tfdata.one_by_one(examples, parse, batch, tf.data.AUTOTUNE)
-        contenders: dict[str, timing.Work] = {
+        contenders: dict[str, turns.Work] = {
             "tf.data, one by one, then batched": partial(consume, tfdata.one_by_one(examples, parse, batch)),
             "the same, parallel and prefetched": partial(consume, tuned),
             "stream": _epochs(StreamFeed(folder, manifest, data, names), batch),
             "memory": _epochs(memory, batch),
         }
-        return timing.in_turn(contenders, repeats, Reporter())
+        return turns.in_turn(contenders, repeats, Reporter())
 
 
-def _epochs(feed: "Feed", batch: int) -> timing.Work:
+def _epochs(feed: "Feed", batch: int) -> turns.Work:
     """A function that feeds the next epoch of `feed` to a compiled step."""
     import tensorflow as tf
 

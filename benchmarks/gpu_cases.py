@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
 
 import numpy as np
+import turns
+from harness import Recipe
 
 from lottery.bench import timing
-from lottery.bench.harness import Recipe
 from lottery.experiment.reading import resolve
 from lottery.pruning import masks
 from lottery.pruning.state import Arrays, State
@@ -76,7 +77,8 @@ def made(recipe: Recipe, names: Sequence[str] = ()) -> "Trainer":
 def made_in(folder: Path, recipe: Recipe, images: int, names: Sequence[str] = ()) -> "Trainer":
     """The network of a recipe under a random mask of half of each kernel, on so many images of noise in `folder`. TensorFlow is
     set up for it, unless it has devices of these `names` already."""
-    from lottery.bench import noise
+    import noise
+
     from lottery.engine import assembly, devices
     from lottery.engine.loop import Trainer
 
@@ -113,9 +115,8 @@ def machine() -> Seen:
 
 def products(small: bool) -> Seen:
     """The peak of the device in matrix products."""
+    import limits
     import tensorflow as tf
-
-    from lottery.bench import limits
 
     device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
     found = limits.products(device, 1, 128 if small else None, repeats=3)
@@ -173,11 +174,11 @@ def step(network: str, small: bool, folder: Path, precision: str = "float32", xl
 
 def seconds_of_step(trainer: "Trainer") -> float:
     """The median of three runs."""
-    from lottery.bench import loops
+    import loops
 
     take = loops.stepping(trainer)
-    count = timing.lasting(take, timing.RUN_SECONDS, most=trainer.steps_per_epoch)
-    return statistics.median(timing.runs(partial(take, count), 3)) / count
+    count = turns.lasting(take, turns.RUN_SECONDS, most=trainer.steps_per_epoch)
+    return statistics.median(turns.runs(partial(take, count), 3)) / count
 
 
 def pruned_is_zero(trainer: "Trainer", state: State) -> bool:
@@ -283,8 +284,9 @@ def _compared(first: Arrays, second: Arrays) -> Seen:
 
 def feeding(small: bool, kind: str) -> Seen:
     """Training on images in memory or streamed: images a second, the share of time spent waiting for them, NVML's figures."""
+    import loops
+
     from lottery.base.gpus import Gauges
-    from lottery.bench import loops
 
     recipe = recipe_of("mobilenet_v2", small, f"data.feed={kind}", "train.precision=mixed_bfloat16")
     with tempfile.TemporaryDirectory() as place:
@@ -307,8 +309,8 @@ def feeding(small: bool, kind: str) -> Seen:
 
 
 def beside_keras(small: bool, network: str) -> Seen:
-    """Our loop beside Keras's `fit`, as `imp bench step` has it."""
-    from lottery.bench.step import time_contenders
+    """Our loop beside Keras's `fit`, as `step.py` has it."""
+    from step import time_contenders
 
     recipe = recipe_of(network, small)
     images, seconds = (2 * recipe.train.batch, 0.05) if small else (64 * recipe.train.batch, 0.5)
@@ -323,8 +325,9 @@ def beside_keras(small: bool, network: str) -> Seen:
 
 def bundle(small: bool, network: str, tickets: int) -> Seen:
     """Steps of so many tickets trained as one network."""
+    import loops
+
     from lottery.base.capacity import Allocation
-    from lottery.bench import loops
     from lottery.engine.bundle import sizes
 
     trainer = made(recipe_of(network, small))
@@ -334,9 +337,9 @@ def bundle(small: bool, network: str, tickets: int) -> Seen:
     began = time.perf_counter()
     with timing.peak_memory(trainer.names[0]) as taken:
         take = loops.stepping(trainer) if tickets == 1 else sizes.stepping(trainer, tickets)
-        count = timing.lasting(take, timing.RUN_SECONDS, most=trainer.steps_per_epoch)
+        count = turns.lasting(take, turns.RUN_SECONDS, most=trainer.steps_per_epoch)
         compiling = time.perf_counter() - began
-        each = statistics.median(timing.runs(partial(take, count), 3)) / count / tickets
+        each = statistics.median(turns.runs(partial(take, count), 3)) / count / tickets
         memory = taken()
     hourly = 3600 / each / 50_000
     saw = f"{1000 * each:.3f} ms a ticket's step, {hourly:,.1f} tickets of 50,000 steps an hour, {memory / 2**20:,.0f} MiB"

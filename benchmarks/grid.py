@@ -6,12 +6,12 @@ from typing import Annotated
 
 import learning
 import typer
+from harness import LEARNABLE, Bench, measurement, with_training
 from learning import RecordsOption
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
-from lottery.bench.harness import LEARNABLE, Bench, measurement, with_training
 from lottery.bench.sheet import Column, bars
 from lottery.rundir.wording import worded
 

@@ -7,13 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import turns
 import typer
+from harness import MOBILENET, STILL, Bench, Recipe, measurement, with_training
 from precision import MEMORY
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, machine, measurement, with_training
+from lottery.bench.harness import machine
 from lottery.bench.sheet import Column, bars, rate
 
 COLUMNS = (
@@ -84,7 +86,8 @@ def time_rung(recipe: Recipe, feed: str, images: int, seconds: float, repeats: i
     `together`: parse a batch at a time, in parallel, ahead; `single`: nothing, the images are resident, but a step is a call;
     `many`: nothing, as we train.
     """
-    from lottery.bench import loops
+    import loops
+
     from lottery.engine import devices
 
     names = devices.set_up_tensorflow(recipe.train)
@@ -96,7 +99,7 @@ def time_rung(recipe: Recipe, feed: str, images: int, seconds: float, repeats: i
             take = loops.stepping(trainer)
         else:
             take = plain_stepping(recipe, feed, images, Path(place, "examples.tfrecord"))
-        return timing.step_walls(take, seconds, repeats), peak() / 1e9
+        return turns.step_walls(take, seconds, repeats), peak() / 1e9
 
 
 def plain_stepping(recipe: Recipe, feed: str, images: int, path: Path) -> Any:

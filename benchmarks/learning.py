@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from harness import Bench, Recipe, size_of, with_training
 
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, duration
-from lottery.bench.harness import Bench, Recipe, size_of, with_training
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer

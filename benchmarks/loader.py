@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
 from lottery.bench.timing import spread
 
@@ -69,7 +69,9 @@ def loader(
 
 def time_our_epochs(recipe: Recipe, feed: str, images: int, repeats: int) -> Epochs:
     """Train for so many epochs on noise that is streamed, or in memory."""
-    from lottery.bench import loops, noise
+    import loops
+    import noise
+
     from lottery.engine import devices
     from lottery.engine.loop import Trainer
     from lottery.engine.stream import StreamFeed

@@ -3,10 +3,12 @@
 from functools import partial
 from typing import Any
 
+import turns
+from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
+
 from lottery import cli
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
 
 COLUMNS = (Column("name", ""), *duration("ms_per_step", "ms/step", ",.2f"), Column("mask_share", "mask's share", ".1%"))
@@ -32,11 +34,11 @@ def masks(bench: Bench) -> None:
     )
 
 
-def time_masks(recipe: Recipe, images: int, seconds: float, repeats: int) -> timing.Walls:
+def time_masks(recipe: Recipe, images: int, seconds: float, repeats: int) -> turns.Walls:
     """Seconds of a step of each contender, every second one with a mask."""
     import keras
+    import loops
 
-    from lottery.bench import loops
     from lottery.engine import devices
 
     names = devices.set_up_tensorflow(recipe.train)
@@ -44,15 +46,15 @@ def time_masks(recipe: Recipe, images: int, seconds: float, repeats: int) -> tim
     make = loops.on_noise(recipe, names, images)
     masked = make(masked=True)
     take = loops.stepping(masked)
-    steps = timing.lasting(take, seconds, masked.steps_per_epoch)
+    steps = turns.lasting(take, seconds, masked.steps_per_epoch)
     fit = partial(loops.stock_fit, recipe, steps * recipe.train.batch, masked.xla)
-    contenders: dict[str, timing.Work] = {
+    contenders: dict[str, turns.Work] = {
         "our loop, no mask": partial(loops.stepping(make()), steps),
         "our loop, mask in the compiled step": partial(take, steps),
         "Keras fit, no mask": fit(),
         "Keras fit, mask by a callback after the batch": fit(callbacks=[mask_after_batch()]),
     }
-    walls = timing.in_turn(contenders, repeats, Reporter())
+    walls = turns.in_turn(contenders, repeats, Reporter())
     return {name: [wall / steps for wall in run_walls] for name, run_walls in walls.items()}
 
 

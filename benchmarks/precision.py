@@ -3,9 +3,11 @@
 import statistics
 from typing import TYPE_CHECKING, Any
 
+import turns
+from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
+
 from lottery import cli
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ def time_steps(
     `limit_bytes`; what needs more fails."""
     import resource
 
-    from lottery.bench import loops
+    import loops
+
     from lottery.engine import devices
 
     names = devices.set_up_tensorflow(recipe.train)
@@ -71,12 +74,12 @@ def time_steps(
         resource.setrlimit(resource.RLIMIT_DATA, (timing.memory("VmData") + limit_bytes, resource.RLIM_INFINITY))
     with timing.peak_memory(names[0]) as peak:
         trainer = loops.on_noise(recipe, names, images)()
-        walls = timing.step_walls(loops.stepping(trainer), seconds, repeats)
+        walls = turns.step_walls(loops.stepping(trainer), seconds, repeats)
         peak_gb = peak() / 1e9
-    return walls, [wall / UPDATES for wall in timing.runs(_updates(trainer), repeats)], peak_gb
+    return walls, [wall / UPDATES for wall in turns.runs(_updates(trainer), repeats)], peak_gb
 
 
-def _updates(trainer: "Trainer") -> timing.Work:
+def _updates(trainer: "Trainer") -> turns.Work:
     """A function in which an optimizer like the trainer's takes `UPDATES` steps."""
     import tensorflow as tf
 

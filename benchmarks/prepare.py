@@ -6,12 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import turns
 import typer
+from harness import Bench, measurement
 
 from lottery import cli
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.harness import Bench, measurement
 from lottery.bench.sheet import Column, Rows, bars, rate
 
 SHAPE = (500, 375)  # width and height of an average ImageNet photograph
@@ -66,10 +67,10 @@ def prepare(
             make_records(settings, records, Means(workers=workers))
             shutil.rmtree(records)
 
-        contenders: dict[str, timing.Work] = {"Pillow, decoded whole": resize, "decoding alone, at reduced scale": decode}
+        contenders: dict[str, turns.Work] = {"Pillow, decoded whole": resize, "decoding alone, at reduced scale": decode}
         for number in range(1, workers + 1):
             contenders[f"imp prepare, {count_of(number, 'worker')}"] = partial(ours, number)
-        walls = timing.in_turn(contenders, bench.repeats, bench.reporter)
+        walls = turns.in_turn(contenders, bench.repeats, bench.reporter)
         mean_bytes = sum(path.stat().st_size for path in photographs) // len(photographs)
     bench.rows += compared(walls, len(photographs), mean_bytes)
     title = f"{len(photographs)} JPEG files, {mean_bytes / 1000:.0f} kB each in the mean, to {size}x{size}"
@@ -98,7 +99,7 @@ def make_photographs(folder: Path, count: int) -> None:
             shutil.copy(folder / name / f"{number % UNIQUE:06d}.jpg", path)
 
 
-def compared(walls: timing.Walls, images: int, image_bytes: int) -> Rows:
+def compared(walls: turns.Walls, images: int, image_bytes: int) -> Rows:
     """What each contender did of `images` images of `image_bytes` each, in the median of its runs; `ratio` is against the
     first contender."""
     rows: Rows = []

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import traces
+import turns
+from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 
 from lottery import cli
 from lottery.base.progress import count_of
-from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, Rows, bars
 
 COLUMNS = (
@@ -52,20 +52,20 @@ def trace_steps(recipe: Recipe, images: int, seconds: float, repeats: int, folde
     """Train for `seconds`, or an epoch of so many made-up `images`: `repeats` times as ever, then under a trace, then as often
     as ever again, all the same steps. Returns the rows of the sheet, a line on what the trace costs, and how to look at the
     trace below `folder`."""
+    import loops
     import tensorflow as tf
 
-    from lottery.bench import loops
     from lottery.engine import devices, profiling
 
     names = devices.set_up_tensorflow(recipe.train)
     trainer = loops.on_noise(recipe, names, images)(masked=True)
     take_steps = loops.stepping(trainer)
-    steps = timing.lasting(take_steps, seconds, trainer.steps_per_epoch)
+    steps = turns.lasting(take_steps, seconds, trainer.steps_per_epoch)
     take = partial(take_steps, steps)
-    walls = [timing.seconds_of(take) for _ in range(repeats)]
+    walls = [turns.seconds_of(take) for _ in range(repeats)]
     with tf.profiler.experimental.Profile(str(folder)), tf.profiler.experimental.Trace(traces.MARK):
         take()
-    walls += [timing.seconds_of(take) for _ in range(repeats)]
+    walls += [turns.seconds_of(take) for _ in range(repeats)]
     source, shown = profiling.convert_newest(folder)
     lanes, first, last, seen_on_gpu = traces.read(source)
     spent, operations = traces.divide(lanes, first, last)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import learning
 import typer
+from harness import Bench, Recipe, has_texts, measurement, with_training
 from learning import RecordsOption
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of, duration
-from lottery.bench.harness import Bench, Recipe, has_texts, measurement, with_training
 from lottery.bench.sheet import Column, bars
 
 RECIPE = Path(__file__).parents[1] / "pipelines/race-cifar10.toml"

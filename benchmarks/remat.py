@@ -4,10 +4,10 @@ from typing import Annotated
 
 import precision
 import typer
+from harness import MOBILENET, Bench, measurement, with_training
 
 from lottery import cli
 from lottery.base import capacity
-from lottery.bench.harness import MOBILENET, Bench, measurement, with_training
 from lottery.bench.process import TooLarge
 
 

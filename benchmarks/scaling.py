@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 import learning
 import typer
+from harness import LEARNABLE, Bench, measurement, size_of, with_training
 from learning import RecordsOption
 
 from lottery import cli
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.harness import LEARNABLE, Bench, machine, measurement, size_of, with_training
+from lottery.bench.harness import machine
 from lottery.bench.sheet import Column, bars, duration
 
 COLUMNS = (

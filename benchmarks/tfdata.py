@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 
 import keras
+import loops
+import noise
 import numpy as np
 import tensorflow as tf
 
 from data_prep import records
 from data_prep.prepare import AnySettings, TextSettings
 from data_prep.records import Field
-from lottery.bench import loops, noise
 from lottery.engine import models
 from lottery.engine.models import policy
 from lottery.engine.tasks import Batch, choice

@@ -6,12 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import turns
 import typer
+from harness import MOBILENET, Bench, Network, Recipe, measurement
 
 from lottery import cli
 from lottery.base.progress import Reporter, count_of
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, Bench, Network, Recipe, measurement
 from lottery.bench.sheet import Column, bars, duration
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def thresholds(
 def _trained(recipe: Recipe, folder: Path) -> "Run":
     """A run whose dense network has been trained for a step, on noise. In a process of its own: the one that measures has no
     TensorFlow, as the stage that it measures has none."""
-    from lottery.bench.noise import make_noise
+    from noise import make_noise
+
     from lottery.experiment.reading import resolve
     from lottery.rundir.run import Run
     from lottery.stages.train import train
@@ -90,7 +92,7 @@ def _measured(run: "Run", quantiles: "Grid[Quantile]", repeats: int) -> dict[str
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         with timing.peak_memory() as peak:
-            walls.append(timing.seconds_of(lambda: cut(run, Reporter(quiet=True), Selection(quantiles=quantiles))))
+            walls.append(turns.seconds_of(lambda: cut(run, Reporter(quiet=True), Selection(quantiles=quantiles))))
             peaks.append(peak())
     written = sum(path.stat().st_size for folder in folders for path in folder.iterdir())
     state = store.load_state(run.replicate(1).snapshot(run.plan().total_steps), optimizer=False)
@@ -100,7 +102,7 @@ def _measured(run: "Run", quantiles: "Grid[Quantile]", repeats: int) -> dict[str
     return {
         "weights": magnitudes.size,
         **timing.spread("seconds", walls[1:]),
-        "sort_seconds": statistics.median(timing.seconds_of(copy.sort) for copy in copies),
+        "sort_seconds": statistics.median(turns.seconds_of(copy.sort) for copy in copies),
         "bytes_per_weight": statistics.median(peaks[1:]) / magnitudes.size,
         "written_mb": written / 1e6,
     }

@@ -5,12 +5,13 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
+import turns
 import typer
+from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 
 from lottery import cli
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, duration
 
 if TYPE_CHECKING:
@@ -49,16 +50,17 @@ def updates(
     )
 
 
-def time_updates(recipe: Recipe, every: int, repeats: int) -> timing.Walls:
+def time_updates(recipe: Recipe, every: int, repeats: int) -> turns.Walls:
     """Seconds of `every` steps, the change before the first of them included, by name, of each run."""
-    from lottery.bench import loops
+    import loops
+
     from lottery.engine import devices
 
     names = devices.set_up_tensorflow(recipe.train)
     trainer = loops.on_noise(recipe, names, images=2 * every * recipe.train.batch)(masked=True)
     stretches = itertools.count(step=every)
     work = {name: _stretch(trainer, stretches, every, method) for method, name in METHODS.items()}
-    return timing.in_turn(work, repeats, Reporter(quiet=True))
+    return turns.in_turn(work, repeats, Reporter(quiet=True))
 
 
 def _stretch(trainer: "Trainer", stretches: Iterator[int], every: int, method: "Updates") -> Callable[[], None]:

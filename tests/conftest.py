@@ -132,10 +132,14 @@ def quick(typed, in_process):
 
 
 @pytest.fixture
-def in_process(tensorflow, monkeypatch):
+def in_process(tensorflow, benchmarks, monkeypatch):
     """Measurements measure in this process, instead of in others, in which TensorFlow would take seconds to start; runs are
     short."""
-    from lottery.bench import inference, limits, step, timing
+    import limits
+    import step
+    import turns
+
+    from lottery.bench import inference
     from lottery.bench.process import Process
     from lottery.engine import assembly, devices
 
@@ -145,7 +149,7 @@ def in_process(tensorflow, monkeypatch):
     for module in (devices, assembly):
         monkeypatch.setattr(module, "set_up_tensorflow", names)
     monkeypatch.setattr(Process, "call", lambda self, function, **arguments: function(**arguments))
-    monkeypatch.setattr(timing, "RUN_SECONDS", 1e-3)
+    monkeypatch.setattr(turns, "RUN_SECONDS", 1e-3)
     monkeypatch.setattr(inference, "ROUND_SECONDS", 1e-3)
     monkeypatch.setattr(limits, "COPY_BYTES", 1 << 22)
     monkeypatch.setattr(step, "IMAGE_BYTES", 1 << 17)

@@ -47,8 +47,8 @@ def test_a_row_is_the_median_of_its_runs_against_the_first(script):
     assert (fast["images_per_s"], fast["mb_per_s"], fast["ratio"]) == (400, 0.4, 4)
 
 
-def test_noise_is_as_the_settings_have_it_without_a_tokenizer(tmp_path, monkeypatch):
-    from lottery.bench import noise
+def test_noise_is_as_the_settings_have_it_without_a_tokenizer(script, tmp_path, monkeypatch):
+    noise = script("noise")
 
     monkeypatch.setitem(sys.modules, "tokenizers", None)
 
@@ -67,10 +67,9 @@ def test_noise_is_as_the_settings_have_it_without_a_tokenizer(tmp_path, monkeypa
 
 
 def test_a_tutorials_batch_is_what_the_records_hold(tensorflow, script, tmp_path):
-    from lottery.bench import noise
     from lottery.engine.decoding import Decoder
 
-    tfdata = script("tfdata")
+    noise, tfdata = script("noise"), script("tfdata")
     recipe = resolve(load(ROOT / "pipelines/simcls-tiny.toml"), ["texts.document=8", "texts.candidate=6", "texts.candidates=3"])
     manifest = noise.make_noise(tmp_path, 20, recipe.records())
     examples, labels = records.read_split(tmp_path, manifest, "train")

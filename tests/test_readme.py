@@ -16,7 +16,6 @@ from helpers import LENET, ROOT, clean_environment, imp_here, set_up_devices, se
 from PIL import Image
 
 from lottery import cli
-from lottery.bench import timing
 from lottery.experiment import reading
 from lottery.experiment.recipe import Model
 from lottery.rundir import store
@@ -73,7 +72,6 @@ SHORTER = {
 # Each in a place of its own, with what is added to make it short.
 ALONE = {
     "imp doctor": [],
-    "imp bench limits --out bench": ["--quick"],
     "imp prepare folder:photos --size 64": [],
     "imp run --records data/folder-photos-64": [
         *("--ranks", "1", *FEW, *settings("train.epochs=1", "train.warmup=0", "train.snapshots=0", "model.name=lenet_300_100")),
@@ -234,8 +232,7 @@ SLOW = (
 
 
 @pytest.mark.parametrize("command", [pytest.param(one, marks=[pytest.mark.smoke] * (one in SLOW)) for one in ALONE])
-def test_a_command_of_the_pages(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(timing, "cores", lambda: 1)  # a process for all of them takes seconds more to start
+def test_a_command_of_the_pages(command, tmp_path):
     shutil.copytree(ROOT / "pipelines", tmp_path / "pipelines")
     if "--from" in command:
         here("imp prepare", tmp_path)

@@ -11,8 +11,8 @@ from helpers import ROOT
 HOUSE = ROOT / "imp/lottery"
 # From the bottom up: a room may use those before it.
 ROOMS = ("base", "pruning", "experiment", "trackers", "rundir", "engine", "keras", "executors")
-ROOMS += ("results", "stages", "campaign", "sweep", "share", "commands", "bench", "cli", "__main__")
-ONLY_IN = {  # `imp bench` compares with Keras, and a user's own `model.fit` is made of it
+ROOMS += ("results", "stages", "campaign", "sweep", "share", "bench", "commands", "cli", "__main__")
+ONLY_IN = {  # `imp bench` measures Keras too, and a user's own `model.fit` is made of it
     "tensorflow": ("engine/", "bench/", "keras/", "trackers/tensorboard.py"),
     "keras": ("engine/", "bench/", "keras/"),
     "MNN": ("engine/",),

@@ -12,7 +12,7 @@ import typer.core
 
 from lottery.base import preemption
 from lottery.base.errors import Failed, Moved, one_line
-from lottery.commands import cluster, examining, options, preparing, reading, sharing, stages, sweeping
+from lottery.commands import cluster, examining, measuring, options, preparing, reading, sharing, stages, sweeping
 from lottery.executors import communicator
 from lottery.executors.launcher import launched_rank
 from lottery.trackers import mirror
@@ -27,20 +27,6 @@ class Commands(typer.core.TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.commands[name].help or "") for name in self.list_commands(ctx)])
-
-
-class Measurements(Commands):
-    """`imp bench`, whose commands load when they are asked for."""
-
-    @property  # type: ignore[override]
-    def commands(self) -> dict[str, Any]:
-        from lottery.bench import commands
-
-        return commands.by_name()
-
-    @commands.setter
-    def commands(self, known: dict[str, Any]) -> None:
-        """Typer sets those that it knows from the beginning: none."""
 
 
 app = typer.Typer(
@@ -61,7 +47,9 @@ for command in (
     *(examining.doctor, sweeping.sweep, cluster.slurm),
 ):
     app.command(command.__name__.removesuffix("_all").removesuffix("_"))(options.command(command, command in OF_MANY))
-app.add_typer(typer.Typer(cls=Measurements, no_args_is_help=True, help="Measure this machine."), name="bench")
+bench = typer.Typer(cls=Commands, no_args_is_help=True, help="Measure exported networks on this machine.")
+bench.command()(options.command(measuring.inference, of_many=False))
+app.add_typer(bench, name="bench")
 
 
 def main(command: Callable[..., None] | None = None) -> None:

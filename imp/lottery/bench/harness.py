@@ -1,65 +1,26 @@
-"""The harness of all measurements: their common options, rows that fail alone, and the table that they end with."""
+"""A measurement under way: rows that fail alone, and the table that they end with."""
 
 import contextlib
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from lottery.base.errors import Failed, InputError
-from lottery.base.progress import Reporter, count_of
-from lottery.bench.process import Process, Result
+from lottery.base.progress import Reporter
+from lottery.bench.process import Process
 from lottery.bench.sheet import Column, Rows, content, write
-from lottery.commands.options import JsonOption, SetOption, print_json
 
 if TYPE_CHECKING:
     from lottery.bench.sheet import Figure
-    from lottery.experiment.recipe import Recipe
-else:
-    Recipe = Any  # whose module --help need not load
-
-# Networks that are measured where no recipe says otherwise: as --help calls them, and as --set would have them.
-Network = tuple[str, tuple[str, ...]]
-_SMALL = ("model.name=mobilenet_v2", "model.alpha=0.35", "data.size=32", "train.batch=128")
-MOBILENET: Network = ("MobileNetV2 at 32x32", (*_SMALL, "data.crop=4", "data.flip=true"))
-# The same where accuracy counts too: without records the images are digits, and a mirrored digit is not a digit.
-LEARNABLE: Network = (MOBILENET[0], _SMALL)
-
-# Where there is nothing to learn, nothing may diverge either.
-STILL = {"devices": 1, "learning_rate": 1e-3, "warmup": "0"}
 
 
-def _writable(folder: Path | None) -> Path | None:
-    """The folder of --out; checked before anything is measured."""
-    from lottery.base import files
-
-    try:
-        if folder:
-            files.make_writable(folder)
-    except OSError as error:
-        raise InputError(f"{folder} cannot take a measurement ({error.strerror}): name another folder with --out") from None
-    return folder
-
-
-QuickOption = Annotated[bool, typer.Option("--quick", help="Small and short: to see that it runs, not for its figures.")]
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", callback=_writable, help="Write table, JSON, figure and page there too."),
-]
-
-
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class Bench:
     """A measurement under way: its common options, its `rows`, the names of those that `failed`, and `closing` lines."""
 
     name: str
-    standard: Sequence[str]  # what is measured without --recipe, as --set would have it
-    recipe_file: Path | None
-    overrides: Sequence[str]
     repeats: int
     quick: bool
     as_json: bool
@@ -68,42 +29,7 @@ class Bench:
     reporter: Reporter = dataclasses.field(default_factory=Reporter)
     rows: Rows = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)
-    noun: str = "images"  # what examples are called
     closing: list[str] = dataclasses.field(default_factory=list)
-
-    def pick(self, given: int | None, full: int, small: int) -> int:
-        """What was given, or else the default, which is smaller where it has to be quick."""
-        return given if given is not None else small if self.quick else full
-
-    @property
-    def seconds(self) -> float:
-        """How long a run of training steps lasts."""
-        return 0.1 if self.quick else 1.0
-
-    def recipe(self, *changes: str) -> Recipe:
-        """The recipe that is measured: that of --recipe, or else the standard one, with `changes` and --set."""
-        from lottery.experiment import reading
-
-        table, standard = (reading.load(self.recipe_file), ()) if self.recipe_file else ({}, self.standard)
-        origin = str(self.recipe_file or "the standard recipe")
-        recipe = reading.resolve(table, [*standard, *changes, *self.overrides], origin)
-        self.noun = "examples" if has_texts(recipe) else "images"
-        return recipe
-
-    def image_recipe(self, *changes: str) -> Recipe:
-        """As `recipe`, for what is measured on images alone. Raises InputError where it is of texts."""
-        recipe = self.recipe(*changes)
-        if has_texts(recipe):
-            raise InputError(f"`{self.name}` is of images, and {recipe.data.source} has texts: take another recipe")
-        return recipe
-
-    def call(self, function: Callable[..., Result], alone: bool = False, **arguments: Any) -> Result:
-        """As `Process.call`, in a process of its own; with --quick in one that is shared by all calls but those that have to
-        be `alone`, because threads and devices are settled when TensorFlow starts."""
-        if self.quick and not alone:
-            return self.shared.call(function, **arguments)
-        with Process() as process:
-            return process.call(function, **arguments)
 
     @contextlib.contextmanager
     def row(self, name: str) -> Iterator[None]:
@@ -115,25 +41,13 @@ class Bench:
             self.reporter.say(f"failed: {name}: {error}")
             self.failed.append(name)
 
-    @property
-    def medians(self) -> str:
-        return f"medians of {count_of(self.repeats, 'run')} of each, in turn"
-
-    @property
-    def apart(self) -> str:
-        processes = "rows share processes" if self.quick else "each row in a process of its own"
-        return f"medians of {count_of(self.repeats, 'run')}, {processes}"
-
     def sheet(self, title: str, columns: Sequence[Column], figure: "Figure", *notes: str) -> None:
-        """Print what was found, and write it where that was asked for. Headings and notes call examples what they are."""
+        """Print what was found, and write it where that was asked for."""
         from lottery.results.tables import print_table
 
-        columns = [column._replace(heading=column.heading.replace("images", self.noun)) for column in columns]
-        measured = content(
-            self.name, title, machine(), columns, self.rows, [note.replace("images", self.noun) for note in notes]
-        )
+        measured = content(self.name, title, machine(), columns, self.rows, notes)
         if self.as_json:
-            print_json(measured)
+            print(json.dumps(measured, indent=2))
         elif self.rows:
             print_table(title, [column.heading for column in columns], measured["cells"])
             print(*measured["remarks"], sep="\n")
@@ -144,62 +58,6 @@ class Bench:
             self.closing.insert(0, f"written to {path}.md, .png and .json; all measurements there: {index}")
         if self.closing and not self.as_json:
             print(*self.closing, sep="\n")
-
-
-def measurement(repeats: int = 0, network: Network | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function that takes a `Bench` and options of its own: it gets the common options too. --repeats is
-    `repeats` unless it is given; 0: it has none. --recipe and --set choose what is measured for `network`."""
-    choosing = typer.Option("--recipe", metavar="TOML", help=f"Network, images and training; else {(network or [''])[0]}.")
-    often = typer.Option("--repeats", min=1, help="Runs of each, in turn.", show_default=f"{repeats}; 1 with --quick")
-
-    def command_of(measure: Callable[..., None]) -> Callable[..., None]:
-        def command(
-            recipe: Annotated[Path | None, choosing] = None,
-            set_: SetOption = None,
-            given: Annotated[int | None, often] = None,
-            quick: QuickOption = False,
-            as_json: JsonOption = False,
-            out: OutOption = None,
-            **options: Any,
-        ) -> None:
-            standard = network[1] if network else ()
-            with Process() as shared:
-                count = given or (1 if quick else repeats)
-                bench = Bench(measure.__name__, standard, recipe, set_ or (), count, quick, as_json, out, shared)
-                measure(bench, **options)
-            if bench.failed:
-                raise typer.Exit(1)
-
-        *common, _ = inspect.signature(command).parameters.values()
-        _, *special = inspect.signature(measure).parameters.values()
-        parameters = [*(common[:2] if network else ()), *special, *common[2 if repeats else 3 :]]
-        functools.update_wrapper(command, measure)
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return command
-
-    return command_of
-
-
-def with_training(recipe: Recipe, **train: Any) -> Recipe:
-    """The recipe with other values of its `train` table."""
-    changed = type(recipe.train).model_validate({**recipe.train.model_dump(), **train})
-    return recipe.model_copy(update={"train": changed})
-
-
-def has_texts(recipe: Recipe) -> bool:
-    """Whether its examples are texts, not images."""
-    from data_prep.sources import is_of_texts
-
-    return is_of_texts(recipe.data.source)
-
-
-def size_of(recipe: Recipe) -> str:
-    """Of an example: `32x32`, or tokens of a document and of its texts, `64 + 9x24 tokens`."""
-    texts, size = recipe.texts, recipe.data.size
-    if has_texts(recipe):
-        return f"{texts.document} + {1 + texts.candidates}x{texts.candidate} tokens"
-    return f"{size}x{size}"
 
 
 def machine() -> dict[str, Any]:

@@ -5,17 +5,14 @@ import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.harness import Bench, measurement
+from lottery.bench.harness import Bench
 from lottery.bench.process import Process
 from lottery.bench.sheet import Column, Rows, bars
-from lottery.commands.options import RunOption, opened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,33 +49,22 @@ class Contender(NamedTuple):
         return f"{self.network}, {'compact, ' if self.compact else ''}{self.engine.name}"
 
 
-@measurement(repeats=21)
-def inference(
-    bench: Bench,
-    run: RunOption = None,
-    ticket: Annotated[
-        list[str] | None, typer.Option(help="Such as q90-step-000034; repeatable.", show_default="the first and the last")
-    ] = None,
-    replicate: Annotated[int, typer.Option(min=1, help="Of which replicate.")] = 1,
-    threads: Annotated[
-        list[int] | None, typer.Option(min=1, help="Repeatable.", show_default="1, 2, 4, as there are cores")
-    ] = None,
-) -> None:
-    """Exported tickets beside the dense network, in each engine: microseconds, speed-up, size, accuracy."""
+def compare(bench: Bench, target: "Run", tickets: Sequence[str], replicate: int, threads: Sequence[int]) -> None:
+    """Exported `tickets` (empty: the first and the last) beside the dense network, in each engine, with so many `threads`
+    (empty: 1, 2 and 4, as there are cores)."""
     from lottery.bench.engines import ENGINES
     from lottery.engine.signature import Signature
     from lottery.results import lookup
 
-    target = opened(run, must_exist=True)
     if target.recipe.task != "classification":
         raise InputError(f"engines run networks that tell images apart, not those of {target.folder}: name another run")
     place, manifest = target.replicate(replicate), target.manifest()
-    if not ticket:
+    if not tickets:
         trained = [name for name in lookup.finished(place) if " " not in name and name != DENSE]
         if not trained:
             raise InputError(f"{place.folder} has no finished ticket: train one with `imp run` or `imp retrain`")
-        ticket = list(dict.fromkeys([trained[0], trained[-1]]))
-    states = {name: lookup.trained(target, place, name)[1] for name in (DENSE, *ticket)}
+        tickets = list(dict.fromkeys([trained[0], trained[-1]]))
+    states = {name: lookup.trained(target, place, name)[1] for name in (DENSE, *tickets)}
     signature = Signature(manifest.shape, len(manifest.classes))
     network = {"model": target.recipe.model, "signature": signature}
     notes = [
@@ -88,7 +74,7 @@ def inference(
     ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        labels = bench.shared.call(draw_images, run=target, folder=folder, count=bench.pick(None, 1000, 100))
+        labels = bench.shared.call(draw_images, run=target, folder=folder, count=100 if bench.quick else 1000)
         contenders = _exported(bench, states, network, folder)
         for count in threads or ([1] if bench.quick else [number for number in (1, 2, 4) if number <= timing.cores()]):
             rows = _measured(bench, contenders, folder / TEST, labels, count)

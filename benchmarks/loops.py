@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import keras
+import noise
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config
 
-from lottery.bench import noise
 from lottery.engine import devices, models, signature
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.formats.stock import rebuild

@@ -1,10 +1,14 @@
-"""`imp bench limits`: copying memory and multiplying matrices."""
+"""Copying memory and multiplying matrices: `python benchmarks/limits.py`."""
 
 from concurrent.futures import ThreadPoolExecutor
 
+import turns
+from harness import Bench, measurement
+
+from lottery import cli
 from lottery.base.progress import Reporter, count_of
 from lottery.bench import timing
-from lottery.bench.harness import Bench, machine, measurement
+from lottery.bench.harness import machine
 from lottery.bench.sheet import Column, bars, rate
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -42,7 +46,7 @@ def copies(threads: int, repeats: int, size: int) -> list[float]:
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
     parts = [slice(index * size // threads, (index + 1) * size // threads) for index in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
-        seconds = timing.runs(lambda: list(pool.map(lambda part: np.copyto(target[part], source[part]), parts)), repeats)
+        seconds = turns.runs(lambda: list(pool.map(lambda part: np.copyto(target[part], source[part]), parts)), repeats)
     return [size / wall / 1e9 for wall in seconds]
 
 
@@ -53,11 +57,11 @@ def products(device: str, threads: int, side: int | None, repeats: int) -> dict[
 
     set_up_tensorflow(Train(threads=threads))
     contenders = {dtype: matmul(device, dtype, side) for dtype in DTYPES}
-    walls = timing.in_turn({dtype: work for dtype, (work, _) in contenders.items()}, repeats, Reporter(quiet=True))
+    walls = turns.in_turn({dtype: work for dtype, (work, _) in contenders.items()}, repeats, Reporter(quiet=True))
     return {dtype: [contenders[dtype][1] / wall / 1e9 for wall in seconds] for dtype, seconds in walls.items()}
 
 
-def matmul(device: str, dtype: str = "float32", side: int | None = None) -> tuple[timing.Work, int]:
+def matmul(device: str, dtype: str = "float32", side: int | None = None) -> tuple[turns.Work, int]:
     """A function that multiplies two square matrices on `device`, large ones unless `side` says so, and how many floating point
     operations that is."""
     import tensorflow as tf
@@ -67,3 +71,7 @@ def matmul(device: str, dtype: str = "float32", side: int | None = None) -> tupl
         factor = tf.cast(tf.random.stateless_uniform([side, side], seed=(0, 0)), dtype)
     product = tf.function(lambda: tf.matmul(factor, factor)[0, 0])
     return lambda: product().numpy(), 2 * side**3
+
+
+if __name__ == "__main__":
+    cli.main(limits)

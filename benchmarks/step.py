@@ -1,13 +1,16 @@
-"""`imp bench step`: our training loop, with and without a mask, and Keras's `fit`."""
+"""Our training loop, with and without a mask, beside Keras's `fit`: `python benchmarks/step.py`."""
 
 import statistics
 from functools import partial
 from typing import Any
 
+import turns
+from harness import STILL, Bench, Recipe, measurement, size_of, with_training
+
+from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.harness import STILL, Bench, Recipe, measurement, size_of, with_training
 from lottery.bench.sheet import Column, bars, rate
 
 IMAGE_BYTES = 1 << 26  # of noise that is held resident; Keras has the same as float32
@@ -70,9 +73,9 @@ def time_contenders(recipe: Recipe, images: int, seconds: float, repeats: int) -
     random mask of half of each kernel, without one, the same again, and by Keras's `fit`; and multiply large matrices. Returns
     the `figures`, and the bytes that training takes under the mask."""
     import keras
+    import loops
+    from limits import matmul
 
-    from lottery.bench import loops
-    from lottery.bench.limits import matmul
     from lottery.engine import devices
     from lottery.engine.models.topology import topology
     from lottery.pruning.costs import macs
@@ -83,24 +86,24 @@ def time_contenders(recipe: Recipe, images: int, seconds: float, repeats: int) -
     with timing.peak_memory(names[0]) as peak:
         masked = trainer(masked=True)
         take = loops.stepping(masked)
-        steps = timing.lasting(take, seconds, masked.steps_per_epoch)
+        steps = turns.lasting(take, seconds, masked.steps_per_epoch)
         peak_bytes = peak()
     product, product_flops = matmul(names[0])
-    contenders: dict[str, timing.Work] = {
+    contenders: dict[str, turns.Work] = {
         "masked": partial(take, steps),
         "unmasked": partial(loops.stepping(trainer()), steps),
         "control": partial(loops.stepping(trainer()), steps),
         "matmul": product,
         "fit": loops.stock_fit(recipe, images=steps * train.batch, xla=masked.xla),
     }
-    walls = timing.in_turn(contenders, repeats, Reporter())
+    walls = turns.in_turn(contenders, repeats, Reporter())
     walls = {name: [wall / (1 if name == "matmul" else steps) for wall in run_walls] for name, run_walls in walls.items()}
     multiplied = macs({}, topology(masked.model))
     flops = multiplied and 6 * multiplied * train.batch  # forwards, and backwards for the inputs and for the weights
     return {**figures(walls, train.batch, flops, product_flops), "peak_memory_bytes": peak_bytes}
 
 
-def figures(walls: timing.Walls, batch: int, step_flops: int | None, product_flops: int) -> dict[str, float | None]:
+def figures(walls: turns.Walls, batch: int, step_flops: int | None, product_flops: int) -> dict[str, float | None]:
     """What follows from the seconds of a step (`matmul`: of a product) by contender: of that under a mask, unless it says so.
 
     `mask_overhead` is the share of time that a mask adds, in the median of pairs of runs, of which each was run one straight
@@ -122,3 +125,7 @@ def figures(walls: timing.Walls, batch: int, step_flops: int | None, product_flo
         "control_overhead": overhead("control"),
         "peak_share": step_flops and step_flops / seconds["masked"] / (product_flops / seconds["matmul"]),
     }
+
+
+if __name__ == "__main__":
+    cli.main(step)

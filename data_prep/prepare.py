@@ -50,8 +50,7 @@ def prepare(
 
     `begin` is told the number of examples to make and returns a function to call with those just done; `known` are digests as
     `existing` takes them. Raises InputError when the set there was made with other settings, when a split would be empty, or
-    when too much of the source is bad.
-    """
+    when too much of the source is bad."""
     before = existing(settings, folder, known) if (folder / records.MANIFEST).exists() else None
     if before and before.is_whole(folder):
         return before

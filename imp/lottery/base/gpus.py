@@ -33,11 +33,8 @@ def driver() -> str | None:
 
 def visible() -> tuple[str, ...]:
     """The GPUs that this process may use, in CUDA's order, by UUIDs, which mean the same to every process: a scheduler may call
-    the GPU of each task 0. Where they cannot be learnt, as CUDA_VISIBLE_DEVICES says.
-
-    Numbers are taken in PCI order, which is CUDA's wherever all GPUs of a host are alike, or CUDA_DEVICE_ORDER says so. -1 is
-    none, and hides those after it.
-    """
+    the GPU of each task 0. Where they cannot be learnt, as CUDA_VISIBLE_DEVICES says. Numbers are taken in PCI order, which is
+    CUDA's wherever all GPUs of a host are alike, or CUDA_DEVICE_ORDER says so. -1 is none, and hides those after it."""
     shown, uuids = os.environ.get("CUDA_VISIBLE_DEVICES"), list(listed())
     if shown is None:
         return tuple(uuids)
@@ -46,11 +43,9 @@ def visible() -> tuple[str, ...]:
 
 
 class Gauges:
-    """Watches, from a thread of its own, the first `count` GPUs that this process sees; with a count of 0, nothing at all.
-
-    It is never fatal and never heard: without a GPU, driver or permission, and from the first failure of NVML on, there are no
-    figures.
-    """
+    """Watches, from a thread of its own, the first `count` GPUs that this process sees; with a count of 0, nothing at all. It
+    is never fatal and never heard: without a GPU, driver or permission, and from the first failure of NVML on, there are no
+    figures."""
 
     def __init__(self, count: int):
         self._samples: list[tuple[float, int]] = []

@@ -1,8 +1,6 @@
-"""Augmentation inside the compiled step: images varied as their draws (see `order.draws`) say.
-
-XLA makes one pass of each function (on two CPU cores 36 times as fast as a chain of small copies). Scaling is left to the step:
-XLA would round it otherwise.
-"""
+"""Augmentation inside the compiled step: images varied as their draws (see `order.draws`) say. XLA makes one pass of each
+function (on two CPU cores 36 times as fast as a chain of small copies). Scaling is left to the step: XLA would round it
+otherwise."""
 
 from collections.abc import Mapping
 

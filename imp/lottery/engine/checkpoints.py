@@ -18,10 +18,9 @@ NOTHING = np.empty((0, 3))  # the figures of no steps
 
 
 class Checkpoint(NamedTuple):
-    """How far a training has come: its state; how many `replicas` were trained, by `xla` or not, in a
-    `bundle` of so many; the seal of the last row in
-    its `journal`; and of the steps since then the figures (float64, [steps, 3], see `Step`) and the seconds. Where the mask
-    changes in training: what its `updates` need to go on."""
+    """How far a training has come: its state; how many `replicas` were trained, by `xla` or not, in a `bundle` of so many; the
+    seal of the last row in its `journal`; and of the steps since then the figures (float64, [steps, 3], see `Step`) and the
+    seconds. Where the mask changes in training: what its `updates` need to go on."""
 
     state: store.State
     replicas: int

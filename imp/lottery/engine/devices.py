@@ -16,8 +16,7 @@ def set_up_tensorflow(train: Train, cores: int | None = None) -> list[str]:
 
     So many operations run at a time as there are `cores`, or cores that the process may use. The devices are the GPUs that it
     sees, the first `train.devices` of them, or so many logical CPU devices where there is none. Products of float32 keep 23
-    bits of the mantissa, unless `train.precision` is `tf32` (10 bits, on GPUs since Ampere).
-    """
+    bits of the mantissa, unless `train.precision` is `tf32` (10 bits, on GPUs since Ampere)."""
     tf.config.threading.set_intra_op_parallelism_threads(train.threads)
     tf.config.threading.set_inter_op_parallelism_threads(cores or len(os.sched_getaffinity(0)))
     tf.config.experimental.enable_op_determinism()

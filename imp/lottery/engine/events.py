@@ -62,9 +62,8 @@ def run(
 
     The splits are evaluated as often as the recipe says, and at the end; `figures` and `seconds` are those of earlier steps, as
     in `CheckpointDue`. `snapshots` are the steps whose state is wanted: as it is before `updates` change the mask there. A
-    training that diverges ends with that event, in place of one that would hold a number that is not finite. One of no
-    steps, which begins with the mean of networks, gives this statistics of its own, and is evaluated.
-    """
+    training that diverges ends with that event, in place of one that would hold a number that is not finite. One of no steps,
+    which begins with the mean of networks, gives this statistics of its own, and is evaluated."""
     step, since = first_step, [figures]
     every = max(1, trainer.train.evaluate.step(trainer.steps_per_epoch))
     stops = {last_step, *range(0, last_step, trainer.steps_per_epoch), *range(0, last_step, every), *snapshots}

@@ -1,9 +1,6 @@
-"""Feeding: a prepared set as batches for the compiled loop, resident as uint8, or read as it goes (see `stream`).
-
-Both give the same batches, of the examples that `order` says. What travels to the compiled step is, per step and example,
-`rows` (its label, and in memory its place, streaming the example itself), from which `Feed.examples` makes examples, and its
-draws.
-"""
+"""Feeding: a prepared set as batches for the compiled loop, resident as uint8, or read as it goes (see `stream`). Both give the
+same batches, of the examples that `order` says. What travels to the compiled step is, per step and example, `rows` (its label,
+and in memory its place, streaming the example itself), from which `Feed.examples` makes examples, and its draws."""
 
 import abc
 import contextlib

@@ -1,8 +1,6 @@
-"""Layers of our own, where Keras's stock ones are slow or hard-code what a protocol must be able to set.
-
-Variables keep the names and shapes of their stock counterparts, so weights are interchangeable. All compute in the dtype
-policy in force; BatchNorm's variables and statistics stay in the dtype of variables.
-"""
+"""Layers of our own, where Keras's stock ones are slow or hard-code what a protocol must be able to set. Variables keep the
+names and shapes of their stock counterparts, so weights are interchangeable. All compute in the dtype policy in force;
+BatchNorm's variables and statistics stay in the dtype of variables."""
 
 from collections.abc import Callable
 from functools import partial

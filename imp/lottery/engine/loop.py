@@ -55,8 +55,7 @@ class Trainer:
     `make_feed` is told the strategy that the network is trained under. The step selects the gradients of the trainable
     variables that `maskable` (path, shape) accepts by the current mask; of the others it knows no mask at all. `maker` says
     versions and the kind of device. A step trains a `bundle` of so many, this one at its `place`. `waited` counts the seconds
-    that the device has stood still for want of examples.
-    """
+    that the device has stood still for want of examples."""
 
     def __init__(
         self,

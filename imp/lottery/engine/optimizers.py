@@ -1,8 +1,6 @@
 """Optimizers: TensorFlow's fused kernels, one call a variable, on state that is named by its weight; and float16's loss scale.
-
 Keras's optimizers make several passes over each variable for the same update, which takes a fifth of a small network's step.
-Everything here runs in a replica's context, on gradients that are the same on every replica, and changes its own copies.
-"""
+Everything here runs in a replica's context, on gradients that are the same on every replica, and changes its own copies."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,13 +21,12 @@ LARGE = 1 << 16  # elements from which the one pass over memory that XLA makes o
 
 
 class Optimizer:
-    """SGD (Sutskever et al. 2013, with the rate outside the momentum as the lottery papers' code has it) or Adam (Kingma &
-    Ba 2015), with weight decay in the gradient (L2) or beside it (Loshchilov & Hutter 2019), and perhaps averaged weights, with
+    """SGD (Sutskever et al. 2013, with the rate outside the momentum as the lottery papers' code has it) or Adam (Kingma & Ba
+    2015), with weight decay in the gradient (L2) or beside it (Loshchilov & Hutter 2019), and perhaps averaged weights, with
     averaged `statistics` of BatchNorm, because the raw weights' do not fit them.
 
     `state` maps names such as `momentum/fc1/kernel` to variables; counts there have the shape `numbers`. What is exactly 0.0
-    stays so while its gradient is.
-    """
+    stays so while its gradient is."""
 
     def __init__(
         self,

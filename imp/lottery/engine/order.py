@@ -1,8 +1,6 @@
-"""Which example stands where in an epoch, and how it is varied: drawn on the host as functions of (seed, epoch, index).
-
-Nothing here depends on how examples are fed, so that both ways of feeding give the same batches, and any step of any epoch
-can be gone to without the ones before it.
-"""
+"""Which example stands where in an epoch, and how it is varied: drawn on the host as functions of (seed, epoch, index). Nothing
+here depends on how examples are fed, so that both ways of feeding give the same batches, and any step of any epoch can be gone
+to without the ones before it."""
 
 import math
 from typing import NamedTuple
@@ -59,10 +57,9 @@ def sequential(sizes: np.ndarray, mixed: int, length: int) -> Order:
 def draws(data: Data, count: int, seed: int, epoch: int) -> Draws:
     """How each of `count` images is varied in one epoch: of these, the ones that `data` asks for.
 
-    `corner` (int32, [count, 2]): row and column at which the crop of the padded image begins. `mirrored` (int32, [count]):
-    1 for a mirrored image. `box` (float32, [count, 4]): top, left, bottom, right of the crop to resize, as fractions.
-    `hole` (int32, [count, 2]): row and column of the centre of the square that is blanked out.
-    """
+    `corner` (int32, [count, 2]): row and column at which the crop of the padded image begins. `mirrored` (int32, [count]): 1
+    for a mirrored image. `box` (float32, [count, 4]): top, left, bottom, right of the crop to resize, as fractions. `hole`
+    (int32, [count, 2]): row and column of the centre of the square that is blanked out."""
     drawn: Draws = {}
     if data.crop:
         drawn["corner"] = _generator(seed, epoch, 1).integers(0, 2 * data.crop + 1, (count, 2)).astype(np.int32)

@@ -1,8 +1,6 @@
-"""Rematerialisation: a network run block by block, each block's activations computed again when its gradient is wanted.
-
-Chen et al. 2016 ("Training deep nets with sublinear memory cost"). Blocks are found in any graph of layers. `tf.recompute_grad`
-and `keras.remat` update moving averages twice a step: here a block hands back its new statistics, which are assigned once.
-"""
+"""Rematerialisation: a network run block by block, each block's activations computed again when its gradient is wanted. Chen et
+al. 2016 ("Training deep nets with sublinear memory cost"). Blocks are found in any graph of layers. `tf.recompute_grad` and
+`keras.remat` update moving averages twice a step: here a block hands back its new statistics, which are assigned once."""
 
 import functools
 import itertools

@@ -1,7 +1,5 @@
-"""The compiled step: what one replica does with its part of a batch, and K steps of it in one call.
-
-Which examples, how varied, at which learning rate comes from the host as small arrays, however steps are divided into calls.
-"""
+"""The compiled step: what one replica does with its part of a batch, and K steps of it in one call. Which examples, how varied,
+at which learning rate comes from the host as small arrays, however steps are divided into calls."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

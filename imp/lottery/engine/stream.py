@@ -1,8 +1,6 @@
-"""Streaming: a set that is not held in memory, read window by window ahead of the loop.
-
-A window is a group of blocks from shards everywhere. While one is fed, the next is read; while one call trains, the rows of
-the next are put together. They travel as uint8.
-"""
+"""Streaming: a set that is not held in memory, read window by window ahead of the loop. A window is a group of blocks from
+shards everywhere. While one is fed, the next is read; while one call trains, the rows of the next are put together. They travel
+as uint8."""
 
 import dataclasses
 import math

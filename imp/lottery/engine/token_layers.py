@@ -2,8 +2,7 @@
 
 A row is cut into segments, [document | text | text | ...]. Only attention, positions and first tokens depend on them; all other
 layers treat each token on its own. `segments` are (tokens of the document, number of texts, tokens of a text). All compute in
-the dtype policy in force; variables, softmax and the moments of LayerNorm have the dtype of variables.
-"""
+the dtype policy in force; variables, softmax and the moments of LayerNorm have the dtype of variables."""
 
 from collections.abc import Callable
 from typing import Any
@@ -117,11 +116,9 @@ class FirstTokens(keras.layers.Layer):
 
 class Attention(keras.layers.Layer):
     """Scaled dot-product attention of several heads (Vaswani et al. 2017) within each segment, to all its tokens but padding,
-    from all tokens or from first tokens alone.
-
-    Takes queries, float [batch, tokens or 1 + texts, width], keys and values [batch, tokens, width], and the tokens themselves,
-    int [batch, tokens]; returns float of the shape of the queries. It has no weights.
-    """
+    from all tokens or from first tokens alone. Takes queries, float [batch, tokens or 1 + texts, width], keys and values
+    [batch, tokens, width], and the tokens themselves, int [batch, tokens]; returns float of the shape of the queries. It has no
+    weights."""
 
     def __init__(self, segments: Segments, heads: int, **options: Any):
         super().__init__(**options)

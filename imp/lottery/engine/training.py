@@ -1,7 +1,5 @@
-"""Train one network in its folder: from a given state to the end of the schedule, resumable, ending in result.json.
-
-`events` says what has happened and what is due; here that becomes files, rows, and news for trackers and the terminal.
-"""
+"""Train one network in its folder: from a given state to the end of the schedule, resumable, ending in result.json. `events`
+says what has happened and what is due; here that becomes files, rows, and news for trackers and the terminal."""
 
 import contextlib
 import dataclasses
@@ -46,8 +44,7 @@ class Training:
     the result, with the seals of all these files by name inside `root`; `rates` take the place of the schedule; `updates`
     change the mask on the way, the folder then gets the last one, and `kept` says what that keeps; `profile` takes a trace.
 
-    A start at the last step, as that of an average of networks, is not trained: its BatchNorm gets new statistics.
-    """
+    A start at the last step, as that of an average of networks, is not trained: its BatchNorm gets new statistics."""
 
     title: str
     start: Callable[[], store.State]

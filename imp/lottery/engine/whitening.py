@@ -20,8 +20,7 @@ def kernel(images: np.ndarray) -> np.ndarray:
     channels], scaled as the network gets them) uncorrelated values of variance 1, or less where they vary by less than
     `EPSILON` (PCA whitening of patches: Coates & Ng 2012, and Page's "How to train your ResNet", part 8).
 
-    The directions come by falling variance, each with its largest part positive.
-    """
+    The directions come by falling variance, each with its largest part positive."""
     numbers = SIZE * SIZE * images.shape[3]
     count, total, products = 0, np.zeros(numbers), np.zeros((numbers, numbers))
     for image in images:

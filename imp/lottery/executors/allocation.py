@@ -34,10 +34,8 @@ def allocate(resources: Mapping[int, Resources], threads: int, per_gpu: int | No
     """The allocation of every rank that trains, by rank; `resources` are those of all ranks.
 
     Ranks that find the same GPUs of a host, or the same cores where there are none, divide them: each takes GPUs of its own, or
-    one that `per_gpu` ranks share, or its part of the cores.
-    Rank 0, which coordinates, trains too where a GPU, or cores for the `threads` of a training, would be left over.
-    Raises InputError when there are more ranks than GPUs.
-    """
+    one that `per_gpu` ranks share, or its part of the cores. Rank 0, which coordinates, trains too where a GPU, or cores for
+    the `threads` of a training, would be left over. Raises InputError when there are more ranks than GPUs."""
     pools: dict[tuple[str, object], list[int]] = {}
     for rank, own in sorted(resources.items()):
         pools.setdefault((own.host, own.gpus or own.cores), []).append(rank)
@@ -84,8 +82,7 @@ def ranks_to_start(count: int | None, count_tasks: Callable[[], int], threads: i
     memory for, each with so many `threads` at one of the tasks, of which `count_tasks()` can be under way at once. 1 means that
     it does its tasks itself: with None also where a launcher or a scheduler started it, and beside GPUs.
 
-    A worker takes as much memory as this process has taken, which may have trained too, and at least `RANK_BYTES`.
-    """
+    A worker takes as much memory as this process has taken, which may have trained too, and at least `RANK_BYTES`."""
     if count or launcher.launched_rank() is not None or "SLURM_JOB_ID" in os.environ:
         return count or 1
     own = resources_here()

@@ -54,11 +54,8 @@ class RankChannel:
 
 class Communicator:
     """All ranks of this job, over the module `mpi4py.MPI`, once all have begun; a context, at whose end this process leaves
-    them. Raises Preempted when not all begin.
-
-    MPI is begun and ended in a thread of its own, through ctypes, which lets other threads run meanwhile: where a rank is lost,
-    MPI waits for it for ever, and this process shall not.
-    """
+    them. Raises Preempted when not all begin. MPI is begun and ended in a thread of its own, through ctypes, which lets other
+    threads run meanwhile: where a rank is lost, MPI waits for it for ever, and this process shall not."""
 
     def __init__(self, mpi: Any):
         self.mpi, self.world = mpi, mpi.COMM_WORLD
@@ -98,11 +95,8 @@ class Communicator:
 
 def join() -> Communicator | None:
     """The ranks that this process was started among, once all have begun; None where no MPI launcher started it, or it is the
-    only one.
-
-    Raises InputError when MPI cannot be loaded, or is another one than the launcher's; Preempted when a rank is lost before all
-    have begun.
-    """
+    only one. Raises InputError when MPI cannot be loaded, or is another one than the launcher's; Preempted when a rank is lost
+    before all have begun."""
     started = launched_size()
     if launched_rank() is None or started == 1:
         return None

@@ -1,8 +1,6 @@
-"""Tasks handed out over channels, and done at the other end.
-
-Whoever does tasks says the result of one (None before its first) and is sent the next (None: there are no more). Meanwhile
-`FURTHER` says that its task has come further, `SAVED` that a process in its place would go on from here.
-"""
+"""Tasks handed out over channels, and done at the other end. Whoever does tasks says the result of one (None before its first)
+and is sent the next (None: there are no more). Meanwhile `FURTHER` says that its task has come further, `SAVED` that a process
+in its place would go on from here."""
 
 import collections
 import contextlib

@@ -2,9 +2,8 @@
 where a GPU or cores would idle.
 
 Ranks talk only to rank 0. Under `mpirun --with-ft ulfm` a rank that dies is an error to those who talk to it, and they go on;
-otherwise mpirun ends them all. A rank first says what it finds and what must be common to all, and is sent its
-allocation (None: there is nothing to do).
-"""
+otherwise mpirun ends them all. A rank first says what it finds and what must be common to all, and is sent its allocation
+(None: there is nothing to do)."""
 
 import contextlib
 import multiprocessing

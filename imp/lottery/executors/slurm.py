@@ -21,10 +21,9 @@ def script(
     """A batch script that runs imp with `arguments` on so many `ranks`, and leaves what it, or each of them, says in `logs`.
 
     `options` are sbatch's by their long names (None: left to the cluster), `more` are others, as they are typed, with or
-    without hyphens before their long names. Where they ask
-    for an `array`, TASK in `arguments` stands for the number of a task. The job is queued again when its time limit is near or
-    a node is taken away. Raises InputError for what cannot be printed, such as a line's end, which would begin another line.
-    """
+    without hyphens before their long names. Where they ask for an `array`, TASK in `arguments` stands for the number of a task.
+    The job is queued again when its time limit is near or a node is taken away. Raises InputError for what cannot be printed,
+    such as a line's end, which would begin another line."""
     is_array = options.get("array") is not None
     asked = {
         **options,

@@ -1,7 +1,6 @@
 """Bisection of candidates that stand in the order in which they stop to match: the last that matches, and the first that does
 not, in few tests. A test may leave a candidate undecided, and so two bisections share their tests: one takes undecided
-candidates for such as do not match, the other for such as do.
-"""
+candidates for such as do not match, the other for such as do."""
 
 from collections.abc import Mapping
 

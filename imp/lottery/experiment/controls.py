@@ -1,8 +1,6 @@
-"""Controls: networks beside a ticket that differ from it in one thing, to which a difference in results is due.
-
-A control is one function, from what its ticket is made of to a mask and a state to start from. Its docstring explains it in
-recipe and report. A new one is a function here, or a user's own, which a recipe names as `package.module:function`.
-"""
+"""Controls: networks beside a ticket that differ from it in one thing, to which a difference in results is due. A control is
+one function, from what its ticket is made of to a mask and a state to start from. Its docstring explains it in recipe and
+report. A new one is a function here, or a user's own, which a recipe names as `package.module:function`."""
 
 import dataclasses
 import re

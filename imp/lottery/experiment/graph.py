@@ -1,8 +1,6 @@
-"""The graph of a run: masks are scored on networks, and tickets are trained under masks.
-
-One shot is a chain of one round: all its masks are scored on the dense network. In rounds, the mask of each is scored on the
-ticket of the round before, within its mask. A network waits for what it is made from, and for nothing else.
-"""
+"""The graph of a run: masks are scored on networks, and tickets are trained under masks. One shot is a chain of one round: all
+its masks are scored on the dense network. In rounds, the mask of each is scored on the ticket of the round before, within its
+mask. A network waits for what it is made from, and for nothing else."""
 
 import dataclasses
 from collections.abc import Container, Iterable, Sequence

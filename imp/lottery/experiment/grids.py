@@ -115,10 +115,8 @@ def _decimals(number: Fraction) -> str:
 
 
 def parse_quantiles(text: str) -> Grid[Quantile]:
-    """Quantiles in per cent, ascending: `90`, `97.5`, `60..99`, `60..80:5`, joined by commas.
-
-    Raises InputError when the grid is empty, leaves 0..100, descends, names a quantile twice, or more than `MOST` of them.
-    """
+    """Quantiles in per cent, ascending: `90`, `97.5`, `60..99`, `60..80:5`, joined by commas. Raises InputError when the grid
+    is empty, leaves 0..100, descends, names a quantile twice, or more than `MOST` of them."""
     quantiles: list[Quantile] = []
     for part in map(str.strip, text.split(",")):
         match = re.fullmatch(rf"({_NUMBER})(?:\.\.({_NUMBER})(?::({_NUMBER}))?)?", part)

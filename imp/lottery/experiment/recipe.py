@@ -1,7 +1,5 @@
-"""The recipe: every value an experiment depends on. Each key is one line: its type, its default, and what it means.
-
-The defaults are an experiment, too: a MobileNetV2 on the digits. A command without a recipe uses them.
-"""
+"""The recipe: every value an experiment depends on. Each key is one line: its type, its default, and what it means. The
+defaults are an experiment, too: a MobileNetV2 on the digits. A command without a recipe uses them."""
 
 import dataclasses
 import itertools

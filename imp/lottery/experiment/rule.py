@@ -1,8 +1,6 @@
-"""The rule by which networks are judged: does a ticket match the dense network, and how often is that verdict right?
-
-`Rule` is the only place that knows how. All others ask it and the `Verdict` that it gives, also for words. Another rule is a
-class with the same methods, as a subclass is: `Run(folder, recipe, judged_by=MyRule)`. `docs/verdicts.md` has the figures.
-"""
+"""The rule by which networks are judged: does a ticket match the dense network, and how often is that verdict right? `Rule` is
+the only place that knows how. All others ask it and the `Verdict` that it gives, also for words. Another rule is a class with
+the same methods, as a subclass is: `Run(folder, recipe, judged_by=MyRule)`. `docs/verdicts.md` has the figures."""
 
 import dataclasses
 import functools
@@ -172,8 +170,7 @@ class Rule:
 
         Seeds and images are crossed random effects, as readers and cases are in studies of diagnoses: the variance of the mean
         is that over seeds and what images add to it, with Hillis's degrees of freedom (2007, doi 10.1002/sim.2532). The bounds
-        are never nearer to the mean than those over seeds alone, nor than those over images alone.
-        """
+        are never nearer to the mean than those over seeds alone, nor than those over images alone."""
         from scipy.special import stdtrit
 
         replicates, images = differences.shape
@@ -276,8 +273,7 @@ def error_of_looks(most: int, error: float = ERROR, trials: int = 100_000, seed:
     `error` of cases, where it is judged after every replicate, from the third to the `most`-th, until it is decided.
 
     The boundary of Pocock 1977 (doi 10.1093/biomet/64.2.191), which has one significance level for all looks, for t tests (as
-    in Jennison & Turnbull 2000). Simulated with normal differences, whose spread makes no difference to it.
-    """
+    in Jennison & Turnbull 2000). Simulated with normal differences, whose spread makes no difference to it."""
     from scipy.special import stdtr
 
     trials = min(trials, VALUES // most)

@@ -50,8 +50,7 @@ def allocate(
     Layers that a pattern of `fixed` names keep that share of all their weights; the first pattern counts. `network` has every
     kernel's shape in the network's order, which only `uniform+` needs. What is counted may be other units than weights, of
     which each layer has `sizes`. No layer keeps more than it has left. Raises Unreachable where that leaves no way to keep
-    exactly `keep`.
-    """
+    exactly `keep`."""
     sizes = sizes or {path: math.prod(shapes[path]) for path in left}
     shares = {path: share for path in left if (share := _named(path, fixed)) is not None}
     if allocation == "uniform+":

@@ -2,9 +2,8 @@
 
 A channel is the filters that make it, its entries in BatchNorm, the depthwise filter behind it, and the inputs of each kernel
 that reads it. Where branches are added or multiplied, their channels are one by one the same (Fang et al. 2023, "DepGraph:
-Towards Any Structural Pruning", arXiv 2301.12900, section 3.2): those of a residual stream go together over all its blocks.
-A network without one computes the same as with its inputs at 0, whatever its filters are.
-"""
+Towards Any Structural Pruning", arXiv 2301.12900, section 3.2): those of a residual stream go together over all its blocks. A
+network without one computes the same as with its inputs at 0, whatever its filters are."""
 
 import dataclasses
 import math

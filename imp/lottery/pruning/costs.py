@@ -2,8 +2,7 @@
 
 MACs are counted as by Blalock et al. 2020 ("What is the State of Neural Network Pruning?", section 5): a kept weight of a
 kernel once at each position of its layer's output, padding included; biases, BatchNorm and activations not at all. Sparse code
-rarely is as much faster as MACs are fewer.
-"""
+rarely is as much faster as MACs are fewer."""
 
 import dataclasses
 import math
@@ -28,8 +27,7 @@ class Costs:
 
     Bytes are of all weights and statistics: as `float32_bytes`, with zeros; with each prunable variable as a bitmap and its
     kept values (`bitmap_bytes`), or as compressed sparse rows (`csr_bytes`); and as float32 after gzip that looks for runs
-    alone (zlib's strategy RLE): of arrays with many zeros that is faster than level 1 and smaller than level 9.
-    """
+    alone (zlib's strategy RLE): of arrays with many zeros that is faster than level 1 and smaller than level 9."""
 
     dense_macs: int | None
     macs: int | None

@@ -3,8 +3,7 @@
 A criterion takes the network to be scored (`State`), the mask of what is left of it (path -> bool, all prunable variables) and
 a `Probe`, which gives derivatives of the network under that mask. It returns a score for each weight of the mask (path -> float
 array of the variable's shape, finite); scores of pruned weights are not looked at. A new one is a function here and an entry in
-`CRITERIA`, or a user's own, which a recipe names as `package.module:function`.
-"""
+`CRITERIA`, or a user's own, which a recipe names as `package.module:function`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol

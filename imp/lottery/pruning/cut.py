@@ -1,7 +1,5 @@
-"""From scores to exact masks: the one place where masks are cut, in recipes, in rounds, in training and in `model.fit`.
-
-Pure NumPy; nothing here changes its inputs.
-"""
+"""From scores to exact masks: the one place where masks are cut, in recipes, in rounds, in training and in `model.fit`. Pure
+NumPy; nothing here changes its inputs."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,11 +74,9 @@ class Cutter:
     _rankings: dict[tuple[str, ...], Ranking] = dataclasses.field(default_factory=dict)
 
     def to(self, keep: Sequence[Group]) -> Cut:
-        """The cut that keeps exactly so many units: `keep` says of layers that share them how many.
-
-        Of n iterations, the i-th leaves N (k / N)^(i / n) of N units, where k stay in the end (Tanaka et al. 2020, algorithm 1;
-        de Jorge et al. 2021, section 4). Raises InputError where the allocation cannot keep as many.
-        """
+        """The cut that keeps exactly so many units: `keep` says of layers that share them how many. Of n iterations, the i-th
+        leaves N (k / N)^(i / n) of N units, where k stay in the end (Tanaka et al. 2020, algorithm 1; de Jorge et al. 2021,
+        section 4). Raises InputError where the allocation cannot keep as many."""
         mask, last = self.within, self.method.passes
         groups: list[tuple[Ranking, int]] = []
         for number in range(1, last + 1):

@@ -52,12 +52,9 @@ def layouts(topology: Topology | None) -> dict[str, Layout]:
 
 
 class Profile(NamedTuple):
-    """What no relabelling changes in a variable's mask.
-
-    `places`: weights kept at each place (int [places]) of a `side`, None where there is but one. `units`: for the outputs, then
-    for the inputs, where these are hidden units: weights kept of each, ascending (int [units]), and the same of masks drawn at
-    random with as many weights (int [DRAWS, units]).
-    """
+    """What no relabelling changes in a variable's mask. `places`: weights kept at each place (int [places]) of a `side`, None
+    where there is but one. `units`: for the outputs, then for the inputs, where these are hidden units: weights kept of each,
+    ascending (int [units]), and the same of masks drawn at random with as many weights (int [DRAWS, units])."""
 
     shape: tuple[int, ...]
     kept: int
@@ -67,10 +64,8 @@ class Profile(NamedTuple):
 
 
 def profiles(mask: Bits, known: Mapping[str, Layout]) -> dict[str, Profile]:
-    """The profile of each variable of `mask` (path -> bool array), of those that are not `known` with its count alone.
-
-    Raises InputError when an array has not the shape that its layout says.
-    """
+    """The profile of each variable of `mask` (path -> bool array), of those that are not `known` with its count alone. Raises
+    InputError when an array has not the shape that its layout says."""
     rng = np.random.default_rng(0)
     return {path: _profile(path, kept, known.get(path), rng) for path, kept in sorted(mask.items())}
 
@@ -104,8 +99,7 @@ def likenesses(first: Mapping[str, Profile], second: Mapping[str, Profile]) -> d
 
     Of `size` weights they keep `kept_first` and `kept_second`. The figures of `layers` (as a whole), of the places of each of
     `SIDES` and of hidden `units` are those of `_alike` and `_correlation`; what a network lacks, or what is not known of it, is
-    None. Raises InputError when there is no common variable, or one has other shapes.
-    """
+    None. Raises InputError when there is no common variable, or one has other shapes."""
     sums = {path: _sums(first[path], second[path]) for path in common(first, second)}
     whole = {name: added(one[name] for one in sums.values() if name in one) for name in ("kept", *SIDES, "units")}
     sizes, one, other = np.array([found["kept"] for found in sums.values()]).T

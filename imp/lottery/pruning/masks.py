@@ -1,7 +1,5 @@
-"""Masks: which weights of a network are kept. Pure NumPy over `dict[str, array]`; nothing here changes its inputs.
-
-A mask maps the path of a prunable variable to a boolean array of its shape, True where the weight is kept.
-"""
+"""Masks: which weights of a network are kept. Pure NumPy over `dict[str, array]`; nothing here changes its inputs. A mask maps
+the path of a prunable variable to a boolean array of its shape, True where the weight is kept."""
 
 import fnmatch
 from collections.abc import Container, Mapping, Sequence
@@ -20,11 +18,10 @@ SCOPES: dict[str, Scope] = {name: name for name in get_args(Scope)}
 def prunable(state: State, scope: Scope, exclude: Sequence[str] = (), include: Sequence[str] = ()) -> Arrays:
     """The variables that `scope` ranks, in the order of their paths.
 
-    `kernels`: convolution, depthwise and dense kernels. `pointwise`: 1x1 convolution kernels. `all`: every variable,
-    BatchNorm statistics included (but not the integers of a random generator). `exclude` are shell patterns of paths to
-    leave out (`predictions/*`), `include` of trainable ones to take in beside the scope.
-    Raises InputError when nothing is left, and by name when a variable holds NaN or infinity.
-    """
+    `kernels`: convolution, depthwise and dense kernels. `pointwise`: 1x1 convolution kernels. `all`: every variable, BatchNorm
+    statistics included (but not the integers of a random generator). `exclude` are shell patterns of paths to leave out
+    (`predictions/*`), `include` of trainable ones to take in beside the scope. Raises InputError when nothing is left, and by
+    name when a variable holds NaN or infinity."""
     candidates = {**state.weights, **state.statistics} if scope == "all" else state.weights
     candidates = {path: array for path, array in candidates.items() if is_float(array)}
     chosen = {path: array for path, array in sorted(candidates.items()) if in_scope(path, array.shape, scope, exclude, include)}
@@ -63,11 +60,9 @@ def trainable_part(mask: Bits, trainable: Container[str]) -> Bits:
 
 
 def shuffle(mask: Bits, seed: int, met: Mapping[str, np.ndarray] | None = None) -> Bits:
-    """`mask` with its kept places permuted within each variable: the layerwise densities stay, the structure goes.
-
-    Of a kernel in `met` (bool, broadcast to its shape: `connectivity.met`) only among the places that are met; what lies at
-    the others, where no weight does anything, stays.
-    """
+    """`mask` with its kept places permuted within each variable: the layerwise densities stay, the structure goes. Of a kernel
+    in `met` (bool, broadcast to its shape: `connectivity.met`) only among the places that are met; what lies at the others,
+    where no weight does anything, stays."""
     met, shuffled = met or {}, {}
     for index, (path, kept) in enumerate(sorted(mask.items())):
         places = np.broadcast_to(met.get(path, True), kept.shape)

@@ -1,7 +1,5 @@
-"""How large the weights of each variable are, and how they change during training. Pure NumPy.
-
-Nothing here changes its inputs. Networks are given as path -> array of floats.
-"""
+"""How large the weights of each variable are, and how they change during training. Pure NumPy. Nothing here changes its inputs.
+Networks are given as path -> array of floats."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +21,7 @@ def table(weights: Arrays, quantiles: Mapping[str, Fraction], bins: int = 16) ->
     Of the variable `path`, `count` weights, of which `zeros` are exactly 0.0, their `min`, `max` and `mean`; `norm` is the
     square root of the sum of their squares; `quantiles` (per cent, by a name for each) are those that `numpy.quantile` (linear)
     gives. `histogram` counts log10 |w| in equal bins from `low` to `high`, the same for all rows; what lies outside counts in
-    the outermost bins, zeros nowhere. Raises ValueError where there are no weights, or a variable is empty.
-    """
+    the outermost bins, zeros nowhere. Raises ValueError where there are no weights, or a variable is empty."""
     if not weights or not all(array.size for array in weights.values()):
         raise ValueError("no weights to describe")
     magnitudes = {path: np.abs(array) for path, array in weights.items()}
@@ -65,11 +62,9 @@ def _span(magnitudes: np.ndarray) -> tuple[float, float]:
 
 
 def movements(step: int, weights: Arrays, first: Arrays) -> list[dict[str, Any]]:
-    """How far each variable of `weights` has moved from its value in `first` after `step` steps, and last all together.
-
-    Of the variable `path`: its `norm`, its `mean` magnitude, and how far it has `moved`, as a share of its norm in `first`
-    (None where that is 0).
-    """
+    """How far each variable of `weights` has moved from its value in `first` after `step` steps, and last all together. Of the
+    variable `path`: its `norm`, its `mean` magnitude, and how far it has `moved`, as a share of its norm in `first` (None where
+    that is 0)."""
     norms = {path: _length(array) for path, array in weights.items()}
     starts = {path: _length(first[path]) for path in weights}
     gone = {path: _length(array.astype(np.float64) - first[path]) for path, array in weights.items()}

@@ -13,19 +13,15 @@ _BLOCK = 1 << 18  # weights at a time, so that temporaries stay in the cache
 
 
 def pruned_count(quantile: Fraction, count: int) -> int:
-    """k = ceil(q (N - 1) / 100): how many of `count` weights go at `quantile` per cent.
-
-    Without ties this is the number of scores strictly below `numpy.quantile` (linear interpolation).
-    """
+    """k = ceil(q (N - 1) / 100): how many of `count` weights go at `quantile` per cent. Without ties this is the number of
+    scores strictly below `numpy.quantile` (linear interpolation)."""
     return -(-quantile.numerator * (count - 1) // (100 * quantile.denominator)) if count else 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
     """Scores (path -> float array) that are ranked together. A mask and a threshold for any count or quantile are read from it.
-
-    Ranked are the survivors: the scores that `among` keeps (path -> bool array), or all of a path that it lacks.
-    """
+    Ranked are the survivors: the scores that `among` keeps (path -> bool array), or all of a path that it lacks."""
 
     scores: Arrays
     among: Bits

@@ -1,8 +1,6 @@
-"""Refilled tickets: a mask of single weights turned into one of whole channels that keeps as many. Pure NumPy.
-
-Chen et al. 2022, "Coarsening the Granularity: Towards Structurally Sparse Lottery Tickets" (arXiv 2202.04736), refill the
-filters of each layer by itself. Here a channel is all that goes together.
-"""
+"""Refilled tickets: a mask of single weights turned into one of whole channels that keeps as many. Pure NumPy. Chen et al.
+2022, "Coarsening the Granularity: Towards Structurally Sparse Lottery Tickets" (arXiv 2202.04736), refill the filters of each
+layer by itself. Here a channel is all that goes together."""
 
 from bisect import bisect_right
 
@@ -16,11 +14,9 @@ from lottery.pruning.units import WholeChannels
 
 
 def refill(ticket: Bits, weights: Arrays, units: WholeChannels) -> Bits:
-    """The mask of whole channels that keeps no more prunable weights than `ticket`, and hardly fewer.
-
-    Of each layer those channels stay of which the `ticket` keeps the most `weights`, by their L1 norm. Layers keep channels in
-    proportion to the share of their weights that it keeps, and one at least. Raises InputError where that is more.
-    """
+    """The mask of whole channels that keeps no more prunable weights than `ticket`, and hardly fewer. Of each layer those
+    channels stay of which the `ticket` keeps the most `weights`, by their L1 norm. Layers keep channels in proportion to the
+    share of their weights that it keeps, and one at least. Raises InputError where that is more."""
     ticket = units.ranked(ticket)
     whole = masks.whole({path: weights[path] for path in sorted(units.covered(ticket)) if path in weights})
     norms = units.total({path: np.abs(widened(weights[path])) * kept for path, kept in ticket.items()})

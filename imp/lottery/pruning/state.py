@@ -20,11 +20,9 @@ def widened(array: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass
 class State:
-    """A network at one step of its training, with all that is needed to continue from there.
-
-    `weights` are the trainable variables, `statistics` the others (BatchNorm's moving mean and variance), both keyed by
-    Keras variable path; `optimizer` is what the optimizer keeps, its own step count included, keyed likewise.
-    """
+    """A network at one step of its training, with all that is needed to continue from there. `weights` are the trainable
+    variables, `statistics` the others (BatchNorm's moving mean and variance), both keyed by Keras variable path; `optimizer` is
+    what the optimizer keeps, its own step count included, keyed likewise."""
 
     step: int
     weights: Arrays

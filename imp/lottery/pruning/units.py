@@ -3,8 +3,7 @@
 Units are counted and ranked by layer. What a unit is made of is said by `total`: the sum of an array's values over the weights
 of each. It scores the mean, the norm or the sum of the scores of those of its weights that are left: by magnitude the sum is
 their L1 norm, as Li et al. 2017 rank filters ("Pruning Filters for Efficient ConvNets", arXiv 1608.08710), and the norm their
-L2 norm over all that goes together (Fang et al. 2023, "DepGraph", arXiv 2301.12900).
-"""
+L2 norm over all that goes together (Fang et al. 2023, "DepGraph", arXiv 2301.12900)."""
 
 import dataclasses
 import math

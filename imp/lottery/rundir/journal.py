@@ -1,8 +1,6 @@
-"""metrics.jsonl: one line of JSON per evaluation. Each line is on disk before the next training step.
-
-Its last key, `sha256`, seals it and all lines before it: it is the sha256 of the seal before (none before the first) and of the
-line without its own. A line that was changed, lost or added is found by the next seal, the last of which is kept elsewhere.
-"""
+"""metrics.jsonl: one line of JSON per evaluation. Each line is on disk before the next training step. Its last key, `sha256`,
+seals it and all lines before it: it is the sha256 of the seal before (none before the first) and of the line without its own. A
+line that was changed, lost or added is found by the next seal, the last of which is kept elsewhere."""
 
 import json
 import os

@@ -8,11 +8,9 @@ from lottery.pruning.state import Arrays
 
 
 def read(file: IO[bytes], most: int) -> Arrays:
-    """Its arrays, by the name of their layer and their place in it (`Conv1/0`); those of an optimizer are left out.
-
-    Raises ValueError where an array is in another file, one holds no numbers, all have more than `most` bytes, or two layers
-    have one name; and what h5py raises for a file that is damaged. Links are not followed.
-    """
+    """Its arrays, by the name of their layer and their place in it (`Conv1/0`); those of an optimizer are left out. Raises
+    ValueError where an array is in another file, one holds no numbers, all have more than `most` bytes, or two layers have one
+    name; and what h5py raises for a file that is damaged. Links are not followed."""
     arrays: Arrays = {}
 
     def take(path: str, item: h5py.Group | h5py.Dataset) -> None:

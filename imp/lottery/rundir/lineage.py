@@ -1,6 +1,5 @@
 """What outputs were made from, by content. A table (`records.Record`) holds where the tables of all that it was made from say
-the same of these files, and hold themselves; and where examples and network are those of the replicate's dense network.
-"""
+the same of these files, and hold themselves; and where examples and network are those of the replicate's dense network."""
 
 import functools
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What a run directory says about its networks and masks: `result.json` and `MASK.json`, each with one writer and one reader.
-
-docs/run-directory.md lists every key. Numbers are exact as JSON has them; metrics, densities and shares are 0 .. 1.
-"""
+docs/run-directory.md lists every key. Numbers are exact as JSON has them; metrics, densities and shares are 0 .. 1."""
 
 import re
 from pathlib import Path

@@ -291,8 +291,7 @@ def open_run(
     Its recipe is `recipe_file`, or the run's own, or the default one, with `overrides` on top. With `records`, the folder of a
     prepared set, its data are those, and without a recipe the run is called like them. `adapt` may change the recipe. Nothing
     is written. Raises InputError when the recipe is malformed, outputs were made with another one or copied, or a run that
-    `must_exist` does not.
-    """
+    `must_exist` does not."""
     if folder is not None and str(folder).endswith(".toml"):
         recipe_file, folder = Path(folder), None
     setter, latest = "--records" if records and not overrides else "--set", LATEST

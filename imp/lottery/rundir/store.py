@@ -1,6 +1,5 @@
 """HDF5 files of arrays and a few attributes. The user block, the first 512 bytes, holds the sha256 of the rest, which is
-compared before HDF5 reads the file: a single flipped bit in its structures can crash or hang it.
-"""
+compared before HDF5 reads the file: a single flipped bit in its structures can crash or hang it."""
 
 import contextlib
 import hashlib

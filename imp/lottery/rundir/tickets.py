@@ -1,7 +1,5 @@
 """Ticket folders: a trained network as files for others, which NumPy and safetensors read. docs/tickets.md lists the files.
-
-Names of tensors are `weights/PATH`, `statistics/PATH` and `mask/PATH`, with the paths of Keras variables.
-"""
+Names of tensors are `weights/PATH`, `statistics/PATH` and `mask/PATH`, with the paths of Keras variables."""
 
 import dataclasses
 import functools

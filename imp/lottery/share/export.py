@@ -42,9 +42,9 @@ def export(
     int8: bool = False,
     compact: bool = False,
 ) -> dict[str, Any]:
-    """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`, or
-    as a ticket folder with this `license`; with `int8`, a TensorFlow Lite file in whole numbers alone, and its model card
-    beside it. A `compact` file lacks the channels that do nothing. The same network gives the same bytes.
+    """Write the network `ticket` (`q90-step-000045`, `lr/round-03-step-000000`, or `dense`) as a file in the format `to`, or as
+    a ticket folder with this `license`; with `int8`, a TensorFlow Lite file in whole numbers alone, and its model card beside
+    it. A `compact` file lacks the channels that do nothing. The same network gives the same bytes.
 
     Returns its `path` and size (of a folder that of its weights), as it is and compressed by gzip at level 9, and those of the
     dense network. `macs`, `speedup` and the bytes of sparse formats are those of `pruning.costs`. `density` is over the
@@ -54,8 +54,7 @@ def export(
     share of the largest output (0.0 for arrays). `int8` is what the whole test split has shown of such a file (`card.Int8`),
     and `card` the path of its card; else None. `compact` has the channels, parameters, MACs and bytes of a compact file, and
     `full` those of the same file with all channels. Raises InputError when there is no such network, it is not finished, `out`
-    cannot be written, or the format cannot hold it; Failed when the file does not answer as the network does.
-    """
+    cannot be written, or the format cannot hold it; Failed when the file does not answer as the network does."""
     if int8 and to != "tflite":
         raise InputError(f"--int8 is for --to tflite, and not for --to {to}")
     if compact and to in ARRAYS:
@@ -126,11 +125,9 @@ def _file(
     run: Run, to: str, result: Result, state: State, reporter: Reporter, compact: bool = False
 ) -> tuple[bytes, float, Sequence[Mapping[str, int | None]]]:
     """The bytes of the file, how far its outputs are from the network's, and of a `compact` one its size and that of the
-    network.
-
-    An .npz has `weights/PATH` and `statistics/PATH`, as they were trained, and `mask/PATH`, True where a weight is kept; a
-    network without a mask (dense, `extended`) keeps all that is prunable. Of a folder the bytes are those of its weights.
-    """
+    network. An .npz has `weights/PATH` and `statistics/PATH`, as they were trained, and `mask/PATH`, True where a weight is
+    kept; a network without a mask (dense, `extended`) keeps all that is prunable. Of a folder the bytes are those of its
+    weights."""
     if to == "folder":
         return folder.values(state), 0.0, ()
     if to == "npz":

@@ -20,8 +20,7 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
     diverged network gets no more replicates, and a replicate whose dense network diverged gets no tickets. Where a ticket is
     left without a result, this ends.
 
-    This looks at the data after each replicate, by a rule so strict that all looks together err no more often than one.
-    """
+    This looks at the data after each replicate, by a rule so strict that all looks together err no more often than one."""
     rule = run.rule.after_looks(most)
     if most > LEAST_REPLICATES:
         reporter.say(run.rule.looking(most))

@@ -37,10 +37,7 @@ Unfinished = dict[Ticket, Outcome]  # networks, and why they are not finished
 def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execution = IN_PROCESS) -> Unfinished | None:
     """Train every network of the selected families that has no result yet, and try again those that failed; then the controls
     of headlines, if the recipe does not say which masks have controls. Returns the networks that are not finished; None if
-    other processes report them.
-
-    Raises InputError as `checked_tickets` does.
-    """
+    other processes report them. Raises InputError as `checked_tickets` does."""
     planned = run.plan()
     hand_out = HandOut(run, planned, reporter, selection, execution.part)
 

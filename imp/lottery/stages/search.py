@@ -1,7 +1,6 @@
 """The search for the sparsest ticket that matches, or for the earliest rewind point at which one does: by bisection, with as
 many replicates for each candidate as its verdict needs. What is trained next follows from the results that are there, and from
-nothing else: a search that was stopped goes on as if it had not been.
-"""
+nothing else: a search that was stopped goes on as if it had not been."""
 
 import dataclasses
 import itertools

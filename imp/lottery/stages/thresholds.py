@@ -25,11 +25,9 @@ Table = list[MaskRecord]  # the masks of one family in one replicate, from dense
 
 
 def thresholds(run: Run, reporter: Reporter, selection: Selection) -> list[Table]:
-    """Write the missing masks of the selected quantiles, or of the recipe's; return those of every replicate and family.
-
-    Masks of other quantiles stay; a quantile that one replicate has is cut in all. Raises InputError if a dense network is not
-    trained, or no selected family prunes in one shot.
-    """
+    """Write the missing masks of the selected quantiles, or of the recipe's; return those of every replicate and family. Masks
+    of other quantiles stay; a quantile that one replicate has is cut in all. Raises InputError if a dense network is not
+    trained, or no selected family prunes in one shot."""
     families = {name: family for name, family in selection.of(run.recipe).items() if family.is_cut_at_once}
     if not families:
         raise InputError("no family prunes in one shot: add one, as with --set families.oneshot.quantiles=60..99")

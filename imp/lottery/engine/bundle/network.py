@@ -2,8 +2,7 @@
 
 Variables have the ticket axis in front ([T, *shape]), and so have features ([T, batch, features]). The channels of images lie
 side by side ([batch, height, width, T x channels], those of a ticket together): BatchNorm, depthwise convolutions, activations
-and pooling are the operations of one network that is T times as wide.
-"""
+and pooling are the operations of one network that is T times as wide."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

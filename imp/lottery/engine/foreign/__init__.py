@@ -32,8 +32,7 @@ def load(path: Path, model: recipe.Model, example: Shape, drawn: State) -> Loade
     `drawn`, one of its states in its own order. The integers of random generators are left out. So is an output layer for
     another number of classes, which a note says.
 
-    Raises InputError where a variable is missing, unknown, of another shape, or not finite, and as `readers.read` does.
-    """
+    Raises InputError where a variable is missing, unknown, of another shape, or not finite, and as `readers.read` does."""
     arrays, owned = read(path), drawn.weights | drawn.statistics
     if model.name in networks.TRANSFORMERS:
         arrays = roberta.adapted(path, arrays, model, drawn.weights)
@@ -83,10 +82,8 @@ def to_torch(model: recipe.Model, example: Shape, state: State) -> tuple[bytes, 
 
 def read_mask(path: Path, model: str, example: Shape, shapes: Mapping[str, Shape]) -> Bits:
     """The mask in a file that open_lth (`mask.pth`: 0 and 1 by the name of the weights) or `imp export --to npz` wrote, for the
-    network `model` with kernels of these `shapes` (path -> shape). It covers the kernels that the file does.
-
-    Raises InputError where a name is unknown, a shape is another, a value is neither 0 nor 1, and as `readers.read` does.
-    """
+    network `model` with kernels of these `shapes` (path -> shape). It covers the kernels that the file does. Raises InputError
+    where a name is unknown, a shape is another, a value is neither 0 nor 1, and as `readers.read` does."""
     arrays = read(path)
     state = State(0, {one: np.empty(shape, bool) for one, shape in shapes.items()}, {}, {})
     masks = Dialect("imp", {one: f"mask/{one}" for one in shapes})

@@ -1,7 +1,5 @@
-"""Files of weights from elsewhere, as arrays by the names that are in them. Nothing in a file is run, or used as a path.
-
-A file is not to be trusted: it may be cut, claim more than it holds, or carry code where its kind allows that.
-"""
+"""Files of weights from elsewhere, as arrays by the names that are in them. Nothing in a file is run, or used as a path. A file
+is not to be trusted: it may be cut, claim more than it holds, or carry code where its kind allows that."""
 
 import io
 import math

@@ -1,8 +1,6 @@
-"""RoBERTa as Hugging Face's Transformers saves it (Liu et al. 2019), and others that are built like it.
-
-Only the encoder is read. All tokens are of one type, whose vector is added to each: here it is part of the table of positions.
-Rows of that table for places that no text here has are left out.
-"""
+"""RoBERTa as Hugging Face's Transformers saves it (Liu et al. 2019), and others that are built like it. Only the encoder is
+read. All tokens are of one type, whose vector is added to each: here it is part of the table of positions. Rows of that table
+for places that no text here has are left out."""
 
 import re
 from pathlib import Path

@@ -77,8 +77,7 @@ def make(
     TensorFlow Lite and MNN take one image at a time. A `compact` one lacks the channels that do nothing. Its outputs are
     compared with the network's on `images`, or else on noise; `tflite_int8` takes the ranges of its numbers from them. Raises
     InputError when the format cannot hold the network, or that is not the one of the fingerprint `trained`, and Failed when
-    what was read back answers differently.
-    """
+    what was read back answers differently."""
     with quietly_on_cpu():
         network = rebuilt(model, signature, state, trained)
         if images is None:

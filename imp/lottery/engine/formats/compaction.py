@@ -3,8 +3,7 @@
 A channel goes where no kernel that reads it needs it. A kernel does not need an input of which all weights are 0 that lead to
 channels that stay, nor one that is 0 for every image. One that is the same for every image at all positions goes into the
 kernel's bias; where the kernel reads padding beside it, that is not exact, and the channel stays. Which are the same for every
-image follows from the weights that are not 0, as in `connectivity`; what they are, from computing them once.
-"""
+image follows from the weights that are not 0, as in `connectivity`; what they are, from computing them once."""
 
 import dataclasses
 from collections import defaultdict

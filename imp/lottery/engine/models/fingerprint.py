@@ -20,8 +20,7 @@ def fingerprint(network: keras.Model, signature: Signature) -> str:
     with this signature, their settings and connections. Neither the dtype policy, nor seeds, nor automatic names count.
 
     Of a network that Keras cannot describe (subclassed, or with such a layer or a lambda) it is of the shapes of the variables
-    and of how often each operation of TensorFlow, and each number written in it, occurs in a call.
-    """
+    and of how often each operation of TensorFlow, and each number written in it, occurs in a call."""
     described = _described(network) or _counted(network, signature)
     return f"keras-{keras.__version__} {hashlib.sha256(described.encode()).hexdigest()}"
 

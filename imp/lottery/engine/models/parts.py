@@ -32,9 +32,7 @@ def padded(
     x: keras.KerasTensor, model: recipe.Model, size: int, stride: int, name: str
 ) -> tuple[keras.KerasTensor, dict[str, str]]:
     """What a layer with a window of odd `size` and a `stride` reads, and how it has to pad that where not to "same".
-
-    "symmetric" is zeros, half of `size` on each side, as PyTorch pads. At stride 1 "same" is that too.
-    """
+    "symmetric" is zeros, half of `size` on each side, as PyTorch pads. At stride 1 "same" is that too."""
     if model.padding == "same" or size == 1 or stride == 1:
         return x, {}
     return keras.layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(x), {"padding": "valid"}

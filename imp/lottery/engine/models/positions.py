@@ -1,7 +1,5 @@
-"""Along each axis of a map, the positions at which a tensor can depend on the network's input.
-
-The others hold what padding has become on the way: the same for every image. Pure NumPy, by TensorFlow's geometry.
-"""
+"""Along each axis of a map, the positions at which a tensor can depend on the network's input. The others hold what padding has
+become on the way: the same for every image. Pure NumPy, by TensorFlow's geometry."""
 
 from collections.abc import Sequence
 from typing import Any

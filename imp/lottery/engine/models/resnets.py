@@ -38,10 +38,8 @@ def resnext29_32x4d(x: keras.KerasTensor, model: recipe.Model, classes: int) -> 
 
 def wide_resnet(x: keras.KerasTensor, model: recipe.Model, classes: int, depth: int, width: int) -> keras.KerasTensor:
     """The wide ResNet for CIFAR of `depth` = 6k + 4 layers and `width` times the channels (Zagoruyko & Komodakis 2016, arXiv
-    1605.07146, table 1), as in the code of RigL (Evci et al. 2020, arXiv 1911.11134).
-
-    Its dropout is left out: what is random in a step is a function of seed, epoch and index here, and Keras's Dropout is not.
-    """
+    1605.07146, table 1), as in the code of RigL (Evci et al. 2020, arXiv 1911.11134). Its dropout is left out: what is random
+    in a step is a function of seed, epoch and index here, and Keras's Dropout is not."""
     x = convolve(x, model, 16, 3, name="conv1")
     for stage, stride, name in _blocks([(depth - 4) // 6] * 3):
         x = _preactivated(x, model, 8 * width * 2**stage, stride, name)

@@ -1,8 +1,6 @@
-"""The topology of a Keras network, along which `connectivity` follows what a mask leaves.
-
-Operations are known by the names of their classes, if Keras or this project made them: a subclass may do anything, and counts,
-as every other, as one that mixes all channels.
-"""
+"""The topology of a Keras network, along which `connectivity` follows what a mask leaves. Operations are known by the names of
+their classes, if Keras or this project made them: a subclass may do anything, and counts, as every other, as one that mixes all
+channels."""
 
 import itertools
 import math
@@ -58,10 +56,8 @@ class _Source(NamedTuple):
 
 
 def topology(network: keras.Model) -> Topology | None:
-    """The topology of a built functional or sequential `network`, channels last, the networks within it included.
-
-    None when its graph cannot be read, as that of a subclassed model.
-    """
+    """The topology of a built functional or sequential `network`, channels last, the networks within it included. None when its
+    graph cannot be read, as that of a subclassed model."""
     graph = functional(network)
     if graph is None:
         return None
@@ -212,10 +208,8 @@ def _carriers(call: Any, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _constant(operation: Any, kind: str, inputs: list[bool]) -> bool:
-    """Whether the output differs from zero where no input reaches, given that of the `inputs`.
-
-    A sum of one tensor has a number as its other term.
-    """
+    """Whether the output differs from zero where no input reaches, given that of the `inputs`. A sum of one tensor has a number
+    as its other term."""
     if kind in ("scale", "concatenate"):
         return False
     if kind == "multiply":

@@ -32,10 +32,8 @@ def transformer(tokens: keras.KerasTensor, model: recipe.Model, signature: Signa
 
 def encoded(tokens: keras.KerasTensor, model: recipe.Model, segments: Segments, vocabulary: int) -> keras.KerasTensor:
     """The output at the first token of each segment, float [batch, 1 + texts, width], of an encoder of the size `model.name`.
-
     `norm = "post"`, as in RoBERTa, has LayerNorm behind each sum; "pre" before each part, and once at the end (Xiong et al.
-    2020). The last layer's output is wanted at first tokens alone, so only its keys and values are those of all tokens.
-    """
+    2020). The last layer's output is wanted at first tokens alone, so only its keys and values are those of all tokens."""
     layers, width = networks.TRANSFORMERS[model.name]
     x = TokenEmbedding(vocabulary, width, name="embedding_tokens")(tokens)
     x = PositionEmbedding(segments, name="embedding_positions")(x)

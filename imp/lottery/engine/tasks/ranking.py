@@ -19,8 +19,7 @@ class Ranking(Task):
     is a higher mean of ROUGE-1, -2 and -L; of equal ones, the candidate that was generated first.
 
     Metrics: the ROUGEs of the candidate with the highest score, and ROUGE-1 of the candidate generated first, of a random one
-    (the mean over candidates), and of the best (the oracle).
-    """
+    (the mean over candidates), and of the best (the oracle)."""
 
     metrics = (*ROUGES, "first_rouge1", "random_rouge1", "oracle_rouge1")
 

@@ -35,21 +35,8 @@ def precision(bench: Bench) -> None:
     for name in PRECISIONS:
         with bench.row(name):
             bench.rows.append(row(bench, name, with_training(recipe, precision=name)))
-    sheet(bench, "Precision", recipe)
-
-
-def row(bench: Bench, name: str, recipe: Recipe, **how: Any) -> dict[str, Any]:
-    """What a step of `recipe` takes, as a row; `how` are arguments of `time_steps`."""
-    batch, how = recipe.train.batch, {"seconds": bench.seconds, "repeats": bench.repeats, **how}
-    walls, updates, memory = bench.call(time_steps, recipe=with_training(recipe, **STILL), images=2 * batch, **how)
-    cells: dict[str, Any] = {"name": name, "batch": batch, **timing.spread("step_ms", [1000 * wall for wall in walls])}
-    cells |= {"update_ms": 1000 * statistics.median(updates), "images_per_s": 1000 * batch / cells["step_ms"]}
-    return cells | {"epoch_s": EPOCH_IMAGES / cells["images_per_s"], "memory_gb": memory}
-
-
-def sheet(bench: Bench, what: str, recipe: Recipe) -> None:
     bench.sheet(
-        f"{what}: {recipe.model.name}, {size_of(recipe)}",
+        f"Precision: {recipe.model.name}, {size_of(recipe)}",
         COLUMNS,
         bars(bench.rows, "name", "images_per_s", f"{bench.noun} a second"),
         f"epoch: {EPOCH_IMAGES:,} images; optimizer: its update alone, which is part of the step; {MEMORY}",
@@ -57,21 +44,23 @@ def sheet(bench: Bench, what: str, recipe: Recipe) -> None:
     )
 
 
-def time_steps(
-    recipe: Recipe, images: int, seconds: float, repeats: int, limit_bytes: int | None = None
-) -> tuple[list[float], list[float], float]:
-    """Train the recipe's network on so many examples of noise. Returns seconds of a step, in each run of so many `seconds`;
-    seconds of the optimizer's part of it; and the most GB of memory that it took. On CPUs the process may grow by
-    `limit_bytes`; what needs more fails."""
-    import resource
+def row(bench: Bench, name: str, recipe: Recipe) -> dict[str, Any]:
+    """What a step of `recipe` takes, as a row."""
+    batch, how = recipe.train.batch, {"seconds": bench.seconds, "repeats": bench.repeats}
+    walls, updates, memory = bench.call(time_steps, recipe=with_training(recipe, **STILL), images=2 * batch, **how)
+    cells: dict[str, Any] = {"name": name, "batch": batch, **timing.spread("step_ms", [1000 * wall for wall in walls])}
+    cells |= {"update_ms": 1000 * statistics.median(updates), "images_per_s": 1000 * batch / cells["step_ms"]}
+    return cells | {"epoch_s": EPOCH_IMAGES / cells["images_per_s"], "memory_gb": memory}
 
+
+def time_steps(recipe: Recipe, images: int, seconds: float, repeats: int) -> tuple[list[float], list[float], float]:
+    """Train the recipe's network on so many examples of noise. Returns seconds of a step, in each run of so many `seconds`;
+    seconds of the optimizer's part of it; and the most GB of memory that it took."""
     import loops
 
     from lottery.engine import devices
 
     names = devices.set_up_tensorflow(recipe.train)
-    if limit_bytes is not None and devices.on_cpu(names):
-        resource.setrlimit(resource.RLIMIT_DATA, (timing.memory("VmData") + limit_bytes, resource.RLIM_INFINITY))
     with timing.peak_memory(names[0]) as peak:
         trainer = loops.on_noise(recipe, names, images)()
         walls = turns.step_walls(loops.stepping(trainer), seconds, repeats)

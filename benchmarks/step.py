@@ -46,7 +46,7 @@ def step(bench: Bench) -> None:
         if train.batch > images:
             raise InputError(f"train.batch {train.batch} is more than {images}, which is how many images fit: lower it")
         row = {"title": title, "model": recipe.model.name, "size": data.size, "repeats": bench.repeats}
-        row |= {key: getattr(train, key) for key in ("batch", "precision", "remat", "threads")}
+        row |= {key: getattr(train, key) for key in ("batch", "precision", "threads")}
         with bench.row(title):
             how: dict[str, Any] = {"seconds": bench.seconds, "repeats": bench.repeats}
             bench.rows.append(row | bench.call(time_contenders, recipe=recipe, images=images, **how))
@@ -65,7 +65,7 @@ def title_of(recipe: Recipe) -> str:
 
     model, train = recipe.model, recipe.train
     width = f" alpha {model.alpha:g}" if "model.alpha" in decisive(recipe) else ""
-    return f"{model.name}{width}, {size_of(recipe)}, batch {train.batch}, {train.precision}{' remat' * train.remat}"
+    return f"{model.name}{width}, {size_of(recipe)}, batch {train.batch}, {train.precision}"
 
 
 def time_contenders(recipe: Recipe, images: int, seconds: float, repeats: int) -> dict[str, float | None]:

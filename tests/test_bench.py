@@ -18,7 +18,7 @@ from lottery import cli
 from lottery.base.errors import Failed
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.process import Process, TooLarge
+from lottery.bench.process import Process
 from lottery.experiment.reading import resolve
 
 LENET = ["--set=model.name=lenet_300_100", "--set=data.size=8", "--set=train.batch=64"]
@@ -29,10 +29,6 @@ EVERY = {
     "limits.py": ([], ["copy, 1 thread", *(f"{dtype} product, 1 thread" for dtype in ("float32", "bfloat16", "float16"))]),
     "step.py": ([*LENET[:2], "--set=train.batch=6"], ["lenet_300_100, 8x8, batch 6, float32"]),
     "precision.py": (LENET, ["float32", "mixed_bfloat16", "mixed_float16"]),
-    "remat.py": (
-        [*LENET, "--largest=65"],
-        [f"{how}{largest}" for how in ("activations held", "computed twice") for largest in ("", ", largest batch")],
-    ),
     "fanout.py": ([*LENET, "--images=128", "--pairs=2", "--ranks=1"], ["one process, 1 thread"]),
     "bundle.py": ([*LENET, "--tickets=1,2"], ["one at a time", "bundles of 2"]),
     "feed.py": (
@@ -243,16 +239,6 @@ def test_a_row_that_fails_is_one_line_and_the_others_go_on(typed, measured_steps
     assert code == 1
     assert [row["name"] for row in json.loads(out)["rows"]] == ["float32", "mixed_float16"]
     assert "failed: mixed_bfloat16: ResourceExhausted: out of memory\n" in said
-
-
-@pytest.mark.smoke
-def test_what_needs_more_memory_than_it_may_have_is_too_large(benchmarks):
-    import precision
-
-    recipe = resolve({"model": {"name": "lenet_300_100"}, "data": {"size": 64}, "train": {"batch": 2000, "devices": 1}})
-
-    with Process() as process, pytest.raises(TooLarge):
-        process.call(precision.time_steps, recipe=recipe, images=2000, seconds=0.1, repeats=1, limit_bytes=4 * 10**7)
 
 
 def test_an_overhead_is_the_median_over_pairs(benchmarks):

@@ -127,3 +127,8 @@ def test_values_are_compared_however_they_are_written(key, before, now):
 @pytest.mark.parametrize("before", ["2.0ep", 3, None, ["3ep"], "in another version's words"])
 def test_a_value_that_differs_is_told_as_it_was_noted(before):
     assert differences({"train.warmup": before}, {"train.warmup": "3ep"}) == [f"train.warmup was {before!r}, is '3ep'"]
+
+
+def test_older_runs_that_computed_no_activations_twice_do_not_differ():
+    assert differences({"train.batch": 64, "train.remat": False}, {"train.batch": 64}) == []
+    assert differences({"train.remat": True}, {}) == ["train.remat was True, is None"]

@@ -42,7 +42,6 @@ ADAMW = {"optimizer": "adam", "learning_rate": 0.01, "decay": "decoupled", "weig
         {**ADAMW, "ema": 0.9},
         {"ema": 0.9, "precision": "mixed_float16"},
         {**ADAMW, "ema": 0.9, "precision": "mixed_bfloat16"},
-        {"ema": 0.9, "remat": True},
     ],
     ids=str,
 )
@@ -220,7 +219,7 @@ def test_divergence_names_the_step(make_trainer):
     assert caught.value.step == 2
 
 
-@pytest.mark.parametrize("train", [{}, {"clip_norm": 1.0}, {"remat": True}], ids=str)
+@pytest.mark.parametrize("train", [{}, {"clip_norm": 1.0}], ids=str)
 def test_not_even_nan_reaches_a_pruned_weight(make_trainer, train):
     trainer = make_trainer(**train)
     state = initial()

@@ -162,13 +162,6 @@ def test_replicas_train_the_same_network_but_for_rounding(make, begun, expected)
     assert_close(state, expected[1], 1e-4)
 
 
-def test_rematerialisation_trains_the_same_network_but_for_rounding(make, begun, expected):
-    figures, state = trained(make(remat=True), begun)
-
-    np.testing.assert_allclose(figures, expected[0], rtol=1e-4)
-    assert_close(state, expected[1], 1e-4)
-
-
 def test_every_example_is_answered_and_measured_by_its_rouge(plain, begun, prepared):
     plain.load(begun)
     for split in SPLITS:

@@ -399,3 +399,9 @@ def test_a_runs_own_recipe_is_sealed_and_of_one_format(tmp_path, change):
         InputError, match=r"another version of imp \(this one reads format 2\): use that version, or begin another"
     ):
         reading.check_format(path)
+
+
+def test_recipes_of_when_activations_could_be_computed_twice_are_read():
+    assert reading.resolve({"train": {"remat": False}}) == Recipe()
+    with pytest.raises(InputError, match=r"unknown key 'train\.remat'"):
+        reading.resolve({"train": {"remat": True}})

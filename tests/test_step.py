@@ -144,7 +144,7 @@ def test_replicas_share_the_mean_of_their_moving_statistics(trained):
 
 def test_a_network_of_stock_layers_trains_on_two_replicas(trained):
     """BatchNorm and dropout as Keras has them."""
-    trainer, state, sums = trained("tiny:stock", 2, 2 * STEPS, remat=True)
+    trainer, state, sums = trained("tiny:stock", 2, 2 * STEPS)
 
     assert np.isfinite(sums).all()
     assert (state.statistics["bn1/moving_mean"] != 0).any()

@@ -14,12 +14,6 @@ from lottery.base.errors import Failed, InputError, first_line
 
 Result = TypeVar("Result")
 
-MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError")
-
-
-class TooLarge(Failed):
-    """It needs more memory than it may have: TensorFlow said so, or the process was killed, which is how that looks too."""
-
 
 class Process(contextlib.AbstractContextManager["Process"]):
     """A process, with TensorFlow unless told otherwise, that does one call after another, so that memory, threads and failures
@@ -36,7 +30,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         self.kill()
 
     def kill(self) -> None:
-        """End it, and whatever it has started; the next call starts another. A call under way raises TooLarge."""
+        """End it, and whatever it has started; the next call starts another. A call under way raises Failed."""
         if self._lives() and self._child and self._child.pid:
             with contextlib.suppress(ProcessLookupError):  # it has just begun, and has no group of its own yet
                 os.killpg(self._child.pid, signal.SIGKILL)
@@ -50,8 +44,8 @@ class Process(contextlib.AbstractContextManager["Process"]):
             return self._child is not None and self._child.is_alive()
 
     def call(self, function: Callable[..., Result], **arguments: Any) -> Result:
-        """What `function`, one of a module's, returns for `arguments`. Raises InputError where that does, TooLarge where it is
-        memory, and Failed, with a line that says why, where there is no result."""
+        """What `function`, one of a module's, returns for `arguments`. Raises InputError where that does, and Failed, with a
+        line that says why, where there is no result."""
         if not self._lives():
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
@@ -67,7 +61,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
                 self._child.join()
                 code = self._child.exitcode or 0
             if code < 0:
-                raise TooLarge(f"its process was ended by {signal.Signals(-code).name}; is there memory enough?") from None
+                raise Failed(f"its process was ended by {signal.Signals(-code).name}; is there memory enough?") from None
             raise Failed(f"its process ended with code {code}") from None
         if error:
             raise error
@@ -92,8 +86,7 @@ def _serve(pipe: Connection, tensorflow: bool) -> None:
             except InputError as error:
                 answer = None, error
             except Exception as error:
-                kind = TooLarge if type(error).__name__ in MEMORY_ERRORS else Failed
-                answer = None, kind(f"{type(error).__name__}: {first_line(error)}")
+                answer = None, Failed(f"{type(error).__name__}: {first_line(error)}")
             pipe.send(answer)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lottery.engine import answers, rematerialise, whitening
+from lottery.engine import answers, whitening
 from lottery.engine.feed import Feed
 from lottery.engine.optimizers import LossScale, Optimizer, assign
 from lottery.engine.scopes import part
@@ -40,7 +40,6 @@ class Step:
         self.train = self.recipe.train
         self.optimizer = Optimizer(self.train, self.model.trainable_variables, moving_statistics(self.model))
         self.scale = LossScale() if self.train.precision == "mixed_float16" else None
-        self._forward = rematerialise.chained(self.model) if self.train.remat else partial(self.model, training=True)
         if self.xla:  # sums over replicas stay outside, where TensorFlow has them
             self._gradients = tf.function(self._gradients, jit_compile=True, autograph=False)  # type: ignore[method-assign]
             self._update = tf.function(self._update, jit_compile=True, autograph=False)  # type: ignore[method-assign]
@@ -123,7 +122,7 @@ class Step:
             return tf.cast(loss, tf.float32), self._reached(batch, outputs), gradients
 
     def _outputs(self, batch: Batch) -> tf.Tensor:
-        return self._forward(self.task.inputs(batch))
+        return self.model(self.task.inputs(batch), training=True)
 
     def _mean_loss(self, batch: Batch, outputs: tf.Tensor) -> tf.Tensor:
         losses = self.task.training_loss(batch, tf.cast(outputs, self.model.variable_dtype))

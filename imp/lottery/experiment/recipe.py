@@ -223,7 +223,6 @@ class Train(Table):
     label_smoothing: Fractional = key(0.0, "share of each label that is spread over all classes")
     ema: Fractional = key(0.0, "average weights with this decay, such as 0.99, and evaluate the averages; 0: no average")
     precision: Precision = key("float32", "tf32 (on GPUs), mixed_bfloat16, mixed_float16, float64")
-    remat: bool = key(False, "compute each block's activations twice instead of holding them")
     xla: Literal["auto", "on", "off"] = key("auto", "on, off; auto: on GPUs")
     snapshots: Points = aside("0,10it,1ep,2ep", "points of training at which the dense network is saved, to rewind to")
     evaluate: Interval = key("1ep", "how often validation and test examples are evaluated")
@@ -232,6 +231,13 @@ class Train(Table):
     checkpoint_share: Share = aside(0.02, "largest share of the time that saving may take")
     threads: Annotated[int, Field(gt=0, le=1024)] = key(1, "intra-op threads; their number changes the last bits")
     devices: Annotated[int, Field(ge=0, le=64)] = key(0, "how many devices; 0: every GPU, or else one CPU")
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _as_before(cls, table: Any) -> Any:
+        """Older runs and recipes say that activations are not computed twice, as they could be then."""
+        is_older = isinstance(table, dict) and table.get("remat") is False
+        return {key: value for key, value in table.items() if key != "remat"} if is_older else table
 
 
 class Pruning(Table):

@@ -27,8 +27,6 @@ def obstacle(trainer: Trainer) -> str | None:
     """Why networks like that of `trainer` cannot train in a bundle, or None."""
     if trainer.replicas > 1:
         return f"each is trained on {trainer.replicas} devices"
-    if trainer.train.remat:
-        return "train.remat computes blocks twice"
     if not isinstance(trainer.feed, MemoryFeed):
         return "their examples are not in memory"
     return network.obstacle(trainer.model)

@@ -93,9 +93,8 @@ class Field:
 @dataclasses.dataclass(frozen=True)
 class Manifest:
     """What a prepared set holds. `shape` is (height, width, channels) of images; of other examples it is (bytes,), which
-    `fields` divide, in order. `made_with` are the settings it was made with, `made_by` the versions of what made it, `source`
-    the fingerprints of the source, `beside` the sha256 of each file beside the shards. `passed_over` says
-    what else the source held."""
+    `fields` divide, in order. `made_with` are its settings, `made_by` the versions of what made it, `source` the fingerprints
+    of the source, `beside` the sha256 of each file beside the shards. `passed_over` says what else lay there."""
 
     shape: Shape
     classes: list[str]

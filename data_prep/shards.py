@@ -1,5 +1,4 @@
-"""A shard: its examples made, the file written, then the note that says that it is done. And many of them, made by processes
-on this machine."""
+"""A shard: its examples made, the file written, then the note that says so. And many of them, made by processes here."""
 
 import dataclasses
 import multiprocessing
@@ -106,8 +105,7 @@ def forget(folder: Path) -> None:
 
 def run(jobs: Sequence[Job], workers: int) -> Iterator[Made]:
     """Make `jobs`, `workers` at a time; what is made is yielded as it comes, in any order. Processes are spawned, so that they
-    share nothing with this one (which may have imported TensorFlow to read a set). Images are read here where only this
-    process can, one shard ahead of them."""
+    share nothing with this one (such as TensorFlow). What only this process can read it reads one shard ahead."""
     workers = min(workers, len(jobs))
     if workers <= 1:
         yield from map(make, jobs)

@@ -30,8 +30,7 @@ _SHARED = ("source", "validation", "test", "split_seed")  # with images
 class TextSettings:
     """What a prepared set of texts depends on. `document` and `candidate` are lengths in tokens, `candidates` their number;
     `vocabulary` the entries of the tokenizer that is trained, unless `tokenizer` names a file of one. `validation` is the
-    fraction held out of the documents that are not tested on, `test` that of all documents to test on; both are drawn with
-    `split_seed`."""
+    fraction held out of the documents not tested on, `test` that of all to test on; both are drawn with `split_seed`."""
 
     source: str
     document: int = 96

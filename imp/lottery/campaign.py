@@ -79,8 +79,7 @@ def train_dense(run: Run, execution: Execution, reporter: Reporter, profile: Pat
 
 
 def train_tickets(run: Run, selection: Selection, execution: Execution, reporter: Reporter) -> Campaign:
-    """Train the networks of `selection`. Those that were not finished are returned, not raised. Raises Preempted on a request
-    to stop."""
+    """Train the networks of `selection`. What was not finished is returned, not raised. Raises Preempted."""
     with run.adopting():
         unfinished = retrain(run, reporter, selection, execution) or {}
     lines = [f"{ticket} {told(outcome)}" for ticket, outcome in unfinished.items()]

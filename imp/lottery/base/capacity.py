@@ -1,5 +1,4 @@
-"""What a training may take of its host: an allocation among ranks, and memory for resident images on the host and its
-devices."""
+"""What a training may take of its host: an allocation among ranks, and memory for resident images."""
 
 import contextlib
 import dataclasses

@@ -27,8 +27,7 @@ def printable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What `error` says, without its further lines; its type when it says nothing. Keras's first line says only where it
-    failed: its second one belongs to it."""
+    """The first line of `error`, or its type when it says nothing; of Keras's, whose first says only where it failed, two."""
     lines = [line for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[: 1 + lines[0].startswith("Exception encountered when calling")]).strip()
 

@@ -23,8 +23,7 @@ _looking = threading.RLock()  # at these, of which other threads may let go, and
 
 @contextlib.contextmanager
 def held(path: Path, descriptor: int) -> Iterator[None]:
-    """Within, nothing is written once `path` is no longer what the open `descriptor` is of: Moved is raised instead, as it is
-    where that makes a call to the system fail."""
+    """Within, nothing is written once `path` is no longer what the open `descriptor` is of: Moved is raised instead."""
     with _looking:
         _held.append((path, descriptor))
     try:
@@ -74,8 +73,7 @@ _SEALED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})"')
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path` (made if missing); when the block ends well, sync it and rename it to
     `path`. Should the block raise, it is removed and `path` stays as it was; an OSError then names `path`, unless it names
-    another file. What a killed process left half written of the same file is removed. Raises Moved where this process no longer
-    holds what it held."""
+    another file. What a killed process left of it is removed. Raises Moved where this process no longer holds what it held."""
     check_held()
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,8 +99,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(temporary: Path) -> Iterator[int]:
-    """A new file, which others can tell from an abandoned one by its lock, as far as the file system has locks. Yields its
-    descriptor."""
+    """The descriptor of a new file, which others tell from an abandoned one by its lock, where there are locks."""
     while True:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -133,8 +130,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content` as a JSON object. Its first key, `sha256`, seals it: the sha256 of the file's name and then of its bytes,
-    with zeros in that place."""
+    """Write `content` as a JSON object, whose first key seals it: the sha256 of its name and its bytes, with zeros there."""
     blank = (json.dumps({"sha256": _BLANK, **content}, indent=2, allow_nan=False) + "\n").encode()
     write_bytes(path, blank.replace(_BLANK.encode(), sha256(path.name.encode() + blank).encode(), 1))
 

@@ -44,8 +44,7 @@ def visible() -> tuple[str, ...]:
 
 class Gauges:
     """Watches, from a thread of its own, the first `count` GPUs that this process sees; with a count of 0, nothing at all. It
-    is never fatal and never heard: without a GPU, driver or permission, and from the first failure of NVML on, there are no
-    figures."""
+    is never fatal: without a GPU, driver or permission, and from the first failure of NVML on, there are no figures."""
 
     def __init__(self, count: int):
         self._samples: list[tuple[float, int]] = []
@@ -95,8 +94,7 @@ class Gauges:
 
 @functools.cache
 def _nvml() -> tuple[Any, dict[str, Any]]:
-    """NVML, begun (the end of the process ends it), and its handles by UUID, in PCI order. Raises whatever it raises, also
-    where it is not there."""
+    """NVML, begun (the end of the process ends it), and its handles by UUID, in PCI order. Raises whatever it raises."""
     import pynvml as nvml
 
     nvml.nvmlInit()

@@ -52,8 +52,7 @@ def members(group: str) -> "dict[str, EntryPoint]":
 
 
 def member(group: str, name: str, ours: Mapping[str, str], kind: str) -> "EntryPoint":
-    """What stands under `name` in a group of entry points: one of `ours` (name -> module:attribute), or else of an installed
-    package. Raises InputError if there is none."""
+    """The entry point `name` of a group: one of `ours` (name -> module:attribute), or of a package. Raises InputError."""
     from importlib import metadata
 
     known = members(group)

@@ -119,8 +119,7 @@ def _exported(bench: Bench, states: Mapping[str, Any], network: Mapping[str, Any
 
 
 def _measured(bench: Bench, contenders: Sequence[Contender], images: Path, labels: "np.ndarray", threads: int) -> Rows:
-    """A row for each contender that answers to test images, with so many threads: all are loaded, and take turns there and
-    back."""
+    """A row for each contender that answers to test images, with so many threads: they take turns there and back."""
     from lottery.bench import engines
 
     rows: Rows = []
@@ -185,8 +184,7 @@ def _in_turn(bench: Bench, processes: Mapping[str, Process]) -> dict[str, list[f
 
 
 def summary(rows: Rows) -> list[str]:
-    """A line for each network, as it was trained (of the dense one none) and in int8: how much faster its fastest engine is
-    than the fastest dense one in float32."""
+    """A line for each network, in float32 and in int8: how much faster its fastest engine is than the fastest dense one."""
     lines, groups = [], dict.fromkeys((row["network"], row["exact"]) for row in rows)
     for network, exact in groups:
         timed = [row for row in rows if (row["network"], row["exact"]) == (network, exact) and row["speedup"]]

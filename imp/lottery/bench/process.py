@@ -16,9 +16,8 @@ Result = TypeVar("Result")
 
 
 class Process(contextlib.AbstractContextManager["Process"]):
-    """A process, with TensorFlow unless told otherwise, that does one call after another, so that memory, threads and failures
-    are the measured thing's own; it starts at the first one, and anew where it has ended. It ends with the context, and with
-    the process that asks."""
+    """A process, with TensorFlow unless told otherwise, that does one call after another; it starts at the first one, and anew
+    where it has ended. It ends with the context, and with the process that asks."""
 
     _child: BaseProcess | None = None
 
@@ -44,8 +43,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
             return self._child is not None and self._child.is_alive()
 
     def call(self, function: Callable[..., Result], **arguments: Any) -> Result:
-        """What `function`, one of a module's, returns for `arguments`. Raises InputError where that does, and Failed, with a
-        line that says why, where there is no result."""
+        """What `function`, one of a module's, returns for `arguments`. Raises InputError as that does, or Failed."""
         if not self._lives():
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()

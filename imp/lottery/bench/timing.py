@@ -16,8 +16,7 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def peak_memory(device: str = "CPU:0") -> Iterator[Callable[[], int]]:
-    """Yields a function that says by how many bytes the memory taken, of this process or of a GPU that it trains on, has been
-    more than it was at the beginning, at most."""
+    """Yields a function that says by how many bytes the memory of this process, or of its GPU, has grown at most."""
     if device.startswith("CPU"):
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # gives unused memory back, so that using it again counts as growth

@@ -53,8 +53,7 @@ def doctor(
 
 
 def examined(runs: Path) -> dict[str, Finding]:
-    """What is found, by topic; run directories would lie in `runs`. What does not answer is given up after a while, and none
-    raises."""
+    """What is found, by topic; run directories would lie in `runs`. What does not answer is given up after a while."""
     from lottery.base import environment, gpus
 
     about, driver = environment.describe(), gpus.driver()

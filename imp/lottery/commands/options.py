@@ -199,10 +199,9 @@ def opened(
     weights: Path | None = None,
     begins: bool = False,
 ) -> "Run":
-    """The run that the options name, as `open_run` finds it, restricted to the replicates `chosen`. With a `budget` (dense
-    trainings) its tickets cost no more; what that changes is printed (stderr). Dense networks begin with `weights`. Raises
-    InputError for a run that is named and does not exist, where no recipe and no records say what it is to be, unless it
-    `begins` in any case."""
+    """The run that the options name, as `open_run` finds it, with the replicates `chosen`. With a `budget` (dense trainings)
+    its tickets cost no more; what that changes is printed (stderr). Dense networks begin with `weights`. Raises InputError for
+    a run that is named and does not exist, where neither recipe nor records say what it is to be, unless it `begins`."""
     from lottery.rundir.names import RECIPE
     from lottery.rundir.run import open_run
 
@@ -237,8 +236,7 @@ def opened(
 
 
 def family_names(run: "Run", rounds: bool) -> list[str]:
-    """The families that prune in rounds, or those that prune in one shot. Raises InputError where there is none: a command
-    about rounds has added one."""
+    """The families that prune in rounds, or those that prune in one shot. Raises InputError where none does."""
     names = [name for name, family in run.recipe.families.items() if bool(family.rounds) == rounds]
     if not names:
         raise InputError("no family prunes in one shot: `imp thresholds` adds one")

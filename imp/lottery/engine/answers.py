@@ -26,8 +26,7 @@ class Evaluation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """Of each example of a split ([n], in the order of its records): the loss (float32), its label (int32), and what `task`
-    measures (float32)."""
+    """Of each example of a split ([n], in its order): loss (float32), label (int32), and what `task` measures (float32)."""
 
     task: Task
     loss: np.ndarray

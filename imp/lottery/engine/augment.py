@@ -1,6 +1,5 @@
 """Augmentation inside the compiled step: images varied as their draws (see `order.draws`) say. XLA makes one pass of each
-function (on two CPU cores 36 times as fast as a chain of small copies). Scaling is left to the step: XLA would round it
-otherwise."""
+function (36 times as fast on two cores as small copies). Scaling is left to the step: XLA rounds otherwise."""
 
 from collections.abc import Mapping
 

@@ -24,8 +24,7 @@ _SHIFTS = {"add", "subtract", "minimum", "maximum"}
 
 def derived(loss: Callable[[], tf.Tensor], weights: Tensors, along: Tensors) -> Tensors:
     """dL/dw of the `loss` L with respect to the `weights` w; where there are arrays `along` these, the product of the Hessian
-    with the arrays, which must be traced within `second_order`. No Hessian is made: it is the gradient of g v (Pearlmutter
-    1994)."""
+    with the arrays, which must be traced within `second_order`. It is the gradient of g v (Pearlmutter 1994)."""
     with tf.GradientTape() as tape:
         tape.watch(weights)
         with tf.GradientTape() as inner:
@@ -48,8 +47,7 @@ def named(variables: Sequence[keras.Variable], tensors: Tensors) -> dict[str, np
 @contextlib.contextmanager
 def as_written() -> Iterator[None]:
     """Functions that are called within run as they are written. TensorFlow 2.21's graph optimizer makes second derivatives of
-    deep networks with BatchNorm wrong: by as much as they are, in MobileNetV2. One thread at a time, as the option is the
-    process's."""
+    deep networks with BatchNorm wrong: by as much as they are, in MobileNetV2. One thread at a time."""
     with _PROCESS:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         try:

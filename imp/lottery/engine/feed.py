@@ -25,8 +25,7 @@ Reader = Callable[[int, int], Rows]  # the rows [steps, batch, ...] of so many s
 
 
 class Pass:
-    """One way through a split, from step `position` on. `extras` ([steps, batch, ...]) go along with the rows; `close` is to be
-    called when nothing more will be taken."""
+    """One way through a split, from step `position` on. `extras` ([steps, batch, ...]) go along with rows; `close` ends it."""
 
     def __init__(self, key: tuple[int, ...], read: Reader, close: Callable[[], None], extras: Draws, position: int):
         self.key, self.position, self.close = key, position, close
@@ -143,8 +142,7 @@ class MemoryFeed(Feed):
         return lambda step, count: (places[step : step + count], labels[step : step + count]), lambda: None
 
     def _fill(self, strategy: tf.distribute.Strategy) -> np.ndarray:
-        """Read the examples block by block, in place (a whole array would be there twice, or three times, on the way), and
-        return the labels (int32)."""
+        """Read the examples block by block, in place (else they would take twice the memory), and return the labels (int32)."""
         examples = np.empty((records.BLOCK, *self.manifest.shape), np.uint8)
         labels = np.empty(sum(self.counts.values()), records.LABEL)
         first = 0

@@ -101,8 +101,7 @@ class PointwiseConv2D(keras.layers.Layer):
 
 
 class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
-    """Keras's, of one filter a channel and without bias. On a CPU the gradient of its kernel is faster on
-    images of few pixels, up to tenfold."""
+    """Keras's, of one filter a channel and without bias, with a faster gradient of its kernel for few pixels on CPUs."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return depthwise(inputs, self.kernel.value, self.strides[0], self.padding)

@@ -132,16 +132,14 @@ class Trainer:
         return state
 
     def begun(self, seed: int) -> store.State:
-        """What a dense training begins with: a freshly drawn network, with what the file of `model.weights` holds in its place.
-        Raises InputError as `given` does."""
+        """What a dense training begins with: a freshly drawn network, but for what is `given`. Raises InputError as that."""
         state = self.drawn(seed)
         weights, statistics = state.weights | self.given.weights, state.statistics | self.given.statistics
         return dataclasses.replace(state, weights=weights, statistics=statistics)
 
     @cached_property
     def given(self) -> foreign.Loaded:
-        """What the file of `model.weights` holds; nothing where none is named. Raises InputError where it is not of this
-        network."""
+        """What the file of `model.weights` holds, if one is named. Raises InputError where it is not of this network."""
         model = self.recipe.model
         if not model.weights:
             return foreign.Loaded({}, {}, [])
@@ -198,8 +196,7 @@ class Trainer:
 
     def steps(self, first: int, last: int, order_seed: int, rates: Rates | None = None) -> Iterator[np.ndarray]:
         """Take optimizer steps `first` .. `last` - 1, all within one epoch, at the schedule's learning rates, or at `rates`.
-        Yields after each call (half a second at most) the figures of the steps taken (float64, [steps, 3], see `Step`). Raises
-        Diverged."""
+        Yields after each call the figures of the steps taken (float64, [steps, 3], see `Step`). Raises Diverged."""
         rates = rates or partial(schedules.rates, self.train, self.steps_per_epoch)
         epoch, offset = divmod(first, self.steps_per_epoch)
         began = time.perf_counter()
@@ -249,8 +246,7 @@ class Trainer:
         return np.concatenate([figures for begin, end in stretches for figures in self.steps(begin, end, order_seed)])
 
     def evaluate(self, split: str, averaged: bool = True) -> Evaluation:
-        """Loss and metrics over all of `split`; with `train.ema`, those of the averaged weights and statistics, unless told
-        otherwise."""
+        """Loss and metrics over all of `split`; with `train.ema`, of the averaged weights unless told otherwise."""
         return self.answers(split, averaged).evaluation()
 
     def answers(self, split: str, averaged: bool = True) -> Answers:

@@ -98,8 +98,7 @@ class Optimizer:
             tf.raw_ops.ResourceApplyGradientDescent(var=handle, alpha=rate, delta=gradient)
 
     def _average(self, variable: keras.Variable) -> None:
-        """Move the average of `variable` towards it; faster at first, so that a short training is not one of its beginning.
-        That of a constant is the constant."""
+        """Move the average of `variable` towards it; faster at first, so that a short training is not one of its beginning."""
         average, steps = self.state[f"ema/{variable.path}"], self._steps(variable)
         kept = tf.minimum(tf.constant(self.train.ema, variable.dtype), (1 + steps) / (10 + steps))
         assign(average, average + (variable.value - average) * (1 - kept))

@@ -1,6 +1,5 @@
 """Which example stands where in an epoch, and how it is varied: drawn on the host as functions of (seed, epoch, index). Nothing
-here depends on how examples are fed, so that both ways of feeding give the same batches, and any step of any epoch can be gone
-to without the ones before it."""
+here depends on how examples are fed, so both ways give the same batches, and any step can be gone to at once."""
 
 import math
 from typing import NamedTuple

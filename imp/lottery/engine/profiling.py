@@ -1,6 +1,5 @@
 """A trace of about a second of training, op by op: for TensorBoard as TensorFlow writes it, and as trace events for Perfetto.
-`ProfilerOptions` would be the way to record less, but TensorFlow 2.21 reads none of them; so what bounds a trace is its
-time."""
+TensorFlow 2.21 reads no `ProfilerOptions`, so what bounds a trace is its time."""
 
 import gzip
 import json

@@ -24,9 +24,8 @@ EVALUATED = 256  # images at a time, or as many as a training batch has: small b
 
 @dataclasses.dataclass(eq=False)
 class Step:
-    """The network's training step and its evaluation, compiled; nothing of them runs in Python but the tracing. Gradients are
-    summed over the replicas first; then each replica keeps of them what `masks` (path -> bool variable) say, checks, clips and
-    applies the same ones."""
+    """The network's training step and its evaluation, compiled; nothing runs in Python but the tracing. Gradients are summed
+    over the replicas first; then each replica masks them (`masks`: path -> bool variable), checks, clips and applies them."""
 
     recipe: Recipe
     strategy: tf.distribute.Strategy
@@ -177,8 +176,7 @@ class Step:
 
 
 def repeated(find: Callable[..., tf.Tensor], signature: list, shape: list[int]) -> Callable[..., tf.Tensor]:
-    """A compiled function of what `find` takes of several steps ([steps, ...]): what it finds of each, a tensor of `shape`
-    (float32, [steps, *shape])."""
+    """A compiled function of what `find` takes of several steps ([steps, ...]): what it finds (float32, [steps, *shape])."""
     find = tf.autograph.experimental.do_not_convert(find)  # only the loop needs that, and it takes half the time of tracing
 
     def found(*steps: Any) -> tf.Tensor:

@@ -1,6 +1,5 @@
 """Streaming: a set that is not held in memory, read window by window ahead of the loop. A window is a group of blocks from
-shards everywhere. While one is fed, the next is read; while one call trains, the rows of the next are put together. They travel
-as uint8."""
+shards everywhere. While one is fed, the next is read; while one call trains, the rows of the next are put together."""
 
 import dataclasses
 import math
@@ -140,8 +139,7 @@ class _Ahead:
             self._position, filled = self._position + len(indices), part.stop
 
     def _memory(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Bytes of `shape`, aligned so that a tensor can share them. They are lent: when no tensor shares them any more, they
-        are used again."""
+        """Bytes of `shape`, aligned so that a tensor can share them. They are used again when none does."""
         if self._spare:
             memory = self._spare.pop()
         else:

@@ -117,8 +117,7 @@ class FirstTokens(keras.layers.Layer):
 class Attention(keras.layers.Layer):
     """Scaled dot-product attention of several heads (Vaswani et al. 2017) within each segment, to all its tokens but padding,
     from all tokens or from first tokens alone. Takes queries, float [batch, tokens or 1 + texts, width], keys and values
-    [batch, tokens, width], and the tokens themselves, int [batch, tokens]; returns float of the shape of the queries. It has no
-    weights."""
+    [batch, tokens, width], and the tokens, int [batch, tokens]; returns float of the shape of the queries."""
 
     def __init__(self, segments: Segments, heads: int, **options: Any):
         super().__init__(**options)

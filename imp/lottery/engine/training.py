@@ -164,8 +164,7 @@ def _follow(
     mirror: Mirror,
     reporter: Reporter,
 ) -> dict[str, Answers]:
-    """Train to the end and save what is due on the way; each evaluation adds to `rows`. Returns the answers of the last one.
-    Raises Diverged."""
+    """Train to the end and save what is due; evaluations add to `rows`. Returns the last one's answers. Raises Diverged."""
     first, last, seal, noted = begun.state.step, training.last_step, begun.journal, 0.0
     answers: dict[str, Answers] = {}
     how = tuple(training.snapshots), training.rates, training.updates, begun.figures, begun.seconds

@@ -66,8 +66,7 @@ class MaskUpdates:
 
     def change(self, trainer: Trainer, step: int, order_seed: int) -> np.ndarray:
         """Change the mask before step `step`. Returns the figures of the steps that this took (float64, [0 or 1, 3]): RigL
-        looks at the gradients of one step in place of taking it, and leaves the mask as it is where one is not finite (float16
-        has overflowed). Raises Diverged."""
+        looks at the gradients of one step in place of taking it, and leaves the mask if one is not finite. Raises Diverged."""
         mask = trainer.mask()
         self.spent, self.counted = self.trained_macs(mask, step) or 0, step
         match self.schedule.method:

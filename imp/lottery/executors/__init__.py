@@ -1,2 +1,1 @@
-"""Where networks are trained: in this process, in others of this host, on MPI ranks, in a Slurm array, or by the executor of
-another package."""
+"""Where networks are trained: in this process, in others, on MPI ranks, in a Slurm array, or by another package."""

@@ -24,9 +24,8 @@ _WORK = "import sys; from lottery.executors import here; here.work(int(sys.argv[
 
 
 class Processes:
-    """So many processes of this host (None: as many as it has room for), which this one starts, and starts again when they
-    die; 1: none but this one. `per_gpu` share a GPU (None: each has its own). One that comes no further for `stall` seconds is
-    named."""
+    """So many processes of this host (None: as many as it has room for), which this one starts, and starts again when they die;
+    1: none but this one. `per_gpu` share a GPU (None: each has its own). One that stalls for `stall` seconds is named."""
 
     def __init__(self, count: int | None = 1, per_gpu: int | None = None, stall: float = 600.0):
         self.count, self.per_gpu, self.stall = count, per_gpu, stall
@@ -93,8 +92,7 @@ class Crew:
         self.channels: dict[int, PipeChannel] = {}
 
     def start(self, rank: int) -> PipeChannel:
-        """Start the worker `rank`, whose last process, if there was one, has died. It has a process group of its own, so that
-        only this process tells it to end."""
+        """Start the worker `rank`, whose last process, if there was one, has died. Only this process tells it to end."""
         if rank in self.processes:
             self.processes[rank].wait()
         own, other = Pipe()

@@ -18,8 +18,7 @@ def next_place(verdicts: Verdicts, count: int) -> int | None:
 
 
 def answer(verdicts: Verdicts, count: int) -> tuple[int, int]:
-    """The place of the last candidate that is known to match (-1: none), and that of the first that is known not to (`count`:
-    none)."""
+    """The place of the last candidate known to match (-1: none), and of the first known not to (`count`: none)."""
     return _bracket(verdicts, count, open_match=False)[0], _bracket(verdicts, count, open_match=True)[1]
 
 

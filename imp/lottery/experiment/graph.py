@@ -28,8 +28,7 @@ class Snapshot:
 class Mask:
     """A mask of a family, called `label` in the recipe. It prunes `rate` per cent of what `within` keeps (None: of all): the
     weights with the lowest scores on the network `scored_on` (a ticket is scored at its end; None: it prunes gradually, in the
-    training of its ticket). `rewind` is the step that its chain of rounds rewinds to; None for a one-shot mask, which all
-    rewind points share."""
+    training of its ticket). `rewind` is the step that its chain of rounds rewinds to; None in one shot, where all share it."""
 
     replicate: int
     family: str

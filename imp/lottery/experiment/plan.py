@@ -113,8 +113,7 @@ class Plan:
         return step / self.total_steps + self._scoring(family)
 
     def scoring_passes(self, family: Family) -> float | None:
-        """How often an example goes through the network, in all, for the scores of one mask; None where the criterion does not
-        say."""
+        """How often an example goes through the network for the scores of one mask; None where the criterion does not say."""
         name, (count, each) = family.criterion, family.scored_on
         if self.classes is None:
             return 0.0
@@ -193,8 +192,7 @@ class Plan:
         return self._saved("scored_at", [family.scored_at])[0] if isinstance(family.scored_at, Point) else self.total_steps
 
     def tickets(self, replicates: Sequence[int], families: Mapping[str, Family]) -> list[Ticket]:
-        """Every network of these families, in the order of training. Raises InputError as `rewind_steps` and `check_length`
-        do."""
+        """Every network of these families, in order. Raises InputError as `rewind_steps` and `check_length` do."""
         for name, family in families.items() if self.steps_per_epoch != UNKNOWN_STEPS else ():
             self.check_length(name, family)
             self._check_longest(name, family)

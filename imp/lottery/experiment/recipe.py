@@ -546,8 +546,7 @@ class Recipe(Table):
         return self
 
     def covers(self, path: str, shape: tuple[int, ...]) -> bool:
-        """Whether a mask may cover the trained variable of this path and shape. One of whole channels, or in a file, may cover
-        more than is prunable."""
+        """Whether a mask may cover this trained variable: one of whole channels, or in a file, may cover more."""
         wider = any(one.units.is_channel or one.mask or controls.refill.name in one.controls for one in self.families.values())
         return wider or self.pruning.covers(path, shape)
 

@@ -61,8 +61,7 @@ def known(low: NDArray[np.float64], high: NDArray[np.float64]) -> tuple[float | 
 
 
 def deviation(differences: ArrayLike) -> NDArray[np.float64]:
-    """The standard deviation over replicates ([..., replicates]); NaN where `differences` have no spread to judge by: under two
-    of them, or where all are the same."""
+    """The standard deviation over replicates ([..., replicates]); NaN under two of them, or where all are the same."""
     samples = np.asarray(differences, float)
     if samples.shape[-1] < 2:
         return np.full(samples.shape[:-1], math.nan)

@@ -18,8 +18,7 @@ _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 @dataclasses.dataclass(frozen=True)
 class Dimension:
     """A key, and what it may be: of a `choice` one of `values`, each written as after `--set KEY=`; else any number between the
-    two of them, whole where both are `int`, drawn evenly on a `linear` scale or a `log` one. `str` gives the `line` that it was
-    read from."""
+    two of them, whole where both are `int`, drawn evenly on a `linear` scale or a `log` one. `str` gives its `line`."""
 
     key: str
     values: tuple[Any, ...]

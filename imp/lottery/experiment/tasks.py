@@ -15,8 +15,7 @@ def deciding(task: str) -> str:
 
 
 def own(name: str) -> Any:
-    """What a user's own task is called by, with the names of its metrics. Raises InputError where there is none, or they cannot
-    be names."""
+    """A user's own task, with the names of its metrics. Raises InputError where there is none, or they cannot be names."""
     task = plugins.function(name, "task")
     metrics = getattr(task, "metrics", ())
     if not isinstance(metrics, tuple) or not metrics or not all(isinstance(one, str) for one in metrics):

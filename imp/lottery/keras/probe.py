@@ -16,8 +16,7 @@ from lottery.pruning.state import Arrays, State
 
 class KerasProbe:
     """Derivatives at the weights of `state` under `mask`, as `lottery.pruning.criteria.Probe` describes them. The loss is what
-    the model was compiled with, without regularisers, on `images` (x, y) as one batch, in float32; BatchNorm normalises by this
-    batch."""
+    the model was compiled with, without regularisers, on `images` (x, y) as one batch, in float32; BatchNorm by this batch."""
 
     def __init__(self, networks: "Networks", state: State, mask: Bits, images: Any, seed: int):
         self.networks, self.model, self.images, self.seed = networks, networks.model, images, seed

@@ -49,8 +49,7 @@ def allocate(
 
     Layers that a pattern of `fixed` names keep that share of all their weights; the first pattern counts. `network` has every
     kernel's shape in the network's order, which only `uniform+` needs. What is counted may be other units than weights, of
-    which each layer has `sizes`. No layer keeps more than it has left. Raises Unreachable where that leaves no way to keep
-    exactly `keep`."""
+    which each layer has `sizes`. No layer keeps more than it has left. Raises Unreachable where `keep` cannot be kept."""
     sizes = sizes or {path: math.prod(shapes[path]) for path in left}
     shares = {path: share for path in left if (share := _named(path, fixed)) is not None}
     if allocation == "uniform+":
@@ -110,8 +109,7 @@ def _total(wanted: Mapping[str, Fraction], left: Mapping[str, int], keep: int, i
 
 
 def _scaled(amounts: Mapping[str, Fraction], left: Mapping[str, int], keep: int) -> dict[str, Fraction]:
-    """`amounts` times one factor, each no more than what is left, so that the sum is `keep`: what a layer cannot take is
-    divided among the others."""
+    """`amounts` times one factor, each no more than is left, so that the sum is `keep`: what a layer cannot take others do."""
     found: dict[str, Fraction] = {}
     rest = Fraction(keep)
     while open_ := {path: amount for path, amount in amounts.items() if path not in found}:

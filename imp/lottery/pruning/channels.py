@@ -22,8 +22,7 @@ STAYS = -1  # in place of the number of a channel: of images, of answers, and of
 class Channels:
     """The `count` channels of a network that may go, by number. For the kernel at each path, `inputs` and `outputs` say to
     which its own belong, or `STAYS`: int [inputs / groups, groups] and [groups, outputs / groups], as `Node.arranged` has them.
-    `vectors` say so of variables of one axis, such as biases and BatchNorm's: int [channels]; `by_node` of the outputs of each
-    node, by its name."""
+    `vectors` say so of variables of one axis, such as biases: int [channels]; `by_node` of the outputs of each node."""
 
     topology: Topology
     count: int
@@ -70,8 +69,7 @@ class Channels:
 
 def channels(topology: Topology, variables: Mapping[str, tuple[int, ...]], streams: bool = True) -> Channels:
     """The channels of a network, in the order in which it makes them; `variables` are the shapes of its variables by path.
-    Without `streams`, those of branches that are added stay. A kernel's channels stay where it has several groups of several
-    inputs, as each group must keep as many."""
+    Without `streams`, those of branches that are added stay. So do a kernel's of several groups of several inputs."""
     first = np.cumsum([0, *(node.width for node in topology.nodes)])
     slots = {node.name: start + np.arange(node.width) for node, start in zip(topology.nodes, first, strict=False)}
     staying, pairs = [slots[name] for name in topology.outputs], []
@@ -138,8 +136,7 @@ def _tied(node: Node, own: np.ndarray, read: Sequence[np.ndarray]) -> list[tuple
 
 
 def _components(count: int, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Of each of `count` places the first that it is joined with by the pairs `one` and `other`, directly or by way of others:
-    int [count]."""
+    """Of each of `count` places the first that it is joined with by pairs (`one`, `other`), directly or not: int [count]."""
     labels = np.arange(count)
     while (apart := labels[one] != labels[other]).any():
         ends = labels[one[apart]], labels[other[apart]]

@@ -30,8 +30,7 @@ class Probe(Protocol):
         """dL/dw, with logits divided by `temperature`."""
 
     def hessian_product(self, vector: Arrays, temperature: float = 1.0) -> Arrays:
-        """H v: the Hessian of L with respect to the variables that `vector` has (path -> array), times that. The others are
-        constant."""
+        """H v: the Hessian of L with respect to the variables of `vector` (path -> array), times that; others are constant."""
 
     def flow(self) -> Arrays:
         """|w| dR/d|w| in float64, where R is the sum of the outputs for an image of ones when every weight has its absolute

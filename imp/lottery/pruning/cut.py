@@ -1,5 +1,4 @@
-"""From scores to exact masks: the one place where masks are cut, in recipes, in rounds, in training and in `model.fit`. Pure
-NumPy; nothing here changes its inputs."""
+"""From scores to exact masks: the one place where masks are cut. Pure NumPy; nothing here changes its inputs."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -154,7 +154,6 @@ def _products(first: np.ndarray, second: np.ndarray) -> tuple[float, ...]:
 
 def _correlation(side: str, products: float = 0, first: float = 0, second: float = 0, variance: float = 0) -> Figures:
     """Pearson's, None where a mask keeps as many everywhere. By chance it is 0, with an exact standard deviation (Pitman 1937):
-    1 / sqrt(n - 1) for one list of n places. Masks drawn at random with the same count have it, as all places of a list have
-    equally many weights."""
+    1 / sqrt(n - 1) for one list of n places. Masks drawn at random with the same count have it."""
     scale = math.sqrt(first * second)
     return {f"{side}_correlation": share(products, scale), f"{side}_correlation_sd": share(math.sqrt(variance), scale)}

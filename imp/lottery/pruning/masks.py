@@ -61,8 +61,7 @@ def trainable_part(mask: Bits, trainable: Container[str]) -> Bits:
 
 def shuffle(mask: Bits, seed: int, met: Mapping[str, np.ndarray] | None = None) -> Bits:
     """`mask` with its kept places permuted within each variable: the layerwise densities stay, the structure goes. Of a kernel
-    in `met` (bool, broadcast to its shape: `connectivity.met`) only among the places that are met; what lies at the others,
-    where no weight does anything, stays."""
+    in `met` (bool, broadcast to its shape: `connectivity.met`) only among the places that are met; the others stay."""
     met, shuffled = met or {}, {}
     for index, (path, kept) in enumerate(sorted(mask.items())):
         places = np.broadcast_to(met.get(path, True), kept.shape)

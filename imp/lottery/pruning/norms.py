@@ -83,8 +83,7 @@ def _length(array: np.ndarray) -> float:
 
 
 def in_order(paths: Iterable[str], layers: Sequence[str] = ()) -> list[str]:
-    """Paths of variables in the order of their `layers`. The others follow, sorted so that the second block comes before the
-    tenth."""
+    """Paths of variables in the order of their `layers`; then the others, the second block before the tenth."""
     places = {layer: place for place, layer in enumerate(layers)}
 
     def key(path: str) -> tuple[int, list[int | str]]:

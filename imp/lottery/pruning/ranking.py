@@ -45,8 +45,7 @@ class Ranking:
         return _cut(self.scores, self.among, *self._edge(count, sort))
 
     def threshold(self, quantile: Fraction) -> float:
-        """The linear quantile of all scores, as `numpy.quantile` defines it; 0 if there are none. It is reported only; masks
-        are cut by rank."""
+        """The linear quantile of all scores, as `numpy.quantile` has it; 0 if there are none. Masks are cut by rank."""
         if not self.ascending.size:
             return 0.0
         position = quantile * (self.ascending.size - 1) / 100

@@ -12,8 +12,7 @@ Slices = dict[str, dict[int, np.ndarray]]  # by path and by axis, counted from t
 
 
 def axes(channels: Channels) -> dict[str, dict[int, np.ndarray]]:
-    """By the path of each variable and by each of its axes that is channels, counted from the last (-1), their numbers: int
-    [size]."""
+    """By the path of each variable and each of its axes that is channels, from the last (-1), their numbers: int [size]."""
     found = {path: {-1: numbers} for path, numbers in channels.vectors.items()}
     for path, node in channels.nodes.items():
         inputs, outputs = channels.inputs[path], channels.outputs[path]
@@ -32,8 +31,7 @@ def staying(numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def left_by(mask: Bits, channels: Channels, trainable: Container[str]) -> np.ndarray:
-    """The channels of which a `mask` leaves anything in the variables that are `trainable`, by path: bool [count]. What it does
-    not cover is left."""
+    """The channels of which a `mask` leaves anything in `trainable` variables: bool [count]. What it does not cover is left."""
     left = np.zeros(channels.count + 1, bool)  # the last for what stays anyway
     for path, numbers_along in axes(channels).items():
         for axis, numbers in numbers_along.items() if path in trainable else ():
@@ -62,8 +60,7 @@ def in_multiples(channels: Channels, kept: np.ndarray, of: int) -> np.ndarray:
 
 
 def sliced(arrays: Arrays, slices: Slices, path_of: Callable[[str], str] = str) -> Arrays:
-    """The part of each of `arrays`, by path, or by a name that `path_of` tells the path of. Those that `slices` do not have are
-    as they were."""
+    """The part of each of `arrays`, by path, or by a name that `path_of` tells the path of; whole where `slices` has none."""
     return {name: _part(array, slices.get(path_of(name), {})) for name, array in arrays.items()}
 
 

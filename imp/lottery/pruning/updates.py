@@ -44,8 +44,7 @@ class Schedule:
         return range(begin + (passed + 1) * self.every, end, self.every)
 
     def pruned(self, step: int, finally_: int) -> int:
-        """How many weights GMP has pruned after its change at `step`, of so many in the end: the cubic of Zhu & Gupta 2017,
-        equation 1, rounded down."""
+        """How many weights GMP has pruned after `step`, of so many in the end: Zhu & Gupta 2017, equation 1, rounded down."""
         progress = Fraction(step - self.begin, self.steps()[-1] - self.begin)
         return math.floor(finally_ * (1 - (1 - progress) ** 3))
 

@@ -28,8 +28,7 @@ def noted(network: NetworkFiles, alone: bool = True) -> Iterator[int]:
 
 
 def must_be_alone(network: NetworkFiles) -> bool:
-    """Whether `network` is no longer to be trained beside others: a process that trained it alone died, or several in a row
-    that trained it beside others."""
+    """Whether `network` is to be trained alone: a process that did died, or several in a row that trained it beside others."""
     if locks.holder(network.folder):  # which trains it now
         return False
     return _deaths(network, alone=True) > 0 or _deaths(network, alone=False) >= DEADLY

@@ -216,8 +216,7 @@ class Replicate:
         return [folder for folder in folders if (folder / identity.FILE).exists()]
 
     def mask_of(self, result: Result) -> Path | None:
-        """The mask that a network was trained under: its own, what its ticket ended with, or the shared one; None for one
-        without."""
+        """The mask that a network was trained under: its own, what its ticket ended with, or the shared one, if any."""
         own = [name for name in (*result.outputs, *result.made_from) if name.endswith("/mask.h5")]
         names = [*own, *filter(_MASK.fullmatch, result.made_from)]
         return self.folder / names[0] if names else None

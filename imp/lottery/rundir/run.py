@@ -118,8 +118,7 @@ class Run:
         return families
 
     def cut_quantiles(self, family: str) -> list[Quantile]:
-        """The quantiles that a replicate has masks of, ascending (of gradual pruning, networks); whoever wants others removes
-        these."""
+        """The quantiles that a replicate has masks of, ascending (of gradual pruning, networks)."""
         is_gradual = family in self.recipe.families and self.recipe.families[family].is_gradual
         return sorted({quantile for replicate in self.replicates() for quantile in replicate.quantiles(family, is_gradual)})
 
@@ -148,8 +147,7 @@ class Run:
         return files.read_json(path) if path.exists() else {}
 
     def begun_from(self) -> dict[str, str]:
-        """The digest of the file that dense networks begin with, as the origin `weights`; none where none is named, or it is
-        gone."""
+        """The digest of the file that dense networks begin with, as the origin `weights`, if one is named and there."""
         path = self.recipe.model.weights_file
         if not self.recipe.model.weights or not path.is_file():
             return {}
@@ -213,8 +211,7 @@ class Run:
         return next((dense for dense in results if dense and dense.status == "done"), None)
 
     def check(self) -> None:
-        """Raise InputError where a network of the recipe could never be trained, as results could not be read by it, and for
-        a tracker that does not exist."""
+        """Raise InputError where a network of the recipe could never be trained, and for a tracker that does not exist."""
         mirror.check(self.recipe, self.folder)
         for family in self.recipe.families.values():
             criteria.by_name(family.criterion)
@@ -227,8 +224,7 @@ class Run:
 
     @contextlib.contextmanager
     def adopting(self) -> Iterator[None]:
-        """Within, stages adopt this recipe. Where one fails before anything is made with it, what `adopt` wrote is undone; what
-        another process has written meanwhile stays."""
+        """Within, stages adopt this recipe. Where one fails before anything is made with it, what `adopt` wrote is undone."""
         own, noted, adopted = self.folder / RECIPE, self.folder / ENVIRONMENT, reading.sealed(self.recipe).encode()
         before = {path: path.read_bytes() for path in (own, noted) if path.exists()}
         made, latest = self.claimed(), os.readlink(LATEST) if LATEST.is_symlink() else None

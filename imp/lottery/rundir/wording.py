@@ -26,8 +26,7 @@ def example(metric: str) -> str:
 
 
 def worded(text: str, metric: str, **others: str) -> str:
-    """`text` with words for `{metric}`, `{values}` (of the metric) and `{example}`; for `{Metric}` and `{Values}` where a
-    sentence begins; and with `others`."""
+    """`text` with words for `{metric}`, `{values}` and `{example}`, `{Metric}` and `{Values}`, and with `others`."""
     words = {"metric": title(metric), "values": "accuracies" if metric == ACCURACY else f"values of {title(metric)}"}
     words |= {key.title(): word[:1].upper() + word[1:] for key, word in words.items()}
     return text.format(example=example(metric), **words, **others)

@@ -70,8 +70,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _start(run: Run, result: Result) -> State | None:
-    """The state that a ticket's training started from; None of other networks, which are made of fresh weights or of several
-    states."""
+    """The state that a ticket's training started from; None of other networks."""
     place = run.replicate(result.replicate)
     found = [name for name in result.made_from if name.endswith(".h5") and "/masks/" not in name]
     if result.variant != TICKET or len(found) != 1:

@@ -38,8 +38,7 @@ def prepare_set(
     known: Collection[str] = (),
 ) -> Manifest:
     """Write a set to `folder`, or what it lacks, and say what it holds; `known` are digests as `data_prep.prepare.existing`
-    takes them. Raises InputError as `data_prep.prepare` does, and Busy when another process still writes there after `patience`
-    seconds."""
+    takes them. Raises InputError as `data_prep.prepare` does, and Busy after `patience` seconds."""
     unit = "images" if isinstance(settings, Settings) else "texts"
     there = preparing.existing(settings, folder, known) if (folder / MANIFEST).exists() else None
     is_whole = there is not None and there.is_whole(folder)

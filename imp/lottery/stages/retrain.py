@@ -136,8 +136,7 @@ class HandOut:
         return self._released()
 
     def _add(self, tickets: Sequence[Ticket]) -> None:
-        """Take the networks of this command's part in. Raises InputError for a finished one that was not made from the dense
-        network that is there."""
+        """Take the networks of this command's part in. Raises InputError for one of another dense network."""
         results = {ticket: self.run.network(ticket).read_result() for ticket in self.part.of(tickets, CHAIN)}
         self.batches.append(list(results))
         done = [ticket for ticket, result in results.items() if result and result.status == "done"]
@@ -180,8 +179,7 @@ class HandOut:
         return self._released()
 
     def end(self) -> Unfinished:
-        """The networks that are not finished, with those whose needs were never met. What another process trained may be
-        finished by now."""
+        """The networks that are not finished, with those whose needs were never met. Others may have finished some."""
         busy = {ticket for ticket, outcome in self.unfinished.items() if outcome["status"] == "busy"}
         elsewhere = [ticket for ticket in busy if self.run.network(ticket).is_finished]
         unfinished = {ticket: outcome for ticket, outcome in self.unfinished.items() if ticket not in elsewhere}

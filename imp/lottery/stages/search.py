@@ -26,8 +26,7 @@ BUDGET = re.compile(r"(\d+(?:\.\d+)?)(ep|h)")
 
 
 class Candidate(NamedTuple):
-    """The quantile or round of a mask of the family and a rewind point; `selection` trains its ticket, and `rewind_step` is the
-    point's step."""
+    """The quantile or round of a mask and a rewind point; `selection` trains its ticket, `rewind_step` is the point's."""
 
     at: Quantile | Round
     rewind: Point
@@ -40,8 +39,7 @@ class Candidate(NamedTuple):
 
 class Tested(NamedTuple):
     """The verdict on a candidate, and after how many `replicates` it fell, or how many there are so far. `needs` is the
-    replicate that it lacks (None: it has its verdict); `lost` the one whose network diverged or failed, without which there is
-    no verdict."""
+    replicate that it lacks (None: it has its verdict); `lost` the one that diverged or failed."""
 
     verdict: Verdict
     replicates: int

@@ -38,8 +38,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
     A trace of the first training goes to the folder `profile`, if one is given, and then all are trained here.
 
     If the grid of snapshots was widened after a training had finished, the new snapshots are made by training again from the
-    nearest earlier one: the same steps give the same bits. Raises Failed if a dense network diverged, because nothing can be
-    built on it."""
+    nearest earlier one: the same steps give the same bits. Raises Failed if a dense network diverged."""
     agreement.check(run.recipe)
     run.check()
     planned = run.plan()

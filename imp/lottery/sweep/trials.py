@@ -70,8 +70,7 @@ class Trials:
 
     @contextlib.contextmanager
     def next(self) -> Iterator[optuna.Trial | None]:
-        """The next trial, its values drawn and its folder locked: one that a killed worker left, or else a new one; None when
-        there are enough."""
+        """The next trial, its folder locked: one that a killed worker left, or a new one; None when there are enough."""
         with contextlib.ExitStack() as lock:
             with locks.writing(self.folder / "choosing", patience=math.inf):
                 trial = self._ask()

@@ -61,8 +61,7 @@ def stepping(trainer: Trainer, size: int) -> Take:
 
 
 def measure(trainer: Trainer, allocation: Allocation) -> dict[int, float]:
-    """Seconds that a step of each network takes, by the size of the bundle (1: alone). Sizes double until one does not fit, or
-    gains too little."""
+    """Seconds that a step of each network takes, by the size of the bundle (1: alone). Sizes double while they gain."""
     seconds = {1: _seconds_of_step(lambda count: trainer.advance(0, count, order_seed=0))}
     for size in () if obstacle(trainer) else SIZES:
         if size * bytes_of_each(trainer) > free_bytes(trainer, allocation):

@@ -113,8 +113,7 @@ class BundledStep:
 
     @cached_property
     def evaluations(self) -> Callable[..., tf.Tensor]:
-        """A compiled function of rows ([steps, batch, ...]) that all tickets see: what `Step.evaluations` finds (float32,
-        [steps, T, batch, width])."""
+        """`Step.evaluations` of rows ([steps, batch, ...]) that all tickets see (float32, [steps, T, batch, width])."""
         batch = self.train.batch
         return repeated(self._evaluate, [self.feed.rows_spec(batch)], [self.size, batch, answers.width(self.task)])
 

@@ -17,8 +17,7 @@ _WANTED = re.compile(r"(?:\w+\.)?((?:embeddings|encoder)\.(?!position_ids).+)") 
 
 def adapted(path: Path, arrays: Arrays, model: recipe.Model, drawn: Arrays) -> Arrays:
     """Those of `arrays`, read from `path`, that the network of `model` has, by Hugging Face's names; all of them where the file
-    has other names. `drawn` are the weights of that network. Raises InputError, with what to set, where sizes differ, or where
-    the network normalises before each part."""
+    has other names. `drawn` are the weights of that network. Raises InputError where sizes or norms differ."""
     encoder = {match[1]: array for name, array in arrays.items() if (match := _WANTED.fullmatch(name))}
     if not {_TOKENS, _POSITIONS} <= encoder.keys():
         return arrays

@@ -109,8 +109,7 @@ def rebuilt(model: recipe.Model, signature: Signature, state: store.State, train
 
 @contextlib.contextmanager
 def quietly_on_cpu() -> Iterator[None]:
-    """Without a GPU, which others may be using, and whose matrix products have fewer digits; and without TensorFlow's advice,
-    which is for those who call these functions."""
+    """Without a GPU, whose matrix products have fewer digits, and without TensorFlow's advice."""
     with contextlib.suppress(RuntimeError):  # raised where this process has already begun to use it
         tf.config.set_visible_devices([], "GPU")
     logger, before = tf.get_logger(), tf.get_logger().level

@@ -56,8 +56,7 @@ class _Reader(NamedTuple):
 
 def compact(network: keras.Model, stay: tuple[type, ...] = (), multiple: int = 1) -> keras.Model:
     """A new network without the channels of `network` that do nothing, of Keras's own layers and those of the classes `stay`.
-    Layers that keep so many keep a `multiple` of channels. Raises InputError where the graph of `network` cannot be followed,
-    or a layer cannot be made again."""
+    Layers that keep so many keep a `multiple` of channels. Raises InputError where `network` cannot be followed."""
     found, needed, offsets = remains(network)
     kept = np.append(in_multiples(found, with_one_each(found, needed[:-1]), multiple), True)
     small = shrunk(network, found, kept[:-1])

@@ -19,8 +19,7 @@ EXTRA = "pip install 'imp-lottery[onnx]'"
 
 def write(network: keras.Model, images: np.ndarray) -> tuple[bytes, np.ndarray]:
     """The file of `network`, and what ONNX Runtime answers to `images`: float32 [batch, height, width, channels] called
-    `images` in, [batch, classes] called `logits` out. Raises InputError where ONNX cannot express the network, or the libraries
-    are not installed."""
+    `images` in, [batch, classes] called `logits` out. Raises InputError where ONNX cannot express it, or is not installed."""
     try:
         import onnx
         import onnxruntime

@@ -1,6 +1,5 @@
 """Networks, built by name from a recipe: ours, those of `keras.applications`, and a user's own. They take what a task gives
-them (float images, scaled as `data.mean` and `deviation` say, or tokens) and return its outputs. Variable paths are the same in
-every process."""
+(float images, scaled as `data.mean` and `deviation` say, or tokens) and return its outputs. Paths are alike in each process."""
 
 import contextlib
 import inspect

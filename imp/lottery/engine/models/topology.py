@@ -1,6 +1,5 @@
 """The topology of a Keras network, along which `connectivity` follows what a mask leaves. Operations are known by the names of
-their classes, if Keras or this project made them: a subclass may do anything, and counts, as every other, as one that mixes all
-channels."""
+their classes, if Keras or this project made them: a subclass may do anything, and counts as one that mixes all channels."""
 
 import itertools
 import math
@@ -225,8 +224,7 @@ def plain_name(function: Any) -> str:
 
 
 def _kernels(operation: Any) -> dict[str, tuple[int, ...]]:
-    """The shapes of the kernels of an operation (none, unless it is a layer), by path; in layers of the user's own those of all
-    matrices."""
+    """The shapes of the kernels of an operation, by path; in layers of the user's own those of all matrices."""
     variables, own = getattr(operation, "variables", []), own_matrices(operation)
     shapes = {variable.path: tuple(variable.shape) for variable in variables}
     return {path: shape for path, shape in shapes.items() if path in own or masks.in_scope(path, shape, "kernels")}

@@ -20,8 +20,7 @@ of others each field of the manifest (whole numbers as int32); and `label` (int3
 
 class Task(abc.ABC):
     """What a network learns. `metrics` names what is measured of an example, each a share of 0 .. 1 of which more is better; of
-    a split it is the mean over examples. Verdicts, reports and sweeps go by the first one. `answers` names what
-    `predictions.h5` keeps of an example."""
+    a split it is the mean over examples. Verdicts, reports and sweeps go by the first one. `predictions.h5` keeps `answers`."""
 
     metrics: tuple[str, ...]
     outputs: int

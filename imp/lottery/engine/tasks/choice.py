@@ -16,8 +16,7 @@ from lottery.experiment.recipe import Recipe
 
 
 def make(recipe: Recipe, manifest: Manifest) -> Task:
-    """The task that `recipe` names, on the set of `manifest`. Raises InputError where there is no such task, or not for such
-    a set."""
+    """The task that `recipe` names, on the set of `manifest`. Raises InputError where there is none for such a set."""
     if plugins.is_own(recipe.task):
         kind = tasks.own(recipe.task)
         if not (isinstance(kind, type) and issubclass(kind, Task)):

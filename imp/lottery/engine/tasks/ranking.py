@@ -36,8 +36,7 @@ class Ranking(Task):
 
     @property
     def signature(self) -> Signature:
-        """In: token ids of the document, the reference and the candidates, one after the other. Out: a score for the reference
-        and for each candidate."""
+        """In: token ids of the document, the reference and the candidates in a row. Out: a score for each but the document."""
         document, texts, text = self.segments
         return Signature((document + texts * text,), texts, "int32", self.segments, self.vocabulary)
 

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import turns
 import typer
-from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
+from harness import MOBILENET, STILL, Bench, Recipe, duration, measurement, size_of, with_training
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
 from lottery.bench.process import Process
-from lottery.bench.sheet import Column, bars, duration
+from lottery.bench.sheet import Column, bars
 
 COLUMNS = (
     Column("title", ""),

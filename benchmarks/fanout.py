@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from harness import LEARNABLE, Bench, Network, measurement, size_of
+from harness import LEARNABLE, Bench, Network, measurement, rate, size_of
 
 from lottery import cli
 from lottery.base.errors import Failed, InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.sheet import Column, bars, rate
+from lottery.bench.sheet import Column, bars
 
 HELD = 0.2  # of the training images, again as validation and as test images
 COLUMNS = (

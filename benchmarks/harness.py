@@ -148,3 +148,13 @@ def size_of(recipe: Recipe) -> str:
     if has_texts(recipe):
         return f"{texts.document} + {1 + texts.candidates}x{texts.candidate} tokens"
     return f"{size}x{size}"
+
+
+def rate(name: str, heading: str, form: str = ",.0f") -> list[Column]:
+    """The columns of `timing.spread` where more is faster."""
+    return [Column(name, heading, form), Column("low", "slowest", form), Column("high", "fastest", form)]
+
+
+def duration(name: str, heading: str, form: str) -> list[Column]:
+    """The columns of `timing.spread` where less is faster."""
+    return [Column(name, heading, form), Column("low", "fastest", form), Column("high", "slowest", form)]

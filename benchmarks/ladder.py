@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import turns
 import typer
-from harness import MOBILENET, STILL, Bench, Recipe, measurement, with_training
+from harness import MOBILENET, STILL, Bench, Recipe, measurement, rate, with_training
 from precision import MEMORY
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.bench import timing
 from lottery.bench.harness import machine
-from lottery.bench.sheet import Column, bars, rate
+from lottery.bench.sheet import Column, bars
 
 COLUMNS = (
     Column("name", ""),

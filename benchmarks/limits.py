@@ -3,13 +3,13 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import turns
-from harness import Bench, measurement
+from harness import Bench, measurement, rate
 
 from lottery import cli
 from lottery.base.progress import Reporter, count_of
 from lottery.bench import timing
 from lottery.bench.harness import machine
-from lottery.bench.sheet import Column, bars, rate
+from lottery.bench.sheet import Column, bars
 
 DTYPES = ("float32", "bfloat16", "float16")
 COLUMNS = (Column("name", ""), *rate("value", "median", ",.1f"), Column("unit", "unit"))

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
+from harness import MOBILENET, STILL, Bench, Recipe, duration, measurement, size_of, with_training
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
-from lottery.bench.sheet import Column, bars, duration
+from lottery.bench.sheet import Column, bars
 from lottery.bench.timing import spread
 
 COLUMNS = (

@@ -4,12 +4,12 @@ from functools import partial
 from typing import Any
 
 import turns
-from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
+from harness import MOBILENET, STILL, Bench, Recipe, duration, measurement, size_of, with_training
 
 from lottery import cli
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.sheet import Column, bars, duration
+from lottery.bench.sheet import Column, bars
 
 COLUMNS = (Column("name", ""), *duration("ms_per_step", "ms/step", ",.2f"), Column("mask_share", "mask's share", ".1%"))
 

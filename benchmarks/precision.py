@@ -4,11 +4,11 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 import turns
-from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
+from harness import MOBILENET, STILL, Bench, Recipe, duration, measurement, size_of, with_training
 
 from lottery import cli
 from lottery.bench import timing
-from lottery.bench.sheet import Column, bars, duration
+from lottery.bench.sheet import Column, bars
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import turns
 import typer
-from harness import Bench, measurement
+from harness import Bench, measurement, rate
 
 from lottery import cli
 from lottery.base.progress import count_of
 from lottery.bench import timing
-from lottery.bench.sheet import Column, Rows, bars, rate
+from lottery.bench.sheet import Column, Rows, bars
 
 SHAPE = (500, 375)  # width and height of an average ImageNet photograph
 UNIQUE = 500

@@ -4,14 +4,14 @@ from typing import Annotated, Any
 
 import learning
 import typer
-from harness import LEARNABLE, Bench, measurement, size_of, with_training
+from harness import LEARNABLE, Bench, duration, measurement, size_of, with_training
 from learning import RecordsOption
 
 from lottery import cli
 from lottery.base.progress import count_of
 from lottery.bench import timing
 from lottery.bench.harness import machine
-from lottery.bench.sheet import Column, bars, duration
+from lottery.bench.sheet import Column, bars
 
 COLUMNS = (
     Column("devices", "devices"),

@@ -5,13 +5,13 @@ from functools import partial
 from typing import Any
 
 import turns
-from harness import STILL, Bench, Recipe, measurement, size_of, with_training
+from harness import STILL, Bench, Recipe, measurement, rate, size_of, with_training
 
 from lottery import cli
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.sheet import Column, bars, rate
+from lottery.bench.sheet import Column, bars
 
 IMAGE_BYTES = 1 << 26  # of noise that is held resident; Keras has the same as float32
 COLUMNS = (

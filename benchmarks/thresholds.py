@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import turns
 import typer
-from harness import MOBILENET, Bench, Network, Recipe, measurement
+from harness import MOBILENET, Bench, Network, Recipe, duration, measurement
 
 from lottery import cli
 from lottery.base.progress import Reporter, count_of
 from lottery.bench import timing
-from lottery.bench.sheet import Column, bars, duration
+from lottery.bench.sheet import Column, bars
 
 if TYPE_CHECKING:
     from lottery.experiment.grids import Grid, Quantile

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from lottery.engine.scopes import PARTS, part_of
+from lottery.engine.scopes import PARTS
 
 MARK = "profile_step"  # the event, on a thread of the host, that is as long as what is looked at
 OTHER, HOST = "other", "host"
@@ -15,8 +15,18 @@ ROWS = (*PARTS, OTHER, HOST)
 Interval = tuple[int, int, str]  # begins, ends (picoseconds), and what ran
 Operations = dict[tuple[str, str], str]  # module and instruction of XLA -> the operation that it was made from
 
+_SCOPE = re.compile(rf"\bstep\.({'|'.join(PARTS)})(?![a-z])")
+_GRADIENT = "gradient_tape/"  # where TensorFlow puts what it derives, whichever scope that is asked for in
 _OPERATION = re.compile(r"[^:\s]+:[^:\s]+")  # name:type
 _SCHEDULER = "ExecutorState::Process"  # may lie within an operation that it goes on from
+
+
+def part_of(operation: str) -> str | None:
+    """Which of `PARTS` the operation of this full name belongs to, if any."""
+    if _GRADIENT in operation:
+        return "backward"
+    parts = _SCOPE.findall(operation)
+    return parts[-1] if parts else None
 
 
 def divide(lanes: Sequence[Sequence[Interval]], first: int, last: int) -> tuple[dict[str, float], Counter[str]]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import turns
 import typer
-from harness import MOBILENET, STILL, Bench, Recipe, measurement, size_of, with_training
+from harness import MOBILENET, STILL, Bench, Recipe, duration, measurement, size_of, with_training
 
 from lottery import cli
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.sheet import Column, bars, duration
+from lottery.bench.sheet import Column, bars
 
 if TYPE_CHECKING:
     from lottery.engine.loop import Trainer

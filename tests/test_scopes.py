@@ -14,14 +14,16 @@ import pytest
         ("overstep.forward", None),
     ],
 )
-def test_the_innermost_scope_counts_and_derivatives_are_backward(tensorflow, operation, part):
-    from lottery.engine.scopes import part_of
+def test_the_innermost_scope_counts_and_derivatives_are_backward(benchmarks, tensorflow, operation, part):
+    from traces import part_of
 
     assert part_of(operation) == part
 
 
-def test_a_scope_is_a_context_and_a_decorator(tensorflow):
-    from lottery.engine.scopes import part, part_of
+def test_a_scope_is_a_context_and_a_decorator(benchmarks, tensorflow):
+    from traces import part_of
+
+    from lottery.engine.scopes import part
 
     @part("mask")
     def zeros():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 
-WIDTH, HEIGHT = 480, 260
+WIDTH = 480
 BAR = 26  # pixels of height
 LABEL = 260  # pixels of width at most
 GENERATOR = b'<meta name="generator" content="imp bench">'  # tells our index.html from somebody else's
@@ -29,16 +29,6 @@ class Column(NamedTuple):
         if isinstance(value, bool):
             return "yes" if value else "no"
         return "" if value is None else value if isinstance(value, str) else format(value, self.form)
-
-
-def rate(name: str, heading: str, form: str = ",.0f") -> list[Column]:
-    """The columns of `timing.spread` where more is faster."""
-    return [Column(name, heading, form), Column("low", "slowest", form), Column("high", "fastest", form)]
-
-
-def duration(name: str, heading: str, form: str) -> list[Column]:
-    """The columns of `timing.spread` where less is faster."""
-    return [Column(name, heading, form), Column("low", "fastest", form), Column("high", "slowest", form)]
 
 
 def bars(rows: Rows, label: str, value: str, axis: str, spread: bool = False) -> "Figure":

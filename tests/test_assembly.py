@@ -13,7 +13,8 @@ from lottery.engine.assembly import make_feed
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.stream import StreamFeed
 from lottery.executors.allocation import Allocation
-from lottery.experiment.recipe import Data, Family, Model, Pruning, Recipe
+from lottery.experiment.family import Family
+from lottery.experiment.recipe import Data, Model, Pruning, Recipe
 from lottery.rundir.run import Run
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

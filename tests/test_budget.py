@@ -10,8 +10,9 @@ from helpers import contents, imp_here, refused, settings
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.experiment import budget, graph, plan, reading
+from lottery.experiment.family import Family
 from lottery.experiment.grids import Quantile, parse_quantiles
-from lottery.experiment.recipe import Family, Pruning
+from lottery.experiment.recipe import Pruning
 from lottery.pruning.connectivity import Topology
 from lottery.rundir.run import open_run
 

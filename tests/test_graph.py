@@ -6,8 +6,8 @@ import pytest
 
 from lottery.executors.workload import Part
 from lottery.experiment import graph
+from lottery.experiment.family import Family
 from lottery.experiment.graph import Snapshot, Ticket
-from lottery.experiment.recipe import Family
 
 END = 900
 CONTROLS = ["reinit", "shuffle", "random"]

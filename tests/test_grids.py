@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lottery.base.errors import InputError
 from lottery.experiment import grids
+from lottery.experiment.family import Family
 from lottery.experiment.grids import ByPath, Grid, Quantile, Round
-from lottery.experiment.recipe import Family
 
 relaxed = settings(deadline=None)
 PERCENT = st.decimals(0, 100, allow_nan=False, places=4)

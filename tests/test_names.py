@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from lottery.experiment import graph, reading
+from lottery.experiment.family import Family
 from lottery.experiment.graph import Snapshot, Ticket
 from lottery.experiment.grids import Quantile
-from lottery.experiment.recipe import Family
 from lottery.rundir.names import MaskFiles, NetworkFiles, Replicate, replicate_numbers
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run

@@ -11,9 +11,10 @@ from tiny import CPUS, STEPS, Model, advance, initial
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.experiment import controls, graph
+from lottery.experiment.family import Family
 from lottery.experiment.graph import Snapshot
 from lottery.experiment.plan import Plan
-from lottery.experiment.recipe import Family, Recipe
+from lottery.experiment.recipe import Recipe
 from lottery.pruning.state import State, mean
 from lottery.rundir import store
 

@@ -12,7 +12,7 @@ from tiny import Model, initial
 from lottery.base.errors import Failed
 from lottery.base.progress import Reporter
 from lottery.experiment import graph
-from lottery.experiment.recipe import Family
+from lottery.experiment.family import Family
 from lottery.experiment.rule import Rule
 from lottery.pruning.interpolation import along
 from lottery.pruning.interpolation import instability as barrier

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from lottery.base.errors import InputError
+from lottery.experiment.family import LONGEST, Family
 from lottery.experiment.graph import TICKET, Mask
 from lottery.experiment.grids import Grid
 from lottery.experiment.plan import Plan, by_weights
-from lottery.experiment.recipe import LONGEST, Family, Pruning, Recipe
+from lottery.experiment.recipe import Pruning, Recipe
 from lottery.pruning import allocation, ranking
 from lottery.pruning.connectivity import Topology
 

@@ -8,7 +8,9 @@ import pydantic
 
 from data_prep import sources
 from lottery.experiment import controls, networks
-from lottery.experiment.recipe import OF_IMAGES, Family, Model, Output, Recipe, Texts
+from lottery.experiment.family import Family
+from lottery.experiment.keys import Output
+from lottery.experiment.recipe import OF_IMAGES, Model, Recipe, Texts
 from lottery.pruning import criteria
 
 _UPDATES_WITHOUT = {

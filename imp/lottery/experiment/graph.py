@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from lottery.experiment import controls
+from lottery.experiment.family import Family
 from lottery.experiment.grids import Quantile, Round
-from lottery.experiment.recipe import Family
 
 TICKET, DENSE = "ticket", "dense"
 LONGER = "lr", "finetune"  # methods that add a training like the dense network's in every round

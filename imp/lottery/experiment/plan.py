@@ -10,9 +10,10 @@ import pydantic
 
 from lottery.base.errors import InputError
 from lottery.experiment import graph, schedules
+from lottery.experiment.family import LONGEST, Family
 from lottery.experiment.graph import GOING_ON, TICKET, Mask, Snapshot, Ticket
 from lottery.experiment.grids import Grid, Point, Quantile
-from lottery.experiment.recipe import LONGEST, Family, Recipe
+from lottery.experiment.recipe import Recipe
 from lottery.experiment.rule import LEAST_REPLICATES
 from lottery.pruning import criteria, updates
 from lottery.pruning.costs import STEP

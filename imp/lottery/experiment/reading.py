@@ -16,7 +16,8 @@ import tomli_w
 
 from lottery.base import files
 from lottery.base.errors import InputError
-from lottery.experiment.recipe import FAMILY_NAME, Family, Recipe
+from lottery.experiment.family import Family
+from lottery.experiment.recipe import FAMILY_NAME, Recipe
 
 FORMAT = 2  # of run directories
 _SEAL = f"# written by imp, format {FORMAT}; change it with --set. sha256 "

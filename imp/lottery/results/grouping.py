@@ -14,9 +14,9 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
+from lottery.experiment.family import Family
 from lottery.experiment.graph import DENSE, TICKET, Ticket
 from lottery.experiment.plan import Plan
-from lottery.experiment.recipe import Family
 from lottery.experiment.rule import Rule
 from lottery.results import frame
 from lottery.results.frame import ANSWERS, COSTS, DECIDING, EXTENDED, FIGURES, KIND, ROWS, SPENT

@@ -9,7 +9,8 @@ from lottery.base import locks
 from lottery.base.errors import InputError
 from lottery.base.locks import GLANCE_SECONDS
 from lottery.experiment.decisive import decisive, differences
-from lottery.experiment.recipe import Output, Recipe
+from lottery.experiment.keys import Output
+from lottery.experiment.recipe import Recipe
 from lottery.rundir import records
 
 FILE = "made_with.json"

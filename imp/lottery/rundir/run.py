@@ -15,10 +15,11 @@ from lottery import __version__
 from lottery.base import environment, files, locks
 from lottery.base.errors import InputError
 from lottery.experiment import budget, controls, plan, reading, tasks
+from lottery.experiment.family import Family
 from lottery.experiment.graph import Mask, Ticket
 from lottery.experiment.grids import Grid, Quantile
 from lottery.experiment.plan import Plan, Selection
-from lottery.experiment.recipe import Family, Recipe
+from lottery.experiment.recipe import Recipe
 from lottery.experiment.rule import Rule
 from lottery.pruning import criteria
 from lottery.rundir import identity, wording

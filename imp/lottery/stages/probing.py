@@ -10,7 +10,7 @@ from data_prep import records
 from lottery.base.errors import InputError
 from lottery.engine.start import start_tensorflow
 from lottery.experiment import seeds
-from lottery.experiment.recipe import Family
+from lottery.experiment.family import Family
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State

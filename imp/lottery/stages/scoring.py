@@ -12,9 +12,10 @@ import numpy as np
 from lottery.base.errors import InputError
 from lottery.engine.foreign import read_mask
 from lottery.experiment import grids
+from lottery.experiment.family import Family
 from lottery.experiment.graph import Mask
 from lottery.experiment.grids import Quantile
-from lottery.experiment.recipe import Family, Pruning
+from lottery.experiment.recipe import Pruning
 from lottery.pruning import costs, criteria, masks, ranking, units
 from lottery.pruning.allocation import Group
 from lottery.pruning.connectivity import Topology

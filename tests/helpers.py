@@ -31,6 +31,8 @@ IMP = Path(sys.executable).with_name("imp")
 # What launchers of MPI ranks say: a test that plays one starts without.
 LAUNCHER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
 # Commands that start TensorFlow.
 TRAINING = ("train", "retrain", "rounds", "run", "sweep")
 
@@ -178,8 +180,7 @@ def kill_when(command: list[str], folder: Path, ready: Callable[[], Any]) -> Non
 def mpirun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """`mpirun -n RANKS imp ...`, with what a small machine and root need."""
     line = [launcher.mpirun(), "--oversubscribe", "-n", str(ranks), IMP, *arguments]
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return subprocess.run(line, cwd=cwd, env=clean_environment(**root), capture_output=True, text=True)
+    return subprocess.run(line, cwd=cwd, env=clean_environment(**AS_ROOT), capture_output=True, text=True)
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import pytest
@@ -47,10 +47,13 @@ def trained(trainer, number, last=STEPS, rates=None, state=None):
     return trainer.state(last), figures, trainer.evaluate("validation"), trainer.is_constant()
 
 
+bundled = lru_cache(1)(BundledTrainer)  # which takes seconds to compile, and may run again
+
+
 def together(trainer, tickets, *trainings):
     for number in range(6):  # drawing is for one thread at a time
         drawn(trainer.recipe.model, number)
-    outcomes = BundledTrainer(trainer, tickets).run(dict(enumerate(trainings)))
+    outcomes = bundled(trainer, tickets).run(dict(enumerate(trainings)))
     return [outcomes[place] for place in sorted(outcomes)]
 
 
@@ -128,7 +131,7 @@ def test_a_ticket_does_not_depend_on_its_company(make_trainer):
 
     full = together(trainer, 3, *numbered(0, 1, 2))
     with_others = together(trainer, 3, *numbered(5, 1))
-    by_itself = BundledTrainer(trainer, 3).run({1: numbered(1)[0]})[1]
+    by_itself = bundled(trainer, 3).run({1: numbered(1)[0]})[1]
 
     assert same(full[1][0], with_others[1][0])
     assert same(full[1][0], by_itself[0])
@@ -185,7 +188,7 @@ def test_tickets_join_at_their_steps_and_have_their_own_learning_rates(make_trai
     whole, joined = together(trainer, 2, numbered(0, last=STEPS)[0], joining)
 
     assert same(whole[0], together(trainer, 2, *numbered(0))[0][0])
-    assert same(joined[0], BundledTrainer(trainer, 2).run({1: joining})[1][0])
+    assert same(joined[0], bundled(trainer, 2).run({1: joining})[1][0])
     assert len(joined[1]) == STEPS - 1
 
 

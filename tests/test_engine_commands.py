@@ -62,20 +62,6 @@ def test_a_training_that_is_told_to_stop_says_so_and_ends_later_with_the_same_by
     assert not list(prepared.rglob("*.tmp"))
 
 
-def test_a_retraining_that_is_told_to_stop_ends_later_with_the_same_bytes(retrained, work):
-    ticket = work / "runs/digits/replicate-1/oneshot/q50-step-000000/ticket"
-    retrain = slowly("retrain", *NEVER_SAVED)
-
-    code, said = stop(retrain, work, is_written(ticket / "metrics.jsonl"), signal.SIGTERM)
-
-    assert (code, said[-1]) == (75, "stopped by SIGTERM; the same command goes on from here")
-    assert "Traceback" not in "".join(said)
-    assert 17 <= step_of(ticket / "checkpoint.h5") < 34
-    assert not list(work.rglob("oneshot/*/*/result.json"))
-    imp_here("retrain", cwd=work)
-    assert contents(work / "runs") == contents(retrained / "runs")
-
-
 def test_ranks_that_are_told_to_stop_save_what_they_have_and_end_later_with_the_same_bytes(retrained, work):
     folder = work / "runs/digits/replicate-1/oneshot"
     retrain = [IMP, "retrain", "--ranks", "2", *NEVER_SAVED]
@@ -93,7 +79,7 @@ def test_ranks_that_are_told_to_stop_save_what_they_have_and_end_later_with_the_
 
 
 def test_a_traced_training_has_the_same_bytes_and_leaves_a_trace(trained, prepared):
-    done = imp("train", *LENET, "--profile", "trace", cwd=prepared)
+    done = imp_here("train", *LENET, "--profile", "trace", cwd=prepared)
 
     assert contents(prepared / DENSE) == contents(trained / DENSE)
     (trace,) = (prepared / "trace").glob("plugins/profile/*/trace.json.gz")
@@ -130,12 +116,3 @@ def test_dense_networks_that_ranks_train_have_the_same_bytes_and_are_told_once(t
     assert contents(prepared / DENSE) == contents(trained / DENSE)
     assert (prepared / "runs/digits/replicate-2/train/result.json").exists()
     assert [done.stderr.count(f"replicate-{number} dense: validation") for number in (1, 2)] == [1, 1]
-
-
-def test_what_ranks_refuse_ends_the_whole_command_with_2(prepared):
-    typo = ("--set", "pruning.exclude=['predicitons/*']", "--set", "replicates=2", "--ranks", "2")
-    done = imp("run", *LENET, *typo, cwd=prepared, check=False)
-
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "pruning.exclude: 'predicitons/*' matches no variable of lenet_300_100" in done.stderr

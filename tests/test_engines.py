@@ -80,13 +80,6 @@ def test_several_processes_give_the_same_bytes(images, expected, tmp_path):
     assert made(shards, tasks(images, tmp_path), 3) == expected
 
 
-def test_grey_shards_are_the_same_bytes_from_one_process_and_from_several(images, tmp_path):
-    one, several = (made(shards, tasks(images, tmp_path / str(count), channels=1), count) for count in (1, 3))
-
-    assert one == several
-    assert {shard.shard.bytes - 16 for shard in one[0].values()} == {10 * (4 + 256), 9 * (4 + 256)}
-
-
 def test_workers_do_not_import_what_this_process_has(images, tmp_path, tensorflow):
     running = shards.run(tasks(images, tmp_path), 2)
     next(running)

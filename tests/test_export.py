@@ -3,9 +3,6 @@
 import dataclasses
 import importlib.util
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -13,12 +10,11 @@ import numpy as np
 import pytest
 import yaml
 from handmade import figures, finished, place_of, relist, write_mask, write_result
-from helpers import clean_environment, imp_here, lenet, refused, tiny_set
+from helpers import imp_here, lenet, refused, tiny_set
 from safetensors.numpy import load_file
 from tiny import initial
 
 from data_prep import records as prepared_sets
-from lottery.base import files
 from lottery.base.errors import Failed, InputError
 from lottery.base.progress import Reporter
 from lottery.engine import examples, formats, litert_session
@@ -400,28 +396,3 @@ def test_a_file_that_cannot_be_written_is_one_line(tiny_run, tmp_path):
     ):
         with pytest.raises(InputError, match=words):
             export(run, QUIET, "dense", "npz", out)
-
-
-def test_a_killed_export_leaves_what_was_there_and_arrays_need_no_tensorflow(tiny_run, tmp_path):
-    run, out = tiny_run(), tmp_path / "out" / "x.npz"
-    files.write_text(out, "what was there")
-    script = f"""
-import os, signal, sys
-from pathlib import Path
-from lottery.share.export import export
-from lottery.base.progress import Reporter
-from lottery.experiment.recipe import Recipe
-from lottery.rundir.run import Run
-def replace(*given):
-    assert "tensorflow" not in sys.modules
-    os.kill(os.getpid(), signal.SIGKILL)
-os.replace = replace
-run = Run(Path({str(run.folder)!r}), Recipe.model_validate_json({run.recipe.model_dump_json()!r}))
-export(run, Reporter(), "dense", "npz", Path({str(out)!r}))
-"""
-    done = subprocess.run([sys.executable, "-c", script], env=clean_environment(), capture_output=True, text=True)
-
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert out.read_text() == "what was there"
-    export(run, QUIET, "dense", "npz", out)
-    assert np.load(out)["weights/fc1/kernel"].shape == (192, 300)

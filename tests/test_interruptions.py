@@ -18,19 +18,6 @@ from lottery.rundir import store
 from lottery.rundir.names import Replicate
 from lottery.rundir.run import open_run
 
-
-def test_a_dense_training_that_is_killed_ends_with_the_same_bytes(trained, prepared):
-    target = prepared / "runs/digits/replicate-1/train/snapshots/step-000010.h5"
-
-    kill_when(["train", *LENET], prepared, lambda: target.exists() and target.stat().st_size)
-    assert not (prepared / "runs/digits/replicate-1/train/result.json").exists()
-    imp_here("train", cwd=prepared)
-
-    expected = trained / "runs/digits/replicate-1/train"
-    assert contents(prepared / "runs/digits/replicate-1/train") == contents(expected)
-    assert not list(prepared.rglob("*.tmp"))
-
-
 STREAM = ["--set", "data.feed=stream"]
 WINDOWS = ["--set", "data.shuffle=300", "--set", "data.crop=1", "--set", "data.flip=true", "--set", "data.cutout=3"]
 
@@ -52,16 +39,6 @@ def test_a_streamed_training_that_is_killed_goes_on_in_memory_with_the_same_byte
     imp_here("train", "--run", "killed", *elsewhere, cwd=tmp_path)
 
     assert contents(tmp_path / "killed" / dense) == contents(tmp_path / "whole" / dense)
-
-
-def test_a_retraining_that_is_killed_ends_with_the_same_bytes(retrained, work):
-    target = work / "runs/digits/replicate-1/oneshot/q90-step-000000/ticket/metrics.jsonl"
-
-    kill_when(["retrain"], work, lambda: target.exists() and target.stat().st_size)
-    assert "missing" in imp_here("status", cwd=work).stdout
-    imp_here("retrain", cwd=work)
-
-    assert contents(work / "runs") == contents(retrained / "runs")
 
 
 def test_a_bundle_that_is_killed_ends_with_the_same_bytes(work, tmp_path):

@@ -1,6 +1,5 @@
 """The networks: known counts and outputs, initialisation as a function of its seed, and what is refused."""
 
-import subprocess
 import sys
 from itertools import pairwise
 from math import prod
@@ -8,7 +7,7 @@ from math import prod
 import keras
 import numpy as np
 import pytest
-from helpers import clean_environment, large, lenet
+from helpers import large, lenet
 
 from lottery.base.errors import InputError
 from lottery.engine import models, signature
@@ -220,12 +219,6 @@ def test_a_network_takes_one_channel_and_differs_in_its_first_kernel_alone(name)
     assert np.isfinite(network(batch(32)[..., :1], training=True)).all()
 
 
-def test_lenet_300_100_has_its_published_size_on_one_channel():
-    network = models.build(Model(name="lenet_300_100"), signature.images(28, 10, 1))
-
-    assert network.count_params() == 266_610 == dense(784, 300, 100, 10)
-
-
 def test_initial_weights_are_a_function_of_the_seed():
     first, again, other = (models.initial_weights(lenet(), signature.images(8, 10), seed).weights for seed in (1, 1, 2))
 
@@ -399,15 +392,3 @@ def test_a_network_of_the_users_own_can_be_of_one_channel(own, function):
     weights = models.initial_weights(Model(name=f"own_networks:{function}"), signature.images(8, 3, 1), 0).weights
 
     assert sum(array.size for array in weights.values()) == dense(64, 3)
-
-
-def test_a_network_of_the_users_own_of_other_channels_is_refused_with_both_numbers(own):
-    words = r"own_networks:grey takes inputs of shape \(None, 8, 8, 1\), and is given 8x8 images of 3 channels"
-    with pytest.raises(InputError, match=words):
-        models.build(Model(name="own_networks:grey"), signature.images(8, 3))
-
-
-def test_the_recipe_is_checked_without_keras():
-    code = "import sys; from lottery.experiment.recipe import Model; Model(name='ResNet50'); sys.exit('keras' in sys.modules)"
-
-    subprocess.run([sys.executable, "-c", code], check=True, env=clean_environment())

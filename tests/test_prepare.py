@@ -69,12 +69,6 @@ def test_the_current_folder_has_a_name(tmp_path, monkeypatch):
     assert Settings("folder:.", 8).folder(Path()) == Path(f"folder-{tmp_path.name}-8")
 
 
-@pytest.mark.parametrize("channels", [0, 2])
-def test_images_have_three_channels_or_one(channels):
-    with pytest.raises(InputError, match=f"3 channels or 1, not {channels}"):
-        Settings("digits", 8, channels=channels)
-
-
 def test_the_three_splits_of_the_digits_are_all_1797_images_each_once(digits):
     images, labels = raw_digits()
 
@@ -85,16 +79,6 @@ def test_the_three_splits_of_the_digits_are_all_1797_images_each_once(digits):
     expected = np.repeat(images[..., None], 3, axis=-1)
     assert found == collections.Counter((image.tobytes(), int(label)) for image, label in zip(expected, labels, strict=True))
     assert sum(found.values()) == 1797
-
-
-def test_the_splits_of_the_digits_are_stratified(digits):
-    totals = np.bincount(raw_digits()[1])
-    counts = {split: np.bincount(labels) for split, (_, labels) in read(*digits).items()}
-
-    for label, total in enumerate(totals):
-        test = round(0.2 * int(total))
-        validation = round(0.2 * (int(total) - test))
-        assert [counts[split][label] for split in SPLITS] == [total - test - validation, validation, test]
 
 
 def test_the_manifest_says_what_the_set_is(digits):

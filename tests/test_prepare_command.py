@@ -363,22 +363,6 @@ def test_a_second_command_is_told_who_writes_there(many, tmp_path):
 
 
 @needs_spark
-@pytest.mark.usefixtures("small_shards")
-def test_a_killed_spark_preparation_is_gone_on_with_by_either_engine(many, undisturbed, tmp_path):
-    line = preparing(many, "--engine", "spark", "--master", "local[2]")
-    _, said, below = stopped(line, tmp_path, one_is_done(tmp_path), kill)
-    assert said == ""
-    wait_for(are_gone(below), seconds=10)
-    times = done_times(tmp_path / "set")
-    assert 0 < len(times) < 5
-
-    imp_here(*preparing(many), cwd=tmp_path)
-
-    assert file_bytes(tmp_path / "set") == undisturbed
-    assert {path: path.stat().st_mtime_ns for path in times} == times
-
-
-@needs_spark
 def test_ctrl_c_stops_every_process_of_spark(many, tmp_path):
     line = preparing(many, "--engine", "spark", "--master", "local[2]")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import imp_here, refused
+from helpers import imp_here, refused, settings
 from sklearn.datasets import load_digits
 
 from lottery.base.errors import InputError
@@ -369,9 +369,11 @@ def test_every_key_says_what_it_means():
 
 
 def test_a_recipe_is_printed_with_what_each_key_means(tmp_path):
-    printed = imp_here("recipe", "--set", "train.epochs=7", cwd=tmp_path).stdout
+    smoke, values = PIPELINES / "smoke.toml", ["train.epochs=7", "families.oneshot.quantiles=60"]
 
-    assert printed == reading.explained(reading.resolve({}, ["train.epochs=7"]))
+    printed = imp_here("recipe", str(smoke), *settings(*values), cwd=tmp_path).stdout
+
+    assert printed == reading.explained(reading.resolve(reading.load(smoke), values))
     refused(imp_here("recipe", "--set", "train.epoch=7", cwd=tmp_path, check=False), "did you mean 'train.epochs'?")
     assert not list(tmp_path.iterdir())
 

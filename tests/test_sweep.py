@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,9 +15,11 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from helpers import IMP, SLOWLY, clean_environment, imp, imp_here, mpirun, refused
+from helpers import AS_ROOT, SLOWLY, clean_environment, imp_here, refused
 
 from lottery.base.errors import InputError
+from lottery.base.preemption import Preempted
+from lottery.executors.launcher import mpirun
 from lottery.experiment import plan, reading, spaces
 from lottery.experiment.recipe import Data, Model, Recipe, Sweep
 from lottery.rundir import records
@@ -106,7 +107,7 @@ def played(monkeypatch):
     return lambda trained: monkeypatch.setattr(worker, "_trained", trained)
 
 
-def start_worker(folder, before="", slowly=0.0):
+def start_worker(folder, before="", slowly=0.0, launcher=()):
     """A process that sweeps `try.toml`, its trials played, after it has done what `before` says."""
     code = f"""
 import os, sys, time
@@ -118,9 +119,9 @@ test_sweep.play(lambda *given: (time.sleep({slowly}), test_sweep.best_known(*giv
 {before}
 cli.main()
 """
-    line = [sys.executable, "-c", code, "sweep", "try.toml"]
+    line = [*launcher, sys.executable, "-c", code, "sweep", "try.toml"]
     return subprocess.Popen(
-        line, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        line, cwd=folder, env=clean_environment(**AS_ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -271,34 +272,23 @@ def test_a_trial_whose_end_was_not_told_is_not_trained_again(fresh, played):
     assert [row["status"] for row in trials(fresh)] == ["complete"]
 
 
-def test_a_request_to_stop_saves_the_trial(fresh):
-    begin(fresh, SWEEP.replace("epochs = 2", "epochs = 200"), trials=1)
-    process = subprocess.Popen(
-        [IMP, "sweep", "try.toml"], cwd=fresh, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    journal = fresh / "runs/try/sweep/trials/0000/metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not journal.exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
+def test_a_trial_that_is_told_to_stop_stays_under_way(fresh, played):
+    def stopping(*_):
+        raise Preempted("stopped by SIGTERM")
 
-    assert process.returncode == 75
-    assert (fresh / "runs/try/sweep/trials/0000/checkpoint.h5").exists()
+    played(stopping)
+    done = imp_here("sweep", "try.toml", cwd=fresh, check=False)
+
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (75, "stopped by SIGTERM; the same command goes on from here")
     assert [row["status"] for row in trials(fresh)] == ["under way"]
 
 
-@pytest.mark.parametrize("start", ["shell", "mpirun"])
-def test_workers_share_a_sweep(fresh, start):
+@pytest.mark.parametrize("launchers", [[(), ()], [(mpirun(), "--oversubscribe", "-n", "2")]], ids=["shell", "mpirun"])
+def test_workers_share_a_sweep(fresh, launchers):
     begin(fresh, trials=4)
-    if start == "shell":
-        workers = [start_worker(fresh, slowly=0.2) for _ in range(2)]
-        printed = "".join(worker.communicate()[0] for worker in workers)
-        assert [worker.returncode for worker in workers] == [0, 0], printed
-    else:
-        done = mpirun(2, "sweep", "try.toml", cwd=fresh)
-        printed = done.stdout + done.stderr
-        assert done.returncode == 0, printed
+    workers = [start_worker(fresh, slowly=0.2, launcher=launcher) for launcher in launchers]
+    printed = "".join(worker.communicate()[0] for worker in workers)
+    assert not any(worker.returncode for worker in workers), printed
 
     rows = trials(fresh)
     assert [row["trial"] for row in rows] == ["1", "2", "3", "4"]
@@ -436,7 +426,8 @@ def test_the_sweep_as_a_file_for_wandb_agents_and_the_training_that_its_command_
     assert content["command"][-1] == "${args_no_hyphens}"
 
     arguments = [part.replace('"wandb"', '"wandb:offline"') for part in content["command"][2:-1]]
-    imp(*arguments, "train.learning_rate=0.03", "train.batch=32", cwd=fresh, WANDB_SWEEP_ID="s1", WANDB_RUN_ID="abc")
+    values = "train.learning_rate=0.03", "train.batch=32"
+    imp_here(*arguments, *values, cwd=fresh, WANDB_SWEEP_ID="s1", WANDB_RUN_ID="abc")
 
     made = tomllib.loads((fresh / "runs/wandb-s1-abc/recipe.toml").read_text())
     assert (made["train"]["learning_rate"], made["train"]["batch"]) == (0.03, 32)

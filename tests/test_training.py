@@ -163,8 +163,8 @@ def assert_the_same_wherever_it_dies(begin, folder, die_at, expected, moments):
 
 
 @pytest.mark.parametrize(
-    ("dense", "every", "by"),  # by odd numbers: before and after a write by turns
-    [(True, "1ep", 1), (False, "7it", 3), (False, "4it", 5)],
+    ("dense", "every", "by"),  # by 2: before each write, which is after the one before; by odd numbers: both by turns
+    [(True, "1ep", 2), (False, "7it", 3), (False, "4it", 5)],
 )
 def test_whichever_write_it_dies_at_the_next_attempt_ends_with_the_same_files(
     trainer, tmp_path, die_at, evaluated, dense, every, by

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 
 import pytest
 from helpers import LENET, contents, imp_here, refused, settings
@@ -49,16 +48,6 @@ def test_grids_without_end_are_refused_by_every_command(work):
     refused(imp_here("train", "--replicate", "99999999999", cwd=work, check=False), "--replicate", "1000")
     refused(imp_here("slurm", "retrain", "--array", "9999999", cwd=work, check=False), "--array", "999999")
     refused(imp_here("explore", "--at", "9" * 5000 + "it", cwd=work, check=False), "not a point of training")
-
-
-def test_bad_recipes_are_refused_by_name(tmp_path):
-    (tmp_path / "broken.toml").write_text("[train\n")
-    (tmp_path / "misspelt.toml").write_text("[train]\nbatchs = 3\n")
-
-    refused(imp_here("run", "none.toml", cwd=tmp_path, check=False), "there is no recipe none.toml")
-    refused(imp_here("run", "broken.toml", cwd=tmp_path, check=False), "broken.toml is not TOML")
-    refused(imp_here("run", "misspelt.toml", cwd=tmp_path, check=False), "misspelt.toml", "'train.batchs'", "'train.batch'")
-    assert not (tmp_path / "runs").exists()
 
 
 DEEP = {
@@ -166,24 +155,6 @@ def cut(content: bytes) -> bytes:
 def altered(content: bytes) -> bytes:
     place = len(content) // 4  # within the first layer's weights
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-
-
-@pytest.mark.parametrize("damage", [cut, altered])
-def test_a_damaged_snapshot_is_named_and_never_used(work, damage):
-    snapshot = work / "runs/digits/replicate-1/train/snapshots/step-000051.h5"
-    snapshot.write_bytes(damage(snapshot.read_bytes()))
-    shutil.rmtree(work / "runs/digits/replicate-1/oneshot/masks")
-
-    refused(imp_here("thresholds", cwd=work, check=False), "step-000051.h5 is damaged")
-
-
-@pytest.mark.parametrize("command", ["train", "run"])
-def test_values_that_the_records_do_not_have_are_refused(trained, tmp_path, command):
-    records = ["--records", str(trained / "data/digits-8")]
-
-    refused(imp_here(command, *records, "--set", "data.size=16", cwd=tmp_path, check=False), "data.size 8 there, 16 wanted")
-    refused(imp_here(command, "--records", "nowhere", cwd=tmp_path, check=False), "no records in nowhere")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("feed", "damage", "said"), [("memory", cut, 0), ("stream", altered, 1)])

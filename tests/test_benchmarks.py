@@ -14,6 +14,7 @@ from data_prep.prepare import TextSettings
 from lottery.base.errors import Failed
 from lottery.bench.process import Process
 from lottery.experiment.reading import load, resolve
+from lottery.results import grouping
 
 LENET = ["--set=model.name=lenet_300_100", "--set=data.size=8", "--set=train.batch=64", "--set=train.learning_rate=0.05"]
 TEXTS = TextSettings("docstrings", document=8, candidate=6, candidates=3, vocabulary=300)
@@ -37,14 +38,6 @@ def learning(script):
 
 def training(*accuracies, seconds=2.0):
     return [{"epoch": epoch, "accuracy": accuracy, "seconds": seconds} for epoch, accuracy in enumerate(accuracies, 1)]
-
-
-def test_a_row_is_the_median_of_its_runs_against_the_first(script):
-    slow, fast = script("prepare").compared({"slow": [2, 4, 8], "fast": [1] * 3}, 400, 1000)
-
-    figures = {"images_per_s": 100, "low": 50, "high": 200, "mb_per_s": 0.1, "ratio": 1}
-    assert slow == {"name": "slow", **figures, "repeats": 3}
-    assert (fast["images_per_s"], fast["mb_per_s"], fast["ratio"]) == (400, 0.4, 4)
 
 
 def test_noise_is_as_the_settings_have_it_without_a_tokenizer(script, tmp_path, monkeypatch):
@@ -145,3 +138,16 @@ def test_each_technique_is_left_out_where_the_network_knows_it(race):
     assert all(race.changed(recipe, change) != recipe for change in changes)
     assert not any(change.startswith("model.") for change in race.ablations(resolve({"model": {"name": "lenet_300_100"}})))
     assert not any(change.startswith("data.") for change in race.ablations(resolve(load(ROOT / "pipelines/simcls-tiny.toml"))))
+
+
+def test_the_simulated_headline_is_that_of_reports(script):
+    simulation = script("verdict_power")
+    sides = np.random.default_rng(0).integers(-1, 2, (300, 5))
+
+    class Ticket:
+        def __init__(self, place, side):
+            self.place, self.verdict = place, simulation.RULE.verdict(side)
+
+    reported = [grouping.sparsest_matching([Ticket(*one) for one in enumerate(series)]) for series in sides]
+
+    assert simulation.headlines(sides).tolist() == [-1 if one is None else one.place for one in reported]

@@ -34,31 +34,11 @@ def connected(topology, **masks):
     return effective(topology, ones(topology, **masks)).connected
 
 
-def test_weights_before_and_behind_a_dead_channel_are_not_connected():
-    chain = network(linear("a", "images", 2, 3), linear("b", "a", 3, 2))
-
-    # Nobody reads a's first channel, its second receives nothing.
-    assert connected(chain, a=[[1, 0, 1], [1, 0, 0]], b=[[0, 0], [1, 1], [1, 0]]) == {"a": 1, "b": 1}
-
-
 def test_kernels_without_a_mask_are_wholly_kept():
     chain = network(linear("a", "images", 2, 3), linear("b", "a", 3, 2))
 
     assert effective(chain, {}) == effective(chain, ones(chain))
     assert effective(chain, {"a": np.eye(2, 3, dtype=bool)}).connected == {"a": 2, "b": 4}
-
-
-def test_an_emptied_layer_disconnects_the_network_unless_a_shortcut_passes_it():
-    through = [linear("a", "images", 1, 1, 2, 2), linear("b", "a", 3, 3, 2, 2)]
-    chain = network(*through, linear("c", "b", 2, 2))
-    residual = network(*through, Node("sum", "add", 2, ("a", "b")), linear("c", "sum", 2, 2))
-
-    result = effective(chain, ones(chain, b=[0] * 36))
-    assert result.disconnected
-    assert result.connected == {"a": 0, "b": 0, "c": 0}
-    result = effective(residual, ones(residual, b=[0] * 36))
-    assert not result.disconnected
-    assert result.connected == {"a": 4, "b": 0, "c": 4}
 
 
 def test_the_places_that_are_met_are_told_by_kernel():

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 import h5py
-import keras
 import numpy as np
 import pytest
 from helpers import LENET, imp_here, large, lenet, refused, settings
@@ -229,18 +228,6 @@ def test_files_of_this_package_and_of_keras_give_the_weights_back(name, ending, 
             network.save_weights(path)
 
     expect_the_same(foreign.load(path, model, IMAGE, drawn(model)), state)
-
-
-@pytest.mark.smoke
-def test_a_network_of_keras_applications_begins_one_of_ours_with_the_same_variables(tmp_path):
-    model = Model(alpha=0.35)
-    theirs = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, classes=3)
-    theirs.save(tmp_path / "x.keras")
-
-    found = foreign.load(tmp_path / "x.keras", model, (32, 32, 3), drawn(model, (32, 32, 3)))
-
-    for variable in theirs.variables:
-        np.testing.assert_array_equal((found.weights | found.statistics)[variable.path], variable)
 
 
 def test_the_head_for_another_number_of_classes_is_left_out_and_said(tmp_path):

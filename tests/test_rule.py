@@ -9,6 +9,7 @@ import pickle
 import numpy as np
 import pytest
 from handmade import dense, planned, ticket, write
+from helpers import ROOT
 
 from lottery.base.progress import Reporter
 from lottery.experiment.rule import Rule, Verdict, deviation
@@ -102,6 +103,15 @@ def test_the_power_of_three_replicates_and_how_many_have_80_per_cent(spread, of_
     assert POINTS.power(3, spread) == pytest.approx(of_three, abs=0.005)
     assert POINTS.needed(spread) == needed
     assert POINTS.power(needed, spread) >= 0.8 > POINTS.power(needed - 1, spread)
+
+
+def test_the_page_has_this_power():
+    _, _, table = (ROOT / "docs/verdicts.md").read_text().partition("Exactly as good as dense, called *matching*:\n\n")
+    for row in table.partition("\n\n")[0].splitlines()[2:]:
+        spread, *shares, needed = row.strip("| ").split(" | ")
+        powers = [POINTS.power(count, float(spread)) for count in (3, 5, 7, 10, 20)]
+        assert [float(share.rstrip("%")) / 100 for share in shares] == pytest.approx(powers, abs=0.01)
+        assert int(needed) == POINTS.needed(float(spread))
 
 
 @pytest.mark.parametrize(("replicates", "spread"), [(3, 0.2), (7, 0.2), (20, 0.5)])

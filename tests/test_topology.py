@@ -168,20 +168,6 @@ def test_connected_are_the_weights_that_have_a_gradient(name, density):
     assert 0 < sum(result.connected.values()) < kept
 
 
-@pytest.mark.parametrize(("seed", "size"), large((0, 32), (1, 64)))
-@pytest.mark.parametrize("policy", ["float64"], indirect=True)
-@pytest.mark.usefixtures("policy")
-def test_so_it_is_in_mobilenet_v2(seed, size):
-    network = models.build(Model(name="mobilenet_v2", alpha=0.35), signature.images(size, 10))
-
-    mask = random_mask(network, 0.05, seed)
-    expect_agreement(network, mask, np.ones((1, size, size, 3)))
-    mask = random_mask(network, 0.15, seed)
-    result = expect_agreement(network, mask, np.ones((1, size, size, 3)))
-    assert not result.disconnected
-    assert sum(result.connected.values()) < sum(np.count_nonzero(weights) for weights in windows(mask).values())
-
-
 @pytest.mark.parametrize("policy", ["float64"], indirect=True)
 @pytest.mark.usefixtures("policy")
 def test_gates_separable_and_transposed_convolutions_and_nested_networks_agree_with_their_gradients():

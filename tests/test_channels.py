@@ -2,15 +2,12 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 import pytest
+from test_compaction import answered, gated, ours, shared, transposed
 from test_connectivity import linear, network
-from test_topology import functional
 
-from lottery.engine import models, signature
 from lottery.engine.models.topology import topology
-from lottery.experiment.recipe import Model
 from lottery.pruning.channels import STAYS, channels
 from lottery.pruning.connectivity import Node
 
@@ -82,37 +79,12 @@ def test_a_layer_that_is_called_twice_has_the_same_channels_each_time():
     }
 
 
-def shared(images):
-    both = keras.layers.Conv2D(3, 3, padding="same")
-    return both(both(keras.layers.Conv2D(3, 1)(images)))
-
-
-def upwards(images):
-    wider = keras.layers.Conv2DTranspose(4, 3, strides=2, padding="same", activation="sigmoid")
-    return wider(keras.layers.Conv2D(5, 3)(images))
-
-
-def gated(images):
-    hidden = keras.layers.Conv2D(4, 3)(images)
-    squeezed = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling2D(keepdims=True)(hidden))
-    return keras.layers.Multiply()([hidden, keras.layers.Dense(4, activation="sigmoid")(squeezed)])
-
-
-def answered(make):
-    """The network of `make`, whose channels a last layer reads at each position."""
-    return functional(lambda images: keras.layers.Dense(2)(keras.layers.Flatten()(make(images))), (8, 8, 3))
-
-
 NETWORKS = {
-    "mobilenet_v2": lambda: tiny_model("mobilenet_v2", alpha=0.1),
-    "resnet20": lambda: tiny_model("resnet20", width=3),
-    "lenet": lambda: tiny_model("lenet_300_100"),
-    **{make.__name__: lambda make=make: answered(make) for make in (shared, upwards, gated)},
+    "mobilenet_v2": ours("mobilenet_v2", 8, alpha=0.1),
+    "resnet20": ours("resnet20", 8, width=3),
+    "lenet": ours("lenet_300_100", 8),
+    **{body.__name__: answered(body) for body in (shared, transposed, gated)},
 }
-
-
-def tiny_model(name, **settings):
-    return models.build(Model(name=name, **settings), signature.images(8, 3))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -99,8 +99,8 @@ def sequential():
     return keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(12, 3), layers.Flatten(), layers.Dense(9), layers.Dense(2)])
 
 
-def ours(name, **settings):
-    return lambda: models.build(Model(name=name, **settings), signature.images(16, 3))
+def ours(name, size=16, **settings):
+    return lambda: models.build(Model(name=name, **settings), signature.images(size, 3))
 
 
 def application(name, shape=32, **options):

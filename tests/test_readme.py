@@ -228,6 +228,10 @@ SLOW = (
     "imp run pipelines/baselines-digits.toml --budget 2dense",
     "imp run pipelines/simcls-tiny.toml",
     "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower",
+    "imp run pipelines/digits.toml --set 'track.trackers=[\"tensorboard\"]'",
+    "imp run pipelines/digits.toml --set name=value --set task=own_tasks:Value",
+    "imp run pipelines/digits-mobilenet.toml --set families.oneshot.quantiles=0,80 --set families.oneshot.copies=3",
+    "imp search --rewind 2ep",
 )
 
 

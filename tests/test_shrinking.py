@@ -3,13 +3,27 @@
 import keras
 import numpy as np
 import pytest
-from test_topology import functional
+from helpers import large
+from test_compaction import (
+    answered,
+    application,
+    concatenated,
+    depthwise,
+    gated,
+    nested,
+    ours,
+    padded,
+    residual,
+    separable,
+    sequential,
+    shared,
+    transposed,
+)
 
 from lottery.base.errors import InputError
-from lottery.engine import models, signature
+from lottery.engine import models
 from lottery.engine.models.shrinking import shrunk, slices
 from lottery.engine.models.topology import topology
-from lottery.experiment.recipe import Model
 from lottery.pruning.channels import channels
 from lottery.pruning.slices import expanded, sliced, with_one_each
 
@@ -17,48 +31,8 @@ pytestmark = pytest.mark.usefixtures("tensorflow")
 layers = keras.layers
 
 
-def residual(x):
-    x = layers.Conv2D(6, 3, padding="same")(x)
-    y = layers.BatchNormalization()(layers.Conv2D(6, 3, padding="same", activation="relu")(x))
-    return layers.Add()([x, y])
-
-
-def depthwise(x):
-    x = layers.DepthwiseConv2D(3, depth_multiplier=2)(layers.Conv2D(4, 1)(x))
-    x = layers.Conv2D(16, 3, groups=8)(layers.PReLU(shared_axes=[1])(x))
-    return layers.SeparableConv2D(5, 3, depth_multiplier=2)(x)
-
-
 def one_image_channel(x):
     return layers.Conv2D(4, 1)(layers.DepthwiseConv2D(3, depth_multiplier=6)(layers.Conv2D(1, 1)(x)))
-
-
-def concatenated(x):
-    parts = [layers.Conv2D(3, 1)(x), layers.BatchNormalization(scale=False)(layers.Conv2D(5, 1)(x)), x]
-    return layers.Conv2D(4, 1)(layers.Concatenate()(parts))
-
-
-def shared(x):
-    both, scale = layers.Conv2D(5, 3, padding="same"), layers.BatchNormalization()
-    return scale(both(scale(both(layers.Conv2D(5, 1)(x)))))
-
-
-def transposed(x):
-    x = layers.Conv2DTranspose(4, 3, strides=2, padding="same")(layers.Conv2D(5, 3)(x))
-    return layers.MaxPooling2D()(layers.Activation("relu")(x))
-
-
-def nested(x):
-    block = keras.Sequential([layers.Conv2D(5, 3, padding="same"), layers.BatchNormalization(), layers.ReLU()], name="block")
-    inner = functional(lambda y: layers.Conv2D(5, 1)(block(layers.Conv2D(6, 1)(y))), (8, 8, 5))
-    return layers.Conv2D(3, 1)(inner(inner(layers.Conv2D(5, 1)(x))))
-
-
-def gated(x):
-    x = layers.Conv2D(6, 3)(x)
-    squeezed = layers.Reshape((1, 1, 6))(layers.GlobalAveragePooling2D()(x))
-    excited = layers.Conv2D(6, 1, activation="sigmoid")(layers.Conv2D(3, 1, activation="relu")(squeezed))
-    return layers.Multiply()([x, excited])
 
 
 def folded(x):
@@ -66,30 +40,13 @@ def folded(x):
     return layers.Conv1D(5, 3)(layers.Reshape((2, -1, 4))(x)[:, 0])
 
 
-def ours(name, **settings):
-    return lambda: models.build(Model(name=name, **settings), signature.images(16, 3))
-
-
-def application(name, size=32, **options):
-    build = getattr(keras.applications, name)
-    return lambda: build(weights=None, input_shape=(size, size, 3), classes=4, classifier_activation=None, **options)
-
-
-def answered(body):
-    return lambda: functional(lambda images: layers.Dense(2)(layers.Flatten()(body(images))), (8, 8, 3))
-
-
-BODIES = (residual, depthwise, one_image_channel, concatenated, shared, transposed, nested, gated, folded)
+BODIES = (residual, depthwise, separable, concatenated, shared, transposed, nested, gated, padded, one_image_channel, folded)
 NETWORKS = {
     **{body.__name__: answered(body) for body in BODIES},
     "lenet": ours("lenet_300_100"),
     "mobilenet_v2": ours("mobilenet_v2", alpha=0.35, batchnorm_gamma="uniform"),
     "resnet20": ours("resnet20", width=4),
-    "sequential": lambda: keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(2)]),
-}
-LARGE = {
-    "MobileNetV3Small": application("MobileNetV3Small"),
-    "DenseNet121": application("DenseNet121"),
+    "sequential": sequential,
 }
 
 
@@ -146,10 +103,10 @@ def test_streams_may_stay_whole():
         check(NETWORKS["mobilenet_v2"](), 0.5, streams=False)
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", ["MobileNetV3Small", *large("DenseNet121")])
 def test_so_do_those_of_keras(name):
     with models.policy("float64"):
-        check(LARGE[name](), 0.5)
+        check(application(name, classifier_activation=None)(), 0.5)
 
 
 def test_a_layer_that_cannot_be_made_again_is_refused_in_one_line():

@@ -3,17 +3,14 @@
 import dataclasses
 import importlib.util
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import clean_environment, file_bytes, imp_here, refused
+from helpers import file_bytes, imp_here, refused
 from written_texts import WORDS, article, lines, stanza
 
-from data_prep import articles, candidates, prepare, records, texts
+from data_prep import articles, candidates, prepare, records, shards, texts
 from data_prep.articles import Article
 from data_prep.neighbours import Neighbours
 from data_prep.prepare import Means, settings_of
@@ -25,11 +22,6 @@ from lottery.rundir.run import open_run
 
 MISSING = [module for module in ("tokenizers", "rouge_score") if importlib.util.find_spec(module) is None]
 needs_extra = pytest.mark.skipif(bool(MISSING), reason="the extra `texts` is not installed")
-SMALL_SHARDS = [
-    sys.executable,
-    "-c",
-    "from data_prep import texts; texts.PER_SHARD = 20; from lottery import cli; cli.main()",
-]
 
 
 @pytest.fixture(scope="module")
@@ -202,21 +194,20 @@ def test_other_settings_make_other_records_and_are_refused_in_their_place(made, 
 
 
 @needs_extra
-def test_two_workers_make_the_bytes_of_one_and_a_killed_preparation_ends_with_them(made, packages, tmp_path):
-    source = ["prepare", f"deb-descriptions:{packages}", "--out", "set", "--workers", "2"]
-    lengths = ("document=24", "candidate=12", "candidates=8", "vocabulary=300")
-    command = [*SMALL_SHARDS, *source, *(part for value in lengths for part in ("--set", f"texts.{value}"))]
-    begun = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.DEVNULL)
-    while not list(tmp_path.glob("set/.*.done")):
-        assert begun.poll() is None
-        time.sleep(0.002)
-    begun.kill()
-    begun.wait()
-    assert not (tmp_path / "set/manifest.json").exists()
+def test_a_stopped_preparation_is_gone_on_with_by_two_workers_and_ends_with_the_bytes_of_one(
+    made, packages, tmp_path, monkeypatch
+):
+    def stop(jobs, workers):
+        yield from map(shards.make, jobs[:2])
+        raise KeyboardInterrupt
 
-    subprocess.run(command, cwd=tmp_path, env=clean_environment(), check=True, capture_output=True)
+    monkeypatch.setattr(texts, "PER_SHARD", 20)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(shards, "run", stop)
+        prepare.prepare(settings(packages), tmp_path, Means(workers=1))
+    prepare.prepare(settings(packages), tmp_path, Means(workers=2))
 
-    assert file_bytes(tmp_path / "set") == file_bytes(made[0])
+    assert file_bytes(tmp_path) == file_bytes(made[0])
 
 
 @needs_extra

@@ -245,6 +245,7 @@ def test_a_network_whose_graph_cannot_be_read_has_no_topology():
         (Model(name="lenet_300_100"), 28, 10, 28 * 28 * 3 * 300 + 300 * 100 + 100 * 10),
         (Model(name="mobilenet_v2", alpha=1.0), 224, 1000, pytest.approx(300e6, rel=0.01)),  # those of its paper
         (Model(name="resnet20"), 32, 10, pytest.approx(41e6, rel=0.02)),
+        (Model(name="wrn_22_2"), 32, 10, 157_730_048),
     ],
 )
 def test_positions_are_how_often_each_weight_is_multiplied(model, size, classes, macs):

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers import ROOT, clean_environment
+from helpers import ROOT, clean_environment, large
 
 from lottery import cli
 from lottery.base.errors import Failed
@@ -122,7 +122,11 @@ def check(out, found, names):
     assert len(found["cells"]) == len(names)
 
 
-@pytest.mark.parametrize("name", EVERY)
+# They take long, most of them for what they compile: CI runs them second.
+SLOW = ("feed.py", "grid.py", "ladder.py", "masks.py", "race.py", "remat.py", "scaling.py", "updates.py")
+
+
+@pytest.mark.parametrize("name", [*(name for name in EVERY if name not in SLOW), *large(*SLOW)])
 def test_a_measurement_is_a_table_that_says_what_was_measured_how_often_and_where(small, here, name):
     arguments, names = EVERY[name]
 

@@ -75,10 +75,8 @@ def test_networks_without_batchnorm_have_the_published_sizes():
 @pytest.mark.parametrize(
     ("name", "size", "channels", "published"),
     [
-        ("lenet_300_100", 28, 1, 266_610),
-        ("resnet20", 32, 3, 272_474),
-        ("resnet56", 32, 3, 855_770),
-        ("wrn_22_2", 32, 3, 1_079_642),
+        *(("lenet_300_100", 28, 1, 266_610), ("resnet20", 32, 3, 272_474)),
+        *(("resnet56", 32, 3, 855_770), ("wrn_22_2", 32, 3, 1_079_642)),
     ],
 )
 def test_networks_have_their_published_sizes(name, size, channels, published):
@@ -89,9 +87,8 @@ def test_networks_have_their_published_sizes(name, size, channels, published):
 def test_there_is_a_projection_where_the_shape_changes(name, stages):
     kernels = topology(models.build(Model(name=name), signature.images(32, 10))).kernels
 
-    assert sorted(path for path in kernels if "shortcut" in path) == [
-        f"stage{stage}_block1_shortcut/kernel" for stage in stages
-    ]
+    expected = [f"stage{stage}_block1_shortcut/kernel" for stage in stages]
+    assert sorted(path for path in kernels if "shortcut" in path) == expected
 
 
 def test_blocks_of_wrn_22_2_are_activated_before_their_convolutions():

@@ -216,22 +216,6 @@ def test_a_rank_that_found_nothing_to_do_gets_what_becomes_possible_later(monkey
     assert ranks.said == ["3 ranks, 1 task to do now: 2 idle"]
 
 
-@pytest.mark.parametrize(
-    ("size", "tasks", "follow", "chains"),
-    [
-        (4, TASKS[:1], CHAIN, [TASKS]),
-        (5, [0, 4], {0: [1], 1: [2], 2: [3], 4: [5], 5: [6], 6: [7]}, [TASKS[:4], TASKS[4:]]),
-        (3, TASKS[:2], {1: [2]}, [[0], [1, 2]]),  # as when a round fails: what needs it is never handed out
-    ],
-)
-def test_more_ranks_than_chains_do_each_in_its_order_and_end_with_it(monkeypatch, size, tasks, follow, chains):
-    ranks = Ranks(monkeypatch, size, tasks, done=then(follow))
-
-    assert ranks.hanging == []
-    assert [[task for task, _ in ranks.done if task in chain] for chain in chains] == chains
-    assert ranks.returned == {number: number == 0 for number in range(size)}
-
-
 def test_after_a_task_that_was_told_to_stop_what_another_has_made_possible_waits_too(monkeypatch):
     begun, stopped = threading.Event(), threading.Event()
 

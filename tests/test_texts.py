@@ -202,9 +202,10 @@ def test_a_stopped_preparation_is_gone_on_with_by_two_workers_and_ends_with_the_
         raise KeyboardInterrupt
 
     monkeypatch.setattr(texts, "PER_SHARD", 20)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(shards, "run", stop)
-        prepare.prepare(settings(packages), tmp_path, Means(workers=1))
+        with pytest.raises(KeyboardInterrupt):
+            prepare.prepare(settings(packages), tmp_path, Means(workers=1))
     prepare.prepare(settings(packages), tmp_path, Means(workers=2))
 
     assert file_bytes(tmp_path) == file_bytes(made[0])

@@ -15,7 +15,6 @@ from lottery.pruning import ranking
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 TIED = st.sampled_from([0.0, -0.0, 0.5, -0.5, 1.0])
-ANY = st.floats(-(2.0**100), 2.0**100, width=32)
 
 QUANTILES = st.fractions(0, 100, max_denominator=1000)
 DISTINCT = st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=60, unique=True)
@@ -50,12 +49,6 @@ def naive_mask(weights, count, among=None):
     alive[places[np.argsort(scores[places], kind="stable")[:count]]] = False
     parts = np.split(alive, np.cumsum([array.size for array in weights.values()])[:-1])
     return {path: part.reshape(array.shape) for (path, array), part in zip(weights.items(), parts, strict=True)}
-
-
-def at(weights, quantile):
-    """The mask of a quantile."""
-    ranked = ranking.rank(weights)
-    return ranked.prune(ranking.pruned_count(quantile, ranked.ascending.size))
 
 
 def equal(one, other):
@@ -131,7 +124,8 @@ def test_without_ties_k_is_the_number_strictly_below_the_linear_quantile_of_nump
     exact = np.array([Fraction(value) for value in scores], dtype=object)
     below = sum(value < np.quantile(exact, quantile / 100) for value in exact)
 
-    assert pruned(at({"fc/kernel": np.array(scores, np.float32)}, quantile)) == below
+    mask = ranking.rank({"fc/kernel": np.array(scores, np.float32)}).prune(ranking.pruned_count(quantile, len(scores)))
+    assert pruned(mask) == below
 
 
 @relaxed
@@ -146,21 +140,6 @@ def test_the_threshold_is_the_linear_quantile_of_numpy_over_the_survivors(case, 
     threshold = ranked.threshold(quantile)
 
     assert threshold == pytest.approx(np.quantile(flat, float(quantile) / 100), rel=1e-9, abs=1e-9 * np.abs(flat).max())
-
-
-def test_a_hand_made_network_is_pruned_over_all_layers_together():
-    weights = {"a/kernel": np.float32([[0.1, 0.4], [0.2, 0.9]]), "b/kernel": np.float32([0.3, 0.2, 0.8])}
-    ranked = ranking.rank(weights)  # 0.1 0.2 0.2 0.3 0.4 0.8 0.9
-
-    half = at(weights, Fraction(50))  # k = ceil(0.5 * 6) = 3
-    third = at(weights, Fraction(25))  # k = ceil(1.5) = 2: of the tied 0.2 the earlier goes
-
-    assert half["a/kernel"].tolist() == [[False, True], [False, True]]
-    assert half["b/kernel"].tolist() == [True, False, True]
-    assert third["a/kernel"].tolist() == [[False, True], [False, True]]
-    assert third["b/kernel"].tolist() == [True, True, True]
-    assert ranked.threshold(Fraction(50)) == pytest.approx(0.3)
-    assert ranked.threshold(Fraction(75)) == pytest.approx(0.6)  # halfway from 0.4 to 0.8
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -168,18 +168,11 @@ def test_invert_trains_under_the_other_end_of_the_scores(work, probe):
 
 
 def test_what_cannot_be_scored_is_one_line_and_changes_nothing(work):
-    (work / "scores.py").write_text(
-        "import numpy as np\n"
-        "def nans(state, mask, probe):\n    return {path: np.full(kept.shape, np.nan) for path, kept in mask.items()}\n"
-        "def flat(state, mask, probe):\n    return {path: np.ones(kept.size) for path, kept in mask.items()}\n"
-    )
     before = contents(work)
 
     for value, words in (
-        ("criterion=scores:nans", "scores:nans must give a finite score for every weight of fc1/kernel"),
-        ("criterion=scores:flat", "scores:flat must give a finite score for every weight of fc1/kernel"),
+        ("criterion=test_criteria:short", "test_criteria:short must give a finite score for every weight of fc1/kernel"),
         ("densities=['fc1/*=100']", "a density of 10.0000% cannot be reached: fc1/kernel alone keep 65.7534%"),
-        ("densities=['*=3']", "the densities of all layers keep 3.0000%; prune 97 per cent"),
         ("densities=['fc7/*=3']", "families.own.densities: 'fc7/*' matches no variable"),
     ):
         refused(cut(work, value, quantiles="90", check=False), words)

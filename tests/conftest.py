@@ -6,7 +6,7 @@ import signal
 import sys
 
 import pytest
-from helpers import LENET, ROOT, imp_here, set_up_devices, settings, tiny_set
+from helpers import LAUNCHER, LENET, ROOT, imp_here, set_up_devices, settings, tiny_set
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C, and so would all it starts
@@ -87,6 +87,13 @@ def here(tmp_path, monkeypatch):
     monkeypatch.delenv("IMP_RUN", raising=False)
     monkeypatch.delenv("IMP_DATA", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def no_launcher(monkeypatch):
+    """An environment of no launcher and no job, that shows no GPUs."""
+    for name in (*LAUNCHER, "SLURM_JOB_ID", "SLURM_NTASKS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")

@@ -249,9 +249,9 @@ def kept(size, *places):
 class Heard(Reporter):
     """Keeps what is said."""
 
-    def __init__(self, said):
-        super().__init__()
-        self.said = said
+    def __init__(self, said=None):
+        super().__init__(quiet=True)
+        self.said = [] if said is None else said
 
     def say(self, message):
         self.said.append(message)

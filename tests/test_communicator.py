@@ -10,7 +10,6 @@ import types
 from pathlib import Path
 
 import pytest
-from helpers import LAUNCHER
 
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
@@ -22,9 +21,7 @@ from lottery.executors.workload import IN_PROCESS, Workload
 
 
 @pytest.fixture(autouse=True)
-def no_launcher(monkeypatch):
-    for name in LAUNCHER:
-        monkeypatch.delenv(name, raising=False)
+def impatient(no_launcher, monkeypatch):
     monkeypatch.setattr(communicator, "LOOK_SECONDS", 0.005)
     monkeypatch.setattr(communicator, "THREAD", "MPI of a test")  # of which one that is left here would be stuck
 

@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 from handmade import dense, in_round, planned, ticket, write
-from helpers import imp_here, refused, selected
+from helpers import Heard, imp_here, refused, selected
 
-from lottery.base.progress import Reporter
 from lottery.results import frame, grouping
 from lottery.rundir.run import EVERYTHING, Run, open_run
 from lottery.stages import decide
@@ -55,15 +54,6 @@ def decided(run, most, reporter, training, selection=EVERYTHING):
         training(added, chosen)
 
 
-class Telling(Reporter):
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.told = []
-
-    def say(self, message):
-        self.told.append(message)
-
-
 @pytest.fixture
 def begin(tmp_path):
     """A function that makes a run of one replicate with the quantiles of `above` at 1ep, and decides with `most`: the run,
@@ -73,11 +63,11 @@ def begin(tmp_path):
         run, training, reporter = (
             Run(tmp_path / "run", planned(",".join(above), rewind, replicates)),
             Training(above),
-            Telling(),
+            Heard(),
         )
         training.begun(run, range(1, replicates + 1), ",".join(above), rewind)
         decided(run, most, reporter, training, selection)
-        return run, training.called, reporter.told
+        return run, training.called, reporter.said
 
     return started
 
@@ -148,7 +138,7 @@ def test_tickets_of_another_family_and_of_rounds_get_none(tmp_path):
         ticket(run, number, "60", 0.9, 45, family="other")
         in_round(run, number, "weights", 1, 0.9)
 
-    decided(run, 3, Telling(), training, selected(("oneshot", "weights")))
+    decided(run, 3, Heard(), training, selected(("oneshot", "weights")))
 
     assert training.called == ["3: 60 1ep"]
 
@@ -158,7 +148,7 @@ def lacking(tmp_path, above, quantiles, numbers):
     run, training = Run(tmp_path / "run", planned(quantiles, "1ep", 2)), Training(above)
     training.begun(run, numbers[:-1], quantiles)
     training.begun(run, numbers[-1:], "60")
-    return run, training, Telling()
+    return run, training, Heard()
 
 
 def test_a_replicate_that_was_killed_in_the_midst_is_gone_on_with_before_another_is_added(tmp_path):
@@ -168,7 +158,7 @@ def test_a_replicate_that_was_killed_in_the_midst_is_gone_on_with_before_another
     decided(run, 3, reporter, training)
 
     assert training.called == ["3: 80 1ep"]
-    assert reporter.told == [
+    assert reporter.said == [
         "undecided: 2 tickets; continuing replicate 3",
         "after 3 replicates still undecided: 2 tickets",
     ]
@@ -200,7 +190,7 @@ def test_a_replicate_that_was_begun_is_gone_on_with_and_one_that_diverged_passed
     decided(run, most, reporter, training)
 
     assert training.called == called
-    assert f"undecided: 1 ticket; {told}" in reporter.told
+    assert f"undecided: 1 ticket; {told}" in reporter.said
 
 
 def test_where_training_leaves_a_ticket_without_a_result_no_further_replicate_is_added(tmp_path):
@@ -210,7 +200,7 @@ def test_where_training_leaves_a_ticket_without_a_result_no_further_replicate_is
     decided(run, 9, reporter, lambda *arguments: asked.append(arguments))  # another process trains it
 
     assert len(asked) == 1
-    assert reporter.told == [
+    assert reporter.said == [
         *adding(9, 3),
         "replicate 3 has no result for 1 ticket yet: the same command continues there",
     ]
@@ -224,7 +214,7 @@ def test_a_network_that_failed_is_named_with_the_command_that_tries_it_again(tmp
     decided(run, 9, reporter, training)
 
     assert training.called == []
-    assert reporter.told == [
+    assert reporter.said == [
         looks(9),
         "undecided, because a network is missing, failed or diverged: 1 ticket; `imp retrain --replicate 3` tries those that "
         "failed again",

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from helpers import LAUNCHER, ROOT
+from helpers import ROOT
 
 from lottery.base.errors import Failed, InputError
 from lottery.base.preemption import Preempted
@@ -19,10 +19,8 @@ from lottery.executors.workload import Execution
 
 
 @pytest.fixture(autouse=True)
-def host(monkeypatch):
-    """A host of four cores without GPUs, with memory for many processes; no launcher."""
-    for name in (*LAUNCHER, "SLURM_JOB_ID"):
-        monkeypatch.delenv(name, raising=False)
+def host(no_launcher, monkeypatch):
+    """A host of four cores without GPUs, with memory for many processes."""
     monkeypatch.setattr(allocation, "resources_here", lambda: Resources("a", frozenset(range(4)), ()))
     monkeypatch.setattr(allocation.capacity, "free_memory", lambda: 1 << 50)
     monkeypatch.setattr(allocation, "Path", lambda path: SimpleNamespace(read_text=lambda: "max 100000"))

@@ -131,15 +131,6 @@ def test_extended_training_accompanies_each_ticket_that_goes_on_unasked(grid, me
     assert not any(one.is_masked for one in extended)
 
 
-def test_controls_accompany_their_masks_alone():
-    assert {
-        one.mask.label for one in tickets(**{**SHOT, "controls": CONTROLS, "controls_at": "97.5,99"}) if one.variant in CONTROLS
-    } == {"q97.5"}
-    for labels in ("", "7"):
-        found = tickets(**{**ROUNDS, "controls": CONTROLS, "controls_at": labels})
-        assert {one.variant for one in found} == {"ticket"}
-
-
 def test_a_network_waits_for_its_start_and_for_what_its_mask_is_scored_on_and_for_nothing_else():
     rounds = tickets((45,), method="lr", **{**ROUNDS, "controls": CONTROLS, "controls_at": "1,3"})
     before = the(rounds, "round-02", "ticket")

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers import LAUNCHER, Heard
+from helpers import Heard
 
 from lottery.base import locks, preemption
 from lottery.base.errors import Moved
@@ -23,9 +23,7 @@ from lottery.executors.workload import Workload
 
 
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch):
-    for name in (*LAUNCHER, "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_NTASKS"):
-        monkeypatch.delenv(name, raising=False)
+def plain_environment(no_launcher, monkeypatch):
     monkeypatch.setattr(allocation, "visible", tuple)
 
 

@@ -5,19 +5,12 @@ import os
 import sys
 
 import pytest
-from helpers import LAUNCHER
 
 from lottery.base.errors import InputError
 from lottery.commands import options
 from lottery.executors import launcher
 
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch):
-    for name in LAUNCHER:
-        monkeypatch.delenv(name, raising=False)
-
-
+pytestmark = pytest.mark.usefixtures("no_launcher")
 RANK, SIZE = launcher.launched_rank, launcher.launched_size
 
 

@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager, nullcontext
 
 import pytest
-from helpers import LAUNCHER, Heard
+from helpers import Heard
 
 from lottery.base import preemption
 from lottery.base.errors import InputError
@@ -24,10 +24,7 @@ TASKS = list(range(8))
 
 
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch):
-    """No MPI launcher, no GPUs."""
-    for name in (*LAUNCHER, "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
+def plain_environment(no_launcher, monkeypatch):
     monkeypatch.setattr(allocation, "visible", tuple)
     monkeypatch.setattr(coordinator, "POLL_SECONDS", 0.001)
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 from handmade import amend, dense, in_round, planned, ticket
+from helpers import Heard
 
 from lottery import stages
 from lottery.base import files
 from lottery.base.errors import Moved
-from lottery.base.progress import Reporter
 from lottery.executors.workload import WHOLE, Execution, Part
 from lottery.experiment.plan import Plan
 from lottery.results import grouping
@@ -21,22 +21,11 @@ from lottery.stages.retrain import told
 DONE = {"status": "done", "reason": "", "metric": "accuracy", "validation": 0.9, "seconds": 4.0}
 
 
-class Telling(Reporter):
-    """A reporter that keeps what it is told to say."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.told = []
-
-    def say(self, message):
-        self.told.append(message)
-
-
 class HandOut(retrain.HandOut):
     """The hand-out of a run, and its ranks: `train` writes the result of a network as one would."""
 
     def __init__(self, run, part=WHOLE):
-        super().__init__(run, Plan(run.recipe, 45), Telling(), EVERYTHING, part)
+        super().__init__(run, Plan(run.recipe, 45), Heard(), EVERYTHING, part)
 
     def train(self, network, status="done"):
         """The networks that can be trained after it."""
@@ -96,7 +85,7 @@ def test_each_round_of_a_chain_is_ready_when_the_one_before_is_done_and_counted_
     (first,) = hand_out.begin()
     assert names(hand_out.waiting) == ["weights 2 ticket", "weights 3 ticket"]
     (second,) = hand_out.train(first)
-    line = hand_out.reporter.told[-1]
+    line = hand_out.reporter.said[-1]
     (third,) = hand_out.done(second, DONE)  # as a rank reports it, before its result shows up here
 
     assert names([first, second, third]) == ["weights 1 ticket", "weights 2 ticket", "weights 3 ticket"]
@@ -127,7 +116,7 @@ def test_a_chain_goes_on_at_the_first_round_without_a_result_and_controls_of_fin
 
     assert names(hand_out.begin()) == ready
     done, count = statuses.count("done"), 6 if table else 3
-    assert f"{count} networks under masks: {done} finished, {count - done} to train" in hand_out.reporter.told
+    assert f"{count} networks under masks: {done} finished, {count - done} to train" in hand_out.reporter.said
 
 
 def test_what_a_training_left_that_died_in_its_last_moment_goes(make):
@@ -231,7 +220,7 @@ def test_what_follows_is_listed_once_when_nothing_is_under_way_any_more(make, mo
         for family, variant in (("weights", "ticket"), ("lr", "ticket"), ("lr", "extended"))
     }
     assert (names(ready), asked) == (["weights 2 reinit"], [2])
-    assert hand_out.reporter.told[-2:] == [
+    assert hand_out.reporter.said[-2:] == [
         "controls of the headline: weights round-02-step-000045",
         "1 networks under masks: 0 finished, 1 to train",
     ]
@@ -279,12 +268,12 @@ def test_where_no_controls_are_trained_it_is_said_why(make):
     of_other_rounds = make(rounds=1, controls=["reinit"], controls_at="2")
     of_other_rounds.begin()
 
-    assert without_a_headline.reporter.told[-1] == (
+    assert without_a_headline.reporter.said[-1] == (
         "no controls of headlines yet: they need three replicates with all tickets trained, and a ticket that matches; "
         "the same command trains them then"
     )
-    assert of_other_rounds.reporter.told[0] == "no controls: families.weights.controls_at = 2 names none of these masks"
-    assert not any("yet" in line for line in of_other_rounds.reporter.told)
+    assert of_other_rounds.reporter.said[0] == "no controls: families.weights.controls_at = 2 names none of these masks"
+    assert not any("yet" in line for line in of_other_rounds.reporter.said)
 
 
 def test_one_shot_networks_wait_for_nothing_and_are_trained_longest_first(tmp_path):
@@ -353,16 +342,16 @@ def trained(monkeypatch):
 def test_the_whole_stage_trains_each_network_once_it_can_and_ends(make, trained, execution, expected):
     run = make(replicates=2, rounds=2, controls=["reinit"], controls_at="2").run
 
-    assert retrain.retrain(run, Telling(), EVERYTHING, execution) == {}
+    assert retrain.retrain(run, Heard(), EVERYTHING, execution) == {}
     assert trained == expected
-    assert retrain.retrain(run, Telling(), EVERYTHING, execution) == {}
+    assert retrain.retrain(run, Heard(), EVERYTHING, execution) == {}
     assert trained == expected
 
 
 def test_networks_that_can_be_trained_at_once_are_handed_out_in_bundles(make, trained):
     run = make(replicates=3, rounds=2, controls=["reinit"], controls_at="2").run
 
-    assert retrain.retrain(run, Telling(), EVERYTHING, Execution(bundle=2)) == {}
+    assert retrain.retrain(run, Heard(), EVERYTHING, Execution(bundle=2)) == {}
     assert trained == [
         ["1 weights 1 ticket", "2 weights 1 ticket"],
         ["1 weights 2 ticket", "2 weights 2 ticket"],
@@ -379,7 +368,7 @@ def test_for_an_executor_of_another_package_this_machine_is_not_measured_and_bun
     monkeypatch.setattr(retrain.bundles, "fastest", lambda *_: pytest.fail("measured"))
     run, elsewhere = make(replicates=2, rounds=1).run, "lottery.executors.here:Processes"
 
-    assert retrain.retrain(run, Telling(), EVERYTHING, Execution(executor=elsewhere)) == {}
+    assert retrain.retrain(run, Heard(), EVERYTHING, Execution(executor=elsewhere)) == {}
     assert [len(bundle) for bundle in trained] == [1, 1]
 
 

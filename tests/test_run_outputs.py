@@ -145,23 +145,6 @@ def test_the_plan_is_the_one_that_the_dense_training_carried_out():
     assert run.plan() == Plan(run.recipe, 7)
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (None, r"replicate-1/train holds no finished training: run `imp train --replicate 1` first"),
-        ("failed", r"replicate-1/train holds no finished training"),
-        ("diverged", r"replicate-1/train diverged: loss is nan, and remove that folder"),
-    ],
-)
-def test_nothing_is_built_on_a_dense_network_that_is_not_there(status, words):
-    run = dataclasses.replace(adopted(), chosen=(1,))
-    if status:
-        end(run.replicate(1).dense, status=status, reason="loss is nan")
-
-    with pytest.raises(InputError, match=words):
-        run.check_trained()
-
-
 def test_a_run_has_its_environment_before_its_recipe(monkeypatch):
     monkeypatch.setattr(environment, "describe", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -67,12 +67,6 @@ def test_equally_good_candidates_are_ordered_as_they_were_generated():
     np.testing.assert_allclose(found, [0.1 + 0.1 + 0.2 + 0.01 * (1 + 1 + 2)])
 
 
-def test_a_perfect_order_by_wide_margins_costs_nothing():
-    rouge, scores = np.array([[[0.9] * 3, [0.5] * 3, [0.1] * 3]]), np.array([[0.9, 0.8, 0.4, 0.0]])
-
-    assert task(3).loss(batch(rouge), tf.constant(scores)).numpy() == 0
-
-
 def test_the_metrics_are_of_the_chosen_the_first_a_random_and_the_best_candidate():
     rouge = np.array(
         [

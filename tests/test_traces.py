@@ -10,43 +10,31 @@ def traces(tensorflow, benchmarks):
     return importlib.import_module("traces")
 
 
-def spent(traces, lanes, last=100):
-    return {part: time for part, time in traces.divide(lanes, 0, last)[0].items() if time}
-
-
 LANE = [(0, 100, "update"), (10, 40, "mask"), (20, 30, "other"), (40, 50, "mask"), (60, 80, "host"), (65, 70, "forward")]
 INNERMOST = {"update": 40, "mask": 30, "other": 10, "host": 15, "forward": 5}
 
 
+LANES = [[(0, 40, "forward")], [(20, 60, "backward")], [(20, 40, "backward")]]
+EDGES = [[(0, 15, "input"), (15, 25, "forward"), (30, 50, "update")], [(60, 70, "mask")]]
+
+
 @pytest.mark.parametrize(
-    ("lanes", "expected"),
+    ("lanes", "first", "last", "expected"),
     [
-        ([], {"host": 100}),
-        ([[(10, 30, "forward"), (50, 60, "backward")]], {"host": 70, "forward": 20, "backward": 10}),
-        ([LANE], INNERMOST),
-        ([LANE[::-1]], INNERMOST),
-        ([[(0, 100, "host")], [(0, 100, "forward")]], {"forward": 100}),
-        ([[(0, 60, "forward"), (40, 100, "backward")]], {"forward": 40, "backward": 60}),
+        ([], 0, 100, {"host": 100}),
+        ([[(10, 30, "forward"), (50, 60, "backward")]], 0, 100, {"host": 70, "forward": 20, "backward": 10}),
+        ([LANE], 0, 100, INNERMOST),
+        ([LANE[::-1]], 0, 100, INNERMOST),
+        ([[(0, 100, "host")], [(0, 100, "forward")]], 0, 100, {"forward": 100}),
+        ([[(0, 60, "forward"), (40, 100, "backward")]], 0, 100, {"forward": 40, "backward": 60}),
+        (LANES, 0, 60, {"forward": pytest.approx(20 + 20 / 3), "backward": pytest.approx(40 / 3 + 20)}),
+        (EDGES, 10, 40, {"input": 5, "forward": 10, "update": 10, "host": 5}),
     ],
-    ids=["nothing runs", "the host between", "the innermost", "in any order", "a scheduler waits", "without nesting"],
 )
-def test_within_a_lane_an_instant_counts_once_and_where_nothing_runs_it_is_the_host(traces, lanes, expected):
-    assert spent(traces, lanes) == expected
-
-
-def test_an_instant_is_divided_among_the_lanes(traces):
-    lanes = [[(0, 40, "forward")], [(20, 60, "backward")], [(20, 40, "backward")]]
-
-    assert spent(traces, lanes, 60) == {"forward": pytest.approx(20 + 20 / 3), "backward": pytest.approx(40 / 3 + 20)}
-
-
-def test_what_lies_outside_is_left_out(traces):
-    lanes = [[(0, 15, "input"), (15, 25, "forward"), (30, 50, "update")], [(60, 70, "mask")]]
-
-    found, began = traces.divide(lanes, 10, 40)
-
-    assert found == dict.fromkeys(traces.ROWS, 0) | {"input": 5, "forward": 10, "update": 10, "host": 5}
-    assert began == {"forward": 1, "update": 1}
+def test_within_a_lane_an_instant_counts_once_among_lanes_in_parts_and_where_nothing_runs_it_is_the_host(
+    traces, lanes, first, last, expected
+):
+    assert {part: time for part, time in traces.divide(lanes, first, last)[0].items() if time} == expected
 
 
 @pytest.fixture

@@ -58,7 +58,8 @@ def prepare(
         if isinstance(settings, TextSettings):
             raise InputError(f"--engine spark makes records of images, and {settings.source} has texts: use --engine local")
         spark.check(means.master)
-    planned = _plan(settings, folder.resolve(), means)
+    place, data_dir = folder.resolve(), means.data_dir
+    planned = texts.plan(settings, place) if isinstance(settings, TextSettings) else images.plan(settings, place, data_dir)
     if before and before.source != planned.manifest.source:
         raise InputError(
             f"files of {folder} are missing, and {settings.source} is another now: "
@@ -124,12 +125,6 @@ def settings_of(manifest: records.Manifest) -> AnySettings:
         return (TextSettings if manifest.fields else Settings)(**manifest.made_with)
     except TypeError:
         raise InputError("the manifest of these records does not say what they were made from: prepare them anew") from None
-
-
-def _plan(settings: AnySettings, folder: Path, means: Means) -> Planned:
-    if isinstance(settings, TextSettings):
-        return texts.plan(settings, folder)
-    return images.plan(settings, folder, means.data_dir)
 
 
 def _begin(folder: Path, planned: records.Manifest, settings: AnySettings) -> None:

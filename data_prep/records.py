@@ -288,9 +288,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a prepared set; raises InputError where there is none, or it is damaged or contradicts itself."""
     path = folder / MANIFEST
     if not path.exists():
-        raise InputError(
-            f"no records in {folder}: run `imp prepare` first, or say where they are (--records, data.path, IMP_DATA)"
-        )
+        raise InputError(f"no records in {folder}: run `imp prepare`, or say where they are (--records, data.path, IMP_DATA)")
     content = files.read_json(path)
     try:
         own, block = content.get("format"), content.get("block")

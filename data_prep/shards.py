@@ -124,9 +124,7 @@ def run(jobs: Sequence[Job], workers: int) -> Iterator[Made]:
         for _ in range(workers):
             yield ended.get().result()
     except BrokenProcessPool:
-        raise InputError(
-            "a worker process was killed (out of memory?): run the command again, perhaps with fewer --workers"
-        ) from None
+        raise InputError("a worker was killed (out of memory?): run the command again, perhaps with fewer --workers") from None
     except BaseException as error:
         if not isinstance(error, Exception | GeneratorExit):  # but a signal: nobody waits for what the workers have begun
             for worker in set(multiprocessing.active_children()) - others:

@@ -149,9 +149,7 @@ def check_tokenizer(settings: TextSettings, folder: Path, manifest: records.Mani
     """Raise InputError when the set in `folder` was made with another tokenizer than that in the file of `settings`, if any."""
     own = Path(settings.tokenizer)
     if own.is_file() and files.sha256(own.read_bytes()) != manifest.beside.get(tokens.FILE):
-        raise InputError(
-            f"the records in {folder} were made with another tokenizer than {settings.tokenizer}: prepare records anew"
-        )
+        raise InputError(f"records in {folder} were made with another tokenizer than {settings.tokenizer}: prepare them anew")
 
 
 def _tokenizer(settings: TextSettings, trained_on: Sequence[Article]) -> str:

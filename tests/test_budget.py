@@ -186,7 +186,7 @@ def own_costs(tmp_path, monkeypatch):
 
 
 def test_what_a_criterion_costs_is_a_number(own_costs):
-    told = "criterion: own_costs:wrong.passes is 'six': let it be how often an image goes through the network, such as 3"
+    told = "criterion: own_costs:wrong.passes is 'six': let it be how often images pass the network, such as 3"
     with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
         made(classes=10, own={**SHOT, "criterion": "own_costs:wrong", "budget": 2.0})
 

@@ -202,7 +202,7 @@ def test_where_training_leaves_a_ticket_without_a_result_no_further_replicate_is
     assert len(asked) == 1
     assert reporter.said == [
         *adding(9, 3),
-        "replicate 3 has no result for 1 ticket yet: the same command continues there",
+        "replicate 3 has no result for 1 ticket yet: the same command goes on",
     ]
 
 

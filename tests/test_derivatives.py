@@ -127,7 +127,7 @@ def test_a_hessian_product_is_the_difference_of_gradients_along_it(name, model, 
     vector = {path: RNG.standard_normal(array.shape) for path, array in state.weights.items() if path.endswith("kernel")}
     own = derivatives(made)
 
-    found = own.hessian_product(state, vector, *batch, 2.0, training)
+    found = own.gradients(state, *batch, 2.0, training, vector)
 
     def along(by):
         weights = {path: array + by * vector.get(path, 0) for path, array in state.weights.items()}
@@ -187,7 +187,7 @@ def test_nothing_of_the_state_is_changed_and_no_statistics_move():
     own, batch = derivatives(made), images()
 
     first = own.gradients(state, *batch)
-    own.hessian_product(state, first, *batch)
+    own.gradients(state, *batch, vector=first)
     own.flow(state, {})
 
     assert {path: array.tobytes() for path, array in (state.weights | state.statistics).items()} == before

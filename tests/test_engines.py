@@ -97,7 +97,7 @@ def test_a_worker_that_is_killed_is_told_in_one_line(images, tmp_path):
     next(running)
     os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-    with pytest.raises(InputError, match=r"a worker process was killed .*fewer --workers"):
+    with pytest.raises(InputError, match=r"a worker was killed .*fewer --workers"):
         list(running)
     assert not multiprocessing.active_children()
 

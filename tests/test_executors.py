@@ -87,7 +87,7 @@ def test_an_executor_of_ones_own_is_named_by_its_module_or_by_an_entry_point(mon
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points if group == choice.GROUP else [])
 
     assert isinstance(executor(Execution(executor="own")), Own)
-    with pytest.raises(InputError, match=r"^unknown executor 'other'; known are own; other packages add theirs"):
+    with pytest.raises(InputError, match=r"^unknown executor 'other'; known are own; other packages add entry points"):
         executor(Execution(executor="other"))
 
 

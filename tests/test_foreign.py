@@ -239,7 +239,7 @@ def test_the_head_for_another_number_of_classes_is_left_out_and_said(tmp_path):
 
         assert found.weights.keys() == big.weights.keys() - {"predictions/kernel", "predictions/bias"}
         (note,) = found.notes
-        assert note.endswith("x.safetensors has 7 classes, the images 3: predictions is drawn from the seed")
+        assert note.endswith("x.safetensors has 7 classes, the images 3: predictions is drawn by seed")
 
 
 def test_halves_are_read_as_they_are(tmp_path):
@@ -284,7 +284,7 @@ def test_what_does_not_fit_the_network_is_named(case, tmp_path):
 def test_a_file_of_another_network_is_told_by_its_names(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(save({"encoder.weight": np.ones(3), "encoder.bias": np.ones(3)}))
 
-    with pytest.raises(InputError, match=r"no name that the network has in imp, Keras, open_lth: 'encoder.bias' and 1 more"):
+    with pytest.raises(InputError, match=r"no name of the network in imp, Keras, open_lth: 'encoder.bias' and 1 more"):
         foreign.load(tmp_path / "x.safetensors", lenet(), IMAGE, drawn())
 
 

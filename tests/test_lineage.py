@@ -134,7 +134,7 @@ def test_a_snapshot_made_again_that_is_another_is_refused(done):
     told = imp_here("train", cwd=done, check=False)
 
     assert told.returncode == 2
-    assert "step-000017.h5, made again, differs from before" in told.stderr
+    assert "step-000017.h5, made again, differs" in told.stderr
 
 
 def test_networks_of_other_versions_and_devices_are_told_with_a_warning_and_a_column(done):

@@ -161,9 +161,9 @@ def test_one_of_texts_is_trained_with_a_network_that_reads_them(tmp_path):
         ("NoMethods", "fails: TypeError: Can't instantiate abstract class"),
         ("Mean", r"Mean\.loss has the shape \(\) for 48 examples: let it be one number for each, \[48\]"),
         ("Column", r"Column\.training_loss has the shape \(48, 1\)"),
-        ("Wide", r"Wide\.loss returns float64: let it return float32"),
+        ("Wide", r"Wide\.loss returns float64, not float32"),
         ("LacksOne", r"measures does not return {'within_two': \.\.\.}"),
-        ("Points", r"measures\['within_half'\] is 0 \.\. 100: let it be a share"),
+        ("Points", r"measures\['within_half'\] is 0 \.\. 100: let it be 0 \.\. 1"),
         ("Mistaken", "fails: KeyError: 'target'"),
     ],
 )

@@ -196,7 +196,7 @@ def test_images_that_came_or_went_since_are_told_and_the_records_stay(few, tmp_p
     first = imp_here(*line, cwd=tmp_path).stderr
     before = file_bytes(tmp_path / "set")
     assert imp_here(*line, cwd=tmp_path).stderr == first
-    told = "to prepare it as it is now, name another place with --out, or remove set first"
+    told = "to prepare it as it is now, name another --out, or remove set"
 
     shutil.copy(few / "cat/0000.png", tmp_path / "images/dog")
     added = imp_here(*line, cwd=tmp_path).stderr

@@ -178,7 +178,7 @@ def another(criterion):
     [
         (["export", "--ticket", "dense", "--to", "keras"], "export this one with --to npz"),
         (["bench", "inference", "--quick"], "networks that tell images apart"),
-        (["train", *another("snip")], "scored_on = 10 a class is of examples with classes"),
+        (["train", *another("snip")], "scored_on = 10 a class is of classes"),
         (["thresholds", *another("synflow")], "synflow sends an image of ones"),
     ],
 )

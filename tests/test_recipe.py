@@ -72,7 +72,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
 
 @pytest.mark.parametrize("table", [{"pruning": ["rounds"]}, {"thresholds": {"quantiles": "50"}}, {"rounds": {"levels": 3}}])
 def test_a_recipe_of_the_first_version_is_told_what_has_changed(table):
-    assert refusal(table).startswith("some.toml is a recipe of imp 0.1.0: write a table [families.NAME]")
+    assert refusal(table).startswith("some.toml is a recipe of imp 0.1.0: write [families.NAME]")
 
 
 WRONG = {
@@ -154,7 +154,7 @@ SHOT, ROUNDS = {"quantiles": "90"}, {"rounds": 3}
         (ROUNDS | {"controls_at": "0..3"}, ".controls_at", "'0..3'"),
         (ROUNDS | {"rate": 100.0}, ".rate", "100.0"),
         (ROUNDS | {"rates": ["fc*=5", "predictions/*"]}, ".rates.1", "'predictions/*'"),
-        (ROUNDS | {"rates": ["fc*=100"]}, ".rates.0", "100 per cent leaves nothing of fc*"),
+        (ROUNDS | {"rates": ["fc*=100"]}, ".rates.0", "100 leaves nothing of fc*"),
         (SHOT | {"densities": ["fc*=101"]}, ".densities.0", "'fc*=101' is not a density"),
         (SHOT | {"scored_on": "ten"}, ".scored_on", "'ten' does not say how many examples"),
         (SHOT | {"budget": "3dense"}, ".budget", "'3dense'"),

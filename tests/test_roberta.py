@@ -112,7 +112,7 @@ def test_an_export_has_all_that_the_model_of_hugging_face_has_and_comes_back(tmp
             "has 4 layers of width 256, and transformer_tiny has not: set model.name=transformer_mini",
         ),
         ({"layers": 3}, "has 3 layers of width 128, and transformer_tiny has not: no network here is of that size"),
-        ({"tokens": 60}, "has a vocabulary of 60 tokens, the texts one of 50: prepare them with its texts.tokenizer"),
+        ({"tokens": 60}, "has 60 tokens, the texts 50: prepare them with its texts.tokenizer"),
         ({"places": 9}, "has 9 places, and the longest text needs 14: prepare the texts shorter"),
         ({"types": 2}, "has 2 types of tokens, as BERT has, and this network one: name a RoBERTa"),
     ],

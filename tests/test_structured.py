@@ -343,7 +343,7 @@ def test_a_mask_in_a_file_must_be_made_of_the_units_that_the_family_has(finished
     imp_here("export", "--ticket", "weights/q50-step-000000", "--to", "folder", "--out", str(tmp_path / "own"), cwd=finished)
     own = family("other", "units=2x2", f"mask={tmp_path / 'own' / 'mask.safetensors'}")
 
-    refused(imp_here("thresholds", "--family", "other", *own, cwd=finished, check=False), "is not made of whole units = 2x2")
+    refused(imp_here("thresholds", "--family", "other", *own, cwd=finished, check=False), "is not of whole units = 2x2")
 
 
 UNKNOWN = Topology((Node("images", "input", 3), Node("all", "mix", 10, ("images",), kernels=KERNELS)), ("all",))

@@ -230,7 +230,7 @@ def test_no_tracker_is_the_default_and_loads_nothing(monkeypatch, capfd):
     ("name", "words"),
     [
         ("tensorbord", "unknown tracker 'tensorbord'; did you mean 'tensorboard'"),
-        ("mlflow", "unknown tracker 'mlflow'; known are .*figures.*tensorboard, wandb; other packages add theirs"),
+        ("mlflow", "unknown tracker 'mlflow'; known are .*figures.*tensorboard, wandb; other packages add entry points"),
         ("wandb:of", "'wandb:of' is not known: write wandb or wandb:offline"),
         ("tensorboard:x", "'tensorboard:x' is not known: write tensorboard"),
     ],

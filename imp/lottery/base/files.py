@@ -48,9 +48,7 @@ def check_held() -> None:
         for path, descriptor in _held:
             if not is_still_at(path, descriptor):
                 folder = path if stat.S_ISDIR(os.fstat(descriptor).st_mode) else path.parent
-                raise Moved(
-                    f"{folder} was moved, removed or begun anew while this was written there: go on with it where it is now"
-                )
+                raise Moved(f"{folder} was moved, removed or begun anew while this was written: go on with it where it is now")
 
 
 def is_still_at(path: Path, descriptor: int) -> bool:

@@ -40,7 +40,10 @@ def writing(folder: Path, patience: float = GLANCE_SECONDS) -> Iterator[None]:
     descriptor = _acquire(path, made, time.monotonic() + patience)
     with _holding(path, descriptor, made):
         os.truncate(descriptor, 0)
-        os.write(descriptor, _signature().encode())
+        program = Path(sys.argv[0]).name
+        command = " ".join(["imp" if program == "__main__.py" else program, *sys.argv[1:2]])
+        told = f"process {os.getpid()} on {socket.gethostname()} ({command}), since {time.strftime('%H:%M:%S')}"
+        os.write(descriptor, told.encode())
         files.remove_stale(folder)
         yield
 
@@ -137,9 +140,3 @@ def _acquire(path: Path, made: list[Path], until: float) -> int:
 def _read(descriptor: int) -> Holder:
     who, _, note = os.pread(descriptor, 1000, 0).decode(errors="replace").partition("\n")
     return Holder(who or "another process", note)
-
-
-def _signature() -> str:
-    program = Path(sys.argv[0]).name
-    command = " ".join(["imp" if program == "__main__.py" else program, *sys.argv[1:2]])
-    return f"process {os.getpid()} on {socket.gethostname()} ({command}), since {time.strftime('%H:%M:%S')}"

@@ -58,9 +58,7 @@ def member(group: str, name: str, ours: Mapping[str, str], kind: str) -> "EntryP
     known = members(group)
     known |= {own: metadata.EntryPoint(own, value, group) for own, value in ours.items()}
     if name not in known:
-        raise _unknown(
-            name, known, kind, f"known are {', '.join(known) or 'none'}; other packages add theirs as entry points `{group}`"
-        )
+        raise _unknown(name, known, kind, f"known are {', '.join(known) or 'none'}; other packages add entry points `{group}`")
     return known[name]
 
 

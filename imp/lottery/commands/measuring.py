@@ -23,8 +23,7 @@ def _writable(folder: Path | None) -> Path | None:
 
 QuickOption = Annotated[bool, typer.Option("--quick", help="Small and short: to see that it runs, not for its figures.")]
 OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", callback=_writable, help="Write table, JSON, figure and page there too."),
+    Path | None, typer.Option("--out", metavar="DIR", callback=_writable, help="Write table, JSON, figure and page there too.")
 ]
 
 

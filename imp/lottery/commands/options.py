@@ -64,9 +64,7 @@ ReplicateOption = Annotated[
     list[int] | None,
     typer.Option("--replicate", metavar="N", min=1, max=MOST, help="Only this replicate; repeatable. A new N adds one."),
 ]
-FamilyOption = Annotated[
-    list[str] | None, typer.Option("--family", metavar="NAME", help="Only this family of the recipe; repeatable.")
-]
+FamilyOption = Annotated[list[str] | None, typer.Option("--family", metavar="NAME", help="Only this family; repeatable.")]
 RoundsOption = Annotated[
     int | None, typer.Option("--rounds", "--levels", min=1, max=100, help="Number of rounds; default: the recipe's.")
 ]
@@ -101,8 +99,7 @@ class RecipeOptions(RunOptions):
     """As `RunOptions`, of a command that begins with its recipe."""
 
     recipe: Annotated[
-        Path | None,
-        typer.Argument(help="Recipe, such as pipelines/digits.toml; default: the run's own, else the defaults."),
+        Path | None, typer.Argument(help="Recipe, such as pipelines/digits.toml; default: the run's own, else the defaults.")
     ] = None
 
 

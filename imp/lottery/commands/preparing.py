@@ -30,8 +30,7 @@ def prepare(
         float | None, typer.Option(metavar="FRACTION", help="Share of the training set to hold out for validation.")
     ] = None,
     test: Annotated[
-        float | None,
-        typer.Option(metavar="FRACTION", help="Share of all examples to test on, if the source has none."),
+        float | None, typer.Option(metavar="FRACTION", help="Share of all examples to test on, if the source has none.")
     ] = None,
     split_seed: Annotated[int | None, typer.Option(help="Seed that chooses what is held out; default: 0.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Number of processes; 0: one per core.")] = 0,

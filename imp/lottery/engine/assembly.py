@@ -42,10 +42,7 @@ def make_feed(
 
 
 def make_trainer(
-    run: Run,
-    reporter: Reporter,
-    maskable: Maskable = lambda path, shape: False,
-    allocation: Allocation | None = None,
+    run: Run, reporter: Reporter, maskable: Maskable = lambda path, shape: False, allocation: Allocation | None = None
 ) -> Trainer:
     """The compiled network of `run`, with its data set at hand; `maskable` as for `Trainer`. It has the cores of `allocation`,
     or all that the process may use."""

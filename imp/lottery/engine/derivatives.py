@@ -35,24 +35,32 @@ class Derivatives:
         self._compiled: dict[tuple[tuple[str, ...] | None, bool], Callable[..., Tensors]] = {}
 
     def gradients(
-        self, state: State, examples: np.ndarray, labels: np.ndarray, temperature: float = 1.0, training: bool = True
-    ) -> Arrays:
-        """dL/dw of the task's mean loss L at outputs / `temperature` on `examples` (uint8, [n, *shape]), whose `labels` are
-        int32 [n]; without weight decay and label smoothing."""
-        return self._summed(state, None, examples, labels, temperature, training)
-
-    def hessian_product(
         self,
         state: State,
-        vector: Arrays,
         examples: np.ndarray,
         labels: np.ndarray,
         temperature: float = 1.0,
         training: bool = True,
+        vector: Arrays | None = None,
     ) -> Arrays:
-        """H v for the Hessian H of that L with respect to the variables that the `vector` v has; the others are constant. No
-        Hessian is made: H v is the gradient of g v (Pearlmutter 1994)."""
-        return self._summed(state, vector, examples, labels, temperature, training) if vector else {}
+        """dL/dw of the task's mean loss L at outputs / `temperature` on `examples` (uint8, [n, *shape]), whose `labels` are
+        int32 [n]; without weight decay and label smoothing. Given a `vector` v, in place of these H v for the Hessian H of L
+        with respect to the variables that v has; the others are constant. H v is the gradient of g v (Pearlmutter 1994)."""
+        if vector is not None and not vector:
+            return {}
+        weights, statistics = self._ordered(self._network, state)
+        along = [tf.constant(vector[one.path], one.dtype) for one in self._asked(vector)] if vector else []
+        how = tuple(vector) if vector else None, training
+        if how not in self._compiled:
+            self._compiled[how] = self._compile(vector, training)
+        derive, total = self._compiled[how], None
+        parts = -(-len(examples) // self.recipe.train.batch)
+        for part in zip(np.array_split(examples, parts), np.array_split(labels, parts), strict=True):
+            with second_order() if vector else as_written():
+                found = derive(weights, statistics, along, *map(tf.constant, part), tf.constant(1 / temperature))
+            total = found if total is None else [one + other for one, other in zip(total, found, strict=True)]
+        assert total is not None, "there are examples"
+        return {path: array / len(examples) for path, array in named(self._asked(vector), total).items()}
 
     def flow(self, state: State, mask: Bits) -> Arrays:
         """|w| dR/d|w| (float64) under `mask`, for the sum R of the outputs of SynFlow's network for one image of ones. Raises
@@ -74,23 +82,6 @@ class Derivatives:
     def _built(self, precision: str) -> keras.Model:
         with models.policy(precision):
             return models.build(self.recipe.model, self.task.signature)
-
-    def _summed(
-        self, state: State, vector: Arrays | None, examples: np.ndarray, labels: np.ndarray, temperature: float, training: bool
-    ) -> Arrays:
-        weights, statistics = self._ordered(self._network, state)
-        along = [tf.constant(vector[one.path], one.dtype) for one in self._asked(vector)] if vector else []
-        how = tuple(vector) if vector else None, training
-        if how not in self._compiled:
-            self._compiled[how] = self._compile(vector, training)
-        derive, total = self._compiled[how], None
-        parts = -(-len(examples) // self.recipe.train.batch)
-        for part in zip(np.array_split(examples, parts), np.array_split(labels, parts), strict=True):
-            with second_order() if vector else as_written():
-                found = derive(weights, statistics, along, *map(tf.constant, part), tf.constant(1 / temperature))
-            total = found if total is None else [one + other for one, other in zip(total, found, strict=True)]
-        assert total is not None, "there are examples"
-        return {path: array / len(examples) for path, array in named(self._asked(vector), total).items()}
 
     def _asked(self, vector: Arrays | None) -> list[keras.Variable]:
         """The variables to differentiate with respect to."""

@@ -53,12 +53,7 @@ class BatchNorm(keras.layers.Layer):
         return tf.compat.v1.nn.fused_batch_norm(inputs, gamma, beta, epsilon=self.epsilon, is_training=True)
 
     def _compose(
-        self,
-        inputs: tf.Tensor,
-        gamma: tf.Tensor,
-        beta: tf.Tensor,
-        total: Callable[[tf.Tensor], tf.Tensor],
-        replicas: int,
+        self, inputs: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, total: Callable[[tf.Tensor], tf.Tensor], replicas: int
     ) -> Normalised:
         """`normalise` over the batches of all `replicas`, of which `total` adds up a tensor. The variance is taken about the
         mean of all: a mean of squares less a squared mean loses digits."""

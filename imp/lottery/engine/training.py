@@ -122,9 +122,7 @@ def fill_in(trainer: Trainer, training: Training, network: NetworkFiles, result:
     outputs = _outputs(training, network)
     for name, seal in outputs.items():
         if result.outputs.get(name, seal) != seal:
-            raise InputError(
-                f"{training.root / name}, made again, differs from before: remove {network.folder} and train it again"
-            )
+            raise InputError(f"{training.root / name}, made again, differs: remove {network.folder} and train it again")
     if not outputs.keys() <= result.outputs.keys():
         update = {"outputs": result.outputs | outputs, "made_by": training.record.get("made_by", [])}
         records.write(network.result, result.model_copy(update=update))

@@ -26,9 +26,7 @@ def check(recipe: Recipe) -> None:
         if family.criterion == criteria.synflow.__name__:
             raise InputError(f"criterion = synflow sends an image of ones through the network, but {given}: take another")
         if family.criterion in criteria.WITH_IMAGES and family.scored_on.of_each_class:
-            raise InputError(
-                f"scored_on = {family.scored_on} is of examples with classes, but {given}: write a number, such as 100"
-            )
+            raise InputError(f"scored_on = {family.scored_on} is of classes, but {given}: write a number, such as 100")
 
 
 def _kind(is_of_texts: bool) -> str:

@@ -166,9 +166,7 @@ class Family(Table):
             others = "criterion, iterations, allocation, densities, target, per_mac, rounds and updates"
             raise InputError(f"mask is a file: leave {others} out")
         if self.mask and controls.invert.name in self.controls and not self.units.is_weight:
-            raise InputError(
-                f"control invert of a mask in a file is of single weights, not of units = {self.units}: leave it out"
-            )
+            raise InputError(f"control invert of a mask in a file is of single weights, not units = {self.units}: leave it out")
         return self
 
     @property

@@ -188,9 +188,7 @@ def parse_rate(text: str) -> ByPath:
     """Per cent of the survivors to prune in a round, such as `predictions/*=10`. Raises InputError for another text."""
     rate = parse_density(text, "rate of pruning", "predictions/*=10")
     if rate.percent == 100:
-        raise InputError(
-            f"{text!r}: a rate of 100 per cent leaves nothing of {rate.pattern}: write less, such as predictions/*=10"
-        )
+        raise InputError(f"{text!r}: a rate of 100 leaves nothing of {rate.pattern}: write less, such as predictions/*=10")
     return rate
 
 

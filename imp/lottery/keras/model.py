@@ -128,9 +128,7 @@ def rewind(model: keras.Model, to: Mapping[str, np.ndarray] | str | PathLike) ->
     """
     optimizer = pruned(model)
     if optimizer.next_change is not None:
-        raise InputError(
-            f"the masks of {model.name} still change, at step {optimizer.next_change}: train to the end of the schedule first"
-        )
+        raise InputError(f"the masks of {model.name} still change, at step {optimizer.next_change}: train to the end first")
     weights = by_path(model)
     if isinstance(to, Mapping):
         for path, variable in weights.items():
@@ -161,9 +159,7 @@ def _load(model: keras.Model, file: str | PathLike) -> None:
 
 def _check(model: keras.Model) -> None:
     if keras.backend.backend() != "tensorflow":
-        raise InputError(
-            f"lottery.keras needs Keras on TensorFlow, not on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow"
-        )
+        raise InputError(f"lottery.keras needs TensorFlow, not {keras.backend.backend()}: set KERAS_BACKEND=tensorflow")
     if not model.built or not model.weights:
         raise InputError(f"{model.name} has no weights yet: give it an Input, or call model.build(shape), before you prune it")
     if getattr(model, "optimizer", None) is None:

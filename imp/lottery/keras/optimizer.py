@@ -17,9 +17,7 @@ from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
 
 # Optimizers of Keras that leave a zero alone whose gradient is zero. After a step of any other, zeros are put back.
-ELEMENTWISE = {
-    *("SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Nadam", "Ftrl", "Lion", "Lamb"),
-}
+ELEMENTWISE = {*("SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Nadam", "Ftrl", "Lion", "Lamb")}
 
 
 @dataclasses.dataclass
@@ -248,10 +246,7 @@ class Pruned(keras.optimizers.Optimizer):
     def load_own_variables(self, store: Any) -> None:
         shapes = [tuple(np.shape(store[key])) for key in sorted(store.keys(), key=int)]
         if shapes != [tuple(variable.shape) for variable in self._variables]:
-            raise InputError(
-                "these weights were saved without masks, or with those of another schedule: to start from them, use "
-                "rewind(model, file)"
-            )
+            raise InputError("these weights have no masks, or another schedule's: start from them by rewind(model, file)")
         self.set_weights([store[str(index)] for index in range(len(self._variables))])
 
     def set_weights(self, weights: list[np.ndarray]) -> None:

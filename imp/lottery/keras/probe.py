@@ -43,9 +43,7 @@ class KerasProbe:
         if self.images is None:
             raise InputError("this criterion looks at images: give prune, or resume, images=(x, y), as the model is trained on")
         if temperature != 1 and getattr(self.model.layers[-1], "activation", None) is keras.activations.softmax:
-            raise InputError(
-                "this criterion divides logits: let the model end in them, without softmax, and its loss take logits"
-            )
+            raise InputError("this criterion divides logits: let the model end in them, not softmax, and its loss take logits")
         return named(variables, derived(lambda: self._loss(temperature), weights, along))
 
     def _loss(self, temperature: float) -> tf.Tensor:

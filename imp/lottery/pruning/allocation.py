@@ -64,13 +64,9 @@ def allocate(
     groups: list[Group] = [((path,), count) for path, count in own.items()]
     if allocation == "global":
         return [(tuple(others), rest), *groups] if others else groups
-    ratio = _erk if allocation == "erk" else _same
-    ideal = _scaled({path: ratio(shapes[path]) * sizes[path] for path in others}, left, rest)
+    ratios = {path: _erk(shapes[path]) if allocation == "erk" else Fraction(1) for path in others}
+    ideal = _scaled({path: ratio * sizes[path] for path, ratio in ratios.items()}, left, rest)
     return [*(((path,), count) for path, count in _rounded(ideal, left, rest).items()), *groups]
-
-
-def _same(shape: tuple[int, ...]) -> Fraction:
-    return Fraction(1)
 
 
 def _erk(shape: tuple[int, ...]) -> Fraction:

@@ -166,7 +166,5 @@ def passes(name: str, criterion: Criterion) -> float | None:
         return _PASSES.get(name, 0)
     told = getattr(criterion, "passes", None)
     if told is not None and not (isinstance(told, int | float) and told >= 0):
-        raise InputError(
-            f"criterion: {name}.passes is {told!r}: let it be how often an image goes through the network, such as 3"
-        )
+        raise InputError(f"criterion: {name}.passes is {told!r}: let it be how often images pass the network, such as 3")
     return told

@@ -32,9 +32,7 @@ def refill(ticket: Bits, weights: Arrays, units: WholeChannels) -> Bits:
     most = _count(ticket)
     fitting = bisect_right(range(order.size + 1), most, key=lambda count: _count(units.ranked(of_channels(count)))) - 1
     if fitting < len(norms):
-        raise InputError(
-            f"control refill: one channel of each layer, and what stays, has more than the ticket's {most:,} weights"
-        )
+        raise InputError(f"control refill: one channel a layer, and what stays, has more than the ticket's {most:,} weights")
     return of_channels(fitting)
 
 

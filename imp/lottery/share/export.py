@@ -143,9 +143,7 @@ def _file(
             reporter.say(note)
         return content, 0.0, ()
     if manifest.fields:
-        raise InputError(
-            f"--to {to.removesuffix('_int8')} is for networks of images: export this one with --to npz, or --to torch"
-        )
+        raise InputError(f"--to {to.removesuffix('_int8')} is for networks of images: export this one with --to npz or torch")
     start_tensorflow()  # here, because arrays need none
     from lottery.engine import formats
     from lottery.engine.examples import Examples

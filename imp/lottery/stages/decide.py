@@ -36,9 +36,7 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
             grid = _grid(run.plan(), [one for one in missing if (one.family, one.rewind) == series])
             yield dataclasses.replace(run, chosen=(number,)), grid
         if left := [one for one in missing if _lacks(run, number, one)]:
-            reporter.say(
-                f"replicate {number} has no result for {count_of(len(left), 'ticket')} yet: the same command continues there"
-            )
+            reporter.say(f"replicate {number} has no result for {count_of(len(left), 'ticket')} yet: the same command goes on")
             return
     if undecided:
         after = max(one.count for one in undecided)

@@ -54,9 +54,7 @@ def prepare_set(
     counts = ", ".join(f"{there.count(split)} {split}" for split in SPLITS)
     reporter.say(f"records in {folder}: {counts} {_described(settings, there)}")
     if is_whole and means.compares_source and (differs := preparing.difference(settings, there)):
-        reporter.say(
-            f"{settings.source} {differs}: to prepare it as it is now, name another place with --out, or remove {folder} first"
-        )
+        reporter.say(f"{settings.source} {differs}: to prepare it as it is now, name another --out, or remove {folder}")
     if not is_whole and unit == "images" and (white := brightest(folder, there)) < DARK:
         reporter.say(
             f"the brightest value in the first training images is {white} of 255: if that is too dark, scale the images of "

@@ -57,15 +57,13 @@ class Sample:
         total = manifest.count("train")
         pools = [np.arange(total)]
         if each and not manifest.classes:
-            raise InputError(
-                f"scored_on = {str(self.family.scored_on)!r}, but examples have no classes: write a number, such as 100"
-            )
+            raise InputError(f"scored_on = {self.family.scored_on}, but examples have no classes: write a number, such as 100")
         if each:
             labels = records.read_labels(blocks)
             pools = [np.flatnonzero(labels == label) for label in range(len(manifest.classes))]
         if (fewest := min(map(len, pools))) < count:
             of = f"a class has only {fewest}" if each else f"there are only {fewest}"
-            raise InputError(f"scored_on = {str(self.family.scored_on)!r}, but {of} training examples: lower it")
+            raise InputError(f"scored_on = {self.family.scored_on}, but {of} training examples: lower it")
         drawn = [rng.choice(pool, count, replace=False) for pool in pools]
         return records.read_examples(blocks, manifest.shape, rng.permutation(np.concatenate(drawn)))
 
@@ -97,9 +95,8 @@ class NetworkProbe:
 
     def hessian_product(self, vector: Arrays, temperature: float = 1.0) -> Arrays:
         examples, labels = self.sample.examples
-        return self.sample.probes.derivatives.hessian_product(
-            self.pruned, vector, examples, labels, temperature, self._by_batch
-        )
+        derivatives = self.sample.probes.derivatives
+        return derivatives.gradients(self.pruned, examples, labels, temperature, self._by_batch, vector)
 
     def flow(self) -> Arrays:
         return self.sample.probes.derivatives.flow(self.state, self.mask)

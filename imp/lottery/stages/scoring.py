@@ -158,9 +158,7 @@ class Scoring:
         scores = {name: kept.astype(np.float32) for name, kept in ranked.items()}
         of_units = own.spread(own.pool(scores, ranked)[1], masks.whole(ranked))
         if any((of_units[name] != kept).any() for name, kept in ranked.items()):
-            raise InputError(
-                f"mask: that in {path} is not made of whole units = {self.family.units}: set units to what it is made of"
-            )
+            raise InputError(f"mask: {path} is not of whole units = {self.family.units}: set units to what it is made of")
         return given
 
 

@@ -82,10 +82,7 @@ def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Trials:
         if not path.exists():
             files.write_json(path, made_with)
         if differing := differences(files.read_json(path), made_with):
-            raise InputError(
-                f"{run.sweep} was begun with another recipe ({differing[0]}): "
-                "use the same, another --run, or remove that folder"
-            )
+            raise InputError(f"{run.sweep} is of another recipe ({differing[0]}): use that, another --run, or remove it")
         run.adopt()
     per_epoch = max(1, manifest.count("train") // run.recipe.train.batch)
     grace = float(settings.grace.epochs(per_epoch))

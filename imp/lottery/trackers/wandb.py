@@ -95,7 +95,5 @@ def agents_run() -> Path | None:
     Raises InputError for what is no id."""
     swept, run = os.environ.get("WANDB_SWEEP_ID"), os.environ.get("WANDB_RUN_ID")
     if "/" in f"{swept}{run}":  # which W&B allows in no id, and would lead out of `runs`
-        raise InputError(
-            f"WANDB_SWEEP_ID={swept} and WANDB_RUN_ID={run} are not ids of W&B, in which there is no slash: unset them"
-        )
+        raise InputError(f"WANDB_SWEEP_ID={swept} and WANDB_RUN_ID={run} are no ids of W&B, which have no slash: unset them")
     return Path("runs") / f"wandb-{swept}-{run}" if swept and run else None

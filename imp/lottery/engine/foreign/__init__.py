@@ -50,9 +50,7 @@ def load(path: Path, model: recipe.Model, example: Shape, drawn: State) -> Loade
         differing = [axis for axis, sizes in enumerate(zip(array.shape, shape, strict=False)) if len(set(sizes)) > 1]
         classes = 0 if dialect.is_torch else len(shape) - 1
         if one.startswith(f"{head}/") and array.ndim == len(shape) and differing == [classes]:
-            renewed.append(
-                f"{path} has {array.shape[classes]} classes, the images {shape[classes]}: {head} is drawn from the seed"
-            )
+            renewed.append(f"{path} has {array.shape[classes]} classes, the images {shape[classes]}: {head} is drawn by seed")
             continue
         if array.shape != shape:
             raise InputError(f"{path}: {dialect.names[one]} ({one}) has the shape {array.shape}, {model.name} has {shape}")
@@ -110,9 +108,7 @@ def _spoken(path: Path, arrays: Arrays, dialects: list[Dialect]) -> Dialect:
     if arrays.keys() & best.names.values():
         return best
     known = ", ".join(dialect.title for dialect in dialects)
-    raise InputError(
-        f"{path} has no name that the network has in {known}: {min(arrays, default='it is empty')!r}{_others(arrays)}"
-    )
+    raise InputError(f"{path} has no name of the network in {known}: {min(arrays, default='it is empty')!r}{_others(arrays)}")
 
 
 def _shape(dialect: Dialect, path: str, array: np.ndarray, example: Shape) -> tuple[int, ...]:

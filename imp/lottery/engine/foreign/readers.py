@@ -81,9 +81,7 @@ def _torch(path: Path) -> Arrays:
     except ImportError:
         raise InputError(f"{path} needs PyTorch: `pip install torch`, or save the weights as .safetensors") from None
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_TORCH:
-        raise InputError(
-            f"{path} is not read by PyTorch {torch.__version__}: `pip install -U torch`, for files may harm older ones"
-        )
+        raise InputError(f"{path} is not read by PyTorch {torch.__version__}: `pip install -U torch`; files may harm old ones")
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:

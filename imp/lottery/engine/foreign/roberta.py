@@ -47,8 +47,6 @@ def _check_sizes(path: Path, encoder: Arrays, model: recipe.Model, drawn: Arrays
         )
         raise InputError(f"{path} has {size.layers} layers of width {width}, and {model.name} has not: {named}")
     if tokens != (known := len(drawn["embedding_tokens/kernel"])):
-        raise InputError(
-            f"{path} has a vocabulary of {tokens} tokens, the texts one of {known}: prepare them with its texts.tokenizer"
-        )
+        raise InputError(f"{path} has {tokens} tokens, the texts {known}: prepare them with its texts.tokenizer")
     if places < rows:
         raise InputError(f"{path} has {places} places, and the longest text needs {rows}: prepare the texts shorter")

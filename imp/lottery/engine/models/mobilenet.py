@@ -7,15 +7,7 @@ from lottery.engine.models.parts import convolve, logits, normalise, padded
 from lottery.experiment import recipe
 
 # expansion, channels, repeats, stride of the first repeat
-_STAGES = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 def mobilenet_v2(x: keras.KerasTensor, model: recipe.Model, classes: int) -> keras.KerasTensor:

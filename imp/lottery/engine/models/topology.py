@@ -36,9 +36,8 @@ _CHANNELWISE = {
     ),
 }
 # Names of activations, functions or classes, without underscores and capitals.
-_NOT_ZERO_AT_ZERO = {
-    *("sigmoid", "hardsigmoid", "sparsesigmoid", "logsigmoid", "softplus", "sparseplus", "squareplus", "exponential", "exp"),
-}
+_PLUS = ("softplus", "sparseplus", "squareplus")
+_NOT_ZERO_AT_ZERO = {*("sigmoid", "hardsigmoid", "sparsesigmoid", "logsigmoid", "exponential", "exp"), *_PLUS}
 ACTIVATIONS = _NOT_ZERO_AT_ZERO | {
     *("linear", "relu", "relu6", "leakyrelu", "elu", "selu", "celu", "gelu", "silu", "swish", "hardsilu", "hardswish", "mish"),
     *("tanh", "hardtanh", "tanhshrink", "hardshrink", "softshrink", "softsign", "threshold"),

@@ -40,9 +40,7 @@ def check(task: Task, batch: Batch, network: Callable[[tf.Tensor], tf.Tensor], d
             losses = _compiled(method, batch, tf.cast(outputs, dtype))
             _check_shape(f"{name}.{method.__name__}", losses, count)
             if losses.dtype != dtype:
-                raise InputError(
-                    f"task: {name}.{method.__name__} returns {losses.dtype.name}: let it return {dtype}, as outputs are"
-                )
+                raise InputError(f"task: {name}.{method.__name__} returns {losses.dtype.name}, not {dtype}, as outputs are")
         measured = _compiled(task.measures, batch, outputs)
     for metric in task.metrics:
         if not isinstance(measured, dict) or metric not in measured:
@@ -50,9 +48,7 @@ def check(task: Task, batch: Batch, network: Callable[[tf.Tensor], tf.Tensor], d
         _check_shape(f"{name}.measures[{metric!r}]", measured[metric], count)
         values = tf.cast(measured[metric], tf.float32).numpy()
         if not (values.min() >= 0 and values.max() <= 1):
-            raise InputError(
-                f"task: {name}.measures[{metric!r}] is {values.min():g} .. {values.max():g}: let it be a share, 0 .. 1"
-            )
+            raise InputError(f"task: {name}.measures[{metric!r}] is {values.min():g} .. {values.max():g}: let it be 0 .. 1")
 
 
 def _compiled(method: Callable[[Batch, tf.Tensor], Any], *given: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from lottery.base.errors import InputError
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What a prepared set depends on. `validation` is the fraction of the training images held out; `test` the fraction cut off
-    first where the source has no images of its own to test on. Both are stratified by class and drawn with `split_seed`.
-    `classes` keeps the first so many classes; 0 keeps all. `channels` is 3, or 1 for grey images."""
+    first where the source has no images of its own to test on. `examples` are taken of the training images that are left; 0
+    takes all. All three are stratified by class and drawn with `split_seed`. `classes` keeps the first so many classes; 0 keeps
+    all. `channels` is 3, or 1 for grey images."""
 
     source: str
     size: int
@@ -29,6 +30,7 @@ class Settings:
     split_seed: int = 0
     classes: int = 0
     channels: int = 3
+    examples: int = 0
 
     def __post_init__(self) -> None:
         """The same files are the same source from wherever they are named. Raises InputError for any other `channels`."""
@@ -46,12 +48,16 @@ class Settings:
         return {f"data.{key}": value for key, value in dataclasses.asdict(self).items()}
 
     def folder(self, root: Path) -> Path:
-        """Where the set lies under `root`: `digits-32`, `tfds-mnist-28-grey`, `folder-photos-64-first10`."""
+        """Where the set lies under `root`: `digits-32`, `tfds-mnist-..10pct-28-grey`, `folder-photos-64-first10`."""
         kind, colon, name = self.source.partition(":")
         if kind in PATHS:
             name = Path(name).stem if kind == "arrays" else Path(name).name
+        name, _, part = name.partition("[")
+        name = name.replace("/", "-").replace(":", "-")
+        name += part and f"-{part.rstrip(']').replace(':', '..').replace('%', 'pct')}"
         kept = "-grey" * (self.channels == 1) + (f"-first{self.classes}" if self.classes else "")
-        return root / f"{kind}{colon and '-'}{name.replace('/', '-').replace(':', '-')}-{self.size}{kept}"
+        kept += f"-{self.examples}-examples" if self.examples else ""
+        return root / f"{kind}{colon and '-'}{name}-{self.size}{kept}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +118,23 @@ def brightest(folder: Path, manifest: records.Manifest) -> int:
 
 def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """A boolean array that marks round(fraction x count) examples of each class, drawn with `seed`."""
+    return _marked(labels, [round(fraction * size) for size in np.unique(labels, return_counts=True)[1]], seed)
+
+
+def subset(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """A boolean array that marks `count` examples, each class's share of them by largest remainder, drawn with `seed`."""
+    sizes = np.unique(labels, return_counts=True)[1]
+    counts, remainders = np.divmod(count * sizes, len(labels))
+    counts[np.argsort(-remainders, kind="stable")[: count - counts.sum()]] += 1
+    return _marked(labels, counts, seed)
+
+
+def _marked(labels: np.ndarray, counts: Iterable[int], seed: int) -> np.ndarray:
+    """Marks so many examples of each class, which are drawn with `seed`."""
     marked = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
-        order = np.random.default_rng([seed, int(label)]).permutation(members)
-        marked[order[: round(fraction * len(members))]] = True
+    for label, count in zip(np.unique(labels), counts, strict=True):
+        order = np.random.default_rng([seed, int(label)]).permutation(np.flatnonzero(labels == label))
+        marked[order[:count]] = True
     return marked
 
 
@@ -130,7 +148,11 @@ def _splits(source: Source, settings: Settings) -> dict[str, tuple[Split, np.nda
         cut = stratified(train.labels[indices], settings.test, settings.split_seed)
         test, tested, indices = train, indices[cut], indices[~cut]
     held_out = stratified(train.labels[indices], settings.validation, settings.split_seed + 1)
-    return {"train": (train, indices[~held_out]), "validation": (train, indices[held_out]), "test": (test, tested)}
+    validation, indices = indices[held_out], indices[~held_out]
+    if settings.examples:
+        records.check_examples(settings.examples, len(indices))
+        indices = indices[subset(train.labels[indices], settings.examples, settings.split_seed + 2)]
+    return {"train": (train, indices), "validation": (train, validation), "test": (test, tested)}
 
 
 def _versions() -> dict[str, str]:

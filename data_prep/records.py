@@ -129,6 +129,12 @@ class Manifest:
         return sum(shard.count for shard in self.shards) * math.prod(self.shape)
 
 
+def check_examples(asked: int, training: int) -> None:
+    """Raise InputError where a set is to have more training examples (`data.examples`) than are there."""
+    if asked > training:
+        raise InputError(f"data.examples is {asked}, but there are {training} training examples: lower it")
+
+
 @dataclasses.dataclass(frozen=True)
 class Block:
     """Where a block lies: its record's payload in `path`, from `offset` on, holds `count` examples with their labels."""

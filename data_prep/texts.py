@@ -23,14 +23,16 @@ from lottery.base.errors import InputError
 
 PER_SHARD = 8 * records.BLOCK  # a text takes long to make: shards are small, so that many workers have some
 
-_SHARED = ("source", "validation", "test", "split_seed")  # with images
+_SHARED = ("source", "validation", "test", "split_seed", "examples")  # with images
 
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings:
     """What a prepared set of texts depends on. `document` and `candidate` are lengths in tokens, `candidates` their number;
     `vocabulary` the entries of the tokenizer that is trained, unless `tokenizer` names a file of one. `validation` is the
-    fraction held out of the documents not tested on, `test` that of all to test on; both are drawn with `split_seed`."""
+    fraction held out of the documents that are not tested on, `test` that of all documents to test on; `examples` are taken of
+    those that are left (0: all). These are drawn with `split_seed`. With fewer examples, the tokenizer and all other examples
+    stay as they are."""
 
     source: str
     document: int = 96
@@ -41,6 +43,7 @@ class TextSettings:
     validation: float = 0.2
     test: float = 0.2
     split_seed: int = 0
+    examples: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "source", resolved(self.source))
@@ -69,7 +72,8 @@ class TextSettings:
         """Where the set lies under `root`: `docstrings-96-8x32`, `candidates-cnndm-512-16x120`."""
         kind, colon, name = self.source.partition(":")
         lengths = f"{self.document}-{self.candidates}x{self.candidate}"
-        return root / f"{kind}{colon and '-'}{Path(name).stem}-{lengths}"
+        kept = f"-{self.examples}-examples" if self.examples else ""
+        return root / f"{kind}{colon and '-'}{Path(name).stem}-{lengths}{kept}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +129,9 @@ def plan(settings: TextSettings, folder: Path) -> Planned:
             )
     tokenizer = _tokenizer(settings, [articles[index] for index in splits["train"]])
     known = Neighbours([one.document for one in articles], [one.reference for one in articles], grouped, splits["train"])
+    if settings.examples:
+        records.check_examples(settings.examples, len(splits["train"]))
+        splits["train"] = splits["train"][: settings.examples]  # which are mixed
     jobs: list[Job] = []
     for name, indices in splits.items():
         for number, start in enumerate(range(0, len(indices), PER_SHARD)):

@@ -97,6 +97,11 @@ def test_masks_depend_on_what_is_included_where_something_is():
     assert "pruning.include" not in depends("dense", pruning={"include": ["own/w"]})
 
 
+def test_a_part_of_the_examples_decides_and_all_of_them_are_as_before_where_there_was_no_part():
+    assert depends("dense", data={"examples": 500})["data.examples"] == 500
+    assert "data.examples" not in depends("dense")
+
+
 def test_streams_count_where_channels_are_pruned_or_refilled_and_as_before_where_they_may_go():
     kept, gone = ({"streams": streams} for streams in (False, True))
     tables = {"a": {"units": "channel", "quantiles": "50"}, "b": {"controls": ["refill"], "quantiles": "50"}}

@@ -14,7 +14,7 @@ from PIL import Image
 
 from data_prep import images, records, sources
 from data_prep import prepare as preparing
-from data_prep.images import stratified
+from data_prep.images import stratified, subset
 from data_prep.prepare import Means, Settings, settings_of
 from lottery.base import files
 from lottery.base.errors import InputError, one_line
@@ -56,6 +56,7 @@ def raw_digits():
         (Settings("tfds:mnist", 28, channels=1, classes=2), "tfds-mnist-28-grey-first2"),
         (Settings("folder:some/where/photos", 64), "folder-photos-64"),
         (Settings("arrays:some/where/photos.npz", 64, classes=10), "arrays-photos-64-first10"),
+        (Settings("tfds:mnist[10%:20%]", 28, examples=500), "tfds-mnist-10pct..20pct-28-500-examples"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -79,6 +80,23 @@ def test_the_three_splits_of_the_digits_are_all_1797_images_each_once(digits):
     expected = np.repeat(images[..., None], 3, axis=-1)
     assert found == collections.Counter((image.tobytes(), int(label)) for image, label in zip(expected, labels, strict=True))
     assert sum(found.values()) == 1797
+
+
+def test_a_part_of_the_training_images_leaves_the_others_as_they_are(digits, tmp_path):
+    some = dataclasses.replace(DIGITS, examples=333)
+    every, part = read(*digits), read(tmp_path, prepare(some, tmp_path))
+
+    assert all(np.array_equal(*both) for split in SPLITS[1:] for both in zip(every[split], part[split], strict=True))
+    whole, held = ({image.tobytes() for image in one["train"][0]} for one in (every, part))
+    labels = part["train"][1]
+    assert len(labels) == len(held) == 333
+    assert held < whole
+    shares = 333 * np.bincount(every["train"][1]) / len(every["train"][1])
+    assert (np.abs(np.bincount(labels) - shares) < 1).all()
+    with pytest.raises(InputError, match=r"data\.examples is 1152, but there are 1151 training examples"):
+        prepare(dataclasses.replace(DIGITS, examples=1152), tmp_path / "more")
+    with pytest.raises(InputError, match=r"data\.examples 333 there, 0 wanted"):
+        prepare(DIGITS, tmp_path)
 
 
 def test_the_manifest_says_what_the_set_is(digits):
@@ -475,6 +493,18 @@ def test_stratifying_marks_the_same_share_of_each_class(labels, fraction, seed):
     for label in set(labels.tolist()):
         assert marked[labels == label].sum() == round(fraction * int((labels == label).sum()))
     np.testing.assert_array_equal(marked, stratified(labels, fraction, seed))
+
+
+@given(hnp.arrays(np.int32, st.integers(1, 200), elements=st.integers(0, 4)), st.data())
+def test_a_subset_has_so_many_and_each_class_its_share_to_within_one(labels, data):
+    count = data.draw(st.integers(0, len(labels)))
+    marked = subset(labels, count, 3)
+
+    assert marked.sum() == count
+    for label in np.unique(labels):
+        assert abs(marked[labels == label].sum() - count * (labels == label).mean()) < 1
+    np.testing.assert_array_equal(marked, subset(labels, count, 3))
+    assert count in (0, len(labels)) or len(labels) < 50 or not np.array_equal(marked, subset(labels, count, 4))
 
 
 def test_a_class_is_split_alike_whatever_the_other_classes():

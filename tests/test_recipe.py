@@ -291,6 +291,7 @@ def test_a_missing_recipe_is_named_and_a_folder_refused(tmp_path):
 
 def test_a_recipe_says_how_its_records_are_made():
     data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3, "classes": 5, "channels": 1}
+    data["examples"] = 700
 
     assert dataclasses.asdict(reading.resolve({"data": data}).records()) == data
 

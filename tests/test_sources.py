@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -176,6 +177,20 @@ def test_a_set_of_tfds_is_read_with_its_classes_and_splits(tfds_folder):
     assert numbers(source.train) == [(number, number % 2) for number in range(16)]
     assert numbers(source.test) == [(number, number % 2) for number in range(16, 20)]
     assert (tfds_folder / "tiny_pets" / "1.0.0").is_dir()
+
+
+@pytest.mark.usefixtures("tensorflow", "tfds_folder")
+def test_a_part_of_a_training_split_is_written_as_tfds_does():
+    whole, part = (sources.open_source(f"tfds:tiny_pets{part}") for part in ("", "[25%:50%]"))
+
+    assert loaded(part.train) == loaded(whole.train)[4:8]
+    assert loaded(part.train, [2]) == loaded(whole.train, [6])
+    assert part.train.labels.tolist() == whole.train.labels[4:8].tolist()
+    assert numbers(part.test) == numbers(whole.test)
+    assert part.train.fingerprint != whole.train.fingerprint
+    for wrong in ("[:17]", "[5:5]", "[:10%", "[:2]+train[8:]"):
+        with pytest.raises(InputError, match=f"{re.escape(wrong)} is no part of the training split: write one like"):
+            sources.open_source(f"tfds:tiny_pets{wrong}")
 
 
 @pytest.mark.usefixtures("tensorflow", "tfds_folder")

@@ -130,6 +130,19 @@ def test_neighbours_are_of_the_training_split_and_of_another_group(packages):
 
 
 @needs_extra
+def test_a_part_of_the_training_texts_leaves_everything_else_as_it_is(packages):
+    every, part = (texts.plan(dataclasses.replace(settings(packages), examples=count), Path("set")) for count in (0, 3))
+
+    assert part.beside == every.beside  # the tokenizer
+    (training, *others), (some, *same) = every.jobs, part.jobs
+    assert some.part().articles == training.part().articles[:3]
+    assert some.part().neighbours == training.part().neighbours[:3]
+    assert [job.part() for job in others if job.split != "train"] == [job.part() for job in same]
+    with pytest.raises(InputError, match=r"data\.examples is 99999"):
+        texts.plan(dataclasses.replace(settings(packages), examples=99999), Path("set"))
+
+
+@needs_extra
 def test_no_two_splits_share_a_document_or_a_telling_sentence(packages):
     planned = texts.plan(settings(packages), Path("set"))
 

@@ -5,6 +5,7 @@ import difflib
 import hashlib
 import logging
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ import numpy as np
 
 from data_prep.sources import Pictures, Source, Split
 from data_prep.sources.tfds_reading import read
-from lottery.base.errors import InputError
+from lottery.base.errors import InputError, first_line
 
 HELD_OUT = ("test", "validation")
 
 
 def source(name: str, data_dir: Path | None = None) -> Source:
     """A set of TensorFlow Datasets with one image and one class label per example, read from `data_dir` (else TFDS's own
-    folder, `TFDS_DATA_DIR`) and downloaded there when missing. Its test split, or else its validation split, is kept for
-    testing, whichever has labels. Raises InputError when there is no such set (with the nearest names), or when it is not one
-    of labelled images."""
+    folder, `TFDS_DATA_DIR`) and downloaded there when missing. Of `NAME[:10%]`, the training images are that part of its
+    training split, in TFDS's own syntax. Its test split, or else its validation split, is kept for testing, whichever has
+    labels. Raises InputError when there is no such set (with the nearest names) or part, or when it is not one of labelled
+    images."""
+    name, bracket, part = name.partition("[")
     builder = _builder(name, data_dir)
     _, label = _keys(name, builder)
     if data_dir is not None and not Path(builder.data_path).exists():
@@ -39,17 +42,33 @@ def source(name: str, data_dir: Path | None = None) -> Source:
     if "train" not in available:
         raise InputError(f"{name} of TensorFlow Datasets has no split `train`, only {', '.join(available)}: choose another set")
 
-    def split(own: str) -> Split:
-        labels = np.fromiter(read(Path(builder.data_path), own, label), np.int32)
-        fingerprint = f"{builder.info.full_name} {own} {hashlib.sha256(labels.tobytes()).hexdigest()}"
+    def split(own: str, first: int = 0, last: int | None = None) -> Split:
+        span = own if last is None else f"{own}[{first}:{last}]"
+        labels = np.fromiter(read(Path(builder.data_path), span, label), np.int32)
+        fingerprint = f"{builder.info.full_name} {span} {hashlib.sha256(labels.tobytes()).hexdigest()}"
         # TFDS has shuffled it.
-        return Split(labels, fingerprint, lambda indices: partial(_examples, name, data_dir, own, indices), mixed=True)
+        return Split(labels, fingerprint, lambda indices: partial(_examples, name, data_dir, own, first + indices), mixed=True)
 
     held_out = ((own, split(own)) for own in HELD_OUT if own in available)
     labelled = ((own, one) for own, one in held_out if len(one.labels) and one.labels.min() >= 0)
     tested, test = next(labelled, (None, None))
     others = [f"{own} ({available[own].num_examples:,})" for own in sorted(available) if own not in ("train", tested)]
-    return Source(list(builder.info.features[label].names), split("train"), test, ", ".join(others))
+    train = split("train", *(_span(bracket + part, available) if bracket else ()))
+    return Source(list(builder.info.features[label].names), train, test, ", ".join(others))
+
+
+def _span(part: str, available: Mapping[str, Any]) -> tuple[int, int]:
+    """Where a `part` (`[:10%]`) of the training split begins and ends."""
+    import tensorflow_datasets as tfds
+
+    try:
+        (span,) = tfds.core.ReadInstruction.from_spec(f"train{part}").to_absolute(available)
+        first, last = span.from_ or 0, available["train"].num_examples if span.to is None else span.to
+        if first >= last:
+            raise ValueError("it is empty")
+    except (AssertionError, ValueError) as error:
+        raise InputError(f"{part} is no part of the training split: write one like [:10%] ({first_line(error)})") from None
+    return first, last
 
 
 def _examples(name: str, data_dir: Path | None, split: str, indices: np.ndarray) -> Pictures:

@@ -24,6 +24,7 @@ def prepare(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the records; default: one in $IMP_DATA, else in data/.")
     ] = None,
+    examples: Annotated[int | None, typer.Option(help="Train on only this many, of each class its share.")] = None,
     classes: Annotated[int | None, typer.Option(help="Keep only this many classes, the first ones.")] = None,
     channels: Annotated[int | None, typer.Option(metavar="3|1", help="1: grey images; default: 3.")] = None,
     val: Annotated[
@@ -56,7 +57,7 @@ def prepare(
     from lottery.stages import prepare as stage
 
     means = Means(engine, workers, master, max_bad, data_dir, compares_source=True)
-    kinds = {"source": source, "size": size, "classes": classes, "channels": channels}
+    kinds = {"source": source, "size": size, "examples": examples, "classes": classes, "channels": channels}
     given = kinds | {"validation": val, "test": test, "split_seed": split_seed, "path": str(out.resolve()) if out else None}
     values = {key: value for key, value in given.items() if value is not None}
     names_a_run = bool(run.run or run.recipe)

@@ -72,6 +72,7 @@ class Data(Table):
     validation: Fractional = key(0.2, "share of the training examples to hold out")
     test: Fractional = key(0.2, "share of all examples to test on, if the source has none of its own")
     split_seed: Seed = key(0, "seed that chooses the images held out")
+    examples: NotNegative = key(0, "train on this many examples, of each class its share; 0: all")
     classes: NotNegative = key(0, "keep this many classes, the first ones; 0: all")
     channels: Literal[1, 3] = key(3, "3: grey is repeated; 1: colour becomes grey")
     path: str = aside("", "the folder of the records; empty: where `imp prepare` puts them")

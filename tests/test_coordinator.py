@@ -5,7 +5,7 @@ from helpers import Heard
 
 from lottery.base import locks, preemption
 from lottery.executors import coordinator
-from lottery.executors.coordinator import DEADLY, FURTHER, SAVED, Coordinator, Lost
+from lottery.executors.coordinator import DEADLY, FURTHER, SAVED, Coordinator, Line, Lost
 from lottery.executors.workload import Workload
 
 TASKS = list("abcdef")
@@ -73,6 +73,15 @@ def run(clock, ranks, tasks=TASKS, done=lambda task, result: [], stall=600.0, **
     handed_out = Coordinator(dict(enumerate(ranks, 1)), workload, stall, **how)
     handed_out.run(tasks)
     return found, said, handed_out.waiting
+
+
+def test_a_line_of_several_ranks_is_said_once(clock):
+    both = [Rank(clock, [[(1, Line("no GPU")), (2, Line(f"rank {rank} alone")), (3, DONE)]]) for rank in (1, 2)]
+
+    found, said, _ = run(clock, both)
+
+    assert said == ["no GPU", "rank 1 alone", "rank 2 alone"]
+    assert len(found) == len(TASKS)
 
 
 def test_a_lost_ranks_task_is_the_next_to_be_handed_out_and_what_it_makes_possible_follows_it(clock):

@@ -34,6 +34,16 @@ def test_the_unit_is_that_of_the_work_and_a_rank_says_who_it_is(clock, capsys):
     assert capsys.readouterr().err == "rank 2: preparing digits: 80 of 100 images, 2 images/s, 10 s left\n"
 
 
+def test_what_holds_for_all_processes_is_said_once_by_the_one_that_speaks_for_them(capsys):
+    speaker, passed = Reporter(), []
+    rank = Reporter(prefix="rank 2: ").of_rank(lambda saved: None, passed.append)
+    for reporter in (speaker, speaker, rank, rank.silent()):
+        reporter.once("MACs are not counted")
+
+    assert capsys.readouterr().err == "MACs are not counted\n"
+    assert passed == ["MACs are not counted"] * 2
+
+
 def test_short_work_says_nothing(clock, capsys):
     with Reporter().counting("dense", 10) as advance:
         clock(29.0)

@@ -12,19 +12,27 @@ LINE_SECONDS = 30.0
 
 class Reporter:
     """Says what is going on. `prefix` names the speaker among several (`rank 2: `); `quiet` says nothing. `beat` is called,
-    quiet or not, whenever what is counted has come further (with False), or is `saved` (with True)."""
+    quiet or not, whenever what is counted has come further (with False), or is `saved` (with True). What is to be said `once`
+    is handed to `pass_on`, where there is a process that speaks for all."""
 
-    def __init__(self, prefix: str = "", quiet: bool = False, beat: Callable[[bool], None] | None = None):
-        self.prefix, self.quiet, self.beat = prefix, quiet, beat
+    def __init__(
+        self,
+        prefix: str = "",
+        quiet: bool = False,
+        beat: Callable[[bool], None] | None = None,
+        pass_on: Callable[[str], None] | None = None,
+    ):
+        self.prefix, self.quiet, self.beat, self.pass_on = prefix, quiet, beat, pass_on
         self.bars = not prefix and not quiet and sys.stderr.isatty()
+        self._said: set[str] = set()
 
-    def beating(self, beat: Callable[[bool], None]) -> "Reporter":
-        """The same, which calls `beat`."""
-        return Reporter(self.prefix, self.quiet, beat)
+    def of_rank(self, beat: Callable[[bool], None], pass_on: Callable[[str], None]) -> "Reporter":
+        """The same, of a process that works for another."""
+        return Reporter(self.prefix, self.quiet, beat, pass_on)
 
     def silent(self) -> "Reporter":
         """The same, which counts without showing it."""
-        return _Silent(self.prefix, self.quiet, self.beat)
+        return _Silent(self.prefix, self.quiet, self.beat, self.pass_on)
 
     def saved(self) -> None:
         """What was counted so far need not be done again, should this process die."""
@@ -37,6 +45,14 @@ class Reporter:
     def say(self, message: str) -> None:
         if not self.quiet:
             print(printable(f"{self.prefix}{message}"), file=sys.stderr, flush=True)
+
+    def once(self, message: str) -> None:
+        """Say what holds for a whole command, in however many processes: only the first time."""
+        if self.pass_on:
+            self.pass_on(message)
+        elif message not in self._said:
+            self._said.add(message)
+            self.say(message)
 
     @contextlib.contextmanager
     def counting(self, title: str, total: int, unit: str = "steps") -> Iterator[Callable[[int], None]]:

@@ -51,7 +51,7 @@ def make_trainer(
     feed = partial(make_feed, run.records(), run.manifest(), recipe.data, devices=names, allocation=allocation)
     trainer = Trainer(recipe, names, feed, maskable)
     xla, kept = "on" if trainer.xla else "off", "in memory" if isinstance(trainer.feed, MemoryFeed) else "streamed"
-    reporter.say(f"{recipe.model.name} on {', '.join(names)}: {recipe.train.precision}, XLA {xla}, examples {kept}")
+    reporter.once(f"{recipe.model.name} on {', '.join(names)}: {recipe.train.precision}, XLA {xla}, examples {kept}")
     return trainer
 
 

@@ -1,6 +1,9 @@
-"""Tasks handed out over channels, and done at the other end. Whoever does tasks says the result of one (None before its first)
-and is sent the next (None: there are no more). Meanwhile `FURTHER` says that its task has come further, `SAVED` that a process
-in its place would go on from here."""
+"""Tasks handed out over channels, and done at the other end.
+
+Whoever does tasks says the result of one (None before its first) and is sent the next (None: there are no more). Meanwhile
+`FURTHER` says that its task has come further, `SAVED` that a process in its place would go on from here, and a `Line` is to be
+said once, whichever ranks have it.
+"""
 
 import collections
 import contextlib
@@ -24,6 +27,13 @@ DEADLY = 10  # processes that die in a row at one task, which saves nothing: eno
 ORPHANED = "rank 0 is lost"
 FURTHER = "further"
 SAVED = "saved"
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """What a rank has to tell the user, as others may."""
+
+    text: str
 
 
 class Lost(Exception):
@@ -62,7 +72,8 @@ class Coordinator:
         replace: Callable[[int], Channel | None] = lambda rank: None,
         tell: Callable[[int], None] = lambda rank: None,
     ):
-        self.channels, self.on_done, self.say, self.stall = dict(channels), workload.on_done, workload.reporter.say, stall
+        self.channels, self.on_done, self.stall = dict(channels), workload.on_done, stall
+        self.say, self.once = workload.reporter.say, workload.reporter.once
         self.replace, self.tell = replace, tell
         self.waiting: list[Task] = []
         self.idle: list[int] = []
@@ -108,7 +119,10 @@ class Coordinator:
         except Lost:
             self._lose(rank)
 
-    def _take_in(self, rank: int, message: Result | str | None) -> None:
+    def _take_in(self, rank: int, message: Result | str | Line | None) -> None:
+        if isinstance(message, Line):
+            self.once(message.text)
+            return
         if isinstance(message, str):
             self.running[rank].heard = time.monotonic()
             if message == SAVED:
@@ -183,7 +197,8 @@ def serve(channel: Channel, allocation: Allocation, make_worker: MakeWorker, rep
             try:
                 if worker is None:
                     show_gpus(allocation)
-                    worker = life.enter_context(make_worker(allocation, reporter.beating(_heartbeat(channel))))
+                    speaker = reporter.of_rank(_heartbeat(channel), lambda text: channel.send(Line(text)))
+                    worker = life.enter_context(make_worker(allocation, speaker))
                 result = worker(task)
             except (preemption.Preempted, Moved) as error:
                 result = {"status": "preempted", "reason": str(error)}

@@ -54,7 +54,7 @@ class TicketWorker:
             makers = _dense(replicate).made_by
             if makers != [self.trainer.maker]:
                 here = environment.named([self.trainer.maker])
-                reporter.say(
+                reporter.once(
                     f"warning: {replicate.dense.folder} was trained with {environment.named(makers)}, this is {here}: "
                     "differences between the networks may come from that"
                 )
@@ -89,7 +89,7 @@ class TicketWorker:
         needed = f"a bundle of {size} takes about {size * each / 1e9:.2g} GB of memory, {free / 1e9:.2g} GB are free"
         if size * each > free:
             raise InputError(f"{needed}: --bundle {max(1, free // each)} fits")
-        self.reporter.say(needed)
+        self.reporter.once(needed)
         return BundledTrainer(self.trainer, size)
 
     def _ended(self, ticket: Ticket, trainer: Trainer, reporter: Reporter, alone: bool = True) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class DenseWorker:
         assembly.check_draws(run, self.trainer)
         self.topology = topology(self.trainer.model)
         for line in (*self.trainer.given.notes, *_notes(run.recipe.pruning, self.topology, own_matrices(self.trainer.model))):
-            reporter.say(line)
+            reporter.once(line)
 
     def __call__(self, number: int) -> dict[str, Any]:
         replicate = self.run.replicate(number)

@@ -1,16 +1,17 @@
 """Prepare a set: plan its shards from its source, have an engine make what is missing, write the manifest."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep import images, records, shards, spark, texts
+from data_prep import images, records, shards, spark, texts, tokens
 from data_prep.articles import open_articles
 from data_prep.images import Settings
 from data_prep.shards import Made, Planned
-from data_prep.sources import PATHS, is_alike, open_source, tfds_reading
+from data_prep.sources import PATHS, is_alike, open_source, tfds, tfds_reading
 from data_prep.texts import TextSettings
 from lottery.base import files
 from lottery.base.errors import InputError
@@ -102,6 +103,22 @@ def existing(settings: AnySettings, folder: Path, known: Collection[str] = ()) -
     if isinstance(settings, TextSettings):
         texts.check_tokenizer(settings, folder, manifest)
     return manifest
+
+
+def expected(settings: AnySettings) -> records.Manifest:
+    """The manifest of a set that is not prepared, as far as its source tells: its shards have no checksum, and there are none
+    where images are still to be downloaded, or of texts. Raises InputError as `prepare` does."""
+    made_with = dataclasses.asdict(settings)
+    if isinstance(settings, TextSettings):
+        ids = tokens.size(tokens.read(Path(settings.tokenizer))) if settings.tokenizer else settings.vocabulary
+        return records.Manifest(settings.shape, [], [], made_with, {"ids": str(ids)}, fields=settings.fields)
+    kind, _, name = settings.source.partition(":")
+    if kind == "tfds" and (classes := tfds.classes_to_download(name)):
+        return records.Manifest(settings.shape, classes[: settings.classes or None], [], made_with)
+    planned = images.plan(settings, Path())
+    tfds_reading.stop()
+    shards = [records.Shard(job.name, job.split, job.count, job.count * math.prod(settings.shape), "") for job in planned.jobs]
+    return dataclasses.replace(planned.manifest, shards=shards)
 
 
 def difference(settings: AnySettings, manifest: records.Manifest) -> str | None:

@@ -99,6 +99,13 @@ def test_a_part_of_the_training_images_leaves_the_others_as_they_are(digits, tmp
         prepare(DIGITS, tmp_path)
 
 
+def test_what_a_set_will_hold_is_known_before(digits):
+    made, expected = digits[1], preparing.expected(DIGITS)
+
+    assert [expected.count(split) for split in SPLITS] == [made.count(split) for split in SPLITS]
+    assert (expected.classes, expected.shape, expected.bytes) == (made.classes, made.shape, made.bytes)
+
+
 def test_the_manifest_says_what_the_set_is(digits):
     _, manifest = digits
 

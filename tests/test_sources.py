@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from data_prep import sources
+from data_prep import prepare, sources
 from data_prep.pictures import pixels
+from data_prep.sources.tfds import classes_to_download
 from data_prep.sources.tfds import source as tfds_source
 from data_prep.sources.tfds_reading import read
 from lottery.base.errors import Failed, InputError
@@ -177,6 +178,17 @@ def test_a_set_of_tfds_is_read_with_its_classes_and_splits(tfds_folder):
     assert numbers(source.train) == [(number, number % 2) for number in range(16)]
     assert numbers(source.test) == [(number, number % 2) for number in range(16, 20)]
     assert (tfds_folder / "tiny_pets" / "1.0.0").is_dir()
+
+
+@pytest.mark.usefixtures("tensorflow", "tfds_folder")
+def test_the_classes_of_a_set_are_known_before_it_is_downloaded():
+    assert classes_to_download("tiny_pets[:10%]") == ["cat", "dog"]
+    expected = prepare.expected(prepare.Settings("tfds:tiny_pets", 8))
+    assert (expected.classes, expected.shards) == (["cat", "dog"], [])
+
+    sources.open_source("tfds:tiny_pets")
+
+    assert classes_to_download("tiny_pets") is None
 
 
 @pytest.mark.usefixtures("tensorflow", "tfds_folder")

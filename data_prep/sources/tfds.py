@@ -57,6 +57,13 @@ def source(name: str, data_dir: Path | None = None) -> Source:
     return Source(list(builder.info.features[label].names), train, test, ", ".join(others))
 
 
+def classes_to_download(name: str) -> list[str] | None:
+    """The classes of a set that is not on this machine yet; None where it is. Raises InputError as `source` does."""
+    name = name.partition("[")[0]
+    builder = _builder(name, None)
+    return None if Path(builder.data_path).exists() else list(builder.info.features[_keys(name, builder)[1]].names)
+
+
 def _span(part: str, available: Mapping[str, Any]) -> tuple[int, int]:
     """Where a `part` (`[:10%]`) of the training split begins and ends."""
     import tensorflow_datasets as tfds

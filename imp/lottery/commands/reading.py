@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from lottery.base.progress import count_of
 from lottery.commands.options import JsonOption, RecipeOptions, RunOption, opened, print_json, reporter
 from lottery.results.tables import print_table, whole
 
@@ -15,28 +16,11 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 2.0
 
 
-def recipe(
-    run: RecipeOptions,
-    variables: Annotated[
-        bool, typer.Option("--variables", help="List the variables of its network instead, and which of them are prunable.")
-    ] = False,
-) -> None:
+def recipe(run: RecipeOptions) -> None:
     """Print a recipe in full, with the meaning of each key."""
     from lottery.experiment.reading import explained
 
-    source = run.open()
-    if not variables:
-        print(explained(source.recipe), end="")
-        return
-    from lottery.stages import cut
-
-    state = cut.drawn(source)
-    prunable = source.recipe.pruning.prunable(state)
-    rows = [
-        (path, "x".join(map(str, array.shape)), whole(array.size), "prunable" if path in prunable else "")
-        for path, array in (state.weights | state.statistics).items()
-    ]
-    print_table(source.recipe.model.name, ("variable", "shape", "numbers", ""), rows)
+    print(explained(run.open().recipe), end="")
 
 
 def report(run: RunOption = None, as_json: JsonOption = False) -> None:
@@ -106,7 +90,10 @@ def status(
 
 
 def explore(
-    run: RunOption = None,
+    run: RecipeOptions,
+    model: Annotated[
+        bool, typer.Option("--model", help="The network itself, before anything is trained: variables, MACs, what is prunable.")
+    ] = False,
     at: Annotated[str, typer.Option(metavar="POINT", help="The dense network at a snapshot: 0, 34it, 1ep or end.")] = "end",
     ticket: Annotated[
         str | None, typer.Option(metavar="NAME", help="A ticket instead of the dense network, such as q90-step-000034.")
@@ -125,13 +112,16 @@ def explore(
     as_json: JsonOption = False,
 ) -> None:
     """Show how large the weights are: count, min, max, mean, norm and quantiles of |w|, by variable."""
+    if model:
+        _show_network(run.open(), as_json)
+        return
     from lottery.base.errors import InputError
     from lottery.experiment.grids import parse_point, parse_quantiles
     from lottery.pruning.masks import SCOPES
     from lottery.results import explore
 
     chosen = SCOPES[scope] if scope else None
-    source = opened(run, must_exist=True)
+    source = run.open(must_exist=True)
     if snapshots:
         if ticket or variant or quantiles or at != "end":
             raise InputError(
@@ -153,6 +143,32 @@ def explore(
         print_table(f"{title}, in all", explore.IN_ALL_HEADINGS, together)
     else:
         print_table(title, *explore.table(rows[-1:] if in_all else rows))
+
+
+def _show_network(source: "Run", as_json: bool) -> None:
+    from lottery.stages.network import variables
+
+    pruning, found = source.recipe.pruning, variables(source)
+    if as_json:
+        print_json([dataclasses.asdict(one) for one in found])
+        return
+    rows = [
+        (
+            one.path,
+            "x".join(map(str, one.shape)),
+            whole(one.size),
+            whole(one.macs) if one.macs else "",
+            "prunable" if one.prunable else f"exclude {one.excluded}" if one.excluded else "",
+        )
+        for one in found
+    ]
+    print_table(source.recipe.model.name, ("variable", "shape", "numbers", "MACs", f"scope {pruning.scope}"), rows)
+    for name, some in (("in all", found), ("prunable", [one for one in found if one.prunable])):
+        counts = [one.macs for one in some if one.macs is not None]
+        macs = f"{whole(sum(counts))} MACs" if len(counts) == len(some) else "MACs not known"
+        print(f"{name}: {count_of(len(some), 'variable')}, {whole(sum(one.size for one in some))} numbers, {macs}")
+    if idle := [pattern for pattern in pruning.exclude if not any(one.excluded == pattern for one in found)]:
+        print(f"pruning.exclude: nothing that would be prunable matches {', '.join(idle)}")
 
 
 def compare(run: RunOption = None, as_json: JsonOption = False) -> None:

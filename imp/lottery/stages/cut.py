@@ -11,16 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from lottery.base.errors import InputError
-from lottery.engine.start import start_tensorflow
 from lottery.experiment.graph import Mask
 from lottery.experiment.recipe import Pruning
 from lottery.pruning import costs, criteria, densities, masks, refill
-from lottery.pruning.state import State
 from lottery.pruning.units import channels_of
 from lottery.rundir import identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import Layer, MaskRecord, Scores
 from lottery.rundir.run import Run
+from lottery.stages import network
 from lottery.stages.probing import Probes
 from lottery.stages.scoring import Part, Scoring
 
@@ -181,14 +180,4 @@ def _paths(run: Run) -> list[str]:
         if steps := replicate.snapshot_steps():
             state = store.load_state(replicate.snapshot(steps[-1]), optimizer=False)
             return [*state.weights, *state.statistics]
-    state = drawn(run)
-    return [*state.weights, *state.statistics]
-
-
-def drawn(run: Run) -> State:
-    """The network that a run's recipe names, for the prepared set, as any seed draws it."""
-    start_tensorflow()
-    from lottery.engine import models
-    from lottery.engine.tasks import choice
-
-    return models.initial_weights(run.recipe.model, choice.make(run.recipe, run.manifest()).signature, seed=0)
+    return [variable.path for variable in network.build(run).variables]

@@ -69,6 +69,16 @@ def prepare_set(
     return there
 
 
+def expected(run: Run) -> Manifest:
+    """The manifest of the run's records; where they are not prepared, as `data_prep.prepare.expected` gives it."""
+    if (run.records() / MANIFEST).exists():
+        return run.manifest()
+    settings = run.recipe.records()
+    if settings.source.startswith("tfds:"):
+        start_tensorflow()
+    return preparing.expected(settings)
+
+
 def _described(settings: AnySettings, manifest: Manifest) -> str:
     if isinstance(settings, Settings):
         kind = "grey images" if settings.channels == 1 else "images"

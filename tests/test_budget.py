@@ -359,7 +359,7 @@ def test_a_run_within_a_budget_costs_it_and_is_continued_within_it(work):
     assert ", 0 to train" in told
     assert contents(work / "runs/digits") == before
 
-    dry = imp_here("run", "--dry-run", "--budget", "2dense", "--json", cwd=work)
+    dry = imp_here("run", "--dry-run", "--budget", "2dense", cwd=work)
     assert dry.stderr.splitlines() == [
         f"{name} trains each ticket until it has cost 2 dense trainings" for name in recipe.families
     ]

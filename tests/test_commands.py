@@ -266,10 +266,13 @@ def test_a_dry_run_lists_the_campaign_and_writes_nothing(tmp_path):
     recipe = str(ROOT / "pipelines/imagenet64.toml")
 
     table = imp_here("run", "--dry-run", recipe, cwd=tmp_path).stdout
-    lines = json.loads(imp_here("run", "--dry-run", "--json", recipe, cwd=tmp_path).stdout)
+    left = json.loads(imp_here("run", "--dry-run", "--json", recipe, cwd=tmp_path).stdout)
 
-    assert "100 networks under masks, 8670 epochs in all\n" in table
-    assert sum(line["rewound"] for line in lines) == 100
+    assert "101 trainings (1 dense, 100 under masks), 8670 epochs\n" in table
+    assert "│ oneshot ticket │       100 │   8580 │ 1.01 .. 1.40 │\n" in table  # of so many networks only the kinds
+    assert "run `imp prepare` first\n" in table  # which are not downloaded
+    assert [one["kind"] for one in left["networks"]] == ["dense", *["oneshot ticket"] * 100]
+    assert left["seconds"] is None
     assert not list(tmp_path.iterdir())
 
 
@@ -278,6 +281,8 @@ def test_a_dry_run_lists_the_campaign_and_writes_nothing(tmp_path):
     [
         (['families.oneshot.controls=["nobody:control"]'], "controls: nobody cannot be imported"),
         (['families.oneshot.densities=["fc9/*=10"]'], "'fc9/*' matches no variable of lenet_300_100"),
+        (['pruning.exclude=["fc1/*", "fc9/*"]'], "pruning.exclude: 'fc9/*' matches no variable of lenet_300_100"),
+        (['pruning.exclude=["*"]'], "nothing to prune"),
         (["families.oneshot.rewind=2ep"], "2ep is not among the snapshots"),
     ],
 )
@@ -294,19 +299,26 @@ def test_a_dry_run_lists_what_is_left_to_train(work):
     told = imp_here("run", "--dry-run", cwd=work).stdout
 
     assert "replicate-1 dense" not in told
-    assert told.endswith("; 1 network more finished\n")
+    assert "; 1 network more finished\n" in told
+    assert re.search(r"\nabout \d+ s of training.*: .* s an epoch on CPU, as in 1 training of this run\n", told)
     two = imp_here("run", "--dry-run", "--set", "replicates=2", cwd=work).stdout
     assert "replicate-2 dense" in two
 
 
 def test_the_variables_of_a_network_are_listed_before_anything_is_trained(prepared):
-    asked = ["recipe", "--variables", *LENET, *settings('pruning.exclude=["fc2/*"]')]
+    asked = ["explore", "--model", *LENET, *settings('pruning.exclude=["fc2/*", "conv/*"]')]
 
-    rows = [line.split() for line in imp_here(*asked, cwd=prepared).stdout.splitlines()]
+    told = imp_here(*asked, cwd=prepared).stdout
 
-    assert ["│", "fc1/kernel", "│", "192x300", "│", "57,600", "│", "prunable", "│"] in rows
-    assert ["│", "fc1/bias", "│", "300", "│", "300", "│", "│"] in rows
-    assert ["│", "fc2/kernel", "│", "300x100", "│", "30,000", "│", "│"] in rows
+    rows = [line.split() for line in told.splitlines()]
+    assert ["│", "fc1/kernel", "│", "192x300", "│", "57,600", "│", "57,600", "│", "prunable", "│"] in rows
+    assert ["│", "fc1/bias", "│", "300", "│", "300", "│", "│", "│"] in rows
+    assert ["│", "fc2/kernel", "│", "300x100", "│", "30,000", "│", "30,000", "│", "exclude", "fc2/*", "│"] in rows
+    assert told.splitlines()[-3:] == [
+        "in all: 6 variables, 89,010 numbers, 88,600 MACs",
+        "prunable: 2 variables, 58,600 numbers, 58,600 MACs",
+        "pruning.exclude: nothing that would be prunable matches conv/*",
+    ]
     assert not (prepared / "runs").exists()
 
 

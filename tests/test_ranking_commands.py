@@ -147,7 +147,7 @@ READING = [
     ("verify runs/texts", "0 damaged"),
     ("stability", "instability"),
     ("export --ticket q50-step-000004 --to npz", "50.00%"),
-    ("run --dry-run", f"0 networks under masks, 0 epochs in all; {NETWORKS + 1} networks more finished"),
+    ("run --dry-run", f"0 trainings; {NETWORKS + 1} networks more finished"),
     ("slurm retrain --nodes 2 --time 1:00:00", "sbatch"),
 ]
 

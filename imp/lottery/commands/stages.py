@@ -2,13 +2,14 @@
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lottery.base.progress import count_of
+from lottery.base.progress import count_of, duration
 from lottery.commands import options
 from lottery.commands.options import BundleOptions, PartOptions, RecipeOptions, RunOptions, SelectionOptions, WorkerOptions
 from lottery.executors.workload import WHOLE
@@ -17,10 +18,13 @@ from lottery.results.tables import percent, print_table, times, whole
 
 if TYPE_CHECKING:
     from lottery.campaign import Campaign
-    from lottery.experiment.graph import Ticket
+    from lottery.executors.workload import Execution
+    from lottery.experiment.plan import Cost
     from lottery.rundir.run import Run
+    from lottery.stages.forecast import Forecast
 
 Between = Literal["copies", "rounds"]
+LISTED = 20  # networks; of more, their kinds
 INNER = {"format", "folder", "outputs", "made_from"}  # what a table of a mask says for `imp` alone
 
 
@@ -238,7 +242,9 @@ def run_all(
             "until they cost that those whose length may change, and leave out of the others what costs more.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the networks to train and their cost.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what is to be trained, how long that takes, and the disk it needs.")
+    ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run all stages: prepare, train, thresholds, retrain, report. Finished work is kept."""
@@ -247,7 +253,7 @@ def run_all(
     most = None if budget is None else budgets.parse(budget)
     target = run.open(records=records, budget=most, weights=from_)
     if dry_run:
-        _dry_run(target, as_json)
+        _dry_run(target, workers.execution(), as_json)
         return
     from lottery.campaign import campaign
     from lottery.commands.reading import show_report
@@ -258,32 +264,54 @@ def run_all(
     _conclude(made)
 
 
-def _dry_run(target: "Run", as_json: bool) -> None:
-    from lottery.base import plugins
-    from lottery.experiment.plan import dry_run
-    from lottery.stages.cut import check_families
+def _dry_run(target: "Run", execution: "Execution", as_json: bool) -> None:
+    from lottery.stages.forecast import forecast
 
-    target.check()
-    if plugins.is_own(target.recipe.model.name):
-        plugins.function(target.recipe.model.name, "model.name")
-    if target.known_training_examples() is not None:
-        check_families(target)
-
-    def is_finished(network: "int | Ticket") -> bool:
-        return (target.replicate(network).dense if isinstance(network, int) else target.network(network)).is_finished
-
-    planned = target.estimated_plan()
-    lines = dry_run(planned, is_finished)
-    finished = len(dry_run(planned)) - len(lines)
+    left = forecast(target, execution, options.reporter())
     if as_json:
-        options.print_json([dataclasses.asdict(line) for line in lines])
+        networks = [{name: value for name, value in vars(one).items() if name != "network"} for one in left.networks]
+        options.print_json(dataclasses.asdict(dataclasses.replace(left, networks=[])) | {"networks": networks})
         return
-    cells = [(line.title, "?" if line.epochs is None else f"{line.epochs:g}", f"{line.cost:.2f}") for line in lines]
-    print_table(target.recipe.name, ("network", "epochs", "cost"), cells)
-    known = [line.epochs for line in lines if line.epochs is not None]
-    unknown = "the cost in epochs is known once the records are prepared"
-    cost = f"{sum(known):g} epochs in all" if known or not lines else unknown
-    perhaps = sum(not line.certain for line in lines)
+    kinds: dict[str, list[Cost]] = {}
+    for one in left.networks:
+        kinds.setdefault(one.kind if len(left.networks) > LISTED else one.title, []).append(one)
+    rows = [(name, str(len(alike)), _epochs(alike), _range([one.cost for one in alike])) for name, alike in kinds.items()]
+    if rows:
+        print_table(target.recipe.name, ("networks", "trainings", "epochs", "cost of each"), rows)
+    print(_trainings(left))
+    if left.networks and left.seconds is not None:
+        timed = f"as in {count_of(left.timed, 'training')} of this run" if left.timed else "measured on made-up examples"
+        processes = "" if left.processes == 1 else f" in {left.processes} processes"
+        pace = f"{left.epoch_seconds:.3g} s an epoch on {left.device}, {timed}"
+        print(f"about {duration(left.seconds)} of training{processes}: {pace}")
+    elif left.networks:
+        print("how long they take is known once the records are there: run `imp prepare` first")
+    needed = ", ".join(f"{what} {_gigabytes(count)}" for what, count in left.disk.items() if count)
+    if needed:
+        warning = ": too little" if sum(left.disk.values()) > left.free else ""
+        print(f"disk: {needed}; {_gigabytes(left.free)} are free{warning}")
+
+
+def _trainings(left: "Forecast") -> str:
+    """How many networks are to be trained, of which kinds, and for how many epochs."""
+    dense = sum(one.kind == "dense" for one in left.networks)
+    perhaps = sum(not one.certain for one in left.networks)
+    kinds = f" ({dense} dense, {len(left.networks) - dense} under masks)" if left.networks else ""
+    epochs = f", {_epochs(left.networks)} epochs" if left.networks else ""
     only = f"; {perhaps} of them are controls, trained only if a ticket matches" if perhaps else ""
-    done = f"; {count_of(finished, 'network')} more finished" if finished else ""
-    print(f"{sum(line.rewound for line in lines)} networks under masks, {cost}{only}{done}")
+    done = f"; {count_of(left.finished, 'network')} more finished" if left.finished else ""
+    return f"{count_of(len(left.networks), 'training')}{kinds}{epochs}{only}{done}"
+
+
+def _epochs(networks: "Sequence[Cost]") -> str:
+    known = [one.epochs for one in networks if one.epochs is not None]
+    return f"{sum(known):g}" if known else "?"
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} .. {high}"
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"

@@ -287,13 +287,15 @@ def _check(key: str, points: Iterable[Point], recipe: Recipe, steps_per_epoch: i
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """A network, its cost in epochs (None while the length of one matters and is unknown), and what it takes to find and to
-    train, in dense trainings, as `Plan.cost` counts; `certain` if not a headline's."""
+    """A `network` (a dense one by its replicate), the kind that it is of, its cost in epochs (None while the length of one
+    matters and is unknown), and what it takes to find and to train, in dense trainings, as `Plan.cost` counts; `certain` if not
+    a headline's."""
 
+    network: int | Ticket
     title: str
+    kind: str
     epochs: float | None
     cost: float
-    rewound: bool
     certain: bool = True
 
 
@@ -309,9 +311,9 @@ def estimated(recipe: Recipe, training_examples: int | None, share: Share = by_w
     return Plan(recipe, UNKNOWN_STEPS, functools.cache(share))
 
 
-def dry_run(planned: Plan, is_finished: Callable[[int | Ticket], bool] = lambda network: False) -> list[Cost]:
-    """The networks to train: dense ones (by replicate) first, then those under masks, and last the controls of headlines, here
-    of the sparsest tickets: at which masks, if any, is known once the tickets are trained."""
+def dry_run(planned: Plan, controls: Sequence[Ticket] | None = None) -> list[Cost]:
+    """Every network: dense ones (by replicate) first, then those under masks, and last the `controls` of headlines. Before
+    these are known (None), they are those of the sparsest tickets: at which masks, if any, the tickets will tell."""
     recipe, unknown = planned.recipe, planned.steps_per_epoch == UNKNOWN_STEPS and planned.recipe.train.steps
     replicates = range(1, recipe.replicates + 1)
     tickets = planned.tickets(replicates, recipe.families)
@@ -321,19 +323,18 @@ def dry_run(planned: Plan, is_finished: Callable[[int | Ticket], bool] = lambda 
     def under(ticket: Ticket, label: str, certain: bool) -> Cost:
         title = f"replicate-{ticket.replicate} {ticket.family} {label} {ticket.variant}"
         title += f", rewound to {planned.point_at(ticket.rewind)}"
-        found = None if unknown else round(planned.epochs(ticket), 3)
-        return Cost(title, found, round(planned.cost(ticket), 3), rewound=True, certain=certain)
+        kind = f"{ticket.family} {'' if certain else 'headline '}{ticket.variant}"
+        epochs = None if unknown else round(planned.epochs(ticket), 3)
+        return Cost(ticket, title, kind, epochs, round(planned.cost(ticket), 3), certain)
 
-    last = {name: family.grid[-1].label for name, family in recipe.families.items() if family.controls_follow}
-    sparsest = [one for one in tickets if one.variant == TICKET and one.mask.label == last.get(one.family)]
-    following = [control for one in sparsest for control in planned.controls_of(one, recipe.families[one.family])]
+    perhaps = []
+    if controls is None and recipe.replicates >= LEAST_REPLICATES:
+        last = {name: family.grid[-1].label for name, family in recipe.families.items() if family.controls_follow}
+        sparsest = [one for one in tickets if one.variant == TICKET and one.mask.label == last.get(one.family)]
+        perhaps = [control for one in sparsest for control in planned.controls_of(one, recipe.families[one.family])]
     length = None if unknown else round(planned.total_steps / planned.steps_per_epoch, 3)
     return [
-        *(Cost(f"replicate-{one} dense", length, 1.0, rewound=False) for one in replicates if not is_finished(one)),
-        *(under(ticket, ticket.mask.label, certain=True) for ticket in tickets if not is_finished(ticket)),
-        *(
-            under(ticket, "headline", certain=False)
-            for ticket in dict.fromkeys(following)
-            if recipe.replicates >= LEAST_REPLICATES
-        ),
+        *(Cost(number, f"replicate-{number} dense", "dense", length, 1.0) for number in replicates),
+        *(under(ticket, ticket.mask.label, certain=True) for ticket in (*tickets, *(controls or ()))),
+        *(under(ticket, "headline", certain=False) for ticket in dict.fromkeys(perhaps)),
     ]

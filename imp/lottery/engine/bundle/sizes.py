@@ -61,18 +61,19 @@ def stepping(trainer: Trainer, size: int) -> Take:
 
 
 def measure(trainer: Trainer, allocation: Allocation) -> dict[int, float]:
-    """Seconds that a step of each network takes, by the size of the bundle (1: alone). Sizes double while they gain."""
-    seconds = {1: _seconds_of_step(lambda count: trainer.advance(0, count, order_seed=0))}
+    """Seconds that a step of each network takes, by the size of the bundle (1: alone). Sizes double until one does not fit, or
+    gains too little."""
+    seconds = {1: seconds_of_step(lambda count: trainer.advance(0, count, order_seed=0))}
     for size in () if obstacle(trainer) else SIZES:
         if size * bytes_of_each(trainer) > free_bytes(trainer, allocation):
             break
-        seconds[size] = _seconds_of_step(stepping(trainer, size)) / size
+        seconds[size] = seconds_of_step(stepping(trainer, size)) / size
         if seconds[size] * GAIN > seconds[size // 2]:
             break
     return seconds
 
 
-def _seconds_of_step(take: Take) -> float:
+def seconds_of_step(take: Take) -> float:
     """By calls of ever more steps, until one takes a second. The first, which may compile, is not counted."""
     take(1)
     count = 1

@@ -1,0 +1,139 @@
+"""What a run still takes, before it runs: trainings, time, disk. Its network is built, and the recipe's patterns are tried."""
+
+import dataclasses
+import shutil
+import statistics
+
+from data_prep.records import MANIFEST, SPLITS, Manifest
+from lottery.base import environment
+from lottery.base.progress import Reporter
+from lottery.engine.start import start_tensorflow
+from lottery.executors.allocation import ranks_to_start, resources_here
+from lottery.executors.workload import Execution
+from lottery.experiment import agreement, plan
+from lottery.experiment.graph import Ticket, side_by_side
+from lottery.experiment.grids import Grid
+from lottery.experiment.plan import Cost, Plan
+from lottery.experiment.recipe import Recipe
+from lottery.pruning.state import State
+from lottery.results import grouping
+from lottery.rundir import store
+from lottery.rundir.run import Run
+from lottery.stages.cut import check_families
+from lottery.stages.prepare import expected
+
+MACHINE = ("processor", "cores", "gpus")  # in environment.json
+ANSWER_BYTES = 8  # that the predictions of a network have for an example
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """The `networks` that are still to be trained, and how many are `finished`. They take so many `seconds` in so many
+    `processes`, at `epoch_seconds` for an epoch of each, which is known from the `timed` trainings of this run or, where there
+    are none, from a trial; None while the number of examples is not known. `disk` are the bytes that records, snapshots and
+    results will take, where `free` are free."""
+
+    networks: list[Cost]
+    finished: int
+    processes: int
+    seconds: float | None
+    epoch_seconds: float | None
+    timed: int
+    device: str
+    disk: dict[str, int]
+    free: int
+
+
+def forecast(run: Run, execution: Execution, reporter: Reporter) -> Forecast:
+    """What is missing in the run directory. Raises InputError for what a run of all stages would refuse, as far as it is known
+    before anything is trained: so also for a pattern that matches no variable."""
+    agreement.check(run.recipe)
+    run.check()
+    manifest = expected(run)
+    recipe = _with_cut_quantiles(run)
+    planned = plan.estimated(recipe, manifest.count("train") or None, run.share, len(manifest.classes))
+    networks, finished = _networks(run, planned)
+    dense, masked = ([one for one in networks if isinstance(one.network, kind)] for kind in (int, Ticket))
+    width = side_by_side(one.network for one in masked if isinstance(one.network, Ticket))
+    processes = ranks_to_start(execution.ranks, lambda: max(width, len(dense), 1), recipe.train.threads)
+
+    start_tensorflow()
+    from lottery.engine import trial
+
+    trainer = trial.make_trainer(recipe, manifest, max(1, len(resources_here().cores) // processes))
+    state = trainer.state(0)
+    check_families(run, [*state.weights, *state.statistics])
+    recipe.pruning.prunable(state)
+
+    paces = _paces(run)
+    epoch_seconds = statistics.mean(paces) if paces else None
+    if not paces and networks and manifest.shards:
+        reporter.say("measuring how long an epoch takes, on made-up examples")
+        evaluations = planned.steps_per_epoch / max(1, recipe.train.evaluate.step(planned.steps_per_epoch))
+        epoch_seconds = trial.seconds_of_epoch(trainer, manifest, evaluations)
+    shares = [
+        sum(one.epochs or 0.0 for one in some) / max(1, min(processes, most))
+        for some, most in ((dense, len(dense)), (masked, width))
+    ]
+    folder = run.folder.absolute()
+    return Forecast(
+        networks,
+        finished,
+        processes,
+        None if epoch_seconds is None else epoch_seconds * sum(shares),
+        epoch_seconds,
+        len(paces),
+        trainer.maker["device"],
+        _disk(run, manifest, state, len(dense) * len(planned.snapshot_steps()), len(masked)),
+        shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free,
+    )
+
+
+def _with_cut_quantiles(run: Run) -> Recipe:
+    """The run's recipe, with the quantiles that masks were cut at beside its own: tickets of all of them are trained."""
+    families = {
+        name: family.model_copy(update={"quantiles": Grid.of(sorted({*family.quantiles, *run.cut_quantiles(name)}))})
+        if family.quantiles
+        else family
+        for name, family in run.recipe.families.items()
+    }
+    return run.recipe.model_copy(update={"families": families})
+
+
+def _networks(run: Run, planned: Plan) -> tuple[list[Cost], int]:
+    """The networks that are not finished, and the number of the others. Which controls follow from tickets is known once all
+    tickets are trained."""
+
+    def is_finished(cost: Cost) -> bool:
+        network = cost.network
+        return (run.replicate(network).dense if isinstance(network, int) else run.network(network)).is_finished
+
+    networks = plan.dry_run(planned)
+    if all(map(is_finished, (one for one in networks if one.certain))):
+        networks = plan.dry_run(planned, grouping.controls(run, planned, planned.recipe.families))
+    missing = [one for one in networks if not is_finished(one)]
+    return missing, len(networks) - len(missing)
+
+
+def _paces(run: Run) -> list[float]:
+    """Seconds an epoch of each training of this run, if it was started on a machine like this one."""
+    replicates = map(run.replicate, run.known_numbers())
+    results = [one.read_result() for replicate in replicates for one in (replicate.dense, *replicate.networks())]
+    paces = [one.timing.seconds / one.epochs / one.bundle for one in results if one and one.status == "done" and one.epochs]
+    if not paces:
+        return []
+    here, before = environment.describe(), run.environment()
+    return paces if all(before.get(what) == here[what] for what in MACHINE) else []
+
+
+def _disk(run: Run, manifest: Manifest, state: State, snapshots: int, results: int) -> dict[str, int]:
+    """The bytes of what is to be written: records where there are none, so many snapshots, and so many networks under masks,
+    each with its answers."""
+    network = sum(array.nbytes for arrays in store.groups(state).values() for array in arrays.values())
+    answers = ANSWER_BYTES * sum(manifest.count(split) for split in SPLITS[1:])
+    is_prepared = (run.records() / MANIFEST).exists()
+    return {
+        "records": 0 if is_prepared else manifest.bytes,
+        "snapshots": snapshots * network,
+        "results": results * (network + answers),
+    }

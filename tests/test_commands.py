@@ -283,6 +283,7 @@ def test_a_dry_run_lists_the_campaign_and_writes_nothing(tmp_path):
         (['families.oneshot.densities=["fc9/*=10"]'], "'fc9/*' matches no variable of lenet_300_100"),
         (['pruning.exclude=["fc1/*", "fc9/*"]'], "pruning.exclude: 'fc9/*' matches no variable of lenet_300_100"),
         (['pruning.exclude=["*"]'], "nothing to prune"),
+        (["model.weights=nowhere.npz"], "nowhere.npz"),
         (["families.oneshot.rewind=2ep"], "2ep is not among the snapshots"),
     ],
 )

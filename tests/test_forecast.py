@@ -101,7 +101,7 @@ def test_an_epoch_is_as_long_as_its_steps_and_evaluations(tensorflow, monkeypatc
     manifest = expected(recipe.records())
     trainer = trial.make_trainer(recipe, manifest, cores=1)
 
-    assert trainer.feed.counts == {split: manifest.count(split) for split in trainer.feed.counts}
+    assert trainer.feed.counts == {"train": 1151, "validation": 287, "test": 1}
     short, long = (trial.seconds_of_epoch(trainer, manifest, evaluations) for evaluations in (0, 1000))
     assert 0 < short < 10
     assert long > 2 * short

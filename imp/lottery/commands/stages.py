@@ -282,7 +282,9 @@ def _dry_run(target: "Run", execution: "Execution", as_json: bool) -> None:
     if left.networks and left.seconds is not None:
         timed = f"as in {count_of(left.timed, 'training')} of this run" if left.timed else "measured on made-up examples"
         processes = "" if left.processes == 1 else f" in {left.processes} processes"
-        pace = f"{left.epoch_seconds:.3g} s an epoch on {left.device}, {timed}"
+        seconds = left.epoch_seconds or 0.0
+        epoch = f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
+        pace = f"{epoch} an epoch on {left.device}, {timed}"
         print(f"about {duration(left.seconds)} of training{processes}: {pace}")
     elif left.networks:
         print("how long they take is known once the records are there: run `imp prepare` first")

@@ -18,7 +18,8 @@ from lottery.engine.loop import Trainer
 from lottery.experiment.recipe import Recipe
 
 STILL = 1e-6  # a learning rate at which nothing diverges
-MOST_BYTES = 1 << 26  # of each split
+MOST_BYTES = 1 << 26  # of training examples
+EVALUATED = 1024  # examples, which are to tell how long one takes
 
 
 def make_trainer(recipe: Recipe, expected: Manifest, cores: int) -> Trainer:
@@ -47,13 +48,13 @@ def seconds_of_epoch(trainer: Trainer, expected: Manifest, evaluations: float) -
 def _made_up(folder: Path, expected: Manifest, batch: int) -> Manifest:
     """A set in `folder` with the shape and classes of the `expected` one, and as many examples or fewer: again and again an
     image of noise, or texts of the first token."""
-    most = max(batch, MOST_BYTES // math.prod(expected.shape))
+    most = {"train": max(batch, MOST_BYTES // math.prod(expected.shape)), "validation": EVALUATED, "test": 1}
 
     def examples(count: int) -> Iterator[records.Example]:
         values = np.random.default_rng(0).integers(0, 1 if expected.fields else 256, expected.shape, np.uint8)
         return ((values, label) for label in itertools.islice(itertools.cycle(range(len(expected.classes) or 1)), count))
 
-    counts = {split: min(most, max(batch, expected.count(split))) for split in records.SPLITS}
+    counts = {split: min(most[split], max(batch, expected.count(split))) for split in records.SPLITS}
     shards = [
         records.write_shard(folder / records.shard_name(split, 0), split, examples(count)) for split, count in counts.items()
     ]

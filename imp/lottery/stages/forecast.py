@@ -63,6 +63,8 @@ def forecast(run: Run, execution: Execution, reporter: Reporter) -> Forecast:
     trainer = trial.make_trainer(recipe, manifest, max(1, len(resources_here().cores) // processes))
     state = trainer.state(0)
     check_families(run, [*state.weights, *state.statistics])
+    for line in trainer.given.notes:
+        reporter.once(line)
     recipe.pruning.prunable(state)
 
     paces = _paces(run)

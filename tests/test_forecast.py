@@ -84,9 +84,28 @@ def test_which_controls_follow_is_known_once_all_tickets_are_trained(monkeypatch
     missing, finished = forecast._networks(run, Plan(run.recipe, 45))
     assert (len(missing), finished, sum(not one.certain for one in missing)) == (3 + 6 + 3, 0, 3)
 
-    is_finished = property(lambda files: True)
-    monkeypatch.setattr(NetworkFiles, "is_finished", is_finished)
+    monkeypatch.setattr(NetworkFiles, "is_finished", property(lambda files: True))
     assert forecast._networks(run, Plan(run.recipe, 45)) == ([], 3 + 6 + 1)
+
+
+def test_of_a_training_that_was_interrupted_only_the_rest_counts(tmp_path):
+    from handmade import planned
+
+    from lottery.experiment.plan import Plan
+    from lottery.rundir import journal
+    from lottery.rundir.run import Run
+    from lottery.stages import forecast
+
+    run = Run(tmp_path / "run", planned("60", "1ep", 1))
+    whole = forecast._networks(run, Plan(run.recipe, 45))[0]
+    for network in (run.replicate(1).dense, run.network(whole[1].network)):
+        network.folder.mkdir(parents=True)
+        journal.append(network.metrics, {"step": 90}, "")
+        network.checkpoint.touch()
+
+    rest = forecast._networks(run, Plan(run.recipe, 45))[0]
+
+    assert [one.epochs - other.epochs for one, other in zip(whole, rest, strict=True)] == [2, 1]
 
 
 def test_an_epoch_is_as_long_as_its_steps_and_evaluations(tensorflow, monkeypatch):

@@ -17,7 +17,8 @@ from lottery.experiment.plan import Cost, Plan
 from lottery.experiment.recipe import Recipe
 from lottery.pruning.state import State
 from lottery.results import grouping
-from lottery.rundir import store
+from lottery.rundir import journal, store
+from lottery.rundir.names import NetworkFiles
 from lottery.rundir.run import Run
 from lottery.stages.cut import check_families
 from lottery.stages.prepare import expected
@@ -106,15 +107,23 @@ def _networks(run: Run, planned: Plan) -> tuple[list[Cost], int]:
     """The networks that are not finished, and the number of the others. Which controls follow from tickets is known once all
     tickets are trained."""
 
-    def is_finished(cost: Cost) -> bool:
-        network = cost.network
-        return (run.replicate(network).dense if isinstance(network, int) else run.network(network)).is_finished
+    def files(cost: Cost) -> NetworkFiles:
+        return run.replicate(cost.network).dense if isinstance(cost.network, int) else run.network(cost.network)
 
     networks = plan.dry_run(planned)
-    if all(map(is_finished, (one for one in networks if one.certain))):
+    if all(files(one).is_finished for one in networks if one.certain):
         networks = plan.dry_run(planned, grouping.controls(run, planned, planned.recipe.families))
-    missing = [one for one in networks if not is_finished(one)]
+    missing = [_rest(one, files(one), planned) for one in networks if not files(one).is_finished]
     return missing, len(networks) - len(missing)
+
+
+def _rest(cost: Cost, files: NetworkFiles, planned: Plan) -> Cost:
+    """`cost` without the epochs that are behind a training which was interrupted."""
+    rows = journal.read(files.metrics) if files.checkpoint.exists() else []
+    if not rows or cost.epochs is None:
+        return cost
+    first = 0 if isinstance(cost.network, int) else planned.first_step(cost.network)
+    return dataclasses.replace(cost, epochs=round(cost.epochs - (rows[-1]["step"] - first) / planned.steps_per_epoch, 3))
 
 
 def _paces(run: Run) -> list[float]:

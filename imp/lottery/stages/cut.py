@@ -14,6 +14,7 @@ from lottery.base.errors import InputError
 from lottery.experiment.graph import Mask
 from lottery.experiment.recipe import Pruning
 from lottery.pruning import costs, criteria, densities, masks, refill
+from lottery.pruning.state import State
 from lottery.pruning.units import channels_of
 from lottery.rundir import identity, records, store
 from lottery.rundir.lineage import Lineage, seals

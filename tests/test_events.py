@@ -30,7 +30,7 @@ def test_events_come_in_the_order_of_the_steps(trainer):
         *(Stepped, Stepped, SnapshotDue, CheckpointDue, Stepped, Evaluated),
         *(Stepped, Stepped, SnapshotDue, Evaluated),
     ]
-    assert [(event.step, event.taken) for event in stream if isinstance(event, Stepped)] == [
+    assert [(event.step, len(event.figures)) for event in stream if isinstance(event, Stepped)] == [
         *((3, 3), (4, 1), (6, 2)),
         *((9, 3), (12, 3)),
     ]

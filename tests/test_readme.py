@@ -36,6 +36,7 @@ DAILY = [
     "imp retrain --ranks 3",
     "imp report",
     "imp status",
+    "imp status --watch",
     "imp explore --snapshots",
     "imp export --ticket q90-step-000030 --to keras",
     "imp export --ticket q90-step-000030 --to tflite --compact",

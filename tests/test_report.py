@@ -10,11 +10,25 @@ import altair as alt
 import numpy as np
 import pandas
 import pytest
-from handmade import STEPS, all_replicates, dense, in_round, one_chain, planned, relist, three_replicates, ticket, write
+from handmade import (
+    STEPS,
+    all_replicates,
+    dense,
+    in_round,
+    one_chain,
+    planned,
+    relist,
+    three_replicates,
+    ticket,
+    write,
+    write_mask,
+)
 from helpers import install_package
 
+from lottery.base import locks
 from lottery.base.errors import InputError
 from lottery.bench import sheet
+from lottery.commands.reading import show_report
 from lottery.results import report, sections
 from lottery.results.block import Block
 from lottery.results.drawing import Chart
@@ -70,6 +84,34 @@ def test_before_the_dense_training_there_is_nothing_to_report(tmp_path):
         report.report(Run(tmp_path, planned()))
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_while_the_first_dense_network_trains_the_report_has_its_course(run, tmp_path, capsys):
+    begun = Run(tmp_path / "begun", run.recipe)
+    figures = dict.fromkeys(("train_loss", "validation_loss", "test_loss"), 0.3)
+    figures |= dict.fromkeys(("train_accuracy", "validation_accuracy", "test_accuracy"), 0.9)
+    row = {"step": 45, "epoch": 1.0, **figures, "timing": {"seconds": 1.0, "images_per_second": 100.0}}
+    with locks.writing(begun.replicate(1).dense.folder):
+        journal.append(begun.replicate(1).dense.metrics, row, "")
+        made = report.report(begun)
+    show_report(begun, made, as_json=False)
+
+    assert made.headline == ["No dense network is trained yet: see `imp status`."]
+    assert [block.name for block in made.blocks] == ["training"]
+    assert rows_of(begun, "training")[0]["accuracy"] == "0.9"
+    assert made.headline[0] in capsys.readouterr().out
+
+
+def test_while_tickets_train_the_report_has_those_that_are_done_and_leaves_out_a_mask_that_is_being_written(saved):
+    ticket(saved, 1, "60", 0.9, step=45)
+    write_mask(saved.replicate(1), "oneshot", "q90", {"fc/kernel": np.ones(4, bool)}).table.unlink()
+    (saved.replicate(2).folder / "oneshot/q60-step-000045/ticket").mkdir(parents=True)
+
+    made = report.report(saved)
+
+    assert made.left_out == []
+    assert any("have no result" in sentence for sentence in made.headline)
+    assert cells(saved, "ticket", "oneshot q60")[5] == "90.00"
 
 
 def test_a_report_is_pages_that_stand_alone_tables_and_pictures_and_warns_of_nothing_where_nothing_collapsed(run):

@@ -100,7 +100,7 @@ def test_what_is_under_way_is_named_with_its_step_and_its_process(run):
     ):
         with locks.writing(network.folder):
             assert line(rounds, stage).details[0].startswith(f"{name}: beginning, process ")
-            locks.note(network.folder, "step 90 of 900")
+            locks.note(network.folder, "step 90 of 900")  # as an earlier version wrote it
             found = line(rounds, stage)
         assert found.under_way == 1
         (told,) = found.details

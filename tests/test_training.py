@@ -11,7 +11,7 @@ import pytest
 from helpers import contents, events, lenet, tiny_set
 from tiny import KERNELS, half_masks, initial
 
-from lottery.base import files, preemption
+from lottery.base import files, locks, preemption
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
 from lottery.base.progress import Reporter
@@ -28,7 +28,7 @@ from lottery.pruning import masks
 from lottery.pruning.criteria import magnitude
 from lottery.pruning.cut import Method
 from lottery.pruning.updates import Schedule
-from lottery.rundir import journal, lineage, store
+from lottery.rundir import journal, lineage, running, store
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
 from lottery.trackers import mirror
@@ -545,3 +545,20 @@ def test_it_is_told_when_a_process_in_this_ones_place_would_go_on_from_here(trai
     attempt(trainer, tmp_path, dense=False)
 
     assert told == list(range(4, LAST, 4))
+
+
+def test_while_it_trains_its_lock_says_how_it_is_doing(trainer, tmp_path, monkeypatch):
+    """The means of the three notes of the first epoch, of two steps each, are those of its row."""
+    monkeypatch.setattr(training, "NOTE_SECONDS", 0.0)
+    notes = []
+    monkeypatch.setattr(locks, "note", lambda folder, text: notes.append(running.read(text)))
+
+    attempt(trainer, tmp_path, dense=True)
+
+    assert [note.step for note in notes] == [2, 4, 6, 8, 9, 11, 12, 14, 16, LAST]
+    assert {note.last for note in notes} == {LAST}
+    assert notes[0].steps_per_second is None
+    assert all(note.steps_per_second > 0 for note in notes[1:])
+    row = rows_of(tmp_path)[0]
+    for name, figure in (("train_loss", "train_loss"), ("train_accuracy", "train_metric")):
+        assert np.mean([getattr(note, figure) for note in notes[:3]]) == pytest.approx(row[name])

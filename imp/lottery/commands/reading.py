@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from lottery.results.report import Report
     from lottery.rundir.run import Run
 
-WATCH_SECONDS = 2.0
-
 
 def recipe(run: RecipeOptions) -> None:
     """Print a recipe in full, with the meaning of each key."""
@@ -56,7 +54,7 @@ def show_report(run: "Run", made: "Report", as_json: bool) -> None:
 def status(
     run: RunOption = None,
     as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show every network, again and again, until all are done.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show what is under way, again and again, until all is done.")] = False,
 ) -> None:
     """Show what is done, under way, failed and missing, and the time left."""
     from lottery.base.progress import duration
@@ -66,7 +64,7 @@ def status(
     if watch:
         if as_json:
             raise typer.BadParameter("--watch shows a table: leave out --json")
-        networks.watch(source, WATCH_SECONDS)
+        networks.watch(source)
         return
     lines = networks.status(source)
     if as_json:

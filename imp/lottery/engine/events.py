@@ -16,10 +16,10 @@ from lottery.rundir.store import State
 
 
 class Stepped(NamedTuple):
-    """A compiled call has taken so many steps, to `step`."""
+    """A compiled call has taken steps, to `step`; what it found (float64, [steps, 3], see `Step`)."""
 
     step: int
-    taken: int
+    figures: np.ndarray
 
 
 class SnapshotDue(NamedTuple):
@@ -74,13 +74,13 @@ def run(
         if first_step == last_step:
             for taken in trainer.settle(order_seed):
                 since.append(taken)
-                yield Stepped(step, len(taken))
+                yield Stepped(step, taken)
             yield _evaluated(trainer, step, np.concatenate(since), began)
         for stop in sorted(stop for stop in stops if step < stop <= last_step):
             for taken in _steps(trainer, step, stop, order_seed, rates, updates):
                 step += len(taken)
                 since.append(taken)
-                yield Stepped(step, len(taken))
+                yield Stepped(step, taken)
                 if step in snapshots:
                     yield SnapshotDue(finite(trainer.state(step)))
                 if step % every == 0 or step == last_step:

@@ -26,6 +26,7 @@ from lottery.pruning.costs import STEP, costs
 from lottery.rundir import journal, lineage, predictions, records, store
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.records import Result
+from lottery.rundir.running import Running
 from lottery.trackers.mirror import Mirror
 
 NOTE_SECONDS = 1.0  # between two notes of how far a training has come
@@ -163,7 +164,8 @@ def _follow(
     reporter: Reporter,
 ) -> dict[str, Answers]:
     """Train to the end and save what is due; evaluations add to `rows`. Returns the last one's answers. Raises Diverged."""
-    first, last, seal, noted = begun.state.step, training.last_step, begun.journal, 0.0
+    first, last, seal = begun.state.step, training.last_step, begun.journal
+    notes = _Notes(trainer, network, last)
     answers: dict[str, Answers] = {}
     how = tuple(training.snapshots), training.rates, training.updates, begun.figures, begun.seconds
     with (
@@ -174,11 +176,9 @@ def _follow(
         for event in events.run(trainer, first, last, training.order_seed, *how):
             match event:
                 case Stepped(step, taken):
-                    progress(taken)
+                    progress(len(taken))
                     trace.advance()
-                    if time.monotonic() - noted > NOTE_SECONDS:
-                        locks.note(network.folder, f"step {step} of {last}")
-                        noted = time.monotonic()
+                    notes.stepped(step, taken)
                     if first == last:  # there is nothing to save
                         preemption.check()
                 case SnapshotDue(state):
@@ -198,6 +198,33 @@ def _follow(
                 case Diverged():
                     raise event
     return answers
+
+
+class _Notes:
+    """Let others know, about once a second, how a training is doing."""
+
+    def __init__(self, trainer: Trainer, network: NetworkFiles, last: int):
+        self.folder, self.last, self.batch = network.folder, last, trainer.train.batch
+        self.first: tuple[int, float] | None = None  # the step and time of the first call, which compiles
+        self.noted, self.since = 0.0, list[np.ndarray]()
+
+    def stepped(self, step: int, figures: np.ndarray) -> None:
+        now = time.monotonic()
+        self.since.append(figures)
+        self.first = self.first or (step, now)
+        if now - self.noted <= NOTE_SECONDS:
+            return
+        losses, reached, _ = np.concatenate(self.since).mean(axis=0)
+        rate = (step - self.first[0]) / (now - self.first[1]) if step > self.first[0] else None
+        running = Running(
+            step=step,
+            last=self.last,
+            train_loss=losses,
+            train_metric=reached / self.batch,
+            steps_per_second=rate,
+        )
+        locks.note(self.folder, running.model_dump_json())
+        self.noted, self.since = now, []
 
 
 def _outcome(trainer: Trainer, training: Training, network: NetworkFiles, rows: list[journal.Row]) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def _layers(run: Run, number: int) -> Iterator[dict[str, Any]]:
     replicate = run.replicate(number)
     held, order = Lineage(replicate), replicate.layers()
     staying = [name for name, family in run.recipe.families.items() if not family.changes_masks]
-    for files in (files for name in staying for files in replicate.masks(name)):
+    for files in (files for name in staying for files in replicate.masks(name) if files.table.exists()):
         held.check(files.mask)
         record = records.read(files.table, records.MaskRecord)
         collapsed = record.kept.collapsed(run.recipe.pruning.collapse)

@@ -49,14 +49,17 @@ class Report:
 
 
 def report(run: Run) -> Report:
-    """Write the report of a run as far as it is, and return it. Raises InputError if no dense training is done yet."""
+    """Write the report of a run as far as it is, and return it. Raises InputError before the first evaluation."""
     from lottery.results import sections  # and with them Altair, which is slow to load
 
     findings = Findings(run)
     rows = findings.rows
-    if not ((rows["status"] == "done") & (rows["variant"] == DENSE)).any():
+    is_trained = ((rows["status"] == "done") & (rows["variant"] == DENSE)).any()
+    if not is_trained and findings.training.empty:
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
-    answer, blocks = [*headline(findings.groups, run, rows), *_strangers(rows)], sections.blocks(findings)
+    answer = headline(findings.groups, run, rows) if is_trained else ["No dense network is trained yet: see `imp status`."]
+    blocks = sections.blocks(findings, sections.SECTIONS if is_trained else sections.BEFORE_TICKETS)
+    answer += _strangers(rows)
     made = Report(findings, answer, blocks, [*dict.fromkeys(findings.left_out)])
     _write(made)
     return made

@@ -1,21 +1,28 @@
 """Which networks of a run are done, under way, failed or missing, and how long the rest will take."""
 
+import contextlib
 import dataclasses
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from lottery.base import locks
 from lottery.base.errors import InputError
-from lottery.base.progress import duration
+from lottery.base.progress import LINE_SECONDS, duration
 from lottery.experiment.plan import Plan
 from lottery.results import grouping
+from lottery.results.tables import points
+from lottery.rundir import journal, running, wording
 from lottery.rundir.names import NetworkFiles
 from lottery.rundir.run import Run
+from lottery.rundir.running import Running
 
 NAMED = 6  # masks that are missing, in one line
 WAITING_SHOWN = 10
+WATCH_SECONDS = 2.0
+BEHIND = ("images/s", "examples/s", "left")  # what stands behind its figure in a sentence
 State = Literal["done", "running", "failed", "diverged", "waiting"]
 STATES: tuple[State, ...] = ("done", "running", "failed", "diverged", "waiting")
 
@@ -23,13 +30,14 @@ STATES: tuple[State, ...] = ("done", "running", "failed", "diverged", "waiting")
 @dataclasses.dataclass(frozen=True)
 class Standing:
     """Where one network stands: `told` is how far and where it is running, or why it failed; `epochs` what is left of it,
-    `pace` the seconds an epoch that it took, where it is done."""
+    `pace` the seconds an epoch that it took, or takes. `figures` are those of one that runs, by what they are called."""
 
     title: str
     state: State
     told: str = ""
     epochs: float = 0.0
     pace: float | None = None
+    figures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -56,7 +64,8 @@ def status(run: Run) -> list[Line]:
             return [records]
     planned = run.plan()
     found = standings(run, planned)
-    train, *families = (_line(stage, networks, speed(found)) for stage, networks in found.items())
+    left = seconds_left(found)
+    train, *families = (_line(stage, networks, left[stage]) for stage, networks in found.items())
     return [records, train, *_masks(run, planned), *families]
 
 
@@ -64,41 +73,61 @@ def standings(run: Run, planned: Plan) -> dict[str, list[Standing]]:
     """Every network by stage: `train`, and each family of the recipe by its name. These have the networks that the recipe asks
     for, and others that were begun: of added replicates, or of grids that were given."""
     replicates = [run.replicate(number) for number in run.known_numbers()]
-    whole = planned.total_steps / planned.steps_per_epoch
+    whole, standing = planned.total_steps / planned.steps_per_epoch, partial(_standing, planned, run.metric)
     found: dict[str, list[Standing]] = {"train": [], **{name: [] for name in run.recipe.families}}
-    found["train"] = [_standing(replicate.dense, f"{replicate.folder.name} dense", whole) for replicate in replicates]
+    found["train"] = [standing(replicate.dense, f"{replicate.folder.name} dense", whole) for replicate in replicates]
     tickets = [*run.tickets(planned), *grouping.controls(run, planned, run.families())]
     asked = {run.network(ticket): ticket for ticket in tickets}
     for network, ticket in asked.items():
-        found[ticket.family].append(_standing(network, str(ticket), planned.epochs(ticket)))
+        found[ticket.family].append(standing(network, str(ticket), planned.epochs(ticket)))
     for replicate in replicates:
         for network in replicate.networks():
             family = replicate.family_of(network)
             if network not in asked and family in run.recipe.families:
-                found[family].append(_standing(network, str(network.folder.relative_to(run.folder)), 0.0))
+                found[family].append(standing(network, str(network.folder.relative_to(run.folder)), 0.0))
     return found
 
 
-def _standing(network: NetworkFiles, title: str, epochs: float) -> Standing:
+def _standing(planned: Plan, metric: str, network: NetworkFiles, title: str, epochs: float) -> Standing:
     result = network.read_result()
     if result and result.status == "done":
         return Standing(title, "done", pace=result.timing.seconds / result.epochs)
+    if holder := locks.holder(network.folder):
+        now, rows = running.read(holder.note), journal.read(network.metrics)
+        if now is None:
+            return Standing(title, "running", f"{holder.note or 'beginning'}, {holder.who}", epochs)
+        figures = _figures(now, rows[-1] if rows else {}, metric, planned.recipe.train.batch)
+        pace = planned.steps_per_epoch / now.steps_per_second if now.steps_per_second else None
+        told = ", ".join(f"{value} {name}" if name in BEHIND else f"{name} {value}" for name, value in figures.items())
+        left = (now.last - now.step) / planned.steps_per_epoch
+        return Standing(title, "running", f"{told}, {holder.who}", left, pace, figures)
     if result:  # what failed will be tried again
         return Standing(title, result.status, result.last_reason, epochs if result.status == "failed" else 0.0)
-    if holder := locks.holder(network.folder):
-        return Standing(title, "running", f"{holder.note or 'beginning'}, {holder.who}", epochs)
     return Standing(title, "waiting", "", epochs)
 
 
-def _line(stage: str, found: Sequence[Standing], pace: float | None) -> Line:
-    states, left = Counter(one.state for one in found), sum(one.epochs for one in found)
+def _figures(now: Running, last: Mapping[str, Any], metric: str, batch: int) -> dict[str, str]:
+    """What is told of a training that runs, as far as it is known; `last` is the last row of its journal."""
+    shown = {
+        "step": f"{now.step:,} of {now.last:,}",
+        "loss": points(now.train_loss, "{:.4f}", 1),
+        wording.title(metric): points(now.train_metric, "{:.2f}%"),
+        "validation": points(last.get(f"validation_{metric}"), "{:.2f}%"),
+        f"{wording.example(metric)}s/s": points(now.steps_per_second, "{:,.0f}", batch),
+        "left": "" if now.seconds_left is None else duration(now.seconds_left),
+    }
+    return {name: value for name, value in shown.items() if value}
+
+
+def _line(stage: str, found: Sequence[Standing], seconds_left: float | None) -> Line:
+    states = Counter(one.state for one in found)
     return Line(
         stage,
         done=states["done"],
         under_way=states["running"],
         failed=states["failed"] + states["diverged"],
         missing=states["waiting"],
-        seconds_left=left * pace if left and pace is not None else None,
+        seconds_left=seconds_left,
         details=[f"{one.title}: {'' if one.state == 'running' else f'{one.state}, '}{one.told}" for one in found if one.told],
     )
 
@@ -122,47 +151,71 @@ def _masks(run: Run, planned: Plan) -> list[Line]:
     return [line] if families else []
 
 
-def speed(found: Mapping[str, Sequence[Standing]]) -> float | None:
-    """Seconds an epoch, a mean of the networks that are done; None before there is one."""
-    paces = [one.pace for networks in found.values() for one in networks if one.pace is not None]
-    return sum(paces) / len(paces) if paces else None
+def seconds_left(found: Mapping[str, Sequence[Standing]]) -> dict[str, float | None]:
+    """Of each stage, if as many networks are trained at a time as now, at the mean pace of those that are done, or else of
+    those that run; None where nothing is left, or no pace is known yet."""
+    networks = [one for stage in found.values() for one in stage]
+    paces = {state: [one.pace for one in networks if one.state == state and one.pace is not None] for state in STATES}
+    known = paces["done"] or paces["running"]
+    pace = sum(known) / len(known) / max(1, sum(one.state == "running" for one in networks)) if known else None
+    left = {stage: sum(one.epochs for one in those) for stage, those in found.items()}
+    return {stage: epochs * pace if epochs and pace is not None else None for stage, epochs in left.items()}
 
 
-def watch(run: Run, seconds: float) -> None:
-    """Show the state of all networks of `run` in a terminal, every `seconds`, until none is left to train."""
+def watch(run: Run) -> None:
+    """Show the state of all networks of `run`, again and again, until each is done, has failed or diverged: in place on a
+    terminal, else in plain lines."""
     from rich.console import Console, Group
     from rich.live import Live
 
-    planned = run.plan()
-    with Live(console=Console(highlight=False, markup=False, emoji=False), auto_refresh=False) as live:
+    planned, console = run.plan(), Console(highlight=False, markup=False, emoji=False)
+    with Live(console=console, auto_refresh=False) if console.is_terminal else contextlib.nullcontext() as live:
         while True:
             found = standings(run, planned)
-            live.update(Group(*shown(found, speed(found))), refresh=True)
-            if all(one.state in ("done", "diverged") for stage in found.values() for one in stage):
+            if live:
+                live.update(Group(*shown(found)), refresh=True)
+            else:
+                print(*lines(found), sep="\n", flush=True)
+            if not any(one.state in ("running", "waiting") for stage in found.values() for one in stage):
                 return
-            time.sleep(seconds)
+            time.sleep(WATCH_SECONDS if live else LINE_SECONDS)
 
 
-def shown(found: Mapping[str, Sequence[Standing]], pace: float | None) -> list[Any]:
-    """A line of counts for each stage, with the rate and the time left at `pace` seconds an epoch; and a table of what is not
-    done: what runs, what failed and why, and the first of what waits."""
+def lines(found: Mapping[str, Sequence[Standing]]) -> list[str]:
+    """A line for each stage, and for each network that runs."""
+    networks = [one for stage in found.values() for one in stage]
+    return [*_counted(found), *(f"{one.title}: {one.told}" for one in networks if one.state == "running")]
+
+
+def shown(found: Mapping[str, Sequence[Standing]]) -> list[Any]:
+    """A line for each stage; a table of what runs; and one of what failed and why, and the first of what waits."""
     from rich.table import Table
 
-    counts = [f"{stage}: {_counts(networks, pace)}" for stage, networks in found.items()]
     networks = [one for stage in found.values() for one in stage]
-    left = [one for state in STATES[1:] for one in networks if one.state == state]
+    under_way = [one for one in networks if one.state == "running"]
+    names = [*dict.fromkeys(name for one in under_way for name in one.figures)]
+    parts: list[Any] = [*_counted(found)]
+    if under_way:
+        table = Table("running", *names, box=None, pad_edge=False)
+        for one in under_way:
+            table.add_row(one.title, *([one.figures.get(name, "") for name in names] if one.figures else [one.told]))
+        parts.append(table)
+    left = [one for state in STATES[2:] for one in networks if one.state == state]
     more = sum(one.state == "waiting" for one in left) - WAITING_SHOWN
-    table = Table("network", "state", "how far and where, or why", box=None, pad_edge=False)
-    for one in left[: -more or None] if more > 0 else left:
-        table.add_row(one.title, one.state, one.told)
-    return [*counts, *([table] if left else []), *([f"and {more} more waiting"] if more > 0 else [])]
+    if left:
+        table = Table("network", "state", "why", box=None, pad_edge=False)
+        for one in left[: -more or None] if more > 0 else left:
+            table.add_row(one.title, one.state, one.told)
+        parts.append(table)
+    return [*parts, *([f"and {more} more waiting"] if more > 0 else [])]
 
 
-def _counts(networks: Sequence[Standing], pace: float | None) -> str:
-    counts = Counter(one.state for one in networks)
-    told = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-    running = [one.epochs for one in networks if one.state == "running"]
-    if not running or pace is None:
-        return told
-    hourly = 3600 / (pace * sum(running) / len(running)) * len(running)
-    return f"{told}; {hourly:.3g} an hour, {duration(sum(one.epochs for one in networks) * pace / len(running))} left"
+def _counted(found: Mapping[str, Sequence[Standing]]) -> list[str]:
+    """A line for each stage: how many of its networks are in which state, and the time left."""
+    left, told = seconds_left(found), list[str]()
+    for stage, networks in found.items():
+        counts = Counter(one.state for one in networks)
+        states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+        told.append(f"{stage}: {states}" + (f"; {duration(seconds)} left" if (seconds := left[stage]) is not None else ""))
+    now = {one.state for networks in found.values() for one in networks}
+    return [*told, *(["nothing is being trained now"] if "waiting" in now and "running" not in now else [])]

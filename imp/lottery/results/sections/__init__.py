@@ -45,12 +45,13 @@ SECTIONS: tuple[Section, ...] = (
     barriers.section,
     *(training.section, kinds.section, sizes.section, costs.section, failures.section, measurements.section),
 )
+BEFORE_TICKETS: tuple[Section, ...] = (training.section,)
 
 
-def blocks(findings: Findings) -> list[Block]:
+def blocks(findings: Findings, ours: Sequence[Section] = SECTIONS) -> list[Block]:
     """What each section shows, ours first. Those that cannot be made are told in `findings.left_out`."""
     made = []
-    for section in SECTIONS:
+    for section in ours:
         try:
             if block := section(findings):
                 made.append(block)

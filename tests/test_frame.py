@@ -23,6 +23,8 @@ from lottery.rundir.run import Run
 
 run, pruned = pytest.fixture(one_mask), pytest.fixture(two_chains)
 
+MADE_BY = {"criterion": "magnitude", "allocation": "global", "units": "weight", "updates": "none"}
+
 
 def rows_of(run, tickets=None):
     return frame.dicts(frame.rows(run, tickets))
@@ -68,7 +70,7 @@ def test_every_network_of_the_grids_without_a_result_has_a_row(tmp_path):
 def test_the_row_of_a_missing_network_has_its_place_and_no_figures(run):
     row = rows_of(run)[-1]
 
-    known = {"replicate": 3, "variant": "ticket", "mask": "q60", "round": 1, "rewind": "1ep", "rewind_step": 45}
+    known = {"replicate": 3, "variant": "ticket", "mask": "q60", "round": 1, "rewind": "1ep", "rewind_step": 45, **MADE_BY}
     known |= {"status": "missing", "family": "oneshot", "method": "weights", "against": "dense"}
     known |= {"folder": "replicate-3/oneshot/q60-step-000045/ticket"}
     assert row == dict.fromkeys(tuple(frame.ROWS)) | known
@@ -86,7 +88,15 @@ def test_the_row_of_a_ticket(run):
 
     row = done(run)[-1]
 
-    known = {"replicate": 2, "variant": "ticket", "family": "oneshot", "method": "weights", "mask": "q90", "round": 1}
+    known = {
+        "replicate": 2,
+        "variant": "ticket",
+        "family": "oneshot",
+        "method": "weights",
+        "mask": "q90",
+        "round": 1,
+        **MADE_BY,
+    }
     known |= {"density": 0.1, "density_trainable": 0.11, "density_total": 0.12, "density_effective": None, "collapse": None}
     known |= {"macs": 50, "speedup": 2.0, "float32_bytes": 400, "bitmap_bytes": 220, "csr_bytes": 410, "gzip_bytes": 200}
     known |= {"exact_zeros": 1234, "rewind": "1ep", "rewind_step": 45, "status": "done", "reason": None}
@@ -112,6 +122,23 @@ def test_the_row_of_a_dense_network_has_every_weight_and_no_difference(run):
     assert (row["variant"], row["density"], row["density_total"], row["mask"]) == ("dense", 1.0, 1.0, "")
     assert row["density_effective"] is None  # without its topology
     assert (row["against"], row["difference"], row["rewind"]) == (None, None, "0")
+
+
+def test_a_row_says_how_its_family_prunes(tmp_path):
+    snip = {"quantiles": "60", "criterion": "snip", "allocation": "erk", "scored_at": "0"}
+    channels = {"quantiles": "60", "units": "channel"}
+    grown = {"quantiles": "60", "criterion": "random", "scored_at": "0", "updates": "rigl", "controls": []}
+    run = Run(tmp_path, planned("", snip=snip, channels=channels, grown=grown))
+    dense(run, 0.9)
+
+    found = {row["family"]: [row[name] for name in MADE_BY] for row in rows_of(run)}
+
+    assert found == {
+        "": [None] * 4,
+        "snip": ["snip", "erk", "weight", "none"],
+        "channels": ["magnitude", "global", "channel", "none"],
+        "grown": ["random", "global", "weight", "rigl"],
+    }
 
 
 def test_dense_networks_come_first_then_replicate_quantile_and_step(run):

@@ -38,6 +38,10 @@ ROWS = {
     "replicate": "Int64",
     "variant": "string",  # dense, ticket, or a control's name
     "family": "string",
+    "criterion": "string",  # this and the next three: of its family
+    "allocation": "string",
+    "units": "string",
+    "updates": "string",
     "method": "string",
     "mask": "string",  # q90, round-03
     "round": "Int64",
@@ -146,6 +150,9 @@ def _of_replicate(run: Run, planned: Plan | None, number: int, tickets: Sequence
         going_on = row["method"] in LONGER and row["variant"] != EXTENDED
         row["against"] = None if row["variant"] == DENSE else EXTENDED if going_on else DENSE  # what was trained as long
         row["rewind"] = rewind_name(planned, row["rewind_step"])
+        if family := families.get(row["family"]):
+            row |= {"criterion": family.chosen_by, "units": family.units.text}
+            row |= {"allocation": family.allocation, "updates": family.updates}
         found.append({**row, "replicate": number, "folder": str(network.folder.relative_to(run.folder))})
     found[0]["density_effective"] = _effective_of_dense(replicate, run)
     epoch = found[0]["training_macs"] / found[0]["epochs"] if found[0].get("training_macs") else None

@@ -3,7 +3,7 @@
 import pytest
 
 from lottery.experiment import reading
-from lottery.experiment.decisive import decisive, differences
+from lottery.experiment.decisive import decides, decisive, differences
 from lottery.experiment.recipe import OF_IMAGES
 
 OUTPUTS = ("dense", "mask", "ticket")
@@ -137,3 +137,17 @@ def test_a_value_that_differs_is_told_as_it_was_noted(before):
 def test_older_runs_that_computed_no_activations_twice_do_not_differ():
     assert differences({"train.batch": 64, "train.remat": False}, {"train.batch": 64}) == []
     assert differences({"train.remat": True}, {}) == ["train.remat was True, is None"]
+
+
+@pytest.mark.parametrize(
+    ("key", "decided"),
+    [
+        ("seed", "dense"),
+        ("train.batch", "dense"),
+        ("families.shot.criterion", "mask"),
+        ("retrain.order", "ticket"),
+        *(("replicates", None), ("families.shot.quantiles", None), ("families.shot", None), ("of.another.version", None)),
+    ],
+)
+def test_a_key_says_what_it_decides(key, decided):
+    assert decides(key) == decided

@@ -51,6 +51,7 @@ DAILY = [
     "imp tickets tickets",
     "imp import tickets/digits-q90",
     "imp run --run runs/digits-q90",
+    "imp report runs/digits runs/slower --out both",
 ]
 # On another, with two masks.
 MORE = [
@@ -64,6 +65,7 @@ MORE = [
 ]
 # What takes less long than what the pages have: workers take seconds to start, and networks to be trained.
 SHORTER = {
+    "runs/digits runs/slower": "runs/digits runs/digits-q90",
     "--ranks 3": "--ranks 1",
     "imp run --run": "imp run --ranks 1 --run",
     "--quantiles 60..99": "--quantiles 60..90:15",

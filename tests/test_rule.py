@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from handmade import dense, planned, ticket, write
 from helpers import ROOT
+from scipy import stats
 
 from lottery.base.progress import Reporter
 from lottery.experiment.rule import Rule, Verdict, deviation
@@ -34,6 +35,15 @@ def test_bounds_narrow_with_more_replicates():
 
     margin = 2.353363 * math.sqrt(4 / 3) / 2
     assert (low, high) == (pytest.approx(1 - margin, rel=1e-6), pytest.approx(1 + margin, rel=1e-6))
+
+
+def test_samples_that_are_not_paired_have_the_interval_of_welch():
+    sample, other = [0.91, 0.913, 0.909, 0.912], [0.9, 0.902, 0.907]
+
+    expected = stats.ttest_ind(sample, other, equal_var=False).confidence_interval(0.95)
+
+    assert RULE.unpaired_interval(sample, other) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    assert RULE.unpaired_interval(sample, other[:1]) == (None, None)
 
 
 @pytest.mark.parametrize(("differences", "t"), [([1, 3], 12.706205), ([1, 2, 3], 4.302653), ([0, 0, 2, 2], 3.182446)])

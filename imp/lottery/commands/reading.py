@@ -1,6 +1,8 @@
 """Commands that read a run: recipe, report, status, explore, compare."""
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -21,15 +23,58 @@ def recipe(run: RecipeOptions) -> None:
     print(explained(run.open().recipe), end="")
 
 
-def report(run: RunOption = None, as_json: JsonOption = False) -> None:
-    """Write the report: accuracy against density, controls and verdicts on a page; charts as PNG, SVG and CSV, too."""
+def report(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN]...", help="Run directories: several on one page; default: that of --run."),
+    ] = None,
+    run: RunOption = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder for a page of several runs.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the report: accuracy against density, controls and verdicts on a page; charts as PNG, SVG and CSV, too. Of several
+    runs: where they differ, and how far the others are from the first."""
+    from lottery.base.errors import InputError
     from lottery.results.report import report
     from lottery.trackers.mirror import publish
 
-    source = opened(run, must_exist=True)
+    folders = [*(runs or []), *([run] if run else [])]
+    if len(folders) > 1:
+        if not out:
+            raise InputError("name the folder for the page of several runs with --out")
+        _report_several(folders, out, as_json)
+        return
+    if out:
+        raise InputError("--out is for the page of several runs: that of one is in its folder, report/index.html")
+    source = opened(folders[0] if folders else None, must_exist=True)
     made = report(source)
     publish(source.recipe, source.folder, source.report)
     show_report(source, made, as_json)
+
+
+def _report_several(folders: Sequence[Path], out: Path, as_json: bool) -> None:
+    """Write the page of several runs; print what was found, and the tables."""
+    from lottery.results.frame import dicts
+    from lottery.results.report import report_several
+    from lottery.results.several import open_several
+
+    several = open_several(folders)
+    blocks = report_several(several, out)
+    if as_json:
+        tables = {"networks": several.rows, "contrasts": several.contrasts}
+        print_json(
+            {
+                "headline": blocks[0].sentences,
+                "keys": several.keys.to_dict("records"),
+                **{name: dicts(table) for name, table in tables.items()},
+            }
+        )
+        return
+    for block in blocks[1:]:
+        if block.table:
+            print_table(block.title, list(block.table[0]), [list(line.values()) for line in block.table])
+    print(*blocks[0].sentences, sep="\n")
+    print(f"Open {out / 'index.html'}")
 
 
 def show_report(run: "Run", made: "Report", as_json: bool) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, get_args
 
 import pydantic
+from pydantic.fields import FieldInfo
 
 from data_prep import sources
 from lottery.experiment import controls, networks
@@ -23,16 +24,16 @@ _UPDATES_WITHOUT = {
 
 def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict[str, Any]:
     """The values, by dotted key, that an output depends on: of the dense network, or of a mask or a ticket of `family`."""
-    without_effect, outputs = _without_effect(recipe), get_args(Output)
+    left_out, outputs = without_effect(recipe), get_args(Output)
     parts = outputs[: outputs.index(output) + 1]
     tables = {"": recipe, **{name: getattr(recipe, name) for name in ("data", "texts", "model", "train", "pruning", "retrain")}}
     if family:
         tables[f"families.{family}"] = recipe.families[family]
     own = recipe.families.get(family)
     if recipe.pruning.streams or not (own and (own.units.is_channel or controls.refill.name in own.controls)):
-        without_effect |= {"pruning.streams"}
+        left_out |= {"pruning.streams"}
     if not (own and own.units.is_channel):
-        without_effect |= {"retrain.compact"}
+        left_out |= {"retrain.compact"}
     others = {"averages": "weights and statistics"} if recipe.train.ema else {}
     others |= {"model.weights": "those of a file"} if recipe.model.weights else {}  # whose digest is among the origins
     return others | {
@@ -41,7 +42,7 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
         for written in [table.model_dump()]
         for name, field in type(table).model_fields.items()
         if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["decides"] in parts
-        if (dotted := f"{place}.{name}".lstrip(".")) not in without_effect
+        if (dotted := f"{place}.{name}".lstrip(".")) not in left_out
     }
 
 
@@ -63,8 +64,8 @@ def _without_places(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"data.source": kind if kind in sources.PATHS else source, "texts.tokenizer": bool(tokenizer)}
 
 
-def _without_effect(recipe: Recipe) -> set[str]:
-    """Keys that the choice of another leaves without a meaning."""
+def without_effect(recipe: Recipe) -> set[str]:
+    """Keys that the choice of another leaves without a meaning, and some that mean nothing as they are by default."""
     keys = {"train.epochs" if recipe.train.steps else "train.steps"}
     is_of_texts = sources.is_of_texts(recipe.data.source)
     keys |= {f"data.{key}" for key in OF_IMAGES} if is_of_texts else {f"texts.{key}" for key in Texts.model_fields}
@@ -106,12 +107,24 @@ def _without_effect(recipe: Recipe) -> set[str]:
     return keys | {f"model.{key}" for key in Model.model_fields if key not in used}
 
 
-def _read(key: str, value: Any) -> Any:
-    """What a recipe makes of the `value` of this dotted key; the value itself where that is of another version."""
+def decides(key: str) -> Output | None:
+    """What is another with another value of this dotted key: the dense network, masks or tickets, and all that is made from it;
+    None for a key that says how much to make, or how to go about it."""
+    field = _field(key)
+    extra = field.json_schema_extra if field else None
+    return extra["decides"] if isinstance(extra, dict) else None  # type: ignore[return-value]
+
+
+def _field(key: str) -> FieldInfo | None:
     place, _, name = key.rpartition(".")
     known = Recipe.model_fields.get(place)
     table = Family if place.startswith("families.") else known.annotation if known else Recipe
-    if field := table.model_fields.get(name):  # type: ignore[union-attr]
+    return getattr(table, "model_fields", {}).get(name)
+
+
+def _read(key: str, value: Any) -> Any:
+    """What a recipe makes of the `value` of this dotted key; the value itself where that is of another version."""
+    if field := _field(key):
         with contextlib.suppress(pydantic.ValidationError):
             return pydantic.TypeAdapter[Any](Annotated[field.annotation, field]).validate_python(value)  # type: ignore[arg-type]
     return value

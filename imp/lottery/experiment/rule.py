@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -151,6 +152,21 @@ class Rule:
     def interval(self, differences: Sequence[float]) -> tuple[float | None, float | None]:
         """The two-sided interval of the mean."""
         return known(*dataclasses.replace(self, error=self.error / 2).bounds(differences))
+
+    def unpaired_interval(self, sample: Sequence[float], other: Sequence[float]) -> tuple[float | None, float | None]:
+        """The two-sided interval of how far the mean of `sample` is above that of `other`, which need be neither as many nor
+        spread alike: Welch's (1947, doi 10.1093/biomet/34.1-2.28). None where one of them has no `deviation`."""
+        from scipy.special import stdtrit
+
+        errors = [float(deviation(values)) ** 2 / max(len(values), 1) for values in (sample, other)]
+        if not sum(errors) > 0:  # NaN where one has none
+            return None, None
+        freedom = sum(errors) ** 2 / sum(
+            error**2 / (len(values) - 1) for error, values in zip(errors, (sample, other), strict=True)
+        )
+        margin = float(stdtrit(freedom, 1 - self.error / 2)) * math.sqrt(sum(errors))
+        mean = statistics.fmean(sample) - statistics.fmean(other)
+        return mean - margin, mean + margin
 
     def is_worse_here(self, differences: NDArray[np.int8]) -> bool:
         """Whether each ticket is worse than the dense network of its replicate on these images, whatever other seeds would

@@ -3,7 +3,8 @@ dense trainings; each table as CSV (summary.csv has every network), each chart a
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas
@@ -17,8 +18,10 @@ from lottery.results import frame, markdown, pages
 from lottery.results.block import Block, Cells
 from lottery.results.findings import SPLITS, Findings
 from lottery.results.headline import headline
+from lottery.results.several import Several
 from lottery.results.tables import points
 from lottery.rundir import lineage, wording
+from lottery.rundir.names import RECIPE
 from lottery.rundir.run import Run
 
 
@@ -69,18 +72,9 @@ def _write(made: Report) -> None:
     """The pages, tables as CSV and charts as pictures; none of an earlier report that this one has not."""
     from lottery.results import drawing
 
-    run, index = made.run, made.run.report / "index.html"
-    earlier = re.findall(r'<a href="([\w-]+\.(?:csv|svg|png))"', index.read_text("utf-8")) if index.exists() else []
+    run = made.run
     files.write_text(run.report / "summary.md", markdown.page(run.recipe.name, made.headline, made.blocks))
     files.write_text(run.report / "training.md", _training(run))
-    for block in made.blocks:
-        for chart in block.charts:
-            files.write_text(run.report / f"{chart.name}.svg", chart.svg)
-            files.write_bytes(run.report / f"{chart.name}.png", chart.png)
-        for name, table in block.csv.items():
-            files.write_text(run.report / name, table.to_csv(index=False))
-    for name in set(earlier).difference(*(block.files for block in made.blocks)):
-        (run.report / name).unlink(missing_ok=True)
     page = pages.fill(
         "results/report.html",
         report=made,
@@ -88,6 +82,40 @@ def _write(made: Report) -> None:
         recipe=reading.to_toml(run.recipe),
         made_in=run.environment(),
     )
+    _write_page(run.report, page, made.blocks)
+
+
+def report_several(several: Several, folder: Path) -> list[Block]:
+    """Write the page of several runs into `folder`, and return its parts. Raises InputError where that is a file or a run, and
+    for a run without a trained dense network."""
+    from lottery.results import drawing
+    from lottery.results.sections import runs
+
+    if folder.is_file() or (folder / RECIPE).exists():
+        raise InputError(f"--out {folder} is a {'file' if folder.is_file() else 'run'}: name a folder for the page")
+    for run in several.runs.values():
+        if not run.trained_plan():
+            raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
+    title, blocks = ", ".join(several.runs), runs.blocks(several)
+    recipes = {name: reading.to_toml(run.recipe) for name, run in several.runs.items()}
+    page = pages.fill("results/several.html", title=title, blocks=blocks, recipes=recipes, script=drawing.script())
+    files.write_text(folder / "summary.md", markdown.page(title, [], blocks))
+    _write_page(folder, page, blocks)
+    return blocks
+
+
+def _write_page(folder: Path, page: str, blocks: Sequence[Block]) -> None:
+    """A page, and the files of its parts; none of an earlier page that this one has not."""
+    index = folder / "index.html"
+    earlier = re.findall(r'<a href="([\w-]+\.(?:csv|svg|png))"', index.read_text("utf-8")) if index.exists() else []
+    for block in blocks:
+        for chart in block.charts:
+            files.write_text(folder / f"{chart.name}.svg", chart.svg)
+            files.write_bytes(folder / f"{chart.name}.png", chart.png)
+        for name, table in block.csv.items():
+            files.write_text(folder / name, table.to_csv(index=False))
+    for name in set(earlier).difference(*(block.files for block in blocks)):
+        (folder / name).unlink(missing_ok=True)
     files.write_text(index, page)
 
 

@@ -38,7 +38,7 @@ def report(
     from lottery.results.report import report
     from lottery.trackers.mirror import publish
 
-    folders = [*(runs or []), *([run] if run else [])]
+    folders = [*([run] if run else []), *(runs or [])]
     if len(folders) > 1:
         if not out:
             raise InputError("name the folder for the page of several runs with --out")
@@ -61,7 +61,7 @@ def _report_several(folders: Sequence[Path], out: Path, as_json: bool) -> None:
     several = open_several(folders)
     blocks = report_several(several, out)
     if as_json:
-        tables = {"networks": several.rows, "contrasts": several.contrasts}
+        tables = {"networks": several.frame(), "contrasts": several.contrasts}
         print_json(
             {
                 "headline": blocks[0].sentences,

@@ -29,7 +29,7 @@ from lottery.pruning.state import Arrays, State
 from lottery.results import frame, instability, lookup
 from lottery.results.findings import Findings
 from lottery.results.several import Several, open_several
-from lottery.results.summary import summary
+from lottery.results.summary import five_lines
 from lottery.rundir import lineage, store
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.names import MaskFiles, NetworkFiles
@@ -130,8 +130,7 @@ class Results:
 
     def __repr__(self) -> str:
         """Five lines: its name, replicates, dense network, tickets, and the sparsest of these that matches."""
-        facts = summary(Findings(self.run)).items()
-        return "\n".join([f"{self.recipe.name} in {self.run.folder}", *(f"{name}: {value}" for name, value in facts)])
+        return five_lines(Findings(self.run))
 
     @property
     def recipe(self) -> Recipe:
@@ -252,41 +251,15 @@ class Results:
         return (images / np.float32(255) - mean) / deviation, labels
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class SeveralResults:
-    """The results of several runs on the same data, so far; each `Results` by the name of its run."""
-
-    several: Several
-
-    def __repr__(self) -> str:
-        return "\n\n".join(f"{name}: {self[name]!r}" for name in self.several.runs)
-
-    def __getitem__(self, name: str) -> Results:
-        return Results(self.several.runs[name])
-
-    def frame(self) -> pandas.DataFrame:
-        """One row per network of all runs, as `Results.frame` has it, behind the name of its `run`."""
-        return frame.named(self.several.rows, self.several.first.metric)
-
-    def keys(self) -> pandas.DataFrame:
-        """The keys in which the recipes differ, what each `decides`, and a column for each run."""
-        return self.several.keys
-
-    def contrasts(self) -> pandas.DataFrame:
-        """How far the networks of the others are from those of the first run (0 .. 1), by `figure`, with two-sided intervals;
-        `paired` by replicate where seeds are the same."""
-        return frame.named(self.several.contrasts, self.several.first.metric)
-
-
 @overload
 def open_results(folder: str | os.PathLike[str] | None = None) -> Results: ...
 @overload
-def open_results(folder: list[str] | list[Path]) -> SeveralResults: ...
-def open_results(folder: Any = None) -> Results | SeveralResults:
+def open_results(folder: list[str] | list[Path]) -> Several: ...
+def open_results(folder: Any = None) -> Results | Several:
     """The run in `folder`, else in `$IMP_RUN`, else `runs/latest`; or the runs in a list of folders. Raises InputError where
     there is none, and for runs that cannot be compared, as they are of different data or metrics."""
     if isinstance(folder, list):
-        return SeveralResults(open_several([Path(one) for one in folder]))
+        return open_several([Path(one) for one in folder])
     return Results(open_run(None if folder is None else Path(folder), must_exist=True))
 
 

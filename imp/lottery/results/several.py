@@ -19,11 +19,12 @@ from lottery.results import criteria, frame, grouping
 from lottery.results.findings import Findings
 from lottery.results.frame import ROWS
 from lottery.results.grouping import CONTRASTED, SAME_DENSITY, Kind, Networks
+from lottery.results.summary import five_lines
 from lottery.rundir import wording
 from lottery.rundir.run import Run, open_run
 
 TRAINED_BY = "trained by"
-OWN = ("name", "data.path")  # keys of a recipe that say where things are
+OWN = ("name", "data.path", "track.", "sweep.")  # how keys begin that no network of the run depends on
 CONTRASTS = {
     "run": "string",
     "against": "string",  # the first run
@@ -39,11 +40,15 @@ CONTRASTS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Several:
-    """Runs by their names, the first of which the others are compared with."""
+    """Runs by their names, the first of which the others are compared with. What decides has its name in frames
+    (`validation_accuracy`); metrics and shares are 0 .. 1."""
 
     runs: Mapping[str, Run]
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(five_lines, self.findings.values()))
 
     @cached_property
     def findings(self) -> dict[str, Findings]:
@@ -53,11 +58,10 @@ class Several:
     def first(self) -> Run:
         return next(iter(self.runs.values()))
 
-    @cached_property
-    def rows(self) -> pandas.DataFrame:
+    def frame(self) -> pandas.DataFrame:
         """All networks of all runs (the columns of `frame.ROWS`, behind `run`)."""
         found = [one.rows.assign(run=name) for name, one in self.findings.items()]
-        return pandas.concat(found, ignore_index=True)[["run", *ROWS]]
+        return frame.named(pandas.concat(found, ignore_index=True)[["run", *ROWS]], self.first.metric)
 
     @cached_property
     def keys(self) -> pandas.DataFrame:
@@ -66,7 +70,7 @@ class Several:
         and devices that dense networks were trained by."""
         recipes = [run.recipe for run in self.runs.values()]
         shared = {name for name in recipes[0].families if all(name in recipe.families for recipe in recipes)}
-        left_out = set.intersection(*map(decisive.without_effect, recipes)).union(OWN)
+        left_out = set.intersection(*map(decisive.without_effect, recipes))
         values = [_values(recipe, shared, left_out) for recipe in recipes]
         for own, findings in zip(values, self.findings.values(), strict=True):
             dense = findings.rows.loc[findings.rows["variant"] == DENSE, "made_by"].dropna().unique()
@@ -96,15 +100,7 @@ class Several:
         replicate of both runs is a pair; else their means are compared."""
         (name, first), *others = self.findings.items()
         rows = (row | {"run": other, "against": name} for other, one in others for row in _contrasts(first, one))
-        return frame.table(rows, CONTRASTS)
-
-    def pairs(self, name: str) -> list[int]:
-        """The replicates of this run, and of the first, whose dense networks have the same seeds."""
-        if self.runs[name].recipe.seed != self.first.recipe.seed:
-            return []
-        (first, *_), other = self.findings.values(), self.findings[name]
-        done = [one.rows[(one.rows["variant"] == DENSE) & (one.rows["status"] == "done")] for one in (first, other)]
-        return sorted(set(done[0]["replicate"]) & set(done[1]["replicate"]))
+        return frame.named(frame.table(rows, CONTRASTS), self.first.metric)
 
 
 def open_several(folders: Sequence[Path]) -> Several:
@@ -146,7 +142,7 @@ def _values(recipe: Recipe, shared: set[str], left_out: set[str]) -> dict[str, s
     return {
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in reading.flat(written.model_dump()).items()
-        if key not in left_out
+        if key not in left_out and not key.startswith(OWN)
     } | {f"families.{name}": criteria.words(one.chosen_by, one.allocation, one.updates) for name, one in single.items()}
 
 

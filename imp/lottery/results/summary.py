@@ -28,3 +28,9 @@ def summary(findings: Findings) -> dict[str, str]:
         if sparsest
         else "none so far",
     }
+
+
+def five_lines(findings: Findings) -> str:
+    """The same behind the run's name, a line each."""
+    run = findings.run
+    return "\n".join([f"{run.recipe.name} in {run.folder}", *(f"{name}: {fact}" for name, fact in summary(findings).items())])

@@ -1,5 +1,6 @@
 """The parts of a page of several runs: each a function from what they have found to a `Block`, or to None."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
@@ -36,9 +37,7 @@ def sentences(several: Several) -> list[str]:
     """What the runs have in common, and how the others do compared with the first."""
     names = list(several.runs)
     told = [f"{count_of(len(names), 'run')} on the same data: {', '.join(names)}. {_differing(several)}"]
-    for name in names[1:]:
-        told += [_pairing(several, name), *_outcome(several, name)]
-    return told
+    return [*told, *(sentence for name in names[1:] for sentence in _outcome(several, name))]
 
 
 def _found(several: Several) -> Block:
@@ -55,32 +54,23 @@ def _differing(several: Several) -> str:
     return f"Their recipes differ in {'; '.join(f'`{key}` ({told})' for key, told in values)}."
 
 
-def _pairing(several: Several, name: str) -> str:
-    first, *_ = several.runs
-    seeds = [several.runs[run].recipe.seed for run in (first, name)]
-    if pairs := several.pairs(name):
-        return (
-            f"{first} and {name} have {count_of(len(pairs), 'pair')}: replicates with the same seeds. Differences are paired."
-        )
-    why = f"their seeds differ ({seeds[0]}, {seeds[1]})" if seeds[0] != seeds[1] else "they have no replicate in common"
-    return f"{first} and {name} have no pairs, as {why}: their means are compared."
-
-
-def _outcome(several: Several, name: str) -> list[str]:
+def _outcome(several: Several, name: str) -> Iterator[str]:
+    """How the networks of the run `name` do compared with those of the first."""
     first, found = next(iter(several.runs)), several.contrasts
-    found = found[(found["run"] == name) & (found["figure"] == "validation")]
-    told = [
-        f"The dense network of {name}: {_difference(row)} points compared with that of {first}, {_verdict(row)}."
-        for row in frame.each(found[found["variant"] == DENSE])
-    ]
-    tickets = found[found["variant"] == TICKET]
-    if tickets.empty:
-        return [*told, f"{first} and {name} have no tickets that are alike in family, density and rewind point."]
+    found = found[(found["run"] == name) & (found["figure"] == f"validation_{several.first.metric}")]
+    (dense,), tickets = frame.each(found[found["variant"] == DENSE]), found[found["variant"] == TICKET]
+    seeds = [several.runs[run].recipe.seed for run in (first, name)]
+    why = f"their seeds differ ({seeds[0]}, {seeds[1]})" if seeds[0] != seeds[1] else "they have no replicate in common"
+    if dense.paired:
+        yield f"{first} and {name} have {count_of(dense.count, 'pair')}: replicates with the same seeds are compared."
+    else:
+        yield f"{first} and {name} have no pairs, as {why}: their means are compared."
+    yield f"The dense network of {name}: {_difference(dense)} points compared with that of {first}, {_verdict(dense)}."
     better, worse = ((tickets["clear"] & (sign * tickets["mean"] > 0)).sum() for sign in (1, -1))
-    return [
-        *told,
-        f"Of {count_of(len(tickets), 'ticket')} that both have, {better} are clearly better in {name}, {worse} worse.",
-    ]
+    if tickets.empty:
+        yield f"{first} and {name} have no tickets that are alike in family, density and rewind point."
+    else:
+        yield f"Of {count_of(len(tickets), 'ticket')} that both have, {better} are clearly better in {name}, {worse} worse."
 
 
 def _difference(row: Any) -> str:
@@ -97,8 +87,7 @@ def _verdict(row: Any) -> str:
 
 def _runs(several: Several) -> Block:
     found = ({"run": name, "folder": str(one.run.folder), **summary(one)} for name, one in several.findings.items())
-    frames = {"summary": frame.named(several.rows, several.first.metric)}
-    return Block("runs", "Runs", table=list(found), frames=frames)
+    return Block("runs", "Runs", table=list(found), frames={"summary": several.frame()})
 
 
 def _keys(several: Several) -> Block | None:
@@ -158,14 +147,14 @@ def _contrasts(several: Several) -> Block | None:
     return Block(
         "contrasts",
         f"Compared with {first}",
-        table=[_line(figures) for _, figures in alike],
+        table=[_line(figures, several.first.metric) for _, figures in alike],
         explained=EXPLAINED.format(others=" and ".join(others), first=first, pairs="".join(how), **several.first.rule.words),
-        frames={"contrasts": frame.named(rows, several.first.metric)},
+        frames={"contrasts": rows},
     )
 
 
-def _line(figures: pandas.DataFrame) -> Cells:
-    rows = {row.figure: row for row in frame.each(figures)}
+def _line(figures: pandas.DataFrame, metric: str) -> Cells:
+    rows = {row.figure.removesuffix(f"_{metric}"): row for row in frame.each(figures)}
     row = rows["validation"]
     count = count_of(row.count, "pair") if row.paired else f"{row.count} and {row.count_against}"
     place = {

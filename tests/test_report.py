@@ -96,7 +96,7 @@ def test_while_the_first_dense_network_trains_the_report_has_its_course(run, tmp
         made = report.report(begun)
     show_report(begun, made, as_json=False)
 
-    assert made.headline == ["No dense network is trained yet: see `imp status`."]
+    assert made.headline[0] == "No dense network is trained yet: see `imp status`."
     assert [block.name for block in made.blocks] == ["training"]
     assert rows_of(begun, "training")[0]["accuracy"] == "0.9"
     assert made.headline[0] in capsys.readouterr().out

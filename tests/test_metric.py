@@ -149,7 +149,7 @@ def test_the_report_names_the_metric_everywhere_and_has_no_table_of_answers(foll
 def test_a_classifier_keeps_the_columns_it_always_had(images):
     found = Findings(images)
 
-    assert list(frame.named(found.rows, "accuracy"))[26:40] == [
+    assert list(frame.named(found.rows, "accuracy"))[30:44] == [
         *("validation_accuracy", "against", "difference", "against_folder", "validation_loss", "test_accuracy", "test_loss"),
         *("agreement", "worst_class_accuracy", "calibration_error", "least_validation_loss_step", "test_accuracy_there"),
         *("epochs", "seconds"),

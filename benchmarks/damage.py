@@ -36,7 +36,6 @@ from lottery.results import grouping
 from lottery.results.compare import compare
 from lottery.results.explore import course
 from lottery.results.findings import Findings
-from lottery.results.headline import headline
 from lottery.results.reader import open_results
 from lottery.results.status import status
 from lottery.results.verify import verify
@@ -170,7 +169,7 @@ def readers() -> dict[str, Callable[[], Any]]:
         drawn = Findings(run())
         charts = drawn.figures, drawn.layers, drawn.magnitudes, drawn.thresholds, drawn.courses, drawn.training
         tables = [table.to_csv() for table in (rows, groups, grouping.contrasts(run(), rows), *charts)]
-        return tables, headline(groups, run(), rows), run().environment()
+        return tables, drawn.headline.sentences, run().environment()
 
     def program() -> Any:
         results = open_results("runs/run")

@@ -109,7 +109,7 @@ def by_spread(title: str, side: int, true: float, trials: int, rng: np.random.Ge
         ]
         for spread in SPREADS
     ]
-    table(title, ["standard deviation", *COUNTS, *(["for 80 %"] if needed else [])], rows)
+    table(title, ["standard deviation", *COUNTS, *(["replicates needed"] if needed else [])], rows)
 
 
 def main() -> None:

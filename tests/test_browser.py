@@ -60,4 +60,23 @@ def test_on_paper_the_recipe_and_the_environment_are_open(smoke, tmp_path):
     document, console = browse(page, tmp_path, "--dump-dom")
 
     assert console == []
-    assert re.findall(r'<details class="(\w+)" open="">', document) == ["recipe", "environment"]
+    assert re.findall(r'<details class="(\w+)" open="">', document) == ["contents", "recipe", "environment"]
+
+
+def test_a_click_on_a_heading_sorts_its_table_by_numbers_and_another_click_turns_it_round(smoke, tmp_path):
+    folder, _ = smoke
+    page = tmp_path / "sorted.html"
+    written, _, end = (folder / "runs/smoke/report/index.html").read_text().rpartition("</body>")
+    click = "for (let i = 0; i < CLICKS; i++) document.querySelector('.networks thead th:nth-child(3)').click()"
+
+    orders = {}
+    for clicks in (1, 2):
+        page.write_text(f"{written}<script>{click.replace('CLICKS', str(clicks))}</script></body>{end}")
+        document, console = browse(page, tmp_path, "--dump-dom")
+        assert console == []
+        table = document.partition('<div class="scroll networks">')[2].partition("</table>")[0]
+        rows = [re.findall("<td.*?>(.*?)</td>", row) for row in table.split("<tr")[2:]]
+        orders[clicks] = [float(cells[2].rstrip("% !")) for cells in rows if cells[2]]
+    assert orders[1] == sorted(orders[1])
+    assert orders[2] == sorted(orders[2], reverse=True)
+    assert len(orders[1]) > 2

@@ -10,7 +10,7 @@ import pytest
 from handmade import all_replicates, dense, in_rounds, planned, ticket
 
 from lottery.experiment import reading
-from lottery.results import curves, drawing, findings
+from lottery.results import curves, drawing, findings, sections
 from lottery.results.sections import (
     accuracy,
     courses,
@@ -190,7 +190,8 @@ def test_what_lies_below_the_scale_is_marked_with_its_value_and_has_no_line(run,
 
     chart = draw(shares(run))
 
-    drawn = [row for rows in marks(chart.charts[0].specification) for row in rows]
+    assert "▼ below the scale" in chart.charts[0].svg
+    drawn = [row for rows in marks(chart.charts[0].specification) for row in rows if "network" in row]
     lying = {round(row["density"], 2): row["shown"] for row in drawn if row["network"] == "ticket" and "value" not in row}
     assert lying[0.1] is None  # so that no mark, no bar and no line goes there
     assert lying[0.4] == pytest.approx(0.89 if draw is early_stop.section else 0.90)
@@ -215,8 +216,49 @@ def test_a_dense_network_that_failed_to_learn_does_not_stretch_the_scale_of_the_
     assert "▼" not in told(chart)
 
 
+def test_where_too_many_lie_below_the_scale_for_their_values_there_are_marks_alone(run):
+    all_replicates(run, "60", 0.0)
+    for control in ("reinit", "shuffle", "invert", "random", "rewound", "refill", "own"):
+        all_replicates(run, "90", -0.8, variant=control)
+
+    svg = accuracy.section(of(run)).charts[0].svg
+
+    assert "▼ below the scale" in svg
+    assert "11.0%" not in svg
+
+
 def test_values_below_the_scale_do_not_cover_each_other():
     assert curves._levels([100, 100, 200, 210], ["11.0%", "reinit 9.0%", "1.0%", "1.0%"]) == [0, 1, 0, 1]
+
+
+def test_bars_and_band_are_spoken_of_where_there_are_replicates(run, tmp_path):
+    all_replicates(run, "60", 0.0)
+    single = Run(tmp_path / "single", planned(replicates=1))
+    dense(single, 0.9)
+    ticket(single, 1, "60", 0.9)
+
+    several, one = accuracy.section(of(run)), accuracy.section(of(single))
+
+    assert several.charts[0].subtitle == "means over 3 runs, bars: one standard deviation"
+    assert "Bars and the grey band" in several.explained
+    assert one.charts[0].subtitle == "one run"
+    assert "standard deviation" not in one.explained
+
+
+def test_a_picture_has_a_title_the_dense_network_its_name_and_one_series_a_colour_for_each_network(run):
+    all_replicates(run, "60", 0.0)
+    all_replicates(run, "60", -0.02, variant="shuffle")
+
+    (chart,) = next(block for block in sections.blocks(of(run)) if block.name == "accuracy").charts
+
+    assert ">Accuracy against density</text>" in chart.svg
+    assert ">digits: means over 3 runs, bars: one standard deviation</text>" in chart.svg
+    assert ">dense</text>" in chart.svg
+    assert "title" not in chart.specification
+    assert curves.colour_key(of(run).figures) == "network"
+
+    all_replicates(run, "60", 0.0, step=0)
+    assert curves.colour_key(of(run).figures) == "series"
 
 
 def test_the_same_rows_give_the_same_picture(run):

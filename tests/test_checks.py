@@ -4,13 +4,14 @@ The one-sided 95 % quantile of Student's t is 2.919986 with 2 degrees of freedom
 import csv
 import json
 import math
+import re
 
 import pytest
 from handmade import dense, in_round, planned, ticket
 
 from lottery.commands.reading import show_report
-from lottery.results import criteria, frame, grouping, report
-from lottery.results.headline import headline
+from lottery.results import criteria, frame, report
+from lottery.results.findings import Findings
 from lottery.rundir.run import Run
 
 
@@ -39,25 +40,26 @@ def by_place(run):
 
 def told(run):
     """What the headline says of criteria, by the place that its paragraph is about."""
-    rows = frame.rows(run)
-    sentences = headline(grouping.groups(run, rows), run, rows)
-    found = (sentence.partition(": ") for sentence in sentences if "criterion (" in sentence)
-    return {place: f"{answer.partition('riterion')[2]}" for place, _, answer in found}
+    series = (sentence.partition(": ") for sentence in Findings(run).headline.series)
+    asked = {place: re.search("(Which weights are kept |Does it matter which ).*", answer) for place, _, answer in series}
+    return {place: match[0] for place, match in asked.items() if match}
 
 
 GOOD, BAD, OPEN = (0.1, 0.2, 0.1), (-1.0, -1.1, -1.2), (-1.0, 1.0, 0.0)
-OPEN_QUESTION = "is more than an allocation is undecided: so is the control `shuffle` at"
+NO = "Which weights are kept does not matter, only how many in each layer: the control `shuffle` matches the ticket at"
+YES = "Which weights are kept matters, not only how many in each layer: the control `shuffle` does not match the ticket at"
+OPEN_QUESTION = "Does it matter which weights are kept, or only how many in each layer? Not decided yet (tested at"
 
 
 @pytest.mark.parametrize(
     ("denser", "sparser", "verdict", "sentence"),
     [
-        (GOOD, GOOD, criteria.ONLY, "is only an allocation: the control `shuffle` matches the ticket at 40.00%, 10.00%."),
-        (GOOD, BAD, criteria.MORE, "is more than an allocation: the control `shuffle` does not match the ticket at 10.00%."),
-        (OPEN, BAD, criteria.MORE, "is more than an allocation: the control `shuffle` does not match the ticket at 10.00%."),
-        (GOOD, OPEN, "undecided", f"{OPEN_QUESTION} 10.00%."),
-        (GOOD[:2], GOOD[:2], "undecided", f"{OPEN_QUESTION} 40.00%, 10.00%."),
-        ((0.1, None, 0.1), GOOD, "undecided", f"{OPEN_QUESTION} 40.00%."),
+        (GOOD, GOOD, criteria.ONLY, f"{NO} 40.00%, 10.00%."),
+        (GOOD, BAD, criteria.MORE, f"{YES} 10.00%."),
+        (OPEN, BAD, criteria.MORE, f"{YES} 10.00%."),
+        (GOOD, OPEN, "undecided", f"{OPEN_QUESTION} 10.00%)."),
+        (GOOD[:2], GOOD[:2], "undecided", f"{OPEN_QUESTION} 40.00%, 10.00%)."),
+        ((0.1, None, 0.1), GOOD, "undecided", f"{OPEN_QUESTION} 40.00%)."),
     ],
 )
 def test_a_criterion_is_judged_by_the_shuffled_mask_at_every_density(tmp_path, denser, sparser, verdict, sentence):
@@ -66,7 +68,16 @@ def test_a_criterion_is_judged_by_the_shuffled_mask_at_every_density(tmp_path, d
     beside(run, "90", *sparser)
 
     assert {row.series_verdict for row in checks(run)} == {verdict}
-    assert told(run) == {"Rewound to 0": f" (magnitude, global) {sentence}"}
+    assert told(run) == {"Rewound to 0": sentence}
+
+
+@pytest.mark.parametrize("chosen", [{"criterion": "random"}, {"mask": "mask.npz", "quantiles": "90"}])
+def test_where_no_score_chose_the_weights_it_is_not_asked_whether_it_did_more_than_allocate(tmp_path, chosen):
+    run = begun(tmp_path, "", other={"quantiles": "90", "rewind": "0", "controls": ["shuffle"], "controls_at": "90", **chosen})
+    beside(run, "90", *BAD, family="other")
+
+    assert checks(run) == []
+    assert told(run) == {}
 
 
 def test_the_difference_is_the_control_less_its_ticket_paired_by_replicate_with_the_bounds_of_verdicts(tmp_path):
@@ -131,10 +142,7 @@ def test_each_rewind_point_has_its_verdict_and_one_reinit_of_one_shot_serves_all
         ("q90", "1ep", "shuffle"): ("matching", "only an allocation"),
         ("q90", "1ep", "reinit"): ("not matching", "only an allocation"),
     }
-    assert {place: sentence[:27] for place, sentence in told(run).items()} == {
-        "Rewound to 0": " (magnitude, global) is mor",
-        "Rewound to 1ep": " (magnitude, global) is onl",
-    }
+    assert told(run) == {"Rewound to 0": f"{YES} 10.00%.", "Rewound to 1ep": f"{NO} 10.00%."}
 
 
 def test_in_rounds_a_control_belongs_to_the_chain_of_its_rewind_point(tmp_path):
@@ -168,7 +176,7 @@ def test_the_page_the_summary_the_csv_and_the_command_show_it(tmp_path, capsys):
     assert '<h2 id="criteria">More than an allocation?</h2>' in page
     assert "<b>Family other, rewound to 0:</b>" in page
     assert "## More than an allocation?" in summary
-    sentence = "Its criterion (magnitude, uniform) is only an allocation: the control `shuffle` matches the ticket at 10.00%."
+    sentence = f"{NO} 10.00%."
     assert sentence in summary
     with open(run.report / "criteria.csv") as file:
         rows = [row for row in csv.DictReader(file) if row["control"] == "shuffle"]

@@ -3,14 +3,12 @@
 import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, one_chain, planned, three_replicates, ticket, write
 
-from lottery.results import frame, grouping
-from lottery.results.headline import headline
+from lottery.results.findings import Findings
 from lottery.rundir.run import Run
 
 
 def told(run):
-    rows = frame.rows(run)
-    return headline(grouping.groups(run, rows), run, rows)
+    return Findings(run).headline.sentences
 
 
 run, one = pytest.fixture(three_replicates), pytest.fixture(one_chain)
@@ -46,29 +44,37 @@ def test_the_headline_names_the_sparsest_matching_ticket_of_each_series(run):
         "Rewound to 0: not even the densest ticket, of 40.00%, matches.",
     ]
     assert sentences[2].startswith(
-        "Rewound to 1ep: the sparsest matching ticket keeps 40.00% of the prunable weights (+0.10 points against dense). "
+        "Rewound to 1ep: the sparsest matching ticket keeps 40.00% of the prunable weights (+0.10 points from dense). "
         "It reaches 90.10% on test images. "
     )
 
 
-TWO_FAILED = "replicate 1's dense network reached 10.00%, replicate 2's 38.00%: they make verdicts unsure"
-
-
 @pytest.mark.parametrize(
-    ("accuracies", "told_of"),
+    ("accuracies", "failed"),
     [
-        ([0.88, 0.38, 0.89], "mean of 3 runs, but replicate 2's dense network reached 38.00%: it makes verdicts unsure"),
-        ([0.1, 0.38, 0.89, 0.9, 0.91], f"mean of 5 runs, but {TWO_FAILED}"),
-        ([0.38, 0.88], "mean of 2 runs, but replicate 1's dense network reached 38.00%: it makes verdicts unsure"),
-        ([0.90, 0.91, 0.92], "mean of 3 runs"),
-        ([0.38], "one run"),
+        ([0.88, 0.38, 0.89], {2: "38.00%"}),
+        ([0.1, 0.38, 0.89, 0.9, 0.91], {1: "10.00%", 2: "38.00%"}),
+        ([0.38, 0.88], {1: "38.00%"}),
+        ([0.90, 0.91, 0.92], {}),
+        ([0.38], {}),
     ],
 )
-def test_the_first_sentence_names_dense_networks_that_failed_to_learn(tmp_path, accuracies, told_of):
+def test_dense_networks_that_failed_to_learn_are_named_first(tmp_path, accuracies, failed):
     run = Run(tmp_path / "run", planned(replicates=len(accuracies)))
     dense(run, *accuracies)
 
-    assert f" ({told_of})." in told(run)[0]
+    *first, reached = told(run)[: len(failed) + 1]
+    assert first == [
+        f"The dense network of replicate {number} failed to learn ({value}): it makes verdicts unsure."
+        for number, value in failed.items()
+    ]
+    assert reached.startswith("The dense network reaches")
+
+
+def test_a_dense_training_that_diverged_is_named_first_with_its_reason(run):
+    write(run.replicate(2).dense, status="diverged", replicate=2, reason="loss is nan")
+
+    assert told(run)[0] == "The dense network of replicate 2 diverged (loss is nan): this replicate has no tickets."
 
 
 def test_only_a_ticket_that_does_not_match_ends_the_series_and_undecided_ones_are_named(begin):
@@ -161,8 +167,19 @@ def test_the_spread_found_says_how_often_three_replicates_find_a_match_and_how_m
 
     # sqrt((0.2 ** 2 + 0.28 ** 2) / 2) = 0.2433
     assert told(run)[1].endswith(
-        " The differences have a standard deviation of 0.24 points. Then 3 replicates find that a ticket exactly as good as "
-        "dense is matching in 25% of cases, 11 replicates in 80%."
+        " The differences have a standard deviation of 0.24 points. With this spread, 3 replicates recognise an equally good "
+        "ticket 25 % of the time, 11 replicates 80 %."
+    )
+
+
+def test_where_every_ticket_is_less_accurate_it_is_said_and_which_are_within_the_margin(begin):
+    run = begin("60,90", replicates=4)
+    all_replicates(run, "60", -0.001)
+    all_replicates(run, "90", -0.05)
+
+    assert told(run)[1].startswith(
+        "Rewound to 1ep: undecided. So far the sparsest ticket within 0.2 points of dense keeps 40.00% of the prunable weights "
+        "(-0.10 points from dense). So far every ticket is less accurate than dense on average."
     )
 
 
@@ -170,7 +187,7 @@ def test_a_small_spread_is_enough_and_one_replicate_has_none(begin):
     run = begin("60", replicates=3)
     all_replicates(run, "60", 0.0)
 
-    assert told(run)[1].endswith("3 replicates find that a ticket exactly as good as dense is matching in 100% of cases.")
+    assert told(run)[1].endswith("3 replicates recognise an equally good ticket 100 % of the time.")
 
 
 def test_a_collapsed_ticket_does_not_count_in_the_spread(begin):
@@ -191,7 +208,7 @@ def test_a_delta_of_less_than_one_validation_image_is_told(tmp_path, images, sai
     found = [sentence for sentence in told(run) if "`delta`" in sentence]
 
     sentence = (
-        "The margin of 0.2 points is 0.57 of one of the 287 validation images: verdicts need many replicates here, more "
+        "One of 287 validation images is 0.35 points, more than the margin of 0.2: verdicts need many replicates here, more "
         "images, or a larger `delta`."
     )
     assert found == [sentence] * said
@@ -204,8 +221,8 @@ def test_the_headline_of_rounds_names_their_method_and_what_they_are_held_agains
     sentences = told(one)
 
     assert sentences[1] == (
-        "Family lr, rewound to 1ep: undecided; the sparsest ticket at or above extended so far keeps "
-        "50.00% of the prunable weights (+1.00 points against extended)."
+        "Family lr, rewound to 1ep: undecided. So far the sparsest ticket within 0.2 points of extended keeps 50.00% of the "
+        "prunable weights (+1.00 points from extended)."
     )
     assert sentences[2] == "2 of 5 networks have no result: see `imp status`."
     assert sentences[3].startswith("Verdicts need 3 replicates, this run has 1: `imp run --run ")
@@ -216,7 +233,7 @@ def test_of_several_families_each_series_is_told_by_the_name_of_its_family(begin
     all_replicates(run, "60", 0.01, family="wide")
 
     assert [sentence.split(",")[0] for sentence in told(run)[1:4]] == ["Family oneshot", "Family weights", "Family wide"]
-    assert told(run)[1] == "Family oneshot, rewound to 1ep: undecided; no ticket's mean is at or above that of dense so far."
+    assert told(run)[1] == "Family oneshot, rewound to 1ep: undecided."
 
 
 def test_in_one_shot_that_trains_on_the_fresh_control_is_held_against_what_the_ticket_is(begin):

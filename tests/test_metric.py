@@ -10,7 +10,7 @@ from helpers import imp_here
 
 from lottery.base import files
 from lottery.base.errors import InputError
-from lottery.results import card, frame, grouping, headline, report
+from lottery.results import card, frame, grouping, report
 from lottery.results.findings import Findings
 from lottery.results.reader import open_results
 from lottery.results.sections import metrics
@@ -110,17 +110,15 @@ def test_networks_of_one_run_are_decided_by_one_metric(run):
 
 
 def test_verdicts_and_the_headline_are_about_the_metric(run):
-    rows = grouping.rows(run)
-    groups = grouping.groups(run, rows)
-
-    said = headline.headline(groups, run, rows)
+    found = Findings(run)
+    said, groups = found.headline.sentences, found.groups
 
     assert said[0].startswith(
         "The dense network reaches 47.00% ROUGE-1 on validation examples and 46.00% ROUGE-1 on test examples"
     )
-    assert "the sparsest matching ticket keeps 40.00% of the prunable weights (+0.22 points against dense)" in said[1]
+    assert "the sparsest matching ticket keeps 40.00% of the prunable weights (+0.22 points from dense)" in said[1]
     assert "It reaches 46.22% ROUGE-1 on test examples" in said[1]
-    assert "is 0.40 of one of the 200 validation examples" in said[-1]
+    assert "One of 200 validation examples is 0.5 points, more than the margin of 0.2" in said[-1]
     assert groups["verdict"].dropna().tolist() == ["matching", "not matching", "not matching"]
 
 

@@ -10,11 +10,12 @@ def filled(monkeypatch, template, **values):
     return pages.fill("page.html", **values)
 
 
-def test_commands_in_backticks_become_code_and_nothing_else_becomes_markup(monkeypatch):
-    told = "`imp run --run 'a<b'` & <b>more</b> of `imp status`, one ` alone"
+def test_commands_in_backticks_become_code_asterisks_bold_and_nothing_else_becomes_markup(monkeypatch):
+    told = "`imp run --run 'a<b'` & <b>more</b> of `imp status`, one ` alone, **bold**"
 
-    assert filled(monkeypatch, "{{ told | code }}", told=told) == (
-        "<code>imp run --run &#39;a&lt;b&#39;</code> &amp; &lt;b&gt;more&lt;/b&gt; of <code>imp status</code>, one ` alone"
+    assert filled(monkeypatch, "{{ told | marked }}", told=told) == (
+        "<code>imp run --run &#39;a&lt;b&#39;</code> &amp; &lt;b&gt;more&lt;/b&gt; of <code>imp status</code>, one ` alone, "
+        "<b>bold</b>"
     )
 
 

@@ -12,7 +12,7 @@ from data_prep import records
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment.rule import Rule
-from lottery.results import criteria, frame, grouping, headline
+from lottery.results import criteria, frame, grouping
 from lottery.results.findings import Findings
 from lottery.results.sections import allocation, forgotten, networks
 from lottery.rundir import predictions, store
@@ -180,7 +180,7 @@ def test_groups_have_bounds_and_a_verdict_over_images(run):
     assert one["image_low"] - 1e-12 <= one["low"] < one["high"] <= one["image_high"] + 1e-12
     assert one["image_verdict"] == "undecided"
     assert one["agreement"] == pytest.approx(0.99)
-    shown = networks.table(Findings(run))[-1]["over images too"]
+    shown = networks.table(Findings(run))[-1]["incl. other images"]
     assert shown == f"({one['image_low'] * 100:+.2f} .. {one['image_high'] * 100:+.2f}) undecided"
     figures = {row["figure"]: row for row in frame.dicts(grouping.contrasts(run, frame.rows(run)))}
     assert figures["calibration_error"]["mean"] == pytest.approx(0.01)
@@ -223,9 +223,8 @@ def alone(tmp_path):
 
 def told(run):
     """The verdict on the ticket, and the headline."""
-    rows = frame.rows(run)
-    groups = grouping.groups(run, rows)
-    return frame.each(groups)[-1].verdict, " ".join(headline.headline(groups, run, rows))
+    found = Findings(run)
+    return frame.each(found.groups)[-1].verdict, " ".join(found.headline.sentences)
 
 
 @pytest.mark.parametrize("right", [[80, 80], [80, 80, None]])
@@ -234,21 +233,21 @@ def test_under_three_replicates_nothing_is_said_to_be_forgotten(alone, right):
 
 
 WORSE_HERE = [
-    ([2], "this dense network on these images: 40.00%; of other seeds nothing is known."),  # 88 points below
-    ([85], "this dense network on these images: 40.00%; of other seeds nothing is known."),  # five lost, none won: 1 in 32
-    ([2, 3], "these dense networks on these images: 40.00%; of other seeds it is not shown."),
-    ([2, 2, 2], "these dense networks on these images: 40.00%; of other seeds nothing is known."),  # without a spread
-    ([2, 2, None], "these dense networks on these images: 40.00%; of other seeds nothing is known."),
-    ([50, 84, 85], "these dense networks on these images: 40.00%; of other seeds it is not shown."),  # -17 points +- 33
+    ([2], "nothing is known"),  # 88 points below
+    ([85], "nothing is known"),  # five lost, none won: 1 in 32
+    ([2, 3], "it is not shown"),
+    ([2, 2, 2], "nothing is known"),  # without a spread
+    ([2, 2, None], "nothing is known"),
+    ([50, 84, 85], "it is not shown"),  # -17 points +- 33
 ]
 
 
-@pytest.mark.parametrize(("right", "sentence"), WORSE_HERE)
-def test_a_ticket_worse_on_these_images_is_never_undecided(alone, right, sentence):
+@pytest.mark.parametrize(("right", "seeds"), WORSE_HERE)
+def test_a_ticket_worse_on_these_images_is_never_undecided(alone, right, seeds):
     verdict, sentences = told(alone(*right))
 
     assert verdict == "worse here"
-    assert f" Worse than {sentence}" in sentences
+    assert f" On these images alone, worse than dense: 40.00%; of other seeds {seeds}." in sentences
 
 
 # Four lost and none won: 1 in 16. Seeds that disagree. Seeds that agree.
@@ -259,7 +258,7 @@ def test_one_that_is_not_shown_to_be_worse_on_them_and_one_that_seeds_decide_are
     verdict, sentences = told(alone(*right))
 
     assert verdict == found
-    assert "on these images" not in sentences
+    assert "these images" not in sentences
 
 
 def test_a_ticket_worse_on_these_images_is_given_more_replicates(alone):
@@ -290,15 +289,13 @@ def test_a_control_worse_than_its_ticket_on_these_images_has_a_sign_of_its_own(t
 
     assert [row.verdict for row in frame.each(checks)] == ["worse here"]
     assert allocation.lines(checks)[0]["shuffle"] == "-88.00 ↓"
-    assert told(run)[1].count("the control `shuffle` is worse than this ticket on these images at 40.00%.") == 1
+    assert told(run)[1].count("On these images alone, the control `shuffle` is worse than the ticket at 40.00%.") == 1
 
 
 def test_the_headline_says_whether_its_ticket_matches_on_other_images(run):
     wide = Run(run.folder, planned().model_copy(update={"delta": 0.02}))
-    rows = frame.rows(wide)
-    said = " ".join(headline.headline(grouping.groups(wide, rows), wide, rows))
 
-    assert "Over other images too it matches (" in said
+    assert "Counting other images too, it matches (" in told(wide)[1]
 
 
 def test_a_network_without_predictions_leaves_the_columns_empty(run):

@@ -7,7 +7,7 @@ import pytest
 from helpers import LENET, contents, flip, imp_here, kill_when, mpirun, refused, settings
 
 from lottery.experiment import reading
-from lottery.results import grouping, headline
+from lottery.results.findings import Findings
 from lottery.rundir import store
 from lottery.rundir.names import MaskFiles, NetworkFiles
 from lottery.rundir.run import Run, open_run
@@ -166,9 +166,7 @@ def test_the_headline_s_round_gets_its_controls_after_all_tickets_and_the_report
     assert sorted(trained[:6]) == [f"{chain}-{number}-step-000000 ticket" for chain in chains for number in ("01", "02")]
     assert sorted(trained[6:]) == [f"{chain}-02-step-000000 reinit" for chain in chains]
     assert "3 networks under masks: 3 finished, 0 to train" in imp_here("rounds", *MATCHING, cwd=folder).stderr
-    run = open_run(folder / "runs/digits")
-    rows = grouping.rows(run)
-    sentences = headline.headline(grouping.groups(run, rows), run, rows)
+    sentences = Findings(open_run(folder / "runs/digits")).headline.series
     (sentence,) = (sentence for sentence in sentences if "the sparsest matching ticket keeps 64.00%" in sentence)
     assert "its control `reinit` (its mask, fresh weights) matches too" in sentence
 

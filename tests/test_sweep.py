@@ -131,7 +131,7 @@ def test_a_sweep_ends_with_a_table_and_the_best_recipe(swept):
     rows = trials(folder)
 
     assert [row["trial"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
-    assert {row["status"] for row in rows} <= {"complete", "pruned", "failed"}
+    assert {row["status"] for row in rows} <= {"complete", "stopped early", "failed"}
     complete = [row for row in rows if row["status"] == "complete"]
     best = max(complete, key=lambda row: float(row["accuracy"]))
     made = tomllib.loads((folder / "runs/try/sweep/best.toml").read_text())

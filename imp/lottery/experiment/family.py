@@ -200,6 +200,11 @@ class Family(Table):
         return self.updates != "none"
 
     @property
+    def has_criterion(self) -> bool:
+        """Whether a score chooses its weights: not a random draw, a mask in a file, or the training of its tickets."""
+        return not (self.mask or self.changes_masks or self.criterion == criteria.random.__name__)
+
+    @property
     def is_gradual(self) -> bool:
         """Whether tickets start dense and are pruned while they train."""
         return self.updates == "gmp"

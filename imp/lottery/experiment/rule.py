@@ -90,16 +90,16 @@ class Rule:
         "is below that. Otherwise, and without a spread over at least three replicates, it is undecided."
     )
     explained = (
-        "difference: how far the validation {metric} is above that of the network under `against`, in points: the mean over "
-        "replicates, and in brackets its lower and upper {t_bounds}. The verdict follows from these bounds (a two-sided "
+        "difference: how far the validation {metric} is above that of the network under `compared with`, in points: the mean "
+        "over replicates, and in brackets its lower and upper {t_bounds}. The verdict follows from these bounds (a two-sided "
         "{level} interval is wider). They say what other seeds would give on these validation {example}s, which all replicates "
         "share. sd: the standard deviation of the difference over replicates; three replicates give only a rough idea of it. "
-        "for 80 %: with that deviation, so many replicates find in 80 % of cases that a network exactly as good as the one it "
-        "is compared with is {matching}."
+        "replicates needed: with that spread, so many replicates recognise an equally good network as {matching} 80 % of the "
+        "time."
     )
     explained_over_images = (
         " {worse}: {undecided} over seeds, but on these images each network is worse than the one it is compared with "
-        "(McNemar's exact test, {error}). over images too: the bounds and the verdict for other seeds on other images."
+        "(McNemar's exact test, {error}). incl. other images: the bounds and the verdict for other seeds on other images."
     )
 
     @property
@@ -267,13 +267,17 @@ class Rule:
             f"does not, {self.undecided.sign}: {self.undecided}, {self.worse.sign}: {self.worse}",
         }
 
-    def foretold(self, spread: float, count: int, against: str) -> str:
-        """How often so many replicates call a ticket as good as `against` matching, and how many would do in most cases."""
+    def foretold(self, spread: float, count: int) -> str:
+        """How often so many replicates call an equally good ticket matching, and how many would do in most cases."""
         needed = self.needed(spread)
-        enough = "" if needed and needed <= count else f", {needed or 'more than a million'} replicates in {POWER:.0%}"
+        enough = (
+            ""
+            if needed and needed <= count
+            else f", {f'{needed:,}' if needed else 'more than a million'} replicates {100 * POWER:.0f} %"
+        )
         return (
-            f"The differences have a standard deviation of {spread * 100:.2f} points. Then {count} replicates find that a "
-            f"ticket exactly as good as {against} is {self.matching} in {self.power(count, spread):.0%} of cases{enough}."
+            f"The differences have a standard deviation of {spread * 100:.2f} points. With this spread, {count} replicates "
+            f"recognise an equally good ticket {100 * self.power(count, spread):.0f} % of the time{enough}."
         )
 
 

@@ -33,8 +33,8 @@ class Block:
     picture: bytes = b""
     """A PNG."""
     parts: "Sequence[Block]" = ()
-    marks_verdicts: bool = False
-    """Whether the page marks the lines of the table by their verdicts."""
+    marks: Sequence[str] = ()
+    """How the page marks each line of the table: a class of report.html."""
 
     @property
     def csv(self) -> dict[str, pandas.DataFrame]:

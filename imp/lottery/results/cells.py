@@ -1,9 +1,12 @@
 """Cells that several tables of the report have."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from lottery.experiment.graph import DENSE
 from lottery.results.block import Cells
+
+FEW = 5  # densities, which a sentence names one by one
 
 
 def place(row: Any) -> Cells:
@@ -19,6 +22,13 @@ def place(row: Any) -> Cells:
 def density(row: Any) -> str:
     """The density, with an exclamation mark if a layer has collapsed."""
     return "" if row.density is None else f"{row.density:.2%}{' !' if row.collapse else ''}"
+
+
+def listed(densities: Sequence[str]) -> str:
+    """Densities in a sentence, from dense to sparse: many of them by their ends."""
+    if len(densities) <= FEW:
+        return ", ".join(densities)
+    return f"{len(densities)} densities from {densities[0]} to {densities[-1]}"
 
 
 def runs(row: Any) -> str:

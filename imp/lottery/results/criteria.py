@@ -14,7 +14,7 @@ import pandas
 
 from lottery.experiment.graph import TICKET
 from lottery.experiment.rule import Verdict
-from lottery.results import frame, grouping
+from lottery.results import cells, frame, grouping
 from lottery.results.frame import ROWS
 from lottery.results.grouping import Networks
 from lottery.rundir.run import Run
@@ -39,12 +39,13 @@ CHECKS = {
 
 
 def checks(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
-    """Every ticket's controls against it, paired by replicate, for each series (family, rewind point) that has `shuffle`."""
+    """Every ticket's controls against it, paired by replicate, for each series (family, rewind point) that has `shuffle`, where
+    a score chose the weights: not a draw, a mask that was given, or the training."""
     kinds, series = grouping.kinds(run, networks), dict[tuple[str, int], list[dict[str, Any]]]()
     right = functools.cache(functools.partial(grouping.is_right, run))
     for kind, tickets in kinds.items():
-        judges = kind[0] == TICKET and not run.recipe.families[kind[1]].changes_masks  # else the training chose, too
-        beside = dict(grouping.beside(run, kinds, kind)) if judges else {}
+        is_judged = kind[0] == TICKET and run.recipe.families[kind[1]].has_criterion
+        beside = dict(grouping.beside(run, kinds, kind)) if is_judged else {}
         rows = series.setdefault((kind[1], kind[3]), [])
         rows += [_check(run, right, tickets, beside[name], name) for name in CONTROLS if beside.get(name)]
     shuffled = {place: [row for row in rows if row["control"] == SHUFFLE] for place, rows in series.items()}
@@ -94,16 +95,21 @@ def words(criterion: str, allocation: str, updates: str = "none") -> str:
 
 
 def sentence(rows: Sequence[Any]) -> str:
-    """The verdict of one series in a sentence."""
-    found, name = rows[0].series_verdict, f"criterion ({words(rows[0].criterion, rows[0].allocation)})"
-    places: dict[Verdict, list[str]] = {}
-    for row in (row for row in rows if row.control == SHUFFLE):
-        places.setdefault(row.verdict, []).append(row.mask if row.density is None else f"{row.density:.2%}")
-    at = {verdict: ", ".join(densities) for verdict, densities in places.items()}
+    """The verdict of one series in words."""
+    found, places = rows[0].series_verdict, dict[Verdict, list[str]]()
+    shuffled = [
+        (row.verdict, row.mask if row.density is None else f"{row.density:.2%}") for row in rows if row.control == SHUFFLE
+    ]
+    for verdict, density in shuffled:
+        places.setdefault(verdict, []).append(density)
+    at = {verdict: cells.listed(densities) for verdict, densities in places.items()}
     if found in (ONLY, MORE):
         deciding = next(verdict for verdict in at if (verdict.is_matching if found == ONLY else verdict.is_failing))
-        return f"Its {name} is {found}: the control `{SHUFFLE}` {deciding.verb} the ticket at {at[deciding]}."
-    told = [f"so is the control `{SHUFFLE}` at {at[found]}"] if found in at else []
+        said = f"the control `{SHUFFLE}` {deciding.verb} the ticket at {at[deciding]}"
+        if found == ONLY:
+            return f"Which weights are kept does not matter, only how many in each layer: {said}."
+        return f"Which weights are kept matters, not only how many in each layer: {said}."
+    tested = cells.listed([density for verdict, density in shuffled if verdict.is_open])
     worse = [places for verdict, places in at.items() if verdict.is_open and verdict != found]
-    told += [f"the control `{SHUFFLE}` is worse than this ticket on these images at {places}" for places in worse]
-    return f"Whether its {name} is more than an allocation is {found}: {'; '.join(told)}."
+    here = f" On these images alone, the control `{SHUFFLE}` is worse than the ticket at {', '.join(worse)}." if worse else ""
+    return f"Does it matter which weights are kept, or only how many in each layer? Not decided yet (tested at {tested}).{here}"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas
 
 from lottery.experiment.graph import DENSE, TICKET
-from lottery.results.drawing import COLOURS, GREY, NETWORK, chart_of, tooltips
+from lottery.results.drawing import COLOURS, GREY, LARGE, NETWORK, SMALL, chart_of, tooltips
 
 SHOWN = 0.1  # how far below the highest of its chart a figure may lie to be shown where it is
 TOLD = (
@@ -27,7 +27,8 @@ _LEFT = {
     "density": "density: share of prunable weights kept",
     "macs_share": "share of the dense network's multiply-accumulates",
 }
-_LINE = 13  # the height of a value, in pixels
+ROOM = 0.3  # the share of a chart's height that values below its scale may take
+_LINE = 15  # the height of a value, in pixels
 
 
 class Scaled(NamedTuple):
@@ -42,21 +43,33 @@ class Scaled(NamedTuple):
         return alt.Y("shown:Q", title=title, scale=self.scale).axis(format=".1%")
 
     def bars(self, networks: alt.Chart, **mark: Any) -> alt.Chart:
-        """One standard deviation of those on the scale, as far as it reaches."""
-        return self.spread(networks.transform_filter("datum.shown != null").mark_rule(clip=True, **mark))
+        """One standard deviation of those on the scale that have replicates, as far as it reaches."""
+        has_spread = "datum.shown != null && datum.sd_high > datum.sd_low"
+        return self.spread(networks.transform_filter(has_spread).mark_rule(clip=True, **mark))
 
     def band(self) -> alt.Chart:
         """The standard deviation of the dense network."""
-        dense = self.rows[self.rows["network"] == DENSE]
+        dense = self.rows[(self.rows["network"] == DENSE) & self.rows["shown"].notna()]
         return self.spread(chart_of(dense).mark_rect(color=GREY, opacity=0.2, clip=True))
+
+    @property
+    def subtitle(self) -> str:
+        """What a picture says below its title: over how many runs means are, what bars are, and what lies below the scale."""
+        runs = sorted({1, *self.rows["runs"]})
+        means = f"means over {'up to ' * (len(set(self.rows['runs'])) > 1)}{runs[-1]} runs" if len(runs) > 1 else "one run"
+        bars = ", bars: one standard deviation" if (self.rows["sd_high"] > self.rows["sd_low"]).any() else ""
+        return means + bars + (", ▼ below the scale" if self.rows["below"].notna().any() else "")
 
     def spread(self, marks: alt.Chart) -> alt.Chart:
         return marks.encode(y=alt.Y("sd_low:Q", scale=self.scale), y2="sd_high:Q")
 
 
 def colour_key(rows: pandas.DataFrame) -> str:
-    """What a line has its colour by: its family, where there are several."""
-    return "family" if rows.loc[rows["network"] != DENSE, "family"].nunique() > 1 else "series"
+    """What a line has its colour by: its family, where there are several, or else its rewind point, or else its network."""
+    pruned = rows[rows["network"] != DENSE]
+    if pruned["family"].nunique() > 1:
+        return "family"
+    return "series" if pruned.loc[pruned["network"] == TICKET, "series"].nunique() > 1 else "network"
 
 
 def told_apart(rows: pandas.DataFrame) -> pandas.DataFrame:
@@ -78,43 +91,57 @@ def scaled(rows: pandas.DataFrame, figure: str, low: str, high: str) -> Scaled:
 
 
 def below(rows: pandas.DataFrame, width: int, height: int, over: str = "density", **places: Any) -> list[alt.Chart]:
-    """What lies below the scale of a panel of so many pixels, at its lower end: a mark for each network, with its value."""
+    """What lies below the scale of a panel of so many pixels, at its lower end: a mark for each network, with its value where
+    there is `ROOM`."""
     rows = _under_masks(rows, over)
     rows = rows.assign(across=rows["cost"] if over == "cost" else -np.log(rows[over]))
     below = rows[rows["below"].notna()].sort_values("across", kind="stable")
     if below.empty:
         return []
     values = [f"{'' if row.network == TICKET else f'{row.network} '}{row.below:.1%}" for row in below.itertuples()]
-    levels = _levels(width * below["across"] / (rows["across"].max() or 1), values)
+    ends = width * below["across"] / (rows["across"].max() or 1)
+    levels = _levels(ends, values)
+    if (max(levels) + 1) * _LINE > height * ROOM:  # then the marks alone, whose values the pointer tells
+        values = [""] * len(values)
+        levels = _levels(ends, values)
     base = chart_of(below.assign(level=[height - _LINE * (level + 0.5) for level in levels], value=values))
     base = base.encode(**places, y=alt.Y("level:Q", scale=None, axis=None), tooltip=tooltips(*TOLD))
     marks = base.mark_point(filled=True, size=60, opacity=1, shape="triangle-down")
-    return [marks, base.mark_text(align="right", dx=-8, fontSize=10).encode(text="value:N")]
+    said = alt.Chart(alt.InlineData([{"text": "▼ below the scale"}])).mark_text(color=GREY, align="left", dx=4, fontSize=SMALL)
+    said = said.encode(x=alt.value(0), y=alt.value(height - _LINE // 2), text="text:N")
+    return [marks, base.mark_text(align="right", dx=-8, fontSize=SMALL).encode(text="value:N"), said]
 
 
 def _levels(ends: Iterable[float], values: Iterable[str]) -> list[int]:
     """The lowest line on which each of `values` has room, counted from 0; they end at so many pixels, from left to right."""
     levels, taken = [], list[float]()  # where the last value of each line ends
     for end, value in zip(ends, values, strict=True):
-        begin = end - 16 - 6 * len(value)
+        begin = end - 16 - 7 * len(value)
         level = next((number for number, last in enumerate(taken) if last < begin), len(taken))
         taken[level : level + 1] = [end]
         levels.append(level)
     return levels
 
 
-def against(rows: pandas.DataFrame, y: alt.Y, over: str = "density") -> tuple[alt.Chart, alt.Chart, alt.Chart]:
-    """The figure `y` of the dense network across, a line for each series of tickets, a mark for each network."""
+def against(rows: pandas.DataFrame, y: alt.Y, over: str = "density") -> tuple[Any, Any, Any]:
+    """The figure `y` of the dense network across, with its name; a line for each series of tickets, dashed ones for controls; a
+    mark for each network."""
     is_dense = rows["network"] == DENSE
     networks = rows.loc[~is_dense, "network"].unique().tolist()
     shape: Any = alt.Shape("network:N", title=None).scale(domain=networks) if len(networks) > 1 else alt.value("circle")
-    across = chart_of(rows[is_dense]).mark_rule(color=GREY).encode(y=y, tooltip=tooltips(*TOLD))
-    tickets = pruned(rows, over).transform_filter(alt.datum.network == TICKET).mark_line().encode(y=y, detail="series:N")
+    dense = chart_of(rows[is_dense]).encode(y=y, tooltip=tooltips(*TOLD))
+    name = dense.mark_text(color=GREY, align="right", dx=-6, dy=-8, fontSize=LARGE).encode(
+        x=alt.value("width"), text="network:N"
+    )
+    across = alt.layer(dense.mark_rule(color=GREY, strokeWidth=2), name.transform_filter(f"isValid(datum.{y.shorthand[:-2]})"))
+    lines = pruned(rows, over).encode(y=y, detail=["series:N", "network:N"])
+    tickets = lines.transform_filter(alt.datum.network == TICKET).mark_line(strokeWidth=2.5)
     points = rows.loc[rows["network"] == TICKET].sort_values("rewind_step")["rewind"].unique().tolist()
     if colour_key(rows) == "family" and len(points) > 1:
         tickets = tickets.encode(strokeDash=alt.StrokeDash("rewind:N", title="rewound to").scale(domain=points))
-    marks = pruned(rows, over).mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=shape, tooltip=tooltips(*TOLD))
-    return across, tickets, marks
+    marks = pruned(rows, over).mark_point(filled=True, size=80, opacity=1).encode(y=y, shape=shape, tooltip=tooltips(*TOLD))
+    beside = lines.transform_filter(alt.datum.network != TICKET).mark_line(strokeWidth=1.5, strokeDash=[4, 3])
+    return across, alt.layer(beside, tickets), marks
 
 
 def pruned(rows: pandas.DataFrame, over: str = "density") -> alt.Chart:

@@ -18,8 +18,9 @@ from lottery.rundir.run import Run
 WIDTH, HEIGHT = 760, 320
 COLOURS = (
     *("#3b7dd8", "#e0812b", "#2f9e5f", "#c94f9b", "#8a63d2", "#a0892c", "#d24b4b", "#4aa3a3"),
-    *("#1f4577", "#8a4a10", "#175c35", "#7c2a5e", "#4d3480", "#5c4e16", "#7d2323", "#245f5f"),
+    *("#8fb8f0", "#f0b98a", "#86cfa5", "#e3a1cc", "#bda8ea", "#cdbb76", "#e99a9a", "#94cccc"),
 )
+SMALL, LARGE = 12, 13  # sizes of text, in pixels, which is read at 700 pixels and on slides too
 PANEL, COLUMNS = 215, 3  # the width of one of several panels, and how many fit beside each other
 GREY = "#8a8a8a"
 LINE = "#8a8a8a55"
@@ -43,21 +44,36 @@ _FORMATS = {
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A drawing, and its name in files."""
+    """A drawing, and its name in files. Those have a `title` and a `subtitle`, too, which is what a page says around it."""
 
     name: str
     drawing: alt.TopLevelMixin
+    title: str = ""
+    subtitle: str = ""
 
     @functools.cached_property
     def specification(self) -> dict[str, Any]:
         """The Vega-Lite specification, with the data inside: a transparent background, colours visible on light and dark."""
         styled: Any = self.drawing.configure(background="transparent", font="system-ui, sans-serif")
-        styled = styled.configure_view(stroke=LINE).configure_axis(gridColor=LINE, domainColor=GREY, tickColor=GREY)
+        styled = styled.configure_view(stroke=LINE).configure_title(fontSize=LARGE, subtitleFontSize=SMALL)
+        styled = styled.configure_axis(
+            gridColor=LINE, domainColor=GREY, tickColor=GREY, labelFontSize=SMALL, titleFontSize=LARGE, titleFontWeight="normal"
+        )
+        styled = styled.configure_legend(
+            labelFontSize=LARGE,
+            titleFontSize=LARGE,
+            titleFontWeight="normal",
+            symbolSize=100,
+            orient="top",
+            offset=8,
+            labelLimit=320,
+        )
         return dict(styled.to_dict())
 
     @functools.cached_property
     def svg(self) -> str:
-        return str(vl_convert.vegalite_to_svg(self.specification | {"background": "white"}))
+        title = {"text": self.title, "subtitle": self.subtitle, "anchor": "start", "fontSize": 18, "offset": 12}
+        return str(vl_convert.vegalite_to_svg(self.specification | {"background": "white", "title": title}))
 
     @property
     def png(self) -> bytes:
@@ -96,5 +112,5 @@ def masks_across(rows: pandas.DataFrame, width: int = WIDTH) -> tuple[alt.X, alt
     """Masks across, from dense to sparse, and a cell width with which they fit `width`."""
     named = rows.sort_values("density", ascending=False, kind="stable")["mask"].unique().tolist()
     x = alt.X("mask:N", title=None).sort(named)
-    step = max(12, min(56, width // len(named)))
-    return x.axis(labelAngle=0 if step > 6 * max(map(len, named)) else -60), alt.Step(step)
+    step = max(12, min(64, width // len(named)))
+    return x.axis(labelAngle=0 if step > 7 * max(map(len, named)) else -60), alt.Step(step)

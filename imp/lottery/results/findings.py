@@ -13,7 +13,8 @@ import pandas
 from lottery.experiment import controls
 from lottery.experiment.graph import DENSE
 from lottery.pruning import norms, overlap
-from lottery.results import compare, criteria, frame, grouping, instability, lookup
+from lottery.results import compare, criteria, frame, grouping, instability, lookup, ranking
+from lottery.results.headline import Headline, headline
 from lottery.rundir import lineage, records
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import Run
@@ -47,6 +48,11 @@ class Findings:
         """All networks (the columns of `frame.ROWS`)."""
         return grouping.rows(self.run)
 
+    @property
+    def has_dense(self) -> bool:
+        """Whether a dense network is trained."""
+        return bool(((self.rows["status"] == "done") & (self.rows["variant"] == DENSE)).any())
+
     @cached_property
     def networks(self) -> pandas.DataFrame:
         """Those that are compared: copies of tickets are for their instability, and for soups."""
@@ -63,9 +69,21 @@ class Findings:
         return grouping.contrasts(self.run, self.networks)
 
     @cached_property
+    def ranking(self) -> pandas.DataFrame:
+        """Tickets of several families at equal density (`ranking.RANKS`)."""
+        return ranking.ranking(self.run, self.networks, self.groups)
+
+    @cached_property
     def checks(self) -> pandas.DataFrame:
         """Controls against tickets, and what they say of criteria (`criteria.CHECKS`)."""
         return criteria.checks(self.run, self.networks)
+
+    @cached_property
+    def headline(self) -> Headline:
+        """The answer in sentences."""
+        if not self.has_dense:
+            return Headline([], "No dense network is trained yet: see `imp status`.", [], [])
+        return headline(self.groups, self.checks, self.run, self.rows)
 
     @cached_property
     def figures(self) -> pandas.DataFrame:
@@ -153,9 +171,9 @@ def _series(run: Run, group: Any) -> str:
     if group.variant == DENSE:
         return DENSE
     family = run.recipe.families[group.family]
-    is_fresh = group.variant in family.fresh_controls and not family.changes_masks  # else each rewind point has its own
     chain = "" if len(run.recipe.families) == 1 and family.quantiles else f"{group.family}, "
-    return f"{chain}{'from scratch' if is_fresh else f'rewound to {group.rewind}'}"
+    is_shared = group.variant in family.shared_controls  # else each rewind point has its own
+    return f"{chain}{'from scratch' if is_shared else f'rewound to {group.rewind}'}"
 
 
 def _layers(run: Run, number: int) -> Iterator[dict[str, Any]]:

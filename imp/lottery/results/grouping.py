@@ -33,7 +33,8 @@ GROUPS = {
     **{name: ROWS[name] for name in (*DECIDING, "test_there", "difference")},
     "least_validation_loss_step": "Float64",
     **dict.fromkeys((*ANSWERS, *COSTS, *SPENT), "Float64"),
-    "spread": "Float64",  # the standard deviation of `validation`
+    "spread": "Float64",  # the standard deviation of `validation`, and that of `test`
+    "test_spread": "Float64",
     **dict.fromkeys(("low", "high", "deviation"), "Float64"),  # these and the following: a `Judgement` of the differences
     "needed": "Int64",
     "verdict": "object",
@@ -80,7 +81,8 @@ def _group(members: list[dict[str, Any]], right: Right, rule: Rule) -> dict[str,
         "count": len(finished),
         "planned": len(members),
         **{name: mean(row[name] for row in finished) for name in (*FIGURES, *ANSWERS, *COSTS, *SPENT, "difference")},
-        "spread": statistics.stdev(row["validation"] for row in finished) if len(finished) > 1 else None,
+        "spread": _spread(finished, "validation"),
+        "test_spread": _spread(finished, "test"),
         **judgement,
     }
 
@@ -102,6 +104,10 @@ def single_differences(pairs: Sequence[tuple[str, str]], right: Right) -> NDArra
 def mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
+
+
+def _spread(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    return statistics.stdev(row[name] for row in rows) if len(rows) > 1 else None
 
 
 def _first(rows: Iterable[Mapping[str, Any]], name: str) -> Any:
@@ -134,6 +140,13 @@ def standing(series: Sequence[Any]) -> list[Any]:
 def sparsest_matching(series: Sequence[Any]) -> Any | None:
     """Of the tickets of one series: the sparsest that matches with none denser *not* matching; None where none does."""
     return next((group for group in reversed(standing(series)) if group.verdict.is_matching), None)
+
+
+def nearest(series: Sequence[Any], delta: float) -> Any | None:
+    """Of the tickets of one series where none matches: the sparsest that still may, with a mean not more than `delta` below
+    what it is compared with."""
+    able = (group for group in reversed(standing(series)) if group.difference is not None and group.difference >= -delta)
+    return next(able, None)
 
 
 def contrasts(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:

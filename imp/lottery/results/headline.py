@@ -1,6 +1,7 @@
 """The answer of a run in sentences: what its dense network reaches, the sparsest tickets that match it, their controls, and
 how sure the answer is."""
 
+import dataclasses
 import json
 import math
 import shlex
@@ -11,11 +12,12 @@ from typing import Any
 
 import pandas
 
+from lottery.base.progress import count_of
 from lottery.experiment import grids
 from lottery.experiment.graph import DENSE
 from lottery.experiment.grids import Grid
 from lottery.experiment.rule import LEAST_REPLICATES
-from lottery.results import criteria, frame, grouping
+from lottery.results import cells, criteria, frame, grouping
 from lottery.rundir import wording
 from lottery.rundir.run import Run
 
@@ -23,102 +25,157 @@ REINIT = "reinit"
 FAR_BELOW = 0.1  # the median of the dense networks: one there failed to learn
 
 
-def headline(groups: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> list[str]:
-    """The answer in sentences: what the dense network reaches, and for each series of tickets the sparsest that matches,
-    and whether its criterion is more than an allocation."""
+@dataclasses.dataclass(frozen=True)
+class Headline:
+    """The answer in sentences, in the order in which they are told."""
+
+    failed: list[str]
+    """The dense networks that failed, if any."""
+    dense: str
+    """What the dense network reaches."""
+    series: list[str]
+    """For each series of tickets (family, rewind point): the sparsest that matches, its controls, and how sure that is."""
+    notes: list[str]
+    """What is missing, and what stands in the way of verdicts."""
+
+    @property
+    def opening(self) -> list[str]:
+        """What stands before the table of verdicts."""
+        return [*self.failed, self.dense]
+
+    @property
+    def sentences(self) -> list[str]:
+        return [*self.opening, *self.series, *self.notes]
+
+
+def headline(groups: pandas.DataFrame, checks: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> Headline:
+    """The answer of a run by its `rows`, their `groups`, and the `checks` of criteria."""
     kinds, example, value = frame.each(groups), wording.example(run.metric), partial(wording.value, run.metric)
     dense = next(group for group in kinds if group.variant == DENSE)
-    sentences = [
+    reached = (
         f"The dense network reaches {value(dense.validation)} on validation {example}s and {value(dense.test)} on test "
-        f"{example}s ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'}{_failed(rows, run.metric)})."
-    ]
-    of_criteria = {place: criteria.sentence(one) for place, one in criteria.series(criteria.checks(run, rows))}
+        f"{example}s ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'})."
+    )
+    of_criteria, series = {place: criteria.sentence(one) for place, one in criteria.series(checks)}, []
     for (name, rewind), tickets in grouping.tickets(groups).items():
         alone = len(run.recipe.families) == 1 and not run.recipe.families[name].rounds
         place = f"Rewound to {rewind}" if alone else f"Family {name}, rewound to {rewind}"
         told = of_criteria.get((name, rewind))
-        sentences.append(f"{place}: {' '.join([*_answer(tickets, kinds, run), *([told] if told else [])])}")
-    missing = sum(group.planned - group.count for group in kinds)
+        series.append(f"{place}: {' '.join([*_answer(tickets, kinds, run), *([told] if told else [])])}")
+    return Headline([*_failed(rows, run.metric)], reached, series, [*_notes(kinds, dense, run), *_strangers(rows)])
+
+
+def _failed(rows: pandas.DataFrame, metric: str) -> Iterator[str]:
+    """The dense networks that were not trained to their end, or failed to learn, where those of other replicates did."""
+    dense = rows[rows["variant"] == DENSE]
+    for row in frame.each(dense[dense["status"].isin(["failed", "diverged"])]):
+        yield f"The dense network of replicate {row.replicate} {row.status} ({row.reason}): this replicate has no tickets."
+    for row in frame.each(dense[dense["validation"] < dense["validation"].median() - FAR_BELOW]):
+        yield (
+            f"The dense network of replicate {row.replicate} failed to learn ({wording.value(metric, row.validation)}): it "
+            "makes verdicts unsure."
+        )
+
+
+def _notes(kinds: Sequence[Any], dense: Any, run: Run) -> Iterator[str]:
+    missing, example = sum(group.planned - group.count for group in kinds), wording.example(run.metric)
     if missing:
-        sentences.append(f"{missing} of {sum(group.planned for group in kinds)} networks have no result: see `imp status`.")
+        yield f"{missing} of {sum(group.planned for group in kinds)} networks have no result: see `imp status`."
     if dense.planned < LEAST_REPLICATES:
-        sentences.append(
+        yield (
             f"Verdicts need {LEAST_REPLICATES} replicates, this run has {dense.planned}: "
             f"`imp run --run {shlex.quote(str(run.folder))} --set replicates={LEAST_REPLICATES}` adds the others."
         )
     results = [replicate.dense.read_result() for replicate in run.replicates()]
     delta, count = run.recipe.delta, next((one.validation_images for one in results if one and one.validation_images), None)
     if count and delta * count < 1:
-        sentences.append(
-            f"The margin of {delta * 100:g} points is {delta * count:.2f} of one of the {count} validation {example}s: "
+        yield (
+            f"One of {count} validation {example}s is {100 / count:.2g} points, more than the margin of {delta * 100:g}: "
             f"verdicts need many replicates here, more {example}s, or a larger `delta`."
         )
-    return sentences
 
 
-def _failed(rows: pandas.DataFrame, metric: str) -> str:
-    """The dense networks that failed to learn, beside those of other replicates that did."""
-    dense = rows[(rows["variant"] == DENSE) & rows["validation"].notna()]
-    failed = frame.each(dense[dense["validation"] < dense["validation"].median() - FAR_BELOW])
-    if not failed:
-        return ""
-    first, *others = (wording.value(metric, row.validation) for row in failed)
-    told = [f"replicate {failed[0].replicate}'s dense network reached {first}"]
-    told += [f"replicate {row.replicate}'s {reached}" for row, reached in zip(failed[1:], others, strict=True)]
-    return f", but {', '.join(told)}: {'it makes' if len(failed) == 1 else 'they make'} verdicts unsure"
+def _strangers(rows: pandas.DataFrame) -> Iterator[str]:
+    """Sentences about networks that were not made like their replicate's dense network."""
+    stale = int((rows["status"] == "stale").sum())
+    dense = rows[rows["variant"] == DENSE].set_index("replicate")["made_by"]
+    done = rows[rows["status"] == "done"]
+    others = done[done["made_by"] != done["replicate"].map(dense)]
+    if stale:
+        told = count_of(stale, "network")
+        yield f"Left out, as they do not belong to the dense network beside them: {told} (see `imp verify`)."
+    if len(others):
+        yield (
+            f"Trained by other versions or another kind of device than the dense network: {count_of(len(others), 'network')} "
+            f"({others['made_by'].iloc[0]}; the column made_by of summary.csv). Differences may come from that."
+        )
 
 
 def _answer(tickets: Sequence[Any], groups: Sequence[Any], run: Run) -> Iterator[str]:
     """What is said of one series: the ticket of the headline, what its control says about it, the denser ones that are
     undecided, tickets that match beyond one that does not, and how many replicates would be enough."""
     rule, standing, best = run.rule, grouping.standing(tickets), grouping.sparsest_matching(tickets)
-    level = [group for group in standing if group.difference is not None and group.difference >= 0]
     if best:
-        denser = [_place(group) for group in tickets[: tickets.index(best)] if group.verdict.is_open]
+        denser = [place(group) for group in tickets[: tickets.index(best)] if group.verdict.is_open]
         yield f"the sparsest {best.verdict} ticket keeps {_share(best)}."
         yield _worth(groups, best, run.metric)
         if best.image_verdict:
             bounds = f"{best.image_low * 100:+.2f} .. {best.image_high * 100:+.2f} points"
-            yield f"Over other images too it {best.image_verdict.verb} ({bounds})."
+            yield f"Counting other images too, it {best.image_verdict.verb} ({bounds})."
         yield _control(groups, best, run)
         if denser:
-            yield f"Denser tickets that are {rule.undecided}: {', '.join(denser)}."
-    elif level:
-        yield f"{rule.undecided}; the sparsest ticket at or above {level[-1].against} so far keeps {_share(level[-1])}."
+            yield f"Denser tickets that are {rule.undecided}: {cells.listed(denser)}."
     elif standing:
-        yield f"{rule.undecided}; no ticket's mean is at or above that of {standing[0].against} so far."
+        yield f"{rule.undecided}."
+        if nearest := grouping.nearest(tickets, rule.delta):
+            within = f"within {rule.words['margin']} points of {nearest.against}"
+            yield f"So far the sparsest ticket {within} keeps {_share(nearest)}."
+        differences = [group.difference for group in standing if group.difference is not None]
+        if differences and max(differences) < 0:
+            yield f"So far every ticket is less accurate than {standing[0].against} on average."
     else:
-        yield f"not even the densest ticket, of {_place(tickets[0])}, matches."
-    worse = [group for group in tickets if group.verdict == rule.worse]
-    if worse:
-        networks = "this dense network" if max(group.count for group in worse) == 1 else "these dense networks"
-        seeds = "nothing is known" if all(group.low is None for group in worse) else "it is not shown"
-        yield f"Worse than {networks} on these images: {', '.join(map(_place, worse))}; of other seeds {seeds}."
-    late = [_place(group) for group in tickets[len(standing) :] if group.verdict.is_matching]
+        yield f"not even the densest ticket, of {place(tickets[0])}, matches."
+    yield from worse_here(tickets, run)
+    late = [place(group) for group in tickets[len(standing) :] if group.verdict.is_matching]
     if late:
-        yield f"Not counted, as {_place(tickets[len(standing)])} does not match: the sparser {', '.join(late)}."
+        yield f"Not counted, as {place(tickets[len(standing)])} does not match: the sparser {cells.listed(late)}."
     spread_out = [group for group in standing if group.deviation and not group.collapse]
     if spread_out:
         spread = math.sqrt(statistics.fmean(group.deviation**2 for group in spread_out))
-        yield rule.foretold(spread, max(group.count for group in spread_out), spread_out[0].against)
+        yield rule.foretold(spread, max(group.count for group in spread_out))
 
 
-def _place(group: Any) -> str:
+def worse_here(tickets: Sequence[Any], run: Run) -> Iterator[str]:
+    """Of a series, the tickets that are known to be worse on these images alone."""
+    worse = [group for group in tickets if group.verdict == run.rule.worse]
+    if worse:
+        seeds = "nothing is known" if all(group.low is None for group in worse) else "it is not shown"
+        densities = cells.listed([place(group) for group in worse])
+        yield f"On these images alone, worse than {worse[0].against}: {densities}; of other seeds {seeds}."
+
+
+def place(group: Any) -> str:
     """The density of a group, or its mask if none of its networks has a result."""
     return f"{group.family} {group.mask}" if group.density is None else f"{group.density:.2%}"
 
 
 def _share(group: Any) -> str:
-    return f"{group.density:.2%} of the prunable weights ({group.difference * 100:+.2f} points against {group.against})"
+    return f"{group.density:.2%} of the prunable weights ({group.difference * 100:+.2f} points from {group.against})"
+
+
+def reinit_of(groups: Sequence[Any], ticket: Any, run: Run) -> Any | None:
+    """The control `reinit` of a ticket: None where none of its networks has a result."""
+    family = run.recipe.families[ticket.family]
+    place = (REINIT, ticket.family, ticket.mask, 0 if REINIT in family.shared_controls else ticket.rewind_step)
+    found = next((one for one in groups if (one.variant, one.family, one.mask, one.rewind_step) == place), None)
+    return found if found and found.count else None
 
 
 def _control(groups: Sequence[Any], best: Any, run: Run) -> str:
     """Whether a matching ticket wins: the same mask with fresh weights must not match."""
-    family = run.recipe.families[best.family]
-    place = (REINIT, best.family, best.mask, 0 if REINIT in family.shared_controls else best.rewind_step)
-    reinit = next((one for one in groups if (one.variant, one.family, one.mask, one.rewind_step) == place), None)
+    family, reinit = run.recipe.families[best.family], reinit_of(groups, best, run)
     name = "its control `reinit` (its mask, fresh weights)"
-    if reinit and reinit.count:
+    if reinit:
         points, verdict = f"{reinit.difference * 100:+.2f} points", reinit.verdict
         if verdict.is_failing:
             return f"It wins: {name} {verdict.verb} ({points})."

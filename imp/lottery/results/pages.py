@@ -11,7 +11,8 @@ import markupsafe
 
 def fill(template: str, **values: Any) -> str:
     """The HTML of `template`, named from the package's folder; its filter `inline` turns the bytes of a PNG into a `src`,
-    `within` any content into JSON in a <script>, `code` what stands in backticks into <code>."""
+    `within` any content into JSON in a <script>, `marked` what stands in backticks into <code> and between two asterisks into
+    <b>, and bounds into <span>."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lottery", "."),
         autoescape=True,
@@ -19,7 +20,7 @@ def fill(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"inline": _inline, "within": _within, "code": _code}
+    environment.filters |= {"inline": _inline, "within": _within, "marked": _marked}
     return environment.get_template(template).render(**values)
 
 
@@ -28,8 +29,10 @@ def _within(content: Any) -> markupsafe.Markup:
     return markupsafe.Markup(json.dumps(content, allow_nan=False).replace("<", "\\u003c"))
 
 
-def _code(sentence: str) -> markupsafe.Markup:
-    return markupsafe.Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(markupsafe.escape(sentence))))
+def _marked(sentence: str) -> markupsafe.Markup:
+    html = re.sub(r"`([^`]*)`", r"<code>\1</code>", str(markupsafe.escape(sentence)))
+    html = re.sub(r"\([^()]* \.\. [^()]*\)", r'<span class="bounds">\g<0></span>', html)
+    return markupsafe.Markup(re.sub(r"\*\*(.*?)\*\*", r"<b>\1</b>", html))
 
 
 def _inline(picture: bytes) -> str:

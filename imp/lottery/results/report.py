@@ -11,13 +11,11 @@ import pandas
 
 from lottery.base import files
 from lottery.base.errors import InputError
-from lottery.base.progress import count_of, duration
+from lottery.base.progress import duration
 from lottery.experiment import reading
-from lottery.experiment.graph import DENSE
 from lottery.results import frame, markdown, pages
 from lottery.results.block import Block, Cells
 from lottery.results.findings import SPLITS, Findings
-from lottery.results.headline import headline
 from lottery.results.several import Several
 from lottery.results.tables import points
 from lottery.rundir import lineage, wording
@@ -30,7 +28,6 @@ class Report:
     """What the report says, before it is laid out."""
 
     findings: Findings
-    headline: list[str]
     blocks: list[Block]
     left_out: list[str]
     """A line for each file that should be shown but cannot be read."""
@@ -38,6 +35,11 @@ class Report:
     @property
     def run(self) -> Run:
         return self.findings.run
+
+    @property
+    def headline(self) -> list[str]:
+        """The answer in sentences."""
+        return self.findings.headline.sentences
 
     @property
     def rows(self) -> pandas.DataFrame:
@@ -56,14 +58,10 @@ def report(run: Run) -> Report:
     from lottery.results import sections  # and with them Altair, which is slow to load
 
     findings = Findings(run)
-    rows = findings.rows
-    is_trained = ((rows["status"] == "done") & (rows["variant"] == DENSE)).any()
-    if not is_trained and findings.training.empty:
+    if not findings.has_dense and findings.training.empty:
         raise InputError(f"{run.folder} has nothing to report yet: run `imp train` first")
-    answer = headline(findings.groups, run, rows) if is_trained else ["No dense network is trained yet: see `imp status`."]
-    blocks = sections.blocks(findings, sections.SECTIONS if is_trained else sections.BEFORE_TICKETS)
-    answer += _strangers(rows)
-    made = Report(findings, answer, blocks, [*dict.fromkeys(findings.left_out)])
+    blocks = sections.blocks(findings, sections.SECTIONS if findings.has_dense else sections.BEFORE_TICKETS)
+    made = Report(findings, blocks, [*dict.fromkeys(findings.left_out)])
     _write(made)
     return made
 
@@ -73,7 +71,7 @@ def _write(made: Report) -> None:
     from lottery.results import drawing
 
     run = made.run
-    files.write_text(run.report / "summary.md", markdown.page(run.recipe.name, made.headline, made.blocks))
+    files.write_text(run.report / "summary.md", markdown.page(run.recipe.name, made.findings.headline.opening, made.blocks))
     files.write_text(run.report / "training.md", _training(run))
     page = pages.fill(
         "results/report.html",
@@ -117,24 +115,6 @@ def _write_page(folder: Path, page: str, blocks: Sequence[Block]) -> None:
     for name in set(earlier).difference(*(block.files for block in blocks)):
         (folder / name).unlink(missing_ok=True)
     files.write_text(index, page)
-
-
-def _strangers(rows: pandas.DataFrame) -> list[str]:
-    """Sentences about networks that were not made like their replicate's dense network."""
-    stale = int((rows["status"] == "stale").sum())
-    dense = rows[rows["variant"] == DENSE].set_index("replicate")["made_by"]
-    done = rows[rows["status"] == "done"]
-    others = done[done["made_by"] != done["replicate"].map(dense)]
-    sentences = []
-    if stale:
-        told = count_of(stale, "network")
-        sentences.append(f"Left out, as they do not belong to the dense network beside them: {told} (see `imp verify`).")
-    if len(others):
-        sentences.append(
-            f"Trained by other versions or another kind of device than the dense network: {count_of(len(others), 'network')} "
-            f"({others['made_by'].iloc[0]}; the column made_by of summary.csv). Differences may come from that."
-        )
-    return sentences
 
 
 def _training(run: Run) -> str:

@@ -156,8 +156,8 @@ def _file(
             images, _ = Examples(run).drawn("train", formats.CALIBRATED_ON)
     made = formats.make(to, run.recipe.model, signature, state, result.made_from["network"], images, compact)
     if made.needs:
-        own = ", ".join(f"{kind.__name__!r} of {kind.__module__}" for kind in made.needs)
-        reporter.say(f"it has layers of its own: to load it, have {own}, and name it in `custom_objects`")
+        objects = ", ".join(f'"{kind.__name__}": {kind.__module__}.{kind.__name__}' for kind in made.needs)
+        reporter.say(f"this file uses classes of your own: load it with custom_objects={{{objects}}}")
     return made.content, made.difference, [size._asdict() for size in made.sizes]
 
 

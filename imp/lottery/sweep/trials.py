@@ -27,7 +27,7 @@ STATUSES = {
     TrialState.WAITING: "under way",  # for whoever comes next
     TrialState.RUNNING: "under way",
     TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
+    TrialState.PRUNED: "stopped early",
     TrialState.FAIL: "failed",
 }
 

@@ -127,12 +127,12 @@ def _train(trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, seat
             ended = network.read_result() or _trained(trial, run, network, name, seat, reporter)
             status, reason, reached = ended.status, ended.reason, ended.reached("validation")
     except optuna.TrialPruned:
-        status = "pruned"
+        status = "stopped early"
     except (Preempted, locks.Busy, OSError):
         raise
     except Exception as error:  # such as a batch that does not fit into memory: the others go on
         reason = one_line(error) or f"{type(error).__name__}: {first_line(error)}"
-    state = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}.get(status, TrialState.FAIL)
+    state = {"done": TrialState.COMPLETE, "stopped early": TrialState.PRUNED}.get(status, TrialState.FAIL)
     if state is TrialState.FAIL:
         trial.set_user_attr("reason", reason)
     trial.study.tell(trial, reached if state is TrialState.COMPLETE else None, state)

@@ -1,6 +1,7 @@
 """The parts of the report: one file each, with a function `section` from what was found to a `Block`, or to None where there is
 nothing to show. Other packages add theirs as entry points of the group `lottery.sections`."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
 
@@ -30,15 +31,19 @@ from lottery.results.sections import (
     metrics,
     networks,
     overlaps,
+    ranking,
     sizes,
     stability,
     training,
+    verdicts,
+    words,
 )
 
 GROUP = "lottery.sections"  # of entry points
 # In the order of the page.
 SECTIONS: tuple[Section, ...] = (
-    *(accuracy.section, differences.section, macs.section, equal_cost.section),
+    *(verdicts.section, accuracy.section, ranking.section, words.section),
+    *(differences.section, macs.section, equal_cost.section),
     *(networks.section, metrics.section, allocation.section, collapse.section, contrasts.section, answers.section),
     forgotten.section,
     *(early_stop.section, layers.section, overlaps.section, magnitudes.section, courses.section, stability.section),
@@ -54,17 +59,29 @@ def blocks(findings: Findings, ours: Sequence[Section] = SECTIONS) -> list[Block
     for section in ours:
         try:
             if block := section(findings):
-                made.append(block)
+                made.append(_finished(block, findings))
         except InputError as error:
             findings.left_out.append(f"left out of the report: {error}")
     for name, added in plugins.members(GROUP).items():
         try:
             if block := added.load()(findings):
                 _check(block, made)
-                made.append(block)
+                made.append(_finished(block, findings))
         except Exception as error:  # whatever the module of another package raises
             findings.left_out.append(f"left out of the report: section {name} ({first_line(error)})")
     return made
+
+
+def _finished(block: Block, findings: Findings) -> Block:
+    """The block without the columns of its table in which nothing stands, and with titles for its charts."""
+    filled = {heading for line in block.table for heading, cell in line.items() if cell}
+    table = [{heading: cell for heading, cell in line.items() if heading in filled} for line in block.table]
+    name = findings.run.recipe.name
+    charts = [
+        dataclasses.replace(chart, title=block.title, subtitle=f"{name}: {chart.subtitle}" if chart.subtitle else name)
+        for chart in block.charts
+    ]
+    return dataclasses.replace(block, table=table, charts=charts)
 
 
 def _check(block: Block, others: Sequence[Block]) -> None:

@@ -34,13 +34,13 @@ def section(findings: Findings) -> Block | None:
         drawing = alt.vconcat(drawing, _by_series(findings.run, scaled))
         drawing = drawing.resolve_scale(strokeDash="independent", shape="independent")
         below = " Below, the same tickets family by family with their controls, the tickets of the others in grey."
+    spread = " Bars and the grey band are one standard deviation." if "bars" in scaled.subtitle else ""
     return Block(
         metric,
         wording.worded("{Metric} against density", metric),
-        charts=[Chart(metric, drawing)],
-        explained=f"Final validation {wording.title(metric)}, means over runs, bars of one standard deviation; the dense "
-        f"network as a band. Sparser to the right.{scaled.told}{below} Click a line's name to see it alone; hold the pointer "
-        f"over a mark for its values. {ZOOMING}",
+        charts=[Chart(metric, drawing, subtitle=scaled.subtitle)],
+        explained=f"Final validation {wording.title(metric)}, sparser to the right.{spread}{scaled.told}{below} Click a name "
+        f"to see it alone; hold the pointer over a mark for its values. {ZOOMING}",
         frames={metric: rows},
     )
 

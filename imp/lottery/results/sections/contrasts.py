@@ -10,14 +10,14 @@ from lottery.results.tables import interval
 EXPLAINED = (
     "Differences in points (in the last column, in steps): means over the replicates that have both networks, with "
     "{student_intervals}. A star marks an interval that does not reach zero. The columns: final {metric} on validation "
-    "{example}s and on test {example}s, test {metric} at the step of least validation loss, and that step. The intervals are "
+    "{example}s and on test {example}s, test {metric} at the step of lowest validation loss, and that step. The intervals are "
     "not corrected for their number."
 )
 HEADINGS = {
     "validation": "validation",
     "test": "test",
-    "test_there": "test at least loss",
-    "least_validation_loss_step": "step of least loss",
+    "test_there": "test at lowest loss",
+    "least_validation_loss_step": "step of lowest loss",
 }
 
 
@@ -42,7 +42,7 @@ def _line(figures: pandas.DataFrame) -> Cells:
         "ticket": f"{rows[0].family} {rows[0].mask}",
         "density": cells.density(rows[0]),
         "rewound to": rows[0].rewind,
-        "against": f"{rows[0].against}{' !' if rows[0].collapse_against else ''}",
+        "compared with": f"{rows[0].against}{' !' if rows[0].collapse_against else ''}",
         "runs": str(rows[0].count),
     }
     for row in (row for row in rows if row.figure in HEADINGS):

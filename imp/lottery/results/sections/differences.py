@@ -38,7 +38,7 @@ def section(findings: Findings) -> Block | None:
     drawing = alt.layer(cells, signs).properties(width=width, height=alt.Step(28))
     return Block(
         "differences",
-        "Masks and rewind points",
+        "Differences by mask and rewind point",
         charts=[Chart("differences", drawing)],
         explained=f"Validation {metric} against that of {against}, in points: {findings.run.rule.words['signs']}.",
         frames={"differences": tickets},

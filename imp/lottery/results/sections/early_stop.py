@@ -1,4 +1,4 @@
-"""Where the validation loss was least."""
+"""The step of lowest validation loss."""
 
 import altair as alt
 
@@ -11,17 +11,17 @@ from lottery.rundir import wording
 
 
 def section(findings: Findings) -> Block | None:
-    """Where the validation loss was least, and the test metric there (Frankle & Carbin 2019, figure 4)."""
+    """The step of lowest validation loss, and the test metric there (Frankle & Carbin 2019, figure 4)."""
     rows, metric = findings.figures, wording.title(findings.run.metric)
     if TICKET not in set(rows["network"]):
         return None
     scaled = curves.scaled(curves.told_apart(rows), "early_test", "early_test", "early_test")
-    step = curves.against(scaled.rows, alt.Y("early_step:Q", title="step of least validation loss").scale(zero=False))
-    reached = curves.against(scaled.rows, scaled.y(f"test {metric} there"))
+    step = curves.against(scaled.rows, alt.Y("early_step:Q", title="step of lowest validation loss").scale(zero=False))
+    reached = curves.against(scaled.rows, scaled.y(f"test {metric} at that step"))
     width = WIDTH // 2 - 40
     off = curves.below(scaled.rows, width, HEIGHT, **curves.placed(scaled.rows))
     panels = [alt.layer(*layers).properties(width=width, height=HEIGHT) for layers in (step, [*reached, *off])]
     of = " of tickets (those of controls are in the CSV)" if len(scaled.rows) < len(rows) else ""
-    explained = f"The step of least validation loss{of}, and the test {metric} there.{scaled.told}"
-    charts = [Chart("early_stop", alt.hconcat(*panels))]
+    explained = f"The step of lowest validation loss{of}, and the test {metric} at that step.{scaled.told}"
+    charts = [Chart("early_stop", alt.hconcat(*panels), subtitle=scaled.subtitle)]
     return Block("early_stop", "Early stopping", charts=charts, explained=explained, frames={"early_stop": rows})

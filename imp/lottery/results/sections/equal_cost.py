@@ -6,7 +6,7 @@ import altair as alt
 import pandas
 
 from lottery.experiment.graph import TICKET
-from lottery.results import curves, frame, grouping
+from lottery.results import curves, frame, grouping, ranking
 from lottery.results.block import Block, Cells
 from lottery.results.curves import TOLD
 from lottery.results.drawing import COLUMNS, PANEL, Chart, chart_of, tooltips
@@ -21,7 +21,6 @@ EXPLAINED = (
     "against the dense network, as in the table of networks. ✓: no other ticket of that density has a higher mean {metric} "
     "at that cost (a tenth more counts as the same) or less."
 )
-SAME_COST = 1.1
 
 
 def section(findings: Findings) -> Block | None:
@@ -46,9 +45,9 @@ def section(findings: Findings) -> Block | None:
     return Block(
         "equal_cost",
         wording.worded("{Metric} at equal cost", metric),
-        charts=[Chart("equal_cost", alt.concat(*panels, columns=COLUMNS))],
+        charts=[Chart("equal_cost", alt.concat(*panels, columns=COLUMNS), subtitle=scaled.subtitle)],
         caption=f"Final validation {wording.title(metric)} against what a ticket costs to train and to find, in epochs of "
-        "the dense network, counted in multiply-accumulates; the dense network as a band. Upper left is "
+        "the dense network, counted in multiply-accumulates; the dense network is the grey line. Upper left is "
         f"better.{scaled.told}",
         table=_table(findings.groups),
         explained=wording.worded(EXPLAINED, metric),
@@ -70,13 +69,8 @@ def _table(groups: pandas.DataFrame) -> list[Cells]:
             "before": f"{row.finding_cost:.2f}",
             "training": f"{row.training_cost:.2f}",
             "in all": f"{row.cost:.2f}",
-            "best at its cost": "✓" if row.validation >= _best(alike, row.cost) else "",
+            "best at its cost": "✓" if row.validation >= ranking.best_at(alike, row.cost) else "",
         }
         for alike in grouping.equally_dense(tickets)
         for row in frame.each(alike.sort_values("cost"))
     ]
-
-
-def _best(tickets: pandas.DataFrame, cost: float) -> float:
-    """The highest value among those that cost no more."""
-    return float(tickets.loc[tickets["cost"] <= cost * SAME_COST, "validation"].max())

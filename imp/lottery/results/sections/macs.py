@@ -23,7 +23,7 @@ def section(findings: Findings) -> Block | None:
     return Block(
         "macs",
         wording.worded("{Metric} against arithmetic", metric),
-        charts=[Chart("macs", drawing)],
+        charts=[Chart("macs", drawing, subtitle=scaled.subtitle)],
         explained=f"Final validation {wording.title(metric)} against the share of multiply-accumulates that the kept weights "
         f"need: how families compare at equal arithmetic rather than at equal density.{scaled.told} {ZOOMING}",
         frames={"macs": rows},

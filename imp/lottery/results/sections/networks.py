@@ -14,7 +14,7 @@ FEW = 12  # groups without a result, which the table has room for
 EXPLAINED = (
     "{Values} are those at the end of training, in per cent: means over runs ± one standard deviation. Networks are "
     "compared on validation {example}s, which were held out of training. Test {example}s are only reported: at the end, and "
-    "where the validation loss was least. In families of `lr` and `finetune`, networks are compared with the dense network "
+    "at the step of lowest validation loss. In families of `lr` and `finetune`, networks are compared with the dense network "
     "given the same extra training (`extended`). "
 )
 
@@ -34,7 +34,7 @@ def section(findings: Findings) -> Block:
         table=lines,
         explained="\n\n".join(paragraphs),
         frames={name: frame.named(rows, run.metric) for name, rows in frames.items()},
-        marks_verdicts=True,
+        marks=[_mark(line, run) for line in lines],
     )
 
 
@@ -46,21 +46,31 @@ def table(findings: Findings) -> list[Cells]:
     return [_line(group, findings.run.metric) for group in frame.each(shown)]
 
 
+def _mark(line: Cells, run: Run) -> str:
+    """The class of a line in the page, by its verdict."""
+    if not line["verdict"]:
+        return line["network"]
+    verdict = next(verdict for verdict in run.rule.verdicts if verdict == line["verdict"])
+    if verdict.is_open:
+        return "here" if verdict == run.rule.worse else "open"
+    return "matching" if verdict.is_matching else "failing"
+
+
 def _line(group: Any, metric: str) -> Cells:
     over_images = f"{interval(None, group.image_low, group.image_high)} {group.image_verdict or ''}".strip()
     return {
         **cells.place(group),
         "runs": cells.runs(group),
         "validation": points(group.validation) + points(group.spread, " ± {:.2f}"),
-        "test": points(group.test),
+        "test": points(group.test) + points(group.test_spread, " ± {:.2f}"),
         "difference": interval(group.difference, group.low, group.high),
         "verdict": group.verdict or "",
-        **({"over images too": over_images} if metric == wording.ACCURACY else {}),
+        **({"incl. other images": over_images} if metric == wording.ACCURACY else {}),
         "sd": points(group.deviation),
-        "for 80 %": points(group.needed, "{}", 1),
-        "against": "" if group.difference is None else group.against,
-        "least loss at": points(group.least_validation_loss_step, "{:.0f}", 1),
-        "test there": points(group.test_there),
+        "replicates needed": points(group.needed, "{:,}", 1),
+        "compared with": "" if group.difference is None else group.against,
+        "step of lowest loss": points(group.least_validation_loss_step, "{:.0f}", 1),
+        "test at that step": points(group.test_there),
     }
 
 

@@ -22,6 +22,9 @@ def section(findings: Findings) -> Block | None:
         detail="replicate:N",
         tooltip=tooltips("replicate", "split", "epoch", shares=[metric]),
     )
-    explained = wording.worded("{Metric} on training {example}s (varied as they are), validation and test {example}s.", metric)
+    data = findings.run.recipe.data
+    is_augmented = metric == wording.ACCURACY and any((data.crop, data.resized_crop, data.flip, data.cutout))
+    augmented = "augmented " if is_augmented else ""
+    explained = wording.worded(f"{{Metric}} on {augmented}training {{example}}s, validation and test {{example}}s.", metric)
     charts = [Chart("training", drawn)]
     return Block("training", "The dense trainings", charts=charts, explained=explained, frames={"training": rows})

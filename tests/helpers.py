@@ -167,12 +167,26 @@ def _set_up_before(train: Train, cores: int | None = None) -> list[str]:
     return [f"CPU:{index}" for index in range(train.devices or 1)]
 
 
+def wait_for(ready: Callable[[], Any], process: subprocess.Popen | None = None, seconds: float = 180.0) -> Any:
+    """What `ready()` gives once that holds, within so many seconds; `process` must not have ended by then."""
+    until = time.monotonic() + seconds
+    while not (given := ready()):
+        assert process is None or process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.002)
+    return given
+
+
+def descendants(pid: int) -> list[int]:
+    """Ids of every process below `pid`."""
+    children = [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    return children + [below for child in children for below in descendants(child)]
+
+
 def kill_when(command: list[str], folder: Path, ready: Callable[[], Any]) -> None:
     """Start `imp` and kill it with SIGKILL as soon as `ready()` holds; it must not have ended by then."""
     process = subprocess.Popen([IMP, *command], cwd=folder, env=clean_environment(), stderr=subprocess.DEVNULL)
-    while not ready():
-        assert process.poll() is None, "ended before it could be killed"
-        time.sleep(0.002)
+    wait_for(ready, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
 

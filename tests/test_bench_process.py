@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from helpers import wait_for
 
 from lottery.base.errors import Failed, InputError
 from lottery.bench.process import Process
@@ -80,17 +81,13 @@ def test_a_process_that_is_killed_takes_what_it_started_along(tmp_path):
     noted = tmp_path / "pid"
     with Process(tensorflow=False) as process, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(process.call, start_another, noted=str(noted))
-        while not (tmp_path / "pid.done").exists():
-            time.sleep(0.02)
+        wait_for((tmp_path / "pid.done").exists)
         process.kill()
         with pytest.raises(Failed, match="SIGKILL"):
             waiting.result()
         assert process.call(add, one=1, other=2)["sum"] == 3
     started = int((tmp_path / "pid.done").read_text())
-    deadline = time.monotonic() + 10
-    while lives(started) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not lives(started)
+    wait_for(lambda: not lives(started), seconds=10)
 
 
 def loaded(name):
@@ -118,15 +115,11 @@ def test_a_process_ends_with_the_one_that_asked_even_where_that_is_killed(tmp_pa
     source += f"Process(tensorflow=False).call(here.stay, noted={str(noted)!r})"
     here = os.path.dirname(__file__)
     asking = subprocess.Popen([sys.executable, "-c", source], env={**os.environ, "PYTHONPATH": here}, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not noted.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(noted.exists)
     measuring = int(noted.read_text())
     assert lives(measuring)
 
     asking.kill()
     asking.wait()
 
-    while lives(measuring) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not lives(measuring)
+    wait_for(lambda: not lives(measuring))

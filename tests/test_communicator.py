@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import types
 from pathlib import Path
 
 import pytest
+from helpers import wait_for
 
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
@@ -190,7 +190,4 @@ def test_a_neighbour_that_is_no_more_is_missed_even_as_a_zombie(monkeypatch, nei
     monkeypatch.setattr(communicator, "DAEMONS", (Path("/proc/self/comm").read_text().strip(),))
     assert not communicator._neighbour_is_lost()
     neighbour.kill()
-    until = time.monotonic() + 10
-    while not communicator._neighbour_is_lost():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_for(communicator._neighbour_is_lost, seconds=10)

@@ -8,7 +8,7 @@ import sys
 import time
 
 import numpy as np
-from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp, imp_here
+from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp, imp_here, wait_for
 
 from lottery.base.progress import Reporter
 from lottery.engine import checkpoints
@@ -23,9 +23,7 @@ def stop(line, folder, ready, number):
     """Start `line`, send it the signal `number` once `ready()` holds, and again as the impatient do; its exit code, and the
     lines it said."""
     process = subprocess.Popen(line, cwd=folder, env=clean_environment(), stderr=subprocess.PIPE, text=True)
-    while not ready():
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.005)
+    wait_for(ready, process)
     for _ in range(3):
         process.send_signal(number)
         time.sleep(0.02)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import clean_environment, imp_here
+from helpers import clean_environment, descendants, imp_here, wait_for
 from PIL import Image
 
 from data_prep import prepare, shards, spark
@@ -168,12 +168,6 @@ def test_an_executor_s_fault_keeps_its_traceback(images, tmp_path, monkeypatch):
     assert "ZeroDivisionError" in str(outcome)
 
 
-def descendants(pid):
-    """Ids of every process below `pid`."""
-    children = [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
-    return children + [below for child in children for below in descendants(child)]
-
-
 def java_processes():
     return [pid for pid in descendants(os.getpid()) if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
 
@@ -221,13 +215,6 @@ def free_port():
 def answers(port):
     with socket.socket() as caller:
         return caller.connect_ex(("127.0.0.1", port)) == 0
-
-
-def wait_for(condition, seconds=40.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 @pytest.fixture

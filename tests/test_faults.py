@@ -6,11 +6,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from helpers import AS_ROOT, IMP, SLOWLY, clean_environment, contents
+from helpers import AS_ROOT, IMP, SLOWLY, clean_environment, contents, wait_for
 
 from lottery.base import locks
 from lottery.executors import launcher
@@ -109,15 +108,6 @@ def ranks_of(work):
     return [int(path.read_text()) for path in sorted(work.glob("rank *")) if path.read_text()]
 
 
-def wait_for(ready, process, seconds=180):
-    until = time.monotonic() + seconds
-    while not (found := ready()):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    return found
-
-
 def results(work):
     return {path: (path.read_text(), path.stat().st_mtime_ns) for path in work.glob("run/*/result")}
 
@@ -125,10 +115,7 @@ def results(work):
 def finish(work):
     """The same command again: what is done stays as it is, and the rest is done. Ranks of the first one that mpirun has told to
     end may take a moment for it, in which their tasks are still locked, or get their results."""
-    until = time.monotonic() + 30
-    while any(locks.holder(folder) for folder in work.glob("run/*")):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_for(lambda: not any(locks.holder(folder) for folder in work.glob("run/*")), seconds=30)
     before = results(work)
     process = start(work, 3)
     _, said = process.communicate(timeout=60)

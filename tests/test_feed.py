@@ -6,13 +6,12 @@ import math
 import subprocess
 import sys
 import threading
-import time
 from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import clean_environment, flip, tiny_set
+from helpers import clean_environment, flip, tiny_set, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -232,10 +231,7 @@ def test_a_stream_that_is_dropped_leaves_no_thread(uneven, taken):
     del feed, way
     gc.collect()
 
-    deadline = time.monotonic() + 10
-    while set(threads()) - set(others) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not set(threads()) - set(others)
+    wait_for(lambda: not set(threads()) - set(others), seconds=10)
 
 
 ALONE = """

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers import Heard
+from helpers import Heard, wait_for
 
 from lottery.base import locks, preemption
 from lottery.base.errors import Moved
@@ -76,11 +76,7 @@ def _save(folder, task):
 
 
 def written(folder, pattern, count):
-    until = time.monotonic() + 60
-    while len(found := [path for path in folder.glob(pattern) if path.read_text()]) < count:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    return found
+    return wait_for(lambda: len([path for path in folder.glob(pattern) if path.read_text()]) >= count)
 
 
 def test_a_signal_to_end_reaches_the_workers_and_they_are_waited_for(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import LENET, SLOWLY, clean_environment, contents, imp_here, refused, settings
+from helpers import LENET, SLOWLY, clean_environment, contents, imp_here, refused, settings, wait_for
 
 from lottery.base import files, locks
 from lottery.base.errors import Moved
@@ -28,9 +28,7 @@ def under_way(request):
     line = [sys.executable, "-c", SLOWLY, stage, *(LENET if stage == "train" else [])]
     process = subprocess.Popen(line, cwd=folder, env=clean_environment(), stderr=subprocess.PIPE, text=True)
     written = folder / RUN / "replicate-1" / MOMENTS[stage]
-    while not (written.exists() and written.stat().st_size):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.005)
+    wait_for(lambda: written.exists() and written.stat().st_size, process)
     yield stage, folder, process
     process.kill()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import IMP, LENET, clean_environment, file_bytes, imp_here, refused, settings
+from helpers import IMP, LENET, clean_environment, descendants, file_bytes, imp_here, refused, settings, wait_for
 from PIL import Image
 
 from data_prep import records
@@ -229,22 +229,8 @@ def test_a_set_that_is_nearly_black_is_told(tmp_path, bits, white):
 # Stops of every kind, and going on after them.
 
 
-def descendants(pid):
-    """Ids of every process below `pid`."""
-    children = [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
-    return children + [below for child in children for below in descendants(child)]
-
-
 def command(pid):
     return Path(f"/proc/{pid}/cmdline").read_text()
-
-
-def wait_for(condition, process=None, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        assert process is None or process.poll() is None, "ended before it could be stopped"
-        time.sleep(0.002)
 
 
 def stopped(line, folder, ready, stop):

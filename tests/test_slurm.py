@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from helpers import IMP, SLOWLY, clean_environment, contents, imp_here, refused
+from helpers import IMP, SLOWLY, clean_environment, contents, imp_here, refused, wait_for
 
 from lottery import cli
 from lottery.base.errors import Failed, InputError
@@ -255,14 +255,6 @@ def submitted(environment, work, *arguments):
     return told.stdout.split()[-1]
 
 
-def wait_for(ready, seconds=120):
-    until = time.monotonic() + seconds
-    while not (found := ready()):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    return found
-
-
 @pytest.mark.parametrize("arguments", [["--tasks-per-node", "2"], ["--array", "2"]], ids=["MPI job", "array"])
 def test_slurm_trains_the_grid_with_the_bytes_of_one_process(cluster, retrained, work, arguments):
     submitted(cluster, work, *arguments)
@@ -285,7 +277,7 @@ def test_a_job_that_is_told_to_stop_saves_what_it_has_is_queued_again_and_ends_w
 
     slurms("scancel", "--batch", "--signal=USR1", job, environment=cluster)
 
-    wait_for(lambda: "PENDING" in slurms("squeue", "-h", "-o", "%T", "-j", job, environment=cluster), 30)
+    wait_for(lambda: "PENDING" in slurms("squeue", "-h", "-o", "%T", "-j", job, environment=cluster), seconds=30)
     assert any(work.glob("runs/digits/replicate-1/oneshot/*/*/checkpoint.h5"))
     wait_for(lambda: not slurms("squeue", "-h", environment=cluster))
     assert contents(work / "runs") == contents(retrained / "runs")

@@ -26,7 +26,7 @@ def recipe(run: RecipeOptions) -> None:
 def report(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="Run directories: several on one page; default: that of --run."),
+        typer.Argument(metavar="RUN", help="Run directories: several on one page; default: that of --run."),
     ] = None,
     run: RunOption = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder for a page of several runs.")] = None,

@@ -37,8 +37,8 @@ EXPLAINED = (
     "star marks one that does not reach zero."
 )
 CAPTION = (
-    "The {example}s that changed most from dense networks to the tickets {ticket}: the label, and which share of the {count} "
-    "dense networks and of the tickets is right about it."
+    "The {example}s that changed most from dense networks to the tickets {ticket}: the label, and how many are right about it, "
+    "of the {count} dense networks, and of the tickets."
 )
 
 
@@ -98,7 +98,7 @@ def section(findings: Findings) -> Block | None:
         classes += [about | row for row in by_class]
     shown = next((one for one in pairs if _is_headline(findings, one.group)), pairs[0])
     words = {"ticket": f"{shown.group.family} {shown.group.mask}", "count": str(len(shown.dense))}
-    chart = _chart(run, shown.images(), names)
+    chart = _chart(run, shown, names)
     return Block(
         "forgotten",
         "What pruning forgets",
@@ -148,11 +148,11 @@ def _line(pairs: _Pairs, every: pandas.DataFrame, changed: pandas.DataFrame, cla
     }
 
 
-def _chart(run: Run, images: pandas.DataFrame, names: Sequence[str]) -> Chart | None:
+def _chart(run: Run, pairs: _Pairs, names: Sequence[str]) -> Chart | None:
     """The images that changed most, with their labels; None of texts, and where the records are not there."""
     if not (run.records() / records.MANIFEST).exists():
         return None
-    manifest = run.manifest()
+    manifest, images, count = run.manifest(), pairs.images(), len(pairs.dense)
     change = (images["dense_right"] - images["ticket_right"]).abs()
     most = images[change > 0].loc[change[change > 0].sort_values(ascending=False, kind="stable").index][:SHOWN]
     if len(manifest.shape) != 3 or most.empty:
@@ -166,7 +166,7 @@ def _chart(run: Run, images: pandas.DataFrame, names: Sequence[str]) -> Chart | 
         label=[names[number] for number in labels],
         **{f"{name} answer": [names[number] for number in most[f"{name}_answer"]] for name in (DENSE, TICKET)},
     )
-    rows["told"] = [f"{one.label}: {one.dense_right:.0%} → {one.ticket_right:.0%}" for one in rows.itertuples()]
+    rows["told"] = [f"{one.label}: {one.dense_right * count:.0f} → {one.ticket_right * count:.0f}" for one in rows.itertuples()]
     tips = tooltips("image", "label", "dense answer", "ticket answer")
     base = chart_of(rows).encode(x=alt.X("column:O", axis=None), y=alt.Y("row:O", axis=None))
     pictures = base.mark_image(width=SIZE, height=SIZE).encode(url="url:N", tooltip=tips)

@@ -38,9 +38,7 @@ def section(findings: Findings) -> Block | None:
     for alike in densities:
         base = chart_of(alike).encode(**places)
         marks = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tooltips(*TOLD, "cost"))
-        layers = alt.layer(
-            scaled.band(), scaled.bars(base, opacity=0.5), marks, *curves.below(alike, PANEL, height, "cost", **places)
-        )
+        layers = alt.layer(scaled.band(), scaled.bars(base), marks, *curves.below(alike, PANEL, height, "cost", **places))
         panels.append(layers.properties(width=PANEL, height=height, title=f"{alike['density'].iloc[0]:.1%} kept"))
     return Block(
         "equal_cost",

@@ -224,7 +224,7 @@ def test_the_headline_of_rounds_names_their_method_and_what_they_are_held_agains
         "Family lr, rewound to 1ep: undecided. So far the sparsest ticket within 0.2 points of extended keeps 50.00% of the "
         "prunable weights (+1.00 points from extended)."
     )
-    assert sentences[2] == "2 of 5 networks have no result: see `imp status`."
+    assert sentences[2] == "Not finished: 2 of 5 networks have no result (see `imp status`)."
     assert sentences[3].startswith("Verdicts need 3 replicates, this run has 1: `imp run --run ")
 
 

@@ -247,7 +247,7 @@ def test_a_ticket_worse_on_these_images_is_never_undecided(alone, right, seeds):
     verdict, sentences = told(alone(*right))
 
     assert verdict == "worse here"
-    assert f" On these images alone, worse than dense: 40.00%; of other seeds {seeds}." in sentences
+    assert f" At 40.00% density, worse than dense on these images; for other seeds {seeds}." in sentences
 
 
 # Four lost and none won: 1 in 16. Seeds that disagree. Seeds that agree.

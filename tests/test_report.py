@@ -173,7 +173,7 @@ def test_tickets_without_a_result_are_left_out_where_they_are_many(tmp_path):
 
     assert len(block(report.report(few), "networks").table) == 13
     assert len(block(report.report(many), "networks").table) == 1
-    assert report.report(many).headline[-1] == "39 of 42 networks have no result: see `imp status`."
+    assert report.report(many).headline[-1] == "Not finished: 39 of 42 networks have no result (see `imp status`)."
 
 
 def test_the_line_of_a_group_of_tickets(run):

@@ -37,12 +37,12 @@ def test_a_winning_ticket_stands_with_its_difference_and_its_contrasts(begin):
     assert line(run) == {
         "family": "oneshot",
         "rewound to": "1ep",
-        "sparsest matching ticket": "40.00%",
-        "compared with dense": "+0.20 (+0.03 .. +0.37)",
-        "with reinit": "+3.20 (+2.95 .. +3.45)",
-        "with shuffle": "+1.20 (+0.95 .. +1.45)",
+        "sparsest match, density": "40.00%",
+        "ticket − dense": "+0.20 (+0.03 .. +0.37)",
+        "ticket − reinit": "+3.20 (+2.95 .. +3.45)",
+        "ticket − shuffle": "+1.20 (+0.95 .. +1.45)",
         "wins": "yes",
-        "what that means": "The mask does not match with fresh weights. Which weights are kept matters.",
+        "what that means": "The same mask with fresh weights does not match. Which weights are kept matters.",
         "replicates": "3",
         "replicates needed": "4",
     }
@@ -52,7 +52,7 @@ def test_a_winning_ticket_stands_with_its_difference_and_its_contrasts(begin):
     ("differences", "sparsest", "wins", "meaning", "mark"),
     [
         ({"60": 0.0, "90": -0.05}, "40.00%", "open", "Whether it wins is open: `reinit` is not trained.", "matching"),
-        ({"60": -0.05, "90": -0.06}, "none (40.00% does not match)", "no", "No ticket matches.", "failing"),
+        ({"60": -0.05, "90": -0.06}, "none: 40.00% does not match", "no", "No ticket matches.", "failing"),
         ({}, "none yet", "open", "Not decided yet.", "open"),
     ],
 )
@@ -64,7 +64,7 @@ def test_without_a_control_or_a_ticket_that_matches_the_line_says_so(begin, diff
     block = verdicts.section(Findings(run))
 
     (found,) = block.table
-    assert (found["sparsest matching ticket"], found["wins"], found["what that means"]) == (sparsest, wins, meaning)
+    assert (found["sparsest match, density"], found["wins"], found["what that means"]) == (sparsest, wins, meaning)
     assert block.marks == [mark]
 
 
@@ -73,7 +73,7 @@ def test_while_nothing_is_decided_it_shows_the_sparsest_ticket_within_the_margin
     for quantile, difference in (("60", 0.001), ("80", -0.001), ("90", -0.01)):
         all_replicates(run, quantile, difference)
 
-    assert line(run)["sparsest matching ticket"] == "none yet (20.00% is undecided)"
+    assert line(run)["sparsest match, density"] == "none yet: 20.00% is undecided"
     assert line(run)["replicates"] == "3 of 4"
 
 
@@ -126,7 +126,8 @@ def test_families_are_ranked_at_equal_density_and_by_what_they_cost(families):
         "behind it": "b -0.80 *, c -1.00",
         "best for its cost": "c (300), a (900)",
     }
-    assert ranking.sentence(found) == "Highest accuracy at equal density: a at 40.00%. Clearly ahead of the next: 40.00%."
+    told = "Highest accuracy at equal density: a at 40.00%. Clearly ahead of the next best at 40.00% density."
+    assert ranking.sentence(found) == told
     assert found.ranking["rank"].tolist() == [1, 2, 3]
 
 

@@ -52,6 +52,15 @@ class Scaled(NamedTuple):
         dense = self.rows[(self.rows["network"] == DENSE) & self.rows["shown"].notna()]
         return self.spread(chart_of(dense).mark_rect(color=GREY, opacity=0.2, clip=True))
 
+    def margin(self, delta: float) -> Any:
+        """Where a ticket is `delta` worse than the dense network; nothing where that is off the scale."""
+        dense = self.rows[(self.rows["network"] == DENSE) & self.rows["shown"].notna()]
+        dense = dense.assign(limit=dense["shown"] - delta)
+        base = chart_of(dense[dense["limit"] >= self.scale.domain[0]]).encode(y=alt.Y("limit:Q", scale=self.scale))
+        name = base.mark_text(color=GREY, align="right", dx=-6, dy=9, fontSize=SMALL)
+        name = name.encode(x=alt.value("width"), text=alt.value("margin"))
+        return alt.layer(base.mark_rule(color=GREY, strokeDash=[3, 4]), name)
+
     @property
     def subtitle(self) -> str:
         """What a picture says below its title: over how many runs means are, what bars are, and what lies below the scale."""

@@ -82,7 +82,7 @@ class Findings:
     def headline(self) -> Headline:
         """The answer in sentences."""
         if not self.has_dense:
-            return Headline([], "No dense network is trained yet: see `imp status`.", [], [])
+            return Headline([], [], [], "No dense network is trained yet: see `imp status`.", "", [], [])
         return headline(self.groups, self.checks, self.run, self.rows)
 
     @cached_property

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,8 +31,14 @@ class Headline:
 
     failed: list[str]
     """The dense networks that failed, if any."""
+    missing: list[str]
+    """How many networks have no result yet, if any."""
+    found: list[str]
+    """The sparsest ticket that matches, of all series, in a sentence; none before a ticket is trained."""
     dense: str
     """What the dense network reaches."""
+    margin: str
+    """Which tickets match it."""
     series: list[str]
     """For each series of tickets (family, rewind point): the sparsest that matches, its controls, and how sure that is."""
     notes: list[str]
@@ -41,11 +47,11 @@ class Headline:
     @property
     def opening(self) -> list[str]:
         """What stands before the table of verdicts."""
-        return [*self.failed, self.dense]
+        return [*self.failed, *self.missing, *self.found, f"{self.dense} {self.margin}".rstrip()]
 
     @property
     def sentences(self) -> list[str]:
-        return [*self.opening, *self.series, *self.notes]
+        return [*self.failed, self.dense, *self.series, *self.missing, *self.notes]
 
 
 def headline(groups: pandas.DataFrame, checks: pandas.DataFrame, run: Run, rows: pandas.DataFrame) -> Headline:
@@ -56,13 +62,15 @@ def headline(groups: pandas.DataFrame, checks: pandas.DataFrame, run: Run, rows:
         f"The dense network reaches {value(dense.validation)} on validation {example}s and {value(dense.test)} on test "
         f"{example}s ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'})."
     )
+    margin = f"A ticket matches if it is at most {run.rule.words['margin']} points worse."
     of_criteria, series = {place: criteria.sentence(one) for place, one in criteria.series(checks)}, []
     for (name, rewind), tickets in grouping.tickets(groups).items():
         alone = len(run.recipe.families) == 1 and not run.recipe.families[name].rounds
         place = f"Rewound to {rewind}" if alone else f"Family {name}, rewound to {rewind}"
         told = of_criteria.get((name, rewind))
         series.append(f"{place}: {' '.join([*_answer(tickets, kinds, run), *([told] if told else [])])}")
-    return Headline([*_failed(rows, run.metric)], reached, series, [*_notes(kinds, dense, run), *_strangers(rows)])
+    opening = [*_failed(rows, run.metric)], [*_missing(kinds)], [*_found(grouping.tickets(groups), kinds, run)]
+    return Headline(*opening, reached, margin, series, [*_notes(dense, run), *_strangers(rows)])
 
 
 def _failed(rows: pandas.DataFrame, metric: str) -> Iterator[str]:
@@ -77,10 +85,35 @@ def _failed(rows: pandas.DataFrame, metric: str) -> Iterator[str]:
         )
 
 
-def _notes(kinds: Sequence[Any], dense: Any, run: Run) -> Iterator[str]:
-    missing, example = sum(group.planned - group.count for group in kinds), wording.example(run.metric)
+def _missing(kinds: Sequence[Any]) -> Iterator[str]:
+    missing = sum(group.planned - group.count for group in kinds)
     if missing:
-        yield f"{missing} of {sum(group.planned for group in kinds)} networks have no result: see `imp status`."
+        yield f"Not finished: {missing} of {sum(group.planned for group in kinds)} networks have no result (see `imp status`)."
+
+
+def _found(series: Mapping[tuple[str, str], Sequence[Any]], groups: Sequence[Any], run: Run) -> Iterator[str]:
+    """The sparsest ticket of all series that matches, and whether it wins."""
+    if not any(group.count for tickets in series.values() for group in tickets):
+        return
+    matching = [best for tickets in series.values() if (best := grouping.sparsest_matching(tickets))]
+    if not matching:
+        is_open = any(map(grouping.standing, series.values()))
+        yield "No ticket is known to match the dense network yet." if is_open else "No ticket matches the dense network."
+        return
+    best = min(matching, key=lambda group: group.density)
+    where = f" (family {best.family}, rewound to {best.rewind})" if len(series) > 1 else ""
+    reinit = reinit_of(groups, best, run)
+    wins = "The same mask with fresh weights does not match: the ticket wins."
+    if not reinit or reinit.verdict.is_open:
+        wins = "Whether the same mask with fresh weights matches too is open."
+    elif reinit.verdict.is_matching:
+        wins = "The same mask with fresh weights matches too."
+    against = "the dense network" if best.against == DENSE else best.against
+    yield f"The sparsest ticket that matches {against} keeps {best.density:.2%} of the weights{where}. {wins}"
+
+
+def _notes(dense: Any, run: Run) -> Iterator[str]:
+    example = wording.example(run.metric)
     if dense.planned < LEAST_REPLICATES:
         yield (
             f"Verdicts need {LEAST_REPLICATES} replicates, this run has {dense.planned}: "
@@ -151,7 +184,7 @@ def worse_here(tickets: Sequence[Any], run: Run) -> Iterator[str]:
     if worse:
         seeds = "nothing is known" if all(group.low is None for group in worse) else "it is not shown"
         densities = cells.listed([place(group) for group in worse])
-        yield f"On these images alone, worse than {worse[0].against}: {densities}; of other seeds {seeds}."
+        yield f"At {densities} density, worse than {worse[0].against} on these images; for other seeds {seeds}."
 
 
 def place(group: Any) -> str:

@@ -28,7 +28,8 @@ def section(findings: Findings) -> Block | None:
     marks = marks.encode(opacity=opacity).add_params(chosen, zoom())
     off = (layer.encode(opacity=opacity) for layer in curves.below(together, WIDTH, HEIGHT, **curves.placed(together)))
     bars = scaled.bars(curves.pruned(together)).encode(opacity=opacity)
-    drawing: Any = alt.layer(scaled.band(), bars, line, tickets.encode(opacity=opacity), marks, *off)
+    margin = scaled.margin(findings.run.recipe.delta)
+    drawing: Any = alt.layer(scaled.band(), bars, line, tickets.encode(opacity=opacity), marks, *off, margin)
     drawing, below = drawing.properties(width=WIDTH, height=HEIGHT), ""
     if len(together) < len(rows):
         drawing = alt.vconcat(drawing, _by_series(findings.run, scaled))
@@ -39,8 +40,9 @@ def section(findings: Findings) -> Block | None:
         metric,
         wording.worded("{Metric} against density", metric),
         charts=[Chart(metric, drawing, subtitle=scaled.subtitle)],
-        explained=f"Final validation {wording.title(metric)}, sparser to the right.{spread}{scaled.told}{below} Click a name "
-        f"to see it alone; hold the pointer over a mark for its values. {ZOOMING}",
+        explained=f"Final validation {wording.title(metric)}, sparser to the right.{spread} The margin is "
+        f"{findings.run.rule.words['margin']} points below dense.{scaled.told}{below} Click a name to see it alone; hold the "
+        f"pointer over a mark for its values. {ZOOMING}",
         frames={metric: rows},
     )
 

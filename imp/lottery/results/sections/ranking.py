@@ -40,7 +40,8 @@ def sentence(findings: Findings) -> str:
         clear += [f"{first.density:.2%}"] if second.clear else []
     led = "; ".join(f"{name} at {', '.join(densities)}" for name, densities in best.items())
     metric = wording.title(findings.run.metric)
-    return f"Highest {metric} at equal density: {led}. Clearly ahead of the next: {', '.join(clear) or 'nowhere'}."
+    ahead = f"at {', '.join(clear)} density" if clear else "at no density"
+    return f"Highest {metric} at equal density: {led}. Clearly ahead of the next best {ahead}."
 
 
 def _line(rows: Sequence[Any], names: bool) -> Cells:

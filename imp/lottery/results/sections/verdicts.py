@@ -17,10 +17,10 @@ from lottery.results.tables import interval, points
 YES, NO, OPEN = "yes", "no", "open"
 CONTROLS = (REINIT, criteria.SHUFFLE)
 EXPLAINED = (
-    "Differences of validation {metric} in points. The bounds beside dense are the {bounds} that decide; beside the "
-    "controls, which have the ticket's mask with fresh weights (`reinit`) or shuffled (`shuffle`), they are {intervals}. A "
-    "ticket wins if it matches and its `reinit` does not."
+    " It wins if it matches and `reinit`, the same mask with fresh weights, does not. `shuffle` has the same weights under the "
+    "mask shuffled within each layer. Differences are of validation {metric}, in points; those from controls have {intervals}."
 )
+NEEDED = 1000  # replicates: more are as good as never
 
 
 def section(findings: Findings) -> Block | None:
@@ -33,7 +33,7 @@ def section(findings: Findings) -> Block | None:
         "What was found",
         [ranked] if ranked else [],
         table=[_line(row) for row in frame.each(rows)],
-        explained="\n\n".join([*findings.headline.notes, findings.run.worded(EXPLAINED)]),
+        explained="\n\n".join([*findings.headline.notes, findings.run.worded(findings.run.rule.sentence + EXPLAINED)]),
         frames={"verdicts": rows},
         marks=rows["mark"].tolist(),
     )
@@ -82,7 +82,7 @@ def _sparsest(best: Any, shown: Any, standing: Sequence[Any]) -> str:
         return place(best)
     if shown.density is None:
         return "none yet"
-    return f"none{' yet' if standing else ''} ({place(shown)} {shown.verdict.verb})"
+    return f"none{' yet' if standing else ''}: {place(shown)} {shown.verdict.verb}"
 
 
 def _meaning(best: Any, standing: Sequence[Any], reinit: Any, wins: str, failed: Sequence[str]) -> str:
@@ -93,9 +93,9 @@ def _meaning(best: Any, standing: Sequence[Any], reinit: Any, wins: str, failed:
             return f"Not decided: that takes at least {LEAST_REPLICATES} replicates."
         return "Not decided: a dense network failed." if failed else "Not decided yet."
     if wins == YES:
-        return "The mask does not match with fresh weights."
+        return "The same mask with fresh weights does not match."
     if wins == NO:
-        return "The mask matches with fresh weights too: the ticket's own weights do not matter."
+        return "The same mask with fresh weights matches too: the ticket's own weights do not matter."
     return f"Whether it wins is open: `{REINIT}` {reinit.verdict.verb if reinit else 'is not trained'}."
 
 
@@ -111,13 +111,13 @@ def _line(row: Any) -> Cells:
     return {
         "family": row.family,
         "rewound to": row.rewind,
-        "sparsest matching ticket": row.sparsest,
+        "sparsest match, density": row.sparsest,
         "wins": row.wins,
-        "compared with dense": interval(row.difference, row.low, row.high) + (from_other if row.difference is not None else ""),
-        **{f"with {name}": _against(row, name) for name in CONTROLS},
+        "ticket − dense": interval(row.difference, row.low, row.high) + (from_other if row.difference is not None else ""),
+        **{f"ticket − {name}": _against(row, name) for name in CONTROLS},
         "what that means": row.meaning,
         "replicates": cells.runs(row),
-        "replicates needed": points(row.needed, "{:,.0f}", 1),
+        "replicates needed": f"over {NEEDED:,}" if (row.needed or 0) > NEEDED else points(row.needed, "{:,.0f}", 1),
     }
 
 

@@ -144,6 +144,7 @@ def imp_here(*arguments: str, cwd: Path, check: bool = True, **environment: str)
         stack.enter_context(contextlib.chdir(cwd))
         stack.enter_context(mock.patch.dict(os.environ, clean_environment(**environment), clear=True))
         stack.enter_context(mock.patch.object(sys, "argv", [str(IMP), *arguments]))
+        stack.enter_context(mock.patch("lottery.base.preemption.ignore"))  # this process goes on
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
         try:

@@ -299,7 +299,7 @@ def test_divergence_is_told_as_such():
 def test_weights_without_masks_are_not_loaded_over_them(tmp_path):
     network().save_weights(tmp_path / "dense.weights.h5")
 
-    with pytest.raises(ValueError, match="use rewind"):
+    with pytest.raises(ValueError, match="by rewind"):
         prune(network(), 0.5).load_weights(tmp_path / "dense.weights.h5")
 
 

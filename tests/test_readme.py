@@ -62,6 +62,7 @@ MORE = [
     "imp compare",
     "imp retrain --set families.oneshot.copies=3",
     "imp stability",
+    "imp stability --between rounds",
 ]
 # What takes less long than what the pages have: workers take seconds to start, and networks to be trained.
 SHORTER = {

@@ -90,7 +90,7 @@ def test_a_ticket_of_everything_keeps_everything_and_one_of_hardly_anything_cann
     everything = refill(ticket_of(weights, 2, 0), weights, units)
 
     assert all(bits.all() for bits in everything.values())
-    with pytest.raises(InputError, match="control refill: one channel of each layer"):
+    with pytest.raises(InputError, match="control refill: one channel a layer"):
         refill(ticket_of(weights, -1, 0), weights, units)
 
 

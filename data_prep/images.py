@@ -150,8 +150,9 @@ def _splits(source: Source, settings: Settings) -> dict[str, tuple[Split, np.nda
     held_out = stratified(train.labels[indices], settings.validation, settings.split_seed + 1)
     validation, indices = indices[held_out], indices[~held_out]
     if settings.examples:
-        records.check_examples(settings.examples, len(indices))
-        indices = indices[subset(train.labels[indices], settings.examples, settings.split_seed + 2)]
+        labels = train.labels[indices]
+        records.check_examples(settings.examples, len(indices), len(np.unique(labels)))
+        indices = indices[subset(labels, settings.examples, settings.split_seed + 2)]
     return {"train": (train, indices), "validation": (train, validation), "test": (test, tested)}
 
 

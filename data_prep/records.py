@@ -129,8 +129,10 @@ class Manifest:
         return sum(shard.count for shard in self.shards) * math.prod(self.shape)
 
 
-def check_examples(asked: int, training: int) -> None:
-    """Raise InputError where a set is to have more training examples (`data.examples`) than are there."""
+def check_examples(asked: int, training: int, classes: int = 0) -> None:
+    """Raise InputError where a set is to have more training examples (`data.examples`) than it has, or fewer than classes."""
+    if 0 < asked < classes:
+        raise InputError(f"data.examples is {asked}, but there are {classes} classes: raise it")
     if asked > training:
         raise InputError(f"data.examples is {asked}, but there are {training} training examples: lower it")
 

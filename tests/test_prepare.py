@@ -95,6 +95,8 @@ def test_a_part_of_the_training_images_leaves_the_others_as_they_are(digits, tmp
     assert (np.abs(np.bincount(labels) - shares) < 1).all()
     with pytest.raises(InputError, match=r"data\.examples is 1152, but there are 1151 training examples"):
         prepare(dataclasses.replace(DIGITS, examples=1152), tmp_path / "more")
+    with pytest.raises(InputError, match=r"data\.examples is 9, but there are 10 classes"):
+        prepare(dataclasses.replace(DIGITS, examples=9), tmp_path / "fewer")
     with pytest.raises(InputError, match=r"data\.examples 333 there, 0 wanted"):
         prepare(DIGITS, tmp_path)
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from handmade import dense, planned, ranking, ticket
+from handmade import dense, kept, planned, ranking, ticket
 from helpers import imp_here
 
 from lottery.base import files
@@ -122,6 +122,30 @@ def test_tickets_are_compared_with_those_of_their_family_or_of_the_only_one_at_t
     assert keys.loc["families.snip", "renamed"] == "snip, global"
 
 
+def test_masks_of_one_name_that_keep_other_shares_are_not_compared(begin):
+    one, other = begin("one"), Run(begin("other"), planned("60"))
+    for number in (1, 2, 3):
+        ticket(other, number, "60", 0.9, kept=kept(0.11))
+
+    assert not of(open_several([one, other.folder]), "other")
+
+
+def test_runs_on_parts_of_the_same_data_can_be_compared(begin):
+    digests = {"records": "8" * 64, "network": "f" * 64}
+    part = Run(begin("part", "data.examples=200"), reading.resolve(planned("60").model_dump(), ["data.examples=200"]))
+    dense(part, 0.8, 0.8, 0.8, origins=digests)
+
+    assert len(open_several([begin("one"), part.folder]).runs) == 2
+
+
+def test_of_three_runs_a_key_of_a_family_that_one_lacks_is_still_told(begin):
+    slow, fast = (begin(name, tuned={"rounds": 2, "rate": rate, "controls": []}) for name, rate in (("slow", 20), ("fast", 60)))
+    keys = open_several([slow, begin("without"), fast]).keys.set_index("key")
+
+    assert keys.loc["families.tuned.rate", ["slow", "without", "fast"]].tolist() == ["20.0", "none", "60.0"]
+    assert "families.tuned.rounds" not in keys.index  # it differs from none alone
+
+
 def test_keys_that_differ_are_told_with_what_they_decide_and_those_without_effect_are_not(begin):
     several = open_several(
         [
@@ -137,7 +161,7 @@ def test_keys_that_differ_are_told_with_what_they_decide_and_those_without_effec
         "train.optimizer": ("dense", "sgd", "adam"),
         "train.momentum": ("dense", "0.9", "0.5"),  # it has an effect in one of them
     }
-    assert "`replicates` (3, 4); `train.optimizer` (sgd, adam)" in runs.sentences(several)[0]
+    assert "`replicates` (3 / 4); `train.optimizer` (sgd / adam)" in runs.sentences(several)[0]
 
 
 def test_the_page_has_all_runs_and_files_of_its_tables_and_of_one_chart(begin, tmp_path):

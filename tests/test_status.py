@@ -141,6 +141,25 @@ def test_where_the_recipe_prunes_in_rounds_their_networks_are_counted_and_no_mas
     assert [line.stage for line in status(both)] == ["records", "train", "thresholds", "oneshot", "weights"]
 
 
+def test_what_needs_a_network_that_diverged_is_not_waited_for(run):
+    rounds = with_rounds(run, controls=[])
+    write(in_round(rounds, 1, 1), "diverged", reason="the loss is not finite at step 50")
+    write(run.replicate(2).dense, "diverged", reason="the loss is not finite at step 9")
+
+    assert counts(rounds)["weights"] == (0, 0, 4, 0)
+    assert line(rounds, "weights").seconds_left is None
+    assert "replicate-1 weights round-02-step-000000 ticket: diverged, what it needs has diverged" in line(
+        rounds, "weights"
+    ).details
+
+
+def test_what_is_only_evaluated_says_nothing_of_the_speed(run):
+    trained(run, 1, epochs=20, seconds=40.0)
+    write(ticket(run, 1, 80), "done", epochs=1 / 3, seconds=40.0, first_step=900, step=900)
+
+    assert line(run, "train").seconds_left == pytest.approx(20 * 2)
+
+
 def test_rounds_beyond_those_of_the_recipe_are_counted_as_far_as_they_were_begun(run):
     rounds = with_rounds(run, rounds=1)
     write(in_round(rounds, 1, 1), "done")

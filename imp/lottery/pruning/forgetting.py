@@ -22,6 +22,7 @@ def forgotten(dense: Answers, tickets: Answers) -> NDArray[np.intp]:
 
 def by_chance(dense: Answers, seed: int = 0) -> float:
     """How many images would be forgotten if tickets were like dense networks: the mean number between two sets of as many
-    networks, drawn with replacement from the dense ones. Rather too low, as both are drawn from the same."""
+    networks, drawn with replacement from the dense ones. Rough: both are drawn from the same few, which makes them more alike,
+    and may have one of these twice, which makes their modal answers less sure."""
     draws = np.random.default_rng(seed).integers(0, len(dense), (DRAWS, 2, len(dense)))
     return float(np.mean([len(forgotten(dense[first], dense[second])) for first, second in draws]))

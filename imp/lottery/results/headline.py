@@ -98,7 +98,7 @@ def _found(series: Mapping[tuple[str, str], Sequence[Any]], groups: Sequence[Any
     matching = [best for tickets in series.values() if (best := grouping.sparsest_matching(tickets))]
     if not matching:
         is_open = any(map(grouping.standing, series.values()))
-        yield "No ticket is known to match the dense network yet." if is_open else "No ticket matches the dense network."
+        yield "No ticket is known to match yet." if is_open else "No ticket matches."
         return
     best = min(matching, key=lambda group: group.density)
     where = f" (family {best.family}, rewound to {best.rewind})" if len(series) > 1 else ""

@@ -24,6 +24,7 @@ from lottery.rundir import wording
 from lottery.rundir.run import Run, open_run
 
 TRAINED_BY = "trained by"
+COLUMNS = {"key", "decides", "changes", "run"}  # of tables that have a column for each run
 OWN = ("name", "data.path", "track.", "sweep.")  # how keys begin that no network of the run depends on
 CONTRASTS = {
     "run": "string",
@@ -66,17 +67,22 @@ class Several:
     @cached_property
     def keys(self) -> pandas.DataFrame:
         """A row for each key in which their recipes differ, with a column for each run: `decides` says what is another network
-        with another value. Of a family that not all have there is one row, with what it prunes by; so there is of the versions
-        and devices that dense networks were trained by."""
+        with another value. A family that not all have has a row with what it prunes by; so have the versions and devices that
+        dense networks were trained by."""
         recipes = [run.recipe for run in self.runs.values()]
         shared = {name for name in recipes[0].families if all(name in recipe.families for recipe in recipes)}
         left_out = set.intersection(*map(decisive.without_effect, recipes))
         values = [_values(recipe, shared, left_out) for recipe in recipes]
+
+        def differs(key: str) -> bool:
+            is_of_family = key.startswith("families.") and key.count(".") > 1
+            return len({own.get(key) for own in values if key in own or not is_of_family}) > 1
+
         for own, findings in zip(values, self.findings.values(), strict=True):
             dense = findings.rows.loc[findings.rows["variant"] == DENSE, "made_by"].dropna().unique()
             own[TRAINED_BY] = "; ".join(dense)
         names = dict.fromkeys(key for own in values for key in own)
-        differing = [key for key in names if len({own.get(key) for own in values}) > 1]
+        differing = [key for key in names if differs(key)]
         decides = {key: DENSE if key == TRAINED_BY else decisive.decides(key) or "" for key in differing}
         rows = ([key, decides[key], *(own.get(key) or "none" for own in values)] for key in differing)
         return pandas.DataFrame(rows, columns=["key", "decides", *self.runs])
@@ -114,7 +120,8 @@ def open_several(folders: Sequence[Path]) -> Several:
         if place in places[:number]:
             raise InputError(f"{runs[places.index(place)].folder} and {run.folder} are the same run: name it once")
         _check_alike(runs[0], run)
-    are_told_apart = len({place.name for place in places}) == len(runs)
+    names = {place.name for place in places}
+    are_told_apart = len(names) == len(runs) and not names & COLUMNS
     return Several({place.name if are_told_apart else str(run.folder): run for run, place in zip(runs, places, strict=True)})
 
 
@@ -124,9 +131,9 @@ def _check_alike(first: Run, other: Run) -> None:
         raise InputError(f"{metrics}: only runs that are judged alike can be compared")
     settings, others = (dataclasses.asdict(run.recipe.records()) for run in (first, other))
     digests, more = ({origins["records"] for one in run.replicates() if (origins := one.origins())} for run in (first, other))
-    differ = digests.isdisjoint(more) if digests and more else settings != others
-    if differ:
-        keys = [key for key in settings | others if settings.get(key) != others.get(key)]
+    keys = [key for key in settings | others if settings.get(key) != others.get(key)]
+    differ = digests.isdisjoint(more) if digests and more else bool(keys)
+    if differ and keys != ["examples"]:  # which leave validation and test as they are
         told = "; ".join(f"{key} is {settings.get(key)!r} and {others.get(key)!r}" for key in keys) or "their records differ"
         raise InputError(
             f"{first.folder} and {other.folder} are of different data ({told}): only runs of the same can be compared"
@@ -134,14 +141,11 @@ def _check_alike(first: Run, other: Run) -> None:
 
 
 def _values(recipe: Recipe, shared: set[str], left_out: set[str]) -> dict[str, str]:
-    """What a recipe says, by dotted key, as text; of families that are not `shared` what they prune by."""
+    """What a recipe says, by dotted key, as text; of families that are not `shared` also what they prune by."""
     single = {name: family for name, family in recipe.families.items() if name not in shared}
-    written = recipe.model_copy(
-        update={"families": {name: recipe.families[name] for name in recipe.families if name in shared}}
-    )
     return {
         key: value if isinstance(value, str) else json.dumps(value)
-        for key, value in reading.flat(written.model_dump()).items()
+        for key, value in reading.flat(recipe.model_dump()).items()
         if key not in left_out and not key.startswith(OWN)
     } | {f"families.{name}": criteria.words(one.chosen_by, one.allocation, one.updates) for name, one in single.items()}
 
@@ -187,9 +191,9 @@ def _like(kind: Kind, networks: Networks, others: Mapping[Kind, Networks], are_s
         same_place = other[3] == step or next(iter(others[other].values()))["rewind"] == row["rewind"]
         return other[0] == variant and same_place and (other[1] == family or (are_single and variant != DENSE))
 
-    def distance(other: Kind) -> float:
+    def distance(other: Kind) -> tuple[float, bool]:
         density = grouping.mean(one["density"] for one in others[other].values()) or 0.0
-        return 0.0 if other[2] == mask else abs(density / row["density"] - 1)
+        return abs(density / row["density"] - 1), other[2] != mask
 
     nearest = min(filter(is_like, others), key=distance, default=None)
-    return others[nearest] if nearest and distance(nearest) <= SAME_DENSITY else {}
+    return others[nearest] if nearest and distance(nearest)[0] <= SAME_DENSITY else {}

@@ -78,8 +78,15 @@ def standings(run: Run, planned: Plan) -> dict[str, list[Standing]]:
     found["train"] = [standing(replicate.dense, f"{replicate.folder.name} dense", whole) for replicate in replicates]
     tickets = [*run.tickets(planned), *grouping.controls(run, planned, run.families())]
     asked = {run.network(ticket): ticket for ticket in tickets}
+    dense = {number: run.replicate(number).dense.read_result() for number in {ticket.replicate for ticket in tickets}}
+    lost = {one for one in tickets if (result := dense[one.replicate]) and result.status == "diverged"}
     for network, ticket in asked.items():
-        found[ticket.family].append(standing(network, str(ticket), planned.epochs(ticket)))
+        one = standing(network, str(ticket), planned.epochs(ticket))
+        if one.state == "waiting" and (ticket in lost or lost.intersection(ticket.needs)):
+            one = Standing(one.title, "diverged", "what it needs has diverged")
+        if one.state == "diverged":
+            lost.add(ticket)
+        found[ticket.family].append(one)
     for replicate in replicates:
         for network in replicate.networks():
             family = replicate.family_of(network)
@@ -91,7 +98,7 @@ def standings(run: Run, planned: Plan) -> dict[str, list[Standing]]:
 def _standing(planned: Plan, metric: str, network: NetworkFiles, title: str, epochs: float) -> Standing:
     result = network.read_result()
     if result and result.status == "done":
-        return Standing(title, "done", pace=result.timing.seconds / result.epochs)
+        return Standing(title, "done", pace=result.pace)
     if holder := locks.holder(network.folder):
         now, rows = running.read(holder.note), journal.read(network.metrics)
         if now is None:

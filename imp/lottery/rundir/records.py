@@ -143,6 +143,11 @@ class Result(Record):
         """The last line of a traceback."""
         return (self.reason.strip().splitlines() or [""])[-1]
 
+    @property
+    def pace(self) -> float | None:
+        """Seconds that an epoch of its training took; None if it was not trained, but only evaluated."""
+        return self.timing.seconds / self.epochs if self.epochs and self.step != self.first_step else None
+
     def reached(self, split: str) -> float | None:
         """The deciding metric (0 .. 1) on `validation` or `test` at the end; None if it did not reach it."""
         return self.final.metric(split, self.metric) if self.final else None

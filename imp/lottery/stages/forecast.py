@@ -130,7 +130,7 @@ def _paces(run: Run) -> list[float]:
     """Seconds an epoch of each training of this run, if it was started on a machine like this one."""
     replicates = map(run.replicate, run.known_numbers())
     results = [one.read_result() for replicate in replicates for one in (replicate.dense, *replicate.networks())]
-    paces = [one.timing.seconds / one.epochs / one.bundle for one in results if one and one.status == "done" and one.epochs]
+    paces = [one.pace / one.bundle for one in results if one and one.status == "done" and one.pace]
     if not paces:
         return []
     here, before = environment.describe(), run.environment()

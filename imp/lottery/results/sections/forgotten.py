@@ -30,8 +30,8 @@ SIZE = 64  # pixels of one on the page
 
 EXPLAINED = (
     "On test {example}s. forgotten: {example}s that most tickets answer otherwise than most dense networks do (Hooker et al. "
-    "2019, arXiv 1911.05248). by chance: how many that are between two sets of networks drawn from the dense ones (with "
-    "replacement, so it is rather too low). "
+    "2019, arXiv 1911.05248). by chance: roughly how many that are between two sets of dense networks (drawn from these, with "
+    "replacement). "
     "dense there, ticket there: the accuracy on the forgotten {example}s. dense: that on all. hurt most: the class whose "
     "accuracy falls most, and by how many points, with an interval that holds for all classes at once (Bonferroni, {level}); a "
     "star marks one that does not reach zero."

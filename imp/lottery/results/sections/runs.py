@@ -50,7 +50,7 @@ def _differing(several: Several) -> str:
         return "Their recipes do not differ."
     if len(keys) > NAMED:
         return f"Their recipes differ in {len(keys)} keys, listed below."
-    values = [(row["key"], ", ".join(row[name] for name in several.runs)) for row in keys.to_dict("records")]
+    values = [(row["key"], " / ".join(row[name] for name in several.runs)) for row in keys.to_dict("records")]
     return f"Their recipes differ in {'; '.join(f'`{key}` ({told})' for key, told in values)}."
 
 
@@ -95,7 +95,10 @@ def _keys(several: Several) -> Block | None:
     table = [{"key": row["key"], **{name: row[name] for name in several.runs}} for row in rows.to_dict("records")]
     for line, decides in zip(table, rows["decides"], strict=True):
         line["changes"] = CHANGES[decides]
-    explained = "Keys with nothing under `changes` say how many networks there are, or where and how they are trained."
+    explained = (
+        "Keys with nothing under `changes` say which families and how many networks there are, or where and how they are "
+        "trained."
+    )
     return Block("keys", "Where they differ", table=table, explained=explained, frames={"keys": rows}) if table else None
 
 

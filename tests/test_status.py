@@ -148,9 +148,10 @@ def test_what_needs_a_network_that_diverged_is_not_waited_for(run):
 
     assert counts(rounds)["weights"] == (0, 0, 4, 0)
     assert line(rounds, "weights").seconds_left is None
-    assert "replicate-1 weights round-02-step-000000 ticket: diverged, what it needs has diverged" in line(
-        rounds, "weights"
-    ).details
+    assert (
+        "replicate-1 weights round-02-step-000000 ticket: diverged, what it needs has diverged"
+        in line(rounds, "weights").details
+    )
 
 
 def test_what_is_only_evaluated_says_nothing_of_the_speed(run):

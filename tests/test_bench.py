@@ -123,7 +123,7 @@ def check(out, found, names):
 
 
 # They take long, most of them for what they compile: CI runs them second.
-SLOW = ("feed.py", "grid.py", "ladder.py", "masks.py", "race.py", "remat.py", "scaling.py", "updates.py")
+SLOW = ("feed.py", "grid.py", "ladder.py", "masks.py", "race.py", "scaling.py", "updates.py")
 
 
 @pytest.mark.parametrize("name", [*(name for name in EVERY if name not in SLOW), *large(*SLOW)])

@@ -269,11 +269,19 @@ def test_a_dry_run_lists_the_campaign_and_writes_nothing(tmp_path):
     left = json.loads(imp_here("run", "--dry-run", "--json", recipe, cwd=tmp_path).stdout)
 
     assert "101 trainings (1 dense, 100 under masks), 8670 epochs\n" in table
-    assert "│ oneshot ticket │       100 │   8580 │ 1.01 .. 1.40 │\n" in table  # of so many networks only the kinds
+    assert "│ oneshot ticket │    100 │   8580 │ 1.01 .. 1.40 │\n" in table  # of so many networks only the kinds
     assert "run `imp prepare` first\n" in table  # which are not downloaded
     assert [one["kind"] for one in left["networks"]] == ["dense", *["oneshot ticket"] * 100]
     assert left["seconds"] is None
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_does_not_count_networks_that_are_only_evaluated_as_trainings(work):
+    masks = settings('families.oneshot.controls=["supermask"]', "families.oneshot.controls_at=90")
+
+    told = imp_here("run", "--dry-run", *masks, cwd=work).stdout
+
+    assert "\n4 trainings (0 dense, 4 under masks), 10.666 epochs; 2 more are evaluated without training; " in told
 
 
 @pytest.mark.parametrize(

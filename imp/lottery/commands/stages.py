@@ -277,7 +277,7 @@ def _dry_run(target: "Run", execution: "Execution", as_json: bool) -> None:
         kinds.setdefault(one.kind if len(left.networks) > LISTED else one.title, []).append(one)
     rows = [(name, str(len(alike)), _epochs(alike), _range([one.cost for one in alike])) for name, alike in kinds.items()]
     if rows:
-        print_table(target.recipe.name, ("networks", "trainings", "epochs", "cost of each"), rows)
+        print_table(target.recipe.name, ("networks", "number", "epochs", "cost of each"), rows)
     print(_trainings(left))
     if left.networks and left.seconds is not None:
         timed = f"as in {count_of(left.timed, 'training')} of this run" if left.timed else "measured on made-up examples"
@@ -295,14 +295,17 @@ def _dry_run(target: "Run", execution: "Execution", as_json: bool) -> None:
 
 
 def _trainings(left: "Forecast") -> str:
-    """How many networks are to be trained, of which kinds, and for how many epochs."""
+    """How many networks are to be trained, of which kinds, and for how many epochs, and how many are evaluated as they are."""
+    trained = sum(one.is_trained for one in left.networks)
     dense = sum(one.kind == "dense" for one in left.networks)
     perhaps = sum(not one.certain for one in left.networks)
-    kinds = f" ({dense} dense, {len(left.networks) - dense} under masks)" if left.networks else ""
+    kinds = f" ({dense} dense, {trained - dense} under masks)" if left.networks else ""
+    others = len(left.networks) - trained
+    evaluated = f"; {others} more {'is' if others == 1 else 'are'} evaluated without training" if others else ""
     epochs = f", {_epochs(left.networks)} epochs" if left.networks else ""
     only = f"; {perhaps} of them are controls, trained only if a ticket matches" if perhaps else ""
     done = f"; {count_of(left.finished, 'network')} more finished" if left.finished else ""
-    return f"{count_of(len(left.networks), 'training')}{kinds}{epochs}{only}{done}"
+    return f"{count_of(trained, 'training')}{kinds}{epochs}{only}{evaluated}{done}"
 
 
 def _epochs(networks: "Sequence[Cost]") -> str:

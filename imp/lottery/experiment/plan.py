@@ -298,6 +298,10 @@ class Cost:
     cost: float
     certain: bool = True
 
+    @property
+    def is_trained(self) -> bool:
+        return isinstance(self.network, int) or self.network.is_trained
+
 
 def estimated(recipe: Recipe, training_examples: int | None, share: Share = by_weights, classes: int | None = None) -> Plan:
     """The plan of `recipe`. While the number of training examples is unknown, iterations count as almost no part of an epoch.

@@ -82,7 +82,9 @@ class Findings:
     def headline(self) -> Headline:
         """The answer in sentences."""
         if not self.has_dense:
-            return Headline([], [], [], "No dense network is trained yet: see `imp status`.", "", [], [])
+            failed = int(self.rows["status"].isin(["failed", "diverged"]).sum())
+            told = f", {failed} failed or diverged" if failed else ""
+            return Headline([], [], [], f"No dense network is trained yet{told}: see `imp status`.", "", [], [])
         return headline(self.groups, self.checks, self.run, self.rows)
 
     @cached_property

@@ -69,6 +69,8 @@ def _outcome(several: Several, name: str) -> Iterator[str]:
     better, worse = ((tickets["clear"] & (sign * tickets["mean"] > 0)).sum() for sign in (1, -1))
     if tickets.empty:
         yield f"{first} and {name} have no tickets that are alike in family, density and rewind point."
+    elif tickets["low"].isna().all():
+        yield f"Both have {count_of(len(tickets), 'ticket')}, none with the spread that a comparison needs."
     else:
         yield f"Of {count_of(len(tickets), 'ticket')} that both have, {better} are clearly better in {name}, {worse} worse."
 

@@ -228,7 +228,8 @@ def test_where_too_many_lie_below_the_scale_for_their_values_there_are_marks_alo
 
 
 def test_values_below_the_scale_do_not_cover_each_other():
-    assert curves._levels([100, 100, 200, 210], ["11.0%", "reinit 9.0%", "1.0%", "1.0%"]) == [0, 1, 0, 1]
+    assert curves._spans([5, 100], ["11.0%", "11.0%"]) == [(-3, 56), (49, 100)]  # to the right where there is no room
+    assert curves._levels([(49, 100), (7, 100), (149, 200), (159, 210)]) == [0, 1, 0, 1]
 
 
 def test_bars_and_band_are_spoken_of_where_there_are_replicates(run, tmp_path):

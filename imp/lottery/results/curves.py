@@ -29,6 +29,8 @@ _LEFT = {
 }
 ROOM = 0.3  # the share of a chart's height that values below its scale may take
 _LINE = 15  # the height of a value, in pixels
+_BESIDE = 20  # the room on both sides of a chart, in pixels
+_MARK = 8  # half the width of its mark
 
 
 class Scaled(NamedTuple):
@@ -57,7 +59,7 @@ class Scaled(NamedTuple):
         dense = self.rows[(self.rows["network"] == DENSE) & self.rows["shown"].notna()]
         dense = dense.assign(limit=dense["shown"] - delta)
         base = chart_of(dense[dense["limit"] >= self.scale.domain[0]]).encode(y=alt.Y("limit:Q", scale=self.scale))
-        name = base.mark_text(color=GREY, align="right", dx=-6, dy=9, fontSize=SMALL)
+        name = base.mark_text(color=GREY, align="left", dx=6, dy=6, fontSize=SMALL, clip=False)
         name = name.encode(x=alt.value("width"), text=alt.value("margin"))
         return alt.layer(base.mark_rule(color=GREY, strokeDash=[3, 4]), name)
 
@@ -108,24 +110,39 @@ def below(rows: pandas.DataFrame, width: int, height: int, over: str = "density"
     if below.empty:
         return []
     values = [f"{'' if row.network == TICKET else f'{row.network} '}{row.below:.1%}" for row in below.itertuples()]
-    ends = width * below["across"] / (rows["across"].max() or 1)
-    levels = _levels(ends, values)
-    if (max(levels) + 1) * _LINE > height * ROOM:  # then the marks alone, whose values the pointer tells
+    least, most = rows["across"].min(), rows["across"].max()
+    marked = _BESIDE + (width - 2 * _BESIDE) * (below["across"] - least) / (most - least or 1)
+    spans = _spans(marked, values)
+    if (max(_levels(spans)) + 1) * _LINE > height * ROOM:  # then the marks alone, whose values the pointer tells
         values = [""] * len(values)
-        levels = _levels(ends, values)
-    base = chart_of(below.assign(level=[height - _LINE * (level + 0.5) for level in levels], value=values))
+        spans = _spans(marked, values)
+    heights = [height - _LINE * (level + 0.5) for level in _levels(spans)]
+    is_right = [end > place for (_, end), place in zip(spans, marked, strict=True)]
+    base = chart_of(below.assign(level=heights, value=values, is_right=is_right))
     base = base.encode(**places, y=alt.Y("level:Q", scale=None, axis=None), tooltip=tooltips(*TOLD))
     marks = base.mark_point(filled=True, size=60, opacity=1, shape="triangle-down")
+    value = base.encode(text="value:N")
+    left = value.transform_filter("!datum.is_right").mark_text(align="right", dx=-_MARK, fontSize=SMALL)
+    right = value.transform_filter("datum.is_right").mark_text(align="left", dx=_MARK, fontSize=SMALL)
     said = alt.Chart(alt.InlineData([{"text": "▼ below the scale"}])).mark_text(color=GREY, align="left", dx=4, fontSize=SMALL)
-    said = said.encode(x=alt.value(0), y=alt.value(height - _LINE // 2), text="text:N")
-    return [marks, base.mark_text(align="right", dx=-8, fontSize=SMALL).encode(text="value:N"), said]
+    said = said.encode(x=alt.value(0), y=alt.value(min(heights) - _LINE), text="text:N")
+    return [marks, left, right, said]
 
 
-def _levels(ends: Iterable[float], values: Iterable[str]) -> list[int]:
-    """The lowest line on which each of `values` has room, counted from 0; they end at so many pixels, from left to right."""
-    levels, taken = [], list[float]()  # where the last value of each line ends
-    for end, value in zip(ends, values, strict=True):
-        begin = end - 16 - 7 * len(value)
+def _spans(marked: Iterable[float], values: Iterable[str]) -> list[tuple[float, float]]:
+    """From where to where each of `values` reaches with its mark, in pixels from the left: to the left of the mark if it has
+    room there, else to the right."""
+    spans = []
+    for place, value in zip(marked, values, strict=True):
+        length = 2 * _MARK + 7 * len(value)
+        spans.append((place - length, place) if place >= length else (place - _MARK, place + length))
+    return spans
+
+
+def _levels(spans: Iterable[tuple[float, float]]) -> list[int]:
+    """The lowest line on which each span has room, counted from 0; they come from left to right."""
+    levels, taken = [], list[float]()  # where the last span of each line ends
+    for begin, end in spans:
         level = next((number for number, last in enumerate(taken) if last < begin), len(taken))
         taken[level : level + 1] = [end]
         levels.append(level)
@@ -139,7 +156,7 @@ def against(rows: pandas.DataFrame, y: alt.Y, over: str = "density") -> tuple[An
     networks = rows.loc[~is_dense, "network"].unique().tolist()
     shape: Any = alt.Shape("network:N", title=None).scale(domain=networks) if len(networks) > 1 else alt.value("circle")
     dense = chart_of(rows[is_dense]).encode(y=y, tooltip=tooltips(*TOLD))
-    name = dense.mark_text(color=GREY, align="right", dx=-6, dy=-8, fontSize=LARGE).encode(
+    name = dense.mark_text(color=GREY, align="left", dx=6, dy=-5, fontSize=LARGE, clip=False).encode(
         x=alt.value("width"), text="network:N"
     )
     across = alt.layer(dense.mark_rule(color=GREY, strokeWidth=2), name.transform_filter(f"isValid(datum.{y.shorthand[:-2]})"))
@@ -181,4 +198,4 @@ def left(rows: pandas.DataFrame, over: str = "density") -> alt.X:
         values=there, format=".3~p", labelOverlap="greedy", labelSeparation=4, grid=False
     )
     reach = [there[0], there[-1]] if there else alt.Undefined
-    return axis.scale(type="log", reverse=True, nice=False, padding=20, domain=reach)
+    return axis.scale(type="log", reverse=True, nice=False, padding=_BESIDE, domain=reach)

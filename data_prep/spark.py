@@ -2,7 +2,6 @@
 and write the shards themselves: both must lie where every node sees them, and this package in the same place on each."""
 
 import contextlib
-import importlib.util
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.shards import Job, Made, make
+from lottery.base import extras
 from lottery.base.errors import InputError, first_line, one_line
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://([^/:]+):(\d+)|yarn|k8s://.+")
@@ -47,8 +47,7 @@ def run(jobs: Sequence[Job], master: str) -> Iterator[Made]:
 
 def check(master: str) -> None:
     """Raise InputError for what Spark itself would answer with a page, or not at all."""
-    if importlib.util.find_spec("pyspark") is None:
-        raise InputError("--engine spark needs PySpark: pip install 'imp-lottery[spark]', or use --engine local")
+    extras.check("--engine spark", "pyspark")
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
         raise InputError("--engine spark needs Java 17 or later, and there is none: install it, or use --engine local")

@@ -18,7 +18,7 @@ from data_prep.records import Field
 from data_prep.rouge import METRICS, rouge
 from data_prep.shards import Job, Planned
 from data_prep.sources import resolved
-from lottery.base import files
+from lottery.base import extras, files
 from lottery.base.errors import InputError
 
 PER_SHARD = 8 * records.BLOCK  # a text takes long to make: shards are small, so that many workers have some
@@ -117,7 +117,7 @@ def example(settings: TextSettings, tokenizer: str, article: Article, proposed: 
 def plan(settings: TextSettings, folder: Path) -> Planned:
     """The set without its shards, and which article goes into which: a function of `settings` and the source alone. Raises
     InputError for a split without texts."""
-    tokens.check_installed()
+    extras.check("a set of texts", "tokenizers", "rouge_score")
     opened = open_articles(settings.source, settings.candidates)
     articles, grouped = opened.articles, groups(opened.articles)
     splits = _splits(settings, articles, grouped)

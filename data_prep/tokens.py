@@ -1,6 +1,5 @@
 """Tokens: a byte-level BPE (Radford et al. 2019) with RoBERTa's numbers for what is no word, and texts as rows of its ids."""
 
-import importlib.util
 import os
 from collections.abc import Iterable
 from functools import lru_cache
@@ -15,13 +14,6 @@ START, PAD, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = {"<s>": START, "<pad>": PAD, "</s>": END, "<unk>": UNKNOWN}
 FILE = "tokenizer.json"
 MOST = 1 << 16  # ids, which records hold in two bytes
-
-
-def check_installed() -> None:
-    """Raise InputError where the libraries that texts need are not there."""
-    for module in ("tokenizers", "rouge_score"):
-        if importlib.util.find_spec(module) is None:
-            raise InputError(f"records of texts need {module}: pip install 'imp-lottery[texts]'")
 
 
 def train(texts: Iterable[str], vocabulary: int) -> str:

@@ -55,6 +55,21 @@ loop.Trainer._adapt = lambda trainer, count, seconds: time.sleep(0.03)
 cli.main()
 """
 
+# The command line where no extra is installed.
+LIGHT = """
+import sys
+from lottery.base.extras import EXTRAS
+
+class Absent:
+    def find_spec(name, path=None, target=None):
+        if any(name.partition(".")[0] in libraries for libraries in EXTRAS.values()):
+            raise ModuleNotFoundError(name=name)
+
+sys.meta_path.insert(0, Absent)
+from lottery import cli
+cli.main()
+"""
+
 
 def selected(families=(), quantiles=None, rewind=None, rounds=None):
     """What these options select."""
@@ -130,6 +145,11 @@ def imp(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> s
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def imp_light(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The same where no extra is installed."""
+    return subprocess.run([sys.executable, "-c", LIGHT, *arguments], cwd=cwd, capture_output=True, text=True)
 
 
 def imp_here(*arguments: str, cwd: Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -137,7 +137,7 @@ def test_without_pyspark_the_way_out_is_told(images, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "pyspark" else find(name, *rest))
 
-    assert "pip install 'imp-lottery[spark]', or use --engine local" in refused(images, tmp_path, "local[2]")
+    assert "--engine spark needs pyspark: pip install 'imp-lottery[spark]'" in refused(images, tmp_path, "local[2]")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="PySpark is missing")

@@ -403,7 +403,7 @@ def test_without_pytorch_its_files_are_not_opened_and_the_way_out_is_said(tmp_pa
     monkeypatch.setitem(sys.modules, "torch", None)
     Path("x.pth").write_bytes(HOSTILE["code.pth"])
 
-    with pytest.raises(InputError, match=r"x\.pth needs PyTorch: `pip install torch`, or save the weights as \.safetensors"):
+    with pytest.raises(InputError, match=r"^x\.pth needs torch: pip install 'imp-lottery\[torch\]'$"):
         foreign.load(Path("x.pth"), lenet(), IMAGE, drawn())
 
     assert not Path("run").exists()

@@ -121,8 +121,8 @@ controls = []
 """
 # Installation, which .ci/run and people type.
 INSTALLED = [
-    "pip install -c constraints.txt -e '.[local]' && imp run pipelines/digits.toml",
-    "pip install -c constraints.txt -e '.[local,test]' && pytest",
+    "pip install -c constraints.txt -e '.[pipeline,local]' && imp run pipelines/digits.toml",
+    "pip install -c constraints.txt -e '.[pipeline,local,test]' && pytest",
     "pip install tensorboard",
 ]
 

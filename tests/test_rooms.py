@@ -3,10 +3,13 @@
 import ast
 import configparser
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
 from helpers import ROOT
+
+import lottery
 
 HOUSE = ROOT / "imp/lottery"
 # From the bottom up: a room may use those before it.
@@ -97,9 +100,20 @@ def test_pruning_is_numpy_alone():
         assert not any(Path(__file__).with_name(name).exists() or name in ONLY_IN for name in outside), path
 
 
+def test_the_version_is_the_same_everywhere():
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1]
+    latest = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert cited == latest == lottery.__version__
+
+
 def test_every_package_is_installed():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     folders = [path.parent for top in (HOUSE, ROOT / "data_prep") for path in top.rglob("__init__.py")]
     names = [folder.relative_to(HOUSE.parent if HOUSE in (folder, *folder.parents) else ROOT) for folder in folders]
-    assert setup["options"]["packages"].split() == sorted(".".join(name.parts) for name in names)
+    packages = {".".join(name.parts) for name in names}
+    assert setup["options"]["packages"].split() == sorted(packages | {"lottery.pipelines"})
+    installed = setup["options.package_data"]
+    for package, folder in {".".join(name.parts): folder for name, folder in zip(names, folders, strict=True)}.items():
+        data = [path for path in folder.iterdir() if path.is_file() and path.suffix != ".py"]
+        assert all(any(path.match(glob) for glob in installed[package].split()) for path in data), folder

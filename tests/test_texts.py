@@ -397,7 +397,7 @@ def test_what_is_no_tokenizer_is_one_line(packages, tmp_path, content):
 def test_without_the_libraries_the_way_out_is_told(packages, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
-    with pytest.raises(InputError, match=r"records of texts need tokenizers: pip install 'imp-lottery\[texts\]'"):
+    with pytest.raises(InputError, match=r"a set of texts needs tokenizers: pip install 'imp-lottery\[texts\]'"):
         texts.plan(settings(packages), Path("set"))
 
 

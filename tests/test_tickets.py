@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from helpers import ROOT, clean_environment, file_bytes, imp_here
+from helpers import ROOT, clean_environment, file_bytes, imp_here, imp_light
 
 from lottery.base import files, locks
 from lottery.base.errors import InputError
@@ -256,8 +256,9 @@ def test_what_is_no_ticket_folder_is_one_line(tmp_path):
         imp_or_raise("import", "nowhere", cwd=tmp_path)
 
 
-def test_tickets_are_listed_with_their_verdicts(exported):
-    [row] = json.loads(imp_here("tickets", ".", "--json", cwd=exported.parent).stdout)
+@pytest.mark.parametrize("imp", [imp_here, imp_light])
+def test_tickets_are_listed_with_their_verdicts(imp, exported):
+    [row] = json.loads(imp("tickets", ".", "--json", cwd=exported.parent).stdout)
 
     assert (row["network"], row["model"], row["verdict"], row["license"]) == (
         *(f"digits oneshot/{TICKET}", "lenet_300_100", "undecided", "mit"),

@@ -5,12 +5,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import typer.core
 
-from lottery.base import preemption
+from lottery import __version__
+from lottery.base import extras, preemption
 from lottery.base.errors import Failed, Moved, one_line
 from lottery.commands import cluster, examining, measuring, options, preparing, reading, sharing, stages, sweeping
 from lottery.executors import communicator
@@ -19,6 +20,15 @@ from lottery.trackers import mirror
 
 INTERRUPTED = 128 + signal.SIGINT
 WIDEST = 128  # columns of help
+
+
+def _show(version: bool) -> None:
+    if version:
+        print(f"imp {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[bool, typer.Option("--version", is_eager=True, callback=_show, help="Show the version.")]
 
 
 class Commands(typer.core.TyperGroup):
@@ -50,6 +60,11 @@ for command in (
 bench = typer.Typer(cls=Commands, no_args_is_help=True, help="Measure exported networks on this machine.")
 bench.command()(options.command(measuring.inference, of_many=False))
 app.add_typer(bench, name="bench")
+
+
+@app.callback()
+def _top(version: VersionOption = False) -> None:
+    pass
 
 
 def main(command: Callable[..., None] | None = None) -> None:
@@ -93,7 +108,7 @@ def _run(commands: typer.Typer) -> None:
         print(f"{error}; the same command goes on from here", file=sys.stderr)
         sys.exit(preemption.EXIT_CODE)
     except (Exception, Moved) as error:
-        line = _usage(error) or one_line(error)
+        line = _usage(error) or extras.missing(error) or one_line(error)
         if line is None:
             traceback.print_exc()
             sys.exit(1)

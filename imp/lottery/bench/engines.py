@@ -25,12 +25,11 @@ class Loaded(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """What loads files of a `format` of `formats.FORMATS`. Its `package` comes with the `extra` of ours; `flags` say how it is
-    used. `load` gets a file and how many threads to use."""
+    """What loads files of a `format` of `formats.FORMATS`. `flags` say how its `package` is used. `load` gets a file
+    and how many threads to use."""
 
     name: str
     package: str
-    extra: str
     format: str
     flags: str
     load: Callable[[Path, int], Loaded]
@@ -87,12 +86,12 @@ def mnn(path: Path, threads: int) -> Loaded:
 
 
 ENGINES = (
-    Engine("Keras", "keras", "", "keras", "tf.function", keras_function, tensorflow=True),
-    Engine("LiteRT", "tensorflow", "", "tflite", "XNNPACK", litert, tensorflow=True),
-    Engine("LiteRT, int8", "tensorflow", "", "tflite_int8", "XNNPACK", litert, tensorflow=True, exact=False),
-    Engine("ONNX Runtime", "onnxruntime", "onnx", "onnx", "all optimisations", onnx_session),
-    Engine("MNN", "MNN", "mnn", "mnn", "precision high, sparse", mnn),
-    Engine("MNN, sparse off", "MNN", "mnn", "mnn_dense", "precision high", mnn),
+    Engine("Keras", "keras", "keras", "tf.function", keras_function, tensorflow=True),
+    Engine("LiteRT", "tensorflow", "tflite", "XNNPACK", litert, tensorflow=True),
+    Engine("LiteRT, int8", "tensorflow", "tflite_int8", "XNNPACK", litert, tensorflow=True, exact=False),
+    Engine("ONNX Runtime", "onnxruntime", "onnx", "all optimisations", onnx_session),
+    Engine("MNN", "MNN", "mnn", "precision high, sparse", mnn),
+    Engine("MNN, sparse off", "MNN", "mnn_dense", "precision high", mnn),
 )
 
 _loaded: dict[str, tuple[Function, np.ndarray]] = {}  # in the process that measures, by title: an engine, and an image for it

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lottery.base import extras
 from lottery.base.errors import InputError
 from lottery.base.progress import count_of
 from lottery.bench import timing
@@ -68,7 +69,7 @@ def compare(bench: Bench, target: "Run", tickets: Sequence[str], replicate: int,
     signature = Signature(manifest.shape, len(manifest.classes))
     network = {"model": target.recipe.model, "signature": signature}
     notes = [
-        f"skipped: {engine.name} is not installed: pip install 'imp-lottery[{engine.extra}]'"
+        f"skipped: {engine.name} is not installed: {extras.install(engine.package)}"
         for engine in {engine.package: engine for engine in ENGINES[::-1]}.values()
         if not engine.installed
     ]

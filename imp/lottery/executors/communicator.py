@@ -108,7 +108,7 @@ def join() -> Communicator | None:
     except (ImportError, RuntimeError) as error:
         raise InputError(
             f"this process was started by an MPI launcher, but MPI cannot be loaded ({error}): "
-            "`pip install 'imp-lottery[local]'` brings one"
+            "`pip install 'imp-lottery[pipeline,local]'` brings one"
         ) from None
     communicator = Communicator(MPI)
     if started in (None, communicator.size):

@@ -4,13 +4,12 @@ defaults are an experiment, too: a MobileNetV2 on the digits. A command without 
 import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import Field
 
 from data_prep import sources
-from data_prep.prepare import AnySettings, Settings, TextSettings
 from lottery.base import plugins
 from lottery.base.errors import InputError
 from lottery.experiment import controls, grids, networks, spaces, tasks
@@ -21,6 +20,9 @@ from lottery.experiment.spaces import Dimension
 from lottery.pruning import masks
 from lottery.pruning.masks import Scope
 from lottery.pruning.state import Arrays, State
+
+if TYPE_CHECKING:
+    from data_prep.prepare import AnySettings
 
 MOST = 1_000_000_000  # of whatever a whole number counts
 FAMILY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"  # of a folder, and of a table without quotes
@@ -301,8 +303,10 @@ class Recipe(Table):
         added = family.model_copy(update={"rewind": Grid.of(rewind)})
         return self.model_copy(update={"families": {**self.families, name: added}})
 
-    def records(self) -> AnySettings:
+    def records(self) -> "AnySettings":
         """The settings of the prepared set that this recipe trains on."""
+        from data_prep.prepare import Settings, TextSettings  # which need Pillow, as recipes do not
+
         kind = TextSettings if sources.is_of_texts(self.data.source) else Settings
         values = {**self.texts.model_dump(), **self.data.model_dump()}
         return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
+from lottery.base import extras
 from lottery.base.errors import InputError, first_line
 from lottery.pruning.state import Arrays
 from lottery.rundir import keras_weights
@@ -76,10 +77,9 @@ def _safetensors(path: Path) -> Arrays:
 
 def _torch(path: Path) -> Arrays:
     """The tensors of a file that `torch.save` wrote. Anything else in it, code above all, is refused by PyTorch."""
-    try:
-        import torch
-    except ImportError:
-        raise InputError(f"{path} needs PyTorch: `pip install torch`, or save the weights as .safetensors") from None
+    extras.check(str(path), "torch")
+    import torch
+
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_TORCH:
         raise InputError(f"{path} is not read by PyTorch {torch.__version__}: `pip install -U torch`; files may harm old ones")
     try:

@@ -1,6 +1,5 @@
 """MNN's files, which take one image at a time. MNN skips the zeros of a 1x1 convolution where there are enough of them."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -11,19 +10,18 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from lottery.base import extras
 from lottery.base.errors import InputError
 from lottery.engine import mnn_session
 from lottery.engine.formats import tflite
 
-MISSING = "an .mnn file needs MNN: pip install 'imp-lottery[mnn]'"
 _IDENTIFIER = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def write(network: keras.Model, images: np.ndarray, sparse: bool = True) -> tuple[bytes, np.ndarray]:
     """The file of `network`, with sparse kernels where `sparse` and more than 60 % of a kernel are zeros, and its outputs for
     `images`. Raises InputError where MNN is not installed or cannot express the network."""
-    if not importlib.util.find_spec("MNN"):
-        raise InputError(MISSING)
+    extras.check("an .mnn file", "MNN")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / mnn_session.TFLITE).write_bytes(tflite.write(network, images)[0])

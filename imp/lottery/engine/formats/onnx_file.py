@@ -11,21 +11,18 @@ from typing import Any
 import keras
 import numpy as np
 
+from lottery.base import extras
 from lottery.base.errors import InputError
 from lottery.engine.formats.stock import sentence
-
-EXTRA = "pip install 'imp-lottery[onnx]'"
 
 
 def write(network: keras.Model, images: np.ndarray) -> tuple[bytes, np.ndarray]:
     """The file of `network`, and what ONNX Runtime answers to `images`: float32 [batch, height, width, channels] called
     `images` in, [batch, classes] called `logits` out. Raises InputError where ONNX cannot express it, or is not installed."""
-    try:
-        import onnx
-        import onnxruntime
-        import tf2onnx  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"--to onnx needs {error.name}: {EXTRA}") from None
+    extras.check("--to onnx", "onnx", "onnxruntime", "tf2onnx")
+    import onnx
+    import onnxruntime
+
     network(images[:1])  # a network that was never called is not exported
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"

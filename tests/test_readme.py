@@ -308,7 +308,7 @@ def test_the_python_of_the_readme_makes_a_run(monkeypatch, capsys):
     monkeypatch.setattr("lottery.engine.assembly.set_up_tensorflow", lambda train, cores=None: ["CPU:0"])
     Path("small.toml").write_text(SMALL)
 
-    exec(python("campaign(").replace("pipelines/digits.toml", "small.toml"), {})
+    exec(python("campaign(").replace('"digits"', '"small.toml"'), {})
 
     printed = capsys.readouterr().out
     assert "The dense network reaches" in printed

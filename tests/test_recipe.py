@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import imp_here, refused, settings
+from helpers import ROOT, imp_here, refused, settings
 from sklearn.datasets import load_digits
 
 from lottery.base.errors import InputError
@@ -287,6 +287,19 @@ def test_a_missing_recipe_is_named_and_a_folder_refused(tmp_path):
         reading.load(tmp_path / "nowhere.toml")
     with pytest.raises(InputError, match="is a folder"):
         reading.load(tmp_path)
+
+
+@pytest.mark.usefixtures("here")
+def test_our_recipes_are_found_by_name_where_there_is_no_such_file():
+    Path("digits").mkdir()
+    assert reading.load(Path("digits")) == reading.load(ROOT / "pipelines/digits.toml")
+    Path("smoke").write_text("seed = 7")
+    assert reading.load(Path("smoke")) == {"seed": 7}
+
+    with pytest.raises(InputError, match=r"no recipe pipelines/digits\.toml: did you mean digits\?"):
+        reading.load(Path("pipelines/digits.toml"))
+    with pytest.raises(InputError, match=r"no recipe nothing: name a file, or one of .*, digits, .*, why-lenet$"):
+        reading.load(Path("nothing"))
 
 
 def test_a_recipe_says_how_its_records_are_made():

@@ -2,7 +2,7 @@
 
     from lottery.campaign import campaign, open_run
 
-    outcome = campaign(open_run("pipelines/digits.toml"))
+    outcome = campaign(open_run(recipe_file="digits"))
 
 Every step writes to the run directory and skips what is already there, so a campaign that is called again continues.
 """

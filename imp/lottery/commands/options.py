@@ -99,7 +99,8 @@ class RecipeOptions(RunOptions):
     """As `RunOptions`, of a command that begins with its recipe."""
 
     recipe: Annotated[
-        Path | None, typer.Argument(help="Recipe, such as pipelines/digits.toml; default: the run's own, else the defaults.")
+        Path | None,
+        typer.Argument(help="File, or name of a recipe of ours, such as digits; default: the run's own, else the defaults."),
     ] = None
 
 
@@ -210,7 +211,7 @@ def opened(
     ):
         near = difflib.get_close_matches(run.name, [path.parent.name for path in run.parent.glob(f"*/{RECIPE}")], n=1)
         meant = f"did you mean {run.parent / near[0]}? To" if near else "to"
-        raise InputError(f"there is no run in {run}; {meant} start one there, name its recipe, such as pipelines/digits.toml")
+        raise InputError(f"there is no run in {run}; {meant} start one there, name its recipe, such as digits")
 
     told: list[str] = []
 

@@ -14,12 +14,15 @@ from typing import Any
 import pydantic
 import tomli_w
 
+import lottery
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.experiment.family import Family
 from lottery.experiment.recipe import FAMILY_NAME, Recipe
 
 FORMAT = 2  # of run directories
+_INSTALLED, _CHECKOUT = Path(lottery.__file__).with_name("pipelines"), Path(__file__).parents[3] / "pipelines"
+_OURS = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT  # the recipes that come with this package
 _SEAL = f"# written by imp, format {FORMAT}; change it with --set. sha256 "
 _FAMILY = re.compile(rf"^\s*families\.({FAMILY_NAME})\.", re.MULTILINE)
 _WIDTH = 128
@@ -35,14 +38,19 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The table of a TOML file. Raises InputError when it is missing, or not TOML."""
+    """The table of a TOML file; or of our recipe of this name, such as `digits`, where there is no such file. Raises InputError
+    when both are missing, or it is not TOML."""
+    ours = {recipe.stem: recipe for recipe in _OURS.glob("*.toml")}
+    path = path if path.is_file() else ours.get(str(path), path)
     files.check_regular(path)
     try:
         return _parse(path.read_text())
     except FileNotFoundError:
-        raise InputError(f"there is no recipe {path}: see pipelines/ for some") from None
+        near = difflib.get_close_matches(path.stem, ours, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"name a file, or one of {', '.join(sorted(ours))}"
+        raise InputError(f"there is no recipe {path}: {meant}") from None
     except IsADirectoryError:
-        raise InputError(f"{path} is a folder, not a recipe: name a .toml file, such as pipelines/digits.toml") from None
+        raise InputError(f"{path} is a folder, not a recipe: name a .toml file") from None
     except ValueError as error:
         raise InputError(f"{path} is not TOML: {error}") from None
 

@@ -276,7 +276,7 @@ def default_records(settings: AnySettings) -> Path:
 
 def open_run(
     folder: Path | str | None = None,
-    recipe_file: Path | None = None,
+    recipe_file: Path | str | None = None,
     overrides: Sequence[str] = (),
     must_exist: bool = False,
     records: Path | None = None,
@@ -295,7 +295,7 @@ def open_run(
     if records is not None:
         name, *data = _said_by(records)
         overrides = [*([] if recipe_file else [name]), *data, *overrides]
-    named = reading.resolve(reading.load(recipe_file), overrides, str(recipe_file), setter) if recipe_file else None
+    named = reading.resolve(reading.load(Path(recipe_file)), overrides, str(recipe_file), setter) if recipe_file else None
     folder = folder or os.environ.get("IMP_RUN")
     if not folder and latest.is_symlink() and not (recipe_file or records):
         folder = latest.parent / os.readlink(latest)

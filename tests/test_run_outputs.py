@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +152,19 @@ def test_a_run_has_its_environment_before_its_recipe(monkeypatch):
         adopted()
 
     assert not Path("run/recipe.toml").exists()  # so that the next command writes both
+
+
+def test_the_revision_is_that_of_this_package_and_not_of_a_project_that_it_is_installed_in(monkeypatch):
+    package = Path("site-packages/lottery").resolve()
+    (package / "base").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(environment, "__file__", str(package / "base/environment.py"))
+    for words in ("init", "commit --allow-empty -m project"):
+        subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *words.split()], check=True)
+    assert environment.describe()["revision"] is None
+
+    subprocess.run(["git", "add", package / "__init__.py"], check=True)
+    assert re.fullmatch("[0-9a-f]{40}[+]", environment.describe()["revision"])
 
 
 def test_a_run_without_its_environment_says_what_writes_one():

@@ -44,13 +44,15 @@ def describe() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """The git revision of the source tree this package runs from, `+` when it has uncommitted changes."""
+    """The git revision of the source tree this package runs from, `+` when it has uncommitted changes; None where it was
+    installed, though in a folder of another project."""
     here = Path(__file__).parents[1]
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", "-C", here, *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", "__init__.py")
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return None

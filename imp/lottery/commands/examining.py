@@ -105,10 +105,10 @@ def _tensorflow(driver: str | None) -> Finding:
     if not about["right"]:
         return Finding("broken", f"{text}; it multiplies matrices wrongly", "try another machine")
     if driver and not about["gpus"]:
-        remedy = "pip install -e '.[cuda]', and look at CUDA_VISIBLE_DEVICES"
+        remedy = "pip install 'imp-lottery[cuda]', and look at CUDA_VISIBLE_DEVICES"
         return Finding("limited", f"{text}; does not see the GPUs that the driver knows", remedy)
     if about["xla"]:
-        remedy = "pip install -U -e '.[cuda]', which brings a cuDNN that works, or --set train.xla=off"
+        remedy = "pip install 'imp-lottery[cuda]', which brings a cuDNN that works, or --set train.xla=off"
         return Finding("limited", f"{text}; XLA does not compile a convolution: {about['xla']}", remedy)
     return Finding("good", f"{text}; {', '.join(about['gpus']) or 'no GPU: it trains on CPUs'}")
 
@@ -126,13 +126,13 @@ _MPI = 'from mpi4py import MPI; print("found: " + __import__("json").dumps(MPI.G
 def _mpi(cores: int) -> Finding:
     version, said = _probe([sys.executable, "-c", _MPI])
     if version is None:
-        return Finding("limited", f"mpi4py finds none: {said}", "pip install -e '.[local]', or load your cluster's MPI")
+        return Finding("limited", f"mpi4py finds none: {said}", "pip install 'imp-lottery[local]', or load your cluster's MPI")
     library = str(version).partition(", package")[0].strip("\0 ,")
     ranks = min(max(2, cores), MOST_RANKS)
     try:
         starter, line = launcher.mpirun(), launcher.command(ranks, ["-c", launcher.COUNTING])
     except InputError:
-        remedy = "load the MPI that mpi4py found, or pip install -e '.[local]'"
+        remedy = "load the MPI that mpi4py found, or pip install 'imp-lottery[local]'"
         return Finding("limited", f"{library}; no mpirun", remedy)
     total, said = _probe(*line)
     if total != ranks:

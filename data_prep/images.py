@@ -21,7 +21,7 @@ class Settings:
     """What a prepared set depends on. `validation` is the fraction of the training images held out; `test` the fraction cut off
     first where the source has no images of its own to test on. `examples` are taken of the training images that are left; 0
     takes all. All three are stratified by class and drawn with `split_seed`. `classes` keeps the first so many classes; 0 keeps
-    all. `channels` is 3, or 1 for grey images."""
+    all. `channels` is 3, or 1 for grey images. `label_noise` is that of the training labels alone, see `noisy`."""
 
     source: str
     size: int
@@ -31,6 +31,7 @@ class Settings:
     classes: int = 0
     channels: int = 3
     examples: int = 0
+    label_noise: float = 0.0
 
     def __post_init__(self) -> None:
         """The same files are the same source from wherever they are named. Raises InputError for any other `channels`."""
@@ -57,6 +58,7 @@ class Settings:
         name += part and f"-{part.rstrip(']').replace(':', '..').replace('%', 'pct')}"
         kept = "-grey" * (self.channels == 1) + (f"-first{self.classes}" if self.classes else "")
         kept += f"-{self.examples}-examples" if self.examples else ""
+        kept += f"-{100 * self.label_noise:g}pct-noise" if self.label_noise else ""
         return root / f"{kind}{colon and '-'}{name}-{self.size}{kept}"
 
 
@@ -129,6 +131,15 @@ def subset(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     return _marked(labels, counts, seed)
 
 
+def noisy(labels: np.ndarray, share: float, classes: int, seed: int) -> np.ndarray:
+    """`labels` (int32, [n]), each turned with the probability `share` into one of the other classes, all of which are equally
+    likely: the symmetric noise of He et al. 2022 (arXiv 2206.08684), where no label is drawn that was there before. What
+    becomes of a label is a function of (seed, index), and one that a small share turns, a larger one turns alike."""
+    is_turned, by = np.random.default_rng([seed, 3, 1]).random((len(labels), 2)).T
+    turned = (labels + 1 + (by * (classes - 1)).astype(np.int32)) % classes
+    return np.where(is_turned < share, turned, labels).astype(np.int32)
+
+
 def _marked(labels: np.ndarray, counts: Iterable[int], seed: int) -> np.ndarray:
     """Marks so many examples of each class, which are drawn with `seed`."""
     marked = np.zeros(len(labels), bool)
@@ -139,7 +150,7 @@ def _marked(labels: np.ndarray, counts: Iterable[int], seed: int) -> np.ndarray:
 
 
 def _splits(source: Source, settings: Settings) -> dict[str, tuple[Split, np.ndarray]]:
-    """The indices of each split's images, ascending, of the classes that are kept."""
+    """The indices of each split's images, ascending, of the classes that are kept. Noise is in training labels alone."""
     train, test = source.train, source.test
     if (train.labels < 0).any():
         raise InputError(f"the train split of {settings.source} has images without a class: choose another set")
@@ -153,7 +164,9 @@ def _splits(source: Source, settings: Settings) -> dict[str, tuple[Split, np.nda
         labels = train.labels[indices]
         records.check_examples(settings.examples, len(indices), len(np.unique(labels)))
         indices = indices[subset(labels, settings.examples, settings.split_seed + 2)]
-    return {"train": (train, indices), "validation": (train, validation), "test": (test, tested)}
+    classes = settings.classes or len(source.classes)
+    trained = dataclasses.replace(train, labels=noisy(train.labels, settings.label_noise, classes, settings.split_seed))
+    return {"train": (trained, indices), "validation": (train, validation), "test": (test, tested)}
 
 
 def _versions() -> dict[str, str]:

@@ -219,7 +219,7 @@ def _versions(manifest: records.Manifest) -> str:
 
 
 def _check_settings(folder: Path, made_with: dict[str, Any], wanted: AnySettings, is_known: bool = False) -> None:
-    there = {"channels": 3, "examples": 0} | made_with
+    there = {"channels": 3, "examples": 0, "label_noise": 0.0} | made_with
     held = {key: there.get(key.partition(".")[2]) for key in wanted.values}
     if is_known and is_alike(str(held["data.source"]), wanted.source):
         held["data.source"] = wanted.source

@@ -3,6 +3,7 @@
 import pytest
 from handmade import all_replicates, dense, in_round, in_rounds, one_chain, planned, three_replicates, ticket, write
 
+from lottery.experiment import reading
 from lottery.results.findings import Findings
 from lottery.rundir.run import Run
 
@@ -75,6 +76,13 @@ def test_a_dense_training_that_diverged_is_named_first_with_its_reason(run):
     write(run.replicate(2).dense, status="diverged", replicate=2, reason="loss is nan")
 
     assert told(run)[0] == "The dense network of replicate 2 diverged (loss is nan): this replicate has no tickets."
+
+
+def test_label_noise_is_told_beside_what_the_dense_network_reaches(run):
+    noisy = Run(run.folder, reading.resolve(run.recipe.model_dump(), ["data.label_noise=0.2"]))
+
+    told = " It was trained with label noise: 20% of the training labels are turned into another class."
+    assert f"(mean of 3 runs).{told} A ticket matches" in Findings(noisy).headline.opening[-1]
 
 
 def test_only_a_ticket_that_does_not_match_ends_the_series_and_undecided_ones_are_named(begin):

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,7 @@ def raw_digits():
         (Settings("folder:some/where/photos", 64), "folder-photos-64"),
         (Settings("arrays:some/where/photos.npz", 64, classes=10), "arrays-photos-64-first10"),
         (Settings("tfds:mnist[10%:20%]", 28, examples=500), "tfds-mnist-10pct..20pct-28-500-examples"),
+        (Settings("digits", 8, examples=500, label_noise=0.125), "digits-8-500-examples-12.5pct-noise"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -99,6 +101,35 @@ def test_a_part_of_the_training_images_leaves_the_others_as_they_are(digits, tmp
         prepare(dataclasses.replace(DIGITS, examples=9), tmp_path / "fewer")
     with pytest.raises(InputError, match=r"data\.examples 333 there, 0 wanted"):
         prepare(DIGITS, tmp_path)
+
+
+def test_label_noise_turns_a_share_of_the_training_labels_alone_into_other_classes(digits, tmp_path):
+    clean = read(*digits)
+    little, much = (
+        read(tmp_path / str(share), prepare(dataclasses.replace(DIGITS, label_noise=share), tmp_path / str(share)))
+        for share in (0.2, 0.6)
+    )
+
+    for noisy, share in ((little, 0.2), (much, 0.6)):
+        assert all(np.array_equal(clean[split][0], noisy[split][0]) for split in SPLITS)
+        assert all(np.array_equal(clean[split][1], noisy[split][1]) for split in SPLITS[1:])
+        turned = clean["train"][1] != noisy["train"][1]
+        assert abs(turned.mean() - share) < 4 * math.sqrt(share * (1 - share) / len(turned))
+        by = (noisy["train"][1] - clean["train"][1])[turned] % 10  # 1 .. 9, each as often as the others
+        assert (np.abs(np.bincount(by, minlength=10)[1:] - len(by) / 9) < 4 * math.sqrt(len(by) / 9)).all()
+    first = clean["train"][1] != little["train"][1]
+    assert np.array_equal(little["train"][1][first], much["train"][1][first])
+    with pytest.raises(InputError, match=r"data\.label_noise 0\.2 there, 0\.0 wanted"):
+        prepare(DIGITS, tmp_path / "0.2")
+
+
+def test_noise_of_a_label_depends_on_its_seed_and_place_alone():
+    labels = np.zeros(1000, np.int32)
+    noisy = images.noisy(labels, 0.3, 5, seed=1)
+
+    assert np.array_equal(images.noisy(labels[:400], 0.3, 5, seed=1), noisy[:400])
+    assert not np.array_equal(images.noisy(labels, 0.3, 5, seed=2), noisy)
+    assert set(noisy) == {0, 1, 2, 3, 4}
 
 
 def test_what_a_set_will_hold_is_known_before(digits):

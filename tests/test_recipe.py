@@ -304,7 +304,7 @@ def test_our_recipes_are_found_by_name_where_there_is_no_such_file():
 
 def test_a_recipe_says_how_its_records_are_made():
     data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3, "classes": 5, "channels": 1}
-    data["examples"] = 700
+    data |= {"examples": 700, "label_noise": 0.2}
 
     assert dataclasses.asdict(reading.resolve({"data": data}).records()) == data
 

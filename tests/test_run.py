@@ -159,6 +159,17 @@ def test_values_that_are_not_those_of_the_records_and_records_that_do_not_say_th
         open_run(records=prepared("blue", colour="blue"))
 
 
+def test_records_never_say_that_labels_are_noisy_and_a_recipe_that_disagrees_with_them_is_refused():
+    noisy, clean = prepared("noisy", label_noise=0.2), prepared("clean")
+
+    assert open_run(records=noisy, overrides=["data.label_noise=0.2"]).manifest().made_with["label_noise"] == 0.2
+    with pytest.raises(InputError, match=r"data\.label_noise 0\.2 there, 0\.0 wanted"):
+        open_run(records=noisy).plan()
+    Path("noise.toml").write_text("data.label_noise = 0.2")
+    with pytest.raises(InputError, match=r"data\.label_noise 0\.0 there, 0\.2 wanted"):
+        open_run(recipe_file=Path("noise.toml"), records=clean).plan()
+
+
 def test_adopting_writes_the_recipe_the_environment_and_the_link():
     run = open_run(overrides=["train.epochs=5"])
 

@@ -132,7 +132,8 @@ def test_masks_of_one_name_that_keep_other_shares_are_not_compared(begin):
 
 def test_runs_on_parts_of_the_same_data_can_be_compared(begin):
     digests = {"records": "8" * 64, "network": "f" * 64}
-    part = Run(begin("part", "data.examples=200"), reading.resolve(planned("60").model_dump(), ["data.examples=200"]))
+    less = ["data.examples=200", "data.label_noise=0.1"]
+    part = Run(begin("part", *less), reading.resolve(planned("60").model_dump(), less))
     dense(part, 0.8, 0.8, 0.8, origins=digests)
 
     assert len(open_several([begin("one"), part.folder]).runs) == 2

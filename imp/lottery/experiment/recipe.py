@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST = 1_000_000_000  # of whatever a whole number counts
 FAMILY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"  # of a folder, and of a table without quotes
 
-OF_IMAGES = ("size", "classes", "channels", "mean", "deviation", "crop", "resized_crop", "flip", "cutout")  # keys of data
+OF_IMAGES = ("size", "label_noise", "classes", "channels", "mean", "deviation", "crop", "resized_crop", "flip", "cutout")
 
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST)]
@@ -75,6 +75,7 @@ class Data(Table):
     test: Fractional = key(0.2, "share of all examples to test on, if the source has none of its own")
     split_seed: Seed = key(0, "seed that chooses the images held out")
     examples: NotNegative = key(0, "train on this many examples, of each class its share; 0: all")
+    label_noise: Fractional = key(0.0, "share of the training labels that are turned into another class (He et al. 2022)")
     classes: NotNegative = key(0, "keep this many classes, the first ones; 0: all")
     channels: Literal[1, 3] = key(3, "3: grey is repeated; 1: colour becomes grey")
     path: str = aside("", "the folder of the records; empty: where `imp prepare` puts them")

@@ -62,6 +62,8 @@ def headline(groups: pandas.DataFrame, checks: pandas.DataFrame, run: Run, rows:
         f"The dense network reaches {value(dense.validation)} on validation {example}s and {value(dense.test)} on test "
         f"{example}s ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'})."
     )
+    if noise := run.recipe.data.label_noise:
+        reached += f" It was trained with label noise: {100 * noise:.4g}% of the training labels are turned into another class."
     margin = f"A ticket matches if it is at most {run.rule.words['margin']} points worse."
     of_criteria, series = {place: criteria.sentence(one) for place, one in criteria.series(checks)}, []
     for (name, rewind), tickets in grouping.tickets(groups).items():

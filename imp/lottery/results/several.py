@@ -25,6 +25,7 @@ from lottery.rundir.run import Run, open_run
 
 TRAINED_BY = "trained by"
 COLUMNS = {"key", "decides", "changes", "run"}  # of tables that have a column for each run
+OF_TRAINING = {"examples", "label_noise"}  # settings of records that leave validation and test examples as they are
 OWN = ("name", "data.path", "track.", "sweep.")  # how keys begin that no network of the run depends on
 CONTRASTS = {
     "run": "string",
@@ -133,7 +134,7 @@ def _check_alike(first: Run, other: Run) -> None:
     digests, more = ({origins["records"] for one in run.replicates() if (origins := one.origins())} for run in (first, other))
     keys = [key for key in settings | others if settings.get(key) != others.get(key)]
     differ = digests.isdisjoint(more) if digests and more else bool(keys)
-    if differ and keys != ["examples"]:  # which leave validation and test as they are
+    if differ and not (keys and {*keys} <= OF_TRAINING):
         told = "; ".join(f"{key} is {settings.get(key)!r} and {others.get(key)!r}" for key in keys) or "their records differ"
         raise InputError(
             f"{first.folder} and {other.folder} are of different data ({told}): only runs of the same can be compared"

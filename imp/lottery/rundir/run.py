@@ -319,8 +319,10 @@ def open_run(
 
 
 def _said_by(records: Path) -> list[str]:
-    """The recipe values that a prepared set stands for: the name of a run on it, and its data."""
+    """The recipe values that a prepared set stands for: the name of a run on it, and its data. That labels are noisy only a
+    recipe says, so that no run takes clean ones for noisy ones, or noisy ones for clean ones."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", records.resolve().name).lstrip("-._")
     settings = {"data.path": records.resolve(), **settings_of(read_manifest(records)).values}
+    settings.pop("data.label_noise", None)
     named = "records" if name in ("", "latest") else name
     return [f"name={named}", *(f"{key}={value}" for key, value in settings.items())]

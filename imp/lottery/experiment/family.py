@@ -37,7 +37,9 @@ def _labelled(text: str, known: pydantic.ValidationInfo) -> Grid[Quantile] | Gri
 
 Quantiles = Annotated[Grid[Quantile], written(lambda text: grids.parse_quantiles(text) if text else Grid.of(()))]
 Labelled = Annotated[Grid[Quantile] | Grid[Round], written(_labelled)]
-PointOrEnd = Annotated[Point | Literal["end"], written(lambda text: text if text == "end" else grids.parse_point(text))]
+END, SETTLED = "end", "settled"
+Scored = Point | Literal["end", "settled"]
+ScoredAt = Annotated[Scored, written(lambda text: text if text in (END, SETTLED) else grids.parse_point(text))]
 PruningRate = Annotated[ByPath, written(grids.parse_rate)]
 Density = Annotated[ByPath, written(grids.parse_density)]
 Examples = Annotated[Sample, written(grids.parse_sample)]
@@ -55,7 +57,7 @@ class Family(Table):
 
     criterion: Criterion = key("magnitude", f"{SCORES}, or package.module:function", "mask")
     mask: MaskFile = key("", "a mask in a file, in place of a criterion: mask.safetensors, .npz, .pth", "mask")
-    scored_at: PointOrEnd = key("end", "the point of the dense training whose weights are scored first", "mask")
+    scored_at: ScoredAt = key(END, "the point of the dense training whose weights are scored first, or settled", "mask")
     scored_on: Examples = key("10 a class", "snip, grasp: how many training examples; 100, or 10 a class", "mask")
     scored_seed: Seed = key(0, "snip, grasp: another seed draws other examples", "mask")
     scored_norm: Norm = key("batch", "snip, grasp: BatchNorm by the statistics of each batch, or the moving ones", "mask")
@@ -95,6 +97,9 @@ class Family(Table):
             raise InputError("particles are of rounds: leave them out")
         if self.rounds and self.method == "weights" and self.scored_at != "end":
             raise InputError("rounds by method = weights begin with the trained network: leave scored_at out")
+        if self.is_settled and (self.rounds or self.method != "weights" or not self.is_of_weights):
+            which = " or ".join(criteria.OF_WEIGHTS)
+            raise InputError(f"scored_at = {SETTLED} is of masks of one shot, by method = weights, that {which} cuts")
         for name, other in itertools.combinations(dict.fromkeys(self.controls), 2):
             if controls.variant(name) == controls.variant(other):
                 raise InputError(f"{name} and {other} are called alike: give one of the functions another name")
@@ -168,6 +173,16 @@ class Family(Table):
         if self.mask and controls.invert.name in self.controls and not self.units.is_weight:
             raise InputError(f"control invert of a mask in a file is of single weights, not units = {self.units}: leave it out")
         return self
+
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether its masks follow from the weights of a network alone, so that they can be cut at any point of a training."""
+        return self.has_criterion and self.criterion in criteria.OF_WEIGHTS and not (self.rounds and self.rates)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether each mask is scored where it is settled, which only the saved networks tell (`settling.settled`)."""
+        return self.scored_at == SETTLED
 
     @property
     def counts_weights(self) -> bool:

@@ -18,6 +18,7 @@ from lottery.experiment.rule import LEAST_REPLICATES
 from lottery.pruning import criteria, updates
 from lottery.pruning.costs import STEP
 
+LEAST_SNAPSHOTS = 3  # of which a mask can settle between two
 UNKNOWN_STEPS = 1_000_000  # an epoch so long that iterations do not count
 
 
@@ -269,6 +270,11 @@ def check_points(recipe: Recipe, steps_per_epoch: int | None = None) -> None:
         _check(f"families.{name}.rewind", family.rewind, recipe, steps_per_epoch, past_end=False)
         if isinstance(family.scored_at, Point):
             _check(f"families.{name}.scored_at", [family.scored_at], recipe, steps_per_epoch, past_end=True)
+        if family.is_settled and (saved := len(recipe.train.snapshots) + 1) < LEAST_SNAPSHOTS:
+            raise InputError(
+                f"families.{name}.scored_at: whether a mask is settled is seen from {LEAST_SNAPSHOTS} or more snapshots, and "
+                f"there are {saved} with the end: add some, as in --set train.snapshots={recipe.train.snapshots},1ep,2ep,3ep"
+            )
 
 
 def _check(key: str, points: Iterable[Point], recipe: Recipe, steps_per_epoch: int | None, past_end: bool) -> None:

@@ -150,6 +150,7 @@ def _of(mask: Bits, state: State) -> Arrays:
 
 CRITERIA: dict[str, Criterion] = {one.__name__: one for one in (magnitude, random, snip, grasp, grasp_abs, synflow, lamp)}
 _PASSES = {snip.__name__: 3, grasp.__name__: 9, grasp_abs.__name__: 9, synflow.__name__: 3}
+OF_WEIGHTS = (magnitude.__name__, lamp.__name__)  # which look at nothing else
 WITH_IMAGES = (snip.__name__, grasp.__name__, grasp_abs.__name__)
 ITERATIONS = {synflow.__name__: 100}
 

@@ -1,5 +1,6 @@
 """Cutting masks: the weights with the lowest scores are pruned, from the dense network or from what the round before left."""
 
+import dataclasses
 import fnmatch
 import itertools
 import math
@@ -11,11 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from lottery.base.errors import InputError
-from lottery.experiment.graph import Mask
+from lottery.experiment.graph import Mask, Snapshot
+from lottery.experiment.grids import Quantile
 from lottery.experiment.recipe import Pruning
 from lottery.pruning import costs, criteria, densities, masks, refill
 from lottery.pruning.state import State
 from lottery.pruning.units import channels_of
+from lottery.results import settling
 from lottery.rundir import identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import Layer, MaskRecord, Scores
@@ -34,16 +37,32 @@ def cut(run: Run, wanted: Iterable[Mask], probes: Probes | None = None) -> None:
     """
     probes = probes or Probes(run)
 
-    def source(mask: Mask) -> tuple[int, str, str]:
+    def source(mask: Mask) -> tuple[int, str, str, str]:
         """What masks that are cut from the same scores have in common."""
-        return mask.replicate, mask.family, mask.within.name if mask.within else ""
+        return mask.replicate, mask.family, mask.within.name if mask.within else "", str(mask.scored_on)
 
-    for _, alike in itertools.groupby(sorted(wanted, key=source), key=source):
+    for _, alike in itertools.groupby(sorted(_scored(run, list(wanted)), key=source), key=source):
         _cut(run, list(alike), probes)
+
+
+def _scored(run: Run, wanted: Sequence[Mask]) -> list[Mask]:
+    """The masks, those of families with `scored_at = "settled"` each with the snapshot where it is settled: where its record
+    says that it was scored, or else where the saved networks say that it is to be."""
+    found = []
+    for (number, name), alike in itertools.groupby(wanted, key=lambda mask: (mask.replicate, mask.family)):
+        of_family = list(alike)
+        if run.recipe.families[name].is_settled:
+            steps = {mask.label: record.step for mask in of_family if (record := run.mask(mask).read())}
+            new = [Quantile(mask.rate) for mask in of_family if mask.label not in steps]
+            steps |= settling.settled(run, number, name, new) if new else {}
+            of_family = [dataclasses.replace(mask, scored_on=Snapshot(number, steps[mask.label])) for mask in of_family]
+        found += of_family
+    return found
 
 
 def inverted(run: Run, mask: Mask, probes: Probes) -> masks.Bits:
     """The mask that keeps the other end of the same scores, as many weights by the same allocation."""
+    [mask] = _scored(run, [mask])
     replicate = run.replicate(mask.replicate)
     if run.recipe.families[mask.family].changes_masks:
         raise InputError(f"families.{mask.family}: no scores to invert, as its masks change in training: use another control")
@@ -55,7 +74,7 @@ def inverted(run: Run, mask: Mask, probes: Probes) -> masks.Bits:
 
 def trained(run: Run, mask: Mask) -> State:
     """The network that `mask` was scored on. Raises InputError where its file is missing or damaged."""
-    replicate = run.replicate(mask.replicate)
+    replicate, [mask] = run.replicate(mask.replicate), _scored(run, [mask])
     network, *_ = _sources(run, mask)
     Lineage(replicate).check(network)
     with store.promised_by(replicate.table_of(network)):

@@ -1,7 +1,7 @@
 """The masks of a family that are cut from the scores of one network: what is asked of `pruning.cut`."""
 
 import fnmatch
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -11,19 +11,16 @@ import numpy as np
 
 from lottery.base.errors import InputError
 from lottery.engine.foreign import read_mask
-from lottery.experiment import grids
-from lottery.experiment.family import Family
+from lottery.experiment import cutting, grids
 from lottery.experiment.graph import Mask
 from lottery.experiment.grids import Quantile
-from lottery.experiment.recipe import Pruning
-from lottery.pruning import costs, criteria, masks, ranking, units
+from lottery.pruning import costs, criteria, masks, ranking
 from lottery.pruning.allocation import Group
-from lottery.pruning.connectivity import Topology
-from lottery.pruning.cut import Cut, Cutter, Method
+from lottery.pruning.cut import Cut, Cutter
 from lottery.pruning.masks import Bits
 from lottery.pruning.ranking import Ranking
-from lottery.pruning.state import Arrays, State
-from lottery.pruning.units import WEIGHT, Pooling, Units, parse
+from lottery.pruning.state import State
+from lottery.pruning.units import WEIGHT, parse
 from lottery.rundir import store, tickets
 from lottery.rundir.run import Run
 from lottery.stages.probing import Probes
@@ -34,19 +31,6 @@ class Part(NamedTuple):
 
     ranking: Ranking
     rate: Fraction
-
-
-def units_of(pruning: Pruning, family: Family, network: State, topology: Topology | None) -> Units:
-    """The units of a family in a `network`. Raises InputError as `units.of`."""
-    scope = pruning.prunable(network)
-    shapes = {path: array.shape for path, array in (network.weights | scope).items()}
-    score: Pooling = "wrapped" if family.criterion == criteria.random.__name__ else family.unit_score
-    return units.of(family.units, score, shapes, scope, topology, pruning.streams)
-
-
-def everything(units: Units, variables: Arrays, scope: Collection[str]) -> Bits:
-    """The mask that keeps all that one of `units` covers of the `variables` of a network."""
-    return masks.whole({path: variables[path] for path in sorted(units.covered(scope))})
 
 
 class Scoring:
@@ -62,8 +46,9 @@ class Scoring:
         self.topology, pruning = self.replicate.read_topology(), run.recipe.pruning
         scope = pruning.prunable(self.state)
         ranked = family.model_copy(update={"units": parse(WEIGHT)}) if family.mask else family
-        self.units = units_of(pruning, ranked, self.state, self.topology)
-        self.before = load(run, first.within) if first.within else everything(self.units, self.state.weights | scope, scope)
+        self.units = cutting.units_of(pruning, ranked, self.state, self.topology)
+        every = self.state.weights | scope
+        self.before = load(run, first.within) if first.within else cutting.everything(self.units, every, scope)
         self._check_densities(first.family)
         self._rates = family.rates if family.rounds else []
         self._given = self._read_given()
@@ -73,8 +58,7 @@ class Scoring:
         self._is_inverted = inverted
         if inverted:
             criterion = criteria.inverted(criterion)
-        each = self._positions() if family.per_mac else None
-        method = Method(criterion, family.allocation, family.shares_kept, family.passes, self.units, each)
+        method = cutting.method_of(family, criterion, self.units, self.topology)
         kernels, probe = self.topology.kernels if self.topology else None, probes.of(first.replicate, family).at
         self._cutter = Cutter(method, self.state, self.before, partial(probe, self.state), kernels, sort=True)
 
@@ -108,14 +92,8 @@ class Scoring:
         return self._cutter.fitting(left - self._pruned(mask.rate, left), self._macs)
 
     def _macs(self, mask: Bits) -> int:
-        self._positions()
+        cutting.positions(self.topology)
         return costs.macs(mask, self.topology) or 0
-
-    def _positions(self) -> Mapping[str, int]:
-        """How often each weight of a kernel is multiplied. Raises InputError where that is not known of one."""
-        if self.topology is None or self.topology.uncounted:
-            raise InputError("the multiply-accumulates of this network are not known: leave target = macs and per_mac out")
-        return self.topology.positions
 
     def _pruned(self, rate: Fraction, count: int) -> int:
         return round(rate / 100 * count) if self.family.rounds else ranking.pruned_count(rate, count)
@@ -153,7 +131,7 @@ class Scoring:
             given = read_mask(path, self._run.recipe.model.name, self._run.manifest().shape, shapes)
         if missing := sorted(shapes.keys() - given.keys()):
             raise InputError(f"mask: {path} has none of {missing[0]}, which this recipe prunes: see pruning.scope and exclude")
-        own = units_of(self._run.recipe.pruning, self.family, self.state, self.topology)
+        own = cutting.units_of(self._run.recipe.pruning, self.family, self.state, self.topology)
         ranked = own.ranked(given)
         scores = {name: kept.astype(np.float32) for name, kept in ranked.items()}
         of_units = own.spread(own.pool(scores, ranked)[1], masks.whole(ranked))

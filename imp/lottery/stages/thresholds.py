@@ -53,6 +53,8 @@ def thresholds(run: Run, reporter: Reporter, selection: Selection) -> list[Table
     for table in tables:
         masks, weights = count_of(len(table), "mask"), table[0].pruned + table[0].remaining
         reporter.say(f"replicate-{table[0].replicate} {table[0].family}: {masks} of {weights} weights")
+        if run.recipe.families[table[0].family].is_settled:
+            reporter.say(f"settled: {', '.join(f'{mask.mask} at {planned.point_at(mask.step)}' for mask in table)}")
         for warning in warnings(table, run.recipe.pruning.collapse):
             reporter.say(f"warning: at {warning}")
     return tables

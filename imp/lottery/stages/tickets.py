@@ -18,7 +18,7 @@ from lottery.engine.loop import Trainer
 from lottery.engine.models.topology import topology as topology_of
 from lottery.engine.updates import MaskUpdates
 from lottery.executors.allocation import Allocation
-from lottery.experiment import controls, graph, plan, schedules, seeds
+from lottery.experiment import controls, cutting, graph, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
 from lottery.pruning import channels, connectivity, costs, criteria, densities, masks, ranking, slices
 from lottery.pruning.cut import Method
@@ -30,7 +30,7 @@ from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.names import NetworkFiles, Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
-from lottery.stages import cut, scoring
+from lottery.stages import cut
 from lottery.stages.probing import Probes
 from lottery.trackers.mirror import track
 
@@ -286,7 +286,7 @@ class _Making:
             with store.promised_by(self.replicate.table_of(self._mask_file)):
                 shared = masks.trainable_part(store.load_mask(self._mask_file), self.shapes.weights)
         elif ticket.is_masked:
-            shared = scoring.everything(self._units, self.shapes.weights, self._prunable)
+            shared = cutting.everything(self._units, self.shapes.weights, self._prunable)
         if ticket.variant == TICKET or controls.is_again(ticket.variant):
             return shared, self._loaded
         topology = self.replicate.read_topology()
@@ -327,7 +327,7 @@ class _Making:
 
     @cached_property
     def _units(self) -> Units:
-        return scoring.units_of(self.run.recipe.pruning, self.family, self.shapes, self.replicate.read_topology())
+        return cutting.units_of(self.run.recipe.pruning, self.family, self.shapes, self.replicate.read_topology())
 
     def _kept(self, mask: Bits) -> densities.Kept:
         """What the mask keeps; without a mask, everything prunable."""

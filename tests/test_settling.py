@@ -1,6 +1,9 @@
 """When masks are settled: distances on masks made by hand, the masks of each snapshot, and families that are cut there."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pandas
 import pytest
 from handmade import ORIGINS, finished
 from helpers import kept, selected
@@ -11,6 +14,8 @@ from lottery.experiment import cutting, plan, reading
 from lottery.pruning import overlap, settling
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.state import State
+from lottery.results import settling as results
+from lottery.results.sections.settling import section
 from lottery.rundir import store
 from lottery.rundir.run import Run
 from lottery.stages import cut
@@ -143,6 +148,67 @@ def test_the_masks_of_a_snapshot_are_those_that_the_family_cuts_there(tmp_path, 
     for label, mask in found.items():
         assert all((bits == files[label][path]).all() for path, bits in mask.items())
         assert mask.keys() == TOPOLOGY.kernels.keys()
+
+
+def test_the_report_says_how_far_masks_are_apart_and_where_they_are_settled(tmp_path):
+    run = trained(tmp_path, [EARLY, LATE])
+
+    rows = results.rows(run, [1, 2])
+
+    early = rows[(rows["replicate"] == 1) & (rows["mask"] == "q75")]
+    assert early["step"].tolist() == [*STEPS]
+    assert early["epoch"].tolist() == pytest.approx([step / 45 for step in STEPS])
+    assert early["density"].tolist() == [0.25] * 4
+    assert early["hamming"].isna().tolist() == [True, False, False, False]
+    assert early["hamming"].tolist()[1:] == [4 / 8, 2 / 8, 0]
+    assert early["replaced"].tolist()[1:] == [1, 1 / 2, 0]
+    assert early["replaced_to_final"].tolist() == [1, 1 / 2, 0, 0]
+    assert early["hamming_by_chance"].tolist()[1:] == pytest.approx([3 / 8] * 3)
+    assert [line[:6] for line in results.cells(results.groups(rows))] == [
+        ("f", "q50", "50.00%", "2", "0.667 .. the end", "0.00%"),
+        ("f", "q75", "25.00%", "2", "1.33 .. the end", "0.00%"),
+    ]
+
+
+def test_the_chart_has_a_row_of_panels_for_each_family_and_no_legend_of_more_densities_than_can_be_told(tmp_path):
+    rows = results.rows(trained(tmp_path, [EARLY, LATE]), [1, 2])
+    others = [rows[rows["mask"] == "q50"].assign(family="g", mask=f"q{place}", density=place / 20) for place in range(1, 20)]
+
+    block, many = (section(SimpleNamespace(settling=one)) for one in (rows, pandas.concat([rows, *others])))
+
+    assert [len(row["hconcat"]) for row in many.charts[0].specification["vconcat"]] == [2, 2]
+    assert "NaN" not in block.charts[0].svg
+    encoded = [
+        one.charts[0].specification["vconcat"][0]["hconcat"][0]["layer"][1]["encoding"]["color"] for one in (block, many)
+    ]
+    assert [one["type"] for one in encoded] == ["ordinal", "quantitative"]
+    assert block.table[0]["settled from epoch"] == "0.667 .. the end"
+    assert section(SimpleNamespace(settling=rows[:0])) is None
+
+
+def test_a_replicate_that_lacks_a_snapshot_takes_it_from_all_and_two_are_too_few(tmp_path):
+    run = trained(tmp_path, [EARLY, LATE])
+    run.replicate(1).snapshot(30).unlink()
+
+    assert results.rows(run, [1, 2])["step"].unique().tolist() == [0, 60, 90]
+
+    run.replicate(2).snapshot(60).unlink()
+    assert results.rows(run, [1, 2]).empty
+
+
+def test_families_that_cut_the_same_masks_are_shown_once_and_those_that_ask_more_than_weights_not():
+    own = {
+        "f": {"quantiles": "50"},
+        "again": {"quantiles": "50", "rewind": "1ep", "scored_at": "0"},
+        "denser": {"quantiles": "40"},
+        "erk": {"quantiles": "50", "allocation": "erk"},
+        "snip": {"quantiles": "50", "criterion": "snip"},
+        "rounds": {"rounds": 2},
+        "steeper": {"rounds": 2, "rate": 40.0},
+        "by_path": {"rounds": 2, "rates": ["a/*=10"]},
+    }
+
+    assert [*results._distinct(reading.resolve({"families": own}).families)] == ["f", "denser", "erk", "rounds", "steeper"]
 
 
 def test_masks_of_rounds_keep_as_many_weights_as_there():

@@ -51,6 +51,7 @@ def at_once(pruning: Pruning, family: Family, network: State, topology: Topology
     cutter = Cutter(method, network, within, kernels=topology.kernels if topology else None, sort=True)
 
     def macs(mask: Bits) -> int:
+        positions(topology)
         return costs.macs(mask, topology) or 0
 
     whole = left = method.prunable(within) if family.target == "weights" else macs(within)

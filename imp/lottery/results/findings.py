@@ -13,7 +13,7 @@ import pandas
 from lottery.experiment import controls
 from lottery.experiment.graph import DENSE
 from lottery.pruning import norms, overlap
-from lottery.results import compare, criteria, frame, grouping, instability, lookup, ranking
+from lottery.results import compare, criteria, frame, grouping, instability, lookup, ranking, settling
 from lottery.results.headline import Headline, headline
 from lottery.rundir import lineage, records
 from lottery.rundir.lineage import Lineage
@@ -132,6 +132,11 @@ class Findings:
         """Those of the masks that cut that histogram: magnitudes of final weights, all ranked together."""
         cuts = (row for number in self._trained for row in _thresholds(self.run, number))
         return pandas.DataFrame(cuts, columns=["replicate", "family", "mask", "threshold", "log10"])
+
+    @cached_property
+    def settling(self) -> pandas.DataFrame:
+        """How far masks that are cut at the dense network's snapshots are apart (`settling.ROWS`)."""
+        return settling.rows(self.run, self._trained)
 
     @cached_property
     def courses(self) -> pandas.DataFrame:

@@ -32,6 +32,7 @@ from lottery.results.sections import (
     networks,
     overlaps,
     ranking,
+    settling,
     sizes,
     stability,
     training,
@@ -46,7 +47,8 @@ SECTIONS: tuple[Section, ...] = (
     *(differences.section, macs.section, equal_cost.section),
     *(networks.section, metrics.section, allocation.section, collapse.section, contrasts.section, answers.section),
     forgotten.section,
-    *(early_stop.section, layers.section, overlaps.section, magnitudes.section, courses.section, stability.section),
+    *(early_stop.section, layers.section, overlaps.section, magnitudes.section, settling.section),
+    *(courses.section, stability.section),
     barriers.section,
     *(training.section, kinds.section, sizes.section, costs.section, failures.section, measurements.section),
 )

@@ -15,9 +15,9 @@ TITLES = {"replaced": "replaced, of the kept weights", "hamming": "different, of
 EXPLAINED = (
     "What if the dense network were pruned at each of its snapshots? settled from epoch: the first snapshot from which on "
     "fewer than 10 % of the kept weights are replaced from one snapshot to the next (of a mask that keeps more than half: of "
-    "the pruned weights). Where replicates differ, the earliest and the latest. The dense training could stop there, if only the "
-    "pace of the changes counted: to the final mask is how many weights are replaced after that in all. The further snapshots "
-    "are apart, the more changes between them.\n\n"
+    "the pruned weights). Where replicates differ, the earliest and the latest. The dense training could stop there, if only "
+    "the pace of the changes counted: to the final mask is how many weights are replaced after that in all. The further "
+    "snapshots are apart, the more changes between them.\n\n"
     "Hamming: the weights that differ, of all prunable ones, as You et al. 2020 (arXiv 1909.11957) do with channels. Of sparse "
     "masks this is small, whatever they keep. by chance: so far are two random masks apart that keep as many of each layer."
 )

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from PIL import features
 
-from data_prep import records
+from data_prep import records, scores
 from data_prep.pictures import Undecodable, pixels
 from data_prep.shards import Job, Planned
 from data_prep.sources import PATHS, Source, Split, open_source, resolved
+from lottery.base import files
 from lottery.base.errors import InputError
 
 
@@ -21,7 +22,8 @@ class Settings:
     """What a prepared set depends on. `validation` is the fraction of the training images held out; `test` the fraction cut off
     first where the source has no images of its own to test on. `examples` are taken of the training images that are left; 0
     takes all. All three are stratified by class and drawn with `split_seed`. `classes` keeps the first so many classes; 0 keeps
-    all. `channels` is 3, or 1 for grey images. `label_noise` is that of the training labels alone, see `noisy`."""
+    all. `channels` is 3, or 1 for grey images. `label_noise` is that of the training labels alone, see `noisy`.
+    Of the training images that are left then, `hardest` or `easiest` keeps some by their `scores`, see `scores.chosen`."""
 
     source: str
     size: int
@@ -32,12 +34,16 @@ class Settings:
     channels: int = 3
     examples: int = 0
     label_noise: float = 0.0
+    hardest: float = 0.0
+    easiest: float = 0.0
+    scores: str = ""
 
     def __post_init__(self) -> None:
         """The same files are the same source from wherever they are named. Raises InputError for any other `channels`."""
         if self.channels not in (1, 3):
             raise InputError(f"images have 3 channels or 1, not {self.channels}: change data.channels")
         object.__setattr__(self, "source", resolved(self.source))
+        object.__setattr__(self, "scores", self.scores and str(Path(self.scores).expanduser().resolve()))
 
     @property
     def shape(self) -> records.Shape:
@@ -59,6 +65,8 @@ class Settings:
         kept = "-grey" * (self.channels == 1) + (f"-first{self.classes}" if self.classes else "")
         kept += f"-{self.examples}-examples" if self.examples else ""
         kept += f"-{100 * self.label_noise:g}pct-noise" if self.label_noise else ""
+        if amount := self.hardest or self.easiest:
+            kept += f"-{'hardest' if self.hardest else 'easiest'}-{f'{100 * amount:g}pct' if amount < 1 else int(amount)}"
         return root / f"{kind}{colon and '-'}{name}-{self.size}{kept}"
 
 
@@ -88,6 +96,7 @@ def plan(settings: Settings, folder: Path, data_dir: Path | None = None) -> Plan
     if len(classes) < 2:
         raise InputError(f"{settings.source} gives a single class, {classes[0]}: a network needs two to tell apart")
     jobs: list[Job] = []
+    beside: dict[str, bytes] = {}
     for name, (split, indices) in _splits(source, settings).items():
         if not len(indices):
             raise InputError(
@@ -95,6 +104,10 @@ def plan(settings: Settings, folder: Path, data_dir: Path | None = None) -> Plan
             )
         if not split.mixed:
             indices = np.random.default_rng([settings.split_seed, 2]).permutation(indices)
+        if settings.scores and name == "train":
+            beside = {scores.FILE: scores.read(Path(settings.scores))}
+            chosen = scores.chosen(beside[scores.FILE], split.labels[indices], settings.hardest, settings.easiest)
+            indices = indices[chosen]
         step = records.examples_per_shard(settings.shape)
         for number, start in enumerate(range(0, len(indices), step)):
             part = indices[start : start + step]
@@ -107,9 +120,10 @@ def plan(settings: Settings, folder: Path, data_dir: Path | None = None) -> Plan
         made_with=dataclasses.asdict(settings),
         made_by=_versions(),
         source=source.fingerprints,
+        beside={name: files.sha256(content) for name, content in beside.items()},
         passed_over=source.passed_over,
     )
-    return Planned(manifest, jobs)
+    return Planned(manifest, jobs, beside)
 
 
 def brightest(folder: Path, manifest: records.Manifest) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep import images, records, shards, spark, texts, tokens
+from data_prep import images, records, scores, shards, spark, texts, tokens
 from data_prep.articles import open_articles
 from data_prep.images import Settings
 from data_prep.shards import Made, Planned
@@ -102,6 +102,8 @@ def existing(settings: AnySettings, folder: Path, known: Collection[str] = ()) -
     _check_settings(folder, manifest.made_with, settings, manifest.digest in known)
     if isinstance(settings, TextSettings):
         texts.check_tokenizer(settings, folder, manifest)
+    else:
+        scores.check(Path(settings.scores), folder, manifest.beside.get(scores.FILE))
     return manifest
 
 
@@ -219,14 +221,14 @@ def _versions(manifest: records.Manifest) -> str:
 
 
 def _check_settings(folder: Path, made_with: dict[str, Any], wanted: AnySettings, is_known: bool = False) -> None:
-    there = {"channels": 3, "examples": 0, "label_noise": 0.0} | made_with
+    there = {field.name: field.default for field in dataclasses.fields(wanted)} | made_with
     held = {key: there.get(key.partition(".")[2]) for key in wanted.values}
     if is_known and is_alike(str(held["data.source"]), wanted.source):
         held["data.source"] = wanted.source
     differs = [
         f"{key} {held[key]!r} there, {value!r} wanted"
         for key, value in wanted.values.items()
-        if held[key] != value and not (key == "texts.tokenizer" and held[key] and value)  # whose content is compared
+        if held[key] != value and not (key in ("texts.tokenizer", "data.scores") and held[key] and value)  # compared by content
     ]
     if differs:
         raise InputError(

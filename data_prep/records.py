@@ -5,6 +5,7 @@ A prepared set is a folder:
     manifest.json               sizes, classes, splits, and count, bytes and sha256 of every shard; written last
     train-00000.tfrecord ...    one TFRecord file per shard
     tokenizer.json              of texts: what made their tokens
+    scores.csv                  of the hardest or easiest images: the scores of all
 
 Each record is a block of n examples: n labels (little-endian int32), then n images (uint8, height x width x channels, C
 order), or n rows of bytes, which the manifest's `fields` divide. n follows from the record's length: it is `BLOCK`, less in

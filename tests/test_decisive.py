@@ -37,10 +37,15 @@ def test_no_output_depends_on_how_many_outputs_there_are_nor_on_how_it_comes_abo
 
 
 def test_what_is_of_images_decides_nothing_made_from_texts_and_the_other_way_round():
-    sets = {"source": "digits", "label_noise": 0.1}, {"source": "docstrings"}
-    images, texts = (depends("dense", data=data).keys() for data in sets)
+    chosen = {"label_noise": 0.1, "scores": "some.csv"}
+    hardest, easiest, texts = (
+        depends("dense", data=data).keys()
+        for data in (chosen | {"hardest": 9}, chosen | {"easiest": 0.5}, {"source": "docstrings"})
+    )
+    images = hardest | easiest
 
-    assert {key for key in images - texts if not key.startswith("model.")} == {f"data.{key}" for key in OF_IMAGES}
+    own = {f"data.{key}" for key in OF_IMAGES if key != "scores"}  # which are beside the records
+    assert {key for key in images - texts if not key.startswith("model.")} == own
     assert texts - images == {f"texts.{key}" for key in ("document", "candidate", "candidates", "vocabulary")}
     assert {"data.source", "data.validation", "data.test", "data.split_seed", "data.shuffle"} <= images & texts
 
@@ -101,7 +106,7 @@ def test_masks_depend_on_what_is_included_where_something_is():
 def test_a_part_of_the_examples_decides_and_all_of_them_are_as_before_where_there_was_no_part():
     assert depends("dense", data={"examples": 500})["data.examples"] == 500
     assert depends("dense", data={"label_noise": 0.1})["data.label_noise"] == 0.1
-    assert not {"data.examples", "data.label_noise"} & depends("dense").keys()
+    assert not {f"data.{key}" for key in ("examples", "label_noise", "hardest", "easiest")} & depends("dense").keys()
 
 
 def test_streams_count_where_channels_are_pruned_or_refilled_and_as_before_where_they_may_go():

@@ -78,11 +78,18 @@ def test_a_dense_training_that_diverged_is_named_first_with_its_reason(run):
     assert told(run)[0] == "The dense network of replicate 2 diverged (loss is nan): this replicate has no tickets."
 
 
-def test_label_noise_is_told_beside_what_the_dense_network_reaches(run):
-    noisy = Run(run.folder, reading.resolve(run.recipe.model_dump(), ["data.label_noise=0.2"]))
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["label_noise=0.2"], "with label noise: 20% of the training labels are turned into another class."),
+        (["hardest=0.5", "scores=a/el2n-1ep.csv"], "on the hardest 50% of the training images alone, by el2n-1ep.csv."),
+        (["easiest=6000", "scores=own.csv"], "on the easiest 6,000 of the training images alone, by own.csv."),
+    ],
+)
+def test_what_is_special_about_the_training_images_is_told_beside_what_the_dense_network_reaches(run, overrides, words):
+    other = Run(run.folder, reading.resolve(run.recipe.model_dump(), [f"data.{text}" for text in overrides]))
 
-    told = " It was trained with label noise: 20% of the training labels are turned into another class."
-    assert f"(mean of 3 runs).{told} A ticket matches" in Findings(noisy).headline.opening[-1]
+    assert f"(mean of 3 runs). It was trained {words} A ticket matches" in Findings(other).headline.opening[-1]
 
 
 def test_only_a_ticket_that_does_not_match_ends_the_series_and_undecided_ones_are_named(begin):

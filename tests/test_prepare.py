@@ -59,6 +59,8 @@ def raw_digits():
         (Settings("arrays:some/where/photos.npz", 64, classes=10), "arrays-photos-64-first10"),
         (Settings("tfds:mnist[10%:20%]", 28, examples=500), "tfds-mnist-10pct..20pct-28-500-examples"),
         (Settings("digits", 8, examples=500, label_noise=0.125), "digits-8-500-examples-12.5pct-noise"),
+        (Settings("digits", 8, hardest=0.5, scores="a.csv"), "digits-8-hardest-50pct"),
+        (Settings("digits", 8, easiest=500.0, scores="a.csv"), "digits-8-easiest-500"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

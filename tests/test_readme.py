@@ -63,6 +63,7 @@ MORE = [
     "imp retrain --set families.oneshot.copies=3",
     "imp stability",
     "imp stability --between rounds",
+    "imp el2n --at 2ep",
 ]
 # What takes less long than what the pages have: workers take seconds to start, and networks to be trained.
 SHORTER = {

@@ -119,6 +119,9 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_key_and_itself(key, value
         ({"data": {"source": "folder"}}, "data.source", "folder:DIR"),
         ({"data": {"crop": 0, "resized_crop": 1.0}}, "data.resized_crop", "1.0"),
         ({"data": {"resized_crop": 0.5}}, "data", "crop and resized_crop exclude each other: set one to 0"),
+        ({"data": {"hardest": 5}}, "data", "hardest or easiest, one of them, goes with"),
+        ({"data": {"scores": "a.csv"}}, "data", "hardest or easiest, one of them, goes with"),
+        ({"data": {"scores": "a.csv", "hardest": 5, "easiest": 5}}, "data", "hardest or easiest, one of them, goes with"),
         ({"train": {"milestones": "10ep,15epochs"}}, "train.milestones", "'15epochs'"),
         *(
             ({"families": {name: {"rounds": 3}}}, f"families.{name}", f"{name!r} cannot name a family")
@@ -304,7 +307,7 @@ def test_our_recipes_are_found_by_name_where_there_is_no_such_file():
 
 def test_a_recipe_says_how_its_records_are_made():
     data = {"source": "tfds:cifar10", "size": 16, "validation": 0.1, "test": 0.3, "split_seed": 3, "classes": 5, "channels": 1}
-    data |= {"examples": 700, "label_noise": 0.2}
+    data |= {"examples": 700, "label_noise": 0.2, "hardest": 0.5, "easiest": 0.0, "scores": "/some/where/el2n-1ep.csv"}
 
     assert dataclasses.asdict(reading.resolve({"data": data}).records()) == data
 

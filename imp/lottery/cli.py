@@ -51,7 +51,7 @@ app = typer.Typer(
 OF_MANY = (stages.train, stages.retrain, stages.rounds, stages.stability, sweeping.sweep)  # MPI ranks
 for command in (
     *(preparing.prepare, preparing.verify, reading.recipe, stages.train, stages.thresholds, stages.retrain, stages.rounds),
-    *(stages.stability, stages.search),
+    *(stages.stability, stages.search, stages.el2n),
     *(reading.report, reading.explore, reading.compare, reading.status, stages.run_all),
     *(sharing.export, sharing.import_, sharing.tickets),
     *(examining.doctor, sweeping.sweep, cluster.slurm),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lottery.rundir.run import Run
 
 
-def _read(parse: Callable[[str], Any], *names: str, **more: Any) -> Any:
+def read(parse: Callable[[str], Any], *names: str, **more: Any) -> Any:
     """An option whose text `parse` reads, with the line of its InputError."""
     return typer.Option(*names, parser=str, callback=lambda text: None if text is None else parse(text), **more)
 
@@ -54,11 +54,11 @@ FromOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables and sentences.")]
 QuantilesOption = Annotated[
     Grid[Quantile] | None,
-    _read(grids.parse_quantiles, "--quantiles", metavar="GRID", help="Quantiles, such as 90, 60..99 or 60..80:5,85..99."),
+    read(grids.parse_quantiles, "--quantiles", metavar="GRID", help="Quantiles, such as 90, 60..99 or 60..80:5,85..99."),
 ]
 RewindOption = Annotated[
     Grid[Point] | None,
-    _read(grids.parse_points, metavar="POINTS", help="Rewind points, such as 0,10it,1ep; default: the recipe's."),
+    read(grids.parse_points, metavar="POINTS", help="Rewind points, such as 0,10it,1ep; default: the recipe's."),
 ]
 ReplicateOption = Annotated[
     list[int] | None,
@@ -146,7 +146,7 @@ class BundleOptions(WorkerOptions):
 
     bundle: Annotated[
         int | None,
-        _read(
+        read(
             bundle_size,
             "--bundle",
             metavar="T",
@@ -161,7 +161,7 @@ class PartOptions(BundleOptions):
     """As `BundleOptions`, where a job array may share the networks."""
 
     part: Annotated[
-        Part, _read(Part.parse, "--part", metavar="I/N", help="Train only part I of N, as a task of a job array does.")
+        Part, read(Part.parse, "--part", metavar="I/N", help="Train only part I of N, as a task of a job array does.")
     ] = WHOLE
 
 

@@ -13,7 +13,8 @@ from lottery.base.progress import count_of, duration
 from lottery.commands import options
 from lottery.commands.options import BundleOptions, PartOptions, RecipeOptions, RunOptions, SelectionOptions, WorkerOptions
 from lottery.executors.workload import WHOLE
-from lottery.experiment.grids import MOST
+from lottery.experiment import grids
+from lottery.experiment.grids import MOST, Point
 from lottery.results.tables import percent, print_table, times, whole
 
 if TYPE_CHECKING:
@@ -183,6 +184,16 @@ def stability(
     else:
         print_table(target.recipe.name, *instability.cells(found))
         print(target.worded(instability.EXPLAINED), *instability.answers(found, networks, target.rule), sep="\n")
+
+
+def el2n(
+    at: Annotated[Point, options.read(grids.parse_point, "--at", metavar="POINT", help="A saved point, such as 2ep.")],
+    run: options.RunOption = None,
+) -> None:
+    """Score the training images by EL2N, their error early in training: data.hardest and data.easiest of a recipe use that."""
+    from lottery.stages.el2n import score
+
+    score(options.opened(run, must_exist=True), at, options.reporter())
 
 
 def search(

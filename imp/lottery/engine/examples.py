@@ -1,6 +1,7 @@
 """The examples of a run as its network is evaluated on them, and how a file of that network does on them."""
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,9 +10,12 @@ import tensorflow as tf
 from data_prep import records
 from data_prep.records import BLOCK
 from lottery.base.progress import Reporter
+from lottery.engine import models
 from lottery.engine.decoding import Decoder
 from lottery.engine.litert_session import Session
 from lottery.engine.tasks import Batch, choice
+from lottery.experiment.recipe import Recipe
+from lottery.pruning.state import State
 from lottery.rundir.run import Run
 
 
@@ -32,6 +36,16 @@ class Examples:
         blocks = records.blocks(self._folder, self._manifest, split)
         examples, labels = records.read_examples(blocks, self._manifest.shape, indices)
         return self._decoder.batch(tf.constant(examples), tf.constant(labels))
+
+    def outputs(self, recipe: Recipe, state: State, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Block by block of `split`: what the network `state` of `recipe` returns in inference (float32, [n, outputs]), and the
+        labels (int32, [n])."""
+        with models.policy("float32"):
+            network = models.build(recipe.model, self.task.signature)
+        models.assign({variable.path: variable for variable in network.variables}, state.weights | state.statistics)
+        for first in range(0, self.count(split), BLOCK):
+            batch = self.batch(split, np.arange(first, min(first + BLOCK, self.count(split))))
+            yield network(self.task.inputs(batch), training=False).numpy(), batch["label"].numpy()
 
     def drawn(self, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
         """What the network is given (float32, [n, ...]), and labels (int32, [n]), of `count` examples of `split` or all that

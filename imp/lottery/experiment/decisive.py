@@ -69,7 +69,7 @@ def without_effect(recipe: Recipe) -> set[str]:
     keys = {"train.epochs" if recipe.train.steps else "train.steps"}
     is_of_texts = sources.is_of_texts(recipe.data.source)
     keys |= {f"data.{key}" for key in OF_IMAGES} if is_of_texts else {f"texts.{key}" for key in Texts.model_fields}
-    keys |= {f"data.{key}" for key in ("examples", "label_noise") if not getattr(recipe.data, key)}
+    keys |= {f"data.{key}" for key in ("examples", "label_noise", "hardest", "easiest") if not getattr(recipe.data, key)}
     if recipe.train.schedule != "step":
         keys |= {"train.milestones", "train.gamma"}
     if recipe.train.optimizer != "sgd":

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 MOST = 1_000_000_000  # of whatever a whole number counts
 FAMILY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"  # of a folder, and of a table without quotes
 
-OF_IMAGES = ("size", "label_noise", "classes", "channels", "mean", "deviation", "crop", "resized_crop", "flip", "cutout")
+OF_IMAGES = (  # keys of data
+    *("size", "label_noise", "hardest", "easiest", "scores", "classes", "channels"),
+    *("mean", "deviation", "crop", "resized_crop", "flip", "cutout"),
+)
 
+Amount = Annotated[float, Field(ge=0, le=MOST)]  # a share below 1, or a number
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Moderate = Annotated[int, Field(ge=0, le=4096)]  # pixels, channels
@@ -76,6 +80,9 @@ class Data(Table):
     split_seed: Seed = key(0, "seed that chooses the images held out")
     examples: NotNegative = key(0, "train on this many examples, of each class its share; 0: all")
     label_noise: Fractional = key(0.0, "share of the training labels that are turned into another class (He et al. 2022)")
+    hardest: Amount = key(0.0, "train on this many images (below 1: this share), those with the highest scores; 0: all")
+    easiest: Amount = key(0.0, "train on those with the lowest scores instead")
+    scores: str = aside("", "a table of the scores of training images, which `imp el2n` writes in another run")
     classes: NotNegative = key(0, "keep this many classes, the first ones; 0: all")
     channels: Literal[1, 3] = key(3, "3: grey is repeated; 1: colour becomes grey")
     path: str = aside("", "the folder of the records; empty: where `imp prepare` puts them")
@@ -95,6 +102,8 @@ class Data(Table):
             raise InputError(f"mean and deviation need one number each, or {self.channels}, one for each channel")
         if self.crop and self.resized_crop:
             raise InputError("crop and resized_crop exclude each other: set one to 0")
+        if [bool(self.hardest), bool(self.easiest)].count(True) != bool(self.scores):
+            raise InputError("hardest or easiest, one of them, goes with scores, a file that `imp el2n` writes")
         return self
 
 

@@ -8,6 +8,7 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas
@@ -16,6 +17,7 @@ from lottery.base.progress import count_of
 from lottery.experiment import grids
 from lottery.experiment.graph import DENSE
 from lottery.experiment.grids import Grid
+from lottery.experiment.recipe import Data
 from lottery.experiment.rule import LEAST_REPLICATES
 from lottery.results import cells, criteria, frame, grouping
 from lottery.rundir import wording
@@ -62,8 +64,7 @@ def headline(groups: pandas.DataFrame, checks: pandas.DataFrame, run: Run, rows:
         f"The dense network reaches {value(dense.validation)} on validation {example}s and {value(dense.test)} on test "
         f"{example}s ({'one run' if dense.count == 1 else f'mean of {dense.count} runs'})."
     )
-    if noise := run.recipe.data.label_noise:
-        reached += f" It was trained with label noise: {100 * noise:.4g}% of the training labels are turned into another class."
+    reached += "".join(f" {told}" for told in _trained_on(run.recipe.data))
     margin = f"A ticket matches if it is at most {run.rule.words['margin']} points worse."
     of_criteria, series = {place: criteria.sentence(one) for place, one in criteria.series(checks)}, []
     for (name, rewind), tickets in grouping.tickets(groups).items():
@@ -73,6 +74,15 @@ def headline(groups: pandas.DataFrame, checks: pandas.DataFrame, run: Run, rows:
         series.append(f"{place}: {' '.join([*_answer(tickets, kinds, run), *([told] if told else [])])}")
     opening = [*_failed(rows, run.metric)], [*_missing(kinds)], [*_found(grouping.tickets(groups), kinds, run)]
     return Headline(*opening, reached, margin, series, [*_notes(dense, run), *_strangers(rows)])
+
+
+def _trained_on(data: Data) -> Iterator[str]:
+    """What is special about the training images."""
+    if noise := data.label_noise:
+        yield f"It was trained with label noise: {100 * noise:.4g}% of the training labels are turned into another class."
+    if amount := data.hardest or data.easiest:
+        kind, many = "hardest" if data.hardest else "easiest", f"{100 * amount:.4g}%" if amount < 1 else f"{amount:,.0f}"
+        yield f"It was trained on the {kind} {many} of the training images alone, by {Path(data.scores).name}."
 
 
 def _failed(rows: pandas.DataFrame, metric: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ from lottery.rundir.run import Run, open_run
 
 TRAINED_BY = "trained by"
 COLUMNS = {"key", "decides", "changes", "run"}  # of tables that have a column for each run
-OF_TRAINING = {"examples", "label_noise"}  # settings of records that leave validation and test examples as they are
+OF_TRAINING = {"examples", "label_noise", "hardest", "easiest", "scores"}  # settings that change training examples alone
 OWN = ("name", "data.path", "track.", "sweep.")  # how keys begin that no network of the run depends on
 CONTRASTS = {
     "run": "string",

@@ -319,10 +319,11 @@ def open_run(
 
 
 def _said_by(records: Path) -> list[str]:
-    """The recipe values that a prepared set stands for: the name of a run on it, and its data. That labels are noisy only a
-    recipe says, so that no run takes clean ones for noisy ones, or noisy ones for clean ones."""
+    """The recipe values that a prepared set stands for: the name of a run on it, and its data. That labels are noisy, or images
+    chosen, only a recipe says: no run takes such records for others, or others for such."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", records.resolve().name).lstrip("-._")
     settings = {"data.path": records.resolve(), **settings_of(read_manifest(records)).values}
-    settings.pop("data.label_noise", None)
+    for key in ("label_noise", "hardest", "easiest", "scores"):
+        settings.pop(f"data.{key}", None)
     named = "records" if name in ("", "latest") else name
     return [f"name={named}", *(f"{key}={value}" for key, value in settings.items())]

@@ -15,7 +15,7 @@ EXPLAINED = (
     "replicates, with {student_intervals}. start: the first step; dense end: the trained dense network; round before: its "
     "ticket's end. Weights that are 0 in one of both are left out. By chance half of the signs would differ. "
     "Zhou et al. 2019 (arXiv 1905.01067) find that tickets need little but the signs of their start; Gadhikar & Burkholz 2024 "
-    "(arXiv 2402.19262) that trained signs are what rounds hand on."
+    "(arXiv 2402.19262) that rewinding the learning rate alone is better because it keeps trained signs."
 )
 
 

@@ -177,7 +177,7 @@ def test_every_command_that_is_mentioned_exists_with_its_options():
             command = command.commands[path.pop(0)]
         commands = [command, *getattr(command, "commands", {}).values()]  # of which a placeholder may be any
         options = {option for one in commands for parameter in one.params for option in parameter.opts} | {"--help"}
-        is_unknown = path and hasattr(command, "commands") and not re.fullmatch(r"[A-Z]+|\.\.\.", path[0])
+        is_unknown = path and hasattr(command, "commands") and not re.fullmatch(r"[A-Z]+|\.\.\.|--\w+", path[0])
         if is_unknown or not {word for word in path if word.startswith("--")} <= options:
             unknown.append(" ".join(words))
 

@@ -112,8 +112,8 @@ def _read(record: TicketRecord, example: str) -> list[str]:
         f"## Read it\n\nNumPy and [safetensors](https://pypi.org/project/safetensors/) are enough:\n\n```python\n{_READING}```",
         "`statistics/...` in ticket.safetensors are BatchNorm's moving means and variances."
         + (" start.safetensors has the weights that training started from, before the mask." if START in record.files else ""),
-        "With imp (`pip install imp-lottery`), `imp tickets .` checks this folder, `imp import .` makes a run that trains the "
-        f"ticket anew, on these {example}s or others, and `imp run recipe.toml` repeats the whole experiment.",
+        "With imp (`pip install 'imp-lottery[pipeline]'`), `imp tickets .` checks this folder, `imp import .` makes a run that "
+        f"trains the ticket anew, on these {example}s or others, and `imp run recipe.toml` repeats the whole experiment.",
     ]
 
 

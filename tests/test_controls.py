@@ -34,6 +34,7 @@ def given(mask=None, met=None, units=None):
         lambda: {"a/kernel": ~KEPT, "bn/moving_mean": KEPT},
         lambda: {"a/kernel": WHOLE, "a/bias": WHOLE[0]},
         lambda: TRAINED,
+        lambda: {"a/kernel": KEPT[::-1]},
     )
 
 
@@ -58,6 +59,8 @@ TABLE = {
     "supermask": ("dense", {"a/kernel": KEPT}, DENSE),
     "supermask_constant": ("dense", {"a/kernel": KEPT}, filled(5, 0)),
     "refill": ("dense", {"a/kernel": WHOLE, "a/bias": WHOLE[0]}, DENSE),
+    "borrowed": ("dense", {"a/kernel": KEPT}, DENSE),  # the mask that it is given is another replicate's
+    "aligned": ("dense", {"a/kernel": KEPT[::-1]}, DENSE),
     "soup": ("average", {"a/kernel": KEPT}, DENSE),
     "extended": ("own", {}, DENSE),
 }

@@ -12,14 +12,19 @@ from lottery.base import capacity, plugins
 from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
+from lottery.engine import models
+from lottery.engine.activations import Activations
 from lottery.engine.derivatives import Derivatives
 from lottery.engine.devices import memory_of, on_cpu, set_up_tensorflow
+from lottery.engine.examples import Examples
 from lottery.engine.feed import Feed, MemoryFeed
 from lottery.engine.loop import Maskable, Trainer
 from lottery.engine.stream import StreamFeed
 from lottery.experiment import controls
 from lottery.experiment.recipe import Data
 from lottery.rundir.run import Run
+
+ALIGNED_ON = 2048  # training examples
 
 
 def make_feed(
@@ -86,3 +91,12 @@ def make_derivatives(run: Run, cores: int | None = None) -> Derivatives:
     manifest = run.manifest()
     run.check_origins({"records": manifest.digest})
     return Derivatives(run.recipe, manifest, set_up_tensorflow(run.recipe.train, cores))
+
+
+def make_activations(run: Run, cores: int | None = None) -> Activations:
+    """What tells the activations of the network of `run`, in float32, on some training examples; `cores` as above."""
+    set_up_tensorflow(run.recipe.train, cores)
+    examples = Examples(run)
+    with models.policy("float32"):
+        network = models.build(run.recipe.model, examples.task.signature)
+    return Activations(network, examples.drawn("train", ALIGNED_ON)[0])

@@ -24,7 +24,8 @@ class Given:
     `fresh()`, newly drawn weights; a `seed` for anything else; `met`, the places of kernels that can have an effect, where some
     cannot (`connectivity.met`); the `units` that its masks are made of; `inverted()`, the mask that keeps the other end of the
     scores; `refilled()`, that of whole channels (`refill.refill`); and `trained()`, the network that the mask was scored on.
-    All but `start()` is the same at every rewind point, and in every family with such a mask."""
+    All but `start()` is the same at every rewind point, and in every family with such a mask. Of those of `BORROWED`, `mask` is
+    that of the same ticket in another replicate, and `aligned()` the same for the hidden units of this one."""
 
     mask: Bits
     start: Callable[[], State]
@@ -35,6 +36,7 @@ class Given:
     inverted: Callable[[], Bits]
     refilled: Callable[[], Bits]
     trained: Callable[[], State]
+    aligned: Callable[[], Bits]
 
     @property
     def shuffled(self) -> Bits:
@@ -156,6 +158,18 @@ def supermask_constant(given: Given) -> tuple[Bits, State]:
     return constant.make(given)
 
 
+@control(start="dense", dash=(8, 2, 1, 2))
+def borrowed(given: Given) -> tuple[Bits, State]:
+    """the ticket's start under the mask of another replicate"""
+    return given.mask, given.start()
+
+
+@control(start="dense", dash=(8, 2, 1, 2, 1, 2))
+def aligned(given: Given) -> tuple[Bits, State]:
+    """the ticket's start under the mask of another replicate, whose hidden units are put in the order of this one's"""
+    return given.aligned(), given.start()
+
+
 @control(start="average", dash=(2, 5))
 def soup(given: Given) -> tuple[Bits, State]:
     """the average of so many trainings (soup3: of 3) of the ticket's mask, each with the images in another order"""
@@ -170,10 +184,11 @@ def extended(given: Given) -> tuple[Bits, State]:
 
 _ALL = (
     *(rewound, reinit, shuffle, invert, random, signs0, signs, constant, supermask, supermask_constant),
-    *(refill, soup, extended),
+    *(refill, borrowed, aligned, soup, extended),
 )
 CONTROLS: dict[str, Control] = {one.name: one for one in _ALL}
 UNTRAINED = (supermask.name, supermask_constant.name)
+BORROWED = (borrowed.name, aligned.name)  # those with the mask of another replicate
 _NUMBERED = re.compile(r"(soup|again)([1-9][0-9]?)")
 
 

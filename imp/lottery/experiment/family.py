@@ -133,7 +133,7 @@ class Family(Table):
         if self.changes_masks and self.copies > 1:
             raise InputError("copies is of masks that stay as they are in training: leave it out")
         needs = {controls.rewound.name: self.changes_masks}
-        scored = (controls.invert.name, controls.refill.name, controls.signs.name)
+        scored = (controls.invert.name, controls.refill.name, controls.signs.name, *controls.BORROWED)
         needs |= dict.fromkeys(scored, not self.changes_masks)
         for name in self.controls:
             if not needs.get(name, not (controls.averaged(name) and self.changes_masks)):

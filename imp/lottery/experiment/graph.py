@@ -53,7 +53,8 @@ class Ticket:
     """A network trained under `mask`: a ticket, or a control beside it (`variant`). It starts with the state `start` (a
     ticket's at its end; None: fresh weights) at step `first_step` of the schedule. Its ticket is rewound to step `rewind`. A
     control beside a ticket whose mask changes in training has the mask that this ended with (`found_by`). A soup is not
-    trained, but the mean of `averaged` networks, its ticket and others like it."""
+    trained, but the mean of `averaged` networks, its ticket and others like it. `borrowed` is the mask of the same ticket in
+    another replicate, where a control is made from that."""
 
     mask: Mask
     rewind: int
@@ -62,6 +63,7 @@ class Ticket:
     start: "Snapshot | Ticket | None" = dataclasses.field(compare=False, repr=False)
     found_by: "Ticket | None" = dataclasses.field(default=None, compare=False, repr=False)
     averaged: "tuple[Ticket, ...]" = dataclasses.field(default=(), compare=False, repr=False)
+    borrowed: Mask | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def replicate(self) -> int:
@@ -70,6 +72,11 @@ class Ticket:
     @property
     def family(self) -> str:
         return self.mask.family
+
+    @property
+    def given(self) -> Mask:
+        """The mask that its own is made from."""
+        return self.borrowed or self.mask
 
     @property
     def is_masked(self) -> bool:
@@ -98,7 +105,7 @@ class Ticket:
     @property
     def needs(self) -> "list[Ticket]":
         """The networks that must be trained before this one can be."""
-        sources = [self.start, self.found_by, *self.averaged, *([self.mask.scored_on] if self.is_masked else [])]
+        sources = [self.start, self.found_by, *self.averaged, *([self.given.scored_on] if self.is_masked else [])]
         return [source for source in sources if isinstance(source, Ticket)]
 
     @property
@@ -110,13 +117,18 @@ class Ticket:
     @property
     def masks(self) -> list[Mask]:
         """The masks that had to be cut for this one, its own among them."""
-        return list(dict.fromkeys(one.mask for one in (*self.lineage, self) if one.is_masked and one.mask.scored_on))
+        return list(dict.fromkeys(one.given for one in (*self.lineage, self) if one.is_masked and one.given.scored_on))
 
     def dense_steps(self, is_scored: bool) -> int:
-        """For how many steps the dense network had to be trained before it, whose masks are scored on a network or are not."""
+        """For how many steps dense networks, of one replicate or two, had to be trained before it, whose masks are scored on a
+        network or are not."""
         needs_scores = [one for one in (*self.lineage, self) if is_scored and one.is_masked]
-        sources = [*(one.start for one in (*self.lineage, self)), *(one.mask.scored_on for one in needs_scores)]
-        return max((source.step for source in sources if isinstance(source, Snapshot)), default=0)
+        sources = [*(one.start for one in (*self.lineage, self)), *(one.given.scored_on for one in needs_scores)]
+        steps: dict[int, int] = {}
+        for source in sources:
+            if isinstance(source, Snapshot):
+                steps[source.replicate] = max(source.step, steps.get(source.replicate, 0))
+        return sum(steps.values())
 
     def __str__(self) -> str:
         return f"replicate-{self.replicate} {self.family} {self.name} {self.variant}"
@@ -223,9 +235,22 @@ def beside(ticket: Ticket, control: controls.Control, family: Family, scored: in
     if control.start == "fresh":
         return Ticket(mask, 0 if control.name in family.shared_controls else rewind, control.name, 0, None, found_by)
     start: Snapshot | Ticket = Snapshot(mask.replicate, scored if family.method in GOING_ON else rewind)
+    borrowed = mask_in(lender(mask.replicate), mask, family, scored) if control.name in controls.BORROWED else None
     if control.start == "own" and isinstance(ticket.start, Ticket):
         start = beside(ticket.start, control, family, scored)
-    return Ticket(mask, rewind, control.name, rewind, start, found_by)
+    return Ticket(mask, rewind, control.name, rewind, start, found_by, borrowed=borrowed)
+
+
+def lender(replicate: int) -> int:
+    """The replicate whose masks `replicate` borrows: the one before, so that this does not change as others are added."""
+    return replicate - 1 or 2
+
+
+def mask_in(replicate: int, mask: Mask, family: Family, scored: int) -> Mask:
+    """The mask of `family` in another replicate that `mask` is in its own."""
+    without_controls = family.model_copy(update={"controls": []})
+    same = tickets(replicate, mask.family, without_controls, scored, [mask.rewind or 0])
+    return next(one.mask for one in same if one.mask.label == mask.label)
 
 
 def one_shot(replicate: int, family: str, quantile: Quantile, scored: int | None) -> Mask:

@@ -280,6 +280,15 @@ class Recipe(Table):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _masks_can_be_borrowed(self) -> "Recipe":
+        for name, family in self.families.items():
+            borrowed = [control for control in family.controls if control in controls.BORROWED]
+            if borrowed and self.replicates < 2:
+                told = f"families.{name}: control {borrowed[0]} has the mask of another replicate"
+                raise InputError(f"{told}: set replicates to 2 or more")
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _data_of_one_kind(self) -> "Recipe":
         table, others = ("data", OF_IMAGES) if sources.is_of_texts(self.data.source) else ("texts", tuple(Texts.model_fields))
         if table == "data" and self.sweep.classes:

@@ -2,6 +2,7 @@
 the same of these files, and hold themselves; and where examples and network are those of the replicate's dense network."""
 
 import functools
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,8 +19,9 @@ _ORIGINS = {"records": "on other examples", "network": "with another network", "
 
 
 def seals(root: Path, paths: Iterable[Path]) -> dict[str, str]:
-    """The seal of each of `paths` by its name inside `root`. Raises InputError for one that is missing or has none."""
-    return {path.relative_to(root).as_posix(): _seal(path) for path in paths}
+    """The seal of each of `paths` by its name inside `root`; of one in another replicate `../replicate-2/...`. Raises
+    InputError for one that is missing or has none."""
+    return {os.path.relpath(path, root): _seal(path) for path in paths}
 
 
 def rows(network: NetworkFiles) -> list[journal.Row]:
@@ -31,15 +33,18 @@ def rows(network: NetworkFiles) -> list[journal.Row]:
 
 
 class Lineage:
-    """What the tables of one replicate say about its files. Each table is read once."""
+    """What the tables of one replicate, and of others that it borrows from, say about their files. Each is read once."""
 
     def __init__(self, replicate: Replicate):
         self._replicate = replicate
         self._read, self._dense = functools.cache(replicate.read), functools.cache(replicate.origins)
-        self.problem = functools.cache(self._problem)
+        self.problem, self._beside = functools.cache(self._problem), functools.cache(self._in)
 
     def check(self, path: Path) -> None:
         """Raise InputError if the file at `path` is not the one that its table was written for, or that table does not hold."""
+        if not path.is_relative_to(self._replicate.folder):
+            self._beside(path.relative_to(self._replicate.folder.parent).parts[0]).check(path)
+            return
         table = self._replicate.table_of(path)
         problem = self.problem(table)
         if not problem and self._read(table).outputs.get(self._replicate.name_of(path)) != _seal(path):
@@ -65,12 +70,20 @@ class Lineage:
                 if not is_same(self._dense().get(name, seal), seal):
                     return f"was made {_ORIGINS[name]} than the dense network of {self._replicate.folder.name}"
                 continue
-            source = self._replicate.table_of(self._replicate.folder / name)
-            if found := self.problem(source):
+            owner, own_name = self, name
+            if name.startswith("../"):
+                _, folder, own_name = name.split("/", 2)
+                owner = self._beside(folder)
+            source = owner._replicate.table_of(owner._replicate.folder / own_name)
+            if found := owner.problem(source):
                 return f"was made from {name}, and {source} {found}"
-            if self._read(source).outputs.get(name) != seal:
+            if owner._read(source).outputs.get(own_name) != seal:
                 return f"was made from another {name} than the one that is there"
         return None
+
+    def _in(self, folder: str) -> "Lineage":
+        """That of the replicate in the `folder` beside this one."""
+        return Lineage(Replicate(self._replicate.folder.parent / folder))
 
 
 def _seal(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Stage 4: train the missing networks under masks, by an executor, each as soon as what it needs is trained."""
 
 import contextlib
+import dataclasses
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +94,10 @@ def checked_tickets(run: Run, selection: Selection) -> list[Ticket]:
             )
     _check_masks(run, selection)
     tickets = run.tickets(planned, selection)
-    sources = [source for one in tickets for source in (one.start, one.mask.scored_on) if isinstance(source, Snapshot)]
+    if lenders := {one.borrowed.replicate for one in tickets if one.borrowed} - {*run.numbers()}:
+        run = dataclasses.replace(run, chosen=(*run.numbers(), *sorted(lenders)))
+        run.check_trained()
+    sources = [source for one in tickets for source in (one.start, one.given.scored_on) if isinstance(source, Snapshot)]
     for source in sorted(set(sources), key=lambda source: (source.replicate, source.step)):
         if not (path := run.replicate(source.replicate).snapshot(source.step)).exists():
             raise InputError(f"{path} is missing: run {run.typed('train')}, which adds it")

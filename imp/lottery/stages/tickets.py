@@ -31,6 +31,7 @@ from lottery.rundir.names import NetworkFiles, Replicate
 from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 from lottery.stages import cut
+from lottery.stages.alignment import Alignments
 from lottery.stages.probing import Probes
 from lottery.trackers.mirror import track
 
@@ -50,6 +51,7 @@ class TicketWorker:
         self._bundled: BundledTrainer | None = None
         self._compact: tuple[bytes, Trainer] | None = None  # the last one, by the channels that it has
         self.shapes, self.probes = self.trainer.state(0), Probes(run, allocation.cores)
+        self.alignments = Alignments(run, allocation.cores)
         for replicate in run.replicates():
             makers = _dense(replicate).made_by
             if makers != [self.trainer.maker]:
@@ -183,9 +185,11 @@ class _Making:
         or devices."""
         self._check_devices()
         ticket, recipe, planned = self.ticket, self.run.recipe, self.worker.planned
-        if ticket.is_masked and self.family.rounds:
-            cut.cut(self.run, [ticket.mask], self.worker.probes)
+        if ticket.is_masked and (self.family.rounds or ticket.borrowed):
+            cut.cut(self.run, [ticket.given], self.worker.probes)
         sources = [*([self._mask_file] if self._mask_file else []), *self._start_files]
+        if ticket.borrowed and ticket.variant == controls.aligned.name:
+            sources += map(self.worker.alignments.end, (ticket.replicate, ticket.borrowed.replicate))
         lineage = Lineage(self.replicate)
         for path in sources:
             lineage.check(path)
@@ -216,11 +220,12 @@ class _Making:
 
     @cached_property
     def _mask_file(self) -> Path | None:
-        """The mask that its own is made from: the shared one, or what its ticket ended with; None for a network without one."""
+        """The mask that its own is made from: the shared one, another replicate's, or what its ticket ended with; None for a
+        network without one."""
         ticket = self.ticket
         if ticket.found_by:
             return self.run.network(ticket.found_by).mask
-        return self.run.mask(ticket.mask).mask if ticket.is_masked and ticket.mask.scored_on else None
+        return self.run.mask(ticket.given).mask if ticket.is_masked and ticket.given.scored_on else None
 
     def _updates(self, mask: Bits) -> MaskUpdates | None:
         """How the mask changes in this training. Only those of tickets do; controls have what theirs ended with."""
@@ -283,7 +288,7 @@ class _Making:
         own mask is written beside its result."""
         ticket, shared = self.ticket, {}
         if self._mask_file:
-            with store.promised_by(self.replicate.table_of(self._mask_file)):
+            with store.promised_by(self.run.replicate(ticket.given.replicate).table_of(self._mask_file)):
                 shared = masks.trainable_part(store.load_mask(self._mask_file), self.shapes.weights)
         elif ticket.is_masked:
             shared = cutting.everything(self._units, self.shapes.weights, self._prunable)
@@ -297,8 +302,10 @@ class _Making:
         inverted = partial(cut.inverted, self.run, ticket.mask, self.worker.probes)
         refilled = partial(cut.refilled, self.run, ticket.mask, shared)
         drawn, trained = (self._drawn, self._seed("mask")), partial(cut.trained, self.run, ticket.mask)
-        mask, start = control(controls.Given(own, self._loaded, *drawn, met, self._units, inverted, refilled, trained))
-        if ticket.is_masked and (mask.keys() != shared.keys() or any((mask[path] != shared[path]).any() for path in shared)):
+        aligned = partial(self.worker.alignments.permuted, shared, ticket.replicate, ticket.given.replicate)
+        mask, start = control(controls.Given(own, self._loaded, *drawn, met, self._units, inverted, refilled, trained, aligned))
+        differs = mask.keys() != shared.keys() or any((mask[path] != shared[path]).any() for path in shared)
+        if ticket.is_masked and (ticket.borrowed or differs):
             store.save_mask(self.network.mask, mask, {"mask": ticket.mask.name})
         return mask, lambda: dataclasses.replace(start, step=self.worker.planned.first_step(ticket))
 

@@ -24,6 +24,18 @@ def slices(network: keras.Model, channels: Channels, kept: np.ndarray) -> Slices
     return result
 
 
+def all_axes(network: keras.Model, channels: Channels) -> dict[str, dict[int, np.ndarray]]:
+    """`axes`, and those of the variables in layers without a node. Raises InputError where such a layer is called on channels
+    that do not go together."""
+    found = axes(channels)
+    for path, nodes in passed(network).items():
+        first, *others = (channels.by_node[node] for node in nodes)
+        if not all(np.array_equal(first, other) for other in others):
+            raise InputError(f"{path} is shared by channels that do not go together: keep them all")
+        found[path] = {-1: first}
+    return found
+
+
 def shrunk(network: keras.Model, channels: Channels, kept: np.ndarray) -> keras.Model:
     """A new network that is the built, functional or sequential `network` with only the `channels` that are `kept` (bool
     [count], at least one of each kernel's, see `with_one_each`), and with its values. Variables have the paths of `network`, in

@@ -13,6 +13,7 @@ from lottery.base import files
 from lottery.base.progress import Reporter
 from lottery.experiment import reading
 from lottery.pruning import densities
+from lottery.pruning.alignment import Alignment
 from lottery.pruning.connectivity import Node, Topology
 from lottery.pruning.state import State
 from lottery.results import compare
@@ -115,6 +116,34 @@ def test_a_replicate_with_the_same_mask_of_other_names_for_hidden_units_agrees_f
         ["100.00", "1.00", "1.00", "100.00"],
     ]
     assert "can never learn" in explained
+
+
+def test_aligned_masks_are_compared_by_position_with_chance_among_all_weights(make_run):
+    run, mask = make_run(2), random_mask(0)
+    order = np.random.default_rng(1).permutation(30)
+    one_shot(run, 1, {60: mask}, TWO_LAYERS)
+    one_shot(run, 2, {60: {"a/kernel": mask["a/kernel"][:, order], "out/kernel": mask["out/kernel"][order]}}, TWO_LAYERS)
+    axes = {"a/kernel": {-1: np.arange(30)}, "out/kernel": {-2: np.arange(30)}}
+    asked = []
+
+    def align(one, other):
+        asked.append((one, other))
+        return Alignment(np.argsort(order), axes, 0.75)
+
+    across, aligned = compare.compare(run, QUIET, align)
+
+    assert set(asked) == {(1, 2)}
+    assert (across["kind"], aligned["kind"], aligned["units"]) == ("replicates", "aligned", "weight")
+    (pair,) = aligned["pairs"]
+    assert pair["overlap"] == 1
+    assert pair["pool"] == pair["size"] == 40 * 30 + 30 * 3
+    counts = [(int(kept.sum()), kept.size) for kept in mask.values()]
+    expected = sum(count**2 / size for count, size in counts) / sum(count for count, _ in counts)
+    assert pair["overlap_by_chance"] == pytest.approx(expected)
+    _, (title, _, (row,), explained) = compare.tables(run, [across, aligned])
+    assert title == "the same mask in different replicates, hidden units aligned"
+    assert row[3] == "100.00"
+    assert "correlate at 0.75 on average" in explained
 
 
 def test_what_is_not_known_of_a_network_is_left_out_with_one_warning(make_run, capsys):

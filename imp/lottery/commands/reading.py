@@ -217,9 +217,10 @@ def _show_network(source: "Run", as_json: bool) -> None:
 def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Show how alike masks are across replicates, rewind points, families and rounds, compared with chance."""
     from lottery.results.compare import compare, nesting, tables
+    from lottery.stages.alignment import Alignments
 
     source = opened(run, must_exist=True)
-    groups = compare(source, reporter())
+    groups = compare(source, reporter(), Alignments(source).of)
     if as_json:
         print_json(groups)
         return

@@ -16,20 +16,22 @@ from lottery.pruning.state import Arrays
 
 Axes = Mapping[str, Mapping[int, np.ndarray]]  # of variables by path: the numbers of the channels along an axis (`slices.axes`)
 
+DECIMALS = 6  # of correlations: sums in another order, as with other threads, choose the same of two equally good matchings
 CONSTANT = 1e-10  # share of a unit's mean square up to which its variance is rounding
 
 
 @dataclasses.dataclass(frozen=True)
 class Alignment:
-    """`order`: of each channel of one network, the channel of the other that does the same (int [channels]). `correlation`: of
-    the activations of such pairs, the mean over channels; None where the network has no hidden channel that can be renamed."""
+    """`order`: of each channel of one network, the channel of the other that does the same (int [channels]); they lie along
+    `axes`. `correlation`: of the activations of such pairs, the mean over channels; None where there is no hidden channel."""
 
     order: np.ndarray
-    correlation: float | None
+    axes: Axes
+    correlation: float | None = None
 
-    def permuted(self, arrays: Arrays, axes: Axes) -> Arrays:
+    def permuted(self, arrays: Arrays) -> Arrays:
         """`arrays` of the other network (weights, statistics or a mask, by path) with its channels in the order of the one."""
-        return {path: _permuted(array, axes.get(path, {}), self.order) for path, array in arrays.items()}
+        return {path: _permuted(array, self.axes.get(path, {}), self.order) for path, array in arrays.items()}
 
 
 def _permuted(array: np.ndarray, axes: Mapping[int, np.ndarray], order: np.ndarray) -> np.ndarray:
@@ -48,10 +50,10 @@ def interchangeable(channels: Channels) -> list[np.ndarray]:
 
 
 class Matching:
-    """Gathers the activations of two networks of the same `channels` on the same examples, and matches their channels."""
+    """Gathers the activations of two networks on the same examples, and matches their `channels`, which lie along `axes`."""
 
-    def __init__(self, channels: Channels):
-        self._channels, self._groups = channels, interchangeable(channels)
+    def __init__(self, channels: Channels, axes: Axes):
+        self._channels, self._axes, self._groups = channels, axes, interchangeable(channels)
         self._moments: list[dict[str, tuple[np.ndarray, ...]]] = [{} for _ in self._groups]
 
     def add(self, one: Arrays, other: Arrays) -> None:
@@ -72,10 +74,10 @@ class Matching:
 
         order, correlations = np.arange(self._channels.count), np.zeros(self._channels.count)
         for group, moments in zip(self._groups, self._moments, strict=True):
-            matrix = np.mean([_correlation(*sums) for sums in moments.values()], axis=0)
+            matrix = np.mean([_correlation(*sums) for sums in moments.values()], axis=0).round(DECIMALS)
             rows, columns = linear_sum_assignment(matrix, maximize=True)
             order[group[rows]], correlations[group[rows]] = group[columns], matrix[rows, columns]
-        return Alignment(order, float(correlations.mean()) if correlations.size else None)
+        return Alignment(order, self._axes, float(correlations.mean()) if correlations.size else None)
 
 
 def _columns(array: np.ndarray, places: np.ndarray) -> np.ndarray:

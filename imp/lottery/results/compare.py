@@ -1,7 +1,7 @@
 """Which masks of a run are compared with each other, and how alike they are, compared with chance.
 
 Masks of one replicate, whose networks start alike, are compared by position; masks of different replicates in what does not
-depend on the order of hidden units.
+depend on the order of hidden units, and by position once their dense networks' units are aligned.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment.grids import of_label
 from lottery.pruning import invariants, masks, overlap, units
+from lottery.pruning.alignment import Alignment
 from lottery.pruning.overlap import Figures
 from lottery.pruning.units import Spec
 from lottery.results.tables import csv_text
@@ -26,10 +27,11 @@ from lottery.rundir.lineage import Lineage
 from lottery.rundir.records import MaskRecord
 from lottery.rundir.run import Run
 
-Kind = Literal["replicates", "rewinds", "families", "rounds", "densities"]
+Kind = Literal["replicates", "aligned", "rewinds", "families", "rounds", "densities"]
 
 TITLES: dict[Kind, str] = {
     "replicates": "the same mask in different replicates",
+    "aligned": "the same mask in different replicates, hidden units aligned",
     "rewinds": "the same round, rewound to different points (chance: within round 1, which they share)",
     "families": "the same mask of different families (chance: within round 1, where both lie in it)",
     "densities": "masks of one shot and rounds of like density (chance: within round 1, where both lie in it)",
@@ -51,6 +53,11 @@ ACROSS_EXPLAINED = (
     "Not all agreement is learned: layers agree by the scale of their initial weights, and where each is pruned by itself by "
     "that rule; places that can never learn (a pixel that is always 0, the rim of a kernel on a map of one pixel) agree too."
 )
+ALIGNED_EXPLAINED = (
+    "Hidden units of the dense networks are matched by the correlation of their activations on training examples (Adnan et al. "
+    "2025), and one mask is given the order of the other's units. Matched units correlate at {} on average; one that answers "
+    "the same to all examples, at 0. Chance draws as many weights of each layer."
+)
 COLUMNS = (
     *("kind", "first", "second", "units", "replicate_first", "replicate_second", "layer"),
     *(*overlap.COUNTS, "density_first", "density_second"),
@@ -58,11 +65,13 @@ COLUMNS = (
     *("layers_alike", "layers_alike_by_chance", "layers_alike_sd"),
     *(f"{side}_{figure}" for side in invariants.SIDES for figure in ("correlation", "correlation_sd")),
     *("units_alike", "units_alike_by_chance", "units_alike_sd"),
+    "correlation",
 )
 
 LIKE_DENSITY = 0.1  # relative difference up to which masks of unlike grids are compared
 HELD = 16  # masks at a time, bit-packed: with what loading one takes, under 4 bytes a weight
 
+Align = Callable[[int, int], Alignment]  # of the dense networks of two replicates
 Group = dict[str, Any]
 Item = TypeVar("Item")
 
@@ -120,8 +129,9 @@ class Pair:
 
     @property
     def units(self) -> Spec:
-        """What is compared: the units that both are made of, or else weights."""
+        """What is compared: the units that both are made of, or else weights. Alignment leaves only channels whole."""
         by_position = self.kind != "replicates" and self.first.units == self.second.units
+        by_position &= self.kind != "aligned" or self.first.units.is_channel
         return self.first.units if by_position else units.parse(units.WEIGHT)
 
     @property
@@ -174,9 +184,10 @@ def grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list
     return list(together.values())
 
 
-def compare(run: Run, reporter: Reporter) -> list[Group]:
+def compare(run: Run, reporter: Reporter, align: Align | None = None) -> list[Group]:
     """Compare the masks of a run, write `report/compare.csv`, and return the groups of pairs that differ in their replicates
-    alone, kind by kind, as `imp compare --json` prints them.
+    alone, kind by kind, as `imp compare --json` prints them. With `align`, replicates are compared by position too, where that
+    does not raise InputError, as it does without the dense networks or the examples.
 
     Masks are read when they are needed, and only `HELD` of them are kept. Raises InputError if there is nothing to
     compare but the rounds of one chain, which are nested by construction, or if two masks do not belong to one network.
@@ -192,11 +203,13 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
             f"{run.folder} has nothing to compare: that takes masks of two replicates, of two chains of rounds, or rounds as "
             f"dense as one-shot masks; `imp run --run {shlex.quote(str(run.folder))} --set replicates=3` adds replicates"
         )
+    if align:
+        wanted = _with_aligned(wanted, align, reporter)
     layouts = {number: invariants.layouts(run.replicate(number).read_topology()) for number in run.known_numbers()}
     compared: list[tuple[Pair, dict[str, Figures]]] = []
     in_one: list[set[str]] = []
     with reporter.counting("masks", len(wanted), "pairs") as advance:
-        for pair, figures, partial in alike(run, found, wanted, layouts):
+        for pair, figures, partial in alike(run, found, wanted, layouts, align):
             compared.append((pair, figures))
             in_one.append(partial)
             advance(1)
@@ -210,31 +223,56 @@ def compare(run: Run, reporter: Reporter) -> list[Group]:
     return [_group(members) for members in grouped(compared, lambda one: tuple(one[0].names.values()))]
 
 
+def _with_aligned(wanted: Sequence[Pair], align: Align, reporter: Reporter) -> list[Pair]:
+    """`wanted`, and all pairs of replicates to be compared once more, aligned; those that cannot be are told in one line."""
+    across = [pair for pair in wanted if pair.kind == "replicates"]
+    numbers = sorted({(pair.first.replicate, pair.second.replicate) for pair in across})
+    try:
+        with reporter.counting("aligning", len(numbers), "pairs of replicates") as advance:
+            for one, other in numbers:
+                align(one, other)
+                advance(1)
+    except InputError as error:
+        reporter.say(f"replicates are not aligned: {error}")
+        return list(wanted)
+    return [*wanted, *(dataclasses.replace(pair, kind="aligned") for pair in across)]
+
+
 def alike(
-    run: Run, found: Sequence[Source], wanted: Iterable[Pair], layouts: Mapping[int, Mapping[str, invariants.Layout]]
+    run: Run,
+    found: Sequence[Source],
+    wanted: Iterable[Pair],
+    layouts: Mapping[int, Mapping[str, invariants.Layout]],
+    align: Align | None = None,
 ) -> Iterator[tuple[Pair, dict[str, Figures], set[str]]]:
     """Each of the pairs, its figures by layer, and the variables that only one of its masks has. Only replicates are compared
     by `layouts`."""
-    packed, profile = _readers(run, layouts)
+    packed, profile = _readers(run, layouts, align)
     # Round 1 of a chain is cut from the dense network, so that other chains share it, and masks within it overlap by more than
     # chance among all weights.
     pools = {(one.replicate, one.chain): one for one in found if one.is_round and one.record.round == 1}
     for pair in wanted:
-        across = pair.kind == "replicates"
+        across, is_aligned = pair.kind == "replicates", pair.kind == "aligned"
         by_units = functools.partial(packed, by=pair.units)
         read, compared = (profile, invariants.likenesses) if across else (by_units, overlap.overlaps)
-        pool = None if across or pair.kind == "rounds" else pools.get((pair.second.replicate, pair.second.chain))
-        first, second, *within = [read(source) for source in (pair.first, pair.second, pool) if source]
+        pooled = not (across or is_aligned or pair.kind == "rounds")
+        pool = pools.get((pair.second.replicate, pair.second.chain)) if pooled else None
+        second = packed(pair.second, pair.units, pair.first.replicate) if is_aligned else read(pair.second)
+        first, *within = [read(source) for source in (pair.first, pool) if source]
         try:
             figures = compared(first, second, *within)
         except InputError as error:
             raise InputError(f"{pair.first.path} and {pair.second.path}: {error}") from None
+        if is_aligned and align:
+            figures[""]["correlation"] = align(pair.first.replicate, pair.second.replicate).correlation
         yield pair, figures, first.keys() ^ second.keys()
 
 
-def _readers(run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]]) -> tuple[Callable[..., Any], ...]:
-    """Functions that read a mask, as networks are trained under it, packed `by` units or as a profile, and keep the last ones.
-    They raise InputError for one that is not of its replicate's dense network."""
+def _readers(
+    run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]], align: Align | None
+) -> tuple[Callable[..., Any], ...]:
+    """Functions that read a mask, as networks are trained under it, packed `by` units (with those of the replicate `like`) or
+    as a profile, and keep the last ones. They raise InputError for one that is not of its replicate's dense network."""
     lineages = {number: Lineage(run.replicate(number)) for number in run.known_numbers()}
 
     def load(source: Source) -> masks.Bits:
@@ -242,8 +280,9 @@ def _readers(run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]]) -
         return masks.trainable_part(store.load_mask(source.path), source.record.kept.layers)
 
     @functools.lru_cache(HELD)
-    def packed(source: Source, by: Spec) -> dict[str, overlap.Packed]:
+    def packed(source: Source, by: Spec, like: int | None = None) -> dict[str, overlap.Packed]:
         mask, topology = load(source), run.replicate(source.replicate).read_topology()
+        mask = align(like, source.replicate).permuted(mask) if align and like else mask
         shapes = {path: kept.shape for path, kept in mask.items()}
         scope = [path for path, shape in shapes.items() if run.recipe.pruning.covers(path, shape)]
         made_of = units.of(by, "mean", shapes, scope, topology, run.recipe.pruning.streams)
@@ -309,8 +348,12 @@ def tables(run: Run, groups: Sequence[Group]) -> Iterator[tuple[str, tuple[str, 
         across = kind == "replicates"
         cells = _cells_across if across else _cells_by_position
         rows = [(*_names(group, collapsed), *cells(group["spread"])) for group in groups if group["kind"] == kind]
+        explained = ACROSS_EXPLAINED if across else ""
+        if kind == "aligned" and rows:
+            correlations = [pair["correlation"] for group in groups if group["kind"] == kind for pair in group["pairs"]]
+            explained = ALIGNED_EXPLAINED.format(_with_range(_spread(correlations), 1))
         if rows:
-            yield title, ACROSS_HEADINGS if across else HEADINGS, rows, ACROSS_EXPLAINED if across else ""
+            yield title, ACROSS_HEADINGS if across else HEADINGS, rows, explained
 
 
 def _names(group: Group, collapsed: set[tuple[str, int]]) -> tuple[str, str, str]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from lottery.engine.start import start_tensorflow
 from lottery.pruning.alignment import Alignment, Matching
-from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 from lottery.rundir import store
 from lottery.rundir.lineage import Lineage
@@ -29,16 +28,13 @@ class Alignments:
         """The file of the dense network of a replicate at its end."""
         return self.run.replicate(replicate).snapshot(self.run.plan().total_steps)
 
-    def permuted(self, mask: Bits, replicate: int, lender: int) -> Bits:
-        """A `mask` of replicate `lender` for the units of `replicate`. Raises InputError where a dense network or the examples
-        are missing, or it is not known how the network is connected."""
-        return self.of(replicate, lender).permuted(mask, self._activations.axes)
-
     def _of(self, replicate: int, other: int) -> Alignment:
-        """Which units of replicate `other` do what those of `replicate` do. Raises InputError as `permuted` does."""
+        """Which units of replicate `other` do what those of `replicate` do. Raises InputError where a dense network or the
+        examples are missing, or it is not known how the network is connected."""
         states = [self._state(number) for number in (replicate, other)]
-        matching = Matching(self._activations.channels)
-        for one, two in self._activations.of(*states):
+        read = self._activations
+        matching = Matching(read.channels, read.axes)
+        for one, two in read.of(*states):
             matching.add(one, two)
         return matching.alignment()
 

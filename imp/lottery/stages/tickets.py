@@ -302,8 +302,12 @@ class _Making:
         inverted = partial(cut.inverted, self.run, ticket.mask, self.worker.probes)
         refilled = partial(cut.refilled, self.run, ticket.mask, shared)
         drawn, trained = (self._drawn, self._seed("mask")), partial(cut.trained, self.run, ticket.mask)
-        aligned = partial(self.worker.alignments.permuted, shared, ticket.replicate, ticket.given.replicate)
-        mask, start = control(controls.Given(own, self._loaded, *drawn, met, self._units, inverted, refilled, trained, aligned))
+
+        def aligned() -> Bits:
+            return self.worker.alignments.of(ticket.replicate, ticket.given.replicate).permuted(shared)
+
+        given = controls.Given(own, self._loaded, *drawn, met, self._units, inverted, refilled, trained, aligned)
+        mask, start = control(given)
         differs = mask.keys() != shared.keys() or any((mask[path] != shared[path]).any() for path in shared)
         if ticket.is_masked and (ticket.borrowed or differs):
             store.save_mask(self.network.mask, mask, {"mask": ticket.mask.name})

@@ -203,8 +203,10 @@ def compare(run: Run, reporter: Reporter, align: Align | None = None) -> list[Gr
             f"{run.folder} has nothing to compare: that takes masks of two replicates, of two chains of rounds, or rounds as "
             f"dense as one-shot masks; `imp run --run {shlex.quote(str(run.folder))} --set replicates=3` adds replicates"
         )
-    if align:
-        wanted = _with_aligned(wanted, align, reporter)
+    across = [pair for pair in wanted if pair.kind == "replicates"]
+    obstacle = _obstacle(across, align, reporter) if align and across else ""
+    if align and not obstacle:
+        wanted += [dataclasses.replace(pair, kind="aligned") for pair in across]
     layouts = {number: invariants.layouts(run.replicate(number).read_topology()) for number in run.known_numbers()}
     compared: list[tuple[Pair, dict[str, Figures]]] = []
     in_one: list[set[str]] = []
@@ -214,6 +216,8 @@ def compare(run: Run, reporter: Reporter, align: Align | None = None) -> list[Gr
             in_one.append(partial)
             advance(1)
     _warn(wanted, in_one, layouts, reporter)
+    if obstacle:
+        reporter.say(f"replicates are not aligned: {obstacle}")
     rows = (
         {**pair.names, **pair.replicates, "layer": path, **figures}
         for pair, by_path in compared
@@ -223,9 +227,8 @@ def compare(run: Run, reporter: Reporter, align: Align | None = None) -> list[Gr
     return [_group(members) for members in grouped(compared, lambda one: tuple(one[0].names.values()))]
 
 
-def _with_aligned(wanted: Sequence[Pair], align: Align, reporter: Reporter) -> list[Pair]:
-    """`wanted`, and all pairs of replicates to be compared once more, aligned; those that cannot be are told in one line."""
-    across = [pair for pair in wanted if pair.kind == "replicates"]
+def _obstacle(across: Sequence[Pair], align: Align, reporter: Reporter) -> str:
+    """Align the replicates of pairs, and say what is in the way, if anything is."""
     numbers = sorted({(pair.first.replicate, pair.second.replicate) for pair in across})
     try:
         with reporter.counting("aligning", len(numbers), "pairs of replicates") as advance:
@@ -233,9 +236,8 @@ def _with_aligned(wanted: Sequence[Pair], align: Align, reporter: Reporter) -> l
                 align(one, other)
                 advance(1)
     except InputError as error:
-        reporter.say(f"replicates are not aligned: {error}")
-        return list(wanted)
-    return [*wanted, *(dataclasses.replace(pair, kind="aligned") for pair in across)]
+        return str(error)
+    return ""
 
 
 def alike(

@@ -16,6 +16,7 @@ from lottery.pruning.state import Arrays
 
 Axes = Mapping[str, Mapping[int, np.ndarray]]  # of variables by path: the numbers of the channels along an axis (`slices.axes`)
 
+POSITIONS = 8192  # of the maps in a batch that count at least, where there are more: evenly far apart
 DECIMALS = 6  # of correlations: sums in another order, as with other threads, choose the same of two equally good matchings
 CONSTANT = 1e-10  # share of a unit's mean square up to which its variance is rounding
 
@@ -82,8 +83,9 @@ class Matching:
 
 def _columns(array: np.ndarray, places: np.ndarray) -> np.ndarray:
     """The values of each channel at all of its `places` (int [channels, places]): float64 [values, channels]."""
-    flat = array.reshape(-1, array.shape[-1]).astype(np.float64)
-    return flat[:, places.T].reshape(-1, len(places))
+    flat = array.reshape(-1, array.shape[-1])
+    step = len(flat) // POSITIONS | 1  # odd, so that it meets every column of a map
+    return flat[::step].take(places.T.ravel(), 1).reshape(-1, len(places)).astype(np.float64)
 
 
 def _moments(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, ...]:

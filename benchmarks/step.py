@@ -77,7 +77,7 @@ def time_contenders(recipe: Recipe, images: int, seconds: float, repeats: int) -
     from limits import matmul
 
     from lottery.engine import devices
-    from lottery.engine.models.topology import topology
+    from lottery.networks.topology import topology
     from lottery.pruning.costs import macs
 
     train, names = recipe.train, devices.set_up_tensorflow(recipe.train)

@@ -23,7 +23,17 @@ def tensorflow():
 
 
 @pytest.fixture
-def policy(request, tensorflow):
+def any_backend(request):
+    """The backend of Keras that this process has; TensorFlow's set up as above."""
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        request.getfixturevalue("tensorflow")
+    return keras.backend.backend()
+
+
+@pytest.fixture
+def policy(request, any_backend):
     """The dtype policy of Keras that a test names."""
     import keras
 

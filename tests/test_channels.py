@@ -7,7 +7,7 @@ import pytest
 from test_compaction import answered, gated, ours, shared, transposed
 from test_connectivity import linear, network
 
-from lottery.engine.models.topology import topology
+from lottery.networks.topology import topology
 from lottery.pruning.channels import STAYS, channels
 from lottery.pruning.connectivity import Node
 

@@ -10,8 +10,8 @@ from tiny import CPUS, advance, assert_close, same
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.engine import checkpoints, loop
-from lottery.engine.models.topology import topology
 from lottery.experiment.recipe import Model
+from lottery.networks.topology import topology
 from lottery.pruning.channels import channels
 from lottery.pruning.slices import left_by, with_one_each
 from lottery.rundir import records, store

@@ -1,5 +1,7 @@
 """Compact networks answer as the pruned ones that they are made of, by brute force, and lack the channels that do nothing."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -8,12 +10,14 @@ from test_topology import functional
 
 from lottery.base.errors import InputError
 from lottery.engine import models, signature
-from lottery.engine.formats.compaction import compact, size
-from lottery.engine.formats.stock import not_stock
+from lottery.engine.formats.stock import not_stock, rebuild
 from lottery.experiment.recipe import Model
+from lottery.networks import compaction
+from lottery.networks.compaction import size
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 layers = keras.layers
+compact = partial(compaction.compact, stock=rebuild)
 
 
 def residual(x):

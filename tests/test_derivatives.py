@@ -11,8 +11,8 @@ from lottery.base.errors import InputError
 from lottery.engine import models, signature
 from lottery.engine.derivatives import Derivatives
 from lottery.engine.differentiation import second_order
-from lottery.engine.models.topology import topology
 from lottery.experiment import reading
+from lottery.networks.topology import topology
 from lottery.pruning import connectivity
 from lottery.pruning.state import State
 

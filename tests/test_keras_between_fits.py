@@ -9,15 +9,28 @@ from fractions import Fraction
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from keras_networks import GRADUAL, LOSS, OPTIMIZERS, fit, holds, is_exact, kept, kernels, left, network, same, sequential
+from keras_networks import (
+    GRADUAL,
+    LOSS,
+    ON_TENSORFLOW,
+    OPTIMIZERS,
+    fit,
+    holds,
+    is_exact,
+    kept,
+    kernels,
+    left,
+    network,
+    same,
+    sequential,
+)
 
 from lottery.base.errors import InputError
 from lottery.keras import Cubic, from_target, masks, prune, resume, rewind, snapshot, strip, update
 from lottery.keras.fitting import inner, pruned
 from lottery.pruning import ranking
 
-pytestmark = [pytest.mark.usefixtures("tensorflow"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
+pytestmark = [pytest.mark.usefixtures("any_backend"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16"], indirect=True)
@@ -210,7 +223,9 @@ class Step(keras.Sequential):
     """A model whose training step is `own`."""
 
     def train_step(self, data):
-        with tf.GradientTape() as tape:
+        import tensorflow
+
+        with tensorflow.GradientTape() as tape:
             loss = LOSS(data[1], self(data[0], training=True))
         self.own(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         return {"loss": loss}
@@ -228,6 +243,7 @@ def descend(gradients, variables):
         variable.value.assign_sub(0.1 * gradient)
 
 
+@ON_TENSORFLOW
 def test_masks_hold_under_another_model_and_under_an_optimizer_of_ones_own(tmp_path):
     base = sequential()
     outer = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(10)])
@@ -245,6 +261,7 @@ def test_masks_hold_under_another_model_and_under_an_optimizer_of_ones_own(tmp_p
     assert holds(other.layers[0], bits)
 
 
+@ON_TENSORFLOW
 def test_what_passes_the_masks_by_is_said_after_the_first_step():
     with pytest.raises(InputError, match=r"\d+ pruned weights are not zero after a step"):
         fit(prune(stepping(descend), 0.8))

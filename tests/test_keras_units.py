@@ -8,10 +8,10 @@ import pytest
 from keras_networks import GRADUAL, LOSS, OPTIMIZERS, X, Y, fit, is_exact, network, same
 
 from lottery.base.errors import InputError
-from lottery.engine.models.topology import topology
 from lottery.keras import Constant, Cubic, masks, prune, resume, rewind, snapshot, strip
 from lottery.keras.fitting import pruned
 from lottery.keras.plan import Plan
+from lottery.networks.topology import topology
 from lottery.pruning.criteria import CRITERIA
 from lottery.pruning.cut import Cutter, Method
 from lottery.pruning.masks import whole
@@ -19,7 +19,7 @@ from lottery.pruning.ranking import pruned_count
 from lottery.pruning.state import State
 from lottery.pruning.units import of, parse
 
-pytestmark = [pytest.mark.usefixtures("tensorflow"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
+pytestmark = [pytest.mark.usefixtures("any_backend"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
 
 UNITS = {"channel": 0.6, "4x1": 0.6, "2x3": 0.6, "2:4": 0.5}  # and a sparsity
 SCOPE = ("stem/kernel", "up/kernel", "deep/kernel", "down/kernel")

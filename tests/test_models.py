@@ -11,10 +11,10 @@ from helpers import large, lenet
 
 from lottery.base.errors import InputError
 from lottery.engine import models, signature
-from lottery.engine.models.topology import topology
 from lottery.experiment import networks, reading
 from lottery.experiment.decisive import decisive
 from lottery.experiment.recipe import Model, Recipe
+from lottery.networks.topology import topology
 
 pytestmark = pytest.mark.usefixtures("tensorflow")  # set up before a test here starts it
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from lottery.engine.layers import GroupedConv2D, PointwiseConv2D
-from lottery.engine.models.topology import topology
+from lottery.networks.topology import topology
 from lottery.pruning.connectivity import met
 
 keras = pytest.importorskip("keras")

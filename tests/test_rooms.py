@@ -13,11 +13,13 @@ import lottery
 
 HOUSE = ROOT / "imp/lottery"
 # From the bottom up: a room may use those before it.
-ROOMS = ("base", "pruning", "experiment", "trackers", "rundir", "engine", "keras", "executors")
+ROOMS = ("base", "pruning", "experiment", "trackers", "rundir", "networks", "engine", "keras", "executors")
 ROOMS += ("results", "stages", "campaign", "sweep", "share", "bench", "commands", "cli", "__main__")
 ONLY_IN = {  # `imp bench` measures Keras too, and a user's own `model.fit` is made of it
     "tensorflow": ("engine/", "bench/", "keras/", "trackers/tensorboard.py"),
-    "keras": ("engine/", "bench/", "keras/"),
+    "jax": ("keras/backends/jax.py",),
+    "torch": ("keras/backends/torch.py", "engine/", "bench/"),
+    "keras": ("networks/", "engine/", "bench/", "keras/"),
     "MNN": ("engine/",),
     "h5py": ("rundir/",),
     "mpi4py": ("executors/",),

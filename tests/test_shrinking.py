@@ -22,8 +22,8 @@ from test_compaction import (
 
 from lottery.base.errors import InputError
 from lottery.engine import models
-from lottery.engine.models.shrinking import shrunk, slices
-from lottery.engine.models.topology import topology
+from lottery.networks.shrinking import shrunk, slices
+from lottery.networks.topology import topology
 from lottery.pruning.channels import channels
 from lottery.pruning.slices import expanded, sliced, with_one_each
 

@@ -10,9 +10,9 @@ import tiny
 from helpers import large
 
 from lottery.engine import models, signature
-from lottery.engine.models.topology import topology
 from lottery.experiment import networks
 from lottery.experiment.recipe import Model
+from lottery.networks.topology import topology
 from lottery.pruning import costs, invariants, masks
 from lottery.pruning.connectivity import effective, met
 from lottery.pruning.state import State

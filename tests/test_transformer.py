@@ -7,10 +7,10 @@ from scipy.special import erf
 from texts import SEGMENTS, TINY, rows, scorer
 
 from lottery.engine import models
-from lottery.engine.models.topology import topology
 from lottery.engine.token_layers import Gelu
 from lottery.experiment.networks import TRANSFORMERS
 from lottery.experiment.recipe import Model
+from lottery.networks.topology import topology
 from lottery.pruning import connectivity, costs, masks
 from lottery.pruning.state import State
 

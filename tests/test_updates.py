@@ -11,8 +11,8 @@ from tiny import CPUS, KERNELS, half_masks, initial, same
 from lottery.engine import events
 from lottery.engine.events import Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Trainer
-from lottery.engine.models.topology import topology
 from lottery.engine.updates import MaskUpdates
+from lottery.networks.topology import topology
 from lottery.pruning import masks
 from lottery.pruning.criteria import magnitude
 from lottery.pruning.cut import Method

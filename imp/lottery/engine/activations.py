@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from lottery.base.errors import InputError
-from lottery.engine.models.shrinking import all_axes
-from lottery.engine.models.topology import run, topology
+from lottery.networks.shrinking import all_axes
+from lottery.networks.topology import run, topology
 from lottery.pruning.channels import channels
 from lottery.pruning.state import Arrays, State
 

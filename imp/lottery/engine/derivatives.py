@@ -12,9 +12,10 @@ from data_prep.records import Manifest
 from lottery.base.errors import InputError
 from lottery.engine import devices, models
 from lottery.engine.decoding import Decoder
-from lottery.engine.differentiation import Flow, Tensors, as_written, derived, named, second_order
+from lottery.engine.differentiation import Tensors, as_written, derived, differentiated, named, second_order
 from lottery.engine.tasks import Batch, choice
 from lottery.experiment.recipe import Recipe
+from lottery.networks.flow import Flow
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
@@ -77,7 +78,7 @@ class Derivatives:
 
     @cached_property
     def _flow(self) -> Flow:
-        return Flow(self._built("float64"))
+        return Flow(self._built("float64"), differentiated)
 
     def _built(self, precision: str) -> keras.Model:
         with models.policy(precision):

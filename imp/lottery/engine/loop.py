@@ -17,7 +17,6 @@ from lottery.engine import answers, devices, foreign, models, whitening
 from lottery.engine.answers import Answers, Evaluation
 from lottery.engine.feed import Feed
 from lottery.engine.models.fingerprint import fingerprint
-from lottery.engine.models.shrinking import shrunk, slices
 from lottery.engine.optimizers import masked, weight_of
 from lottery.engine.step import Step
 from lottery.engine.tasks import choice
@@ -25,6 +24,7 @@ from lottery.engine.tasks.classification import check_logits
 from lottery.experiment import schedules
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.schedules import Rates
+from lottery.networks.shrinking import shrunk, slices
 from lottery.pruning import masks
 from lottery.pruning.channels import Channels
 from lottery.pruning.slices import Slices, expanded, sliced

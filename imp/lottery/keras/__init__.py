@@ -1,4 +1,4 @@
-"""Exact masks in a user's own `model.fit`: Keras 3 on TensorFlow. Described in docs/keras.md.
+"""Exact masks in a user's own `model.fit`: Keras 3 on TensorFlow, JAX or PyTorch. Described in docs/keras.md.
 
 `prune` puts masks on a compiled model, `strip` takes them off, `rewind` makes a lottery ticket, `compact` a smaller model.
 Import this module before `keras.models.load_model` opens a model that was saved with its masks.

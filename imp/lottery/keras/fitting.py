@@ -2,27 +2,28 @@
 none can be forgotten: the model's own training function changes the masks, between two calls of the compiled step."""
 
 import contextlib
-import functools
+import dataclasses
 import gc
 import math
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from functools import partial, wraps
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from lottery.base.errors import InputError
-from lottery.engine.models.topology import topology
+from lottery.keras.backends import backend
 from lottery.keras.optimizer import Held, Pruned, as_new, is_complete, own_constraint
 from lottery.keras.plan import Plan
 from lottery.keras.probe import KerasProbe, Networks
+from lottery.networks.topology import topology
 from lottery.pruning import units
 from lottery.pruning.allocation import Shapes
-from lottery.pruning.criteria import Criterion, random
+from lottery.pruning.criteria import Criterion, magnitude, random
 from lottery.pruning.cut import Cutter
-from lottery.pruning.masks import check_finite
-from lottery.pruning.state import State
+from lottery.pruning.masks import Bits, check_finite
+from lottery.pruning.state import Arrays, State
 from lottery.pruning.units import Pooling, Units
 
 
@@ -59,21 +60,28 @@ class Training:
         if self.model.train_function is None or force:
             optimizer = pruned(self.model)
             type(self.model).make_train_function(self.model, force)
-            run, clock = self.model.train_function, optimizer.clock
-            clock.wait, self.is_tried = 0, False
+            optimizer.clock.wait, self.is_tried = 0, False
+            self.model.train_function = backend.watched(
+                self.model, partial(self._before, optimizer), partial(self._after, optimizer)
+            )
 
-            def train_function(iterator: Any) -> Any:
-                if clock.wait <= 0:  # in the beginning: somebody may have set weights before
-                    look(self.model, optimizer)
-                clock.is_read = True
-                logs = run(iterator)
-                if not self.is_tried:
-                    _check_step(self.model, optimizer)
-                    self.is_tried = True
-                tick(self.model, optimizer)
-                return logs
+    def _before(self, optimizer: Pruned) -> Callable[[], None] | None:
+        """What is to be done before steps: in the beginning a look at the masks, as somebody may have set weights."""
+        is_due, optimizer.clock.is_read = optimizer.clock.wait <= 0, True
+        return partial(look, self.model, optimizer) if is_due else None
 
-            self.model.train_function = train_function
+    def _after(self, optimizer: Pruned) -> Callable[[], None] | None:
+        """What is to be done after steps: a look if the masks may change. The last change is due at the end."""
+        optimizer.clock.wait -= self.model.steps_per_execution
+        if not self.is_tried:
+            return partial(self._try, optimizer)
+        return partial(look, self.model, optimizer) if optimizer.clock.wait <= 0 else None
+
+    def _try(self, optimizer: Pruned) -> None:
+        self.is_tried = True
+        _check_step(self.model, optimizer)
+        if optimizer.clock.wait <= 0:
+            look(self.model, optimizer)
 
 
 def holding(optimizer: Any) -> Pruned | None:
@@ -87,13 +95,14 @@ def current(model: keras.Model) -> Pruned | None:
     """The optimizer of `model` that has its masks, if it is pruned. If it was compiled since, or holds a pruned model, the
     masks are put around its own optimizer first."""
     optimizer = getattr(model, "optimizer", None)
+    backend.sync(model)
     held = [one.constraint.optimizer for one in model.weights if isinstance(one.constraint, Held)]
     old = holding(optimizer) or next(iter(held), None)
     if optimizer is None or old is None or (old is holding(optimizer) and is_complete(old)):
         return optimizer and old
     old.find(model)
     shapes: dict[str, Sequence[int]] = {path: mask.shape for path, mask in old.masks.items()}
-    with model.distribute_strategy.scope():
+    with backend.scope(model):
         new = Pruned(inner(model), shapes, old.plan, scope=old.scope)
         new.build(model.trainable_variables)
     new.set_weights([variable.numpy() for variable in old._variables])
@@ -129,7 +138,7 @@ def install(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
     else:
         model.optimizer = model._compile_config.config["optimizer"] = optimizer
     for unbuilt in (one for one in (optimizer, model.optimizer) if not one.built):
-        with model.distribute_strategy.scope():
+        with backend.scope(model):
             unbuilt.build(model.trainable_variables)
     model.train_function = None
     if isinstance(optimizer, Pruned):
@@ -180,8 +189,8 @@ def _check_step(model: keras.Model, optimizer: Pruned) -> None:
 def update(model: keras.Model) -> None:
     """Change the masks of `model` if it is time to. `fit` and `train_on_batch` do it; a loop of your own calls it before each
     step, outside of a `tf.function`."""
-    if not tf.executing_eagerly():
-        raise InputError("lottery.keras.update(model) inside a tf.function would run once: call it before that function")
+    if backend.is_traced():
+        raise InputError("lottery.keras.update(model) inside a compiled function would run once: call it before that function")
     optimizer = pruned(model)
     optimizer.clock.is_read = True
     look(model, optimizer)
@@ -205,7 +214,7 @@ def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
     what an EarlyStopping or a ModelCheckpoint finds best is then pruned as planned. Returns `callback`."""
 
     def once_final(look_at: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(look_at)
+        @wraps(look_at)
         def method(*args: Any, **given: Any) -> None:
             optimizer = current(callback.model)
             if optimizer is None or optimizer.next_change is None:
@@ -216,13 +225,6 @@ def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
     for name in ("on_epoch_end", "on_train_batch_end"):
         setattr(callback, name, once_final(getattr(callback, name)))
     return callback
-
-
-def tick(model: keras.Model, optimizer: Pruned) -> None:
-    """Look at the masks after a call of the training function, if they may change then: the last change is due at the end."""
-    optimizer.clock.wait -= model.steps_per_execution
-    if optimizer.clock.wait <= 0:
-        look(model, optimizer)
 
 
 def look(model: keras.Model, optimizer: Pruned) -> None:
@@ -245,15 +247,26 @@ def _change(model: keras.Model, optimizer: Pruned, weights: dict[str, keras.Vari
     values = {path: weights[path].numpy() + aside.get(path, 0) for path in kept}
     check_finite(values)
     among = optimizer.within or {path: bits | (aside[path] != 0) if path in aside else bits for path, bits in kept.items()}
-    whole = units_of(model, plan, {path: bits.shape for path, bits in kept.items()}, optimizer.scope)
+    keep = optimizer.size - max(optimizer.pruned, plan.count(optimizer.size, date))
+    optimizer.change(weights, kept | _cutter(model, optimizer, plan, among, date, values).leaving(keep).mask, values, date)
+
+
+def check_end(model: keras.Model, optimizer: Pruned, plan: Plan, among: Bits) -> None:
+    """Raises InputError where of the mask `among` cannot be pruned what `plan` prunes in the end, whatever the scores."""
+    cutter = _cutter(model, optimizer, plan, among, plan.schedule.dates[-1], {})
+    method = dataclasses.replace(cutter.method, criterion=magnitude, passes=1)
+    dataclasses.replace(cutter, method=method).leaving(optimizer.size - plan.count(optimizer.size))
+
+
+def _cutter(model: keras.Model, optimizer: Pruned, plan: Plan, among: Bits, date: int, values: Arrays) -> Cutter:
+    """What cuts within the mask `among` at a date, where weights have these `values`."""
+    whole = units_of(model, plan, {path: bits.shape for path, bits in among.items()}, optimizer.scope)
     covered = whole.covered(optimizer.scope)
     within = {path: bits for path, bits in among.items() if path in covered}
     state = State(date, {one.path: one.numpy() for one in model.trainable_weights} | values, {}, {})
     graph = topology(model) if plan.allocation == "uniform+" else None
-    keep = optimizer.size - max(optimizer.pruned, plan.count(optimizer.size, date))
-    probe = functools.partial(KerasProbe, Networks(model), state, images=plan.images, seed=plan.seed)
-    cutter = Cutter(plan.method(whole), state, within, probe, graph.kernels if graph else None)
-    optimizer.change(weights, kept | cutter.leaving(keep).mask, values, date)
+    probe = partial(KerasProbe, Networks(model), state, images=plan.images, seed=plan.seed)
+    return Cutter(plan.method(whole), state, within, probe, graph.kernels if graph else None)
 
 
 def units_of(model: keras.Model, plan: Plan, shapes: Shapes, scope: Collection[str]) -> Units:

@@ -10,10 +10,11 @@ import keras
 import numpy as np
 
 from lottery.base.errors import InputError, first_line
-from lottery.engine.formats import compaction
-from lottery.keras.fitting import by_path, current, inner, install, look, pruned, retrace, units_of
+from lottery.keras.backends import backend
+from lottery.keras.fitting import by_path, check_end, current, inner, install, look, pruned, retrace, units_of
 from lottery.keras.optimizer import Pruned
 from lottery.keras.plan import AT_ONCE, Constant, Cubic, Plan, fraction
+from lottery.networks import compaction
 from lottery.pruning import masks as bits
 from lottery.pruning.allocation import Allocation
 from lottery.pruning.criteria import Criterion
@@ -76,10 +77,12 @@ def prune(
         left = f"{before.pruned / size:.2%} of the weights are pruned"
         raise InputError(f"{model.name}: {left} already: ask for more, or strip(model) first")
     weights = by_path(model)
-    with model.distribute_strategy.scope():
+    with backend.scope(model):
         shapes = {path: one.shape for path, one in weights.items() if path in mask}
         optimizer = Pruned(inner(model), shapes, plan, scope=counted)
         optimizer.build(model.trainable_variables)
+    if plan and plan.schedule.dates[-1] > 0:
+        check_end(model, optimizer, plan, mask)
     optimizer.change(weights, mask, {path: weights[path].numpy() for path in mask}, date=-1)
     look(model, optimizer)
     install(model, optimizer)
@@ -111,7 +114,7 @@ def compact(model: keras.Model) -> keras.Model:
     functional nor Sequential, or has a layer that cannot be made anew from its config.
     """
     _check_paths(model)
-    return compaction.compact(model)
+    return compaction.compact(model, backend.stock)
 
 
 def snapshot(model: keras.Model) -> Arrays:
@@ -158,8 +161,6 @@ def _load(model: keras.Model, file: str | PathLike) -> None:
 
 
 def _check(model: keras.Model) -> None:
-    if keras.backend.backend() != "tensorflow":
-        raise InputError(f"lottery.keras needs TensorFlow, not {keras.backend.backend()}: set KERAS_BACKEND=tensorflow")
     if not model.built or not model.weights:
         raise InputError(f"{model.name} has no weights yet: give it an Input, or call model.build(shape), before you prune it")
     if getattr(model, "optimizer", None) is None:

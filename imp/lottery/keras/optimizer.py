@@ -1,6 +1,5 @@
 """The optimizer that keeps pruned weights at exactly zero, around the user's own."""
 
-import copy
 import dataclasses
 import math
 import weakref
@@ -9,9 +8,9 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from lottery.base.errors import InputError
+from lottery.keras.backends import backend
 from lottery.keras.plan import Plan
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
@@ -36,13 +35,11 @@ class Held(keras.constraints.Constraint):
     without a constraint, for `optimizer`: its gradients keep the zeros, in less time."""
 
     def __init__(self, optimizer: "Pruned", mask: keras.Variable, variable: keras.Variable):
-        self.optimizer, self.mask, self.own, self.bare = optimizer, mask, own_constraint(variable), copy.copy(variable)
-        self.bare.constraint = None
+        self.optimizer, self.mask, self.own, self.bare = optimizer, mask, own_constraint(variable), backend.bare(variable)
 
-    def __call__(self, variable: Any) -> tf.Tensor:
+    def __call__(self, variable: Any) -> Any:
         self.optimizer.check_clock()
-        value = tf.convert_to_tensor(self.own(variable) if self.own else variable)
-        return tf.where(self.mask.value, value, tf.zeros_like(value))
+        return backend.select(self.mask, self.own(variable) if self.own else variable)
 
 
 def as_new(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
@@ -88,7 +85,7 @@ class Pruned(keras.optimizers.Optimizer):
         self._scope = [index for index, path in enumerate(shapes) if scope is None or path in scope]
         self.clock = Clock(is_read=plan is None)
         self._model: weakref.ref[keras.Model] | None = None
-        self._changed = self.add_variable((), "zeros", "int64", "only_first_replica", name="changed_before")
+        self._changed = self.add_variable((), "zeros", "int", "only_first_replica", name="changed_before")
         named = {path: path.replace("/", "_") for path in shapes}
         self._masks = [self.add_variable(shapes[path], "ones", "bool", name=f"{named[path]}_mask") for path in shapes]
         moves = plan is not None and len(plan.schedule.dates) > 1
@@ -261,7 +258,7 @@ class Pruned(keras.optimizers.Optimizer):
             self._places = _places(self.paths, model.trainable_weights)
             self._positions = _places(self.paths, model.weights)
         return {
-            "inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "inner_optimizer": _portable(keras.saving.serialize_keras_object(self.inner_optimizer)),
             "shapes": {path: list(mask.shape) for path, mask in zip(self.paths, self._masks, strict=True)},
             "plan": self.plan and self.plan.config(),
             "places": dict(zip(self.paths, self._places, strict=True)),
@@ -294,12 +291,11 @@ class Pruned(keras.optimizers.Optimizer):
         return getattr(self.inner_optimizer, "optimizers", [self.inner_optimizer])  # of a MultiOptimizer several
 
     def _kept(self, gradient: Any, variable: Any) -> Any:
-        """A select, not a product, so that not even a NaN reaches a pruned weight. `tf.where` takes twice as long."""
+        """A select, not a product, so that not even a NaN reaches a pruned weight."""
         path = self._trainable_variables[self._get_variable_index(variable)].path
         if gradient is None or path not in self.paths:
             return gradient
-        mask, gradient = (tf.convert_to_tensor(one) for one in (self._masks[self.paths.index(path)].value, gradient))
-        return tf.raw_ops.Select(condition=mask, x=gradient, y=tf.zeros_like(gradient))
+        return backend.select(self._masks[self.paths.index(path)], gradient)
 
     def _unheld(self, variable: Any) -> Any:
         held = variable.constraint
@@ -320,21 +316,19 @@ class Pruned(keras.optimizers.Optimizer):
 
     def _put_zeros_back(self) -> None:
         weights, slots = {variable.path: variable for variable in self._trainable_variables}, self._slots()
-        pairs = [
-            (variable.value, mask.value, fill)
+        given = [
+            (variable, mask, fill)
             for path, mask in zip(self.paths, self._masks, strict=True)
             if path in weights
             for variable, fill in [(weights[path], 0.0), *slots.get(path, [])]
         ]
+        backend.fill(self, given)
 
-        def select(variable: tf.Variable, mask: tf.Variable, fill: float) -> None:
-            variable.assign(tf.where(mask, variable, tf.constant(fill, variable.dtype)))
 
-        def on_each(strategy: tf.distribute.Strategy) -> None:
-            for variable, *given in pairs:
-                strategy.extended.update(variable, select, args=given, group=False)
-
-        tf.__internal__.distribute.interim.maybe_merge_call(on_each, self._distribution_strategy)
+def _portable(config: dict[str, Any]) -> dict[str, Any]:
+    """The same `config` of an optimizer for every backend. (Those of PyTorch have some of their own behind Keras's.)"""
+    behind = config["module"].startswith("keras.src.backend.")
+    return config | ({"module": "keras.optimizers", "registered_name": None} if behind else {})
 
 
 def _places(paths: list[str], variables: list[keras.Variable]) -> list[int | None]:

@@ -1,14 +1,15 @@
 """What criteria ask about a user's model: derivatives at its weights under a mask. No variable is changed."""
 
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from lottery.base.errors import InputError
-from lottery.engine.differentiation import Flow, derived, named, second_order
+from lottery.keras.backends import backend
+from lottery.networks.flow import Flow
 from lottery.pruning import masks
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
@@ -22,7 +23,7 @@ class KerasProbe:
         self.networks, self.model, self.images, self.seed = networks, networks.model, images, seed
         self.variables = self.model.trainable_variables
         arrays = masks.apply(mask, state.weights)
-        self.weights = [tf.constant(arrays[variable.path]) for variable in self.variables]
+        self.weights = [keras.ops.convert_to_tensor(arrays[variable.path]) for variable in self.variables]
 
     def gradients(self, temperature: float = 1.0) -> Arrays:
         return self._derived(self.variables, self.weights, [], temperature)
@@ -30,29 +31,36 @@ class KerasProbe:
     def hessian_product(self, vector: Arrays, temperature: float = 1.0) -> Arrays:
         chosen = [(one, weight) for one, weight in zip(self.variables, self.weights, strict=True) if one.path in vector]
         variables, weights = map(list, zip(*chosen, strict=True))
-        with second_order():
-            return self._derived(variables, weights, [vector[one.path] for one in variables], temperature)
+        return self._derived(variables, weights, [vector[one.path] for one in variables], temperature)
 
     def flow(self) -> Arrays:
-        flow, others = self.networks.flow, [one.numpy() for one in self.model.non_trainable_variables]
-        return named(self.variables, flow(self.weights, others, [tensor.shape for tensor in flow.network.inputs]))
+        others = [one.numpy() for one in self.model.non_trainable_variables]
+        with backend.double():
+            flow = self.networks.flow
+            weights = [keras.ops.convert_to_numpy(one) for one in self.weights]
+            scores = flow(weights, others, [one.shape for one in flow.network.inputs])
+        return {variable.path: array for variable, array in zip(self.variables, scores, strict=True)}
 
     def _derived(
-        self, variables: list[keras.Variable], weights: list[tf.Tensor], along: list[np.ndarray], temperature: float
+        self, variables: list[keras.Variable], weights: list[Any], along: list[np.ndarray], temperature: float
     ) -> Arrays:
         if self.images is None:
             raise InputError("this criterion looks at images: give prune, or resume, images=(x, y), as the model is trained on")
         if temperature != 1 and getattr(self.model.layers[-1], "activation", None) is keras.activations.softmax:
             raise InputError("this criterion divides logits: let the model end in them, not softmax, and its loss take logits")
-        return named(variables, derived(lambda: self._loss(temperature), weights, along))
+        return _named(variables, backend.derivatives(partial(self._loss, variables, temperature), weights, along))
 
-    def _loss(self, temperature: float) -> tf.Tensor:
+    def _loss(self, variables: list[keras.Variable], temperature: float, weights: list[Any]) -> Any:
+        """With these `weights` in place of `variables`."""
         x, y = self.images
         others = [one.value for one in self.model.non_trainable_variables]
         how = {"training": True} if self.model._call_has_training_arg else {}
-        outputs, _ = self.networks.plain.stateless_call(self.weights, others, x, **how)
-        cooled = tf.nest.map_structure(lambda output: output / temperature, outputs)
-        return self.model.compute_loss(x=x, y=y, y_pred=cooled, training=True)
+        given = dict(zip([one.path for one in variables], weights, strict=True))
+        every = [given.get(one.path, weight) for one, weight in zip(self.variables, self.weights, strict=True)]
+        outputs, _ = self.networks.plain.stateless_call(every, others, x, **how)
+        cooled = keras.tree.map_structure(lambda output: output / temperature, outputs)
+        with keras.StatelessScope():  # a loss may keep count
+            return self.model.compute_loss(x=x, y=y, y_pred=cooled, training=True)
 
 
 class Networks:
@@ -68,7 +76,7 @@ class Networks:
 
     @cached_property
     def flow(self) -> Flow:
-        return Flow(self._rebuilt("float64"))
+        return Flow(self._rebuilt("float64"), backend.differentiated)
 
     def _rebuilt(self, dtype: str) -> keras.Model:
         def clone(operation: keras.Operation) -> keras.Operation:
@@ -78,6 +86,10 @@ class Networks:
             raise InputError(f"{self.model.name} is subclassed, and cannot be rebuilt for this criterion: take another one")
         inputs, outputs = (one[0] if len(one) == 1 else one for one in (self.model.inputs, self.model.outputs))
         return keras.models.clone_model(keras.Model(inputs, outputs), clone_function=clone, recursive=True)
+
+
+def _named(variables: Sequence[keras.Variable], tensors: Sequence[Any]) -> Arrays:
+    return {variable.path: keras.ops.convert_to_numpy(one) for variable, one in zip(variables, tensors, strict=True)}
 
 
 def _in(dtype: str, config: Any) -> Any:

@@ -42,7 +42,7 @@ def build(run: Run) -> "keras.Model":
 def variables(run: Run) -> list[Variable]:
     """Those of the network of a run's recipe, layer by layer."""
     network, pruning = build(run), run.recipe.pruning
-    from lottery.engine.models.topology import topology
+    from lottery.networks.topology import topology
 
     graph = topology(network)
     trained = {variable.path for variable in network.trainable_variables}

@@ -15,11 +15,11 @@ from lottery.engine import assembly, training
 from lottery.engine.bundle import sizes
 from lottery.engine.bundle.members import BundledTrainer
 from lottery.engine.loop import Trainer
-from lottery.engine.models.topology import topology as topology_of
 from lottery.engine.updates import MaskUpdates
 from lottery.executors.allocation import Allocation
 from lottery.experiment import controls, cutting, graph, plan, schedules, seeds
 from lottery.experiment.graph import TICKET, Ticket
+from lottery.networks.topology import topology as topology_of
 from lottery.pruning import channels, connectivity, costs, criteria, densities, masks, ranking, slices
 from lottery.pruning.cut import Method
 from lottery.pruning.masks import Bits

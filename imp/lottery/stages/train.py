@@ -101,7 +101,7 @@ class DenseWorker:
 
     def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation, profile: Path | None):
         from lottery.engine import assembly, profiling
-        from lottery.engine.models.topology import own_matrices, topology
+        from lottery.networks.topology import own_matrices, topology
 
         if profile:
             profiling.check(profile)

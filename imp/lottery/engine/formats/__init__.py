@@ -13,12 +13,13 @@ import tensorflow as tf
 
 from lottery.base.errors import Failed, InputError
 from lottery.engine import models
-from lottery.engine.formats import compaction, keras_file, mnn, onnx_file, tflite
+from lottery.engine.formats import keras_file, mnn, onnx_file, tflite
 from lottery.engine.formats.stock import not_stock, rebuild
 from lottery.engine.layers import GroupedConv2D
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.signature import Signature
 from lottery.experiment import recipe
+from lottery.networks import compaction
 from lottery.rundir import store
 from lottery.rundir.identity import is_same
 
@@ -84,7 +85,8 @@ def make(
             images = np.random.default_rng(0).uniform(-1, 1, (IMAGES, *signature.shape)).astype(np.float32)
         expected = np.asarray(network(images, training=False))
         stay, multiple = FORMATS[to].stay, FORMATS[to].multiple
-        plain = compaction.compact(network, stay, multiple) if compact else rebuild(network, stay)
+        stock = partial(rebuild, stay=stay)
+        plain = compaction.compact(network, stock, multiple) if compact else stock(network)
         content, outputs = FORMATS[to].write(plain, images)
     difference = float(np.abs(outputs - expected).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
     if not difference <= FORMATS[to].tolerance:  # nor if it is NaN

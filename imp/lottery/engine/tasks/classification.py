@@ -5,9 +5,9 @@ import tensorflow as tf
 
 from data_prep.records import Manifest
 from lottery.base.errors import InputError
-from lottery.engine.models.topology import last_activation
 from lottery.engine.tasks import Batch, Task
 from lottery.experiment.recipe import Recipe
+from lottery.networks.topology import last_activation
 
 TOP = 5  # a right answer among the first so many
 PROBABILITIES = ("softmax", "sigmoid", "hardsigmoid")

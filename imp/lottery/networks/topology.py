@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import keras
 
-from lottery.engine.models.positions import Positions, convolved, everywhere, followed
+from lottery.networks.positions import Positions, convolved, everywhere, followed
 from lottery.pruning import masks
 from lottery.pruning.connectivity import Kind, Met, Node, Topology
 

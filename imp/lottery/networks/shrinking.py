@@ -6,8 +6,7 @@ import keras
 import numpy as np
 
 from lottery.base.errors import InputError, first_line
-from lottery.engine.layers import BatchNorm
-from lottery.engine.models.topology import functional, passed
+from lottery.networks.topology import functional, passed
 from lottery.pruning.channels import Channels
 from lottery.pruning.slices import Slices, axes, sliced, staying
 
@@ -81,7 +80,8 @@ class _Smaller:
         """A layer like `layer`, of as many filters as are kept. Networks are made where they are called, by `_called`."""
         if not isinstance(layer, keras.Layer) or functional(layer) is not None:
             return layer
-        if isinstance(layer, BatchNorm):  # whose initialiser may have no config
+        is_ours = type(layer).__module__.startswith("lottery.")
+        if is_ours and type(layer).__name__.endswith("BatchNorm"):  # whose initialiser may have no config
             return type(layer)(layer.momentum, layer.epsilon, "ones", name=layer.name, dtype=layer.dtype_policy)
         config = layer.get_config()
         if isinstance(layer, keras.layers.Reshape) and None not in (sizes := _output(layer).shape[1:-1]):
@@ -89,7 +89,7 @@ class _Smaller:
         for variable in layer.variables:
             if variable.path in self._channels.outputs:
                 config |= self._sizes(variable.path, config)
-        if type(layer).__module__.startswith("lottery."):  # whose configs lack these
+        if is_ours:  # whose configs lack these
             config |= {"name": layer.name, "dtype": layer.dtype_policy}
         return type(layer).from_config(config)
 

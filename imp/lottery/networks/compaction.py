@@ -7,16 +7,15 @@ image follows from the weights that are not 0, as in `connectivity`; what they a
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from lottery.base.errors import InputError
-from lottery.engine.formats.stock import rebuild
-from lottery.engine.models.shrinking import shrunk
-from lottery.engine.models.topology import functional, is_known, run, topology
+from lottery.networks.shrinking import shrunk
+from lottery.networks.topology import functional, is_known, run, topology
 from lottery.pruning import costs
 from lottery.pruning.channels import Channels, channels
 from lottery.pruning.connectivity import Topology, forward, joined, met_and_kept
@@ -54,9 +53,9 @@ class _Reader(NamedTuple):
     constant: np.ndarray
 
 
-def compact(network: keras.Model, stay: tuple[type, ...] = (), multiple: int = 1) -> keras.Model:
-    """A new network without the channels of `network` that do nothing, of Keras's own layers and those of the classes `stay`.
-    Layers that keep so many keep a `multiple` of channels. Raises InputError where `network` cannot be followed."""
+def compact(network: keras.Model, stock: Callable[[keras.Model], keras.Model], multiple: int = 1) -> keras.Model:
+    """A new network without the channels of `network` that do nothing. `stock` makes the same network of layers that may have a
+    bias. Layers that keep so many keep a `multiple` of channels. Raises InputError where `network` cannot be followed."""
     found, needed, offsets = remains(network)
     kept = np.append(in_multiples(found, with_one_each(found, needed[:-1]), multiple), True)
     small = shrunk(network, found, kept[:-1])
@@ -68,7 +67,7 @@ def compact(network: keras.Model, stay: tuple[type, ...] = (), multiple: int = 1
             rows[..., ~needed[numbers[kept[numbers]]], :] = 0
             variable.assign(values)
     offsets = {path: offset[kept[found.outputs[path][0]]] for path, offset in offsets.items()}
-    return _with_offsets(rebuild(small, stay), offsets)
+    return _with_offsets(stock(small), offsets)
 
 
 def size(network: keras.Model) -> Size:

@@ -1,0 +1,1 @@
+"""Keras networks on any backend: how their channels are connected, and smaller networks without some of these."""

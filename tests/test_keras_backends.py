@@ -13,8 +13,7 @@ OTHERS = [
     pytest.param(name, marks=pytest.mark.skipif(not importlib.util.find_spec(name), reason=f"{name} is not installed"))
     for name in ("jax", "torch")
 ]
-# Of test_keras.py; more of them are to follow.
-TESTS = "every_optimizer or eager or masks_are_those or equal_scores or cubic or all_goes or every_criterion"
+TESTS = [f"tests/test_keras{part}.py" for part in ("", "_between_fits", "_units")]
 
 SAVE = """
 import sys
@@ -49,7 +48,7 @@ def on(backend, *arguments):
 
 @pytest.mark.parametrize("backend", OTHERS)
 def test_masks_are_exact_on_every_backend(backend):
-    on(backend, "-m", "pytest", "-q", "-n", "0", "tests/test_keras.py", "-k", TESTS)
+    on(backend, "-m", "pytest", "-q", "-n", "0", *TESTS)
 
 
 @pytest.mark.parametrize("backend", OTHERS)

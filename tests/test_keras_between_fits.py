@@ -31,18 +31,19 @@ from lottery.keras.fitting import inner, pruned
 from lottery.pruning import ranking
 
 pytestmark = [pytest.mark.usefixtures("any_backend"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
+STEPS = 1 if keras.backend.backend() == "torch" else 2  # in a call of the training function
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16"], indirect=True)
 def test_training_goes_on_to_the_bit_from_every_kind_of_file(policy, tmp_path):
-    model = prune(network("adam", steps_per_execution=2), 0.8, schedule=GRADUAL)
+    model = prune(network("adam", steps_per_execution=STEPS), 0.8, schedule=GRADUAL)
     fit(model)
     model.save(tmp_path / "whole.keras")
     model.save_weights(tmp_path / "state.weights.h5")
     fit(model, 3, 1)
 
     opened = resume(keras.models.load_model(tmp_path / "whole.keras"))
-    loaded = prune(network("adam", steps_per_execution=2), 0.8, schedule=GRADUAL)
+    loaded = prune(network("adam", steps_per_execution=STEPS), 0.8, schedule=GRADUAL)
     loaded.load_weights(tmp_path / "state.weights.h5")
     for other in (opened, loaded):
         fit(other, 3, 1)
@@ -103,7 +104,7 @@ def test_strip_gives_a_plain_model(tmp_path):
 
     plain = keras.models.load_model(tmp_path / "plain.keras")
 
-    assert type(plain.optimizer) is keras.optimizers.Adam
+    assert isinstance(plain.optimizer, keras.optimizers.Adam)
     assert sum(int((one.numpy() == 0).sum()) for one in plain.weights) == 396 - left("0.8")
     assert b"lottery" not in zipfile.ZipFile(tmp_path / "plain.keras").read("config.json")
     fit(model)
@@ -276,6 +277,7 @@ def test_a_copy_without_masks_does_not_train(tmp_path):
     clone = keras.models.clone_model(model)
     with pytest.raises(InputError, match="clone_model"):
         fit(clone)
+    clone = keras.models.clone_model(model)  # as on JAX the other has lost its values
     fit(prune(strip(clone), 0.8))
     assert holds(clone, masks(clone))
     with pytest.raises(InputError, match=r"h5 file: call lottery.keras.resume\(model\)"):

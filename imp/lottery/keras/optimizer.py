@@ -183,8 +183,7 @@ class Pruned(keras.optimizers.Optimizer):
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         if not self.built:
             self.build(list(trainable_variables or ()))
-        if not is_complete(self):
-            raise InputError("Keras reads no optimizer from an .h5 file: call lottery.keras.resume(model) after load_model")
+        self._check_complete()
         self.check_clock()
         self.clock.is_running = True
         variables = list(trainable_variables or self._trainable_variables)
@@ -193,6 +192,14 @@ class Pruned(keras.optimizers.Optimizer):
         if not all(type(one).__name__ in ELEMENTWISE and type(one).__module__.startswith("keras.") for one in self._parts):
             self._put_zeros_back()
         self._iterations.assign_add(1)
+
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        self._check_complete()
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    def _check_complete(self) -> None:
+        if not is_complete(self):
+            raise InputError("Keras reads no optimizer from an .h5 file: call lottery.keras.resume(model) after load_model")
 
     def scale_loss(self, loss: Any) -> Any:
         return self.inner_optimizer.scale_loss(loss)

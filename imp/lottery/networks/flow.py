@@ -44,14 +44,14 @@ class Flow:
         pairs = zip(self.network.non_trainable_variables, statistics, strict=True)
         others = [np.zeros_like(array) if one.path.endswith("moving_mean") else np.abs(array) for one, array in pairs]
         sizes = [np.abs(np.asarray(array, np.float64)) for array in weights]
-        given, fixed = ([keras.ops.convert_to_tensor(array) for array in arrays] for arrays in (sizes, others))
+        given, fixed = _tensors(sizes), [keras.ops.convert_to_tensor(array) for array in others]
         ones = [np.ones([size or 1 for size in shape]) for shape in shapes]
         with _unit_moments():
             if not self._is_followed:
                 rng = np.random.default_rng(0)  # attention only passes on what it gets where that is all alike
-                self._outputs(given, fixed, [one * rng.uniform(1, 2, one.shape) for one in ones], _followed)
+                self._outputs(given, fixed, _tensors([one * rng.uniform(1, 2, one.shape) for one in ones]), _followed)
                 self._is_followed = True
-            gradients = self._gradients(given, fixed, [keras.ops.convert_to_tensor(one) for one in ones])
+            gradients = self._gradients(given, fixed, _tensors(ones))
         return [size * keras.ops.convert_to_numpy(gradient) for size, gradient in zip(sizes, gradients, strict=True)]
 
     def _total(self, weights: Any, others: Any, inputs: Any) -> Any:
@@ -59,9 +59,12 @@ class Flow:
 
     def _outputs(self, weights: Any, others: Any, inputs: Any, operation: Callable[..., Any]) -> list[Any]:
         variables = [*self.network.trainable_variables, *self.network.non_trainable_variables]
-        inputs = [keras.ops.convert_to_tensor(one) for one in inputs]
         with keras.StatelessScope(list(zip(variables, [*weights, *others], strict=True))):
             return keras.tree.flatten(run(operation, self.network, inputs[0] if len(inputs) == 1 else inputs))
+
+
+def _tensors(arrays: Sequence[np.ndarray]) -> list[Any]:
+    return [keras.ops.convert_to_tensor(array, "float64") for array in arrays]
 
 
 def _linear(operation: Any, *arguments: Any, **options: Any) -> Any:

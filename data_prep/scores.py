@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,9 @@ def chosen(content: bytes, labels: np.ndarray, hardest: float, easiest: float) -
     if not np.isfinite(scores).all():
         raise InputError(f"data.scores: the score of image {np.argmin(np.isfinite(scores))} is not a finite number")
     key, amount = ("hardest", hardest) if hardest else ("easiest", easiest)
-    count = math.ceil(amount * len(labels)) if amount < 1 else int(amount)
+    if amount > 1 and amount % 1:
+        raise InputError(f"data.{key} is {amount}: write a share below 1, or a whole number of images")
+    count = math.ceil(Fraction(str(amount)) * len(labels)) if amount < 1 else int(amount)
     if count > len(labels):
         raise InputError(f"data.{key} is {count}, but there are {len(labels)} training images: lower it")
     order = np.argsort(-scores, kind="stable")
@@ -50,4 +53,5 @@ def chosen(content: bytes, labels: np.ndarray, hardest: float, easiest: float) -
 def check(path: Path, folder: Path, digest: str | None) -> None:
     """Raise InputError when the file at `path`, if it is still there, is not the one that the set in `folder` was made with."""
     if path.is_file() and files.sha256(path.read_bytes()) != digest:
-        raise InputError(f"records in {folder} were made with other scores than those in {path}: prepare them anew")
+        way_out = "prepare records in another place (--out, data.path)"
+        raise InputError(f"records in {folder} were made with other scores than those in {path}: {way_out}")

@@ -1,6 +1,7 @@
 """Controls with the mask of another replicate: which one, when it can be trained, and that it is what its lender cut."""
 
 import csv
+import dataclasses
 import shutil
 
 import numpy as np
@@ -13,10 +14,11 @@ from lottery.base.errors import InputError
 from lottery.experiment import graph, reading
 from lottery.experiment.family import Family
 from lottery.experiment.graph import Snapshot
-from lottery.rundir import store
+from lottery.rundir import records, store
 from lottery.rundir.lineage import Lineage
-from lottery.rundir.run import open_run
+from lottery.rundir.run import EVERYTHING, open_run
 from lottery.stages.alignment import Alignments
+from lottery.stages.retrain import checked_tickets
 
 BORROWING = {"controls": ["borrowed", "aligned"]}
 ASKED = settings('families.oneshot.controls=["borrowed","aligned"]', 'families.chain.controls=["reinit","borrowed","aligned"]')
@@ -44,7 +46,8 @@ def test_in_one_shot_a_mask_is_borrowed_and_the_start_is_the_replicates_own(vari
     )
     assert control.given.scored_on == Snapshot(2, END)
     assert the(found, "q80", "ticket").given == the(found, "q80", "ticket").mask
-    assert control.dense_steps(is_scored=True) == 45 + END  # of one replicate, and of the other
+    of_both = {"borrowed": 45 + END, "aligned": 2 * END}  # networks are aligned at their end
+    assert control.dense_steps(is_scored=True, end=END) == of_both[variant]
 
 
 def test_in_rounds_it_waits_for_the_lenders_ticket_of_the_round_before():
@@ -135,6 +138,19 @@ def test_what_was_borrowed_is_chained_by_content_and_nothing_is_trained_again(fi
 
     problem = Lineage(run.replicate(1)).problem(network / "borrowed/result.json")
     assert problem == f"was made from ../replicate-2/oneshot/masks/q90.h5, and {lent} is missing"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_replicate_whose_lender_diverged_gets_its_tickets_without_the_controls(before, tmp_path):
+    folder = tmp_path / "work"
+    shutil.copytree(before, folder, symlinks=True)
+    run = open_run(folder / "runs/digits", overrides=['families.oneshot.controls=["borrowed","shuffle"]'])
+    dense = run.replicate(2).dense
+    records.write(dense.result, dense.read_result().model_copy(update={"status": "diverged", "reason": "the loss is nan"}))
+
+    left = checked_tickets(dataclasses.replace(run, chosen=(1,)), EVERYTHING)
+
+    assert [one.variant for one in left if one.family == "oneshot"] == ["ticket", "shuffle"]
 
 
 def test_a_lender_that_is_not_trained_is_named(before, tmp_path):

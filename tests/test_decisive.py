@@ -103,6 +103,15 @@ def test_masks_depend_on_what_is_included_where_something_is():
     assert "pruning.include" not in depends("dense", pruning={"include": ["own/w"]})
 
 
+def test_snapshots_decide_masks_that_are_cut_where_they_are_settled():
+    recipe = reading.resolve({"families": {"a": {"quantiles": "50", "scored_at": "settled"}, "b": {"quantiles": "50"}}})
+
+    found = {(family, output): decisive(recipe, output, family) for family in "ab" for output in ("mask", "ticket")}
+
+    assert [("train.snapshots" in values) for values in found.values()] == [True, True, False, False]
+    assert "train.snapshots" not in decisive(recipe)
+
+
 def test_a_part_of_the_examples_decides_and_all_of_them_are_as_before_where_there_was_no_part():
     assert depends("dense", data={"examples": 500})["data.examples"] == 500
     assert depends("dense", data={"label_noise": 0.1})["data.label_noise"] == 0.1

@@ -98,7 +98,7 @@ def test_a_linear_retraining_starts_where_the_round_before_ended_and_the_first_w
     assert the(found, "round-03", "reinit", 0).needs == [second]  # whose mask it is within
     shuffled = the(found, "round-01", "shuffle", 0)
     assert (shuffled.start, shuffled.needs) == (Snapshot(1, scored), [])
-    assert {one.dense_steps(is_scored=True) for one in found} == {scored}
+    assert {one.dense_steps(is_scored=True, end=END) for one in found} == {scored}
     shot = tickets((0,), scored=scored, **{**SHOT, **own, "controls_at": "80"})
     assert the(shot, "q80", "ticket", 0).start == the(shot, "q80", "shuffle", 0).start == Snapshot(1, scored)
     assert the(shot, "q80", "reinit", 0).start is None
@@ -151,7 +151,7 @@ def test_controls_of_a_mask_that_changes_wait_for_their_ticket_at_each_rewind_po
         assert {one.variant for one in beside} == {"rewound", "reinit"}
         assert all(one.needs == one.lineage == [ticket] and one.chain == ticket.chain == ticket for one in beside)
         assert ticket.masks == ([] if more["updates"] == "gmp" else [ticket.mask])
-        assert ticket.dense_steps(is_scored=True) == step
+        assert ticket.dense_steps(is_scored=True, end=END) == step
 
 
 def test_what_had_to_be_trained_before_a_network_is_listed_once():
@@ -160,7 +160,11 @@ def test_what_had_to_be_trained_before_a_network_is_listed_once():
 
     assert [one.mask.round for one in last.lineage] == list(range(1, 30))
     assert [mask.round for mask in last.masks] == list(range(1, 31))
-    assert last.dense_steps(is_scored=True) == the(rounds, "round-03", "shuffle").dense_steps(is_scored=True) == END
+    assert (
+        last.dense_steps(is_scored=True, end=END)
+        == the(rounds, "round-03", "shuffle").dense_steps(is_scored=True, end=END)
+        == END
+    )
     assert the(rounds, "round-03", "reinit").lineage == last.lineage[:2]
 
 

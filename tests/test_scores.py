@@ -28,6 +28,15 @@ def test_below_one_is_a_share_which_is_rounded_up():
     assert chosen(hardest=0.4) == chosen(hardest=2)
     assert chosen(easiest=0.5) == chosen(easiest=3)
     assert chosen(hardest=0.001) == chosen(hardest=1)
+    labels = np.zeros(100, np.int32)
+    content = table(*range(100), labels=labels)
+    assert [len(scores.chosen(content, labels, share, 0)) for share in (0.07, 0.28, 0.55)] == [
+        7,
+        28,
+        55,
+    ]  # not as floats have it
+    with pytest.raises(InputError, match=r"data\.hardest is 2\.5: write a share below 1, or a whole number of images"):
+        chosen(hardest=2.5)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,11 @@ class Ticket:
         return self.mask.family
 
     @property
+    def replicates(self) -> set[int]:
+        """Those whose dense networks it needs."""
+        return {self.replicate, self.given.replicate}
+
+    @property
     def given(self) -> Mask:
         """The mask that its own is made from."""
         return self.borrowed or self.mask
@@ -119,15 +124,17 @@ class Ticket:
         """The masks that had to be cut for this one, its own among them."""
         return list(dict.fromkeys(one.given for one in (*self.lineage, self) if one.is_masked and one.given.scored_on))
 
-    def dense_steps(self, is_scored: bool) -> int:
+    def dense_steps(self, is_scored: bool, end: int) -> int:
         """For how many steps dense networks, of one replicate or two, had to be trained before it, whose masks are scored on a
-        network or are not."""
+        network or are not. Networks are aligned at the `end` of their training."""
         needs_scores = [one for one in (*self.lineage, self) if is_scored and one.is_masked]
         sources = [*(one.start for one in (*self.lineage, self)), *(one.given.scored_on for one in needs_scores)]
         steps: dict[int, int] = {}
         for source in sources:
             if isinstance(source, Snapshot):
                 steps[source.replicate] = max(source.step, steps.get(source.replicate, 0))
+        if self.borrowed and self.variant == controls.aligned.name:
+            steps |= {self.replicate: end, self.borrowed.replicate: end}
         return sum(steps.values())
 
     def __str__(self) -> str:

@@ -136,7 +136,7 @@ class Plan:
     def cost(self, ticket: Ticket) -> float:
         """What `ticket` takes to find and to train, in dense trainings, as far as that is known before."""
         family = self.recipe.families[ticket.family]
-        spent = float(ticket.dense_steps(family.is_scored))
+        spent = float(ticket.dense_steps(family.is_scored, self.total_steps))
         for one in (*ticket.lineage, ticket):
             share = self._mean_share(one.mask) if one.variant == TICKET else self.share(one.mask) if one.is_masked else 1.0
             spent += share * self._steps(one)

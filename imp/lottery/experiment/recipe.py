@@ -79,7 +79,7 @@ class Data(Table):
     test: Fractional = key(0.2, "share of all examples to test on, if the source has none of its own")
     split_seed: Seed = key(0, "seed that chooses the images held out")
     examples: NotNegative = key(0, "train on this many examples, of each class its share; 0: all")
-    label_noise: Fractional = key(0.0, "share of the training labels that are turned into another class (He et al. 2022)")
+    label_noise: Fractional = key(0.0, "probability that a training label is turned into another class (He et al. 2022)")
     hardest: Amount = key(0.0, "train on this many images (below 1: this share), those with the highest scores; 0: all")
     easiest: Amount = key(0.0, "train on those with the lowest scores instead")
     scores: str = aside("", "a table of the scores of training images, which `imp el2n` writes in another run")

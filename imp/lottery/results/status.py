@@ -78,8 +78,8 @@ def standings(run: Run, planned: Plan) -> dict[str, list[Standing]]:
     found["train"] = [standing(replicate.dense, f"{replicate.folder.name} dense", whole) for replicate in replicates]
     tickets = [*run.tickets(planned), *grouping.controls(run, planned, run.families())]
     asked = {run.network(ticket): ticket for ticket in tickets}
-    dense = {number: run.replicate(number).dense.read_result() for number in {ticket.replicate for ticket in tickets}}
-    lost = {one for one in tickets if (result := dense[one.replicate]) and result.status == "diverged"}
+    diverged = run.diverged()
+    lost = {one for one in tickets if not one.replicates.isdisjoint(diverged)}
     for network, ticket in asked.items():
         one = standing(network, str(ticket), planned.epochs(ticket))
         if one.state == "waiting" and (ticket in lost or lost.intersection(ticket.needs)):

@@ -95,6 +95,11 @@ class Run:
         if (self.records() / MANIFEST).exists():
             self.check_origins({"records": self.manifest().digest})
 
+    def diverged(self) -> set[int]:
+        """The replicates whose dense network diverged."""
+        results = {number: self.replicate(number).dense.read_result() for number in self.known_numbers()}
+        return {number for number, result in results.items() if result and result.status == "diverged"}
+
     def check_origins(self, origins: Mapping[str, str]) -> None:
         """Raises InputError if anything in this run was made from other examples (`records`), or of another `network`."""
         for folder in self.claimed():

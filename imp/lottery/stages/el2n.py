@@ -11,7 +11,7 @@ from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, count_of
 from lottery.engine.start import start_tensorflow
 from lottery.experiment.grids import Point
-from lottery.rundir import store
+from lottery.results import lookup
 from lottery.rundir.run import Run
 
 
@@ -25,18 +25,21 @@ def el2n(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def score(run: Run, point: Point, reporter: Reporter) -> Path:
-    """Write the scores of the run's training images, unaugmented and in the order of its records, unless they are there, and
-    return their file: the mean over the dense networks that are saved at `point`, as each is evaluated. Raises InputError where
-    none is, and for a task that is not classification."""
+    """Write the scores of the run's training images, unaugmented and in the order of its records, and return their file: the
+    mean over the dense networks that are saved at `point`, as each is evaluated. Raises InputError where none is or one is
+    damaged, where the records left out images, and for a task that is not classification."""
     path = run.folder / f"el2n-{point}.csv"
-    if path.exists():
-        reporter.say(f"{path} is there already: remove it to score anew")
-        return path
+    if bad := run.manifest().bad:
+        left_out = f"{run.records()} left out {count_of(len(bad), 'image')} that cannot be decoded"
+        raise InputError(
+            f"{left_out}: scores could not be told from those of other images. Remove such images, and prepare anew"
+        )
     if run.recipe.task != "classification":
         raise InputError(f"EL2N is of classification, and {run.folder} learns {run.recipe.task}")
     step = point.step(run.plan().steps_per_epoch)
-    snapshots = [one for number in run.known_numbers() if (one := run.replicate(number).snapshot(step)).exists()]
-    if not snapshots:
+    replicates = map(run.replicate, run.known_numbers())
+    states = [lookup.snapshot(one, step).evaluated for one in replicates if one.snapshot(step).exists()]
+    if not states:
         raise InputError(f"no dense network of {run.folder} is saved at {point}: it saves {run.recipe.train.snapshots}")
     start_tensorflow()
     from lottery.engine import devices
@@ -46,12 +49,12 @@ def score(run: Run, point: Point, reporter: Reporter) -> Path:
     examples = Examples(run)
     total = examples.count("train")
     scores, labels = np.zeros(total), np.empty(total, np.int32)
-    with reporter.counting("scoring", total * len(snapshots), "images") as progress:
-        for snapshot in snapshots:
+    with reporter.counting("scoring", total * len(states), "images") as progress:
+        for state in states:
             first = 0
-            for logits, of in examples.outputs(run.recipe, store.load_state(snapshot).evaluated, "train"):
+            for logits, of in examples.outputs(run.recipe, state, "train"):
                 part = slice(first, first := first + len(of))
-                scores[part] += el2n(logits, of) / len(snapshots)
+                scores[part] += el2n(logits, of) / len(states)
                 labels[part] = of
                 progress(len(of))
     table = io.StringIO()
@@ -59,5 +62,5 @@ def score(run: Run, point: Point, reporter: Reporter) -> Path:
     for index, (label, value) in enumerate(zip(labels, scores, strict=True)):
         print(index, label, f"{value:.9g}", sep=",", file=table)
     files.write_text(path, table.getvalue())
-    reporter.say(f"{path}: EL2N of {total:,} training images, mean of {count_of(len(snapshots), 'dense network')} at {point}")
+    reporter.say(f"{path}: EL2N of {total:,} training images, mean of {count_of(len(states), 'dense network')} at {point}")
     return path

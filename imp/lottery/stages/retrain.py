@@ -77,13 +77,13 @@ def ticket_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Itera
 
 def _following(run: Run, planned: Plan, selection: Selection) -> list[Ticket]:
     """The controls of headlines, in the replicates that the command works on."""
-    controls = grouping.controls(run, planned, run.families(selection))
-    return [one for one in controls if one.replicate in run.numbers()]
+    controls, diverged = grouping.controls(run, planned, run.families(selection)), run.diverged()
+    return [one for one in controls if one.replicate in run.numbers() and one.replicates.isdisjoint(diverged)]
 
 
 def checked_tickets(run: Run, selection: Selection) -> list[Ticket]:
-    """The networks of a retraining, in order. Raises InputError if a dense network is not trained, a mask or a snapshot is
-    missing, or the recipe asks for something impossible."""
+    """The networks of a retraining, in order, but for controls with the mask of a replicate that diverged. Raises InputError if
+    a dense network is not trained, a mask or a snapshot is missing, or the recipe asks for something impossible."""
     run.check_trained()
     planned, families = run.plan(), run.families(selection)
     for name, family in families.items():
@@ -93,8 +93,9 @@ def checked_tickets(run: Run, selection: Selection) -> list[Ticket]:
                 f"{run.recipe.train.schedule!r} is almost 0: set families.{name}.finetune_rate"
             )
     _check_masks(run, selection)
-    tickets = run.tickets(planned, selection)
-    if lenders := {one.borrowed.replicate for one in tickets if one.borrowed} - {*run.numbers()}:
+    diverged = run.diverged()
+    tickets = [one for one in run.tickets(planned, selection) if one.replicates.isdisjoint(diverged)]
+    if lenders := {number for one in tickets for number in one.replicates} - {*run.numbers()}:
         run = dataclasses.replace(run, chosen=(*run.numbers(), *sorted(lenders)))
         run.check_trained()
     sources = [source for one in tickets for source in (one.start, one.given.scored_on) if isinstance(source, Snapshot)]

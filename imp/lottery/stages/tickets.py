@@ -264,7 +264,8 @@ class _Making:
         spent = [one.training_macs for one in before if one and one.training_macs is not None]
         if dense is None or passes is None or len(spent) < len(before):
             return None
-        examples = costs.STEP * ticket.dense_steps(self.family.is_scored) * self.run.recipe.train.batch
+        steps = ticket.dense_steps(self.family.is_scored, self.worker.planned.total_steps)
+        examples = costs.STEP * steps * self.run.recipe.train.batch
         return round(dense * (examples + len(ticket.masks) * passes)) + sum(spent)
 
     def _check_devices(self) -> None:

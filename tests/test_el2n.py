@@ -2,15 +2,19 @@
 
 import csv
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers import imp_here, refused, settings
 
 from data_prep import records
+from lottery.base.errors import InputError
+from lottery.experiment.grids import parse_point
 from lottery.rundir import store
 from lottery.rundir.run import open_run
-from lottery.stages.el2n import el2n
+from lottery.stages.el2n import el2n, score
 
 
 def test_the_score_is_the_distance_of_the_probabilities_from_the_label():
@@ -65,6 +69,13 @@ def test_scores_are_means_over_dense_networks_and_another_run_trains_on_the_hard
 
     path.write_bytes(before.replace(b"\n0,", b"\n00,", 1))
     refused(imp_here("train", "--run", "runs/hard", cwd=work, check=False), "made with other scores than those in")
+
+
+def test_records_that_left_out_images_are_not_scored():
+    run = SimpleNamespace(folder=Path("runs/a"), records=lambda: Path("data/a"), manifest=lambda: SimpleNamespace(bad=["b.png"]))
+
+    with pytest.raises(InputError, match="data/a left out 1 image that cannot be decoded: "):
+        score(run, parse_point("1ep"), None)
 
 
 def test_a_point_that_is_not_saved_and_a_run_that_does_not_exist_are_refused(work):

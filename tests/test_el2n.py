@@ -72,7 +72,9 @@ def test_scores_are_means_over_dense_networks_and_another_run_trains_on_the_hard
 
 
 def test_records_that_left_out_images_are_not_scored():
-    run = SimpleNamespace(folder=Path("runs/a"), records=lambda: Path("data/a"), manifest=lambda: SimpleNamespace(bad=["b.png"]))
+    run = SimpleNamespace(
+        folder=Path("runs/a"), records=lambda: Path("data/a"), manifest=lambda: SimpleNamespace(bad=["b.png"])
+    )
 
     with pytest.raises(InputError, match="data/a left out 1 image that cannot be decoded: "):
         score(run, parse_point("1ep"), None)

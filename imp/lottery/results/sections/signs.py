@@ -42,11 +42,12 @@ def section(findings: Findings) -> Block | None:
 
 
 def _panel(rows: pandas.DataFrame, pairs: list[str]) -> Any:
-    base = chart_of(rows).encode(
-        x=curves.left(rows.assign(network="ticket")).title("density"),
-        color=alt.Color("pair:N", title=None).scale(domain=pairs, range=list(COLOURS)),
-    )
+    x = curves.left(rows.assign(network="ticket")).title("density")
+    color = alt.Color("pair:N", title=None).scale(domain=pairs, range=list(COLOURS))
     told = tooltips("pair", "mask", "density", "replicates", shares=("flipped", "low", "high"))
-    lines = base.mark_line(point=True).encode(y=alt.Y("flipped:Q", title="signs that differ").axis(format=".3~p"), tooltip=told)
-    bounds = base.mark_rule(strokeWidth=0.5).encode(y="low:Q", y2="high:Q")
-    return alt.layer(bounds, lines)
+    y = alt.Y("flipped:Q", title="signs that differ").axis(format=".3~p")
+    lines = chart_of(rows).mark_line(point=True).encode(x=x, color=color, y=y, tooltip=told)
+    spread = rows[rows["low"].notna()]
+    if spread.empty:
+        return lines
+    return alt.layer(chart_of(spread).mark_rule(strokeWidth=0.5).encode(x=x, color=color, y="low:Q", y2="high:Q"), lines)

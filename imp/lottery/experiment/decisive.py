@@ -57,13 +57,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     one, other = ({**values, **_without_places(values)} for values in (before, now))
     differing = [key for key in sorted(one | other) if one.get(key) != other.get(key)]
     differing = [key for key in differing if _read(key, one.get(key)) != _read(key, other.get(key))]
-    return [f"{key} was {_held(before, key)!r}, is {_held(now, key)!r}" for key in differing]
-
-
-def _held(values: Mapping[str, Any], key: str) -> Any:
-    """The value of this dotted key, of which an older version knew nothing or which has no effect: its default."""
-    field = _field(key)
-    return values.get(key, field.default if field else None)
+    return [f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differing]
 
 
 def _without_places(values: Mapping[str, Any]) -> dict[str, Any]:

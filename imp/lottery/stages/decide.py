@@ -35,7 +35,7 @@ def until_decided(run: Run, most: int, reporter: Reporter, selection: Selection)
         for series in dict.fromkeys((one.family, one.rewind) for one in missing):
             grid = _grid(run.plan(), [one for one in missing if (one.family, one.rewind) == series])
             yield dataclasses.replace(run, chosen=(number,)), grid
-        if left := [one for one in missing if _lacks(run, number, one, run.diverged())]:
+        if left := [one for one in missing if _lacks(run, number, one)]:
             reporter.say(f"replicate {number} has no result for {count_of(len(left), 'ticket')} yet: the same command goes on")
             return
     if undecided:
@@ -73,18 +73,19 @@ def _next(run: Run, tickets: Sequence[Any]) -> tuple[int, list[Any]]:
     whose dense network diverged), or else a new one."""
     last, diverged = max(run.known_numbers()), run.diverged()
     for number in range(1, last + 1):
-        if number not in diverged and (lacking := [one for one in tickets if _lacks(run, number, one, diverged)]):
+        if number not in diverged and (lacking := [one for one in tickets if _lacks(run, number, one)]):
             return number, lacking
     return last + 1, list(tickets)
 
 
-def _lacks(run: Run, number: int, group: Any, diverged: set[int]) -> bool:
+def _lacks(run: Run, number: int, group: Any) -> bool:
     """Whether a network of the group, a ticket or one of its controls, has no result in replicate `number`."""
     planned = run.plan()
     asked = planned.tickets([number], _grid(planned, [group]).of(run.recipe))
     missing = [ticket for ticket in asked if not run.network(ticket).result.exists()]
     ended = {need: run.network(need).read_result() for ticket in missing for need in ticket.needs}
     lost = {need for need, result in ended.items() if result and result.status == "diverged"}
+    diverged = run.diverged()
     able = [ticket for ticket in missing if ticket.replicates.isdisjoint(diverged)]
     return any(lost.isdisjoint(ticket.needs) for ticket in able)  # others can never be trained
 

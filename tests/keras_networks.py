@@ -11,14 +11,16 @@ from lottery.keras import Cubic, masks
 from lottery.keras.fitting import pruned
 from lottery.pruning import ranking
 
-ON_TENSORFLOW = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="this is TensorFlow's own")
+BACKEND = keras.backend.backend()
+WITH_VALUES = pytest.mark.skipif(BACKEND == "jax", reason="JAX has its variables' values elsewhere while it trains")
+ON_TENSORFLOW = pytest.mark.skipif(BACKEND != "tensorflow", reason="this is TensorFlow's own")
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(64, 8, 8, 1)).astype(np.float32), RNG.integers(0, 10, 64)
 SIZES = {"conv/kernel": 36, "dense/kernel": 360}
 GRADUAL = Cubic(end=12, every=3, start=0.5)
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 # On JAX, Keras 3.15 itself fails in the second fit with it.
-AVERAGE = {} if keras.backend.backend() == "jax" else {"use_ema": True, "ema_overwrite_frequency": 3}
+AVERAGE = {} if BACKEND == "jax" else {"use_ema": True, "ema_overwrite_frequency": 3}
 OPTIMIZERS = {
     "sgd": partial(keras.optimizers.SGD, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
     "adam": partial(keras.optimizers.Adam, 0.01, amsgrad=True, **AVERAGE),
@@ -58,6 +60,49 @@ def sequential(**first):
 def fit(model, epochs=1, first=0, **settings):
     """Train for `epochs` of four steps, always on the same batches."""
     return model.fit(X, Y, 16, first + epochs, initial_epoch=first, shuffle=False, verbose=0, **settings)
+
+
+def descent(model, x, y, apply):
+    """A step of a loop of one's own, where variables have their values: `apply` gets gradients and variables."""
+    variables = model.trainable_variables
+    if BACKEND == "torch":
+        import torch
+
+        model.zero_grad()
+        loss = LOSS(y, model(x, training=True))
+        loss.backward()
+        with torch.no_grad():
+            apply([one.value.grad for one in variables], variables)
+    else:
+        import tensorflow
+
+        with tensorflow.GradientTape() as tape:
+            loss = LOSS(y, model(x, training=True))
+        apply(tape.gradient(loss, variables), variables)
+    return {"loss": loss}
+
+
+def stateless_descent(model):
+    """A function that takes such a step on JAX, and puts all state back into its variables."""
+    import jax
+
+    def loss(trained, others):
+        answers, others = model.stateless_call(trained, others, X, training=True)
+        return LOSS(Y, answers), others
+
+    @jax.jit
+    def step(trained, others, state):
+        (_, others), gradients = jax.value_and_grad(loss, has_aux=True)(trained, others)
+        trained, state = model.optimizer.stateless_apply(state, gradients, trained)
+        return trained, others, state
+
+    def descend():
+        variables = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
+        for group, values in zip(variables, step(*[[one.value for one in group] for group in variables]), strict=True):
+            for variable, value in zip(group, values, strict=True):
+                variable.assign(value)
+
+    return descend
 
 
 def kept(model):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import ROOT
 from keras_networks import (
+    BACKEND,
     GRADUAL,
     LOSS,
     ON_TENSORFLOW,
@@ -18,6 +19,7 @@ from keras_networks import (
     SIZES,
     X,
     Y,
+    descent,
     fit,
     holds,
     is_exact,
@@ -27,10 +29,11 @@ from keras_networks import (
     network,
     same,
     sequential,
+    stateless_descent,
 )
 
 from lottery.base.errors import InputError
-from lottery.keras import Constant, Cubic, compact, masks, prune, resume, rewind, snapshot, strip, update
+from lottery.keras import Constant, Cubic, RigL, compact, masks, prune, resume, rewind, snapshot, strip, update
 from lottery.keras.fitting import pruned
 from lottery.pruning import ranking
 from lottery.pruning.criteria import CRITERIA, WITH_IMAGES
@@ -40,7 +43,7 @@ from lottery.pruning.updates import Schedule
 
 pytestmark = [pytest.mark.usefixtures("any_backend"), pytest.mark.filterwarnings("ignore:fit ended before the schedule")]
 # On PyTorch, Keras's product of two matrices of float64 is of float32.
-EXACT = 1e-6 if keras.backend.backend() == "torch" else 1e-12
+EXACT = 1e-6 if BACKEND == "torch" else 1e-12
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -432,14 +435,10 @@ def test_a_step_that_float16_skips_does_not_count(policy):
     assert is_exact(model)
 
 
-@ON_TENSORFLOW
-def test_a_loop_of_ones_own_calls_update(tensorflow):
-    model = prune(network(), 0.8, schedule=GRADUAL)
-
-    def step():
-        with tensorflow.GradientTape() as tape:
-            loss = LOSS(Y, model(X, training=True))
-        model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+@pytest.mark.parametrize("schedule", [GRADUAL, RigL(end=12, every=3)])
+def test_a_loop_of_ones_own_calls_update(schedule):
+    model = prune(network("adamw"), 0.8, schedule=schedule)
+    step = stateless_descent(model) if BACKEND == "jax" else partial(descent, model, X, Y, model.optimizer.apply)
 
     with pytest.raises(InputError, match=r"lottery.keras.update\(model\)"):
         step()

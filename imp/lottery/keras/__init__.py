@@ -7,7 +7,7 @@ Import this module before `keras.models.load_model` opens a model that was saved
 from lottery.keras.fitting import from_target, resume, update
 from lottery.keras.model import compact, masks, prune, rewind, snapshot, strip
 from lottery.keras.optimizer import Pruned
-from lottery.keras.plan import Constant, Cubic
+from lottery.keras.plan import SET, Constant, Cubic, RigL
 
-__all__ = ["Constant", "Cubic", "Pruned", "compact", "from_target", "masks", "prune", "resume", "rewind", "snapshot", "strip"]
-__all__ += ["update"]
+__all__ = ["SET", "Constant", "Cubic", "Pruned", "RigL", "compact", "from_target", "masks", "prune", "resume", "rewind"]
+__all__ += ["snapshot", "strip", "update"]

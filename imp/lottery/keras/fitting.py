@@ -11,11 +11,12 @@ from functools import partial, wraps
 from typing import Any
 
 import keras
+import numpy as np
 
 from lottery.base.errors import InputError
 from lottery.keras.backends import backend
 from lottery.keras.optimizer import Held, Pruned, as_new, is_complete, own_constraint
-from lottery.keras.plan import Plan
+from lottery.keras.plan import Plan, Replacing
 from lottery.keras.probe import KerasProbe, Networks
 from lottery.networks.topology import topology
 from lottery.pruning import units
@@ -25,6 +26,7 @@ from lottery.pruning.cut import Cutter
 from lottery.pruning.masks import Bits, check_finite
 from lottery.pruning.state import Arrays, State
 from lottery.pruning.units import Pooling, Units
+from lottery.pruning.updates import replaced
 
 
 class Training:
@@ -47,7 +49,7 @@ class Training:
         hold(self.model)
         history = type(self.model).fit(self.model, *args, **settings)
         optimizer = hold(self.model)
-        if optimizer.plan and optimizer.next_change is not None:
+        if optimizer.plan and optimizer.pruned < optimizer.plan.count(optimizer.size):
             pruned = optimizer.pruned / optimizer.size
             warnings.warn(
                 f"fit ended before the schedule of {self.model.name}: {pruned:.1%} of the weights are pruned, "
@@ -246,9 +248,31 @@ def _change(model: keras.Model, optimizer: Pruned, weights: dict[str, keras.Vari
     assert plan, "masks that stay do not change"
     values = {path: weights[path].numpy() + aside.get(path, 0) for path in kept}
     check_finite(values)
+    if isinstance(plan.schedule, Replacing) and date > 0:
+        optimizer.change(weights, kept | _replaced(model, optimizer, plan.schedule, date, values), values, date)
+        return
     among = optimizer.within or {path: bits | (aside[path] != 0) if path in aside else bits for path, bits in kept.items()}
     keep = optimizer.size - max(optimizer.pruned, plan.count(optimizer.size, date))
     optimizer.change(weights, kept | _cutter(model, optimizer, plan, among, date, values).leaving(keep).mask, values, date)
+
+
+def _replaced(model: keras.Model, optimizer: Pruned, schedule: Replacing, date: int, values: Arrays) -> Bits:
+    """The masks of what is trained after the smallest units are dropped, and others grown; as they are where a gradient is not
+    finite."""
+    assert optimizer.plan
+    trained = {one.path for one in model.trainable_weights}
+    kept, within = (
+        {path: one for path, one in bits.items() if path in trained} for bits in (optimizer.masks, optimizer.within)
+    )
+    rng = np.random.default_rng([optimizer.plan.seed, date])
+    scores = {path: np.abs(gradient) for path, gradient in optimizer.gradients.items()} or {
+        path: rng.random(bits.shape) for path, bits in sorted(kept.items())
+    }
+    if not all(np.isfinite(scores[path]).all() for path in kept):
+        return kept
+    units = units_of(model, optimizer.plan, {path: bits.shape for path, bits in kept.items()}, optimizer.scope)
+    counts = {path: schedule.replaced(date, int(np.count_nonzero(bits))) for path, bits in units.total(kept).items()}
+    return replaced(values, kept, scores, counts, units, within)
 
 
 def check_end(model: keras.Model, optimizer: Pruned, plan: Plan, among: Bits) -> None:

@@ -13,7 +13,7 @@ from lottery.base.errors import InputError, first_line
 from lottery.keras.backends import backend
 from lottery.keras.fitting import by_path, check_end, current, inner, install, look, pruned, retrace, units_of
 from lottery.keras.optimizer import Pruned
-from lottery.keras.plan import AT_ONCE, Constant, Cubic, Plan, fraction
+from lottery.keras.plan import AT_ONCE, SCHEDULES, MaskSchedule, Plan, fraction
 from lottery.networks import compaction
 from lottery.pruning import masks as bits
 from lottery.pruning.allocation import Allocation
@@ -29,7 +29,7 @@ def prune(
     *,
     criterion: str | Criterion = "magnitude",
     allocation: Allocation = "global",
-    schedule: Constant | Cubic = AT_ONCE,
+    schedule: MaskSchedule = AT_ONCE,
     scope: Scope = "kernels",
     exclude: Sequence[str] = (),
     densities: Mapping[str, float] | None = None,
@@ -60,8 +60,8 @@ def prune(
         )
     if (masks is None) == (sparsity is None):
         raise InputError("prune: give either a sparsity or masks")
-    if not isinstance(schedule, Constant | Cubic):
-        raise InputError(f"schedule: {schedule!r} is none: write Constant(begin=...) or Cubic(end=...)")
+    if not isinstance(schedule, MaskSchedule):
+        raise InputError(f"schedule: {schedule!r} is none: write one of {', '.join(SCHEDULES)}, as in Cubic(end=...)")
     exclude, plan = [exclude] if isinstance(exclude, str) else exclude, None
     if masks is None:
         fixed = tuple((pattern, fraction(share, f"densities: {pattern}")) for pattern, share in (densities or {}).items())

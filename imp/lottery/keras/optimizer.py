@@ -11,7 +11,7 @@ import numpy as np
 
 from lottery.base.errors import InputError
 from lottery.keras.backends import backend
-from lottery.keras.plan import Plan
+from lottery.keras.plan import Cubic, Plan, Replacing, RigL
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays
 
@@ -88,10 +88,14 @@ class Pruned(keras.optimizers.Optimizer):
         self._changed = self.add_variable((), "zeros", "int", "only_first_replica", name="changed_before")
         named = {path: path.replace("/", "_") for path in shapes}
         self._masks = [self.add_variable(shapes[path], "ones", "bool", name=f"{named[path]}_mask") for path in shapes]
-        moves = plan is not None and len(plan.schedule.dates) > 1
-        self._aside = [self.add_variable(shapes[path], name=f"{named[path]}_aside") for path in shapes if moves]
-        whole = [path for path in shapes if moves and plan and not plan.spec.is_weight]
-        self._within = [self.add_variable(shapes[path], "ones", "bool", name=f"{named[path]}_within") for path in whole]
+        schedule = plan.schedule if plan else None
+        returns, grows = isinstance(schedule, Cubic), isinstance(schedule, Replacing)
+        self._aside = [self.add_variable(shapes[path], name=f"{named[path]}_aside") for path in shapes if returns]
+        bounded = [path for path in shapes if grows or (returns and plan and not plan.spec.is_weight)]
+        self._within = [self.add_variable(shapes[path], "ones", "bool", name=f"{named[path]}_within") for path in bounded]
+        self._gradients = [
+            self._add_summed(shapes[path], f"{named[path]}_gradient") for path in shapes if isinstance(schedule, RigL)
+        ]
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -132,8 +136,14 @@ class Pruned(keras.optimizers.Optimizer):
 
     @property
     def within(self) -> Bits:
-        """A copy of the masks before the first change, within which whole units may return; empty for single weights."""
+        """A copy of the masks before the first change, within which units may return or grow; of those whose values are put
+        aside, empty for single weights."""
         return _arrays(self.paths, self._within)
+
+    @property
+    def gradients(self) -> Arrays:
+        """A copy of the gradients, of pruned weights too, by which RigL changes the masks next; empty without it."""
+        return _arrays(self.paths, self._gradients)
 
     @property
     def scope(self) -> list[str]:
@@ -187,6 +197,7 @@ class Pruned(keras.optimizers.Optimizer):
         self.check_clock()
         self.clock.is_running = True
         variables = list(trainable_variables or self._trainable_variables)
+        self._record(grads, variables)
         gradients = [self._kept(*pair) for pair in zip(grads, variables, strict=True)]
         self.inner_optimizer.apply(gradients, [self._unheld(variable) for variable in variables])
         if not all(type(one).__name__ in ELEMENTWISE and type(one).__module__.startswith("keras.") for one in self._parts):
@@ -299,10 +310,31 @@ class Pruned(keras.optimizers.Optimizer):
 
     def _kept(self, gradient: Any, variable: Any) -> Any:
         """A select, not a product, so that not even a NaN reaches a pruned weight."""
+        place = self._place(variable)
+        return gradient if gradient is None or place is None else backend.select(self._masks[place], gradient)
+
+    def _record(self, grads: Sequence[Any], variables: Sequence[keras.Variable]) -> None:
+        """Where masks change by gradients after this step, put those of pruned weights by, too."""
+        schedule, changed = self.plan and self.plan.schedule, keras.ops.convert_to_tensor(self._changed)
+        if not isinstance(schedule, RigL):
+            return
+        coming = (changed + schedule.every - 1) // schedule.every * schedule.every
+        is_due = (keras.ops.convert_to_tensor(self._iterations) + 1 >= coming) & (coming < schedule.end)
+        places = [self._place(variable) for variable in variables]
+        given = [(place, gradient) for place, gradient in zip(places, grads, strict=True) if place is not None]
+        backend.record(is_due, [(self._gradients[place], one) for place, one in given if one is not None])
+
+    def _place(self, variable: Any) -> int | None:
+        """Which of the masks is that of a trained variable."""
         path = self._trainable_variables[self._get_variable_index(variable)].path
-        if gradient is None or path not in self.paths:
-            return gradient
-        return backend.select(self._masks[self.paths.index(path)], gradient)
+        return self.paths.index(path) if path in self.paths else None
+
+    def _add_summed(self, shape: Sequence[int], name: str) -> keras.Variable:
+        """A variable of which each replica has its own value: the whole one is their sum."""
+        how = {"trainable": False, "aggregation": "sum", "synchronization": "on_read"}
+        variable = keras.Variable("zeros", shape, name=name, **how)
+        self._track_variable(variable)
+        return variable
 
     def _unheld(self, variable: Any) -> Any:
         held = variable.constraint

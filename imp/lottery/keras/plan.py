@@ -77,8 +77,48 @@ class Cubic:
         return first + Schedule("gmp", self.every, self.begin, self.end, 0.0).pruned(step, last - first)
 
 
+@dataclasses.dataclass(frozen=True)
+class Replacing:
+    """The mask is made at once, then changes every `every` steps, before the step `end`: of each layer the smallest kept units
+    are dropped and as many grown. Their share is `drop_fraction` at first, and falls along half a cosine (Evci et al. 2020,
+    arXiv 1911.11134, section 3)."""
+
+    end: int
+    every: int = 100
+    drop_fraction: float = 0.3
+
+    def __post_init__(self) -> None:
+        _check_steps({"every": 1}, self)
+        _check_steps({"end": self.every + 1}, self)
+        fraction(self.drop_fraction, "drop_fraction")
+
+    @property
+    def dates(self) -> range:
+        return range(0, self.end, self.every)
+
+    def pruned(self, step: int, first: int, last: int) -> int:
+        return last
+
+    def replaced(self, step: int, kept: int) -> int:
+        """How many of a layer's `kept` units are replaced at `step`."""
+        return Schedule("rigl", self.every, 0, self.end, self.drop_fraction).replaced(step, kept)
+
+
+@dataclasses.dataclass(frozen=True)
+class RigL(Replacing):
+    """Grown is what has the largest gradient in the step before (Evci et al. 2020, "Rigging the Lottery", algorithm 1, where
+    that step does not train; here it does)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SET(Replacing):
+    """Grown is what chance says (Mocanu et al. 2018, "Scalable training of artificial neural networks with adaptive sparse
+    connectivity", arXiv 1707.04780)."""
+
+
+MaskSchedule = Constant | Cubic | RigL | SET
+SCHEDULES = {one.__name__: one for one in get_args(MaskSchedule)}
 AT_ONCE = Constant()
-SCHEDULES = {one.__name__: one for one in (Constant, Cubic)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +130,7 @@ class Plan:
     sparsity: Fraction
     criterion: str | Criterion = "magnitude"
     allocation: Allocation = "global"
-    schedule: Constant | Cubic = AT_ONCE
+    schedule: MaskSchedule = AT_ONCE
     densities: tuple[tuple[str, Fraction], ...] = ()
     iterations: int | None = None
     seed: int = 0
@@ -116,9 +156,13 @@ class Plan:
             raise InputError(f"unknown unit_score {self.unit_score!r}; known are {', '.join(get_args(Score))}")
         if self.spec.is_n_of_m:
             if len(self.schedule.dates) > 1 or (self.allocation, self.densities) != ("global", ()):
-                raise InputError(f"units = {self.spec} are pruned at once: give neither Cubic, allocation nor densities")
+                raise InputError(f"units = {self.spec} are pruned at once: give Constant, and neither allocation nor densities")
             if abs(self.sparsity - 1 + self.spec.share) > Fraction(1, 10_000):
                 raise InputError(f"units = {self.spec} wants sparsity={float(1 - self.spec.share):.4g}, neither more nor less")
+
+        if self.spec.is_channel and isinstance(self.schedule, Replacing):
+            given = type(self.schedule).__name__
+            raise InputError(f"units = channel: a channel that is gone gets no gradient, by which it could grow: not {given}")
 
     @property
     def spec(self) -> Spec:

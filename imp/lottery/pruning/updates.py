@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from lottery.pruning import masks
 from lottery.pruning.costs import STEP
 from lottery.pruning.criteria import Criterion, given, inverted, magnitude
 from lottery.pruning.cut import Method, cut
@@ -72,10 +73,13 @@ def gradual(method: Method, schedule: Schedule, step: int, finally_: int) -> tup
     return dataclasses.replace(method, fixed=fixed), pruned
 
 
-def replaced(weights: Arrays, kept: Bits, scores: Arrays, counts: Mapping[str, int], units: Units = SINGLE) -> Bits:
+def replaced(
+    weights: Arrays, kept: Bits, scores: Arrays, counts: Mapping[str, int], units: Units = SINGLE, within: Bits | None = None
+) -> Bits:
     """The mask after the smallest of the `kept` units of each layer are dropped, as many as `counts` says, and as many of the
-    highest `scores` among all that are then not kept are grown; a unit may be dropped and grown again. Equal ones go by
-    position, the first first."""
+    highest `scores` among all that are then not kept are grown, if they are `within` a mask (None: all are); a unit may be
+    dropped and grown again. Equal ones go by position, the first first."""
+    within = within or masks.whole(kept)
 
     def without(criterion: Criterion, among: Bits) -> Bits:
         """`among` less those of each layer that score lowest."""
@@ -83,5 +87,5 @@ def replaced(weights: Arrays, kept: Bits, scores: Arrays, counts: Mapping[str, i
         keep = [((path,), int(np.count_nonzero(left[path])) - counts[path]) for path in among]
         return cut(Method(criterion, units=units), State(0, weights, {}, {}), among, keep).mask
 
-    free = {path: ~bits for path, bits in without(magnitude, kept).items()}
-    return {path: ~bits for path, bits in without(inverted(given(scores)), free).items()}
+    free = {path: within[path] & ~bits for path, bits in without(magnitude, kept).items()}
+    return {path: within[path] & ~bits for path, bits in without(inverted(given(scores)), free).items()}

@@ -61,6 +61,11 @@ def watched(model: keras.Model, before: Callable[[], Any], after: Callable[[], A
     return train_function
 
 
+def record(is_due: Any, given: Iterable[tuple[keras.Variable, Any]]) -> None:
+    for variable, tensor in given:
+        variable.assign(jax.numpy.where(is_due, tensor, variable.value))
+
+
 def derivatives(loss: Callable[[list[Any]], Any], weights: list[Any], along: list[Any]) -> list[Any]:
     gradient = jax.grad(loss)
     if not along:

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from lottery.engine import differentiation
 from lottery.engine.formats.stock import rebuild
+from lottery.keras.backends.stateful import sync as sync
+from lottery.keras.backends.stateful import watched as watched
 
 
 def select(mask: keras.Variable, tensor: Any) -> tf.Tensor:
@@ -29,6 +31,15 @@ def fill(optimizer: keras.Optimizer, given: Iterable[tuple[keras.Variable, keras
             strategy.extended.update(variable.value, select, args=(mask.value, number), group=False)
 
     tf.__internal__.distribute.interim.maybe_merge_call(on_each, optimizer._distribution_strategy)
+
+
+def record(is_due: Any, given: Iterable[tuple[keras.Variable, Any]]) -> None:
+    """In a step, set each variable to its tensor if `is_due`, a tensor of one bool, is true: (variable, tensor)."""
+
+    def assign() -> tf.Operation:
+        return tf.group(*[variable.value.assign(tf.convert_to_tensor(tensor)) for variable, tensor in given])
+
+    tf.cond(is_due, assign, tf.no_op)
 
 
 def bare(variable: keras.Variable) -> keras.Variable:
@@ -51,26 +62,6 @@ def scope(model: keras.Model) -> AbstractContextManager[Any]:
 def is_traced() -> bool:
     """Whether what runs now is a function that is being compiled."""
     return not tf.executing_eagerly()
-
-
-def sync(model: keras.Model) -> None:
-    """Let the variables of `model` have their values while `fit` runs."""
-
-
-def watched(model: keras.Model, before: Callable[[], Any], after: Callable[[], Any]) -> Callable[..., Any]:
-    """The training function of `model`. Before and after each call of it, a function is asked what is to be done with the
-    model's variables, and returns a function, or None for nothing."""
-    run = model.train_function
-
-    def train_function(iterator: Any) -> Any:
-        if action := before():
-            action()
-        logs = run(iterator)
-        if action := after():
-            action()
-        return logs
-
-    return train_function
 
 
 def derivatives(loss: Callable[[list[Any]], Any], weights: list[Any], along: list[Any]) -> list[Any]:

@@ -7,6 +7,9 @@ from typing import Any
 import keras
 import torch
 
+from lottery.keras.backends.stateful import sync as sync
+from lottery.keras.backends.stateful import watched as watched
+
 
 def select(mask: keras.Variable, tensor: Any) -> torch.Tensor:
     return torch.where(mask.value, keras.ops.convert_to_tensor(tensor).detach(), 0)
@@ -16,6 +19,12 @@ def fill(optimizer: keras.Optimizer, given: Iterable[tuple[keras.Variable, keras
     with torch.no_grad():
         for variable, mask, number in given:
             variable.value.masked_fill_(~mask.value, number)
+
+
+def record(is_due: Any, given: Iterable[tuple[keras.Variable, Any]]) -> None:
+    if is_due:
+        for variable, tensor in given:
+            variable.assign(tensor)
 
 
 def bare(variable: keras.Variable) -> keras.Variable:
@@ -32,24 +41,6 @@ def scope(model: keras.Model) -> AbstractContextManager[Any]:
 
 def is_traced() -> bool:
     return torch.compiler.is_compiling()
-
-
-def sync(model: keras.Model) -> None:
-    pass
-
-
-def watched(model: keras.Model, before: Callable[[], Any], after: Callable[[], Any]) -> Callable[..., Any]:
-    run = model.train_function
-
-    def train_function(batches: Any) -> Any:
-        if action := before():
-            action()
-        logs = run(batches)
-        if action := after():
-            action()
-        return logs
-
-    return train_function
 
 
 def derivatives(loss: Callable[[list[Any]], Any], weights: list[Any], along: list[Any]) -> list[Any]:

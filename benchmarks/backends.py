@@ -62,7 +62,7 @@ def train(name: str, steps: int, is_pruned: bool) -> dict[str, np.ndarray]:
             variable.assign(rng.normal(size=variable.shape) / np.sqrt(np.prod(variable.shape[:-1])))
     patterns, y = rng.normal(size=(CLASSES, 14, 14, 1)), rng.integers(0, CLASSES, BATCH * steps)
     x = (patterns[y] + 2 * rng.normal(size=(len(y), 14, 14, 1))).astype("float32")
-    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     if is_pruned:
         prune(model, SPARSITY, schedule=Cubic(end=steps * 3 // 4, every=10))
     losses = []

@@ -195,20 +195,15 @@ def opened(
     chosen: Sequence[int] | None = None,
     budget: float | None = None,
     weights: Path | None = None,
-    begins: bool = False,
 ) -> "Run":
     """The run that the options name, as `open_run` finds it, with the replicates `chosen`. With a `budget` (dense trainings)
     its tickets cost no more; what that changes is printed (stderr). Dense networks begin with `weights`. Raises InputError for
-    a run that is named and does not exist, where neither recipe nor records say what it is to be, unless it `begins`."""
+    a run that is named and does not exist, where neither recipe nor records say what it is to be."""
     from lottery.rundir.names import RECIPE
     from lottery.rundir.run import open_run
 
-    if (
-        run
-        and run.suffix != ".toml"
-        and not (run / RECIPE).exists()
-        and not (must_exist or begins or recipe or records or run.is_file())
-    ):
+    is_named = run and run.suffix != ".toml" and not (must_exist or recipe or records or run.is_file())
+    if run and is_named and not (run / RECIPE).exists():
         near = difflib.get_close_matches(run.name, [path.parent.name for path in run.parent.glob(f"*/{RECIPE}")], n=1)
         meant = f"did you mean {run.parent / near[0]}? To" if near else "to"
         raise InputError(f"there is no run in {run}; {meant} start one there, name its recipe, such as digits")

@@ -32,10 +32,6 @@ INNER = {"format", "folder", "outputs", "made_from"}  # what a table of a mask s
 def train(
     run: RunOptions,
     workers: WorkerOptions,
-    values: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Same as --set; agents of a W&B sweep write values like this."),
-    ] = None,
     records: options.RecordsOption = None,
     from_: options.FromOption = None,
     replicate: options.ReplicateOption = None,
@@ -45,14 +41,8 @@ def train(
 ) -> None:
     """Train the dense network of each replicate, and save it at every rewind point; under mpirun, on all its ranks."""
     from lottery.campaign import train_dense
-    from lottery.trackers.wandb import agents_run
 
-    for value in values or ():
-        if "=" not in value:
-            raise typer.BadParameter(f"{value!r} is not KEY=VALUE; to name a recipe, write --recipe {value}")
-    of_agent = agents_run() if run.run is None else None
-    run = dataclasses.replace(run, run=run.run or of_agent, set_=[*(run.set_ or []), *(values or [])])
-    target = run.open(records=records, chosen=replicate, weights=from_, begins=of_agent is not None)
+    target = run.open(records=records, chosen=replicate, weights=from_)
     train_dense(target, workers.execution(), options.reporter(), profile)
 
 

@@ -28,9 +28,6 @@ class SpaceOptions(RecipeOptions):
 def sweep(
     run: SpaceOptions,
     records: RecordsOption = None,
-    wandb: Annotated[
-        bool, typer.Option("--wandb", help="Only write the same sweep as a file for `wandb sweep`, whose agents run imp train.")
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search for hyperparameters; any number of these commands share a search, also under mpirun."""
@@ -38,11 +35,6 @@ def sweep(
     from lottery.sweep import worker
 
     target = run.open(records=records)
-    if wandb:
-        path = worker.write_for_agents(target)
-        worker.prepared(target, reporter())
-        print(f"{path}: hand it to `wandb sweep`, and start agents as that says")
-        return
     outcome = worker.sweep(target, reporter())
     if launched_rank():
         return

@@ -4,11 +4,9 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import optuna
-import yaml
 from optuna.trial import TrialState
 
 from data_prep.records import Manifest
@@ -43,12 +41,13 @@ def sweep(run: Run, reporter: Reporter) -> dict[str, Any]:
     raised. What was found until then is written first."""
     dimensions, seat = values.searched(run.recipe), allocation.allocate_here(run.recipe.train.threads)
     allocation.show_gpus(seat)
-    manifest = prepared(run, reporter)
+    on = subset(run)  # one of the workers makes its records if they are missing
+    manifest = prepare_set(on.recipe.records(), on.records(), reporter, patience=math.inf, known=on.examples())
     run.check()
     trials = _open(run, dimensions, manifest)
     with locks.staying(run.folder):
         try:
-            _work(trials, subset(run), seat, reporter)
+            _work(trials, on, seat, reporter)
         finally:
             found = _conclude(trials, run)
     if found["best"] is None and not found["under_way"]:
@@ -63,12 +62,6 @@ def subset(run: Run) -> Run:
         return run
     data = run.recipe.data.model_copy(update={"classes": classes, "path": ""})
     return dataclasses.replace(run, recipe=run.recipe.model_copy(update={"data": data}))
-
-
-def prepared(run: Run, reporter: Reporter) -> Manifest:
-    """What is in the set that trials train on, which one of the workers makes if it is missing."""
-    on = subset(run)
-    return prepare_set(on.recipe.records(), on.records(), reporter, patience=math.inf, known=on.examples())
 
 
 def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Trials:
@@ -188,38 +181,3 @@ def _conclude(trials: Trials, run: Run) -> dict[str, Any]:
             head = f"# The best of {len(rows)} trials of imp sweep: {came_to}."
             files.write_text(run.sweep / "best.toml", f"{head}\n\n{reading.to_toml(recipe)}")
     return found
-
-
-def write_for_agents(run: Run) -> Path:
-    """Write the same sweep for the agents of Weights & Biases, each of which runs `imp train`: `wandb.yaml`, a Bayesian search
-    that ends poor trials early, and beside it the recipe that it names. Returns its path. Raises InputError for what cannot be
-    searched."""
-    settings, parameters = run.recipe.sweep, {one.key: parameter(one) for one in values.searched(run.recipe)}
-    base, file = run.sweep / "wandb-recipe.toml", run.sweep / "wandb.yaml"
-    classes = ["--set", f"data.classes={settings.classes}", "--set", "data.path="] if settings.classes else []
-    train = ["train", "--recipe", str(base.resolve()), "--replicate", "1", "--set", 'track.trackers=["wandb"]', *classes]
-    content = {
-        "name": f"{run.recipe.name} sweep",
-        "project": run.recipe.track.project,
-        "method": "bayes",
-        "metric": {"name": f"validation_{run.metric}", "goal": "maximize"},
-        "run_cap": settings.trials,
-        "early_terminate": {"type": "hyperband", "min_iter": max(1, round(settings.grace.epochs(None)))},
-        "parameters": parameters,
-        "command": ["${env}", "imp", *train, "${args_no_hyphens}"],
-    }
-    files.write_text(base, reading.to_toml(run.recipe))
-    files.write_text(file, yaml.safe_dump(content, sort_keys=False))
-    return file
-
-
-def parameter(dimension: Dimension) -> dict[str, Any]:
-    """A dimension as W&B writes one."""
-    if dimension.kind == "choice":
-        return {"values": list(dimension.values)}
-    low, high = dimension.values
-    if dimension.kind == "log":
-        distribution = "q_log_uniform_values" if isinstance(low, int) else "log_uniform_values"
-    else:
-        distribution = "int_uniform" if isinstance(low, int) else "uniform"
-    return {"distribution": distribution, "min": low, "max": high}

@@ -1,4 +1,4 @@
-"""Weights & Biases: one run per network, in a group per run directory. An agent of a sweep names the run of its training."""
+"""Weights & Biases: one run per network, in a group per run directory."""
 
 import os
 import re
@@ -44,12 +44,12 @@ class WandB:
 
     def _start(self, network: Path, record: Row) -> Any:
         """The W&B run of a network. A training that was killed goes on in its own. Offline none can be gone on with: the new
-        one takes the place of what was written before. An agent of a sweep has named its run."""
+        one takes the place of what was written before."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # or it calls home at exit, offline too
         import wandb
 
-        own = None if "WANDB_RUN_ID" in os.environ else _own_id(network)
-        for written in self.folder.glob(f"wandb/offline-run-*-{own}") if own and self.offline else ():
+        own = _own_id(network)
+        for written in self.folder.glob(f"wandb/offline-run-*-{own}") if self.offline else ():
             shutil.rmtree(written)
         return wandb.init(
             project=self.recipe.track.project,
@@ -61,7 +61,7 @@ class WandB:
             reinit="create_new",
             settings=wandb.Settings(init_timeout=INIT_SECONDS, finish_timeout=FINISH_SECONDS, silent=True, console="off"),
             id=own,
-            resume="allow" if own and not self.offline else None,
+            resume=None if self.offline else "allow",
         )
 
 
@@ -88,12 +88,3 @@ def _own_id(network: Path) -> str:
         own = secrets.token_hex(8)
         files.write_text(file, own)
     return own
-
-
-def agents_run() -> Path | None:
-    """The run directory of a training that an agent of a W&B sweep starts: one for each, by its id there. None elsewhere.
-    Raises InputError for what is no id."""
-    swept, run = os.environ.get("WANDB_SWEEP_ID"), os.environ.get("WANDB_RUN_ID")
-    if "/" in f"{swept}{run}":  # which W&B allows in no id, and would lead out of `runs`
-        raise InputError(f"WANDB_SWEEP_ID={swept} and WANDB_RUN_ID={run} are no ids of W&B, which have no slash: unset them")
-    return Path("runs") / f"wandb-{swept}-{run}" if swept and run else None

@@ -250,21 +250,6 @@ def test_a_mask_that_leaves_no_path_is_marked_though_every_layer_keeps_enough(ma
     assert [cells[:2] for cells in rows] == [("oneshot/q50", "50.00\n50.00 !")]
 
 
-def test_rounds_are_nested_or_said_not_to_be(make_run):
-    run = make_run()
-    chain(run, 1, "weights", 0, kept(10, *range(8)), kept(10, *range(5)), kept(10, *range(2)))
-    chain(run, 1, "weights", 10, kept(10, *range(8)), kept(10, 0, 1), kept(10, 2, 0))
-
-    groups = compare.compare(run, QUIET)
-
-    first = [pair for pair in names(groups, "rounds") if pair[0].startswith("weights-step-000000")]
-    assert [(one[-2:], other[-2:]) for one, other in first] == [("01", "02"), ("02", "03"), ("01", "03")]
-    assert compare.nesting(groups) == [
-        "weights-step-000000: rounds 1 to 3 are nested; of the 2 weights of the last, 2 are in the first",
-        "weights-step-000010 is not nested: of the 2 weights that replicate 1 keeps in round 3, 1 are in round 2",
-    ]
-
-
 def test_a_one_shot_mask_is_compared_with_the_round_nearest_in_density(make_run):
     run = make_run()
     one_shot(run, 1, {50: kept(100, *range(50)), 80: kept(100, *range(20)), 97: kept(100, 0, 1, 2)})
@@ -291,19 +276,14 @@ def test_masks_of_a_family_that_the_recipe_has_not_and_other_folders_are_left_al
     assert {source.name for source in compare.sources(run)} == {"lr-step-000000/round-01"}
 
 
-def test_masks_of_two_scopes_are_compared_where_both_are_with_one_warning(make_run, capsys):
-    run = make_run(3)
-    for number, paths in enumerate([("a", "b"), ("a",), ("a", "c")], 1):
-        mask = {path: kept(10, 0, number) for path in paths}
-        one_shot(run, number, {90: mask})
+def test_what_only_one_of_two_masks_covers_does_not_count(make_run):
+    run = make_run(2)
+    for number, paths in enumerate([("a", "b"), ("a", "c")], 1):
+        one_shot(run, number, {90: {path: kept(10, 0, number) for path in paths}})
 
-    (group,) = compare.compare(run, Reporter())
+    (group,) = compare.compare(run, QUIET)
 
-    assert [pair["size"] for pair in group["pairs"]] == [10, 10, 10]
-    warnings = [line for line in capsys.readouterr().err.splitlines() if "scopes" in line]
-    assert len(warnings) == 1
-    assert "in 3 of 3 pairs" in warnings[0]
-    assert "(b, c, ...)" in warnings[0]
+    assert [pair["size"] for pair in group["pairs"]] == [10]
 
 
 def test_statistics_that_no_training_prunes_do_not_count(make_run):
@@ -348,7 +328,7 @@ def two(make_run):
 def test_the_command_prints_tables_and_writes_every_layer(two, tmp_path):
     done = imp_here("compare", "--run", "runs/made", cwd=tmp_path)
 
-    for words in ("different replicates", "like density", "weights-step-000010/round-02", "rounds 1 to 2 are nested"):
+    for words in ("different replicates", "like density", "weights-step-000010/round-02"):
         assert words in done.stdout
     with open(two.report / "compare.csv") as file:
         rows = list(csv.DictReader(file))
@@ -359,7 +339,7 @@ def test_the_command_prints_tables_and_writes_every_layer(two, tmp_path):
     by_position = next(row for row in rows if row["kind"] == "densities")
     assert (float(by_position["overlap"]), float(by_position["overlap_by_chance"])) == (0.8, 5 / 8)
     assert by_position["layers_alike"] == ""
-    assert {row["kind"] for row in rows} == {"replicates", "rounds", "densities"}
+    assert {row["kind"] for row in rows} == {"replicates", "densities"}
 
 
 def test_the_command_prints_json(two, tmp_path):
@@ -370,9 +350,8 @@ def test_the_command_prints_json(two, tmp_path):
     assert first["spread"]["layers_alike"] == dict.fromkeys(("mean", "least", "most"), pytest.approx(8 / 9))
     assert first["spread"]["input_correlation"] == {"mean": None, "least": None, "most": None}
     assert first["pairs"][0]["layers"]["a"]["kept_second"] == 4
-    nested = next(group for group in groups if group["kind"] == "rounds")
-    assert nested["spread"]["jaccard"] == {"mean": 5 / 8, "least": 5 / 8, "most": 5 / 8}
-    assert nested["pairs"][0]["layers"]["a"]["shared"] == 5
+    by_position = next(group for group in groups if group["kind"] == "densities")
+    assert by_position["pairs"][0]["layers"]["a"]["shared"] == 4
 
 
 def test_with_nothing_to_compare_or_masks_of_two_networks_the_command_is_one_line(make_run, tmp_path):

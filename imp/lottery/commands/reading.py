@@ -215,8 +215,8 @@ def _show_network(source: "Run", as_json: bool) -> None:
 
 
 def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
-    """Show how alike masks are across replicates, rewind points, families and rounds, compared with chance."""
-    from lottery.results.compare import compare, nesting, tables
+    """Show how alike masks are across replicates, rewind points and families, compared with chance."""
+    from lottery.results.compare import compare, tables
     from lottery.stages.alignment import Alignments
 
     source = opened(run, must_exist=True)
@@ -228,6 +228,4 @@ def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
         print_table(title, headings, rows)
         if explained:
             print(explained)
-    for sentence in nesting(groups):
-        print(sentence)
     print(f"Every pair, layer by layer: {source.report / 'compare.csv'}")

@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeVar
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
-from lottery.experiment.grids import of_label
 from lottery.pruning import invariants, masks, overlap, units
 from lottery.pruning.alignment import Alignment
 from lottery.pruning.overlap import Figures
@@ -27,7 +26,7 @@ from lottery.rundir.lineage import Lineage
 from lottery.rundir.records import MaskRecord
 from lottery.rundir.run import Run
 
-Kind = Literal["replicates", "aligned", "rewinds", "families", "rounds", "densities"]
+Kind = Literal["replicates", "aligned", "rewinds", "families", "densities"]
 
 TITLES: dict[Kind, str] = {
     "replicates": "the same mask in different replicates",
@@ -120,8 +119,7 @@ def sources(run: Run) -> list[Source]:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two masks to compare. `kind` says why: it is the only thing in which they differ. Of two rounds of one chain the
-    denser is first."""
+    """Two masks to compare. `kind` says why: it is the only thing in which they differ."""
 
     kind: Kind
     first: Source
@@ -166,9 +164,6 @@ def pairs(found: Sequence[Source]) -> list[Pair]:
     wanted += sorted(chains, key=lambda pair: pair.kind == "families")
     chained = grouped((one for one in found if one.is_round), lambda source: (source.replicate, source.chain))
     for chain in chained:
-        wanted += [Pair("rounds", *two) for two in itertools.pairwise(chain)]
-        wanted += [Pair("rounds", chain[0], later) for later in chain[2:]]
-    for chain in chained:
         for source in (one for one in found if not one.is_round and one.replicate == chain[0].replicate):
             nearest = min(chain, key=lambda later: abs(later.density - source.density))
             if abs(nearest.density - source.density) <= LIKE_DENSITY * source.density:
@@ -189,8 +184,9 @@ def compare(run: Run, reporter: Reporter, align: Align | None = None) -> list[Gr
     alone, kind by kind, as `imp compare --json` prints them. With `align`, replicates are compared by position too, where that
     does not raise InputError, as it does without the dense networks or the examples.
 
-    Masks are read when they are needed, and only `HELD` of them are kept. Raises InputError if there is nothing to
-    compare but the rounds of one chain, which are nested by construction, or if two masks do not belong to one network.
+    Masks are read when they are needed, and only `HELD` of them are kept. What only one of two masks covers does not count.
+    Raises InputError if there is nothing to compare (the rounds of one chain are nested by construction), or if two masks do
+    not belong to one network.
     """
     found = sources(run)
     if not found and all(family.changes_masks for family in run.recipe.families.values()):
@@ -198,7 +194,7 @@ def compare(run: Run, reporter: Reporter, align: Align | None = None) -> list[Gr
     if not found:
         raise InputError(f"{run.folder} has no masks yet: run `imp thresholds` first")
     wanted = pairs(found)
-    if all(pair.kind == "rounds" for pair in wanted):
+    if not wanted:
         raise InputError(
             f"{run.folder} has nothing to compare: that takes masks of two replicates, of two chains of rounds, or rounds as "
             f"dense as one-shot masks; `imp run --run {shlex.quote(str(run.folder))} --set replicates=3` adds replicates"
@@ -209,13 +205,11 @@ def compare(run: Run, reporter: Reporter, align: Align | None = None) -> list[Gr
         wanted += [dataclasses.replace(pair, kind="aligned") for pair in across]
     layouts = {number: invariants.layouts(run.replicate(number).read_topology()) for number in run.known_numbers()}
     compared: list[tuple[Pair, dict[str, Figures]]] = []
-    in_one: list[set[str]] = []
     with reporter.counting("masks", len(wanted), "pairs") as advance:
-        for pair, figures, partial in alike(run, found, wanted, layouts, align):
+        for pair, figures in alike(run, found, wanted, layouts, align):
             compared.append((pair, figures))
-            in_one.append(partial)
             advance(1)
-    _warn(wanted, in_one, layouts, reporter)
+    _warn(across, layouts, reporter)
     if obstacle:
         reporter.say(f"replicates are not aligned: {obstacle}")
     rows = (
@@ -246,9 +240,8 @@ def alike(
     wanted: Iterable[Pair],
     layouts: Mapping[int, Mapping[str, invariants.Layout]],
     align: Align | None = None,
-) -> Iterator[tuple[Pair, dict[str, Figures], set[str]]]:
-    """Each of the pairs, its figures by layer, and the variables that only one of its masks has. Only replicates are compared
-    by `layouts`."""
+) -> Iterator[tuple[Pair, dict[str, Figures]]]:
+    """Each of the pairs, and its figures by layer. Only replicates are compared by `layouts`."""
     packed, profile = _readers(run, layouts, align)
     # Round 1 of a chain is cut from the dense network, so that other chains share it, and masks within it overlap by more than
     # chance among all weights.
@@ -257,8 +250,7 @@ def alike(
         across, is_aligned = pair.kind == "replicates", pair.kind == "aligned"
         by_units = functools.partial(packed, by=pair.units)
         read, compared = (profile, invariants.likenesses) if across else (by_units, overlap.overlaps)
-        pooled = not (across or is_aligned or pair.kind == "rounds")
-        pool = pools.get((pair.second.replicate, pair.second.chain)) if pooled else None
+        pool = None if across or is_aligned else pools.get((pair.second.replicate, pair.second.chain))
         second = packed(pair.second, pair.units, pair.first.replicate) if is_aligned else read(pair.second)
         first, *within = [read(source) for source in (pair.first, pool) if source]
         try:
@@ -267,7 +259,7 @@ def alike(
             raise InputError(f"{pair.first.path} and {pair.second.path}: {error}") from None
         if is_aligned and align:
             figures[""]["correlation"] = align(pair.first.replicate, pair.second.replicate).correlation
-        yield pair, figures, first.keys() ^ second.keys()
+        yield pair, figures
 
 
 def _readers(
@@ -320,18 +312,8 @@ def _spread(values: Sequence[float | None]) -> Figures:
     return {"mean": statistics.fmean(known), "least": min(known), "most": max(known)}
 
 
-def _warn(
-    wanted: Sequence[Pair], in_one: Sequence[set[str]], layouts: Mapping[int, Mapping[str, Any]], reporter: Reporter
-) -> None:
-    """Warn about masks of different scopes, of which only one has the variables `in_one`, and about networks whose connections
-    are not known."""
-    if partial := [paths for paths in in_one if paths]:
-        names = ", ".join(sorted(set().union(*partial))[:3])
-        reporter.say(
-            f"warning: in {len(partial)} of {len(wanted)} pairs the masks are of different scopes; what only one of them has "
-            f"does not count ({names}, ...)"
-        )
-    across = [pair for pair in wanted if pair.kind == "replicates"]
+def _warn(across: Sequence[Pair], layouts: Mapping[int, Mapping[str, Any]], reporter: Reporter) -> None:
+    """Warn about networks whose connections are not known."""
     unknown = [pair for pair in across if not (layouts[pair.first.replicate] and layouts[pair.second.replicate])]
     if unknown:
         reporter.say(
@@ -341,7 +323,7 @@ def _warn(
 
 
 def tables(run: Run, groups: Sequence[Group]) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]], str]]:
-    """For each kind of pairs, except the rounds of one chain: a title, headings, rows, and what a reader must know about the
+    """For each kind of pairs: a title, headings, rows, and what a reader must know about the
     figures. An exclamation mark says that a layer keeps a smaller share than the recipe's `pruning.collapse`, or nothing, or
     that no path is left."""
     least = run.recipe.pruning.collapse
@@ -405,28 +387,3 @@ def _with_range(spread: Figures, scale: int = 100) -> str:
 def _shown(value: float | None, scale: int = 100) -> str:
     """In per cent, unless the scale is 1."""
     return "" if value is None else f"{scale * value:z.2f}"
-
-
-def nesting(groups: Sequence[Group]) -> list[str]:
-    """A sentence for each chain: whether each round keeps only units that the one before, and the first, kept too."""
-    chains: dict[tuple[str, str], list[tuple[int, int, Any]]] = {}
-    for group in groups:
-        if group["kind"] == "rounds":
-            (chain, first), (_, second) = (group[which].split("/") for which in ("first", "second"))
-            numbers = int(of_label(first)), int(of_label(second))
-            counted = units.parse(group["units"]).plural
-            chains.setdefault((chain, counted), []).extend((*numbers, pair) for pair in group["pairs"])
-    return [_nesting(*chain, rounds) for chain, rounds in chains.items()]
-
-
-def _nesting(chain: str, counted: str, rounds: Sequence[tuple[int, int, Any]]) -> str:
-    for first, second, pair in rounds:
-        kept, shared = pair["kept_second"], pair["shared"]
-        if shared < kept:
-            return (
-                f"{chain} is not nested: of the {kept:,} {counted} that replicate {pair['replicate_second']} keeps in round "
-                f"{second}, {shared:,} are in round {first}"
-            )
-    first, last, pair = max(rounds, key=lambda one: (one[1], -one[0]))
-    kept, shared = pair["kept_second"], pair["shared"]
-    return f"{chain}: rounds {first} to {last} are nested; of the {kept:,} {counted} of the last, {shared:,} are in the first"

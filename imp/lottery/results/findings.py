@@ -116,7 +116,7 @@ class Findings:
         found = compare.sources(self.run)
         wanted = [pair for pair in compare.pairs(found) if pair.kind == "families"]
         compared = compare.alike(self.run, found, wanted, {})
-        rows = pandas.DataFrame(_overlap(self.run, pair, figures[""]) for pair, figures, _ in compared)
+        rows = pandas.DataFrame(_overlap(self.run, pair, figures[""]) for pair, figures in compared)
         if rows.empty:
             return rows
         means = rows.groupby(["mask", "first", "second"], sort=False, as_index=False).mean()

@@ -18,8 +18,7 @@ def test_on_this_machine_nothing_is_broken(tmp_path):
     assert set(found) == {"machine", "TensorFlow", "NVIDIA driver", "MPI", "Slurm", "W&B", "disk", "locks"}
     assert "broken" not in {row["state"] for row in found.values()}
     assert "TensorFlow 2." in found["TensorFlow"]["text"]
-    cores = len(os.sched_getaffinity(0))
-    assert f"starts {min(max(2, cores), 16)} ranks that find each other" in found["MPI"]["text"]
+    assert "starts ranks that find each other" in found["MPI"]["text"]
     assert all(row["remedy"] for row in found.values() if row["state"] != "good")
     assert list(tmp_path.iterdir()) == []
 
@@ -56,14 +55,9 @@ def probes(monkeypatch):
     ("answer", "state", "words"),
     [
         ((None, "ImportError: no libfoo"), "broken", "does not start: ImportError: no libfoo"),
-        (({"right": False, "gpus": []}, ""), "broken", "multiplies matrices wrongly"),
-        (({"right": True, "gpus": []}, ""), "limited", "does not see the GPUs"),
-        (({"right": True, "gpus": ["A100"]}, ""), "good", "CUDA 12.5, cuDNN 9; A100"),
-        (
-            ({"right": True, "gpus": ["A100"], "xla": "no config"}, ""),
-            "limited",
-            "XLA does not compile a convolution: no config",
-        ),
+        (({"gpus": []}, ""), "limited", "does not see the GPUs"),
+        (({"gpus": ["A100"]}, ""), "good", "CUDA 12.5, cuDNN 9; A100"),
+        (({"gpus": ["A100"], "xla": "no config"}, ""), "limited", "XLA does not compile a convolution: no config"),
     ],
 )
 def test_tensorflow_as_it_may_be_found(probes, answer, state, words):
@@ -88,7 +82,7 @@ def test_tensorflow_as_it_may_be_found(probes, answer, state, words):
 def test_mpi_as_it_may_be_found(probes, answers, words):
     probes += answers
 
-    finding = doctor._mpi(2)
+    finding = doctor._mpi()
 
     assert finding.state == "limited"
     assert words in finding.text
@@ -100,7 +94,7 @@ def test_without_mpirun_its_wheel_is_recommended(probes, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    finding = doctor._mpi(2)
+    finding = doctor._mpi()
 
     assert "no mpirun" in finding.text
     assert "[local]" in finding.remedy
@@ -128,20 +122,11 @@ def test_wandb_as_it_may_be_found(monkeypatch, tmp_path, setting, state):
     assert finding.state == state
 
 
-def stub(folder: Path, name: str, text: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-
-
 def test_slurm_as_it_may_be_found(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor._slurm().text == "none here"
-    stub(tmp_path, "sbatch", "exit 0")
-    stub(tmp_path, "sinfo", "echo 'gpu* 4'; echo 'cpu 10'")
-    assert doctor._slurm().text == "partitions: gpu* (4 nodes), cpu (10 nodes)"
-    stub(tmp_path, "sinfo", "echo 'slurm_load: no controller' >&2; exit 1")
-    assert "sinfo says: slurm_load: no controller" in doctor._slurm().text
+    (tmp_path / "sbatch").touch(0o755)
+    assert doctor._slurm().text == "sbatch is here"
 
 
 def test_little_room_on_the_disk_is_told(monkeypatch, tmp_path):

@@ -18,8 +18,7 @@ from lottery.commands.options import JsonOption, print_json
 from lottery.executors import launcher
 
 PROBE_SECONDS = 60.0  # TensorFlow's start on a cold disk takes some
-SINFO_SECONDS = 10.0
-MOST_RANKS = 16  # that are tried, however many cores there are
+RANKS = 2  # that are tried
 LITTLE_DISK = 5e9  # bytes
 MARKS = {"good": "ok", "limited": "!", "broken": "X"}
 FOUND = "found: "  # before the JSON that a probe prints
@@ -61,7 +60,7 @@ def examined(runs: Path) -> dict[str, Finding]:
         "machine": _machine(about),
         "TensorFlow": _tensorflow(driver),
         "NVIDIA driver": _gpus(driver),
-        "MPI": _mpi(about["cores"]),
+        "MPI": _mpi(),
         "Slurm": _slurm(),
         "W&B": _wandb(about["packages"]["wandb"]),
         "disk": _disk(runs, folder),
@@ -70,9 +69,7 @@ def examined(runs: Path) -> dict[str, Finding]:
 
 
 def _machine(about: Mapping[str, Any]) -> Finding:
-    cores, total = about["cores"], os.cpu_count() or 1
-    part = f" (of {total}: this process may not use the others)" if cores < total else ""
-    return Finding("good", f"{about['processor']}, {count_of(cores, 'core')}{part}; Python {about['python']}")
+    return Finding("good", f"{about['processor']}, {count_of(about['cores'], 'core')}; Python {about['python']}")
 
 
 _TENSORFLOW = """
@@ -83,7 +80,6 @@ import tensorflow as tf, keras
 build = tf.sysconfig.get_build_info()
 gpus = tf.config.list_physical_devices("GPU")
 names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
-total = float(tf.reduce_sum(tf.ones((64, 64)) @ tf.ones((64, 64))))
 convolution = keras.layers.Conv2D(8, 3, activation="relu")
 convolution.build((4, 16, 16, 3))
 xla = ""
@@ -92,7 +88,7 @@ try:
 except Exception as error:
     xla = str(error).strip().partition("\\n")[0][:200]
 print("found: " + json.dumps({"version": tf.__version__, "keras": keras.__version__, "cuda": build.get("cuda_version"),
-    "cudnn": build.get("cudnn_version"), "gpus": names, "right": total == 64.0**3, "xla": xla}))
+    "cudnn": build.get("cudnn_version"), "gpus": names, "xla": xla}))
 """
 
 
@@ -102,8 +98,6 @@ def _tensorflow(driver: str | None) -> Finding:
         return Finding("broken", f"does not start: {said}", "install this package again in a new environment")
     built = f"built for CUDA {about['cuda']}, cuDNN {about['cudnn']}" if about["cuda"] else "built for CPUs alone"
     text = f"TensorFlow {about['version']}, Keras {about['keras']}, {built}"
-    if not about["right"]:
-        return Finding("broken", f"{text}; it multiplies matrices wrongly", "try another machine")
     if driver and not about["gpus"]:
         remedy = "pip install 'imp-lottery[cuda]', and look at CUDA_VISIBLE_DEVICES"
         return Finding("limited", f"{text}; does not see the GPUs that the driver knows", remedy)
@@ -123,24 +117,22 @@ def _gpus(driver: str | None) -> Finding:
 _MPI = 'from mpi4py import MPI; print("found: " + __import__("json").dumps(MPI.Get_library_version().splitlines()[0]))'
 
 
-def _mpi(cores: int) -> Finding:
+def _mpi() -> Finding:
     version, said = _probe([sys.executable, "-c", _MPI])
     if version is None:
         return Finding("limited", f"mpi4py finds none: {said}", "pip install 'imp-lottery[local]', or load your cluster's MPI")
     library = str(version).partition(", package")[0].strip("\0 ,")
-    ranks = min(max(2, cores), MOST_RANKS)
     try:
-        starter, line = launcher.mpirun(), launcher.command(ranks, ["-c", launcher.COUNTING])
+        starter, line = launcher.mpirun(), launcher.command(RANKS, ["-c", launcher.COUNTING])
     except InputError:
         remedy = "load the MPI that mpi4py found, or pip install 'imp-lottery[local]'"
         return Finding("limited", f"{library}; no mpirun", remedy)
     total, said = _probe(*line)
-    if total != ranks:
+    if total != RANKS:
         got = f"{total} of them found each other" if total else said
         remedy = "mpirun and mpi4py must be of one MPI: which mpirun is first on PATH?"
-        return Finding("limited", f"{library}; {starter} started {ranks} ranks: {got}", remedy)
-    tried = "no more were tried" if ranks < cores else f"for {count_of(cores, 'core')}"
-    text = f"{library}; {starter} starts {ranks} ranks that find each other ({tried})"
+        return Finding("limited", f"{library}; {starter} started {RANKS} ranks: {got}", remedy)
+    text = f"{library}; {starter} starts ranks that find each other"
     if launcher.tolerates_faults(starter):
         return Finding("good", f"{text}; ranks outlive each other (ULFM)")
     remedy = "nothing is lost: type the command again; an Open MPI 5 built with ULFM goes on by itself"
@@ -150,13 +142,8 @@ def _mpi(cores: int) -> Finding:
 def _slurm() -> Finding:
     if not shutil.which("sbatch"):
         return Finding("good", "none here")
-    listed, said = _output(["sinfo", "--noheader", "--format=%P %D"], SINFO_SECONDS)
-    if listed is None:
-        remedy = "ask who runs the cluster; imp slurm writes its scripts all the same"
-        return Finding("limited", f"sbatch is here, sinfo says: {said}", remedy)
-    partitions = ", ".join(f"{name} ({nodes} nodes)" for name, nodes in map(str.split, listed.splitlines()))
     tasks = launcher.unused_tasks(1)
-    return Finding("limited" if tasks else "good", f"partitions: {partitions}", tasks or "")
+    return Finding("limited" if tasks else "good", "sbatch is here", tasks or "")
 
 
 def _wandb(version: str) -> Finding:
@@ -202,17 +189,13 @@ def _locking(folder: Path) -> Finding:
 
 
 def _probe(line: list[str], variables: Mapping[str, str] | None = None) -> tuple[Any, str]:
-    """What a process prints as JSON after the word `found:`; or None, and the last thing it said."""
-    printed, said = _output(line, PROBE_SECONDS, variables)
-    told = [text.removeprefix(FOUND) for text in (printed or "").splitlines() if text.startswith(FOUND)]
-    return (json.loads(told[-1]), "") if told else (None, said)
-
-
-def _output(line: list[str], seconds: float, variables: Mapping[str, str] | None = None) -> tuple[str | None, str]:
-    """What a process prints, None where it fails or takes too long; and the last thing it said."""
+    """What a process prints as JSON after the word `found:`; or None where it fails or takes long, and what it said last."""
     try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=seconds, env=variables)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=PROBE_SECONDS, env=variables)
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, first_line(error)
+    told = [text.removeprefix(FOUND) for text in done.stdout.splitlines() if text.startswith(FOUND)]
+    if told and not done.returncode:
+        return json.loads(told[-1]), ""
     said = [text.strip() for text in (done.stderr or done.stdout).splitlines() if text.strip()]
-    return None if done.returncode else done.stdout, said[-1] if said else f"exit code {done.returncode}"
+    return None, said[-1] if said else f"exit code {done.returncode}"

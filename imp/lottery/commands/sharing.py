@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lottery.base.errors import InputError
+from lottery.base.errors import InputError, printable
 from lottery.commands.options import JsonOption, RunOption, SetOption, opened, print_json, reporter
 from lottery.results.tables import percent, print_table, times, whole
 from lottery.rundir.wording import value
@@ -122,7 +122,7 @@ def tickets(
     if as_json:
         print_json(rows)
     elif rows:
-        print_table("", list(TICKET_COLUMNS), [[_printable(show(row)) for show in TICKET_COLUMNS.values()] for row in rows])
+        print_table("", list(TICKET_COLUMNS), [[printable(show(row)) for show in TICKET_COLUMNS.values()] for row in rows])
     if damaged:
         raise InputError("; ".join(damaged))
 
@@ -131,8 +131,3 @@ def _tested(row: Mapping[str, Any]) -> str:
     """The deciding metric of a ticket on its test split, named where that is not accuracy."""
     ((metric, share),) = [(key.removeprefix("test_"), row[key]) for key in row if key.startswith("test_")]
     return "" if share is None else value(metric, share)
-
-
-def _printable(text: str) -> str:
-    """`text` of a stranger's, without what would steer the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

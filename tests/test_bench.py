@@ -101,7 +101,7 @@ def small(typed, in_process, monkeypatch):
         assert code == 0, said
         assert {path.name for path in here.iterdir()} <= {"o", "data"}
         (written,) = (here / "o").glob("*.json")
-        assert {path.suffix for path in written.parent.iterdir() if path.is_file()} == {".html", ".json", ".md", ".png"}
+        assert {path.suffix for path in written.parent.iterdir() if path.is_file()} == {".json", ".md", ".png"}
         return out, json.loads(written.read_text())
 
     return small

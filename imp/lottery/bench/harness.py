@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(kw_only=True)
 class Bench:
-    """A measurement under way: its common options, its `rows`, the names of those that `failed`, and `closing` lines."""
+    """A measurement under way: its common options, its `rows`, and the names of those that `failed`."""
 
     name: str
     repeats: int
@@ -29,7 +29,6 @@ class Bench:
     reporter: Reporter = dataclasses.field(default_factory=Reporter)
     rows: Rows = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)
-    closing: list[str] = dataclasses.field(default_factory=list)
 
     @contextlib.contextmanager
     def row(self, name: str) -> Iterator[None]:
@@ -52,12 +51,9 @@ class Bench:
             print_table(title, [column.heading for column in columns], measured["cells"])
             print(*measured["remarks"], sep="\n")
         if self.out and self.rows:
-            for problem in write(measured, figure, self.out):
-                self.reporter.say(problem)
-            path, index = self.out / self.name, self.out / "index.html"
-            self.closing.insert(0, f"written to {path}.md, .png and .json; all measurements there: {index}")
-        if self.closing and not self.as_json:
-            print(*self.closing, sep="\n")
+            write(measured, figure, self.out)
+            if not self.as_json:
+                print(f"written to {self.out / self.name}.md, .png and .json")
 
 
 def machine() -> dict[str, Any]:

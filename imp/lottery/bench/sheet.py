@@ -14,7 +14,6 @@ Rows = list[dict[str, Any]]
 WIDTH = 480
 BAR = 26  # pixels of height
 LABEL = 260  # pixels of width at most
-GENERATOR = b'<meta name="generator" content="imp bench">'  # tells our index.html from somebody else's
 
 
 class Column(NamedTuple):
@@ -62,11 +61,10 @@ def content(
     }
 
 
-def write(measured: Mapping[str, Any], figure: "Figure", folder: Path) -> list[str]:
-    """NAME.md, .png and .json of a `content` in `folder`, made if missing, and its index.html anew, with all that was measured
-    there. Returns a line for each file that is in the way of that."""
+def write(measured: Mapping[str, Any], figure: "Figure", folder: Path) -> None:
+    """Write NAME.md, .png and .json of a `content` to `folder`, made if missing."""
     from lottery.base import files
-    from lottery.results import markdown, measurements, pages
+    from lottery.results import markdown
     from lottery.results.drawing import Chart
 
     name, title = measured["name"], measured["title"]
@@ -77,9 +75,3 @@ def write(measured: Mapping[str, Any], figure: "Figure", folder: Path) -> list[s
     files.write_bytes(folder / f"{name}.png", chart.png)
     files.write_text(folder / f"{name}.md", "\n\n".join(text) + "\n")
     files.write_json(folder / f"{name}.json", measured)
-    shown, problems = measurements.read(folder)
-    index = folder / "index.html"
-    if index.exists() and GENERATOR not in index.read_bytes():
-        return [*problems, f"{index} is not a page of `imp bench`: left as it is; measure with another --out for a page of all"]
-    files.write_text(index, pages.fill("bench/page.html", shown=shown))
-    return problems

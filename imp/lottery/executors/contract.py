@@ -19,55 +19,56 @@ from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
 from lottery.base.progress import Reporter
-from lottery.executors.workload import Executor, MakeWorker, Result, Task, Worker, Workload
+from lottery.executors.workload import Executor, Result, Task, Worker, Workload
 
 TASKS = [f"task {number}" for number in range(5)]
 LATER = {"task 1": ["after 1", "also after 1"], "after 1": ["at last"]}
+FAILS = "task 0"
 
 
 def every_task_is_done_once_and_told(executor: Executor) -> None:
-    """Those that become possible too, each after what it needs."""
+    """Those that become possible too, each after what it needs; a task that fails stops no other."""
+    told: list[tuple[Task, Result]] = []
+
+    def done(task: Task, result: Result) -> Sequence[Task]:
+        told.append((task, result))
+        return LATER.get(task, [])
+
     with tempfile.TemporaryDirectory() as folder:
-        told = _run(executor, partial(_marking, Path(folder)), TASKS, LATER)
+        assert executor.run(Workload(lambda: list(TASKS), partial(_marking, Path(folder)), done, Reporter(quiet=True)))
         marks = sorted(path.name.partition("-")[0] for path in Path(folder).iterdir())
-    wanted = [*TASKS, "after 1", "also after 1", "at last"]
-    assert sorted(task for task, _ in told) == sorted(wanted), told
-    assert all(result == {"status": "done", "of": [task]} for task, result in told), told
-    assert marks == sorted(wanted), marks
     order = [task for task, _ in told]
+    assert sorted(order) == marks == sorted([*TASKS, "after 1", "also after 1", "at last"]), (order, marks)
+    assert all(result == _result(task) for task, result in told), told
     assert order.index("task 1") < order.index("after 1") < order.index("at last"), order
 
 
-def a_task_that_fails_stops_no_other(executor: Executor) -> None:
-    told = dict(_run(executor, _failing, TASKS))
-    assert [told[task]["status"] for task in TASKS] == ["failed", *["done"] * (len(TASKS) - 1)], told
-
-
 def with_nothing_to_do_nothing_is_started(executor: Executor) -> None:
-    assert _run(executor, partial(_refusing, AssertionError("a worker was made")), []) == []
+    assert _raised(executor, AssertionError("a worker was made"), list) is None
 
 
 def what_listing_the_tasks_raises_is_raised(executor: Executor) -> None:
-    _raises(executor, InputError("no masks"), listing=True)
+    def list_tasks() -> Sequence[Task]:
+        raise InputError("no masks")
+
+    raised = _raised(executor, AssertionError("a worker was made"), list_tasks)
+    assert (type(raised), str(raised)) == (InputError, "no masks"), repr(raised)
 
 
 def what_a_worker_raises_is_raised(executor: Executor) -> None:
     for error in (InputError("no masks"), OSError(28, "No space left on device", "a file"), KeyError("odd")):
-        _raises(executor, error)
+        raised = _raised(executor, error)
+        assert (type(raised), str(raised)) == (type(error), str(error)), f"{raised!r} was raised in place of {error!r}"
 
 
 def where_a_worker_is_told_to_end_the_command_is(executor: Executor) -> None:
     """That is, `run` raises Preempted, by which the command ends with exit code 75, and is queued again."""
-    try:
-        _run(executor, partial(_refusing, Preempted("stopped by SIGTERM")), TASKS[:1])
-    except Preempted:
-        return
-    raise AssertionError("it went on as if nothing had happened")
+    raised = _raised(executor, Preempted("stopped by SIGTERM"))
+    assert isinstance(raised, Preempted), f"{raised!r}: it went on as if nothing had happened"
 
 
 CHECKS: Sequence[Callable[[Executor], None]] = (
     every_task_is_done_once_and_told,
-    a_task_that_fails_stops_no_other,
     with_nothing_to_do_nothing_is_started,
     what_listing_the_tasks_raises_is_raised,
     what_a_worker_raises_is_raised,
@@ -75,32 +76,15 @@ CHECKS: Sequence[Callable[[Executor], None]] = (
 )
 
 
-def _run(
-    executor: Executor, make_worker: MakeWorker, tasks: Sequence[Task], later: dict[Task, list[Task]] | None = None
-) -> list[tuple[Task, Result]]:
-    told: list[tuple[Task, Result]] = []
-
-    def done(task: Task, result: Result) -> Sequence[Task]:
-        told.append((task, result))
-        return (later or {}).get(task, [])
-
-    assert executor.run(Workload(lambda: list(tasks), make_worker, done, Reporter(quiet=True)))
-    return told
-
-
-def _raises(executor: Executor, error: Exception, listing: bool = False) -> None:
-    def list_tasks() -> Sequence[Task]:
-        if listing:
-            raise error
-        return TASKS
-
-    raised: Exception | None = None
+def _raised(
+    executor: Executor, error: BaseException, list_tasks: Callable[[], Sequence[Task]] = lambda: TASKS
+) -> BaseException | None:
+    """What `executor` raises where each worker raises `error`."""
     try:
         executor.run(Workload(list_tasks, partial(_refusing, error), lambda *_: [], Reporter(quiet=True)))
-    except Exception as what:
-        raised = what
-    assert type(raised) is type(error), f"{raised!r} was raised in place of {error!r}"
-    assert str(raised) == str(error), f"{raised!r} was raised in place of {error!r}"
+    except (Exception, Preempted) as raised:
+        return raised
+    return None
 
 
 @contextmanager
@@ -110,16 +94,11 @@ def _marking(folder: Path, allocation: Allocation, reporter: Reporter) -> Iterat
 
 def _mark(folder: Path, task: Task) -> Result:
     (folder / f"{task}-{uuid.uuid4()}").touch()
-    return {"status": "done", "of": [task]}
+    return _result(task)
 
 
-@contextmanager
-def _failing(allocation: Allocation, reporter: Reporter) -> Iterator[Worker]:
-    yield _fail_first
-
-
-def _fail_first(task: Task) -> Result:
-    return {"status": "failed", "reason": "so it is"} if task == TASKS[0] else {"status": "done"}
+def _result(task: Task) -> Result:
+    return {"status": "failed" if task == FAILS else "done", "of": [task]}
 
 
 def _refusing(error: BaseException, allocation: Allocation, reporter: Reporter) -> NoReturn:

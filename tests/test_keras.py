@@ -319,13 +319,14 @@ class Matrix(keras.layers.Layer):
 
 @pytest.mark.parametrize("kind", [*([] if keras.backend.backend() == "torch" else ["float8_e4m3fn"]), "float16", "float64"])
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of float8
-def test_layers_of_every_float_type_are_pruned(kind):
+@pytest.mark.parametrize("schedule", [GRADUAL, RigL(end=12, every=3)])
+def test_layers_of_every_float_type_are_pruned(kind, schedule):
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Flatten(), Matrix(kind), keras.layers.Dense(10, dtype="bfloat16", name="second")]
     model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
     model.compile("sgd", LOSS)
 
-    prune(model, 0.8, schedule=GRADUAL)
+    prune(model, 0.8, schedule=schedule)
     fit(model, 3)
 
     assert sum(kept(model).values()) == 740 - ranking.pruned_count(Fraction(80), 740)
@@ -388,6 +389,7 @@ WRONG = {
     "scores": (lambda _: prune(network(), 0.5, criterion=lambda state, mask, probe: {}), "finite score"),
     "again": (lambda _: prune(prune(network(), 0.5), 0.5), "already"),
     "running": (lambda _: prune(prune(network(), 0.5, schedule=GRADUAL), 0.9), "still change"),
+    "masks and schedule": (lambda _: prune(network(), masks={}, schedule=GRADUAL), "leave schedule out"),
     "masks": (lambda _: prune(network(), masks={"dense/kernel": np.ones((3, 3), bool)}), "dense/kernel"),
     "dense": (lambda _: strip(network()), "has no masks"),
     "compact twins": (lambda _: compact(twins()), "two variables named same/kernel"),

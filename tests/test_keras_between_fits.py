@@ -28,7 +28,7 @@ from keras_networks import (
 )
 
 from lottery.base.errors import InputError
-from lottery.keras import Cubic, from_target, masks, prune, resume, rewind, snapshot, strip, update
+from lottery.keras import SET, Cubic, from_target, masks, prune, resume, rewind, snapshot, strip, update
 from lottery.keras.fitting import inner, pruned
 from lottery.pruning import ranking
 
@@ -321,6 +321,22 @@ def test_weights_without_masks_are_not_loaded_over_them(tmp_path):
 
     with pytest.raises(ValueError, match="by rewind"):
         prune(network(), 0.5).load_weights(tmp_path / "dense.weights.h5")
+
+
+def test_weights_of_another_schedule_are_not_loaded(tmp_path):
+    prune(network(), 0.8, schedule=GRADUAL).save_weights(tmp_path / "gradual.weights.h5")
+
+    with pytest.raises(ValueError, match="another schedule's"):
+        prune(network(), 0.8, schedule=SET(end=12, every=3)).load_weights(tmp_path / "gradual.weights.h5")
+
+
+def test_a_callback_that_waits_may_be_alone():
+    model = prune(network(), 0.8, schedule=GRADUAL)
+    stop = from_target(keras.callbacks.EarlyStopping("loss", mode="max", patience=1))
+
+    fit(model, 6, callbacks=[stop])
+
+    assert stop.stopped_epoch == 3
 
 
 def test_a_function_is_not_saved_and_resume_takes_it_again(tmp_path):

@@ -116,4 +116,4 @@ class MaskUpdates:
         weights = trainer.prunable()
         units = self.method.units
         counts = {path: self.schedule.replaced(step, int(np.count_nonzero(kept))) for path, kept in units.total(mask).items()}
-        trainer.change_mask(replaced(weights, mask, scores, counts, units), weights)
+        trainer.change_mask(replaced(weights, mask, scores, counts, units, by_chance=self.schedule.method == "set"), weights)

@@ -16,7 +16,7 @@ import numpy as np
 from lottery.base.errors import InputError
 from lottery.keras.backends import backend
 from lottery.keras.optimizer import Held, Pruned, as_new, is_complete, own_constraint
-from lottery.keras.plan import Plan, Replacing
+from lottery.keras.plan import SET, Plan, Replacing
 from lottery.keras.probe import KerasProbe, Networks
 from lottery.networks.topology import topology
 from lottery.pruning import units
@@ -25,7 +25,7 @@ from lottery.pruning.criteria import Criterion, magnitude, random
 from lottery.pruning.cut import Cutter
 from lottery.pruning.masks import Bits, check_finite
 from lottery.pruning.state import Arrays, State
-from lottery.pruning.units import Pooling, Units
+from lottery.pruning.units import Pooling, Units, pooled_by
 from lottery.pruning.updates import replaced
 
 
@@ -49,7 +49,8 @@ class Training:
         hold(self.model)
         history = type(self.model).fit(self.model, *args, **settings)
         optimizer = hold(self.model)
-        if optimizer.plan and optimizer.pruned < optimizer.plan.count(optimizer.size):
+        is_early = optimizer.next_change is not None
+        if is_early and optimizer.plan and not isinstance(optimizer.plan.schedule, Replacing):
             pruned = optimizer.pruned / optimizer.size
             warnings.warn(
                 f"fit ended before the schedule of {self.model.name}: {pruned:.1%} of the weights are pruned, "
@@ -225,7 +226,9 @@ def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
         return method
 
     for name in ("on_epoch_end", "on_train_batch_end"):
-        setattr(callback, name, once_final(getattr(callback, name)))
+        look_at = getattr(callback, name)
+        if not getattr(look_at, "_is_default", False):  # Keras calls those of its own from another thread
+            setattr(callback, name, once_final(look_at))
     return callback
 
 
@@ -270,9 +273,10 @@ def _replaced(model: keras.Model, optimizer: Pruned, schedule: Replacing, date: 
     }
     if not all(np.isfinite(scores[path]).all() for path in kept):
         return kept
-    units = units_of(model, optimizer.plan, {path: bits.shape for path, bits in kept.items()}, optimizer.scope)
+    shapes = {path: bits.shape for path, bits in kept.items()}
+    units = pooled_by(optimizer.plan.unit_score, units_of(model, optimizer.plan, shapes, list(kept)))
     counts = {path: schedule.replaced(date, int(np.count_nonzero(bits))) for path, bits in units.total(kept).items()}
-    return replaced(values, kept, scores, counts, units, within)
+    return replaced(values, kept, scores, counts, units, within, by_chance=isinstance(schedule, SET))
 
 
 def check_end(model: keras.Model, optimizer: Pruned, plan: Plan, among: Bits) -> None:

@@ -60,6 +60,8 @@ def prune(
         )
     if (masks is None) == (sparsity is None):
         raise InputError("prune: give either a sparsity or masks")
+    if masks is not None and schedule != AT_ONCE:
+        raise InputError("prune: masks that you give stay as they are: leave schedule out")
     if not isinstance(schedule, MaskSchedule):
         raise InputError(f"schedule: {schedule!r} is none: write one of {', '.join(SCHEDULES)}, as in Cubic(end=...)")
     exclude, plan = [exclude] if isinstance(exclude, str) else exclude, None

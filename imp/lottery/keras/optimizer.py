@@ -259,8 +259,8 @@ class Pruned(keras.optimizers.Optimizer):
             store[str(index)] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        shapes = [tuple(np.shape(store[key])) for key in sorted(store.keys(), key=int)]
-        if shapes != [tuple(variable.shape) for variable in self._variables]:
+        kinds = [(np.shape(store[key]), np.asarray(store[key]).dtype == bool) for key in sorted(store.keys(), key=int)]
+        if kinds != [(tuple(variable.shape), variable.dtype == "bool") for variable in self._variables]:
             raise InputError("these weights have no masks, or another schedule's: start from them by rewind(model, file)")
         self.set_weights([store[str(index)] for index in range(len(self._variables))])
 
@@ -315,11 +315,9 @@ class Pruned(keras.optimizers.Optimizer):
 
     def _record(self, grads: Sequence[Any], variables: Sequence[keras.Variable]) -> None:
         """Where masks change by gradients after this step, put those of pruned weights by, too."""
-        schedule, changed = self.plan and self.plan.schedule, keras.ops.convert_to_tensor(self._changed)
-        if not isinstance(schedule, RigL):
+        if not (self.plan and isinstance(self.plan.schedule, RigL)):
             return
-        coming = (changed + schedule.every - 1) // schedule.every * schedule.every
-        is_due = (keras.ops.convert_to_tensor(self._iterations) + 1 >= coming) & (coming < schedule.end)
+        is_due = self.plan.schedule.is_before_change(*map(keras.ops.convert_to_tensor, (self._iterations, self._changed)))
         places = [self._place(variable) for variable in variables]
         given = [(place, gradient) for place, gradient in zip(places, grads, strict=True) if place is not None]
         backend.record(is_due, [(self._gradients[place], one) for place, one in given if one is not None])

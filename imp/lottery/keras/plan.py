@@ -90,7 +90,7 @@ class Replacing:
     def __post_init__(self) -> None:
         _check_steps({"every": 1}, self)
         _check_steps({"end": self.every + 1}, self)
-        fraction(self.drop_fraction, "drop_fraction")
+        object.__setattr__(self, "drop_fraction", float(fraction(self.drop_fraction, "drop_fraction")))
 
     @property
     def dates(self) -> range:
@@ -98,6 +98,12 @@ class Replacing:
 
     def pruned(self, step: int, first: int, last: int) -> int:
         return last
+
+    def is_before_change(self, steps: Any, changed: Any) -> Any:
+        """Whether the mask changes after the step that follows so many `steps`, after its last change at `changed` - 1; of
+        tensors too."""
+        coming = (changed + self.every - 1) // self.every * self.every
+        return (steps + 1 >= coming) & (coming < self.end)
 
     def replaced(self, step: int, kept: int) -> int:
         """How many of a layer's `kept` units are replaced at `step`."""
@@ -159,10 +165,9 @@ class Plan:
                 raise InputError(f"units = {self.spec} are pruned at once: give Constant, and neither allocation nor densities")
             if abs(self.sparsity - 1 + self.spec.share) > Fraction(1, 10_000):
                 raise InputError(f"units = {self.spec} wants sparsity={float(1 - self.spec.share):.4g}, neither more nor less")
-
         if self.spec.is_channel and isinstance(self.schedule, Replacing):
             given = type(self.schedule).__name__
-            raise InputError(f"units = channel: a channel that is gone gets no gradient, by which it could grow: not {given}")
+            raise InputError(f"units = channel: a channel that is gone has no gradient, and would stay zero: not {given}")
 
     @property
     def spec(self) -> Spec:

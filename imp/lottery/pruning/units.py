@@ -349,6 +349,11 @@ def of(spec: Spec, score: Pooling, shapes: Shapes, scope: Collection[str], topol
     return blocks
 
 
+def pooled_by(score: Pooling, units: Units) -> Units:
+    """The same `units`, with this score."""
+    return dataclasses.replace(units, score=score) if isinstance(units, Blocks | WholeChannels) else units
+
+
 def channels_of(
     asked: str, score: Pooling, shapes: Shapes, scope: Collection[str], topology: Topology | None, streams: bool
 ) -> WholeChannels:

@@ -22,7 +22,7 @@ from lottery.pruning.criteria import Criterion, given, inverted, magnitude
 from lottery.pruning.cut import Method, cut
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
-from lottery.pruning.units import SINGLE, Units
+from lottery.pruning.units import SINGLE, Units, pooled_by
 
 Updates = Literal["none", "gmp", "rigl", "set"]
 
@@ -74,18 +74,26 @@ def gradual(method: Method, schedule: Schedule, step: int, finally_: int) -> tup
 
 
 def replaced(
-    weights: Arrays, kept: Bits, scores: Arrays, counts: Mapping[str, int], units: Units = SINGLE, within: Bits | None = None
+    weights: Arrays,
+    kept: Bits,
+    scores: Arrays,
+    counts: Mapping[str, int],
+    units: Units = SINGLE,
+    within: Bits | None = None,
+    by_chance: bool = False,
 ) -> Bits:
     """The mask after the smallest of the `kept` units of each layer are dropped, as many as `counts` says, and as many of the
     highest `scores` among all that are then not kept are grown, if they are `within` a mask (None: all are); a unit may be
-    dropped and grown again. Equal ones go by position, the first first."""
+    dropped and grown again. Equal ones go by position, the first first. With `by_chance` the `scores` are uniform random
+    numbers below 1, and large units grow as often as small ones."""
+    grown = pooled_by("wrapped", units) if by_chance else units
     within = within or masks.whole(kept)
 
-    def without(criterion: Criterion, among: Bits) -> Bits:
+    def without(criterion: Criterion, among: Bits, units: Units) -> Bits:
         """`among` less those of each layer that score lowest."""
         left = units.total(among)
         keep = [((path,), int(np.count_nonzero(left[path])) - counts[path]) for path in among]
         return cut(Method(criterion, units=units), State(0, weights, {}, {}), among, keep).mask
 
-    free = {path: within[path] & ~bits for path, bits in without(magnitude, kept).items()}
-    return {path: within[path] & ~bits for path, bits in without(inverted(given(scores)), free).items()}
+    free = {path: within[path] & ~bits for path, bits in without(magnitude, kept, units).items()}
+    return {path: within[path] & ~bits for path, bits in without(inverted(given(scores)), free, grown).items()}

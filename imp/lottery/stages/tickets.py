@@ -24,7 +24,7 @@ from lottery.pruning import channels, connectivity, costs, criteria, densities, 
 from lottery.pruning.cut import Method
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State, mean
-from lottery.pruning.units import Units
+from lottery.pruning.units import Units, pooled_by
 from lottery.rundir import attempts, identity, records, store
 from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.names import NetworkFiles, Replicate
@@ -233,7 +233,8 @@ class _Making:
         if not family.changes_masks or ticket.variant != TICKET:
             return None
         schedule, topology = self.worker.planned.updates(ticket.mask), self.replicate.read_topology()
-        method = Method(criteria.magnitude, family.allocation, family.shares_kept, units=self._units)
+        units = pooled_by(family.unit_score, self._units)  # whatever cut the first mask
+        method = Method(criteria.magnitude, family.allocation, family.shares_kept, units=units)
         pruned = ranking.pruned_count(ticket.mask.rate, method.prunable(masks.whole(mask)))
         kernels, macs = topology.kernels if topology else None, partial(costs.macs, topology=topology)
         updates = MaskUpdates(schedule, ticket.first_step, pruned, method, self._seed("updates"), macs, kernels)

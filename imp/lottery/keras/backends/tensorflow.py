@@ -37,7 +37,8 @@ def record(is_due: Any, given: Iterable[tuple[keras.Variable, Any]]) -> None:
     """In a step, set each variable to its tensor if `is_due`, a tensor of one bool, is true: (variable, tensor)."""
 
     def assign() -> tf.Operation:
-        return tf.group(*[variable.value.assign(tf.convert_to_tensor(tensor)) for variable, tensor in given])
+        pairs = [(variable.value, tf.cast(tensor, variable.dtype)) for variable, tensor in given]
+        return tf.group(*[variable.assign(tensor) for variable, tensor in pairs])
 
     tf.cond(is_due, assign, tf.no_op)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(kw_only=True)
 class Bench:
-    """A measurement under way: its common options, its `rows`, and the names of those that `failed`."""
+    """A measurement under way: its common options, its `rows`, the names of those that `failed`, and `closing` lines."""
 
     name: str
     repeats: int
@@ -29,6 +29,7 @@ class Bench:
     reporter: Reporter = dataclasses.field(default_factory=Reporter)
     rows: Rows = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)
+    closing: list[str] = dataclasses.field(default_factory=list)
 
     @contextlib.contextmanager
     def row(self, name: str) -> Iterator[None]:
@@ -52,8 +53,9 @@ class Bench:
             print(*measured["remarks"], sep="\n")
         if self.out and self.rows:
             write(measured, figure, self.out)
-            if not self.as_json:
-                print(f"written to {self.out / self.name}.md, .png and .json")
+            self.closing.insert(0, f"written to {self.out / self.name}.md, .png and .json")
+        if self.closing and not self.as_json:
+            print(*self.closing, sep="\n")
 
 
 def machine() -> dict[str, Any]:

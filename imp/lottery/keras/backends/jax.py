@@ -63,7 +63,7 @@ def watched(model: keras.Model, before: Callable[[], Any], after: Callable[[], A
 
 def record(is_due: Any, given: Iterable[tuple[keras.Variable, Any]]) -> None:
     for variable, tensor in given:
-        variable.assign(jax.numpy.where(is_due, tensor, variable.value))
+        variable.assign(jax.numpy.where(is_due, tensor.astype(variable.value.dtype), variable.value))
 
 
 def derivatives(loss: Callable[[list[Any]], Any], weights: list[Any], along: list[Any]) -> list[Any]:

@@ -10,6 +10,7 @@ from keras_networks import LOSS, ON_TENSORFLOW, fit, is_exact, kept, network, sa
 from lottery.base.errors import InputError
 from lottery.keras import SET, RigL, masks, prune, resume, update
 from lottery.keras.fitting import pruned
+from lottery.keras.plan import Plan
 
 pytestmark = [pytest.mark.usefixtures("any_backend"), pytest.mark.filterwarnings("error:fit ended before the schedule")]
 RANDOM = {"criterion": "random", "allocation": "erk"}
@@ -169,6 +170,13 @@ def test_replicas_grow_by_the_gradient_of_the_whole_batch(policy, tensorflow):
 def test_units_that_cannot_grow_are_refused(schedule, given, message):
     with pytest.raises(InputError, match=message):
         prune(network(), **{"sparsity": 0.8} | given, schedule=schedule)
+
+
+def test_a_schedule_of_an_unknown_kind_is_refused_by_name():
+    config = pruned(grown(network(), RigL)).plan.config()
+
+    with pytest.raises(InputError, match="of an unknown kind, 'GraNet'; known are Constant, Cubic, RigL, SET"):
+        Plan.of(config | {"schedule": config["schedule"] | {"kind": "GraNet"}})
 
 
 @pytest.mark.parametrize("given", [{"end": 100}, {"end": 12, "every": 0}, {"end": 12, "every": 3, "drop_fraction": 30}])

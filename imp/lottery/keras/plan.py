@@ -187,14 +187,16 @@ class Plan:
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> "Plan":
-        """The plan that `config` describes."""
+        """The plan that `config` describes. Raises InputError."""
         schedule = dict(config["schedule"])
+        if (kind := schedule.pop("kind")) not in SCHEDULES:
+            raise InputError(f"the schedule of these masks is of an unknown kind, {kind!r}; known are {', '.join(SCHEDULES)}")
         return cls(
             **config
             | {
                 "sparsity": Fraction(config["sparsity"]),
                 "criterion": config["criterion"] or _missing,
-                "schedule": SCHEDULES[schedule.pop("kind")](**schedule),
+                "schedule": SCHEDULES[kind](**schedule),
                 "densities": tuple((pattern, Fraction(share)) for pattern, share in config["densities"]),
             }
         )

@@ -323,9 +323,8 @@ def _warn(across: Sequence[Pair], layouts: Mapping[int, Mapping[str, Any]], repo
 
 
 def tables(run: Run, groups: Sequence[Group]) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]], str]]:
-    """For each kind of pairs: a title, headings, rows, and what a reader must know about the
-    figures. An exclamation mark says that a layer keeps a smaller share than the recipe's `pruning.collapse`, or nothing, or
-    that no path is left."""
+    """For each kind of pairs: a title, headings, rows, and what a reader must know about the figures. An exclamation mark says
+    that a layer keeps a smaller share than the recipe's `pruning.collapse`, or nothing, or that no path is left."""
     least = run.recipe.pruning.collapse
     collapsed = {(source.name, source.replicate) for source in sources(run) if source.record.kept.warning(least)}
     for kind, title in TITLES.items():

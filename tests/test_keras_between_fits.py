@@ -339,6 +339,13 @@ def test_a_callback_that_waits_may_be_alone():
     assert stop.stopped_epoch == 3
 
 
+def test_a_callback_that_waited_in_vain_says_so():
+    model = prune(network(), 0.8, criterion="random", schedule=SET(end=100, every=4))
+
+    with pytest.warns(UserWarning, match=r"EarlyStopping has not looked at \w+: its masks change until step 96"):
+        fit(model, 2, callbacks=[from_target(keras.callbacks.EarlyStopping("loss", patience=1))])
+
+
 def test_a_function_is_not_saved_and_resume_takes_it_again(tmp_path):
     prune(network(), 0.8, criterion=by_size, schedule=GRADUAL).save(tmp_path / "own.keras")
 

@@ -1,7 +1,10 @@
 """What a sweep searches: recipe keys, and the values that each may take, as a recipe writes them.
-train.learning_rate=0.01..1:log    a number, here drawn evenly on a logarithmic scale train.momentum=0.8..0.99           a
-number train.epochs=5..20                 a whole number, where the key's values are train.batch=64,128,256             one of
-these"""
+
+train.learning_rate=0.01..1:log    a number, here drawn evenly on a logarithmic scale
+train.momentum=0.8..0.99           a number
+train.epochs=5..20                 a whole number, where the key's values are
+train.batch=64,128,256             one of these
+"""
 
 import dataclasses
 import itertools

@@ -214,14 +214,28 @@ def resume(model: keras.Model, criterion: Criterion | None = None, images: Any =
 
 def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
     """Let `callback` look at no epoch and no batch of training until the masks of its model have changed for the last time:
-    what an EarlyStopping or a ModelCheckpoint finds best is then pruned as planned. Returns `callback`."""
+    what an EarlyStopping or a ModelCheckpoint finds best is then pruned as planned. It warns if that never came. Returns
+    `callback`."""
+
+    def is_final() -> bool:
+        optimizer = current(callback.model)
+        return optimizer is None or optimizer.next_change is None
 
     def once_final(look_at: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(look_at)
         def method(*args: Any, **given: Any) -> None:
-            optimizer = current(callback.model)
-            if optimizer is None or optimizer.next_change is None:
+            if is_final():
                 look_at(*args, **given)
+
+        return method
+
+    def ending(look_at: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(look_at)
+        def method(*args: Any, **given: Any) -> None:
+            if not is_final() and (plan := pruned(callback.model).plan):
+                told = f"{type(callback).__name__} has not looked at {callback.model.name}"
+                warnings.warn(f"{told}: its masks change until step {plan.schedule.dates[-1]}", stacklevel=2)
+            look_at(*args, **given)
 
         return method
 
@@ -229,6 +243,7 @@ def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
         look_at = getattr(callback, name)
         if not getattr(look_at, "_is_default", False):  # Keras calls those of its own from another thread
             setattr(callback, name, once_final(look_at))
+    callback.on_train_end = ending(callback.on_train_end)
     return callback
 
 

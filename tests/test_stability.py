@@ -133,6 +133,18 @@ def test_what_cannot_be_compared_is_said_in_a_line(copy, trained):
     assert "final.h5 is damaged" in damaged.stderr.splitlines()[-1]
 
 
+def test_a_pair_says_on_which_line_it_was_found_and_none_is_found_on_another(copy):
+    for path in (copy / PLACE).parent.glob("*/pair-*.json"):
+        path.unlink()
+    line = ["--points", "5", "--examples", "20"]
+    imp_here("stability", *line, cwd=copy)
+
+    found = records.read(copy / PLACE / "pair-1-2.json", PairRecord)
+    assert (found.shares, found.examples, len(found.errors["train"])) == ([0, 0.25, 0.5, 0.75, 1], 20, 5)
+    assert imp_here("stability", *line, cwd=copy).returncode == 0
+    refused(imp_here("stability", cwd=copy, check=False), "found with --points 5 and --examples 20: give the same")
+
+
 def test_a_damaged_pair_is_named_by_verify_and_never_used(copy):
     path = copy / PLACE / "pair-1-2.json"
     path.write_text(path.read_text().replace('"rewind_step": 0', '"rewind_step": 7'))
@@ -154,34 +166,51 @@ def test_a_pair_of_other_networks_is_not_shown(copy):
 def test_statistics_that_are_computed_anew_are_those_taken_by_hand(make_trainer):
     model = Model(name="tiny:local")
     trainer = make_trainer(model=model, maskable=(), varied={})
-    worker = object.__new__(stability.PairWorker)
-    worker.trainer, worker.has_statistics = trainer, True
-    state = initial(1, model)
-    taken = []
-    errors, recomputed = worker._errors(0, taken.append, state)
+    state, taken = initial(1, model), []
 
-    trainer.load(state)
-    list(trainer.settle(0))
-    assert recomputed["test"] == 1 - trainer.evaluate("test").deciding
-    assert set(errors) == {"train", "test"}
-    assert taken == [1]
+    def errors(examples, is_only_anew=False):
+        worker = object.__new__(stability.PairWorker)
+        worker.trainer, worker.has_statistics, worker.line = trainer, True, stability.Line(examples=examples)
+        return worker._errors(0, is_only_anew, taken.append, state)
+
+    def by_hand(examples):
+        trainer.load(state)
+        list(trainer.settle(0, examples))
+        return {"train": 1 - trainer.evaluate("train", most=examples).deciding, "test": 1 - trainer.evaluate("test").deciding}
+
+    interpolated, recomputed = errors(None)
+    assert recomputed == by_hand(None)
+    assert set(interpolated) == {"train", "test"}
+    assert errors(9, is_only_anew=True) == ({}, by_hand(9))
+    assert taken == [1, 1]
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_the_first_examples_and_batches_may_stand_for_all(make_trainer):
+    trainer = make_trainer(model=Model(name="tiny:local"), maskable=(), varied={})
+    all_answers, first = trainer.answers("train"), trainer.answers("train", most=9)
+
+    np.testing.assert_array_equal(first.loss, all_answers.loss[:9])
+    assert len(first.loss) == 9 < len(all_answers.loss)
+    assert len(np.concatenate(list(trainer.settle(0, 9)))) == -(-9 // trainer.train.batch)
+    assert len(np.concatenate(list(trainer.settle(0)))) == trainer.steps_per_epoch
 
 
 @pytest.mark.usefixtures("tensorflow")
 def test_two_identical_trainings_have_an_instability_of_exactly_0(make_trainer):
     model = Model(name="tiny:local")
     worker = object.__new__(stability.PairWorker)
-    worker.trainer, worker.has_statistics = make_trainer(model=model, maskable=()), True
+    worker.trainer, worker.has_statistics, worker.line = make_trainer(model=model, maskable=()), True, stability.USUAL
     ends = []
     for _ in range(2):
         worker.trainer.load(initial(1, model))
         worker.trainer.advance(0, 4, order_seed=3)
         ends.append(worker.trainer.state(4))
 
-    found = along(*ends, lambda state: worker._errors(0, lambda taken: None, state), points=5)
+    found = along(*ends, lambda state: worker._errors(0, False, lambda taken: None, state), points=5)
 
     for kind in (0, 1):
-        for split in stability.SPLITS:
+        for split in ("train", "test"):
             assert barrier([one[kind][split] for one in found]) == 0
 
 

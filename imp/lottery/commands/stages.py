@@ -154,6 +154,11 @@ def stability(
             "--between", help="copies: trainings of one ticket (families.FAMILY.copies); rounds: one round and the next."
         ),
     ] = "copies",
+    points: Annotated[int, typer.Option(min=3, max=MOST, help="Points of each line, ends included.")] = 30,
+    examples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Find BatchNorm's statistics and the training error of so many images; default: all."),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Find the error on the line between copies of tickets (instability), or between rounds; under mpirun, on all ranks."""
@@ -162,7 +167,8 @@ def stability(
 
     target = run.open(must_exist=True, chosen=replicate)
     pairs = {"copies": stages.copies, "rounds": stages.rounds}[between]
-    if not stages.stability(target, options.reporter(), tickets.selection(), workers.execution(), pairs):
+    line = stages.Line(points, examples)
+    if not stages.stability(target, options.reporter(), tickets.selection(), workers.execution(), pairs, line):
         return
     networks = grouping.groups(target, grouping.rows(target))
     found = barriers.groups(target, networks) if between == "rounds" else instability.groups(target)

@@ -3,6 +3,8 @@
 import contextlib
 import copy
 import dataclasses
+import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -225,12 +227,14 @@ class Trainer:
             raise Diverged(step)
         return figures.numpy().astype(np.float64), {path: one.numpy() for path, one in gradients.items()}
 
-    def settle(self, order_seed: int) -> Iterator[np.ndarray]:
-        """Replace BatchNorm's moving statistics by the means of those of all batches of an epoch, in training mode. Averages
-        and the optimizer's state begin anew. Yields what `steps` does; no weight moves."""
+    def settle(self, order_seed: int, most: int | None = None) -> Iterator[np.ndarray]:
+        """Replace BatchNorm's moving statistics by the means of those of all batches of an epoch, or of the first ones with at
+        least `most` examples, in training mode. Averages and the optimizer's state begin anew. Yields what `steps` does; no
+        weight moves."""
         batches, done = self.feed.epoch(order_seed, 0, self.train.batch), 0
-        while done < self.steps_per_epoch:
-            rows, draws = batches.take(min(self._steps_per_call, self.steps_per_epoch - done))
+        count = min(self.steps_per_epoch, math.ceil((most or sys.maxsize) / self.train.batch))
+        while done < count:
+            rows, draws = batches.take(min(self._steps_per_call, count - done))
             numbers = np.arange(done + 1, done + 1 + len(rows[0]), dtype=np.float32)
             began = time.perf_counter()
             figures = self._step.settlings(rows, draws, numbers).numpy().astype(np.float64)
@@ -245,13 +249,14 @@ class Trainer:
         stretches = zip([first, *ends], ends, strict=False)
         return np.concatenate([figures for begin, end in stretches for figures in self.steps(begin, end, order_seed)])
 
-    def evaluate(self, split: str, averaged: bool = True) -> Evaluation:
-        """Loss and metrics over all of `split`; with `train.ema`, of the averaged weights unless told otherwise."""
-        return self.answers(split, averaged).evaluation()
+    def evaluate(self, split: str, averaged: bool = True, most: int | None = None) -> Evaluation:
+        """Loss and metrics over all of `split`, or its first `most` examples; with `train.ema`, of the averaged weights unless
+        told otherwise."""
+        return self.answers(split, averaged, most).evaluation()
 
-    def answers(self, split: str, averaged: bool = True) -> Answers:
-        """What the network answers to each example of `split`. What pads the last batch is left out."""
-        count, batch = self.feed.counts[split], self._step.evaluated
+    def answers(self, split: str, averaged: bool = True, most: int | None = None) -> Answers:
+        """What the network answers to each example of `split`, or its first `most`. What pads the last batch is left out."""
+        count, batch = min(self.feed.counts[split], most or sys.maxsize), self._step.evaluated
         sweep = self.feed.sweep(split, batch)
         figures = []
         with self._averages() if averaged else contextlib.nullcontext():

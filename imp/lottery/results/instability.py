@@ -38,8 +38,8 @@ EXPLAINED = (
     "instability: how far the highest error on the straight line between two trainings, which differ only in the order of "
     "{example}s and their variation, is above the mean error of both ends, in points: the mean over replicates (in each, over "
     "pairs), and in brackets its {t_bounds} over replicates. stable: the upper bound is below 2 points; unstable: "
-    "the lower one is above. 2 points are a convention (Frankle et al. 2020, arXiv 1912.05671). The highest of 30 errors is a "
-    "little above the mean of two by chance. statistics: those of BatchNorm on the line are between those of the ends, or "
+    "the lower one is above. 2 points are a convention (Frankle et al. 2020, arXiv 1912.05671). The highest of many errors is "
+    "a little above the mean of two by chance. statistics: those of BatchNorm on the line are between those of the ends, or "
     "computed anew. apart, from start: Euclidean distances of the weights; angle: between the ways that both took, in degrees."
 )
 

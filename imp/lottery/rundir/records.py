@@ -183,10 +183,12 @@ class PairRecord(Record):
     """Two trainings of a ticket that differ in the order of examples (`copies`), or the network of the round before and a
     ticket: the error (1 - the deciding metric) on each split, at each of the `shares` of the second network on the straight
     line between both; once with BatchNorm's statistics between theirs, and once with those that it finds anew, where there is
-    BatchNorm (`recomputed`). Between rounds also with the first under the second's mask (`projected`, its statistics anew)."""
+    BatchNorm (`recomputed`). Between rounds also with the first under the second's mask (`projected`, its statistics anew). Of
+    the training examples it took the first `examples` (None: all)."""
 
     rewind_step: int
     copies: tuple[int, int] | None
+    examples: int | None = None
     shares: list[float]
     errors: dict[str, list[float]]  # by split
     recomputed: dict[str, list[float]] = {}

@@ -25,8 +25,6 @@ from lottery.rundir.lineage import Lineage, seals
 from lottery.rundir.records import PairRecord
 from lottery.rundir.run import EVERYTHING, Run
 
-SPLITS = ("train", "test")
-
 
 class Pair(NamedTuple):
     """Two trainings of a ticket, and their numbers among its `copies`; or the network of the round before and a ticket."""
@@ -43,21 +41,33 @@ class Pair(NamedTuple):
 Pairs = Callable[[Run, Selection], list[Pair]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """At how many `points` of a line errors are found, ends included, and with how many training `examples` (None: all)."""
+
+    points: int = interpolation.POINTS
+    examples: int | None = None
+
+
+USUAL = Line()
+
+
 def stability(
     run: Run,
     reporter: Reporter,
     selection: Selection = EVERYTHING,
     execution: Execution = IN_PROCESS,
     between: Pairs | None = None,
+    line: Line = USUAL,
 ) -> bool:
-    """Find the errors between all pairs of the selected tickets, where that is not done; `between` gives the pairs, by default
-    those of `copies`. Returns whether this process knows the outcome: of MPI's ranks, one does. Raises InputError as `between`
-    does, and Failed where a pair was not done; a pair with one that diverged is left out."""
+    """Find the errors on the `line` between all pairs of the selected tickets, where that is not done; `between` gives the
+    pairs, by default those of `copies`. Returns whether this process knows the outcome: of MPI's ranks, one does. Raises
+    InputError as `between` does, and Failed where a pair was not done; a pair with one that diverged is left out."""
     wanted = (between or copies)(run, selection)
 
     def missing() -> list[Pair]:
         lineages = {number: Lineage(run.replicate(number)) for number in run.numbers()}
-        return [pair for pair in wanted if not _is_done(run, pair, lineages[pair.other.replicate])]
+        return [pair for pair in wanted if not _is_done(run, pair, line, lineages[pair.other.replicate])]
 
     unfinished: list[str] = []
 
@@ -68,7 +78,7 @@ def stability(
             unfinished.append(f"{pair}: {outcome['reason']}")
         return ()
 
-    workload = Workload(missing, partial(pair_worker, run), done, reporter, run.recipe.train.threads, run.common())
+    workload = Workload(missing, partial(pair_worker, run, line), done, reporter, run.recipe.train.threads, run.common())
     with locks.staying(run.folder):
         reporter.say(f"{count_of(len(wanted), 'pair')} of trainings, {len(missing())} to interpolate")
         is_told_here = executor(execution).run(workload)
@@ -78,10 +88,10 @@ def stability(
 
 
 @contextlib.contextmanager
-def pair_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Iterator[Worker]:
+def pair_worker(run: Run, line: Line, allocation: Allocation, reporter: Reporter) -> Iterator[Worker]:
     with locks.staying(run.folder):
         start_tensorflow()
-        yield PairWorker(run, reporter, allocation)
+        yield PairWorker(run, line, reporter, allocation)
 
 
 def rounds(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
@@ -118,24 +128,28 @@ def copies(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
     return found
 
 
-def _is_done(run: Run, pair: Pair, lineage: Lineage) -> bool:
-    """Raises InputError where it is damaged, or of other networks than those that are there."""
+def _is_done(run: Run, pair: Pair, line: Line, lineage: Lineage) -> bool:
+    """Raises InputError where it is damaged, of other networks than those that are there, or found on another line."""
     path = run.replicate(pair.other.replicate).pair(pair.other, pair.copies)
     if not path.exists():
         return False
     if problem := lineage.problem(path):
         raise InputError(f"{path} {problem}: remove it and run `imp stability` again")
+    found = records.read(path, PairRecord)
+    if (known := Line(len(found.shares), found.examples)) != line:
+        examples = f" and --examples {known.examples}" if known.examples else ""
+        raise InputError(f"{path} was found with --points {known.points}{examples}: give the same, or remove such files")
     return True
 
 
 class PairWorker:
     """Finds the errors between pairs of networks, all in the same compiled evaluation."""
 
-    def __init__(self, run: Run, reporter: Reporter, allocation: Allocation):
+    def __init__(self, run: Run, line: Line, reporter: Reporter, allocation: Allocation):
         from lottery.engine import assembly
         from lottery.engine.step import moving_statistics
 
-        self.run, self.reporter = run, reporter
+        self.run, self.line, self.reporter = run, line, reporter
         self.trainer = assembly.make_trainer(run, reporter, allocation=allocation)
         run.check_origins(self.trainer.origins)
         self.has_statistics = bool(moving_statistics(self.trainer.model))
@@ -150,13 +164,13 @@ class PairWorker:
         mask, (start, one, other) = store.load_mask(sources[0]), map(store.load_state, sources[1:])
         start = dataclasses.replace(start, weights=masks.apply(mask, start.weights))
         lines = 1 if pair.copies else 2
-        with self.reporter.counting(str(pair), lines * interpolation.POINTS, "points") as progress:
+        with self.reporter.counting(str(pair), lines * self.line.points, "points") as progress:
             errors, recomputed = self._along(ticket, one, other, progress)
             projected = {}
             if not pair.copies:
                 first = one.evaluated
                 first = dataclasses.replace(first, weights=masks.apply(mask, first.weights), optimizer={})
-                interpolated, anew = self._along(ticket, first, other, progress)
+                interpolated, anew = self._along(ticket, first, other, progress, is_only_anew=True)
                 projected = anew or interpolated
         record = PairRecord(
             made_from=self.trainer.origins | seals(replicate.folder, sources),
@@ -166,7 +180,8 @@ class PairWorker:
             round=ticket.mask.round,
             rewind_step=ticket.rewind,
             copies=pair.copies,
-            shares=interpolation.shares(),
+            examples=self.line.examples,
+            shares=interpolation.shares(self.line.points),
             errors=errors,
             recomputed=recomputed,
             projected=projected,
@@ -176,26 +191,31 @@ class PairWorker:
         return {"status": "done", "instability": interpolation.instability(errors["test"])}
 
     def _along(
-        self, ticket: Ticket, one: State, other: State, progress: Callable[[int], None]
+        self, ticket: Ticket, one: State, other: State, progress: Callable[[int], None], is_only_anew: bool = False
     ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """The errors on the line by split, and those with BatchNorm's statistics found anew, where there is BatchNorm."""
+        """The errors on the line by split, and those with BatchNorm's statistics found anew, where there is BatchNorm; then the
+        former may be left out."""
         order = seeds.derive(self.run.recipe.seed, ticket.replicate, "order")
-        found = interpolation.along(one, other, partial(self._errors, order, progress))
-        errors, recomputed = ({split: [at[kind][split] for at in found] for split in found[0][kind]} for kind in (0, 1))
-        return errors, recomputed
+        errors = partial(self._errors, order, is_only_anew and self.has_statistics, progress)
+        found = interpolation.along(one, other, errors, self.line.points)
+        interpolated, anew = ({split: [at[kind][split] for at in found] for split in found[0][kind]} for kind in (0, 1))
+        return interpolated, anew
 
-    def _errors(self, order: int, progress: Callable[[int], None], state: State) -> tuple[dict[str, float], dict[str, float]]:
+    def _errors(
+        self, order: int, is_only_anew: bool, progress: Callable[[int], None], state: State
+    ) -> tuple[dict[str, float], dict[str, float]]:
         """The errors of `state` by split; and those with BatchNorm's statistics found anew, where there is BatchNorm."""
         preemption.check()
         self.trainer.load(state)
-        errors = self._evaluated()
+        errors = {} if is_only_anew else self._evaluated()
         recomputed = {}
         if self.has_statistics:
-            for _ in self.trainer.settle(order):
+            for _ in self.trainer.settle(order, self.line.examples):
                 pass
             recomputed = self._evaluated()
         progress(1)
         return errors, recomputed
 
     def _evaluated(self) -> dict[str, float]:
-        return {split: 1 - self.trainer.evaluate(split).deciding for split in SPLITS}
+        limits = {"train": self.line.examples, "test": None}
+        return {split: 1 - self.trainer.evaluate(split, most=most).deciding for split, most in limits.items()}

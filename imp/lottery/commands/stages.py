@@ -154,7 +154,9 @@ def stability(
             "--between", help="copies: trainings of one ticket (families.FAMILY.copies); rounds: one round and the next."
         ),
     ] = "copies",
-    points: Annotated[int, typer.Option(min=3, max=MOST, help="Points of each line, ends included.")] = 30,
+    points: Annotated[
+        int | None, typer.Option(min=3, max=MOST, help="Points of each line, ends included; default: 30, or as before.")
+    ] = None,
     examples: Annotated[
         int | None,
         typer.Option(min=1, help="Find BatchNorm's statistics and the training error of so many images; default: all."),
@@ -167,7 +169,7 @@ def stability(
 
     target = run.open(must_exist=True, chosen=replicate)
     pairs = {"copies": stages.copies, "rounds": stages.rounds}[between]
-    line = stages.Line(points, examples)
+    line = stages.Line(points or stages.USUAL.points, examples) if points or examples else None
     if not stages.stability(target, options.reporter(), tickets.selection(), workers.execution(), pairs, line):
         return
     networks = grouping.groups(target, grouping.rows(target))

@@ -214,17 +214,14 @@ def resume(model: keras.Model, criterion: Criterion | None = None, images: Any =
 
 def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
     """Let `callback` look at no epoch and no batch of training until the masks of its model have changed for the last time:
-    what an EarlyStopping or a ModelCheckpoint finds best is then pruned as planned. It warns if that never came. Returns
-    `callback`."""
-
-    def is_final() -> bool:
-        optimizer = current(callback.model)
-        return optimizer is None or optimizer.next_change is None
+    what an EarlyStopping or a ModelCheckpoint finds best is then pruned as planned. With RigL and SET it warns if that never
+    came. Returns `callback`."""
 
     def once_final(look_at: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(look_at)
         def method(*args: Any, **given: Any) -> None:
-            if is_final():
+            optimizer = current(callback.model)
+            if optimizer is None or optimizer.next_change is None:
                 look_at(*args, **given)
 
         return method
@@ -232,9 +229,11 @@ def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
     def ending(look_at: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(look_at)
         def method(*args: Any, **given: Any) -> None:
-            if not is_final() and (plan := pruned(callback.model).plan):
+            optimizer = current(callback.model)
+            schedule = optimizer.plan.schedule if optimizer and optimizer.plan else None
+            if optimizer and isinstance(schedule, Replacing) and optimizer.next_change is not None:  # of others `fit` warns
                 told = f"{type(callback).__name__} has not looked at {callback.model.name}"
-                warnings.warn(f"{told}: its masks change until step {plan.schedule.dates[-1]}", stacklevel=2)
+                warnings.warn(f"{told}: its masks change until step {schedule.dates[-1]}", stacklevel=2)
             look_at(*args, **given)
 
         return method

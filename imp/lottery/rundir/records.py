@@ -184,7 +184,7 @@ class PairRecord(Record):
     ticket: the error (1 - the deciding metric) on each split, at each of the `shares` of the second network on the straight
     line between both; once with BatchNorm's statistics between theirs, and once with those that it finds anew, where there is
     BatchNorm (`recomputed`). Between rounds also with the first under the second's mask (`projected`, its statistics anew). Of
-    the training examples it took the first `examples` (None: all)."""
+    the training examples it took so many (`examples`; None: all)."""
 
     rewind_step: int
     copies: tuple[int, int] | None

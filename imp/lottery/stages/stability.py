@@ -58,16 +58,17 @@ def stability(
     selection: Selection = EVERYTHING,
     execution: Execution = IN_PROCESS,
     between: Pairs | None = None,
-    line: Line = USUAL,
+    line: Line | None = None,
 ) -> bool:
-    """Find the errors on the `line` between all pairs of the selected tickets, where that is not done; `between` gives the
-    pairs, by default those of `copies`. Returns whether this process knows the outcome: of MPI's ranks, one does. Raises
-    InputError as `between` does, and Failed where a pair was not done; a pair with one that diverged is left out."""
-    wanted = (between or copies)(run, selection)
+    """Find the errors on the `line` (None: as those that are there) between all pairs of the selected tickets, where that is
+    not done; `between` gives the pairs, by default those of `copies`. Returns whether this process knows the outcome: of MPI's
+    ranks, one does. Raises InputError as `between` does, and for another line than of pairs that are there; Failed where a pair
+    was not done; a pair with one that diverged is left out."""
+    wanted, line = (between or copies)(run, selection), _line(run, line)
 
     def missing() -> list[Pair]:
         lineages = {number: Lineage(run.replicate(number)) for number in run.numbers()}
-        return [pair for pair in wanted if not _is_done(run, pair, line, lineages[pair.other.replicate])]
+        return [pair for pair in wanted if not _is_done(run, pair, lineages[pair.other.replicate])]
 
     unfinished: list[str] = []
 
@@ -128,17 +129,29 @@ def copies(run: Run, selection: Selection = EVERYTHING) -> list[Pair]:
     return found
 
 
-def _is_done(run: Run, pair: Pair, line: Line, lineage: Lineage) -> bool:
-    """Raises InputError where it is damaged, of other networks than those that are there, or found on another line."""
+def _line(run: Run, asked: Line | None) -> Line:
+    """The line on which all pairs of `run` are found: that of those which are there, whose means a report shows; else what is
+    `asked` for. Raises InputError where these differ."""
+    paths = [path for number in run.known_numbers() for path in run.replicate(number).pairs()]
+    if not paths:
+        return asked or USUAL
+    first = records.read(paths[0], PairRecord)
+    known = Line(len(first.shares), first.examples)
+    if asked not in (None, known):
+        examples = f"--examples {known.examples}" if known.examples else "no --examples"
+        raise InputError(
+            f"{paths[0]} was found with --points {known.points} and {examples}: give the same, or remove such files"
+        )
+    return known
+
+
+def _is_done(run: Run, pair: Pair, lineage: Lineage) -> bool:
+    """Raises InputError where it is damaged, or of other networks than those that are there."""
     path = run.replicate(pair.other.replicate).pair(pair.other, pair.copies)
     if not path.exists():
         return False
     if problem := lineage.problem(path):
         raise InputError(f"{path} {problem}: remove it and run `imp stability` again")
-    found = records.read(path, PairRecord)
-    if (known := Line(len(found.shares), found.examples)) != line:
-        examples = f" and --examples {known.examples}" if known.examples else ""
-        raise InputError(f"{path} was found with --points {known.points}{examples}: give the same, or remove such files")
     return True
 
 

@@ -379,7 +379,7 @@ def test_a_worker_holds_its_run_so_that_it_writes_nothing_where_that_was(make, t
         monkeypatch.setattr(stage, "start_tensorflow", lambda: None)
         monkeypatch.setattr(stage, worker, lambda *_: None)
     worker = {"dense": partial(train.dense_worker, run, None), "ticket": partial(retrain.ticket_worker, run)}
-    with worker.get(kind, partial(stability.pair_worker, run))(None, None):
+    with worker.get(kind, partial(stability.pair_worker, run, stability.USUAL))(None, None):
         run.folder.rename(run.folder.with_name("moved"))
         with pytest.raises(Moved):
             files.check_held()

@@ -6,6 +6,7 @@ import numpy as np
 import pandas
 import pytest
 from handmade import CHAINS, all_replicates, dense, in_round, in_rounds, kept, one_mask, planned, ticket, two_chains, write
+from helpers import selected
 
 from lottery.results import frame, grouping
 from lottery.rundir.run import Run
@@ -285,3 +286,13 @@ def test_tickets_of_several_families_that_keep_as_much_are_found_whatever_their_
 
     assert sorted(alike["mask"]) == ["q79.03", "q79.03", "round-07"]
     assert grouping.equally_dense(tickets[tickets["family"] == "imp"]) == []
+
+
+def test_a_run_that_was_stopped_when_it_had_begun_one_quantile_of_gradual_pruning_goes_on_with_all(tmp_path):
+    run = Run(tmp_path / "run", planned("60,70", replicates=1, gmp={"quantiles": "80,90", "updates": "gmp", "rewind": "0"}))
+    dense(run, 0.9)
+    for quantile in ("80", "85"):  # the latter was typed
+        ticket(run, 1, quantile, 0.9, step=0, family="gmp")
+
+    assert [quantile.label for quantile in run.families()["gmp"].quantiles] == ["q80", "q85", "q90"]
+    assert [quantile.label for quantile in run.families(selected(quantiles="80"))["gmp"].quantiles] == ["q80"]

@@ -188,8 +188,8 @@ class PairRecord(Record):
 
     rewind_step: int
     copies: tuple[int, int] | None
-    examples: int | None = None
-    shares: list[float]
+    examples: pydantic.PositiveInt | None = None
+    shares: list[float] = pydantic.Field(min_length=2)
     errors: dict[str, list[float]]  # by split
     recomputed: dict[str, list[float]] = {}
     projected: dict[str, list[float]] = {}

@@ -116,11 +116,13 @@ class Run:
 
     def families(self, selection: Selection = EVERYTHING) -> dict[str, Family]:
         """The families that a command works on. One shot prunes at the quantiles asked for; otherwise at all quantiles that
-        a replicate has masks of, or at the recipe's if there are none. Raises InputError as `Selection.of` does."""
+        a replicate has masks of, or at the recipe's if there are none; if it prunes gradually, at the recipe's and those of
+        networks that were begun. Raises InputError as `Selection.of` does."""
         families = selection.of(self.recipe)
         for name, family in families.items() if selection.quantiles is None else ():
-            if family.quantiles and (cut := Grid.of(self.cut_quantiles(name))):
-                families[name] = family.model_copy(update={"quantiles": cut})
+            if family.quantiles and (cut := self.cut_quantiles(name)):
+                asked = family.quantiles if family.is_gradual else ()
+                families[name] = family.model_copy(update={"quantiles": Grid.of(sorted({*cut, *asked}))})
         return families
 
     def cut_quantiles(self, family: str) -> list[Quantile]:

@@ -45,6 +45,7 @@ DAILY = [
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
     "mpirun --oversubscribe --bind-to none --with-ft ulfm -n 3 imp retrain",
     "imp retrain --executor my_executor:Submitit",
+    "imp slurm run pipelines/imagenet64.toml --nodes 20 --gpus-per-ticket 4 --time 24:00:00 --submit",
     "imp slurm retrain --nodes 20 --gpus-per-node 4 --time 4:00:00 --submit",
     "imp slurm retrain --array 20 --gpus-per-node 1 --time 4:00:00 --submit",
     "imp export --ticket q90-step-000030 --to folder --license mit --out tickets/digits-q90",
@@ -68,6 +69,7 @@ MORE = [
 # What takes less long than what the pages have: workers take seconds to start, and networks to be trained.
 SHORTER = {
     "runs/digits runs/slower": "runs/digits runs/digits-q90",
+    "pipelines/imagenet64.toml --nodes 20 --gpus-per-ticket 4": "--nodes 20",
     "--ranks 3": "--ranks 1",
     "imp run --run": "imp run --ranks 1 --run",
     "--quantiles 60..99": "--quantiles 60..90:15",

@@ -3,13 +3,15 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from helpers import IMP, SLOWLY, clean_environment, contents, imp_here, refused, wait_for
+from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp_here, refused, wait_for
 
 from lottery import cli
 from lottery.base.errors import Failed, InputError
@@ -20,28 +22,39 @@ DAEMONS = ("munged", "slurmctld", "slurmd")
 CONFIGURATION = """
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
+SlurmctldPort={port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.sock,cred_expire=5
 CredType=cred/munge
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
+SlurmdTimeout=10
+SlurmdParameters=config_overrides
 MpiDefault=none
-SchedulerParameters=sched_interval=1,batch_sched_delay=0
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
-PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,requeue_delay=0
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+NODE = "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN\n"
+NODES = ("n1", "n2", "n3", "n4")
+BOTH = """
+name = "digits"
+[families.oneshot]
+[families.chain]
+rounds = 2
+rewind = "0"
+controls = ["reinit"]
+controls_at = "2"
 """
 
 
@@ -59,10 +72,10 @@ def options(text):
 
 
 def test_several_ranks_are_started_by_mpirun_with_a_log_each_and_one_without(batch, tmp_path):
-    assert f"\n{IMP} retrain --run 'my run' &\n" in batch(account=None)
+    assert f"\n    {IMP} retrain --run 'my run' &\n" in batch(account=None)
     assert not any("account" in option for option in options(batch(account=None)))
 
-    (line,) = (line for line in batch(ranks=8).splitlines() if line.endswith(" &"))
+    (line,) = (line.strip() for line in batch(ranks=8).splitlines() if line.endswith(" &"))
     assert line.startswith(f"/opt/mpi/bin/mpirun -n 8 --bind-to none --with-ft ulfm --output file={tmp_path}/logs/rank ")
     assert line.endswith(f"{IMP} retrain --run 'my run' &")
 
@@ -71,18 +84,18 @@ def test_nothing_that_is_given_is_taken_for_a_command_of_the_shell(batch, tmp_pa
     run = f"my runs/{TASK}; touch mine"
     text = slurm.script(["retrain", "--run", run], tmp_path / "my logs", {"job-name": "my name", "array": "1-2"})
 
-    assert f"\n{IMP} retrain --run 'my runs/'{TASK}'; touch mine' &\n" in text
+    assert f"\n    {IMP} retrain --run 'my runs/'{TASK}'; touch mine' &\n" in text
     assert "--job-name='my name'" in options(text)
-    assert f"--output='{tmp_path}/my logs/%A_%a.log'" in options(text)
+    assert f"--output='{tmp_path}/my logs/%x-%A_%a.log'" in options(text)
 
 
 def test_an_array_has_a_task_for_each_part_and_requeues_its_own_task(tmp_path):
     text = slurm.script(["retrain", "--part", f"{TASK}/20"], tmp_path / "logs", {"array": "1-20"})
 
     assert "--array=1-20" in options(text)
-    assert f"\n{IMP} retrain --part $SLURM_ARRAY_TASK_ID/20 &\n" in text
+    assert f"\n    {IMP} retrain --part $SLURM_ARRAY_TASK_ID/20 &\n" in text
     assert "scontrol requeue ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n" in text
-    assert any(option.endswith("logs/%A_%a.log") for option in options(text))
+    assert any(option.endswith("logs/%x-%A_%a.log") for option in options(text))
 
 
 @pytest.mark.parametrize(("code", "requeued"), [(75, True), (0, False), (1, False)])
@@ -122,8 +135,6 @@ def test_a_script_is_written_only_for_what_can_be_done(trained, work, tmp_path):
     refused(imp_here("slurm", "train", cwd=tmp_path, check=False), "imp prepare")
     assert not list(work.glob("runs/digits/slurm"))
 
-    told = imp_here("slurm", "train", "--set", "replicates=3", "--time", "1:00:00", cwd=work, check=False)
-    assert told.returncode == 2  # the recipe is the run's
     told = imp_here("slurm", "train", "--time", "1:00:00", cwd=work).stdout
     assert told.startswith("runs/digits/slurm/train.sh: submit it with sbatch")
     assert "imp train --run runs/digits &" in (work / "runs/digits/slurm/train.sh").read_text()
@@ -167,7 +178,7 @@ def test_what_is_asked_of_slurm_is_in_the_script_and_the_rest_is_left_to_the_clu
         [
             *("--job-name=digits-retrain", "--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=4", "--cpus-per-task=3"),
             *("--time=4:00:00", "--partition=gpu", "--account=me", f"--chdir={work}"),
-            "--output=runs/digits/slurm/%j.log",
+            "--output=runs/digits/slurm/%x-%j.log",
             *("--open-mode=append", "--signal=B:USR1@120", "--requeue", "--constraint=h100"),
         ]
     )
@@ -194,7 +205,7 @@ def test_replicates_and_parts_are_the_tasks_of_an_array(work, typed, line, array
     ("stage", "option"), [("train", "--nodes"), ("train", "--array"), ("retrain", "--rounds"), ("rounds", "--quantiles")]
 )
 def test_an_option_of_another_stage_is_refused(work, typed, stage, option):
-    assert f"{option} cannot be used with {stage} (see `" in typed(stage, option, "2")
+    assert "No such option" in typed(stage, option, "2")
     assert not list(work.glob("runs/digits/slurm"))
 
 
@@ -208,25 +219,25 @@ def free_ports(count):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """The environment in which Slurm's commands talk to a Slurm of one node."""
+    """The environment in which Slurm's commands talk to a Slurm of four nodes, all of them on this machine."""
     if os.environ.get("CI") != "true" and "IMP_TEST_SLURM" not in os.environ:
         pytest.skip("a Slurm is started where CI=true or IMP_TEST_SLURM is set")
     if os.geteuid() or not all(map(shutil.which, DAEMONS)):
         pytest.skip("starting a Slurm takes root, slurm-wlm and munge")
     folder = tmp_path_factory.mktemp("slurm")
-    for name in ("state", "spool"):
-        (folder / name).mkdir()
+    (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(os.urandom(1024))
     (folder / "munge.key").chmod(0o400)
     host = socket.gethostname().split(".")[0]
     configuration = folder / "slurm.conf"
-    cores = len(os.sched_getaffinity(0))
-    configuration.write_text(CONFIGURATION.format(folder=folder, host=host, cores=cores, ports=free_ports(2)))
+    port, *ports = free_ports(1 + len(NODES))
+    nodes = [NODE.format(node=node, host=host, port=one) for node, one in zip(NODES, ports, strict=True)]
+    configuration.write_text(CONFIGURATION.format(folder=folder, host=host, port=port) + "".join(nodes))
     munge = [f"--{name}={folder}/munge.{name}" for name in ("pid-file", "log-file", "seed-file")]
     lines = [
         ["munged", "-F", "--force", f"--key-file={folder}/munge.key", f"--socket={folder}/munge.sock", *munge],
         ["slurmctld", "-D", "-f", configuration],
-        ["slurmd", "-D", "-f", configuration, "-N", host],
+        *(["slurmd", "-D", "-f", configuration, "-N", node] for node in NODES),
     ]
     environment = clean_environment() | {"SLURM_CONF": str(configuration)}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -237,7 +248,7 @@ def cluster(tmp_path_factory):
             stack.callback(daemon.terminate)
             time.sleep(0.5)
         until = time.monotonic() + 30
-        while "idle" not in slurms("sinfo", "-h", "-o", "%T", environment=environment):
+        while slurms("sinfo", "-h", "-N", "-o", "%T", environment=environment).split() != ["idle"] * len(NODES):
             assert time.monotonic() < until, (folder / "slurmctld.log").read_text()
             time.sleep(0.2)
         yield environment
@@ -266,13 +277,19 @@ def test_slurm_trains_the_grid_with_the_bytes_of_one_process(cluster, retrained,
     ]
 
 
+def slowed(folder):
+    """Let every script in `folder` train slowly."""
+    slow = folder / "slow_imp"
+    slow.write_text(f"#!{sys.executable}{SLOWLY}")
+    slow.chmod(0o755)
+    for script in folder.glob("*.sh"):
+        script.write_text(script.read_text().replace(str(IMP), str(slow)))
+
+
 def test_a_job_that_is_told_to_stop_saves_what_it_has_is_queued_again_and_ends_with_the_same_bytes(cluster, retrained, work):
     imp_here("slurm", "retrain", "--time", "0:10:00", cwd=work)
-    (work / "slow_imp").write_text(f"#!{sys.executable}{SLOWLY}")
-    (work / "slow_imp").chmod(0o755)
-    script = work / "runs/digits/slurm/retrain.sh"
-    script.write_text(script.read_text().replace(str(IMP), str(work / "slow_imp")))
-    job = slurms("sbatch", "--parsable", str(script), environment=cluster).strip()
+    slowed(work / "runs/digits/slurm")
+    job = slurms("sbatch", "--parsable", str(work / "runs/digits/slurm/retrain.sh"), environment=cluster).strip()
     wait_for(lambda: any(work.glob("runs/digits/replicate-1/oneshot/*/*/metrics.jsonl")))
 
     slurms("scancel", "--batch", "--signal=USR1", job, environment=cluster)
@@ -281,6 +298,76 @@ def test_a_job_that_is_told_to_stop_saves_what_it_has_is_queued_again_and_ends_w
     assert any(work.glob("runs/digits/replicate-1/oneshot/*/*/checkpoint.h5"))
     wait_for(lambda: not slurms("squeue", "-h", environment=cluster))
     assert contents(work / "runs") == contents(retrained / "runs")
+
+
+def vanish(node):
+    """Kill the daemon of `node`, and all that it has started."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line, parent = (process / "cmdline").read_bytes(), int((process / "stat").read_text().split()[3])
+            if line.startswith(b"slurmd\0") and line.endswith(f"-N\0{node}\0".encode()):
+                os.kill(int(process.name), signal.SIGKILL)
+            elif f"SLURMD_NODENAME={node}\0".encode() in (process / "environ").read_bytes():
+                is_step = (Path("/proc") / str(parent) / "comm").read_text().startswith("slurmstepd")
+                for pid in (parent, int(process.name)) if is_step else (int(process.name),):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_chain_ends_with_the_bytes_of_one_process_though_a_job_is_told_to_stop_and_a_node_is_lost(cluster, tmp_path):
+    recipe = ["both.toml", *LENET]
+    for name in ("alone", "chain"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "both.toml").write_text(BOTH)
+    imp_here("run", *recipe, "--ranks", "1", cwd=tmp_path / "alone")
+    work = tmp_path / "chain"
+    imp_here("slurm", "run", *recipe, "--nodes", "3", "--time", "0:10:00", cwd=work)
+    slowed(work / "runs/digits/slurm")
+
+    subprocess.run(["bash", "runs/digits/slurm/run.sh"], cwd=work, env=cluster, check=True)
+
+    wait_for(lambda: len(list(work.glob("runs/digits/replicate-1/oneshot/*/*/metrics.jsonl"))) > 1)
+    nodes = dict(
+        row.split() for row in slurms("squeue", "-h", "-r", "-t", "R", "-o", "%i %N", environment=cluster).splitlines()
+    )
+    stopped = next(iter(nodes))
+    lost = next(node for node in nodes.values() if node != nodes[stopped])
+    slurms("scancel", "--batch", "--signal=USR1", stopped, environment=cluster)
+    vanish(lost)
+    told = imp_here("status", cwd=work, PATH=cluster["PATH"], SLURM_CONF=cluster["SLURM_CONF"]).stdout
+    assert "chain" in told
+    assert "(Dependency)" in told
+    wait_for(lambda: not slurms("squeue", "-h", environment=cluster), seconds=400)
+
+    assert contents(work / "runs") == contents(tmp_path / "alone/runs"), [
+        log.read_text() for log in work.glob("runs/digits/slurm/*.log")
+    ]
+    assert (work / "runs/digits/report/index.html").exists()
+
+
+def test_an_option_that_sbatch_does_not_have_or_that_imp_sets_is_refused(batch, tmp_path, monkeypatch):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho '  -C, --constraint=list  features'\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    batch(more=["constraint=h100", "-C h100"])
+    with pytest.raises(InputError, match=r"--sbatch constrain=x: sbatch has no option constrain; did you mean constraint\?"):
+        batch(more=["constrain=x"])
+    with pytest.raises(InputError, match=r"--sbatch --array=1-3: imp sets array itself"):
+        batch(more=["--array=1-3"], array="1-2")
+
+
+def test_a_job_of_a_chain_tries_again_what_it_does_not_find_yet(tmp_path, monkeypatch):
+    """The script as a shell runs it: imp is played, and finds what it needs the second time."""
+    monkeypatch.setattr(slurm, "STALE_SECONDS", 0)
+    (tmp_path / "imp").write_text("#!/bin/sh\n[ -e seen ] && exit 0\ntouch seen\nexit 2\n")
+    (tmp_path / "imp").chmod(0o755)
+
+    def code(waits):
+        (tmp_path / "seen").unlink(missing_ok=True)
+        (tmp_path / "job.sh").write_text(slurm.script(["train"], tmp_path, {}, waits=waits).replace(str(IMP), "./imp"))
+        return subprocess.run(["bash", "job.sh"], cwd=tmp_path).returncode
+
+    assert (code(waits=True), code(waits=False)) == (0, 2)
 
 
 def test_options_of_sbatch_may_be_typed_without_hyphens(tmp_path):

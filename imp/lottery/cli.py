@@ -54,12 +54,16 @@ for command in (
     *(stages.stability, stages.search, stages.el2n),
     *(reading.report, reading.explore, reading.compare, reading.status, stages.run_all),
     *(sharing.export, sharing.import_, sharing.tickets),
-    *(examining.doctor, sweeping.sweep, cluster.slurm),
+    *(examining.doctor, sweeping.sweep),
 ):
     app.command(command.__name__.removesuffix("_all").removesuffix("_"))(options.command(command, command in OF_MANY))
 bench = typer.Typer(cls=Commands, no_args_is_help=True, help="Measure exported networks on this machine.")
 bench.command()(options.command(measuring.inference, of_many=False))
 app.add_typer(bench, name="bench")
+slurm = typer.Typer(cls=Commands, no_args_is_help=True, help="Write batch scripts for a cluster, and submit them.")
+for script in (cluster.run, cluster.train, cluster.retrain, cluster.rounds, cluster.sweep):
+    slurm.command()(options.command(script))
+app.add_typer(slurm, name="slurm")
 
 
 @app.callback()

@@ -1,96 +1,212 @@
 """`imp slurm`: batch scripts for a cluster."""
 
 import dataclasses
-from enum import StrEnum
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lottery.base.errors import InputError
+from lottery.base.progress import count_of
 from lottery.commands import options
+from lottery.commands.options import RecipeOptions, RunOptions
+from lottery.results.tables import print_table
 
-Stage = StrEnum("Stage", ["train", "retrain", "rounds", "sweep"])
-_MPI = ("--nodes", "--tasks-per-node", "--array")
-OWN = {  # the options that not every stage has
-    Stage.train: ("--replicate",),
-    Stage.retrain: ("--replicate", "--quantiles", "--rewind", "--per-gpu", *_MPI),
-    Stage.rounds: ("--replicate", "--rounds", "--per-gpu", *_MPI),
-    Stage.sweep: _MPI,
-}
+if TYPE_CHECKING:
+    from lottery.rundir.run import Run
+
+CHAIN = "run"  # the script that submits all
+Nodes = Annotated[int | None, typer.Option(min=1, help="Number of nodes; default: one.")]
+GpusPerNode = Annotated[int, typer.Option(min=0, help="GPUs on each node; 0: train on CPUs.")]
 
 
-def slurm(
-    stage: Annotated[Stage, typer.Argument(help="What the job does.", show_default=False)],
-    run: options.RunOption = None,
-    recipe: options.RecipeOption = None,
-    replicate: options.ReplicateOption = None,
-    quantiles: options.QuantilesOption = None,
-    rewind: options.RewindOption = None,
-    rounds: options.RoundsOption = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes; default: one.")] = None,
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs on each node; 0: train on CPUs.")] = 0,
+@dataclasses.dataclass
+class SlurmOptions:
+    """What is asked of Slurm for every job, and whether it is submitted."""
+
+    cpus_per_task: Annotated[int | None, typer.Option(min=1, help="Cores for each rank; default: what Slurm gives.")] = None
+    time: Annotated[str | None, typer.Option(metavar="LIMIT", help="Time limit, such as 4:00:00.")] = None
+    partition: Annotated[str | None, typer.Option(help="Partition of the cluster.")] = None
+    account: Annotated[str | None, typer.Option(help="Account to charge.")] = None
+    sbatch: Annotated[list[str] | None, typer.Option(metavar="OPTION", help="Any other option of sbatch; repeatable.")] = None
+    submit: Annotated[bool, typer.Option("--submit", help="Submit it with sbatch, too.")] = False
+
+    def asked(self, name: str, nodes: int = 1, tasks: int = 1, gpus: int = 0, array: str | None = None) -> dict[str, object]:
+        """sbatch's options by their long names, for so many ranks (`tasks`) and GPUs on each of its nodes."""
+        shape = {"job-name": name, "array": array, "nodes": nodes, "ntasks-per-node": tasks, "gpus-per-node": gpus or None}
+        own = {name.replace("_", "-"): getattr(self, name) for name in ("cpus_per_task", "time", "partition", "account")}
+        return shape | own
+
+
+@dataclasses.dataclass
+class ShapeOptions:
+    """The shape of one MPI job, or of an array without MPI."""
+
+    nodes: Nodes = None
+    gpus_per_node: GpusPerNode = 0
     tasks_per_node: Annotated[
         int | None, typer.Option(min=1, help="Ranks on each node; default: one per GPU, or --per-gpu.")
-    ] = None,
-    per_gpu: options.PerGpuOption = None,
+    ] = None
     array: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, max=999_999, help="An array of N tasks that share the work, instead of an MPI job."),
+    ] = None
+
+    def ranks(self, per_gpu: int | None = None) -> int:
+        """Those on each node."""
+        return 1 if self.array else self.tasks_per_node or max(1, self.gpus_per_node) * (per_gpu or 1)
+
+
+def run(
+    run: RecipeOptions,
+    slurm: SlurmOptions,
+    records: options.RecordsOption = None,
+    replicate: options.ReplicateOption = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Use this many nodes at a time, at most.")] = 1,
+    gpus_per_ticket: Annotated[int, typer.Option(min=0, help="GPUs that train each network; 0: CPUs.")] = 0,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="GPUs that each node has; default: those of one ticket.")
     ] = None,
-    cpus_per_task: Annotated[int | None, typer.Option(min=1, help="Cores for each rank; default: what Slurm gives.")] = None,
-    time: Annotated[str | None, typer.Option(metavar="LIMIT", help="Time limit, such as 4:00:00.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Partition of the cluster.")] = None,
-    account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
-    sbatch: Annotated[list[str] | None, typer.Option(metavar="OPTION", help="Any other option of sbatch; repeatable.")] = None,
-    submits: Annotated[bool, typer.Option("--submit", help="Submit the script with sbatch, too.")] = False,
 ) -> None:
-    """Write a batch script for Slurm: an array with a task for each dense training; for networks under masks and for a sweep
-    one MPI job, or an array that needs no MPI."""
+    """Write the jobs of a whole run, each to begin when those before it have ended: prepare, train, thresholds, arrays of
+    tickets and of rounds, report. Only what is missing; nothing need have run before."""
     from lottery.base import files
-    from lottery.executors.slurm import TASK, script, submit
+    from lottery.executors import slurm as scripts
+    from lottery.stages import chain
 
-    target = options.opened(run, recipe, chosen=replicate, must_exist=stage is Stage.sweep and recipe is None)
-    given: dict[str, Any] = {"--quantiles": quantiles, "--rewind": rewind, "--rounds": rounds, "--per-gpu": per_gpu}
-    shape = {"--replicate": replicate or None, "--nodes": nodes, "--tasks-per-node": tasks_per_node, "--array": array}
-    for option, value in {**given, **shape}.items():
-        if value is not None and option not in OWN[stage]:
-            raise typer.BadParameter(f"{option} cannot be used with {stage}")
-    if stage is Stage.sweep:  # which raises, as in the other cases, the error that the job would end with
-        from lottery.sweep.values import searched
+    if gpus_per_node is not None and not 0 < gpus_per_ticket <= gpus_per_node:
+        raise typer.BadParameter(f"--gpus-per-node {gpus_per_node}: give --gpus-per-ticket, 1 to {gpus_per_node}")
+    target = run.open(records=records, chosen=replicate)
+    _check_devices(target, gpus_per_ticket)
+    jobs = chain.jobs(target, nodes * (gpus_per_node // gpus_per_ticket if gpus_per_node else 1))
+    chosen = [part for number in target.chosen for part in ("--replicate", str(number))]
+    content = {}
+    for job in jobs:
+        of_replicates = [] if job.name in ("prepare", "train", "report") else chosen
+        arguments = [job.arguments[0], "--run", str(target.folder), *of_replicates, *job.arguments[1:]]
+        asked = slurm.asked(f"{target.recipe.name}-{job.name}", gpus=gpus_per_ticket * job.on_gpus, array=job.array)
+        content[job.name] = scripts.script(arguments, target.slurm, asked, slurm.sbatch or [], waits=bool(job.after))
+    content[CHAIN] = scripts.chain(jobs, target.slurm)
+    target.adopt()
+    for name, text in content.items():
+        files.write_text(target.slurm / f"{name}.sh", text)
+    rows = [
+        (
+            job.name,
+            job.array or "1",
+            str(gpus_per_ticket * job.on_gpus),
+            ", ".join(f"{name} ({kind})" for name, kind in job.after.items()),
+        )
+        for job in jobs
+    ]
+    print_table(str(target.slurm), ("job", "tasks", "GPUs of each", "begins after"), rows)
+    path = target.slurm / f"{CHAIN}.sh"
+    print(scripts.submit_chain(path) if slurm.submit else f"submit all with `bash {path}`, or type this again with --submit")
 
-        searched(target.recipe)
-    elif stage is Stage.train:
-        target.plan()
-    else:
-        from lottery.experiment.plan import Selection
-        from lottery.stages.retrain import checked_tickets
 
-        is_rounds = stage is Stage.rounds
-        asked_of = dataclasses.replace(target, recipe=target.recipe.with_rounds()) if is_rounds else target
-        checked_tickets(asked_of, Selection(tuple(options.family_names(asked_of, is_rounds)), quantiles, rewind, rounds))
-    replicates = [str(number) for number in target.chosen]
-    tasks = f"1-{array}" if array else None
-    if stage is Stage.train and len(target.numbers()) > 1:
-        replicates, tasks = [TASK], ",".join(map(str, target.numbers()))
-    elif array and stage is not Stage.sweep:
-        given["--part"] = f"{TASK}/{array}"
-    typed = [part for number in replicates for part in ("--replicate", number)]
+def train(
+    run: RunOptions, slurm: SlurmOptions, replicate: options.ReplicateOption = None, gpus_per_node: GpusPerNode = 0
+) -> None:
+    """Write a script that trains the dense networks: an array with a task for each replicate."""
+    from lottery.executors.slurm import TASK
+
+    target = run.open(chosen=replicate)
+    target.plan()
+    numbers = target.numbers()
+    one = TASK if len(numbers) > 1 else str(numbers[0]) if target.chosen else None
+    array = ",".join(map(str, numbers)) if one == TASK else None
+    typed = ["--replicate", one] if one else []
+    _write(target, "train", typed, slurm, slurm.asked(f"{target.recipe.name}-train", gpus=gpus_per_node, array=array))
+
+
+def retrain(
+    run: RunOptions,
+    slurm: SlurmOptions,
+    shape: ShapeOptions,
+    replicate: options.ReplicateOption = None,
+    quantiles: options.QuantilesOption = None,
+    rewind: options.RewindOption = None,
+    per_gpu: options.PerGpuOption = None,
+) -> None:
+    """Write a script that trains the networks of one-shot families: one MPI job, or an array."""
+    target, given = run.open(chosen=replicate), {"--quantiles": quantiles, "--rewind": rewind}
+    _write_tickets(target, "retrain", slurm, shape, per_gpu, given)
+
+
+def rounds(
+    run: RunOptions,
+    slurm: SlurmOptions,
+    shape: ShapeOptions,
+    replicate: options.ReplicateOption = None,
+    rounds: options.RoundsOption = None,
+    per_gpu: options.PerGpuOption = None,
+) -> None:
+    """Write a script that trains the networks of families with rounds: one MPI job, or an array."""
+    target = run.open(chosen=replicate)
+    asked_of = dataclasses.replace(target, recipe=target.recipe.with_rounds())
+    _write_tickets(asked_of, "rounds", slurm, shape, per_gpu, {"--rounds": rounds})
+
+
+def sweep(run: RunOptions, slurm: SlurmOptions, shape: ShapeOptions) -> None:
+    """Write a script that searches for hyperparameters: one MPI job, or an array."""
+    from lottery.sweep.values import searched
+
+    target = run.open(must_exist=run.recipe is None)
+    searched(target.recipe)
+    _write_shaped(target, "sweep", [], slurm, shape)
+
+
+def _write_tickets(
+    target: "Run", stage: str, slurm: SlurmOptions, shape: ShapeOptions, per_gpu: int | None, given: dict[str, Any]
+) -> None:
+    """Raises, where networks cannot be trained so, the InputError that the job would end with."""
+    from lottery.executors.slurm import TASK
+    from lottery.experiment.plan import Selection
+    from lottery.stages.retrain import checked_tickets
+
+    names = tuple(options.family_names(target, stage == "rounds"))
+    checked_tickets(target, Selection(names, **{name.lstrip("-"): value for name, value in given.items()}))
+    _check_devices(target, 1 if per_gpu else shape.gpus_per_node // shape.ranks())
+    if shape.array:
+        given["--part"] = f"{TASK}/{shape.array}"
+    given["--per-gpu"] = per_gpu
+    typed = [part for number in target.chosen for part in ("--replicate", str(number))]
     typed += [part for option, value in given.items() if value is not None for part in (option, str(value))]
-    is_mpi = not tasks and stage is not Stage.train
-    per_node = (tasks_per_node or max(1, gpus_per_node) * (per_gpu or 1)) if is_mpi else 1
-    asked = {
-        "job-name": f"{target.recipe.name}-{stage}",
-        "array": tasks,
-        "nodes": nodes or 1,
-        "ntasks-per-node": per_node,
-        "gpus-per-node": gpus_per_node or None,
-        "cpus-per-task": cpus_per_task,
-        "time": time,
-        "partition": partition,
-        "account": account,
-    }
+    _write_shaped(target, stage, typed, slurm, shape, per_gpu)
+
+
+def _write_shaped(
+    target: "Run", stage: str, typed: Sequence[str], slurm: SlurmOptions, shape: ShapeOptions, per_gpu: int | None = None
+) -> None:
+    nodes, ranks = shape.nodes or 1, shape.ranks(per_gpu)
+    array = f"1-{shape.array}" if shape.array else None
+    asked = slurm.asked(f"{target.recipe.name}-{stage}", nodes, ranks, shape.gpus_per_node, array)
+    _write(target, stage, typed, slurm, asked, nodes * ranks)
+
+
+def _write(
+    target: "Run", stage: str, typed: Sequence[str], slurm: SlurmOptions, asked: dict[str, object], ranks: int = 1
+) -> None:
+    from lottery.base import files
+    from lottery.executors import slurm as scripts
+
     arguments = [stage, "--run", str(target.folder), *typed]
-    content = script(arguments, target.slurm, asked, sbatch or [], (nodes or 1) * per_node)
-    path = target.slurm / f"{stage}.sh"
+    content, path = scripts.script(arguments, target.slurm, asked, slurm.sbatch or [], ranks), target.slurm / f"{stage}.sh"
     target.adopt()
     files.write_text(path, content)
-    print(submit(path) if submits else f"{path}: submit it with sbatch, or type this command again with --submit")
+    print(scripts.submit(path) if slurm.submit else f"{path}: submit it with sbatch, or type this command again with --submit")
+
+
+def _check_devices(target: "Run", gpus: int) -> None:
+    """Raises InputError where each network is to train on so many GPUs (0: on CPUs), and that is not what the recipe says, or
+    what its dense network was trained on."""
+    wanted = target.recipe.train.devices
+    if 0 < gpus < wanted:
+        raise InputError(f"train.devices is {wanted}, and a network would have {count_of(gpus, 'GPU')}: give it as many")
+    for replicate in target.replicates():
+        result = replicate.dense.read_result()
+        if result and result.status == "done" and result.replicas != (devices := wanted or gpus or 1):
+            trained = count_of(result.replicas or 0, "device")
+            raise InputError(
+                f"{replicate.dense.folder} was trained on {trained}, and its tickets would be on {devices}: give each as many"
+            )

@@ -1,9 +1,14 @@
-"""Batch scripts for Slurm, for people to read: one MPI job, or an array of tasks that need no MPI."""
+"""Batch scripts for Slurm, for people to read: an MPI job, an array of tasks that need no MPI, or a chain of such jobs."""
 
+import contextlib
+import dataclasses
+import difflib
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,26 +17,50 @@ from lottery.base.preemption import EXIT_CODE
 from lottery.executors import launcher
 
 WARNING_SECONDS = 120  # before the time limit; a training notices within a second or two, and saves
+STALE_SECONDS = 60  # for which a shared file system may not show what another node has written; that of NFS by default
 TASK = "$SLURM_ARRAY_TASK_ID"
+MOST_TASKS = 1000  # of an array, as Slurm is set up by default
+JOBS = "jobs"  # beside the scripts of a chain: the name and the number of each job, as it was submitted last
+REFUSED = 2  # the exit code of imp, and of the script of a chain, for what the user can fix
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job of a chain: imp with `arguments`, in which TASK stands for the number of a task of its `array`, if it is one. It
+    begins once those that `after` names (each by its name, with Slurm's type of dependency) have ended so."""
+
+    name: str
+    arguments: tuple[str, ...]
+    after: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    array: str | None = None
+    on_gpus: bool = True
 
 
 def script(
-    arguments: Sequence[str], logs: Path, options: Mapping[str, object], more: Sequence[str] = (), ranks: int = 1
+    arguments: Sequence[str],
+    logs: Path,
+    options: Mapping[str, object],
+    more: Sequence[str] = (),
+    ranks: int = 1,
+    waits: bool = False,
 ) -> str:
     """A batch script that runs imp with `arguments` on so many `ranks`, and leaves what it, or each of them, says in `logs`.
 
     `options` are sbatch's by their long names (None: left to the cluster), `more` are others, as they are typed, with or
     without hyphens before their long names. Where they ask for an `array`, TASK in `arguments` stands for the number of a task.
-    The job is queued again when its time limit is near or a node is taken away. Raises InputError for what cannot be printed,
-    such as a line's end, which would begin another line."""
+    The job is queued again when its time limit is near or a node is taken away. One that `waits` for others of its chain tries
+    again if it finds nothing to work on: the files of the others may not show on its node yet. Raises InputError for an option
+    that sbatch does not have, and for what cannot be printed, such as a line's end, which would begin another line."""
     is_array = options.get("array") is not None
     asked = {
         **options,
         "chdir": Path.cwd(),
-        "output": logs / ("%A_%a.log" if is_array else "%j.log"),
+        "output": logs / ("%x-%A_%a.log" if is_array else "%x-%j.log"),
         "open-mode": "append",
         "signal": f"B:USR1@{WARNING_SECONDS}",
+        "kill-on-invalid-dep": "yes" if waits else None,
     }
+    _check_options(more, asked)
     line = [str(Path(sys.executable).with_name("imp")), *arguments]
     if ranks > 1:
         line = [*launcher.mpirun_line(ranks, "--output", f"file={logs}/rank"), *line]
@@ -39,29 +68,110 @@ def script(
     command = " ".join(TASK.join(shlex.quote(text) if text else "" for text in word.split(TASK)) for word in line)
     given = [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
     given += ["--requeue", *(option if option.startswith("-") else f"--{option}" for option in more)]
+    again = f"[ $code -eq {REFUSED} ] && sleep {STALE_SECONDS} && work  # other nodes' files may take as long to show here"
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in given),
         "",
         "# Before the time limit Slurm sends USR1: what is under way is saved, imp ends with 75, and the job is queued again.",
         "trap 'kill -USR1 $!' USR1",
-        f"{command} &",
-        "wait $!; code=$?",
-        "while kill -0 $! 2> /dev/null; do wait $!; code=$?; done  # a signal cut the wait short",
+        "work() {",
+        f"    {command} &",
+        "    wait $!; code=$?",
+        "    while kill -0 $! 2> /dev/null; do wait $!; code=$?; done  # a signal cut the wait short",
+        "}",
+        "work",
+        *([again] if waits else []),
         f"[ $code -eq {EXIT_CODE} ] && scontrol requeue {'${SLURM_ARRAY_JOB_ID}_' + TASK if is_array else '$SLURM_JOB_ID'}",
         "exit $code",
         "",
     ]
+    _check_printable(lines)
+    return "\n".join(lines)
+
+
+def chain(jobs: Sequence[Job], folder: Path) -> str:
+    """A script that submits the scripts of `jobs` in `folder`, NAME.sh, as a chain: all of them or none. It ends with REFUSED
+    while jobs that it submitted before are in the queue. Raises InputError for what cannot be printed."""
+    numbers = shlex.quote(str(folder / JOBS))
+    lines = [
+        "#!/bin/bash",
+        "# Submits all jobs of a run, each to begin when those before it have ended, or none where sbatch refuses one.",
+        f'if [ -s {numbers} ] && [ -n "$(squeue -h -j "$(cut -d " " -f 2 {numbers} | paste -sd ,)" 2> /dev/null)" ]; then',
+        f'    echo "jobs of this run are in the queue: wait, or scancel $(cut -d " " -f 2 {numbers} | paste -sd " ")" >&2',
+        f"    exit {REFUSED}",
+        "fi",
+        "declare -A job",
+        "submit() {",
+        "    local number",
+        '    number=$(sbatch --parsable ${2:+--dependency="$2"} "$3") || { scancel "${job[@]}" 2> /dev/null; exit 1; }',
+        "    job[$1]=${number%%;*}",
+        "}",
+        *(f'submit {one.name} "{_dependency(one)}" {shlex.quote(str(folder / one.name))}.sh' for one in jobs),
+        f'for name in {" ".join(one.name for one in jobs)}; do echo "$name ${{job[$name]}}"; done > {numbers}',
+        "",
+    ]
+    _check_printable(lines)
+    return "\n".join(lines)
+
+
+def _dependency(job: Job) -> str:
+    """`afterok:${job[train]},afterany:${job[retrain]}`"""
+    return ",".join(f"{kind}:${{job[{name}]}}" for name, kind in job.after.items())
+
+
+def _check_printable(lines: Sequence[str]) -> None:
     if strange := [line for line in lines if not line.isprintable()]:
         raise InputError(f"{strange[0]!r} cannot be a line of a batch script: leave out what cannot be printed")
-    return "\n".join(lines)
+
+
+def _check_options(more: Sequence[str], own: Mapping[str, object]) -> None:
+    """Raises InputError for an option that sbatch does not have, if there is an sbatch to ask, or that imp sets itself."""
+    known: set[str] = set()
+    with contextlib.suppress(OSError):
+        told = subprocess.run(["sbatch", "--help"], capture_output=True, text=True).stdout
+        known = set(re.findall(r"(?<![\w-])-{1,2}([A-Za-z][a-z0-9-]*)", told))
+    for option in more:
+        name = re.split(r"[=\s]", option.lstrip("-"), maxsplit=1)[0]
+        if own.get(name) is not None:
+            raise InputError(f"--sbatch {option}: imp sets {name} itself")
+        if known and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise InputError(f"--sbatch {option}: sbatch has no option {name}{f'; did you mean {near[0]}?' if near else ''}")
 
 
 def submit(path: Path) -> str:
     """Hand a script to sbatch and return what that says. Raises InputError where there is none, Failed when it refuses."""
+    return _submitted(path, ["sbatch", str(path)])
+
+
+def submit_chain(path: Path) -> str:
+    """Run the script of a chain, and return the names and numbers of its jobs. Raises InputError also while jobs of it are in
+    the queue."""
+    _submitted(path, ["bash", str(path)])
+    return (path.parent / JOBS).read_text().strip().replace("\n", ", ")
+
+
+def _submitted(path: Path, line: Sequence[str]) -> str:
     if not shutil.which("sbatch"):
         raise InputError(f"there is no sbatch here: copy {path} to where Slurm is, or leave out --submit")
-    done = subprocess.run(["sbatch", str(path)], capture_output=True, text=True)
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode == REFUSED:
+        raise InputError(done.stderr.strip())
     if done.returncode:
         raise Failed(f"sbatch refused {path}: {done.stderr.strip().splitlines()[-1]}")
     return done.stdout.strip()
+
+
+def queued(folder: Path) -> dict[str, Counter[str]] | None:
+    """Of each job of the chain in `folder` that is in the queue, by its name: how many of its tasks are in which of Slurm's
+    states, and why they wait. None where no chain was submitted, or there is no Slurm to ask."""
+    if not (folder / JOBS).exists() or not shutil.which("squeue"):
+        return None
+    names = dict(line.split() for line in (folder / JOBS).read_text().splitlines())
+    line = ["squeue", "-h", "-r", "-o", "%F %T %r", "-j", ",".join(names.values())]
+    found = {number: Counter[str]() for number in names.values()}
+    for row in subprocess.run(line, capture_output=True, text=True).stdout.splitlines():
+        number, state, reason = row.split(maxsplit=2)
+        found[number][state.lower() if reason == "None" else f"{state.lower()} ({reason})"] += 1
+    return {f"{name} (job {number})": found[number] for name, number in names.items() if found[number]}

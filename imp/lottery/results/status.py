@@ -11,6 +11,7 @@ from typing import Any, Literal
 from lottery.base import locks
 from lottery.base.errors import InputError
 from lottery.base.progress import LINE_SECONDS, duration
+from lottery.executors import slurm
 from lottery.experiment.plan import Plan
 from lottery.results import grouping
 from lottery.results.tables import points
@@ -54,19 +55,19 @@ class Line:
 
 
 def status(run: Run) -> list[Line]:
-    """A line each for the records, the dense trainings, the masks of one shot, and the networks of each family."""
+    """A line each for the records, the dense trainings, the masks of one shot, the networks of each family, Slurm's jobs."""
     records = Line("records", done=1)
     try:
         run.manifest()
     except InputError as error:
         records = Line("records", missing=1, details=[str(error)])
         if not run.trained_plan():
-            return [records]
+            return [records, *_jobs(run)]
     planned = run.plan()
     found = standings(run, planned)
     left = seconds_left(found)
     train, *families = (_line(stage, networks, left[stage]) for stage, networks in found.items())
-    return [records, train, *_masks(run, planned), *families]
+    return [records, train, *_masks(run, planned), *families, *_jobs(run)]
 
 
 def standings(run: Run, planned: Plan) -> dict[str, list[Standing]]:
@@ -156,6 +157,19 @@ def _masks(run: Run, planned: Plan) -> list[Line]:
     ]
     line = Line("thresholds", sum(map(len, done.values())), missing=sum(map(len, lacking.values())), details=details)
     return [line] if families else []
+
+
+def _jobs(run: Run) -> list[Line]:
+    """The tasks of the run's chain of jobs that are in Slurm's queue."""
+    queued = slurm.queued(run.slurm)
+    if queued is None:
+        return []
+    details = [f"{job}: {', '.join(f'{count} {state}' for state, count in states.items())}" for job, states in queued.items()]
+    running = sum(states["running"] for states in queued.values())
+    waiting = sum(states.total() for states in queued.values()) - running
+    return [
+        Line("Slurm's queue", under_way=running, missing=waiting, details=details or ["no job of this run is in Slurm's queue"])
+    ]
 
 
 def seconds_left(found: Mapping[str, Sequence[Standing]]) -> dict[str, float | None]:

@@ -14,7 +14,7 @@ from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, duration
 from lottery.engine.start import start_tensorflow
 from lottery.executors.choice import executor
-from lottery.executors.workload import IN_PROCESS, Execution, Part, Worker, Workload
+from lottery.executors.workload import IN_PROCESS, WHOLE, Execution, Part, Worker, Workload
 from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, bundled, is_beside, masks_of, side_by_side
 from lottery.experiment.grids import Grid
 from lottery.experiment.plan import Plan, Selection
@@ -50,7 +50,7 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
     bundling = _Bundling(hand_out, size)
 
     def list_missing() -> list[Ticket]:
-        tickets = [*checked_tickets(run, selection), *_following(run, planned, selection)]
+        tickets = [*checked_tickets(run, selection), *_following(run, planned, selection, execution.part)]
         return [one for one in execution.part.of(tickets, CHAIN) if not run.network(one).is_finished]
 
     workload = Workload(
@@ -75,10 +75,17 @@ def ticket_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Itera
         yield tickets.TicketWorker(run, run.plan(), reporter, allocation)
 
 
-def _following(run: Run, planned: Plan, selection: Selection) -> list[Ticket]:
+def _following(run: Run, planned: Plan, selection: Selection, part: Part) -> list[Ticket]:
     """The controls of headlines, in the replicates that the command works on."""
+    if _has_no_headline(selection, part):
+        return []
     controls, diverged = grouping.controls(run, planned, run.families(selection)), run.diverged()
     return [one for one in controls if one.replicate in run.numbers() and one.replicates.isdisjoint(diverged)]
+
+
+def _has_no_headline(selection: Selection, part: Part) -> bool:
+    """Whether it is a part of the first rounds: jobs of a chain do one round more each, and the headline is of all."""
+    return part != WHOLE and selection.rounds is not None
 
 
 def checked_tickets(run: Run, selection: Selection) -> list[Ticket]:
@@ -201,8 +208,9 @@ class HandOut:
         self.under_way += len(ready)
         if not self.under_way and not self.is_last:
             self.is_last = True
-            if any(family.controls_follow for family in self.families.values()):
-                controls = _following(self.run, self.planned, self.selection)
+            follows = not _has_no_headline(self.selection, self.part)
+            if follows and any(family.controls_follow for family in self.families.values()):
+                controls = _following(self.run, self.planned, self.selection, self.part)
                 headlines = ", ".join(dict.fromkeys(f"{one.family} {one.name}" for one in controls))
                 self.reporter.say(f"controls of the headline: {headlines}" if controls else NO_HEADLINE)
                 if self.part.of(controls, CHAIN):

@@ -62,7 +62,7 @@ bench.command()(options.command(measuring.inference, of_many=False))
 app.add_typer(bench, name="bench")
 slurm = typer.Typer(cls=Commands, no_args_is_help=True, help="Write batch scripts for a cluster, and submit them.")
 for script in (cluster.run, cluster.train, cluster.retrain, cluster.rounds, cluster.sweep):
-    slurm.command()(options.command(script))
+    slurm.command()(options.command(script, of_many=False))
 app.add_typer(slurm, name="slurm")
 
 

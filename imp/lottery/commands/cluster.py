@@ -15,7 +15,7 @@ from lottery.results.tables import print_table
 if TYPE_CHECKING:
     from lottery.rundir.run import Run
 
-CHAIN = "run"  # the script that submits all
+CHAIN = "run"  # the folder of a chain's scripts, and the one that submits all
 Nodes = Annotated[int | None, typer.Option(min=1, help="Number of nodes; default: one.")]
 GpusPerNode = Annotated[int, typer.Option(min=0, help="GPUs on each node; 0: train on CPUs.")]
 
@@ -77,6 +77,9 @@ def run(
     if gpus_per_node is not None and not 0 < gpus_per_ticket <= gpus_per_node:
         raise typer.BadParameter(f"--gpus-per-node {gpus_per_node}: give --gpus-per-ticket, 1 to {gpus_per_node}")
     target = run.open(records=records, chosen=replicate)
+    folder = target.slurm / CHAIN
+    if scripts.queued(folder):
+        raise InputError(f"jobs of {target.folder} are in the queue: `imp status` shows them; wait, or scancel them")
     _check_devices(target, gpus_per_ticket)
     jobs = chain.jobs(target, nodes * (gpus_per_node // gpus_per_ticket if gpus_per_node else 1))
     chosen = [part for number in target.chosen for part in ("--replicate", str(number))]
@@ -85,11 +88,13 @@ def run(
         of_replicates = [] if job.name in ("prepare", "train", "report") else chosen
         arguments = [job.arguments[0], "--run", str(target.folder), *of_replicates, *job.arguments[1:]]
         asked = slurm.asked(f"{target.recipe.name}-{job.name}", gpus=gpus_per_ticket * job.on_gpus, array=job.array)
-        content[job.name] = scripts.script(arguments, target.slurm, asked, slurm.sbatch or [], waits=bool(job.after))
-    content[CHAIN] = scripts.chain(jobs, target.slurm)
+        content[job.name] = scripts.script(
+            arguments, folder, asked, slurm.sbatch or [], waits=bool(job.after), tolerates=job.tolerates
+        )
+    content[CHAIN] = scripts.chain(jobs, folder)
     target.adopt()
     for name, text in content.items():
-        files.write_text(target.slurm / f"{name}.sh", text)
+        files.write_text(folder / f"{name}.sh", text)
     rows = [
         (
             job.name,
@@ -99,8 +104,8 @@ def run(
         )
         for job in jobs
     ]
-    print_table(str(target.slurm), ("job", "tasks", "GPUs of each", "begins after"), rows)
-    path = target.slurm / f"{CHAIN}.sh"
+    print_table(str(folder), ("job", "tasks", "GPUs of each", "begins after"), rows)
+    path = folder / f"{CHAIN}.sh"
     print(scripts.submit_chain(path) if slurm.submit else f"submit all with `bash {path}`, or type this again with --submit")
 
 
@@ -205,8 +210,12 @@ def _check_devices(target: "Run", gpus: int) -> None:
         raise InputError(f"train.devices is {wanted}, and a network would have {count_of(gpus, 'GPU')}: give it as many")
     for replicate in target.replicates():
         result = replicate.dense.read_result()
-        if result and result.status == "done" and result.replicas != (devices := wanted or gpus or 1):
-            trained = count_of(result.replicas or 0, "device")
+        if not (result and result.status == "done"):
+            continue
+        trained, devices = result.replicas or 1, wanted or gpus or 1
+        kind = "CPU" if result.made_by[-1]["device"] == "CPU" else "GPU"
+        if (trained, kind) != (devices, "GPU" if gpus else "CPU"):
+            there, here = count_of(trained, kind), count_of(devices, "GPU" if gpus else "CPU")
             raise InputError(
-                f"{replicate.dense.folder} was trained on {trained}, and its tickets would be on {devices}: give each as many"
+                f"{replicate.dense.folder} was trained on {there}, its tickets would be on {here}: give them the same"
             )

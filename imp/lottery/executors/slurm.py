@@ -21,19 +21,22 @@ STALE_SECONDS = 60  # for which a shared file system may not show what another n
 TASK = "$SLURM_ARRAY_TASK_ID"
 MOST_TASKS = 1000  # of an array, as Slurm is set up by default
 JOBS = "jobs"  # beside the scripts of a chain: the name and the number of each job, as it was submitted last
+UNFINISHED = 1  # the exit code of imp where networks failed
 REFUSED = 2  # the exit code of imp, and of the script of a chain, for what the user can fix
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A job of a chain: imp with `arguments`, in which TASK stands for the number of a task of its `array`, if it is one. It
-    begins once those that `after` names (each by its name, with Slurm's type of dependency) have ended so."""
+    begins once those that `after` names (each by its name, with Slurm's type of dependency) have ended so. One that `tolerates`
+    networks that failed, which are recorded, counts as a success."""
 
     name: str
     arguments: tuple[str, ...]
     after: Mapping[str, str] = dataclasses.field(default_factory=dict)
     array: str | None = None
     on_gpus: bool = True
+    tolerates: bool = False
 
 
 def script(
@@ -43,14 +46,15 @@ def script(
     more: Sequence[str] = (),
     ranks: int = 1,
     waits: bool = False,
+    tolerates: bool = False,
 ) -> str:
     """A batch script that runs imp with `arguments` on so many `ranks`, and leaves what it, or each of them, says in `logs`.
 
     `options` are sbatch's by their long names (None: left to the cluster), `more` are others, as they are typed, with or
-    without hyphens before their long names. Where they ask for an `array`, TASK in `arguments` stands for the number of a task.
-    The job is queued again when its time limit is near or a node is taken away. One that `waits` for others of its chain tries
-    again if it finds nothing to work on: the files of the others may not show on its node yet. Raises InputError for an option
-    that sbatch does not have, and for what cannot be printed, such as a line's end, which would begin another line."""
+    without hyphens. Where they ask for an `array`, TASK in `arguments` stands for the number of a task. The job is queued again
+    when its time limit is near or a node is taken away. One that `waits` for others of its chain tries again if it finds
+    nothing to work on: the files of the others may not show on its node yet. `tolerates` is a Job's. Raises InputError for an
+    option that sbatch does not have, and for what cannot be printed, such as a line's end, which would begin another line."""
     is_array = options.get("array") is not None
     asked = {
         **options,
@@ -67,7 +71,7 @@ def script(
     # TASK is for the shell; all else is quoted for it.
     command = " ".join(TASK.join(shlex.quote(text) if text else "" for text in word.split(TASK)) for word in line)
     given = [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
-    given += ["--requeue", *(option if option.startswith("-") else f"--{option}" for option in more)]
+    given += ["--requeue", *map(_hyphened, more)]
     again = f"[ $code -eq {REFUSED} ] && sleep {STALE_SECONDS} && work  # other nodes' files may take as long to show here"
     lines = [
         "#!/bin/bash",
@@ -82,6 +86,7 @@ def script(
         "}",
         "work",
         *([again] if waits else []),
+        *([f"[ $code -eq {UNFINISHED} ] && code=0  # what failed is recorded, and holds up nothing else"] if tolerates else []),
         f"[ $code -eq {EXIT_CODE} ] && scontrol requeue {'${SLURM_ARRAY_JOB_ID}_' + TASK if is_array else '$SLURM_JOB_ID'}",
         "exit $code",
         "",
@@ -93,22 +98,25 @@ def script(
 def chain(jobs: Sequence[Job], folder: Path) -> str:
     """A script that submits the scripts of `jobs` in `folder`, NAME.sh, as a chain: all of them or none. It ends with REFUSED
     while jobs that it submitted before are in the queue. Raises InputError for what cannot be printed."""
-    numbers = shlex.quote(str(folder / JOBS))
     lines = [
         "#!/bin/bash",
         "# Submits all jobs of a run, each to begin when those before it have ended, or none where sbatch refuses one.",
-        f'if [ -s {numbers} ] && [ -n "$(squeue -h -j "$(cut -d " " -f 2 {numbers} | paste -sd ,)" 2> /dev/null)" ]; then',
-        f'    echo "jobs of this run are in the queue: wait, or scancel $(cut -d " " -f 2 {numbers} | paste -sd " ")" >&2',
+        f"cd {shlex.quote(str(folder.absolute()))} || exit",
+        f'if [ -s {JOBS} ] && [ -n "$(squeue -h -j "$(cut -d " " -f 2 {JOBS} | paste -sd ,)" 2> /dev/null)" ]; then',
+        f'    echo "jobs of this run are in the queue: wait, or scancel $(cut -d " " -f 2 {JOBS} | paste -sd " ")" >&2',
         f"    exit {REFUSED}",
         "fi",
+        f"rm -f {JOBS}",
         "declare -A job",
+        'undo() { scancel "${job[@]}" 2> /dev/null; exit 1; }',
+        "trap undo INT TERM HUP",
         "submit() {",
         "    local number",
-        '    number=$(sbatch --parsable ${2:+--dependency="$2"} "$3") || { scancel "${job[@]}" 2> /dev/null; exit 1; }',
+        '    number=$(sbatch --parsable ${2:+--dependency="$2"} "$1.sh") || undo',
         "    job[$1]=${number%%;*}",
+        f'    echo "$1 ${{job[$1]}}" >> {JOBS}',
         "}",
-        *(f'submit {one.name} "{_dependency(one)}" {shlex.quote(str(folder / one.name))}.sh' for one in jobs),
-        f'for name in {" ".join(one.name for one in jobs)}; do echo "$name ${{job[$name]}}"; done > {numbers}',
+        *(f'submit {one.name} "{_dependency(one)}"' for one in jobs),
         "",
     ]
     _check_printable(lines)
@@ -125,19 +133,36 @@ def _check_printable(lines: Sequence[str]) -> None:
         raise InputError(f"{strange[0]!r} cannot be a line of a batch script: leave out what cannot be printed")
 
 
+def _hyphened(option: str) -> str:
+    """An option of sbatch as its script takes it, which may have been typed without hyphens."""
+    if option.startswith("-"):
+        return option
+    return f"-{option}" if len(_name(option)) == 1 else f"--{option}"
+
+
+def _name(option: str) -> str:
+    """`constraint`, of `--constraint=h100`; `C`, of `-Ch100` and of `C h100`."""
+    name = re.split(r"[=\s]", option.lstrip("-"), maxsplit=1)[0]
+    return name[:1] if option.startswith("-") and not option.startswith("--") else name
+
+
 def _check_options(more: Sequence[str], own: Mapping[str, object]) -> None:
-    """Raises InputError for an option that sbatch does not have, if there is an sbatch to ask, or that imp sets itself."""
-    known: set[str] = set()
+    """Raises InputError for an option that imp sets itself, and for one that looks like another of sbatch's, if there is an
+    sbatch to ask. (Its help has not all of its options.)"""
+    if not more:
+        return
+    told = ""
     with contextlib.suppress(OSError):
         told = subprocess.run(["sbatch", "--help"], capture_output=True, text=True).stdout
-        known = set(re.findall(r"(?<![\w-])-{1,2}([A-Za-z][a-z0-9-]*)", told))
+    known = re.findall(r"^ *(?:-(\w), )? *--([a-z][a-z0-9-]*)", told, re.MULTILINE)
+    names = {letter: name for letter, name in known if letter}
     for option in more:
-        name = re.split(r"[=\s]", option.lstrip("-"), maxsplit=1)[0]
+        name = names.get(_name(option), _name(option))
         if own.get(name) is not None:
             raise InputError(f"--sbatch {option}: imp sets {name} itself")
-        if known and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise InputError(f"--sbatch {option}: sbatch has no option {name}{f'; did you mean {near[0]}?' if near else ''}")
+        near = difflib.get_close_matches(name, [name for _, name in known], n=1, cutoff=0.8)
+        if near and near[0] != name:
+            raise InputError(f"--sbatch {option}: sbatch has no option {name}; did you mean {near[0]}?")
 
 
 def submit(path: Path) -> str:
@@ -154,7 +179,7 @@ def submit_chain(path: Path) -> str:
 
 def _submitted(path: Path, line: Sequence[str]) -> str:
     if not shutil.which("sbatch"):
-        raise InputError(f"there is no sbatch here: copy {path} to where Slurm is, or leave out --submit")
+        raise InputError(f"there is no sbatch here: submit {path} where Slurm is, or leave out --submit")
     done = subprocess.run(line, capture_output=True, text=True)
     if done.returncode == REFUSED:
         raise InputError(done.stderr.strip())

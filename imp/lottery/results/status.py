@@ -161,7 +161,7 @@ def _masks(run: Run, planned: Plan) -> list[Line]:
 
 def _jobs(run: Run) -> list[Line]:
     """The tasks of the run's chain of jobs that are in Slurm's queue."""
-    queued = slurm.queued(run.slurm)
+    queued = slurm.queued(run.slurm / "run")
     if queued is None:
         return []
     details = [f"{job}: {', '.join(f'{count} {state}' for state, count in states.items())}" for job, states in queued.items()]

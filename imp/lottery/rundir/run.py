@@ -84,12 +84,18 @@ class Run:
     def mask(self, mask: Mask) -> MaskFiles:
         return self.replicate(mask.replicate).mask(mask)
 
-    def check_trained(self) -> None:
-        """Raises InputError if the dense network of a replicate is not trained."""
+    def check_converged(self) -> None:
+        """Raises InputError if the dense network of a replicate diverged."""
         for replicate in self.replicates():
             result = replicate.dense.read_result()
             if result and result.status == "diverged":
                 raise InputError(f"{replicate.dense.folder} diverged: {result.reason}, and remove that folder")
+
+    def check_trained(self) -> None:
+        """Raises InputError if the dense network of a replicate is not trained."""
+        self.check_converged()
+        for replicate in self.replicates():
+            result = replicate.dense.read_result()
             if not result or result.status != "done":
                 raise InputError(f"{replicate.dense.folder} holds no finished training: run {self.typed('train')} first")
         if (self.records() / MANIFEST).exists():
@@ -124,6 +130,16 @@ class Run:
                 asked = family.quantiles if family.is_gradual else ()
                 families[name] = family.model_copy(update={"quantiles": Grid.of(sorted({*cut, *asked}))})
         return families
+
+    def widened(self) -> "Run":
+        """The same run, whose recipe also has the quantiles that masks were cut at: what all stages in a row would train."""
+        families = {
+            name: family.model_copy(update={"quantiles": Grid.of(sorted({*family.quantiles, *self.cut_quantiles(name)}))})
+            if family.quantiles
+            else family
+            for name, family in self.recipe.families.items()
+        }
+        return dataclasses.replace(self, recipe=self.recipe.model_copy(update={"families": families}))
 
     def cut_quantiles(self, family: str) -> list[Quantile]:
         """The quantiles that a replicate has masks of, ascending (of gradual pruning, networks)."""

@@ -12,9 +12,7 @@ from lottery.executors.allocation import ranks_to_start, resources_here
 from lottery.executors.workload import Execution
 from lottery.experiment import agreement, plan
 from lottery.experiment.graph import Ticket, side_by_side
-from lottery.experiment.grids import Grid
 from lottery.experiment.plan import Cost, Plan
-from lottery.experiment.recipe import Recipe
 from lottery.pruning.state import State
 from lottery.results import grouping
 from lottery.rundir import journal, store
@@ -51,7 +49,7 @@ def forecast(run: Run, execution: Execution, reporter: Reporter) -> Forecast:
     agreement.check(run.recipe)
     run.check()
     manifest = expected(run)
-    recipe = _with_cut_quantiles(run)
+    recipe = run.widened().recipe
     planned = plan.estimated(recipe, manifest.count("train") or None, run.share, len(manifest.classes))
     networks, finished = _networks(run, planned)
     dense, masked = ([one for one in networks if isinstance(one.network, kind)] for kind in (int, Ticket))
@@ -90,17 +88,6 @@ def forecast(run: Run, execution: Execution, reporter: Reporter) -> Forecast:
         _disk(run, manifest, state, len(dense) * len(planned.snapshot_steps()), len(masked)),
         shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free,
     )
-
-
-def _with_cut_quantiles(run: Run) -> Recipe:
-    """The run's recipe, with the quantiles that masks were cut at beside its own: tickets of all of them are trained."""
-    families = {
-        name: family.model_copy(update={"quantiles": Grid.of(sorted({*family.quantiles, *run.cut_quantiles(name)}))})
-        if family.quantiles
-        else family
-        for name, family in run.recipe.families.items()
-    }
-    return run.recipe.model_copy(update={"families": families})
 
 
 def _networks(run: Run, planned: Plan) -> tuple[list[Cost], int]:

@@ -77,15 +77,16 @@ def ticket_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Itera
 
 def _following(run: Run, planned: Plan, selection: Selection, part: Part) -> list[Ticket]:
     """The controls of headlines, in the replicates that the command works on."""
-    if _has_no_headline(selection, part):
+    if _has_no_headline(run, selection, part):
         return []
     controls, diverged = grouping.controls(run, planned, run.families(selection)), run.diverged()
     return [one for one in controls if one.replicate in run.numbers() and one.replicates.isdisjoint(diverged)]
 
 
-def _has_no_headline(selection: Selection, part: Part) -> bool:
-    """Whether it is a part of the first rounds: jobs of a chain do one round more each, and the headline is of all."""
-    return part != WHOLE and selection.rounds is not None
+def _has_no_headline(run: Run, selection: Selection, part: Part) -> bool:
+    """Whether it is a part of the first rounds alone: jobs of a chain do one round more each, and the headline is of all."""
+    rounds = max(run.recipe.families[name].rounds for name in selection.of(run.recipe))
+    return part != WHOLE and selection.rounds is not None and selection.rounds < rounds
 
 
 def checked_tickets(run: Run, selection: Selection) -> list[Ticket]:
@@ -208,7 +209,7 @@ class HandOut:
         self.under_way += len(ready)
         if not self.under_way and not self.is_last:
             self.is_last = True
-            follows = not _has_no_headline(self.selection, self.part)
+            follows = not _has_no_headline(self.run, self.selection, self.part)
             if follows and any(family.controls_follow for family in self.families.values()):
                 controls = _following(self.run, self.planned, self.selection, self.part)
                 headlines = ", ".join(dict.fromkeys(f"{one.family} {one.name}" for one in controls))

@@ -46,7 +46,7 @@ def train(run: Run, reporter: Reporter, profile: Path | None = None, execution: 
     steps = planned.snapshot_steps()
 
     def missing() -> list[int]:
-        return [number for number in run.numbers() if not _is_complete(run.replicate(number), steps)]
+        return [number for number in run.numbers() if not is_complete(run.replicate(number), steps)]
 
     unfinished: list[Exception] = []
 
@@ -85,7 +85,7 @@ def dense_worker(run: Run, profile: Path | None, allocation: Allocation, reporte
         yield DenseWorker(run, run.plan(), reporter, allocation, profile)
 
 
-def _is_complete(replicate: Replicate, steps: list[int]) -> bool:
+def is_complete(replicate: Replicate, steps: list[int]) -> bool:
     """Whether nothing is left to do: all files exist and snapshots are listed, or the training diverged."""
     dense, result = replicate.dense, replicate.dense.read_result()
     if result is None or result.status != "done":

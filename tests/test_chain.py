@@ -9,6 +9,7 @@ from helpers import imp_here, refused, settings
 
 from lottery.executors import slurm
 from lottery.executors.slurm import JOBS, Job
+from lottery.rundir.names import MaskFiles
 from lottery.rundir.run import Run
 from lottery.stages import chain
 
@@ -43,7 +44,7 @@ def test_rounds_are_an_array_each_whose_tasks_wait_for_their_own_chain_and_all_w
     tasks, after = listed(planned(replicates=3, rounds={"rounds": 2, "rewind": "0,1ep"}))
 
     assert {name: tasks[name] for name in tasks if name.startswith("round")} == {"round-01": "1-4", "round-02": "1-4"}
-    assert after["round-01"] == {"thresholds": "afterok", "retrain": "afterany"}
+    assert after["round-01"] == {"train": "afterok", "retrain": "afterany"}
     assert after["round-02"] == {"round-01": "aftercorr"}
     assert after["report"] == {"thresholds": "afterok", "round-02": "afterany"}
 
@@ -65,15 +66,21 @@ def test_controls_of_headlines_and_stability_come_last(listed):
 
     assert (tasks["retrain"], tasks["retrain-controls"]) == ("1-9%4", "1-6%4")
     assert after["retrain-controls"] == {"thresholds": "afterok", "retrain": "afterany"}
-    assert after["stability"] == {"thresholds": "afterok", "retrain": "afterok", "retrain-controls": "afterok"}
-    assert after["report"] == {"thresholds": "afterok", "stability": "afterany"}
+    assert after["stability"] == {"thresholds": "afterok", "retrain-controls": "afterany"}
+    assert after["report"] == {"thresholds": "afterok", "retrain-controls": "afterany", "stability": "afterany"}
 
 
 def test_an_array_has_no_more_tasks_than_slurm_takes(listed):
     assert listed(planned("60..99", rewind="0,1ep,2ep", replicates=10))[0]["retrain"] == "1-1000%4"
 
 
-def test_only_what_is_missing_is_a_job(here, listed):
+@pytest.fixture
+def whole(monkeypatch):
+    """Dense networks whose results are made by hand count as whole, without snapshots."""
+    monkeypatch.setattr(chain, "is_complete", lambda replicate, steps: replicate.dense.is_finished)
+
+
+def test_only_what_is_missing_is_a_job(here, listed, whole):
     run = Run(here / "run", planned("", rounds={"rounds": 3}))
     dense(run, 0.9, 0.9)
     assert listed(None, run=run)[0]["train"] == "3"
@@ -87,12 +94,34 @@ def test_only_what_is_missing_is_a_job(here, listed):
     )
 
 
-def test_of_one_shot_only_parts_with_a_network_that_is_missing_are_tasks(here, listed):
+def test_of_one_shot_only_parts_with_a_network_that_is_missing_are_tasks(here, listed, whole, monkeypatch):
     run = Run(here / "run", planned("60,70,80", replicates=1))
     dense(run, 0.9)
     ticket(run, 1, "70", 0.9)
+    assert listed(None, run=run)[0]["retrain"] == "1-3"  # of masks that are to be cut, it is not known which are new
 
+    monkeypatch.setattr(MaskFiles, "is_cut", True)
     assert listed(None, run=run)[0]["retrain"] == "1,3"
+
+
+def test_controls_with_the_mask_of_another_replicate_wait_for_all_of_the_round_before(listed):
+    rounds = {"rounds": 2, "rewind": "0", "controls": ["borrowed"], "controls_at": "2"}
+
+    assert listed(planned("", replicates=3, rounds=rounds))[1]["round-02"] == {"round-01": "afterany"}
+
+
+def test_networks_without_masks_of_one_shot_do_not_wait_for_them(listed):
+    after = listed(planned("60", replicates=1, rounds={"rounds": 1}))[1]
+
+    assert after["round-01"] == {"train": "afterok", "retrain": "afterany"}
+
+
+def test_a_task_alone_leaves_controls_of_headlines_to_their_own_job(here):
+    recipe = planned("", replicates=3, rounds={"rounds": 2, "controls": ["reinit"], "controls_at": ""})
+    jobs = {job.name: job.arguments for job in chain.jobs(Run(here / "run", recipe), 1)}
+
+    assert jobs["round-01"][-6:] == ("--headlines", "leave", "--bundle", "1", "--part", f"{slurm.TASK}/1")
+    assert "only" in jobs["round-controls"]
 
 
 def test_the_script_submits_all_or_nothing_and_keeps_the_numbers(here):
@@ -100,14 +129,15 @@ def test_the_script_submits_all_or_nothing_and_keeps_the_numbers(here):
     programs = {
         "sbatch": 'case "$*" in *bad.sh) echo no >&2; exit 1;; esac; echo "$*" >> asked; wc -l < asked',
         "scancel": 'echo "cancel $*" >> asked',
-        "squeue": "cat queue",
+        "squeue": 'case "$*" in "-h -j 1"*) cat queue;; *) exit 1;; esac',
     }
     for name, body in programs.items():
         (here / name).write_text(f"#!/bin/sh\n{body}\n")
         (here / name).chmod(0o755)
-    (here / "queue").touch()
     folder = here / "my jobs"
     folder.mkdir()
+    asked, queue = folder / "asked", folder / "queue"
+    queue.touch()
 
     def submit(*names):
         jobs = [Job(name, (name,), dict.fromkeys(names[: names.index(name)], "afterok")) for name in names]
@@ -116,15 +146,17 @@ def test_the_script_submits_all_or_nothing_and_keeps_the_numbers(here):
         return subprocess.run(["bash", "run.sh"], cwd=here, env=environment, capture_output=True, text=True)
 
     assert submit("a", "b-2").returncode == 0
-    assert (here / "asked").read_text() == f"--parsable {folder}/a.sh\n--parsable --dependency=afterok:1 {folder}/b-2.sh\n"
+    assert asked.read_text() == "--parsable a.sh\n--parsable --dependency=afterok:1 b-2.sh\n"
     assert (folder / JOBS).read_text() == "a 1\nb-2 2\n"
 
-    (here / "asked").unlink()
+    asked.unlink()
     assert submit("a", "bad").returncode == 1
-    assert (here / "asked").read_text().splitlines()[1:] == ["cancel 1"]
+    assert asked.read_text().splitlines()[1:] == ["cancel 1"]
 
-    (here / "queue").write_text("1\n")
+    queue.write_text("1\n")
+    asked.unlink()
     assert submit("a").returncode == 2
+    assert not asked.exists()
 
 
 def test_scripts_of_a_run_that_has_not_begun_are_written_by_one_line(here):
@@ -134,8 +166,8 @@ def test_scripts_of_a_run_that_has_not_begun_are_written_by_one_line(here):
         cwd=here,
     ).stdout
 
-    folder = here / "runs/digits/slurm"
-    assert "submit all with `bash runs/digits/slurm/run.sh`" in told
+    folder = here / "runs/digits/slurm/run"
+    assert "submit all with `bash runs/digits/slurm/run/run.sh`" in told
     train, report = (folder / "train.sh").read_text(), (folder / "report.sh").read_text()
     assert "#SBATCH --array=1-3\n" in train
     assert "#SBATCH --gpus-per-node=2\n" in train
@@ -164,7 +196,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(here, arguments, words):
 
 def test_tickets_are_to_train_on_as_many_devices_as_their_dense_network(work):
     done = imp_here("slurm", "run", "--gpus-per-ticket", "4", cwd=work, check=False)
-    refused(done, "replicate-1/train was trained on 1 device, and its tickets would be on 4")
+    refused(done, "replicate-1/train was trained on 1 CPU, its tickets would be on 4 GPUs")
     done = imp_here("slurm", "retrain", "--gpus-per-node", "4", "--tasks-per-node", "2", cwd=work, check=False)
-    refused(done, "on 2: give each as many")
+    refused(done, "on 2 GPUs: give them the same")
     assert not list(work.glob("runs/digits/slurm"))

@@ -92,23 +92,24 @@ def test_an_executor_of_ones_own_is_named_by_its_module_or_by_an_entry_point(mon
 
 
 @pytest.fixture(scope="module")
-def submitit_class():
-    """The executor that docs/cluster.md has."""
-    (code,) = re.findall(r"```python\n(import time.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)
+def documented():
+    """The executors that docs/cluster.md has."""
     names = {}
-    exec(code, names)
-    return names["Submitit"]
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL):
+        exec(code, names)
+    return names
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
-def test_the_executor_of_the_documentation_keeps_the_contract(submitit_class, check, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "how"), [("Submitit", {"cluster": "debug"}), ("Parsl", {"workers": 2})])
+def test_the_executors_of_the_documentation_keep_the_contract(documented, name, how, check, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    check(submitit_class(cluster="debug"))
+    check(documented[name](**how))
 
 
-def test_the_executor_of_the_documentation_does_tasks_in_other_processes(submitit_class, tmp_path, monkeypatch):
+def test_the_executor_of_the_documentation_does_tasks_in_other_processes(documented, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    contract.every_task_is_done_once_and_told(submitit_class(cluster="local"))
+    contract.every_task_is_done_once_and_told(documented["Submitit"](cluster="local"))
 
 
 def test_a_job_that_is_told_to_end_says_so_and_an_error_of_a_class_that_may_not_be_known_here_comes_back_as_its_words():

@@ -70,6 +70,8 @@ MORE = [
 SHORTER = {
     "runs/digits runs/slower": "runs/digits runs/digits-q90",
     "pipelines/imagenet64.toml --nodes 20 --gpus-per-ticket 4": "--nodes 20",
+    "--gpus-per-node 4 ": "",
+    "--gpus-per-node 1 ": "",
     "--ranks 3": "--ranks 1",
     "imp run --run": "imp run --ranks 1 --run",
     "--quantiles 60..99": "--quantiles 60..90:15",

@@ -61,7 +61,6 @@ def run(
     run: RecipeOptions,
     slurm: SlurmOptions,
     records: options.RecordsOption = None,
-    replicate: options.ReplicateOption = None,
     nodes: Annotated[int, typer.Option(min=1, help="Use this many nodes at a time, at most.")] = 1,
     gpus_per_ticket: Annotated[int, typer.Option(min=0, help="GPUs that train each network; 0: CPUs.")] = 0,
     gpus_per_node: Annotated[
@@ -76,17 +75,16 @@ def run(
 
     if gpus_per_node is not None and not 0 < gpus_per_ticket <= gpus_per_node:
         raise typer.BadParameter(f"--gpus-per-node {gpus_per_node}: give --gpus-per-ticket, 1 to {gpus_per_node}")
-    target = run.open(records=records, chosen=replicate)
+    target = run.open(records=records)
     folder = target.slurm / CHAIN
     if scripts.queued(folder):
         raise InputError(f"jobs of {target.folder} are in the queue: `imp status` shows them; wait, or scancel them")
-    _check_devices(target, gpus_per_ticket)
     jobs = chain.jobs(target, nodes * (gpus_per_node // gpus_per_ticket if gpus_per_node else 1))
-    chosen = [part for number in target.chosen for part in ("--replicate", str(number))]
+    if any(job.array for job in jobs):
+        _check_devices(target, gpus_per_ticket, slurm)
     content = {}
     for job in jobs:
-        of_replicates = [] if job.name in ("prepare", "train", "report") else chosen
-        arguments = [job.arguments[0], "--run", str(target.folder), *of_replicates, *job.arguments[1:]]
+        arguments = [job.arguments[0], "--run", str(target.folder), *job.arguments[1:]]
         asked = slurm.asked(f"{target.recipe.name}-{job.name}", gpus=gpus_per_ticket * job.on_gpus, array=job.array)
         content[job.name] = scripts.script(
             arguments, folder, asked, slurm.sbatch or [], waits=bool(job.after), tolerates=job.tolerates
@@ -171,7 +169,7 @@ def _write_tickets(
 
     names = tuple(options.family_names(target, stage == "rounds"))
     checked_tickets(target, Selection(names, **{name.lstrip("-"): value for name, value in given.items()}))
-    _check_devices(target, 1 if per_gpu else shape.gpus_per_node // shape.ranks())
+    _check_devices(target, 1 if per_gpu and shape.gpus_per_node else shape.gpus_per_node // shape.ranks(), slurm)
     if shape.array:
         given["--part"] = f"{TASK}/{shape.array}"
     given["--per-gpu"] = per_gpu
@@ -202,9 +200,11 @@ def _write(
     print(scripts.submit(path) if slurm.submit else f"{path}: submit it with sbatch, or type this command again with --submit")
 
 
-def _check_devices(target: "Run", gpus: int) -> None:
+def _check_devices(target: "Run", gpus: int, slurm: SlurmOptions) -> None:
     """Raises InputError where each network is to train on so many GPUs (0: on CPUs), and that is not what the recipe says, or
-    what its dense network was trained on."""
+    what its dense network was trained on. Where other options of sbatch may give it GPUs, nothing is known."""
+    if any(option.lstrip("-").startswith(("gres", "gpu", "G")) for option in slurm.sbatch or []):
+        return
     wanted = target.recipe.train.devices
     if 0 < gpus < wanted:
         raise InputError(f"train.devices is {wanted}, and a network would have {count_of(gpus, 'GPU')}: give it as many")

@@ -15,7 +15,7 @@ import typer
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.executors.launcher import launched_rank, launched_size
-from lottery.executors.workload import WHOLE, Execution, Part
+from lottery.executors.workload import WHOLE, Execution, Headlines, Part
 from lottery.experiment import grids
 from lottery.experiment.grids import MOST, Grid, Point, Quantile
 
@@ -163,6 +163,10 @@ class PartOptions(BundleOptions):
     part: Annotated[
         Part, read(Part.parse, "--part", metavar="I/N", help="Train only part I of N, as a task of a job array does.")
     ] = WHOLE
+    headlines: Annotated[
+        Headlines,
+        typer.Option("--headlines", help="Controls of headlines: they follow on the tickets; leave them out; train only them."),
+    ] = "follow"
 
 
 def command(function: Callable[..., None], of_many: bool = True) -> Callable[..., None]:

@@ -81,8 +81,8 @@ def script(
         "trap 'kill -USR1 $!' USR1",
         "work() {",
         f"    {command} &",
+        "    while wait $!; kill -0 $! 2> /dev/null; do :; done  # a signal cuts a wait short",
         "    wait $!; code=$?",
-        "    while kill -0 $! 2> /dev/null; do wait $!; code=$?; done  # a signal cut the wait short",
         "}",
         "work",
         *([again] if waits else []),
@@ -108,11 +108,11 @@ def chain(jobs: Sequence[Job], folder: Path) -> str:
         "fi",
         f"rm -f {JOBS}",
         "declare -A job",
-        'undo() { scancel "${job[@]}" 2> /dev/null; exit 1; }',
+        'undo() { scancel "${job[@]}" ${number%%;*} 2> /dev/null; exit 1; }',
         "trap undo INT TERM HUP",
         "submit() {",
         "    local number",
-        '    number=$(sbatch --parsable ${2:+--dependency="$2"} "$1.sh") || undo',
+        '    number=$(sbatch --parsable ${2:+--dependency="$2"} "$1.sh") || { echo "$1.sh was refused" >&2; undo; }',
         "    job[$1]=${number%%;*}",
         f'    echo "$1 ${{job[$1]}}" >> {JOBS}',
         "}",
@@ -184,7 +184,7 @@ def _submitted(path: Path, line: Sequence[str]) -> str:
     if done.returncode == REFUSED:
         raise InputError(done.stderr.strip())
     if done.returncode:
-        raise Failed(f"sbatch refused {path}: {done.stderr.strip().splitlines()[-1]}")
+        raise Failed(f"sbatch refused {path}: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
     return done.stdout.strip()
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError
@@ -77,6 +77,7 @@ class Part:
 
 
 WHOLE = Part(1, 1)
+Headlines = Literal["follow", "leave", "only"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +85,15 @@ class Execution:
     """Where networks are trained: by so many processes of this host (`ranks`; 1: this one, which may itself be one of MPI's
     ranks; None: as many as the host has room for), of which `per_gpu` share a GPU (None: none do), or by the `executor` of
     another package. A process without progress for `stall` seconds is named. `part` is the part of the networks that this
-    command trains, if a job array shares them. Each process trains `bundle` networks at a time, in one compiled step (None: as
-    many as are fastest)."""
+    command trains, if a job array shares them. Controls of headlines `follow` on the tickets, or are left to another command,
+    which trains only them. Each process trains `bundle` networks at a time, in one compiled step (None: as many as are
+    fastest)."""
 
     ranks: int | None = 1
     per_gpu: int | None = None
     stall: float = 600.0
     part: Part = WHOLE
+    headlines: Headlines = "follow"
     bundle: int | None = None
     executor: str | None = None
 

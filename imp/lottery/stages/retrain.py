@@ -14,7 +14,7 @@ from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, duration
 from lottery.engine.start import start_tensorflow
 from lottery.executors.choice import executor
-from lottery.executors.workload import IN_PROCESS, WHOLE, Execution, Part, Worker, Workload
+from lottery.executors.workload import IN_PROCESS, Execution, Headlines, Part, Worker, Workload
 from lottery.experiment.graph import TICKET, Bundle, Snapshot, Ticket, bundled, is_beside, masks_of, side_by_side
 from lottery.experiment.grids import Grid
 from lottery.experiment.plan import Plan, Selection
@@ -40,7 +40,7 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
     of headlines, if the recipe does not say which masks have controls. Returns the networks that are not finished; None if
     other processes report them. Raises InputError as `checked_tickets` does."""
     planned = run.plan()
-    hand_out = HandOut(run, planned, reporter, selection, execution.part)
+    hand_out = HandOut(run, planned, reporter, selection, execution.part, execution.headlines)
 
     @cache
     def size() -> int:
@@ -50,8 +50,9 @@ def retrain(run: Run, reporter: Reporter, selection: Selection, execution: Execu
     bundling = _Bundling(hand_out, size)
 
     def list_missing() -> list[Ticket]:
-        tickets = [*checked_tickets(run, selection), *_following(run, planned, selection, execution.part)]
-        return [one for one in execution.part.of(tickets, CHAIN) if not run.network(one).is_finished]
+        tickets = checked_tickets(run, selection) if execution.headlines != "only" else []
+        controls = _following(run, planned, selection) if execution.headlines != "leave" else []
+        return [one for one in execution.part.of([*tickets, *controls], CHAIN) if not run.network(one).is_finished]
 
     workload = Workload(
         list_tasks=bundling.begin,
@@ -75,18 +76,10 @@ def ticket_worker(run: Run, allocation: Allocation, reporter: Reporter) -> Itera
         yield tickets.TicketWorker(run, run.plan(), reporter, allocation)
 
 
-def _following(run: Run, planned: Plan, selection: Selection, part: Part) -> list[Ticket]:
+def _following(run: Run, planned: Plan, selection: Selection) -> list[Ticket]:
     """The controls of headlines, in the replicates that the command works on."""
-    if _has_no_headline(run, selection, part):
-        return []
     controls, diverged = grouping.controls(run, planned, run.families(selection)), run.diverged()
     return [one for one in controls if one.replicate in run.numbers() and one.replicates.isdisjoint(diverged)]
-
-
-def _has_no_headline(run: Run, selection: Selection, part: Part) -> bool:
-    """Whether it is a part of the first rounds alone: jobs of a chain do one round more each, and the headline is of all."""
-    rounds = max(run.recipe.families[name].rounds for name in selection.of(run.recipe))
-    return part != WHOLE and selection.rounds is not None and selection.rounds < rounds
 
 
 def checked_tickets(run: Run, selection: Selection) -> list[Ticket]:
@@ -128,14 +121,17 @@ def _check_masks(run: Run, selection: Selection) -> None:
 class HandOut:
     """The networks of one command: which are ready, which wait for another, and how the trained ones ended."""
 
-    def __init__(self, run: Run, planned: Plan, reporter: Reporter, selection: Selection, part: Part):
+    def __init__(
+        self, run: Run, planned: Plan, reporter: Reporter, selection: Selection, part: Part, headlines: Headlines = "follow"
+    ):
         self.run, self.planned, self.reporter, self.selection, self.part = run, planned, reporter, selection, part
+        self.headlines = headlines
         self.batches: list[list[Ticket]] = []  # of its part, finished or not
         self.waiting: list[Ticket] = []
         self.under_way = 0  # networks that were handed out and have not ended
         self.trained: set[Ticket] = set()  # by this command; on a shared file system their results may show up here later
         self.unfinished: Unfinished = {}
-        self.is_last = False
+        self.is_last = headlines == "leave"
 
     def begin(self) -> list[Ticket]:
         """The networks that can be trained at once."""
@@ -145,7 +141,8 @@ class HandOut:
         asked = [(name, one) for name, one in self.families.items() if one.controls and one.controls_at]
         if without := [f"families.{name}.controls_at = {one.controls_at}" for name, one in asked if name not in controlled]:
             self.reporter.say(f"no controls: {'; '.join(without)} names none of these masks")
-        self._add(tickets)
+        if self.headlines != "only":
+            self._add(tickets)
         return self._released()
 
     def _add(self, tickets: Sequence[Ticket]) -> None:
@@ -209,9 +206,8 @@ class HandOut:
         self.under_way += len(ready)
         if not self.under_way and not self.is_last:
             self.is_last = True
-            follows = not _has_no_headline(self.run, self.selection, self.part)
-            if follows and any(family.controls_follow for family in self.families.values()):
-                controls = _following(self.run, self.planned, self.selection, self.part)
+            if any(family.controls_follow for family in self.families.values()):
+                controls = _following(self.run, self.planned, self.selection)
                 headlines = ", ".join(dict.fromkeys(f"{one.family} {one.name}" for one in controls))
                 self.reporter.say(f"controls of the headline: {headlines}" if controls else NO_HEADLINE)
                 if self.part.of(controls, CHAIN):

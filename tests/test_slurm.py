@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from handmade import MAKER, amend
 from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp_here, refused, wait_for
 
 from lottery import cli
@@ -171,6 +172,8 @@ def test_what_would_be_a_line_of_its_own_in_a_script_is_refused_and_nothing_is_w
 
 def test_what_is_asked_of_slurm_is_in_the_script_and_the_rest_is_left_to_the_cluster(work, typed):
     shape = ["--nodes", "2", "--gpus-per-node", "4", "--per-gpu", "2", "--cpus-per-task", "3", "--time", "4:00:00"]
+    amend(work / "runs/digits/replicate-1/train/result.json", made_by=[MAKER | {"device": "NVIDIA H100"}])
+
     assert typed("retrain", *shape, "--partition", "gpu", "--account", "me", "--sbatch=--constraint=h100") is None
 
     text = (work / "runs/digits/slurm/retrain.sh").read_text()
@@ -304,7 +307,7 @@ def vanish(node):
     """Kill the daemon of `node`, and all that it has started."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            line, parent = (process / "cmdline").read_bytes(), int((process / "stat").read_text().split()[3])
+            line, parent = (process / "cmdline").read_bytes(), int((process / "stat").read_text().rpartition(")")[2].split()[1])
             if line.startswith(b"slurmd\0") and line.endswith(f"-N\0{node}\0".encode()):
                 os.kill(int(process.name), signal.SIGKILL)
             elif f"SLURMD_NODENAME={node}\0".encode() in (process / "environ").read_bytes():

@@ -1,8 +1,11 @@
 """Which executor a command gets, and of how many processes."""
 
 import importlib.metadata
+import os
 import re
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -101,9 +104,12 @@ def documented():
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize(("name", "how"), [("Submitit", {"cluster": "debug"}), ("Parsl", {"workers": 2})])
+@pytest.mark.parametrize(
+    ("name", "how"), [("Submitit", {"cluster": "debug"}), pytest.param("Parsl", {"workers": 2}, marks=pytest.mark.smoke)]
+)
 def test_the_executors_of_the_documentation_keep_the_contract(documented, name, how, check, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # as in an environment that is activated
     check(documented[name](**how))
 
 

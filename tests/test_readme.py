@@ -45,6 +45,7 @@ DAILY = [
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
     "mpirun --oversubscribe --bind-to none --with-ft ulfm -n 3 imp retrain",
     "imp retrain --executor my_executor:Submitit",
+    "imp retrain --executor my_executor:Parsl",
     "imp slurm run pipelines/imagenet64.toml --nodes 20 --gpus-per-ticket 4 --time 24:00:00 --submit",
     "imp slurm retrain --nodes 20 --gpus-per-node 4 --time 4:00:00 --submit",
     "imp slurm retrain --array 20 --gpus-per-node 1 --time 4:00:00 --submit",
@@ -204,7 +205,7 @@ def lenet(tmp_path_factory):
 
 def test_the_commands_of_daily_use_one_after_another(lenet, tmp_path):
     folder = shutil.copytree(lenet, tmp_path / "work", symlinks=True)
-    (folder / "my_executor.py").write_text(python("class Submitit"))
+    (folder / "my_executor.py").write_text(python("class Submitit") + python("class Parsl"))
     for command in DAILY:
         run = typed if "mpirun" in command or "--executor" in command else here
         done = run(shortened(command), folder, check="--submit" not in command)

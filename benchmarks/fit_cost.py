@@ -15,6 +15,8 @@ import numpy as np
 from lottery.keras import prune
 
 BATCH = 128
+SECONDS, MOST_STEPS = 0.5, 300  # of a fit
+RATE = 1e-6  # so that the one batch is not learnt by heart, which would make gradients too small for fast arithmetic
 
 
 class Cost(NamedTuple):
@@ -39,21 +41,20 @@ def mobilenet() -> keras.Model:
     return keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, classes=10, classifier_activation=None)
 
 
-def training(
-    build: Callable[[], keras.Model], optimizer: keras.optimizers.Optimizer, sparsity: float, steps: int
-) -> Callable[[], Cost]:
-    """A function that trains for `steps` and returns what one took."""
+def training(build: Callable[[], keras.Model], optimizer: keras.optimizers.Optimizer, sparsity: float) -> Callable[[int], Cost]:
+    """A function that trains for so many steps and returns what one took."""
     model = build()
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     if sparsity:
         prune(model, sparsity)
     rng = np.random.default_rng(0)
-    images = np.tile(rng.normal(size=(BATCH, *model.input_shape[1:])).astype("float32"), (steps, 1, 1, 1))
-    labels = np.tile(rng.integers(0, 10, BATCH), steps)
+    images = rng.normal(size=(BATCH, *model.input_shape[1:])).astype("float32")
+    labels = rng.integers(0, 10, BATCH)
 
-    def run() -> Cost:
+    def run(steps: int) -> Cost:
+        given = np.tile(images, (steps, 1, 1, 1)), np.tile(labels, steps)
         began = time.perf_counter(), time.process_time()
-        model.fit(images, labels, BATCH, shuffle=False, verbose=0)
+        model.fit(*given, BATCH, shuffle=False, verbose=0)
         ended = time.perf_counter(), time.process_time()
         return Cost(*(1e3 * (end - begin) / steps for begin, end in zip(began, ended, strict=True)))
 
@@ -62,12 +63,15 @@ def training(
 
 def main(rounds: int) -> None:
     print(f"{keras.backend.backend()}, {os.cpu_count()} cores, batches of {BATCH}, {rounds} pairs of fits")
-    for build, steps in ((convnet, 300), (lenet, 300), (mobilenet, 30)):
+    for build in (convnet, lenet, mobilenet):
         for optimizer in (keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Muon):
             settings = {"momentum": 0.9} if optimizer is keras.optimizers.SGD else {}
-            dense, sparse = (training(build, optimizer(1e-3, **settings), sparsity, steps) for sparsity in (0.0, 0.9))
-            dense(), sparse()  # which compiles both
-            pairs = [(sparse(), dense()) if index % 2 else (dense(), sparse())[::-1] for index in range(rounds)]
+            dense, sparse = (training(build, optimizer(RATE, **settings), sparsity) for sparsity in (0.0, 0.9))
+            dense(2), sparse(2)  # which compiles both
+            steps = min(MOST_STEPS, int(1e3 * SECONDS / dense(10).time) + 1)
+            pairs = [
+                (sparse(steps), dense(steps)) if index % 2 else (dense(steps), sparse(steps))[::-1] for index in range(rounds)
+            ]
             plain = np.median([without.time for _, without in pairs])
             line = f"{build.__name__:9} {optimizer.__name__:4} {plain:7.2f} ms a step, {steps} a fit"
             for place, name in enumerate(Cost._fields):

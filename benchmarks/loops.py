@@ -13,9 +13,9 @@ from tensorflow.python.framework import config
 
 from lottery.engine import devices, models, signature
 from lottery.engine.feed import MemoryFeed
-from lottery.engine.formats.stock import rebuild
 from lottery.engine.loop import Trainer
 from lottery.engine.models import policy
+from lottery.engine.stock import rebuild
 from lottery.experiment.recipe import Model, Recipe, Train
 from lottery.pruning import masks
 

@@ -10,7 +10,7 @@ from test_topology import functional
 
 from lottery.base.errors import InputError
 from lottery.engine import models, signature
-from lottery.engine.formats.stock import not_stock, rebuild
+from lottery.engine.stock import not_stock, rebuild
 from lottery.experiment.recipe import Model
 from lottery.networks import compaction
 from lottery.networks.compaction import size

@@ -14,9 +14,9 @@ from tiny import initial
 from lottery.base.errors import InputError
 from lottery.engine import formats, mnn_session, models, signature
 from lottery.engine.formats import mnn
-from lottery.engine.formats.stock import not_stock, rebuild
 from lottery.engine.layers import BatchNorm, GroupedConv2D, PointwiseConv2D
 from lottery.engine.litert_session import PLAIN, Session
+from lottery.engine.stock import not_stock, rebuild
 from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

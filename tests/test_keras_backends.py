@@ -13,7 +13,7 @@ OTHERS = [
     pytest.param(name, marks=pytest.mark.skipif(not importlib.util.find_spec(name), reason=f"{name} is not installed"))
     for name in ("jax", "torch")
 ]
-TESTS = [f"tests/test_keras{part}.py" for part in ("", "_between_fits", "_growing", "_units")]
+TESTS = [f"tests/test_keras{part}.py" for part in ("", "_between_fits", "_growing", "_input", "_page", "_units")]
 
 SAVE = """
 import sys

@@ -22,22 +22,25 @@ ELEMENTWISE = {*("SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adam
 @dataclasses.dataclass
 class Clock:
     """`wait`: after so many steps the masks may change. `is_read`: somebody will look then, or they never change. `is_running`:
-    the optimizer has taken steps. (To set an attribute of an optimizer itself takes Keras as long as a small kernel.)"""
+    the optimizer has taken steps. `is_at_work`: it is taking one, and keeps the zeros itself. (To set an attribute of an
+    optimizer itself takes Keras as long as a small kernel.)"""
 
     is_read: bool
     wait: float = 0
     is_running: bool = False
+    is_at_work: bool = False
 
 
 class Held(keras.constraints.Constraint):
     """Zeros where the `mask` (a variable) of `optimizer` prunes `variable`, after the user's `own` constraint. Every optimizer
-    of Keras applies constraints after each step, so the zeros stay whichever trains the variable. `bare` is the same variable
-    without a constraint, for `optimizer`: its gradients keep the zeros, in less time."""
+    of Keras applies constraints after each step, so the zeros stay whichever trains the variable."""
 
     def __init__(self, optimizer: "Pruned", mask: keras.Variable, variable: keras.Variable):
-        self.optimizer, self.mask, self.own, self.bare = optimizer, mask, own_constraint(variable), backend.bare(variable)
+        self.optimizer, self.mask, self.own = optimizer, mask, own_constraint(variable)
 
     def __call__(self, variable: Any) -> Any:
+        if self.optimizer.clock.is_at_work and not self.own:
+            return variable
         self.optimizer.check_clock()
         return backend.select(self.mask, self.own(variable) if self.own else variable)
 
@@ -199,7 +202,11 @@ class Pruned(keras.optimizers.Optimizer):
         variables = list(trainable_variables or self._trainable_variables)
         self._record(grads, variables)
         gradients = [self._kept(*pair) for pair in zip(grads, variables, strict=True)]
-        self.inner_optimizer.apply(gradients, [self._unheld(variable) for variable in variables])
+        self.clock.is_at_work = True
+        try:
+            self.inner_optimizer.apply(gradients, variables)
+        finally:
+            self.clock.is_at_work = False
         if not all(type(one).__name__ in ELEMENTWISE and type(one).__module__.startswith("keras.") for one in self._parts):
             self._put_zeros_back()
         self._iterations.assign_add(1)
@@ -333,10 +340,6 @@ class Pruned(keras.optimizers.Optimizer):
         variable = keras.Variable("zeros", shape, name=name, **how)
         self._track_variable(variable)
         return variable
-
-    def _unheld(self, variable: Any) -> Any:
-        held = variable.constraint
-        return held.bare if isinstance(held, Held) and held.optimizer is self and held.own is None else variable
 
     def _slots(self) -> dict[str, list[tuple[keras.Variable, float]]]:
         """Of each trained variable by its path: the inner optimizer's variables of it, and what new ones hold."""

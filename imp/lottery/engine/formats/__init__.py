@@ -14,10 +14,10 @@ import tensorflow as tf
 from lottery.base.errors import Failed, InputError
 from lottery.engine import models
 from lottery.engine.formats import keras_file, mnn, onnx_file, tflite
-from lottery.engine.formats.stock import not_stock, rebuild
 from lottery.engine.layers import GroupedConv2D
 from lottery.engine.models.fingerprint import fingerprint
 from lottery.engine.signature import Signature
+from lottery.engine.stock import not_stock, rebuild
 from lottery.experiment import recipe
 from lottery.networks import compaction
 from lottery.rundir import store

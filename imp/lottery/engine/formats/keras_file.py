@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from lottery.base.errors import InputError
-from lottery.engine.formats.stock import not_stock, sentence
+from lottery.engine.stock import not_stock, sentence
 
 
 def write(network: keras.Model, images: np.ndarray) -> tuple[bytes, np.ndarray]:

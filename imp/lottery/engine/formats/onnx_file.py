@@ -13,7 +13,7 @@ import numpy as np
 
 from lottery.base import extras
 from lottery.base.errors import InputError
-from lottery.engine.formats.stock import sentence
+from lottery.engine.stock import sentence
 
 
 def write(network: keras.Model, images: np.ndarray) -> tuple[bytes, np.ndarray]:

@@ -6,9 +6,9 @@ import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from lottery.base.errors import InputError
-from lottery.engine.formats.stock import sentence
 from lottery.engine.litert_session import PLAIN, Session
 from lottery.engine.start import silenced
+from lottery.engine.stock import sentence
 
 
 def write(network: keras.Model, images: np.ndarray, optimization: tf.lite.Optimize | None = None) -> tuple[bytes, np.ndarray]:

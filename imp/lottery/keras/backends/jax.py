@@ -20,10 +20,6 @@ def fill(optimizer: keras.Optimizer, given: Iterable[tuple[keras.Variable, keras
         variable.assign(jax.lax.select(mask.value, variable.value, jax.numpy.full_like(variable.value, number)))
 
 
-def bare(variable: keras.Variable) -> keras.Variable:
-    return variable  # a step finds its state by the variable itself, and XLA makes one kernel of update and constraint
-
-
 def stock(model: keras.Model) -> keras.Model:
     return model
 

@@ -1,6 +1,5 @@
 """Keras on TensorFlow. The docstrings hold for the other backends, too."""
 
-import copy
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -9,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from lottery.engine import differentiation
-from lottery.engine.formats.stock import rebuild
+from lottery.engine.stock import rebuild
 from lottery.keras.backends.stateful import sync as sync
 from lottery.keras.backends.stateful import watched as watched
 
@@ -41,13 +40,6 @@ def record(is_due: Any, given: Iterable[tuple[keras.Variable, Any]]) -> None:
         return tf.group(*[variable.assign(tensor) for variable, tensor in pairs])
 
     tf.cond(is_due, assign, tf.no_op)
-
-
-def bare(variable: keras.Variable) -> keras.Variable:
-    """`variable` for an optimizer that need not apply its constraint."""
-    copied = copy.copy(variable)
-    copied.constraint = None
-    return copied
 
 
 def stock(model: keras.Model) -> keras.Model:

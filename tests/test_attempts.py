@@ -59,6 +59,15 @@ def test_an_attempt_that_came_further_starts_the_count_anew(network):
     assert [dies(network), dies(network)] == [0, 1]
 
 
+def test_a_trial_comes_further_with_each_network_that_is_done_in_its_folder(network):
+    dies(network)
+    dies(network)
+    (network.folder / "run/replicate-1/train").mkdir(parents=True)
+    NetworkFiles(network.folder / "run/replicate-1/train").result.write_bytes(b"done")
+
+    assert [dies(network), dies(network)] == [0, 1]
+
+
 def test_who_died_beside_others_is_tried_alone_before_it_counts(network):
     def dies_beside_others():
         KILLED.append(attempts.noted(network, alone=False))

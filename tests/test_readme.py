@@ -92,6 +92,9 @@ ALONE = {
         *("train.steps=12", "train.warmup=0", "train.snapshots=0", "families.oneshot.rewind=0", "families.oneshot.quantiles=80")
     ),
     "imp sweep pipelines/digits.toml": [*DIGITS, "--set", "sweep.trials=1"],
+    "imp sweep pipelines/digits.toml --objective ticket:round-03": [
+        *settings("sweep.trials=1", "train.epochs=3", "families.iterative.rounds=3")
+    ],
     "imp run pipelines/digits.toml": DIGITS,
     "imp run pipelines/digits.toml --set 'track.trackers=[\"tensorboard\"]'": ["--ranks", "1", *DIGITS],
     "imp run pipelines/channels-digits.toml": ["--ranks", "1", *TINY],

@@ -12,10 +12,10 @@ import time
 import tomllib
 from pathlib import Path
 
-import optuna
 import pytest
-from helpers import AS_ROOT, clean_environment, imp_here, refused
+from helpers import AS_ROOT, clean_environment, imp_here, refused, settings
 
+from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
 from lottery.engine import checkpoints
@@ -26,6 +26,7 @@ from lottery.rundir import records
 from lottery.rundir.records import Figures, Result
 from lottery.sweep import trials as made
 from lottery.sweep import values, worker
+from lottery.trackers.mirror import Stopped
 
 SWEEP = """
 name = "try"
@@ -87,7 +88,7 @@ def best_known(trial, run, network, *_):
     for epoch in (1, 2):
         trial.report(accuracy * epoch / 2, epoch * made.STAGES)
         if epoch == 1 and trial.should_prune():
-            raise optuna.TrialPruned
+            raise Stopped
     final = Figures(
         step=90, train_loss=0.1, validation_loss=0.3, validation_accuracy=accuracy, test_loss=0.4, test_accuracy=accuracy
     )
@@ -130,7 +131,7 @@ def test_a_sweep_ends_with_a_table_and_the_best_recipe(swept):
     rows = trials(folder)
 
     assert [row["trial"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
-    assert {row["status"] for row in rows} <= {"complete", "stopped early", "failed"}
+    assert {row["status"] for row in rows} <= {"complete", "stopped", "failed"}
     complete = [row for row in rows if row["status"] == "complete"]
     best = max(complete, key=lambda row: float(row["accuracy"]))
     made = tomllib.loads((folder / "runs/try/sweep/best.toml").read_text())
@@ -159,10 +160,31 @@ def test_a_finished_sweep_is_not_done_again(again):
     told = json.loads(imp_here("sweep", "--json", cwd=again).stdout)
 
     assert (again / "runs/try/sweep/trials.csv").read_bytes() == before
-    assert list(told) == ["trials", "best", "importances", "keys", "planned", "under_way"]
+    assert list(told) == ["trials", "cost", "best", "importances", "keys", "planned", "under_way"]
     assert (len(told["trials"]), told["planned"], told["under_way"]) == (6, 6, 0)
+    assert told["cost"]["epochs"] == sum(one["epochs"] for one in told["trials"]) == 2 * told["cost"]["dense_trainings"]
     assert set(told["importances"]) == set(told["keys"]) == {"train.learning_rate", "train.batch"}
     assert told["best"]["accuracy"] == max(one["accuracy"] for one in told["trials"] if one["status"] == "complete")
+
+
+def test_a_sweep_from_before_there_were_objectives_goes_on(again):
+    path = again / "runs/try/sweep/sweep.json"
+    before = files.read_json(path)
+    files.write_json(path, {key: value for key, value in before.items() if key != "sweep.objective"})
+
+    imp_here("sweep", cwd=again)
+
+    done = imp_here("sweep", "--objective", "ticket:q90", cwd=again, check=False)
+    assert "sweep.objective was 'dense', is 'ticket:oneshot/q90'" in done.stderr
+
+
+@pytest.mark.usefixtures("played")
+def test_asha_lets_the_best_quarter_go_on(fresh):
+    imp_here("sweep", "try.toml", *settings("sweep.pruner=asha", "sweep.startup=6"), cwd=fresh)
+
+    reached = [(row["status"], float(row["accuracy"])) for row in trials(fresh)]
+    assert reached[0][0] == "complete"
+    assert {status for status, _ in reached} == {"complete", "stopped"}
 
 
 @pytest.mark.usefixtures("played")
@@ -194,11 +216,11 @@ def test_a_lock_of_the_journal_that_a_killed_worker_left_is_not_waited_for_forev
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(made, "GRACE_SECONDS", 1)
     dimensions = [spaces.parse_dimension("train.learning_rate=0.1..1")]
-    made.Trials(Path("sweep"), dimensions, 3, 1, 0.0, 0, "accuracy")
+    made.Trials(Path("sweep"), dimensions, Sweep(), 0.0, 20, 0, "accuracy")
     (tmp_path / "sweep/journal.log.lock").symlink_to(tmp_path / "sweep/journal.log")
 
     began = time.monotonic()
-    made.Trials(Path("sweep"), dimensions, 3, 1, 0.0, 0, "accuracy")
+    made.Trials(Path("sweep"), dimensions, Sweep(), 0.0, 20, 0, "accuracy")
 
     assert 1 < time.monotonic() - began < 30
 

@@ -10,6 +10,7 @@ from lottery.base.errors import InputError
 from lottery.base.progress import count_of
 from lottery.commands import options
 from lottery.commands.options import RecipeOptions, RunOptions
+from lottery.commands.sweeping import ObjectiveOptions
 from lottery.results.tables import print_table
 
 if TYPE_CHECKING:
@@ -150,12 +151,13 @@ def rounds(
     _write_tickets(asked_of, "rounds", slurm, shape, per_gpu, {"--rounds": rounds})
 
 
-def sweep(run: RunOptions, slurm: SlurmOptions, shape: ShapeOptions) -> None:
+def sweep(run: ObjectiveOptions, slurm: SlurmOptions, shape: ShapeOptions) -> None:
     """Write a script that searches for hyperparameters: one MPI job, or an array."""
-    from lottery.sweep.values import searched
+    from lottery.sweep import values
 
     target = run.open(must_exist=run.recipe is None)
-    searched(target.recipe)
+    values.objective(target.recipe)
+    values.searched(target.recipe)
     _write_shaped(target, "sweep", [], slurm, shape)
 
 

@@ -16,6 +16,7 @@ from lottery.experiment import controls, grids, networks, spaces, tasks
 from lottery.experiment.family import ONESHOT, ROUNDS, Family
 from lottery.experiment.grids import Grid, Point
 from lottery.experiment.keys import AtLeast0, Fractional, Interval, Points, Seed, Table, aside, checked, key, written
+from lottery.experiment.objectives import Objective, parse_objective
 from lottery.experiment.spaces import Dimension
 from lottery.pruning import masks
 from lottery.pruning.masks import Scope
@@ -67,6 +68,7 @@ Task = Annotated[str, checked(lambda name: plugins.check(name, tasks.DECIDING, "
 Network = Annotated[str, checked(lambda name: plugins.check(name, networks.KNOWN, "network", networks.SHOWN))]
 Source = Annotated[str, checked(sources.check_name)]
 OnePoint = Annotated[Point, written(grids.parse_point)]
+Judged = Annotated[Objective, written(parse_objective)]
 Space = Annotated[list[Annotated[Dimension, written(spaces.parse_dimension)]], pydantic.AfterValidator(spaces.check)]
 
 
@@ -228,8 +230,10 @@ class Sweep(Table):
         ],
         "KEY=LOW..HIGH, KEY=LOW..HIGH:log, KEY=A,B,C",
     )
+    objective: Judged = aside("dense", "what judges a trial: dense, ticket:q90, ticket:round-03, or ticket:FAMILY/q90")
     trials: Positive = aside(30, "how many trials")
-    startup: NotNegative = aside(10, "trials drawn at random, before any is proposed or stopped early")
+    startup: NotNegative = aside(10, "trials drawn at random, before any is proposed, or stopped by the median")
+    pruner: Literal["median", "asha"] = aside("median", "stop a trial below the median of others; asha: below the best quarter")
     grace: OnePoint = aside("2ep", "no trial is stopped before this point")
     classes: NotNegative = aside(0, "train on this many classes only, the first ones; 0: on those of data.classes")
 

@@ -15,7 +15,7 @@ KILLS = "set aside: twice in a row the process that trained it died without prog
 @contextlib.contextmanager
 def noted(network: NetworkFiles, alone: bool = True) -> Iterator[int]:
     """An attempt at `network`, whose lock the caller holds, `alone` or beside others. Yields how many such died in a row
-    since the last checkpoint. Once too many died beside others, it begins anew, without the checkpoint of those."""
+    since something was last saved. Once too many died beside others, it begins anew, without the checkpoint of those."""
     deaths = _deaths(network, alone)
     if alone and _deaths(network, alone=False) >= DEADLY:
         network.checkpoint.unlink(missing_ok=True)
@@ -46,4 +46,6 @@ def _deaths(network: NetworkFiles, alone: bool) -> int:
 
 
 def _reached(network: NetworkFiles) -> int:
-    return network.checkpoint.stat().st_mtime_ns if network.checkpoint.exists() else 0
+    """When something was last saved: its checkpoint, or those and results of the networks that a trial has in its folder."""
+    saved = [*network.folder.rglob(network.checkpoint.name), *network.folder.glob(f"*/**/{network.result.name}")]
+    return max((path.stat().st_mtime_ns for path in saved), default=0)

@@ -33,17 +33,24 @@ from lottery.rundir.run import Run
 from lottery.stages import cut
 from lottery.stages.alignment import Alignments
 from lottery.stages.probing import Probes
-from lottery.trackers.mirror import track
+from lottery.trackers.mirror import Watch, track
 
 ORDERS = {"same": "order", "fresh": "ticket order"}
 WORTH_COMPILING = 10**11  # multiply-accumulates: about what two cores do while they compile a small network
 
 
 class TicketWorker:
-    """Trains bundles of tickets of `run` in sequence, all in the same compiled step."""
+    """Trains bundles of tickets of `run` in sequence, all in the same compiled step. `watch` gives what watches each."""
 
-    def __init__(self, run: Run, planned: plan.Plan, reporter: Reporter, allocation: Allocation):
-        self.run, self.planned, self.reporter, self.allocation = run, planned, reporter, allocation
+    def __init__(
+        self,
+        run: Run,
+        planned: plan.Plan,
+        reporter: Reporter,
+        allocation: Allocation,
+        watch: Callable[[Ticket], Watch] = lambda ticket: None,
+    ):
+        self.run, self.planned, self.reporter, self.allocation, self.watch = run, planned, reporter, allocation, watch
         self.trainer = assembly.make_trainer(run, reporter, run.recipe.covers, allocation)
         run.check_origins(self.trainer.origins)
         assembly.check_draws(run, self.trainer)
@@ -114,7 +121,7 @@ class TicketWorker:
 
     def _train(self, trainer: Trainer, reporter: Reporter, ticket: Ticket, network: NetworkFiles) -> Result:
         try:
-            mirror = partial(track, self.run.recipe, self.run.folder, network.folder)
+            mirror = partial(track, self.run.recipe, self.run.folder, network.folder, watch=self.watch(ticket))
             with self.making:
                 wanted = _Making(self, ticket, network).training()
                 trainer, facts = self._smaller(ticket, wanted) if trainer is self.trainer else (trainer, {})

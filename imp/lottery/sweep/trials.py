@@ -15,7 +15,8 @@ from optuna.trial import TrialState
 
 from lottery.base import locks
 from lottery.base.errors import InputError, first_line
-from lottery.experiment import seeds
+from lottery.experiment import controls, seeds
+from lottery.experiment.recipe import Sweep
 from lottery.experiment.spaces import Dimension
 from lottery.rundir import journal
 from lottery.rundir.names import NetworkFiles
@@ -27,7 +28,7 @@ STATUSES = {
     TrialState.WAITING: "under way",  # for whoever comes next
     TrialState.RUNNING: "under way",
     TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "stopped early",
+    TrialState.PRUNED: "stopped",
     TrialState.FAIL: "failed",
 }
 
@@ -37,20 +38,29 @@ warnings.filterwarnings("ignore", "The reported value is ignored")  # of a trial
 
 
 class Trials:
-    """The sweep in `folder`: up to `count` trials of `dimensions`, the first `startup` of them drawn at random; none is pruned
-    before `grace` epochs. Values after the first ones are proposed by the tree-structured Parzen estimator (Bergstra et al.
-    2011), from a seed that depends on how many trials there have been; a trial is pruned when its best `metric` on validation
-    so far is under the median of the others' at that stage (Golovin et al. 2017). Raises InputError where the journal is
-    damaged.
+    """The sweep in `folder`: trials of `dimensions`, `settings` says how many, and how many of them are drawn at random first;
+    none is pruned before `grace` epochs of the network that is judged. Values after the first ones are proposed by the
+    tree-structured Parzen estimator (Bergstra et al. 2011), from a seed that depends on how many trials there have been. A
+    trial is pruned when its best `metric` on validation so far is under the median of the others' at that stage (Golovin et al.
+    2017); or by `asha`, when it is not in the best quarter of those that came as far, at `grace` epochs, four times as many,
+    and so on (Li et al. 2020). A dense training takes `epochs`. Raises InputError where the journal is damaged.
 
     They are asked for and told: `optuna.Study.optimize` would count a trial that is interrupted as failed, and begin one for
     each worker after the last, and a journal has none of Optuna's heartbeats."""
 
     def __init__(
-        self, folder: Path, dimensions: Sequence[Dimension], count: int, startup: int, grace: float, seed: int, metric: str
+        self,
+        folder: Path,
+        dimensions: Sequence[Dimension],
+        settings: Sweep,
+        grace: float,
+        epochs: float,
+        seed: int,
+        metric: str,
     ):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.count, self.startup, self.seed, self.metric = folder, count, startup, seed, metric
+        self.folder, self.count, self.startup = folder, settings.trials, settings.startup
+        self.epochs, self.seed, self.metric = epochs, seed, metric
         self.distributions = {dimension.key: _distribution(dimension) for dimension in dimensions}
         log = folder.resolve() / "journal.log"  # an absolute path, or Optuna waits forever for a lock that was left
         try:
@@ -60,7 +70,7 @@ class Trials:
                 study_name=NAME,
                 direction="maximize",
                 load_if_exists=True,
-                pruner=optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=round(grace * STAGES)),
+                pruner=_pruner(settings, round(grace * STAGES)),
             )
         except ValueError as error:
             raise InputError(f"{log} is damaged ({first_line(error)}): remove {folder} and begin the sweep again") from None
@@ -95,17 +105,20 @@ class Trials:
 
     def outcome(self) -> dict[str, Any]:
         """What the sweep has found so far. `trials` has a row for each: its `metric` (validation, 0 .. 1) is the one at its
-        end, or the last that was seen of it; `seconds` were spent training, not waiting for a worker to go on with it. `best`
-        is the complete one with the highest metric, of equal ones the first; `importances` are shares of what varies by key
-        (fANOVA, Hutter et al. 2014), the largest first, none where too little is known."""
+        end, or the last that was seen of it; `epochs` and `seconds` were spent training all its networks, not waiting for a
+        worker to go on with it. `cost` is their sum over all trials, also in dense trainings. `best` is the complete one with
+        the highest metric, of equal ones the first; `importances` are shares of what varies by key (fANOVA, Hutter et al.
+        2014), the largest first, none where too little is known."""
         trials = [self._row(trial) for trial in self.study.get_trials()]
         complete = [row for row in trials if row["status"] == "complete"]
         importances = {}
         if len({row[self.metric] for row in complete}) > 1:
             evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
             importances = optuna.importance.get_param_importances(self.study, evaluator=evaluator)
+        epochs, seconds = (sum(row[key] or 0.0 for row in trials) for key in ("epochs", "seconds"))
         return {
             "trials": trials,
+            "cost": {"epochs": epochs, "dense_trainings": epochs / self.epochs, "seconds": seconds},
             "best": max(complete, key=lambda row: row[self.metric], default=None),
             "importances": importances,
             "keys": list(self.distributions),
@@ -115,17 +128,35 @@ class Trials:
 
     def _row(self, trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
         stage = trial.last_step
-        rows = journal.read(NetworkFiles(self.trial_folder(trial.number)).metrics)
+        epochs, seconds = _spent(self.trial_folder(trial.number))
         seen = None if stage is None else trial.intermediate_values[stage]
         return {
             "number": trial.number + 1,
             "status": STATUSES[trial.state],
             self.metric: trial.value if trial.state is TrialState.COMPLETE else seen,
-            "epochs": None if stage is None else stage / STAGES,
-            "seconds": sum(row["timing"]["seconds"] for row in rows) if rows else None,
+            "epochs": epochs,
+            "seconds": seconds,
             "reason": trial.user_attrs.get("reason", ""),
             "values": trial.params,
         }
+
+
+def _spent(folder: Path) -> tuple[float | None, float | None]:
+    """The epochs and seconds that the networks of a trial have trained; None before the first row of one."""
+    found = {path.parent: rows for path in folder.rglob(NetworkFiles(folder).metrics.name) if (rows := journal.read(path))}
+    if not found:
+        return None, None
+    epochs = 0.0
+    for place, (*_, last) in found.items():
+        first = int(place.parent.name.partition("-step-")[2] or 0)  # a ticket begins where it is rewound to
+        epochs += 0 if controls.averaged(place.name) else last["epoch"] * (1 - first / last["step"])
+    return epochs, sum(row["timing"]["seconds"] for rows in found.values() for row in rows)
+
+
+def _pruner(settings: Sweep, grace: int) -> optuna.pruners.BasePruner:
+    if settings.pruner == "asha":
+        return optuna.pruners.SuccessiveHalvingPruner(min_resource=max(1, grace))
+    return optuna.pruners.MedianPruner(n_startup_trials=settings.startup, n_warmup_steps=grace)
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

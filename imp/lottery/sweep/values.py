@@ -1,4 +1,4 @@
-"""Drawn values put into a recipe."""
+"""Drawn values put into a recipe, and what they are judged by."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from typing import Any
 
 from lottery.base.errors import InputError
 from lottery.experiment import agreement
+from lottery.experiment.objectives import Objective
 from lottery.experiment.reading import flat, resolve
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.spaces import Dimension
@@ -34,6 +35,25 @@ def searched(recipe: Recipe) -> list[Dimension]:
     if not dimensions:
         raise InputError("sweep.space is empty: name what to search, such as train.learning_rate=0.01..1:log")
     return dimensions
+
+
+def objective(recipe: Recipe) -> Objective:
+    """What judges the trials of `recipe`, with the name of its family. Raises InputError unless just one has that ticket."""
+    wanted, families = recipe.sweep.objective, recipe.families
+    if not wanted.label:
+        return wanted
+    having = [
+        name
+        for name, family in families.items()
+        if wanted.family in ("", name) and wanted.label in {value.label for value in family.grid}
+    ]
+    if len(having) == 1:
+        return dataclasses.replace(wanted, family=having[0])
+    if having:
+        either = " or ".join(f"ticket:{name}/{wanted.label}" for name in having)
+        raise InputError(f"sweep.objective: several families have a {wanted.label}: write {either}")
+    grids = (f"{name} has {f'{one.rounds} rounds' if one.rounds else one.quantiles}" for name, one in families.items())
+    raise InputError(f"sweep.objective: no family has {wanted}: {', '.join(grids)}")
 
 
 def applied(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:

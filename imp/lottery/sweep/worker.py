@@ -1,8 +1,7 @@
-"""A sweep: dense trainings whose hyperparameters are proposed by what earlier ones came to. One of any number of workers."""
+"""A sweep: trainings whose hyperparameters are proposed by what earlier ones came to. One of any number of workers."""
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from lottery.executors import allocation
 from lottery.executors.allocation import Allocation
 from lottery.experiment import plan, reading, seeds
 from lottery.experiment.decisive import decisive, differences
+from lottery.experiment.keys import Output
 from lottery.experiment.spaces import Dimension
 from lottery.results.tables import csv_text
 from lottery.rundir import attempts, wording
@@ -28,7 +28,7 @@ from lottery.rundir.run import Run
 from lottery.stages.prepare import prepare_set
 from lottery.sweep import values
 from lottery.sweep.trials import STAGES, Trials
-from lottery.trackers.mirror import track
+from lottery.trackers.mirror import Row, Stopped, track
 
 MADE_WITH = "sweep.json"
 GIVE_UP = 3  # trials in a row whose training raised: something is wrong here, not with their values
@@ -39,6 +39,7 @@ def sweep(run: Run, reporter: Reporter) -> dict[str, Any]:
     number of processes may do this at once on one run. What a killed one left is gone on with. Raises Preempted once the trial
     under way is saved, and Failed when all trials are over and none came to its end, or `GIVE_UP` of this worker's in a row
     raised. What was found until then is written first."""
+    values.objective(run.recipe)  # which there must be
     dimensions, seat = values.searched(run.recipe), allocation.allocate_here(run.recipe.train.threads)
     allocation.show_gpus(seat)
     on = subset(run)  # one of the workers makes its records if they are missing
@@ -67,19 +68,26 @@ def subset(run: Run) -> Run:
 def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Trials:
     """Those of a run's sweep, begun where there is none: they differ in nothing but what is searched. Raises
     InputError where it was begun with another recipe, or on other examples."""
-    settings, path = run.recipe.sweep, run.sweep / MADE_WITH
+    settings, path, objective = run.recipe.sweep, run.sweep / MADE_WITH, values.objective(run.recipe)
     searched = {dimension.key for dimension in dimensions}
-    made_with = {key: value for key, value in decisive(subset(run).recipe).items() if key not in searched}
+    output: Output = "ticket" if objective.label else "dense"
+    made_with = decisive(subset(run).recipe, output, objective.family)
+    if objective.label:
+        made_with |= {f"families.{objective.family}.rewind": str(run.recipe.families[objective.family].rewind)}
+    made_with = {key: value for key, value in made_with.items() if key not in searched}
     made_with |= {"sweep.space": sorted(map(str, settings.space)), "records": manifest.digest}
+    made_with |= {"sweep.objective": str(objective)}
     with locks.writing(run.sweep / "choosing", patience=math.inf):
         if not path.exists():
             files.write_json(path, made_with)
-        if differing := differences(files.read_json(path), made_with):
-            raise InputError(f"{run.sweep} is of another recipe ({differing[0]}): use that, another --run, or remove it")
+        before = {"sweep.objective": "dense"} | files.read_json(path)  # before there were others
+        if differing := differences(before, made_with):
+            first = min(differing, key=lambda one: not one.startswith("sweep."))
+            raise InputError(f"{run.sweep} is of another recipe ({first}): use that, another --run, or remove it")
         run.adopt()
     per_epoch = max(1, manifest.count("train") // run.recipe.train.batch)
-    grace = float(settings.grace.epochs(per_epoch))
-    return Trials(run.sweep, dimensions, settings.trials, settings.startup, grace, run.recipe.seed, run.metric)
+    grace, epochs = float(settings.grace.epochs(per_epoch)), run.recipe.train.steps / per_epoch or run.recipe.train.epochs
+    return Trials(run.sweep, dimensions, settings, grace, epochs, run.recipe.seed, run.metric)
 
 
 def _work(trials: Trials, run: Run, seat: Allocation, reporter: Reporter) -> None:
@@ -118,31 +126,35 @@ def _train(trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, seat
             if deaths >= attempts.DEADLY:
                 raise Failed(attempts.KILLS)
             ended = network.read_result() or _trained(trial, run, network, name, seat, reporter)
-            status, reason, reached = ended.status, ended.reason, ended.reached("validation")
-    except optuna.TrialPruned:
-        status = "stopped early"
+            status, reason, reached = ended.status, ended.last_reason, ended.reached("validation")
+    except Stopped:
+        status = "stopped"
     except (Preempted, locks.Busy, OSError):
         raise
     except Exception as error:  # such as a batch that does not fit into memory: the others go on
         reason = one_line(error) or f"{type(error).__name__}: {first_line(error)}"
-    state = {"done": TrialState.COMPLETE, "stopped early": TrialState.PRUNED}.get(status, TrialState.FAIL)
+    state = {"done": TrialState.COMPLETE, "stopped": TrialState.PRUNED}.get(status, TrialState.FAIL)
     if state is TrialState.FAIL:
         trial.set_user_attr("reason", reason)
     trial.study.tell(trial, reached if state is TrialState.COMPLETE else None, state)
     failure = reason if status == "failed" else ""
     told = status if reached is None else f"validation {wording.value(run.metric, reached)}"
     reporter.say(f"{name}: {told}{failure and f': {failure}'}")
-    for file in (network.checkpoint, network.final, network.predictions):
-        file.unlink(missing_ok=True)
+    for file in network.folder.rglob("*.h5"):  # networks, masks, answers
+        file.unlink()
     return failure
 
 
 def _trained(trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, seat: Allocation, reporter: Reporter) -> Result:
-    """What the training of a trial comes to. Raises TrialPruned."""
+    """What the network of a trial that is judged comes to. Raises Stopped."""
     from lottery.engine import assembly, checkpoints, devices, training
 
     devices.forget()
     own = values.applied(run.recipe, trial.params)
+    if own.sweep.objective.label:
+        from lottery.sweep import judging
+
+        return judging.train(run, network.folder, own, seat, reporter, partial(_watch, trial, run.metric))
     trainer = assembly.make_trainer(dataclasses.replace(run, recipe=own), Reporter(quiet=True), allocation=seat)
     planned = plan.make(own, run.manifest().count("train"))
     per_epoch = planned.steps_per_epoch
@@ -159,12 +171,15 @@ def _trained(trial: optuna.Trial, run: Run, network: NetworkFiles, name: str, se
         if (saved.replicas, saved.xla) != (trainer.replicas, trainer.xla):  # by a killed worker on other devices: begin anew
             network.checkpoint.unlink()
 
-    def watch(row: Mapping[str, Any]) -> None:
-        trial.report(row[f"validation_{run.metric}"], round(row["epoch"] * STAGES))
-        if row["step"] < planned.total_steps and trial.should_prune():  # else there is nothing left to save
-            raise optuna.TrialPruned
-
+    watch = partial(_watch, trial, run.metric, planned.total_steps)
     return training.train(trainer, wanted, network, reporter, partial(track, own, run.folder, network.folder, watch=watch))
+
+
+def _watch(trial: optuna.Trial, metric: str, last: int, row: Row) -> None:
+    """Let others compare themselves with `row` of a training of `last` steps. Raises Stopped where it is not worth going on."""
+    trial.report(row[f"validation_{metric}"], round(row["epoch"] * STAGES))
+    if row["step"] < last and trial.should_prune():  # else there is nothing left to save
+        raise Stopped
 
 
 def _conclude(trials: Trials, run: Run) -> dict[str, Any]:
@@ -178,6 +193,6 @@ def _conclude(trials: Trials, run: Run) -> dict[str, Any]:
             recipe = values.applied(run.recipe, best["values"]).model_copy(update={"name": f"{run.recipe.name}-best"})
             classes = f", {run.recipe.sweep.classes} classes alone" if run.recipe.sweep.classes else ""
             came_to = f"{wording.part(run.metric, best[run.metric])} the validation {wording.example(run.metric)}s{classes}"
-            head = f"# The best of {len(rows)} trials of imp sweep: {came_to}."
+            head = f"# The best of {len(rows)} trials of imp sweep, judged by {values.objective(recipe)}: {came_to}."
             files.write_text(run.sweep / "best.toml", f"{head}\n\n{reading.to_toml(recipe)}")
     return found

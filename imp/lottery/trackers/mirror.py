@@ -23,10 +23,14 @@ OURS = {"tensorboard": "lottery.trackers.tensorboard:TensorBoard", "wandb": "lot
 FINISH_SECONDS = 20  # that the end of a process waits for all that is still to be sent
 
 Row = Mapping[str, Any]
-Watch = Callable[[Row], None] | None
+Watch = Callable[[Row], None] | None  # which may raise Stopped
 
 _sending: list[threading.Thread] = []  # by the names of their trackers
 _told: set[tuple[str, type[BaseException]]] = set()
+
+
+class Stopped(BaseException):
+    """A training is to end where it is, without a result. No Exception, so that nobody takes it for a failure."""
 
 
 class Sink(Protocol):

@@ -30,6 +30,7 @@ EVERY = {
     "step.py": ([*LENET[:2], "--set=train.batch=6"], ["lenet_300_100, 8x8, batch 6, float32"]),
     "precision.py": (LENET, ["float32", "mixed_bfloat16", "mixed_float16"]),
     "fanout.py": ([*LENET, "--images=128", "--pairs=2", "--ranks=1"], ["one process, 1 thread"]),
+    "cluster.py": ([], [f"{kind}, {count}" for kind in ("oneshot", "rounds") for count in ("1 node", "3 nodes")]),
     "bundle.py": ([*LENET, "--tickets=1,2"], ["one at a time", "bundles of 2"]),
     "feed.py": (
         ["--images=600", "--set=data.size=8", "--set=data.crop=1", "--set=data.flip=true", "--set=train.batch=50"],

@@ -267,13 +267,29 @@ def test_a_dry_run_lists_the_campaign_and_writes_nothing(tmp_path):
 
     table = imp_here("run", "--dry-run", recipe, cwd=tmp_path).stdout
     left = json.loads(imp_here("run", "--dry-run", "--json", recipe, cwd=tmp_path).stdout)
+    on_nodes = imp_here("run", "--dry-run", recipe, "--nodes", "20", "--epoch-seconds", "780", cwd=tmp_path).stdout
 
-    assert "101 trainings (1 dense, 100 under masks), 8670 epochs\n" in table
+    assert "101 trainings (1 dense, 100 tickets, 0 controls), 8670 epochs\n" in table
     assert "│ oneshot ticket │    100 │   8580 │ 1.01 .. 1.40 │\n" in table  # of so many networks only the kinds
     assert "run `imp prepare` first\n" in table  # which are not downloaded
     assert [one["kind"] for one in left["networks"]] == ["dense", *["oneshot ticket"] * 100]
     assert left["seconds"] is None
+    assert "\nabout 112 h 27 min of training on 20 nodes, 1,878 node-hours: 13 min 00 s an epoch, as given\n" in on_nodes
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nodes", "20"], "--nodes is for a forecast"),
+        (["--epoch-seconds", "60"], "--epoch-seconds is for a forecast"),
+        (["--dry-run", "--epoch-seconds", "nan"], "--epoch-seconds nan is not the length of an epoch"),
+        (["--dry-run", "--epoch-seconds", "0"], "--epoch-seconds 0 is not the length of an epoch"),
+        (["--dry-run", "--nodes", "0"], "--nodes"),
+    ],
+)
+def test_a_forecast_for_nodes_is_refused_without_a_dry_run_and_where_it_has_no_length(tmp_path, options, words):
+    refused(imp_here("run", *options, cwd=tmp_path, check=False), words)
 
 
 def test_a_dry_run_does_not_count_networks_that_are_only_evaluated_as_trainings(work):
@@ -281,7 +297,7 @@ def test_a_dry_run_does_not_count_networks_that_are_only_evaluated_as_trainings(
 
     told = imp_here("run", "--dry-run", *masks, cwd=work).stdout
 
-    assert "\n4 trainings (0 dense, 4 under masks), 10.666 epochs; 2 more are evaluated without training; " in told
+    assert "\n4 trainings (0 dense, 4 tickets, 0 controls), 10.666 epochs; 2 more are evaluated without training; " in told
 
 
 @pytest.mark.parametrize(

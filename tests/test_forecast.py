@@ -41,8 +41,38 @@ def test_time_is_that_of_the_trainings_of_the_run_where_they_were_on_such_a_mach
     assert (told["timed"], told["epoch_seconds"], told["finished"]) == (1, 5, 1)
     assert told["seconds"] == pytest.approx(5 * sum(one["epochs"] for one in told["networks"]))
 
+    assert (left(work, "--epoch-seconds", "7")["timed"], left(work, "--epoch-seconds", "7")["epoch_seconds"]) == (0, 7)
+
     changed(work / "runs/digits/environment.json", processor="another")
     assert (left(work)["timed"], left(work)["epoch_seconds"]) == (0, 2)
+
+
+def test_an_epoch_may_be_given_and_so_may_nodes_and_how_many_networks_each_trains(left, prepared):
+    asked = [*LENET, *SHOT, "--epoch-seconds", "3600"]
+
+    told = left(prepared, *asked, "--nodes", "2")
+    assert (told["nodes"], told["processes"], told["epoch_seconds"], told["given"]) == (2, 2, 3600, True)
+    assert (told["seconds"], told["node_seconds"]) == (3600 * (3 + 3), 3600 * 9)
+    shared = left(prepared, *asked, "--nodes", "1", "--ranks", "2")
+    assert (shared["seconds"], shared["node_seconds"]) == (3600 * (3 + 3), 3600 * 4.5)
+
+
+def test_rounds_go_one_after_another_on_however_many_nodes(tmp_path):
+    from handmade import planned
+
+    from lottery.experiment.plan import Plan
+    from lottery.rundir.run import Run
+    from lottery.stages import forecast
+
+    table = {"rounds": 2, "rewind": "1ep", "controls": ["reinit"], "controls_at": ""}
+    run = Run(tmp_path / "run", planned("", rounds=table))  # three replicates
+    networks, _ = forecast._networks(run, Plan(run.recipe, 45))
+    dense, ticket, control = 20, 19, 20
+
+    assert forecast._epochs_until_done(networks, 1) == 3 * (dense + 2 * ticket + control)
+    assert forecast._epochs_until_done(networks, 2) == 2 * dense + 3 * ticket + 2 * control
+    assert forecast._epochs_until_done(networks, 1000) == dense + 2 * ticket + control
+    assert forecast._epochs_until_done([], 5) == 0
 
 
 def test_disk_is_that_of_what_is_missing(left, trained, prepared, tmp_path):

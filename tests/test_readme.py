@@ -91,6 +91,7 @@ ALONE = {
     "imp train --from mobilenet_v2.safetensors --set model.padding=symmetric --set model.batchnorm_epsilon=1e-5": settings(
         *("train.steps=12", "train.warmup=0", "train.snapshots=0", "families.oneshot.rewind=0", "families.oneshot.quantiles=80")
     ),
+    "imp run pipelines/imagenet64.toml --dry-run --nodes 20 --epoch-seconds 780": [],
     "imp sweep pipelines/digits.toml": [*DIGITS, "--set", "sweep.trials=1"],
     "imp sweep pipelines/digits.toml --objective ticket:round-03": [
         *settings("sweep.trials=1", "train.epochs=3", "families.iterative.rounds=3")

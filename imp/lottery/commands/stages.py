@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -254,15 +255,30 @@ def run_all(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what is to be trained, how long that takes, and the disk it needs.")
     ] = False,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=999_999, help="With --dry-run: how long so many nodes take, each with --ranks processes (default: 1)."
+        ),
+    ] = None,
+    epoch_seconds: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="With --dry-run: how long an epoch of a network takes; default: as long as here."),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run all stages: prepare, train, thresholds, retrain, report. Finished work is kept."""
     from lottery.experiment import budget as budgets
 
+    given = {"--nodes": nodes, "--epoch-seconds": epoch_seconds}
+    if unwanted := [name for name, value in given.items() if value is not None and not dry_run]:
+        raise typer.BadParameter(f"{unwanted[0]} is for a forecast: add --dry-run, or submit the run with `imp slurm run`")
+    if epoch_seconds is not None and not 0 < epoch_seconds < 1e9:
+        raise typer.BadParameter(f"--epoch-seconds {epoch_seconds:g} is not the length of an epoch: write seconds, such as 90")
     most = None if budget is None else budgets.parse(budget)
     target = run.open(records=records, budget=most, weights=from_)
     if dry_run:
-        _dry_run(target, workers.execution(), as_json)
+        _dry_run(target, workers.execution(), nodes, epoch_seconds, as_json)
         return
     from lottery.campaign import campaign
     from lottery.commands.reading import show_report
@@ -273,10 +289,10 @@ def run_all(
     _conclude(made)
 
 
-def _dry_run(target: "Run", execution: "Execution", as_json: bool) -> None:
+def _dry_run(target: "Run", execution: "Execution", nodes: int | None, epoch_seconds: float | None, as_json: bool) -> None:
     from lottery.stages.forecast import forecast
 
-    left = forecast(target, execution, options.reporter())
+    left = forecast(target, execution, options.reporter(), nodes, epoch_seconds)
     if as_json:
         networks = [{name: value for name, value in vars(one).items() if name != "network"} for one in left.networks]
         options.print_json(dataclasses.asdict(dataclasses.replace(left, networks=[])) | {"networks": networks})
@@ -289,12 +305,7 @@ def _dry_run(target: "Run", execution: "Execution", as_json: bool) -> None:
         print_table(target.recipe.name, ("networks", "number", "epochs", "cost of each"), rows)
     print(_trainings(left))
     if left.networks and left.seconds is not None:
-        timed = f"as in {count_of(left.timed, 'training')} of this run" if left.timed else "measured on made-up examples"
-        processes = "" if left.processes == 1 else f" in {left.processes} processes"
-        seconds = left.epoch_seconds or 0.0
-        epoch = f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
-        pace = f"{epoch} an epoch on {left.device}, {timed}"
-        print(f"about {duration(left.seconds)} of training{processes}: {pace}")
+        print(_time(left))
     elif left.networks:
         print("how long they take is known once the records are there: run `imp prepare` first")
     needed = ", ".join(f"{what} {_gigabytes(count)}" for what, count in left.disk.items() if count)
@@ -303,18 +314,31 @@ def _dry_run(target: "Run", execution: "Execution", as_json: bool) -> None:
         print(f"disk: {needed}; {_gigabytes(left.free)} are free{warning}")
 
 
+def _time(left: "Forecast") -> str:
+    """How long the trainings take, where, and how that is known."""
+    timed = f"as in {count_of(left.timed, 'training')} of this run" if left.timed else "measured on made-up examples"
+    source = ", as given" if left.given else f" on {left.device}, {timed}"
+    where = "" if left.processes == 1 else f" in {left.processes} processes"
+    if left.nodes:
+        hours = (left.node_seconds or 0.0) / 3600
+        where = f" on {count_of(left.nodes, 'node')}, {hours:,.{0 if hours >= 10 else 2}f} node-hours"
+    seconds = left.epoch_seconds or 0.0
+    epoch = f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
+    return f"about {duration(left.seconds or 0.0)} of training{where}: {epoch} an epoch{source}"
+
+
 def _trainings(left: "Forecast") -> str:
     """How many networks are to be trained, of which kinds, and for how many epochs, and how many are evaluated as they are."""
-    trained = sum(one.is_trained for one in left.networks)
-    dense = sum(one.kind == "dense" for one in left.networks)
+    trained = [one for one in left.networks if one.is_trained]
     perhaps = sum(not one.certain for one in left.networks)
-    kinds = f" ({dense} dense, {trained - dense} under masks)" if left.networks else ""
-    others = len(left.networks) - trained
+    counts = Counter(one.role for one in trained)
+    kinds = f" ({', '.join(f'{counts[role]} {role}' for role in ('dense', 'tickets', 'controls'))})" if left.networks else ""
+    others = len(left.networks) - len(trained)
     evaluated = f"; {others} more {'is' if others == 1 else 'are'} evaluated without training" if others else ""
     epochs = f", {_epochs(left.networks)} epochs" if left.networks else ""
-    only = f"; {perhaps} of them are controls, trained only if a ticket matches" if perhaps else ""
+    only = f"; {perhaps} of them only if a ticket matches" if perhaps else ""
     done = f"; {count_of(left.finished, 'network')} more finished" if left.finished else ""
-    return f"{count_of(trained, 'training')}{kinds}{epochs}{only}{evaluated}{done}"
+    return f"{count_of(len(trained), 'training')}{kinds}{epochs}{only}{evaluated}{done}"
 
 
 def _epochs(networks: "Sequence[Cost]") -> str:

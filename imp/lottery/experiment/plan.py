@@ -4,12 +4,12 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
 from lottery.base.errors import InputError
-from lottery.experiment import graph, schedules
+from lottery.experiment import controls, graph, schedules
 from lottery.experiment.family import LONGEST, Family
 from lottery.experiment.graph import GOING_ON, TICKET, Mask, Snapshot, Ticket
 from lottery.experiment.grids import Grid, Point, Quantile
@@ -307,6 +307,13 @@ class Cost:
     @property
     def is_trained(self) -> bool:
         return isinstance(self.network, int) or self.network.is_trained
+
+    @property
+    def role(self) -> Literal["dense", "tickets", "controls"]:
+        """What it is one of; trainings of a ticket that differ in the order of examples are tickets, too."""
+        if isinstance(self.network, int):
+            return "dense"
+        return "tickets" if self.network.variant == TICKET or controls.is_again(self.network.variant) else "controls"
 
 
 def estimated(recipe: Recipe, training_examples: int | None, share: Share = by_weights, classes: int | None = None) -> Plan:

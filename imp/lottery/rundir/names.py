@@ -188,8 +188,10 @@ class Replicate:
 
     def quantiles(self, family: str, is_gradual: bool) -> set[Quantile]:
         """The quantiles of a family that masks were cut at; of gradual pruning, those of the networks that were begun."""
-        networks = [one.folder.parent.name for one in self.networks() if is_gradual and self.family_of(one) == family]
-        names = networks if is_gradual else [mask.name for mask in self.masks(family)]
+        if is_gradual:
+            names = [one.folder.parent.name for one in self.networks() if self.family_of(one) == family]
+        else:
+            names = [mask.name for mask in self.masks(family)]
         return {value for value, _ in map(_mask_and_step, names) if isinstance(value, Quantile)}
 
     def tables(self) -> list[Path]:

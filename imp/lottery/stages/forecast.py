@@ -1,8 +1,10 @@
 """What a run still takes, before it runs: trainings, time, disk. Its network is built, and the recipe's patterns are tried."""
 
 import dataclasses
+import heapq
 import shutil
 import statistics
+from collections.abc import Sequence
 
 from data_prep.records import MANIFEST, SPLITS, Manifest
 from lottery.base import environment
@@ -28,24 +30,32 @@ ANSWER_BYTES = 8  # that the predictions of a network have for an example
 @dataclasses.dataclass(frozen=True)
 class Forecast:
     """The `networks` that are still to be trained, and how many are `finished`. They take so many `seconds` in so many
-    `processes`, at `epoch_seconds` for an epoch of each, which is known from the `timed` trainings of this run or, where there
-    are none, from a trial; None while the number of examples is not known. `disk` are the bytes that records, snapshots and
-    results will take, where `free` are free."""
+    `processes` of `nodes` (None: of this machine), and `node_seconds` of one node, at `epoch_seconds` for an epoch of each:
+    this is `given`, or known from the `timed` trainings of this run, or where there are none from a trial. None while the
+    number of examples must be known first. `disk` are the bytes that records, snapshots and results will take, where `free` are
+    free."""
 
     networks: list[Cost]
     finished: int
+    nodes: int | None
     processes: int
     seconds: float | None
+    node_seconds: float | None
     epoch_seconds: float | None
+    given: bool
     timed: int
     device: str
     disk: dict[str, int]
     free: int
 
 
-def forecast(run: Run, execution: Execution, reporter: Reporter) -> Forecast:
-    """What is missing in the run directory. Raises InputError for what a run of all stages would refuse, as far as it is known
-    before anything is trained: so also for a pattern that matches no variable."""
+def forecast(
+    run: Run, execution: Execution, reporter: Reporter, nodes: int | None = None, epoch_seconds: float | None = None
+) -> Forecast:
+    """What is missing in the run directory: how long it takes on this machine, or on so many `nodes`, each with
+    `execution.ranks` processes (None: one), where an epoch of a network takes `epoch_seconds` (None: as long as here). Raises
+    InputError for what a run of all stages would refuse, as far as it is known before anything is trained: so also for a
+    pattern that matches no variable."""
     agreement.check(run.recipe)
     run.check()
     manifest = expected(run)
@@ -53,41 +63,59 @@ def forecast(run: Run, execution: Execution, reporter: Reporter) -> Forecast:
     planned = plan.estimated(recipe, manifest.count("train") or None, run.share, len(manifest.classes))
     networks, finished = _networks(run, planned)
     dense, masked = ([one for one in networks if isinstance(one.network, kind)] for kind in (int, Ticket))
-    width = side_by_side(one.network for one in masked if isinstance(one.network, Ticket))
-    processes = ranks_to_start(execution.ranks, lambda: max(width, len(dense), 1), recipe.train.threads)
+    width = max(len(dense), side_by_side(one.network for one in masked if isinstance(one.network, Ticket)), 1)
+    here = ranks_to_start(execution.ranks, lambda: width, recipe.train.threads)
+    processes = nodes * (execution.ranks or 1) if nodes else here
 
     start_tensorflow()
     from lottery.engine import trial
 
-    trainer = trial.make_trainer(recipe, manifest, max(1, len(resources_here().cores) // processes))
+    trainer = trial.make_trainer(recipe, manifest, max(1, len(resources_here().cores) // here))
     state = trainer.state(0)
     check_families(run, [*state.weights, *state.statistics])
     for line in trainer.given.notes:
         reporter.once(line)
     recipe.pruning.prunable(state)
 
-    paces = _paces(run)
-    epoch_seconds = statistics.mean(paces) if paces else None
-    if not paces and networks and manifest.shards:
+    given, paces = epoch_seconds is not None, _paces(run)
+    if not given and paces:
+        epoch_seconds = statistics.mean(paces)
+    elif not given and networks and manifest.shards:
         reporter.say("measuring how long an epoch takes, on made-up examples")
         evaluations = planned.steps_per_epoch / max(1, recipe.train.evaluate.step(planned.steps_per_epoch))
         epoch_seconds = trial.seconds_of_epoch(trainer, manifest, evaluations)
-    shares = [
-        sum(one.epochs or 0.0 for one in some) / max(1, min(processes, most))
-        for some, most in ((dense, len(dense)), (masked, width))
-    ]
+    pace = None if any(one.epochs is None for one in networks) else epoch_seconds
     folder = run.folder.absolute()
     return Forecast(
         networks,
         finished,
+        nodes,
         processes,
-        None if epoch_seconds is None else epoch_seconds * sum(shares),
+        None if pace is None else pace * _epochs_until_done(networks, processes),
+        None if pace is None else pace * sum(one.epochs or 0.0 for one in networks) * (nodes or 1) / processes,
         epoch_seconds,
-        len(paces),
+        given,
+        0 if given else len(paces),
         trainer.maker["device"],
         _disk(run, manifest, state, len(dense) * len(planned.snapshot_steps()), len(masked)),
         shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free,
     )
+
+
+def _epochs_until_done(networks: Sequence[Cost], places: int) -> float:
+    """How many epochs pass until all are trained, so many at a time: dense ones first, then each under a mask after those that
+    it needs, and last the controls that only headlines have."""
+    free, ended = [0.0] * max(1, min(places, len(networks))), dict[Ticket, float]()
+    phase, began = None, 0.0
+    for one in networks:
+        if (now := (isinstance(one.network, int), one.certain)) != phase:
+            phase, began = now, max(free)
+        needs = one.network.needs if isinstance(one.network, Ticket) else []
+        begun = max(began, heapq.heappop(free), *(ended.get(need, 0.0) for need in needs))
+        heapq.heappush(free, begun + (one.epochs or 0.0))
+        if isinstance(one.network, Ticket):
+            ended[one.network] = begun + (one.epochs or 0.0)
+    return max(free)
 
 
 def _networks(run: Run, planned: Plan) -> tuple[list[Cost], int]:

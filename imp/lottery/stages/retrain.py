@@ -128,7 +128,7 @@ class HandOut:
         self.headlines = headlines
         self.batches: list[list[Ticket]] = []  # of its part, finished or not
         self.waiting: list[Ticket] = []
-        self.under_way = 0  # networks that were handed out and have not ended
+        self.under_way: set[Ticket] = set()  # handed out and not ended
         self.trained: set[Ticket] = set()  # by this command; on a shared file system their results may show up here later
         self.unfinished: Unfinished = {}
         self.is_last = headlines == "leave"
@@ -178,7 +178,7 @@ class HandOut:
 
     def done(self, ticket: Ticket, outcome: Outcome) -> list[Ticket]:
         """Note how `ticket` ended; return the networks that can be trained now."""
-        self.under_way -= 1
+        self.under_way.discard(ticket)
         if outcome["status"] == "done":
             self.trained.add(ticket)
         else:
@@ -201,9 +201,10 @@ class HandOut:
         return unfinished
 
     def _released(self) -> list[Ticket]:
-        ready = [ticket for ticket in self.waiting if all(map(self._is_done, ticket.needs))]
-        self.waiting = [ticket for ticket in self.waiting if ticket not in ready]
-        self.under_way += len(ready)
+        ours = {*self.waiting, *self.under_way}  # so nobody has to look for their results, which on a cluster is slow
+        ready = [one for one in self.waiting if ours.isdisjoint(one.needs) and all(map(self._is_done, one.needs))]
+        self.under_way.update(ready)
+        self.waiting = [one for one in self.waiting if one not in self.under_way]
         if not self.under_way and not self.is_last:
             self.is_last = True
             if any(family.controls_follow for family in self.families.values()):

@@ -1,6 +1,7 @@
 """Every command that the README and its pages show, typed: as it stands, or shortened where it would take minutes."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -151,7 +152,8 @@ def typed(command, folder, check=True):
     variables = dict(word.split("=") for word in words if re.fullmatch(r"[A-Z_]+=\w+", word))
     words = [word for word in words if word.split("=")[0] not in variables]
     words = [str(Path(sys.executable).with_name(word)) if word in ("imp", "mpirun") else word for word in words]
-    done = subprocess.run(words, cwd=folder, env=clean_environment(**variables), capture_output=True, text=True)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # as in an environment that is activated
+    done = subprocess.run(words, cwd=folder, env=clean_environment(**variables, PATH=path), capture_output=True, text=True)
     if check:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done

@@ -99,7 +99,7 @@ def test_an_array_has_a_task_for_each_part_and_requeues_its_own_task(tmp_path):
     assert any(option.endswith("logs/%x-%A_%a.log") for option in options(text))
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(75, True), (0, False), (1, False)])
+@pytest.mark.parametrize(("code", "requeued"), [(75, True), (138, True), (0, False), (1, False)])
 def test_a_signal_is_passed_on_and_who_ends_with_75_is_queued_again(batch, tmp_path, code, requeued):
     """The script as a shell runs it, with an imp and a scontrol that are played."""
     text = batch()

@@ -6,6 +6,7 @@ import difflib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -22,6 +23,7 @@ TASK = "$SLURM_ARRAY_TASK_ID"
 MOST_TASKS = 1000  # of an array, as Slurm is set up by default
 JOBS = "jobs"  # beside the scripts of a chain: the name and the number of each job, as it was submitted last
 UNFINISHED = 1  # the exit code of imp where networks failed
+KILLED = 128 + signal.SIGUSR1  # the exit code of imp where the signal came before it could heed one: nothing is lost
 REFUSED = 2  # the exit code of imp, and of the script of a chain, for what the user can fix
 
 
@@ -72,6 +74,7 @@ def script(
     command = " ".join(TASK.join(shlex.quote(text) if text else "" for text in word.split(TASK)) for word in line)
     given = [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
     given += ["--requeue", *map(_hyphened, more)]
+    own = f"${{SLURM_ARRAY_JOB_ID}}_{TASK}" if is_array else "$SLURM_JOB_ID"
     again = f"[ $code -eq {REFUSED} ] && sleep {STALE_SECONDS} && work  # other nodes' files may take as long to show here"
     lines = [
         "#!/bin/bash",
@@ -87,7 +90,7 @@ def script(
         "work",
         *([again] if waits else []),
         *([f"[ $code -eq {UNFINISHED} ] && code=0  # what failed is recorded, and holds up nothing else"] if tolerates else []),
-        f"[ $code -eq {EXIT_CODE} ] && scontrol requeue {'${SLURM_ARRAY_JOB_ID}_' + TASK if is_array else '$SLURM_JOB_ID'}",
+        f"[[ $code == {EXIT_CODE} || $code == {KILLED} ]] && scontrol requeue {own}",
         "exit $code",
         "",
     ]

@@ -103,8 +103,8 @@ def forecast(
 
 
 def _epochs_until_done(networks: Sequence[Cost], places: int) -> float:
-    """How many epochs pass until all are trained, so many at a time: dense ones first, then each under a mask after those that
-    it needs, and last the controls that only headlines have."""
+    """How many epochs pass, at most, until all are trained, so many at a time: dense ones first, then each under a mask after
+    those that it needs, and last the controls that only headlines have."""
     free, ended = [0.0] * max(1, min(places, len(networks))), dict[Ticket, float]()
     phase, began = None, 0.0
     for one in networks:

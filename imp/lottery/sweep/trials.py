@@ -39,7 +39,7 @@ warnings.filterwarnings("ignore", "The reported value is ignored")  # of a trial
 
 class Trials:
     """The sweep in `folder`: trials of `dimensions`, `settings` says how many, and how many of them are drawn at random first;
-    none is pruned before `grace` epochs of the network that is judged. Values after the first ones are proposed by the
+    none is pruned before the epoch `grace` of the network that is judged. Values after the first ones are proposed by the
     tree-structured Parzen estimator (Bergstra et al. 2011), from a seed that depends on how many trials there have been. A
     trial is pruned when its best `metric` on validation so far is under the median of the others' at that stage (Golovin et al.
     2017); or by `asha`, when it is not in the best quarter of those that came as far, at `grace` epochs, four times as many,

@@ -159,6 +159,18 @@ def test_the_script_submits_all_or_nothing_and_keeps_the_numbers(here):
     assert not asked.exists()
 
 
+@pytest.mark.parametrize(
+    ("jobs", "shown"), [("", None), ("x\n", None), ("a 1 2\nb 2\n", {"b (job 2)": {"pending (Dependency)": 1}})]
+)
+def test_of_a_damaged_list_of_jobs_what_can_be_read_is_asked_for(tmp_path, monkeypatch, jobs, shown):
+    (tmp_path / JOBS).write_text(jobs)
+    (tmp_path / "squeue").write_text("#!/bin/sh\n[ $6 = 2 ] && echo '2 PENDING Dependency'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    assert slurm.queued(tmp_path) == shown
+
+
 def test_scripts_of_a_run_that_has_not_begun_are_written_by_one_line(here):
     told = imp_here(
         *("slurm", "run", "digits", "--set", "replicates=3", "--nodes", "2", "--gpus-per-ticket", "2", "--gpus-per-node", "4"),

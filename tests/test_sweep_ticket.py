@@ -1,7 +1,9 @@
 """`imp sweep --objective ticket:...`: trials that a ticket judges, each an ordinary run with all that this ticket needs."""
 
 import csv
+import errno
 import json
+import os
 import shlex
 import shutil
 import tomllib
@@ -108,6 +110,24 @@ def test_a_trial_costs_what_all_its_networks_do_and_leaves_no_large_files(swept)
         assert float(row["epochs"]) == pytest.approx(3 + 2)  # rewound to 1ep
     assert "2 trials took 10.0 epochs, as many as 3.3 dense trainings, in " in printed
     assert not list((folder / "runs/try/sweep").rglob("*.h5"))
+
+
+def test_a_trial_whose_ticket_meets_a_full_disk_is_left_to_whoever_comes_next(fresh, monkeypatch):
+    save = checkpoints.save
+
+    def no_room(path, saved):
+        if path.parent.name == "ticket":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        save(path, saved)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "save", no_room)
+        done = sweep(fresh, *TICKET, check=False)
+    refused(done, "No space left on device", said=done.stderr.count("\n") - 1)
+    assert [row["status"] for row in trials(fresh)] == ["under way"]
+
+    sweep(fresh, *TICKET)
+    assert [row["status"] for row in trials(fresh)] == ["complete", "complete"]
 
 
 @pytest.fixture

@@ -193,10 +193,12 @@ def _submitted(path: Path, line: Sequence[str]) -> str:
 
 def queued(folder: Path) -> dict[str, Counter[str]] | None:
     """Of each job of the chain in `folder` that is in the queue, by its name: how many of its tasks are in which of Slurm's
-    states, and why they wait. None where no chain was submitted, or there is no Slurm to ask."""
+    states, and why they wait. None where no chain is known to be submitted, or there is no Slurm to ask."""
     if not (folder / JOBS).exists() or not shutil.which("squeue"):
         return None
-    names = dict(line.split() for line in (folder / JOBS).read_text().splitlines())
+    names = dict(re.findall(r"^(\S+) (\d+)$", (folder / JOBS).read_text(errors="replace"), re.MULTILINE))
+    if not names:
+        return None
     line = ["squeue", "-h", "-r", "-o", "%F %T %r", "-j", ",".join(names.values())]
     found = {number: Counter[str]() for number in names.values()}
     for row in subprocess.run(line, capture_output=True, text=True).stdout.splitlines():

@@ -49,8 +49,10 @@ class TicketWorker:
         reporter: Reporter,
         allocation: Allocation,
         watch: Callable[[Ticket], Watch] = lambda ticket: None,
+        raises: tuple[type[Exception], ...] = (locks.Busy,),
     ):
         self.run, self.planned, self.reporter, self.allocation, self.watch = run, planned, reporter, allocation, watch
+        self.raises = raises  # what is no failure of a network, to be recorded
         self.trainer = assembly.make_trainer(run, reporter, run.recipe.covers, allocation)
         run.check_origins(self.trainer.origins)
         assembly.check_draws(run, self.trainer)
@@ -127,7 +129,7 @@ class TicketWorker:
                 trainer, facts = self._smaller(ticket, wanted) if trainer is self.trainer else (trainer, {})
             wanted = dataclasses.replace(wanted, record={**wanted.record, **facts})
             return training.train(trainer, wanted, network, reporter, mirror)
-        except locks.Busy:
+        except self.raises:
             raise
         except Exception as error:
             return self._failed(ticket, network, one_line(error) or traceback.format_exc())

@@ -76,7 +76,9 @@ def _ticket(run: Run, seat: Allocation, reporter: Reporter, watch: WatchTo) -> R
     tickets = [one for one in checked_tickets(run, Selection()) if one.variant == TICKET]
     judged = max(tickets, key=lambda one: (one.mask.round, one.rewind))
     watched = partial(watch, planned.last_step(judged))
-    worker = TicketWorker(run, planned, reporter, seat, lambda one: watched if one == judged else None)
+    worker = TicketWorker(
+        run, planned, reporter, seat, lambda one: watched if one == judged else None, raises=(locks.Busy, OSError)
+    )
     for one in (*judged.lineage, judged):
         worker(Bundle((one,)))
         result = _result(run.network(one))

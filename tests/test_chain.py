@@ -183,7 +183,7 @@ def test_scripts_of_a_run_that_has_not_begun_are_written_by_one_line(here):
     train, report = (folder / "train.sh").read_text(), (folder / "report.sh").read_text()
     assert "#SBATCH --array=1-3\n" in train
     assert "#SBATCH --gpus-per-node=2\n" in train
-    assert "imp train --run runs/digits --replicate $SLURM_ARRAY_TASK_ID &" in train
+    assert "imp train --run runs/digits --replicate $SLURM_ARRAY_TASK_ID\n" in train
     assert "--gpus-per-node" not in report
     assert "#SBATCH --kill-on-invalid-dep=yes\n" in report
     assert "bash" in (folder / "run.sh").read_text().splitlines()[0]

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers import LENET, changed, imp_here, settings
 
 from lottery.base import files
 from lottery.base.errors import InputError
@@ -125,6 +126,7 @@ def test_images_of_another_set_are_refused(retrained, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     (path,) = folder.glob("data/*/manifest.json")
     content = files.read_json(path)
+    changed(folder / "runs/digits/environment.json", records="not here")
     for change, words in (
         (content["made_with"] | {"split_seed": 1}, "split_seed"),
         (content["made_with"], "was made from other examples than those that are prepared"),
@@ -149,3 +151,12 @@ def test_reading_needs_no_tensorflow(folder):
     done = subprocess.run([sys.executable, "-c", code], cwd=folder.parents[1], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "False"
+
+
+def test_a_run_finds_its_images_though_the_current_folder_has_others_of_that_name(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    imp_here("prepare", *LENET, *settings("data.validation=0.38"), cwd=tmp_path)
+
+    images, _ = open_results(folder).images("test")
+
+    assert len(images) == 359

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from handmade import MAKER, amend
-from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp_here, refused, wait_for
+from helpers import IMP, LENET, ROOT, SLOWLY, clean_environment, contents, imp_here, refused, wait_for
 
 from lottery import cli
 from lottery.base.errors import Failed, InputError
@@ -44,7 +45,10 @@ SlurmdTimeout=10
 SlurmdParameters=config_overrides
 MpiDefault=none
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,requeue_delay=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=2 MaxTime=INFINITE State=UP
 """
 NODE = "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN\n"
 NODES = ("n1", "n2", "n3", "n4")
@@ -73,19 +77,19 @@ def options(text):
 
 
 def test_several_ranks_are_started_by_mpirun_with_a_log_each_and_one_without(batch, tmp_path):
-    assert f"\n    {IMP} retrain --run 'my run' &\n" in batch(account=None)
+    assert f"\n    run {IMP} retrain --run 'my run'\n" in batch(account=None)
     assert not any("account" in option for option in options(batch(account=None)))
 
-    (line,) = (line.strip() for line in batch(ranks=8).splitlines() if line.endswith(" &"))
-    assert line.startswith(f"/opt/mpi/bin/mpirun -n 8 --bind-to none --with-ft ulfm --output file={tmp_path}/logs/rank ")
-    assert line.endswith(f"{IMP} retrain --run 'my run' &")
+    (line,) = (line.strip() for line in batch(ranks=8).splitlines() if "mpirun" in line)
+    assert line.startswith(f"run /opt/mpi/bin/mpirun -n 8 --bind-to none --with-ft ulfm --output file={tmp_path}/logs/rank ")
+    assert line.endswith(f"{IMP} retrain --run 'my run'")
 
 
 def test_nothing_that_is_given_is_taken_for_a_command_of_the_shell(batch, tmp_path):
     run = f"my runs/{TASK}; touch mine"
     text = slurm.script(["retrain", "--run", run], tmp_path / "my logs", {"job-name": "my name", "array": "1-2"})
 
-    assert f"\n    {IMP} retrain --run 'my runs/'{TASK}'; touch mine' &\n" in text
+    assert f"\n    run {IMP} retrain --run 'my runs/'{TASK}'; touch mine'\n" in text
     assert "--job-name='my name'" in options(text)
     assert f"--output='{tmp_path}/my logs/%x-%A_%a.log'" in options(text)
 
@@ -94,30 +98,48 @@ def test_an_array_has_a_task_for_each_part_and_requeues_its_own_task(tmp_path):
     text = slurm.script(["retrain", "--part", f"{TASK}/20"], tmp_path / "logs", {"array": "1-20"})
 
     assert "--array=1-20" in options(text)
-    assert f"\n    {IMP} retrain --part $SLURM_ARRAY_TASK_ID/20 &\n" in text
+    assert f"\n    run {IMP} retrain --part $SLURM_ARRAY_TASK_ID/20\n" in text
     assert "scontrol requeue ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n" in text
     assert any(option.endswith("logs/%x-%A_%a.log") for option in options(text))
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(75, True), (138, True), (0, False), (1, False)])
-def test_a_signal_is_passed_on_and_who_ends_with_75_is_queued_again(batch, tmp_path, code, requeued):
-    """The script as a shell runs it, with an imp and a scontrol that are played."""
-    text = batch()
-    played = f'#!/bin/sh\ntrap "sleep 0.2; touch saved; exit {code}" USR1\ntouch ready\nwhile :; do sleep 0.05; done\n'
-    for name, content in (("imp", played), ("scontrol", "#!/bin/sh\necho $* > requeued\n"), ("job.sh", None)):
-        (tmp_path / name).write_text(content or text.replace(str(IMP), str(tmp_path / "imp")))
-        (tmp_path / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "12"}
-    job = subprocess.Popen([tmp_path / "job.sh"], cwd=tmp_path, env=environment)
+@pytest.fixture
+def batch_job(tmp_path):
+    """A function that starts a script as Slurm does, in a shell, with an imp that is played and a scontrol that notes what
+    is asked of it in `requeued`. It returns once there is a file `ready`."""
 
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.01)
-    job.send_signal(10)
+    def begin(text, imp):
+        for name, content in (("imp", imp), ("scontrol", "echo $* > requeued"), ("job.sh", text.replace(str(IMP), "./imp"))):
+            (tmp_path / name).write_text(content if content.startswith("#!") else f"#!/bin/sh\n{content}\n")
+            (tmp_path / name).chmod(0o755)
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "12"}
+        job = subprocess.Popen([tmp_path / "job.sh"], cwd=tmp_path, env=environment)
+        wait_for((tmp_path / "ready").exists, seconds=20)
+        return job
+
+    return begin
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(75, True), (138, True), (0, False), (1, False)])
+def test_a_signal_is_passed_on_and_who_ends_with_75_is_queued_again(batch, batch_job, tmp_path, code, requeued):
+    played = f'trap "sleep 0.2; touch saved; exit {code}" USR1\ntouch ready\nwhile :; do sleep 0.05; done'
+    job = batch_job(batch(), played)
+    job.send_signal(signal.SIGUSR1)
 
     assert job.wait(timeout=20) == code
     assert (tmp_path / "saved").exists()
     assert (tmp_path / "requeued").exists() == requeued
     assert not requeued or (tmp_path / "requeued").read_text() == "requeue 12\n"
+
+
+def test_a_job_that_waits_for_late_files_when_its_time_is_up_is_queued_again(batch_job, tmp_path):
+    job = batch_job(slurm.script(["train"], tmp_path, {}, waits=True), "echo >> ready\nexit 2")
+    time.sleep(0.5)  # the minute of the wait has begun
+    job.send_signal(signal.SIGUSR1)
+
+    assert job.wait(timeout=20) == slurm.KILLED
+    assert (tmp_path / "requeued").exists()
+    assert (tmp_path / "ready").read_text() == "\n"  # imp was not started again
 
 
 def test_what_sbatch_has_against_a_script_is_told_and_what_to_do_without_one(tmp_path, monkeypatch):
@@ -138,7 +160,7 @@ def test_a_script_is_written_only_for_what_can_be_done(trained, work, tmp_path):
 
     told = imp_here("slurm", "train", "--time", "1:00:00", cwd=work).stdout
     assert told.startswith("runs/digits/slurm/train.sh: submit it with sbatch")
-    assert "imp train --run runs/digits &" in (work / "runs/digits/slurm/train.sh").read_text()
+    assert "imp train --run runs/digits\n" in (work / "runs/digits/slurm/train.sh").read_text()
 
 
 @pytest.fixture
@@ -186,14 +208,14 @@ def test_what_is_asked_of_slurm_is_in_the_script_and_the_rest_is_left_to_the_clu
         ]
     )
     assert "mpirun -n 16 " in text
-    assert "imp retrain --run runs/digits --per-gpu 2 &" in text
+    assert "imp retrain --run runs/digits --per-gpu 2\n" in text
 
 
 @pytest.mark.parametrize(
     ("line", "array", "command"),
     [
-        (["train", "--replicate", "2", "--replicate", "5"], "2,5", "imp train --run runs/digits --replicate {task} &"),
-        (["rounds", "--levels", "3", "--array", "4"], "1-4", "imp rounds --run runs/digits --rounds 3 --part {task}/4 &"),
+        (["train", "--replicate", "2", "--replicate", "5"], "2,5", "imp train --run runs/digits --replicate {task}\n"),
+        (["rounds", "--levels", "3", "--array", "4"], "1-4", "imp rounds --run runs/digits --rounds 3 --part {task}/4\n"),
     ],
 )
 def test_replicates_and_parts_are_the_tasks_of_an_array(work, typed, line, array, command):
@@ -251,7 +273,7 @@ def cluster(tmp_path_factory):
             stack.callback(daemon.terminate)
             time.sleep(0.5)
         until = time.monotonic() + 30
-        while slurms("sinfo", "-h", "-N", "-o", "%T", environment=environment).split() != ["idle"] * len(NODES):
+        while slurms("sinfo", "-h", "-p", "all", "-N", "-o", "%T", environment=environment).split() != ["idle"] * len(NODES):
             assert time.monotonic() < until, (folder / "slurmctld.log").read_text()
             time.sleep(0.2)
         yield environment
@@ -289,17 +311,35 @@ def slowed(folder):
         script.write_text(script.read_text().replace(str(IMP), str(slow)))
 
 
-def test_a_job_that_is_told_to_stop_saves_what_it_has_is_queued_again_and_ends_with_the_same_bytes(cluster, retrained, work):
+STOPPED = [
+    ["scancel", "--batch", "--signal=USR1", "{job}"],  # as before its time limit
+    ["sbatch", "--partition=urgent", f"--nodes={len(NODES)}", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"],
+]
+
+
+@pytest.mark.parametrize("line", STOPPED, ids=["told", "preempted"])
+def test_a_job_that_is_stopped_saves_what_it_has_is_queued_again_and_ends_with_the_same_bytes(cluster, retrained, work, line):
     imp_here("slurm", "retrain", "--time", "0:10:00", cwd=work)
     slowed(work / "runs/digits/slurm")
     job = slurms("sbatch", "--parsable", str(work / "runs/digits/slurm/retrain.sh"), environment=cluster).strip()
     wait_for(lambda: any(work.glob("runs/digits/replicate-1/oneshot/*/*/metrics.jsonl")))
 
-    slurms("scancel", "--batch", "--signal=USR1", job, environment=cluster)
+    slurms(*(word.format(job=job) for word in line), environment=cluster)
 
     wait_for(lambda: "PENDING" in slurms("squeue", "-h", "-o", "%T", "-j", job, environment=cluster), seconds=30)
-    assert any(work.glob("runs/digits/replicate-1/oneshot/*/*/checkpoint.h5"))
+    wait_for(lambda: any(work.glob("runs/digits/replicate-1/oneshot/*/*/checkpoint.h5")), seconds=30)
     wait_for(lambda: not slurms("squeue", "-h", environment=cluster))
+    assert contents(work / "runs") == contents(retrained / "runs")
+
+
+def test_networks_that_are_jobs_of_submitit_have_the_bytes_of_one_process(cluster, retrained, work):
+    code = re.search(r"```python\n(import time.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)[1]
+    (work / "my_executor.py").write_text(code)
+
+    subprocess.run([IMP, "retrain", "--executor", "my_executor:Submitit"], cwd=work, env=cluster, check=True)
+
+    networks = list(work.glob("runs/digits/replicate-1/oneshot/*/*/result.json"))
+    assert len(list(work.glob("submitit/*_submission.sh"))) == len(networks)
     assert contents(work / "runs") == contents(retrained / "runs")
 
 

@@ -438,7 +438,7 @@ def test_a_slurm_array_of_workers(tmp_path):
 
     script = (tmp_path / "runs/try/slurm/sweep.sh").read_text()
     assert "--array=1-4" in script
-    assert "imp sweep --run runs/try &" in script
+    assert "imp sweep --run runs/try\n" in script
     for option, value in (("--quantiles", "90"), ("--replicate", "2")):
         done = imp_here("slurm", "sweep", "--run", "runs/try", option, value, cwd=tmp_path, check=False)
         refused(done, f"No such option: {option}")

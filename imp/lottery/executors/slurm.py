@@ -75,17 +75,21 @@ def script(
     given = [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
     given += ["--requeue", *map(_hyphened, more)]
     own = f"${{SLURM_ARRAY_JOB_ID}}_{TASK}" if is_array else "$SLURM_JOB_ID"
-    again = f"[ $code -eq {REFUSED} ] && sleep {STALE_SECONDS} && work  # other nodes' files may take as long to show here"
+    late = "other nodes' files may take as long to show here"
+    again = f"[ $code -eq {REFUSED} ] && run sleep {STALE_SECONDS} && [ $code -eq 0 ] && work  # {late}"
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in given),
         "",
         "# Before the time limit Slurm sends USR1: what is under way is saved, imp ends with 75, and the job is queued again.",
         "trap 'kill -USR1 $!' USR1",
-        "work() {",
-        f"    {command} &",
+        "run() {",
+        '    "$@" &',
         "    while wait $!; kill -0 $! 2> /dev/null; do :; done  # a signal cuts a wait short",
         "    wait $!; code=$?",
+        "}",
+        "work() {",
+        f"    run {command}",
         "}",
         "work",
         *([again] if waits else []),

@@ -151,14 +151,18 @@ class Run:
         return planned.tickets(self.numbers(), self.families(selection))
 
     def records(self) -> Path:
-        """The folder of the prepared set: `data.path`; or else the first that holds one of the default one, the one that the
-        run was trained on, and the one beside `runs`; or else the default one (in `IMP_DATA` or `data`)."""
+        """The folder of the prepared set: `data.path`; or else, of the default one (in `IMP_DATA` or `data`), the one that the
+        run was trained on, and the one beside `runs`, the first that holds the run's examples; or else the first that holds
+        any; or else the default one."""
         if self.recipe.data.path:
             return Path(self.recipe.data.path)
         usual = default_records(self.recipe.records())
         known = Path(self._noted().get("records", usual))
         beside = self.folder.resolve().parent.parent / usual
-        return next((place for place in (usual, known, beside) if (place / MANIFEST).exists()), usual)
+        places = [place for place in (usual, known, beside) if (place / MANIFEST).exists()]
+        if len(set(map(Path.resolve, places))) > 1 and (examples := self.examples()):
+            places.sort(key=lambda place: read_manifest(place).digest not in examples)
+        return (places or [usual])[0]
 
     def environment(self) -> dict[str, Any]:
         """What the run was started on, and where its `records` were last. Raises InputError if that file is missing."""

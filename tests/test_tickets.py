@@ -337,7 +337,8 @@ def test_an_imported_ticket_starts_as_it_did_under_the_same_mask(exported, retra
     assert_same(store.load_mask(place / "imported/masks/q90.h5"), ticket.mask)
 
 
-def test_an_import_is_repeated_and_no_other_run_is_taken_for_its_own(exported, folder, tmp_path):
+def test_an_import_is_repeated_and_no_other_run_is_taken_for_its_own(exported, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     said = imp_here("import", str(exported), cwd=tmp_path).stdout
     (tmp_path / "runs/latest").unlink()  # as if it had been killed before it made the link
     widened = dataclasses.replace(

@@ -183,8 +183,8 @@ class Replicate:
 
     def networks(self) -> list[NetworkFiles]:
         """Every network under a mask that was begun, of whatever grid; a copy that somebody keeps beside them is none."""
-        ours = [path for path in self.folder.glob("*/*/*") if _NETWORK.fullmatch(self.name_of(path))]
-        return [NetworkFiles(path) for path in sorted(ours) if path.is_dir()]
+        ours = [path for path in self.folder.glob("*/*/*/") if _NETWORK.fullmatch(self.name_of(path))]
+        return list(map(NetworkFiles, sorted(ours)))
 
     def quantiles(self, family: str, is_gradual: bool) -> set[Quantile]:
         """The quantiles of a family that masks were cut at; of gradual pruning, those of the networks that were begun."""

@@ -255,11 +255,12 @@ class Run:
         """Within, stages adopt this recipe. Where one fails before anything is made with it, what `adopt` wrote is undone."""
         own, noted, adopted = self.folder / RECIPE, self.folder / ENVIRONMENT, reading.sealed(self.recipe).encode()
         before = {path: path.read_bytes() for path in (own, noted) if path.exists()}
-        made, latest = self.claimed(), os.readlink(LATEST) if LATEST.is_symlink() else None
+        is_new, latest = before.get(own) != adopted, os.readlink(LATEST) if LATEST.is_symlink() else None
+        made = self.claimed() if is_new else []
         try:
             yield
         except Exception:
-            if before.get(own) != adopted and own.exists():
+            if is_new and own.exists():
                 with locks.writing(self.folder, ADOPT_SECONDS):
                     if own.read_bytes() == adopted and self.claimed() == made:
                         for path in (own, noted):

@@ -250,7 +250,7 @@ def test_workers_of_a_job_array_judge_as_the_command_said(tmp_path):
     imp_here("slurm", "sweep", "--recipe", "try.toml", *TICKET, "--array", "4", cwd=tmp_path)
 
     assert 'objective = "ticket:q90"' in (tmp_path / "runs/try/recipe.toml").read_text()
-    assert "imp sweep --run runs/try &" in (tmp_path / "runs/try/slurm/sweep.sh").read_text()
+    assert "imp sweep --run runs/try\n" in (tmp_path / "runs/try/slurm/sweep.sh").read_text()
 
 
 @pytest.mark.parametrize("text", ["dense", "ticket:q90", "ticket:q97.5", "ticket:round-03", "ticket:my-own_1/q90"])

@@ -152,17 +152,22 @@ class Run:
 
     def records(self) -> Path:
         """The folder of the prepared set: `data.path`; or else, of the default one (in `IMP_DATA` or `data`), the one that the
-        run was trained on, and the one beside `runs`, the first that holds the run's examples; or else the first that holds
-        any; or else the default one."""
+        run was trained on, and the one beside `runs`, the first that was made as the recipe says; or else the first that
+        holds a set; or else the default one."""
         if self.recipe.data.path:
             return Path(self.recipe.data.path)
         usual = default_records(self.recipe.records())
         known = Path(self._noted().get("records", usual))
         beside = self.folder.resolve().parent.parent / usual
         places = [place for place in (usual, known, beside) if (place / MANIFEST).exists()]
-        if len(set(map(Path.resolve, places))) > 1 and (examples := self.examples()):
-            places.sort(key=lambda place: read_manifest(place).digest not in examples)
+        if len(set(map(Path.resolve, places))) > 1:
+            places.sort(key=lambda place: not self._suits(place))
         return (places or [usual])[0]
+
+    def _suits(self, place: Path) -> bool:
+        with contextlib.suppress(InputError):
+            return bool(existing(self.recipe.records(), place, self.examples()))
+        return False
 
     def environment(self) -> dict[str, Any]:
         """What the run was started on, and where its `records` were last. Raises InputError if that file is missing."""

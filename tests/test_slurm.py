@@ -133,8 +133,10 @@ def test_a_signal_is_passed_on_and_who_ends_with_75_is_queued_again(batch, batch
 
 
 def test_a_job_that_waits_for_late_files_when_its_time_is_up_is_queued_again(batch_job, tmp_path):
+    (tmp_path / "sleep").write_text("#!/bin/sh\ntouch asleep\nexec /bin/sleep $1\n")
+    (tmp_path / "sleep").chmod(0o755)
     job = batch_job(slurm.script(["train"], tmp_path, {}, waits=True), "echo >> ready\nexit 2")
-    time.sleep(0.5)  # the minute of the wait has begun
+    wait_for((tmp_path / "asleep").exists, seconds=20)
     job.send_signal(signal.SIGUSR1)
 
     assert job.wait(timeout=20) == slurm.KILLED
@@ -311,14 +313,15 @@ def slowed(folder):
         script.write_text(script.read_text().replace(str(IMP), str(slow)))
 
 
+TO_URGENT = ["sbatch", "--partition=urgent", f"--nodes={len(NODES)}", "--exclusive", "--output=/dev/null", "--wrap=true"]
 STOPPED = [
-    ["scancel", "--batch", "--signal=USR1", "{job}"],  # as before its time limit
-    ["sbatch", "--partition=urgent", f"--nodes={len(NODES)}", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"],
+    ("SIGUSR1", ["scancel", "--batch", "--signal=USR1", "{job}"]),  # as before its time limit
+    ("SIGTERM", TO_URGENT),
 ]
 
 
-@pytest.mark.parametrize("line", STOPPED, ids=["told", "preempted"])
-def test_a_job_that_is_stopped_saves_what_it_has_is_queued_again_and_ends_with_the_same_bytes(cluster, retrained, work, line):
+@pytest.mark.parametrize(("told", "line"), STOPPED, ids=["before its time limit", "preempted"])
+def test_a_job_that_is_stopped_is_queued_again_and_ends_with_the_same_bytes(cluster, retrained, work, told, line):
     imp_here("slurm", "retrain", "--time", "0:10:00", cwd=work)
     slowed(work / "runs/digits/slurm")
     job = slurms("sbatch", "--parsable", str(work / "runs/digits/slurm/retrain.sh"), environment=cluster).strip()
@@ -327,7 +330,8 @@ def test_a_job_that_is_stopped_saves_what_it_has_is_queued_again_and_ends_with_t
     slurms(*(word.format(job=job) for word in line), environment=cluster)
 
     wait_for(lambda: "PENDING" in slurms("squeue", "-h", "-o", "%T", "-j", job, environment=cluster), seconds=30)
-    wait_for(lambda: any(work.glob("runs/digits/replicate-1/oneshot/*/*/checkpoint.h5")), seconds=30)
+    (log,) = work.glob(f"runs/digits/slurm/*-{job}.log")
+    wait_for(lambda: f"stopped by {told}; the same command goes on" in log.read_text(), seconds=30)  # so it was saved
     wait_for(lambda: not slurms("squeue", "-h", environment=cluster))
     assert contents(work / "runs") == contents(retrained / "runs")
 
@@ -336,7 +340,7 @@ def test_networks_that_are_jobs_of_submitit_have_the_bytes_of_one_process(cluste
     code = re.search(r"```python\n(import time.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)[1]
     (work / "my_executor.py").write_text(code)
 
-    subprocess.run([IMP, "retrain", "--executor", "my_executor:Submitit"], cwd=work, env=cluster, check=True)
+    subprocess.run([IMP, "retrain", "--executor", "my_executor:Submitit"], cwd=work, env=cluster, check=True, timeout=300)
 
     networks = list(work.glob("runs/digits/replicate-1/oneshot/*/*/result.json"))
     assert len(list(work.glob("submitit/*_submission.sh"))) == len(networks)

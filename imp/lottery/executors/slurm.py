@@ -76,7 +76,8 @@ def script(
     given += ["--requeue", *map(_hyphened, more)]
     own = f"${{SLURM_ARRAY_JOB_ID}}_{TASK}" if is_array else "$SLURM_JOB_ID"
     late = "other nodes' files may take as long to show here"
-    again = f"[ $code -eq {REFUSED} ] && run sleep {STALE_SECONDS} && [ $code -eq 0 ] && work  # {late}"
+    is_new = f"[ $code -eq {REFUSED} ] && [ ${{SLURM_RESTART_COUNT:-0}} -eq 0 ]"
+    again = f"{is_new} && run sleep {STALE_SECONDS} && [ $code -eq 0 ] && work  # {late}"
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in given),

@@ -159,13 +159,15 @@ class Run:
         usual = default_records(self.recipe.records())
         known = Path(self._noted().get("records", usual))
         beside = self.folder.resolve().parent.parent / usual
-        places = [place for place in (usual, known, beside) if (place / MANIFEST).exists()]
+        # Another name is a set of other settings. What may not be read is passed over.
+        named = [place for place in (usual, known, beside) if place.name == usual.name]
+        places = [place for place in named if os.path.exists(place / MANIFEST)]
         if len(set(map(Path.resolve, places))) > 1:
             places.sort(key=lambda place: not self._suits(place))
         return (places or [usual])[0]
 
     def _suits(self, place: Path) -> bool:
-        with contextlib.suppress(InputError):
+        with contextlib.suppress(InputError, OSError):
             return bool(existing(self.recipe.records(), place, self.examples()))
         return False
 

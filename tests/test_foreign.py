@@ -281,6 +281,17 @@ def test_what_does_not_fit_the_network_is_named(case, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_of_statistics_none_may_be_lacking(tmp_path):
+    model = Model(name="resnet20", width=4)
+    state = drawn(model)
+    next(iter(state.statistics.values()))[0] = np.nan
+    named = {f"{group}/{one}": array for group in ("weights", "statistics") for one, array in getattr(state, group).items()}
+    (tmp_path / "x.safetensors").write_bytes(save(named))
+
+    with pytest.raises(InputError, match=f"^[^\\n]*moving_mean has {NOT_FINITE}[^\\n]*$"):
+        foreign.load(tmp_path / "x.safetensors", model, IMAGE, drawn(model))
+
+
 def test_a_file_of_another_network_is_told_by_its_names(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(save({"encoder.weight": np.ones(3), "encoder.bias": np.ones(3)}))
 

@@ -20,6 +20,8 @@ from lottery.base import files, locks
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment import reading
+from lottery.experiment.rule import Rule
+from lottery.results.card import card
 from lottery.results.reader import open_results, ticket_model
 from lottery.rundir import store, tickets
 from lottery.rundir.run import open_run
@@ -112,7 +114,14 @@ def test_a_folder_becomes_a_keras_model(exported, retrained):
 
 def test_the_python_of_the_page_reads_a_folder_and_an_mnn_file(exported, retrained, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    of_mnn, of_folder = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tickets.md").read_text(), re.DOTALL)
+    of_mnn, of_folder, of_zip = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tickets.md").read_text(), re.DOTALL)
+
+    found = {}
+    imp_here("export", "--ticket", TICKET, "--to", "zip", "--out", str(tmp_path / "digits-q90.zip"), cwd=retrained)
+    exec(of_zip, found)
+    start, mask = open_ticket(exported).start.weights, open_ticket(exported).mask
+    expected = {path: np.where(mask[path], array, 0) if path in mask else array for path, array in start.items()}
+    assert_same(found["ticket"], {f"weights/{path}": array for path, array in expected.items()})
 
     exec(of_folder.replace("tickets/digits-q90", str(exported)), {})
     pytest.importorskip("MNN")
@@ -328,30 +337,90 @@ def test_the_shortest_quantile_of_a_mask_is_found(pruned, of, quantile):
 def test_an_imported_ticket_starts_as_it_did_under_the_same_mask(exported, retrained, tmp_path):
     shutil.copytree(retrained / "data", tmp_path / "data")
     said = imp_here("import", str(exported), cwd=tmp_path).stdout
-    assert "runs/digits-q90 is ready: `imp run --run runs/digits-q90`" in said
+    assert said == "runs/lenet is ready: 4 networks, of 1 replicate. `imp run --run runs/lenet` trains them.\n"
     for command in ("train", "thresholds"):
-        imp_here(command, "--run", "runs/digits-q90", cwd=tmp_path)
+        imp_here(command, "--run", "runs/lenet", cwd=tmp_path)
 
-    place, ticket = tmp_path / "runs/digits-q90/replicate-1", open_ticket(exported)
+    place, ticket = tmp_path / "runs/lenet/replicate-1", open_ticket(exported)
     assert_same(store.load_state(place / "train/snapshots/step-000000.h5").weights, ticket.start.weights)
     assert_same(store.load_mask(place / "imported/masks/q90.h5"), ticket.mask)
 
 
 def test_an_import_is_repeated_and_no_other_run_is_taken_for_its_own(exported, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = imp_here("import", str(exported), cwd=tmp_path).stdout
+    imp_here("import", str(exported), cwd=tmp_path)
     (tmp_path / "runs/latest").unlink()  # as if it had been killed before it made the link
     widened = dataclasses.replace(
-        run := open_run(tmp_path / "runs/digits-q90"), recipe=run.recipe.model_copy(update={"replicates": 7})
+        run := open_run(tmp_path / "runs/lenet"), recipe=run.recipe.model_copy(update={"replicates": 7})
     )
     widened.adopt()
 
-    assert imp_here("import", str(exported), cwd=tmp_path).stdout == said
+    assert "28 networks, of 7 replicates" in imp_here("import", str(exported), cwd=tmp_path).stdout
     assert (tmp_path / "runs/latest").is_symlink()
-    assert open_run(tmp_path / "runs/digits-q90").recipe.replicates == 7
+    assert open_run(tmp_path / "runs/lenet").recipe.replicates == 7
     for other in ([str(folder)], [str(exported), "--set", "train.batch=32"]):
-        with pytest.raises(InputError, match=r"there is another run in runs/digits-q90"):
+        with pytest.raises(InputError, match=r"there is another run in runs/lenet"):
             imp_or_raise("import", *other, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "run"), [("my q90, no. 1", "my-q90--no.-1"), ("_q90", "ticket-_q90"), ("latest", "ticket-latest")]
+)
+def test_an_imported_run_is_named_after_the_folder(name, run, exported, tmp_path):
+    folder = shutil.copytree(exported, tmp_path / name)
+
+    imp_here("import", ".", cwd=folder)
+
+    assert open_run(folder / "runs" / run).recipe.name == run
+
+
+def test_of_several_tickets_one_is_to_be_named(folder, tmp_path):
+    with pytest.raises(InputError, match=f"name one of those in it, such as {tmp_path}/lenet"):
+        imp_or_raise("import", ".", cwd=tmp_path)
+
+
+CHANGING = {"scored_at": "0", "criterion": "random"}
+
+
+@pytest.mark.parametrize(
+    ("family", "variant", "how"),
+    [
+        ({"rounds": 2}, "ticket", "by magnitude, in rounds, to 10.00%"),
+        ({"quantiles": "90"}, "ticket", "rewound to step 0 of 90, and trained from there."),
+        ({"criterion": "snip", "scored_at": "0"}, "ticket", "by snip, scored before training, in one shot, to 10.00%"),
+        ({"scored_at": "2it"}, "ticket", "by magnitude, scored at 2it, in one shot, to 10.00%"),
+        ({"updates": "gmp"}, "ticket", "from step 0 of 90, at first with all weights; the mask is the last one."),
+        ({"updates": "rigl", **CHANGING}, "ticket", "by RigL, while the ticket trained, to 10.00%"),
+        ({"updates": "set", **CHANGING}, "ticket", "at first under a random mask; the mask is the last one."),
+        ({"updates": "gmp"}, "rewound", "from step 0 of 90 under the last mask. It is the control `rewound`."),
+        ({"units": "channel"}, "ticket", "by magnitude, in whole channels, in one shot, to 10.00%"),
+        ({"units": "4x1"}, "ticket", "by magnitude, in whole 4x1 blocks, in one shot, to 10.00%"),
+        ({"units": "2:4", "quantiles": "50"}, "ticket", "with 2 of each 4 weights kept, in one shot, to 10.00%"),
+    ],
+)
+def test_the_card_says_how_the_mask_was_found(family, variant, how, exported):
+    ticket = open_ticket(exported)
+    table = {"controls": [], **({} if "rounds" in family else {"quantiles": "90"}), **family}
+    record = ticket.record.model_copy(
+        update={"result": ticket.record.result.model_copy(update={"variant": variant, "step": 90})}
+    )
+
+    text = card(record, reading.resolve({"families": {"oneshot": table}}), Rule(0.2))
+
+    assert how in text
+    assert ("rewound to" in text) == (family.keys() <= {"rounds", "quantiles", "units"})
+
+
+@pytest.mark.parametrize("updates", ["gmp", "rigl"])
+def test_an_import_says_that_a_mask_which_changed_stays(updates, folder, tmp_path):
+    recipe = open_ticket(folder).recipe.model_dump()
+    family = {"quantiles": "90", "controls": [], "updates": updates, **(CHANGING if updates == "rigl" else {})}
+    changed = reading.resolve({**recipe, "families": {"oneshot": family}})
+    forge(folder, RECIPE, reading.sealed(changed).encode())
+
+    said = imp_here("import", "lenet", cwd=tmp_path).stdout
+
+    assert said.startswith(f"Its mask changed in training ({updates}). Here the last one stays, as in the control rewound.\n")
 
 
 @pytest.mark.parametrize(

@@ -135,9 +135,9 @@ class Trainer:
 
     def begun(self, seed: int) -> store.State:
         """What a dense training begins with: a freshly drawn network, but for what is `given`. Raises InputError as that."""
-        state = self.drawn(seed)
-        weights, statistics = state.weights | self.given.weights, state.statistics | self.given.statistics
-        return dataclasses.replace(state, weights=weights, statistics=statistics)
+        state, given = self.drawn(seed), self.given
+        known = {path: np.where(np.isnan(array), state.weights[path], array) for path, array in given.weights.items()}
+        return dataclasses.replace(state, weights=state.weights | known, statistics=state.statistics | given.statistics)
 
     @cached_property
     def given(self) -> foreign.Loaded:

@@ -50,6 +50,12 @@ def _check_name(text: str) -> None:
         raise InputError(f"{text!r} cannot name a run: write letters, digits, '.', '_' and '-' (and not `latest`)")
 
 
+def name_like(text: str) -> str:
+    """A name for a run that is `text` as far as it may be."""
+    name = re.sub(r"[^\w.-]", "-", text)
+    return name if re.match(r"[A-Za-z0-9]", name) and name != "latest" else f"ticket-{name}"
+
+
 def _check_family(text: str) -> None:
     if text == "train" or text.startswith("replicate-") or not re.fullmatch(FAMILY_NAME, text):
         raise InputError(f"{text!r} cannot name a family: write letters, digits, '_' and '-' (not `train` or `replicate-`)")

@@ -5,9 +5,13 @@ from typing import Any, NamedTuple
 import yaml
 
 from lottery.base.progress import count_of
+from lottery.experiment.family import Family
+from lottery.experiment.graph import TICKET
+from lottery.experiment.grids import Point
 from lottery.experiment.recipe import Recipe
 from lottery.experiment.rule import Rule
 from lottery.rundir import wording
+from lottery.rundir.records import Result
 from lottery.rundir.tickets import START, TicketRecord
 
 _READING = """\
@@ -22,8 +26,11 @@ for name, packed in bits.items():
     kept = np.unpackbits(packed, count=weights[path].size).reshape(weights[path].shape)
     mask[path] = kept.astype(bool)  # True where a weight is kept
 """
-
-
+_START = (
+    " start.safetensors has the weights that training started from, before the mask; if this came as a .zip, NaN in place of "
+    "those that the mask prunes."
+)
+_UPDATES = {"gmp": "GMP", "rigl": "RigL", "set": "SET"}
 _RUNNING = """\
 import numpy as np
 import tensorflow as tf
@@ -111,7 +118,7 @@ def _read(record: TicketRecord, example: str) -> list[str]:
     return [
         f"## Read it\n\nNumPy and [safetensors](https://pypi.org/project/safetensors/) are enough:\n\n```python\n{_READING}```",
         "`statistics/...` in ticket.safetensors are BatchNorm's moving means and variances."
-        + (" start.safetensors has the weights that training started from, before the mask." if START in record.files else ""),
+        + (_START if START in record.files else ""),
         "With imp (`pip install 'imp-lottery[pipeline]'`), `imp tickets .` checks this folder, `imp import .` makes a run that "
         f"trains the ticket anew, on these {example}s or others, and `imp run recipe.toml` repeats the whole experiment.",
     ]
@@ -138,13 +145,34 @@ def _found(record: TicketRecord, recipe: Recipe) -> str:
     if not result.family or not result.kept:
         return "This is the dense network: nothing is pruned."
     family = recipe.families.get(result.family)
-    how = f"by {family.chosen_by}, {'in rounds' if family.rounds else 'in one shot'}, " if family else ""
     what = "" if result.variant == "ticket" else f" It is the control `{result.variant}`."
     speed = f", and {result.costs.speedup:.2f} times fewer multiplications" if result.costs and result.costs.speedup else ""
+    how, trained = _ways(family, result) if family else ("", f"trained to step {result.step}")
     return (
-        f"Pruned {how}to {result.kept.density.prunable:.2%} of the prunable weights{speed}; rewound to "
-        f"step {result.rewind_step} of {result.step}, and trained from there.{what} A pruned weight is exactly 0.0."
+        f"Pruned {how}to {result.kept.density.prunable:.2%} of the prunable weights{speed}; {trained}.{what} "
+        "A pruned weight is exactly 0.0."
     )
+
+
+def _ways(family: Family, result: Result) -> tuple[str, str]:
+    """How a mask was found, such as `by magnitude, in one shot, `, and how the network was trained under it."""
+    units, by = family.units, f"by {_UPDATES.get(family.updates, family.chosen_by)}, "
+    begun = f"step {result.rewind_step} of {result.step}"
+    if units.is_n_of_m:
+        by += "with {} of each {} weights kept, ".format(*units.sizes)
+    elif not units.is_weight:
+        by += f"in whole {units.plural}, "
+    if family.changes_masks:
+        first = "with all weights" if family.is_gradual else f"under a {family.chosen_by} mask"
+        own = f"trained from {begun}, at first {first}; the mask is the last one"
+        return (
+            f"{by}while the ticket trained, ",
+            own if result.variant == TICKET else f"trained from {begun} under the last mask",
+        )
+    if family.is_scored and isinstance(family.scored_at, Point):
+        when = f"at {family.scored_at}" if family.scored_at.amount else "before training"
+        return f"{by}scored {when}, in one shot, ", f"trained from {begun}"
+    return f"{by}in {'rounds' if family.rounds else 'one shot'}, ", f"rewound to {begun}, and trained from there"
 
 
 def _standing(record: TicketRecord, rule: Rule) -> str:

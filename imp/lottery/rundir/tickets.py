@@ -1,10 +1,15 @@
 """Ticket folders: a trained network as files for others, which NumPy and safetensors read. docs/tickets.md lists the files.
-Names of tensors are `weights/PATH`, `statistics/PATH` and `mask/PATH`, with the paths of Keras variables."""
+Names of tensors are `weights/PATH`, `statistics/PATH` and `mask/PATH`, with the paths of Keras variables. A folder may come in
+a .zip."""
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,17 +19,18 @@ import safetensors
 import safetensors.numpy
 
 from lottery.base import files
-from lottery.base.errors import InputError
+from lottery.base.errors import InputError, first_line
 from lottery.experiment import reading
 from lottery.experiment.recipe import Recipe
 from lottery.pruning.masks import Bits
 from lottery.pruning.state import Arrays, State
 from lottery.rundir.records import Result, Values
 
-VALUES, START, MASK, RECIPE, RESULT, CARD = (
+FILES = VALUES, START, MASK, RECIPE, RESULT, CARD = (
     *("ticket.safetensors", "start.safetensors", "mask.safetensors", "recipe.toml", "result.json"),
     "README.md",
 )
+UNZIPPED = ".imp-unzipped-"  # how the name of a temporary folder begins
 
 
 class DataSet(Values):
@@ -78,7 +84,8 @@ class TicketFolder:
 
     @functools.cached_property
     def start(self) -> State | None:
-        """The weights and statistics that training started from, before the mask; None where the folder has none."""
+        """The weights and statistics that training started from, before the mask; None where the folder has none. One from a
+        .zip has NaN where the mask prunes."""
         return self._state(START) if START in self.record.files else None
 
     @functools.cached_property
@@ -115,7 +122,7 @@ def open_ticket(folder: Path | str) -> TicketFolder:
     folder = Path(folder)
     table = folder / RESULT
     if not table.is_file():
-        raise InputError(f"{folder} is not a ticket folder (it has no {RESULT}): `imp export --to folder` writes one")
+        raise InputError(f"{folder} is not a ticket folder (it has no {RESULT}): {_instead(folder)}")
     try:
         record = TicketRecord.model_validate(files.read_json(table))
     except pydantic.ValidationError as error:
@@ -127,6 +134,63 @@ def open_ticket(folder: Path | str) -> TicketFolder:
         if not (folder / name).is_file() or files.sha256((folder / name).read_bytes()) != digest:
             raise InputError(f"{folder / name} is missing or damaged (its sha256 differs): copy the folder again")
     return TicketFolder(folder, record, reading.resolve(reading.load_sealed(folder / RECIPE), (), str(folder / RECIPE)))
+
+
+def _instead(path: Path) -> str:
+    """What to do where `path` is no ticket folder."""
+    if path.is_file() and path.suffix == ".zip":
+        return f"unzip it first, `python -m zipfile -e {path} FOLDER`"
+    inside = sorted({*path.glob("*.zip"), *(table.parent for table in path.glob(f"*/{RESULT}"))})
+    return f"name one of those in it, such as {inside[0]}" if inside else "`imp export --to folder` writes one"
+
+
+def zipped(folder: Path, target: Path) -> None:
+    """Write the ticket in `folder` as a .zip; the same files give the same bytes."""
+    with files.replacing(target) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name in sorted({*FILES} & set(os.listdir(folder))):
+            entry = zipfile.ZipInfo(name)  # of 1980
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, (folder / name).read_bytes(), zipfile.ZIP_DEFLATED, 9)
+
+
+def is_zipped_ticket(path: Path) -> bool:
+    """Whether `path` is a .zip with a result.json at its top."""
+    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:
+        return RESULT in archive.namelist()
+    return False
+
+
+@contextlib.contextmanager
+def unzipped(path: Path, place: Path | None = None) -> Iterator[Path]:
+    """A ticket folder that is there within, where `path` may be a .zip of one. That is unzipped to a temporary folder in
+    `place`; errors name the .zip. Raises InputError where it is none."""
+    if not path.is_file():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix=UNZIPPED, dir=place) as temporary:
+        folder = Path(temporary, "ticket")
+        for name, content in _members(path):
+            files.write_bytes(folder / name, content)
+        try:
+            yield folder
+        except InputError as error:
+            raise InputError(str(error).replace(str(folder), str(path))) from None
+
+
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The files of a ticket in a .zip, by name. Raises InputError where it is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if entry.filename not in FILES:
+                    raise InputError(f"{path} is not a ticket: it has the file {entry.filename!r}")
+                if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise InputError(f"{path} cannot be unzipped: {entry.filename} is neither stored nor deflated")
+                yield entry.filename, archive.read(entry)
+    except InputError:
+        raise
+    except Exception as error:  # of zipfile, which is given any bytes at all
+        raise InputError(f"{path} cannot be unzipped: {first_line(error)}") from error
 
 
 def load(path: Path) -> Arrays:

@@ -24,7 +24,8 @@ from lottery.rundir.records import Result
 from lottery.rundir.run import Run
 from lottery.share import folder
 
-ARRAYS = "npz", "torch", "folder"  # which are written without TensorFlow
+FOLDERS = "folder", "zip"  # formats of ticket folders
+ARRAYS = "npz", "torch", *FOLDERS  # which are written without TensorFlow
 INT8 = "tflite_int8"
 ENDINGS = {"tflite_sparse": "tflite", INT8: "tflite", "torch": "safetensors", "folder": ""}  # where they are not the format
 FORMATS = "keras", "onnx", "tflite", "tflite_sparse", "mnn", *ARRAYS
@@ -46,15 +47,16 @@ def export(
     a ticket folder with this `license`; with `int8`, a TensorFlow Lite file in whole numbers alone, and its model card beside
     it. A `compact` file lacks the channels that do nothing. The same network gives the same bytes.
 
-    Returns its `path` and size (of a folder that of its weights), as it is and compressed by gzip at level 9, and those of the
-    dense network. `macs`, `speedup` and the bytes of sparse formats are those of `pruning.costs`. `density` is over the
-    prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0; `averaged` says whether they are averages
-    (`train.ema`). `test_accuracy` (`test_METRIC` where another decides) is that at the end of the training. `difference` is the
-    largest one between the outputs of the file and those of the network that `model.name` builds now with these weights, as a
-    share of the largest output (0.0 for arrays). `int8` is what the whole test split has shown of such a file (`card.Int8`),
-    and `card` the path of its card; else None. `compact` has the channels, parameters, MACs and bytes of a compact file, and
-    `full` those of the same file with all channels. Raises InputError when there is no such network, it is not finished, `out`
-    cannot be written, or the format cannot hold it; Failed when the file does not answer as the network does."""
+    Returns its `path` and size (of a folder that of its weights), as it is and compressed by gzip at level 9 (of a .zip its
+    weights), and those of the dense network. `macs`, `speedup` and the bytes of sparse formats are those of `pruning.costs`.
+    `density` is over the prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0; `averaged` says whether
+    they are averages (`train.ema`). `test_accuracy` (`test_METRIC` where another decides) is that at the end of the training.
+    `difference` is the largest one between the outputs of the file and those of the network that `model.name` builds now with
+    these weights, as a share of the largest output (0.0 for arrays). `int8` is what the whole test split has shown of such a
+    file (`card.Int8`), and `card` the path of its card; else None. `compact` has the channels, parameters, MACs and bytes of a
+    compact file, and `full` those of the same file with all channels. Raises InputError when there is no such network, it is
+    not finished, `out` cannot be written, or the format cannot hold it; Failed when the file does not answer as the network
+    does."""
     if int8 and to != "tflite":
         raise InputError(f"--int8 is for --to tflite, and not for --to {to}")
     if compact and to in ARRAYS:
@@ -72,8 +74,8 @@ def export(
     dense = full if ticket == DENSE else _file(run, to, *lookup.trained(run, place, DENSE), Reporter(quiet=True))[0]
     tested = _tested(run, content, Lineage(place).predictions(lookup.find(place, ticket, variant)), reporter) if int8 else None
     name, beside = ticket if ticket == DENSE else f"{result.family}/{ticket.rpartition('/')[2]}", f"{path}.md"
-    if to == "folder":
-        folder.make(run, name, result, state, path, license)
+    if to in FOLDERS:
+        (folder.make if to == "folder" else folder.make_zip)(run, name, result, state, path, license)
     else:
         files.write_bytes(path, content)
     if tested:
@@ -82,7 +84,7 @@ def export(
         "path": str(path),
         "card": beside if tested else None,
         "int8": tested and tested._asdict(),
-        "bytes": len(content),
+        "bytes": path.stat().st_size if to == "zip" else len(content),
         "gzip_bytes": gzipped(content),
         "dense_bytes": len(dense),
         "dense_gzip_bytes": gzipped(dense),
@@ -128,7 +130,7 @@ def _file(
     network. An .npz has `weights/PATH` and `statistics/PATH`, as they were trained, and `mask/PATH`, True where a weight is
     kept; a network without a mask (dense, `extended`) keeps all that is prunable. Of a folder the bytes are those of its
     weights."""
-    if to == "folder":
+    if to in FOLDERS:
         return folder.values(state), 0.0, ()
     if to == "npz":
         mask, buffer = lookup.mask(run, run.replicate(result.replicate), result, state), io.BytesIO()

@@ -1,8 +1,13 @@
 """Ticket folders: made of a network of a run, and made into a run that trains the ticket anew."""
 
 import dataclasses
+import math
+import shutil
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from lottery import __version__
 from lottery.base import files, locks
@@ -10,7 +15,7 @@ from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.decisive import decisive, differences
 from lottery.experiment.graph import TICKET
-from lottery.experiment.recipe import Recipe, Track
+from lottery.experiment.recipe import Recipe, Track, name_like
 from lottery.pruning.state import State
 from lottery.results import frame, grouping, lookup
 from lottery.results.card import card
@@ -24,15 +29,28 @@ from lottery.stages.scoring import quantile_of
 IMPORTED = "imported"  # the family of a ticket that came in a folder
 
 
-def make(run: Run, network: str, result: Result, state: State, folder: Path, license: str) -> None:
+def make_zip(run: Run, network: str, result: Result, state: State, target: Path, license: str) -> None:
+    """Write the finished `network` of `run` as a small ticket: a folder as `make` makes it, in a .zip. Of the start it has what
+    the mask keeps, and NaN for all else."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        make(run, network, result, state, folder, license, whole=False)
+        tickets.zipped(folder, target)
+
+
+def make(run: Run, network: str, result: Result, state: State, folder: Path, license: str, whole: bool = True) -> None:
     """Write the finished `network` of `run` as a ticket folder. Raises InputError where `folder` holds something else, and Busy
-    where another process writes it."""
+    where another process writes it. If its start is not to be `whole`, what the mask prunes is NaN."""
     if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
         raise InputError(f"--out {folder} is there already, and is not a ticket folder: name another")
     place, start = run.replicate(result.replicate), _start(run, result)
+    mask = lookup.mask(run, place, result, state)
+    if start and not whole:
+        kept = {path: np.where(mask[path], array, np.nan) for path, array in start.weights.items() if path in mask}
+        start = dataclasses.replace(start, weights=start.weights | kept)
     tensors = {
         tickets.VALUES: values(state),
-        tickets.MASK: tickets.packed(lookup.mask(run, place, result, state)),
+        tickets.MASK: tickets.packed(mask),
         **({tickets.START: values(start)} if start else {}),
     }
     made = record(run, network, result, license, tensors)
@@ -89,11 +107,10 @@ def _standing(run: Run, result: Result) -> Standing:
     return Standing(replicates=count, **{name: getattr(known, name) for name in ("difference", "low", "high", "verdict")})
 
 
-def adopt(folder: Path, into: Path | None, overrides: Sequence[str]) -> Run:
-    """A new run whose dense network starts from the start of the ticket in `folder`, and whose one family trains the same
-    mask. Nothing of the folder is copied: what is trained is. One that was made before is returned as it is now. Raises
-    InputError where the folder is not whole, has no start, or another run is there."""
-    ticket = tickets.open_ticket(folder.resolve())
+def adopt(ticket: TicketFolder, into: Path | None, overrides: Sequence[str]) -> Run:
+    """A new run whose dense network starts from the start of `ticket`, and whose one family trains the same mask. Nothing of
+    its folder is copied: what is trained is. One that was made before is returned as it is now. Raises InputError where the
+    ticket has no start, or another run is there."""
     recipe = reading.resolve(_recipe(ticket).model_dump(), overrides)
     target = into or Path("runs") / recipe.name
     run = open_run(target, must_exist=False)
@@ -103,6 +120,22 @@ def adopt(folder: Path, into: Path | None, overrides: Sequence[str]) -> Run:
         raise InputError(f"there is another run in {target}: name another folder with --run")
     run.adopt()
     return run
+
+
+def unzip(path: Path) -> Path:
+    """The folder of the ticket in a .zip, in `tickets` of the current folder. It is whole or not there. Raises InputError
+    where another ticket is there."""
+    folder = Path("tickets") / path.stem
+    with locks.writing(folder.parent, math.inf):
+        for leftover in folder.parent.glob(f"{tickets.UNZIPPED}*"):  # of a process that was killed
+            shutil.rmtree(leftover)
+        with tickets.unzipped(path, folder.parent) as new:
+            record = tickets.open_ticket(new).record
+            if not folder.exists():
+                new.rename(folder)
+            elif tickets.open_ticket(folder).record != record:
+                raise InputError(f"there is another ticket in {folder}: move it away first")
+    return folder
 
 
 def _is_alike(one: Recipe, other: Recipe) -> bool:
@@ -121,7 +154,7 @@ def _recipe(ticket: TicketFolder) -> Recipe:
     family = {"mask": str(ticket.folder / tickets.MASK), "quantiles": quantile, "controls_at": quantile}
     family |= {"units": str(own.units)} if own else {}
     changed = {
-        "name": f"{recipe.name}-{ticket.record.result.mask}",
+        "name": name_like(ticket.folder.name),
         "data": recipe.data.model_dump() | {"path": ""},
         "model": recipe.model.model_dump() | {"weights": str(ticket.folder / tickets.START)},
         "train": recipe.train.model_dump() | {"snapshots": "0"},

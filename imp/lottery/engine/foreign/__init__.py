@@ -30,7 +30,8 @@ class Loaded(NamedTuple):
 def load(path: Path, model: recipe.Model, example: Shape, drawn: State) -> Loaded:
     """What the file at `path` holds of the network of `model` for examples of the shape `example`, in the shapes and dtypes of
     `drawn`, one of its states in its own order. The integers of random generators are left out. So is an output layer for
-    another number of classes, which a note says.
+    another number of classes, which a note says. Another says how many weights are NaN in a file of our own, as in the start of
+    a ticket that came as a .zip: they are for the seed to draw.
 
     Raises InputError where a variable is missing, unknown, of another shape, or not finite, and as `readers.read` does."""
     arrays, owned = read(path), drawn.weights | drawn.statistics
@@ -54,9 +55,12 @@ def load(path: Path, model: recipe.Model, example: Shape, drawn: State) -> Loade
             continue
         if array.shape != shape:
             raise InputError(f"{path}: {dialect.names[one]} ({one}) has the shape {array.shape}, {model.name} has {shape}")
-        found[one] = _finite(path, names.from_torch(one, array, example) if dialect.is_torch else array, owned[one].dtype, one)
+        own = names.from_torch(one, array, example) if dialect.is_torch else array
+        found[one] = _finite(path, own, owned[one].dtype, one, may_lack=dialect.title == "imp" and one in drawn.weights)
     weights, statistics = ({one: found[one] for one in group if one in found} for group in (drawn.weights, drawn.statistics))
-    return Loaded(weights, statistics, [*renewed[:1], *_differences(dialect, model)])
+    lacking = sum(int(np.isnan(array).sum()) for array in found.values())
+    partly = [f"{path} lacks {lacking:,} weights (they are NaN): they are drawn by seed"] if lacking else []
+    return Loaded(weights, statistics, [*renewed[:1], *partly, *_differences(dialect, model)])
 
 
 def to_torch(model: recipe.Model, example: Shape, state: State) -> tuple[bytes, list[str]]:
@@ -115,11 +119,12 @@ def _shape(dialect: Dialect, path: str, array: np.ndarray, example: Shape) -> tu
     return names.to_torch(path, array, example).shape if dialect.is_torch else array.shape
 
 
-def _finite(path: Path, array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
-    """`array`, of the variable `name`, as `dtype`. Raises InputError where that is not finite, or not a number."""
+def _finite(path: Path, array: np.ndarray, dtype: np.dtype, name: str, may_lack: bool) -> np.ndarray:
+    """`array`, of the variable `name`, as `dtype`. Raises InputError where that is not finite, or not a number; but for NaN,
+    if it `may_lack` some values."""
     with np.errstate(over="ignore"):
-        values = array.astype(dtype, order="C") if array.dtype.kind == "f" else np.full(1, np.nan)
-    if not np.isfinite(values).all():
+        values = array.astype(dtype, order="C") if array.dtype.kind == "f" else np.full(1, np.inf)
+    if not (np.isfinite(values) | (np.isnan(values) & may_lack)).all():
         raise InputError(f"{path}: {name} has values that are not finite numbers: name another file")
     return values
 

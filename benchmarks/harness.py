@@ -3,13 +3,15 @@
 import dataclasses
 import functools
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lottery.base.errors import InputError
+from lottery.base.errors import Failed, InputError
 from lottery.base.progress import count_of
 from lottery.bench import harness
 from lottery.bench.process import Process, Result
@@ -158,3 +160,11 @@ def rate(name: str, heading: str, form: str = ",.0f") -> list[Column]:
 def duration(name: str, heading: str, form: str) -> list[Column]:
     """The columns of `timing.spread` where less is faster."""
     return [Column(name, heading, form), Column("low", "fastest", form), Column("high", "slowest", form)]
+
+
+def imp(*words: str) -> None:
+    """Type a command. Raises Failed where it does not end well."""
+    print("imp", *words, flush=True)
+    line = [str(Path(sys.executable).with_name("imp")), *words]
+    if code := subprocess.run(line).returncode:
+        raise Failed(f"imp {words[0]} ended with {code}: the same command goes on from here")

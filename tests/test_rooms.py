@@ -3,6 +3,7 @@
 import ast
 import configparser
 import graphlib
+import json
 import re
 from pathlib import Path
 
@@ -105,7 +106,8 @@ def test_pruning_is_numpy_alone():
 def test_the_version_is_the_same_everywhere():
     cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1]
     latest = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
-    assert cited == latest == lottery.__version__
+    deposited = json.loads((ROOT / ".zenodo.json").read_text())["version"]
+    assert cited == deposited == latest == lottery.__version__
 
 
 def test_every_package_is_installed():

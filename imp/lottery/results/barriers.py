@@ -45,7 +45,7 @@ def groups(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
     planned, order = run.trained_plan(), frame.order(run)
     verdicts = {(one.family, one.mask, one.rewind_step): one.verdict for one in frame.each(networks) if one.variant == TICKET}
     found: dict[tuple[str, str, int], list[PairRecord]] = {}
-    for one in _pairs(run):
+    for one in pairs(run):
         found.setdefault((one.family, one.mask, one.rewind_step), []).append(one)
     rows = [
         {**_row(alike, run.rule), "rewind": frame.rewind_name(planned, place[2]), "verdict": verdicts.get(place)}
@@ -54,7 +54,8 @@ def groups(run: Run, networks: pandas.DataFrame) -> pandas.DataFrame:
     return frame.table(sorted(rows, key=lambda row: order({**row, "variant": TICKET})), GROUPS)
 
 
-def _pairs(run: Run) -> Iterator[PairRecord]:
+def pairs(run: Run) -> Iterator[PairRecord]:
+    """What was found between each round and the one before, of networks that are still there."""
     for replicate in map(run.replicate, run.known_numbers()):
         problem = Lineage(replicate).problem
         for path in replicate.pairs():

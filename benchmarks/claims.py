@@ -1,0 +1,254 @@
+"""Which published claims about tickets hold? Trains what `claims.toml` asks for, judges, and writes docs/results/claims/.
+
+    python benchmarks/claims.py --plan                      # networks and hours of each claim
+    python benchmarks/claims.py                             # train all that is missing
+    python benchmarks/claims.py signs --study resnet20      # one claim, on one network
+    python benchmarks/claims.py --table docs/results/claims # judge what is trained
+
+Runs are in `runs/` of the current folder. What was stopped goes on where it was. docs/method.md says what the verdicts are.
+Answers are by one-sided 95 % t bounds of the difference in validation accuracy, paired by replicate; barriers are of
+test images.
+"""
+
+import dataclasses
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import altair as alt
+import pandas
+import typer
+from claims_asked import BARRIER, CONFIRMED, CONTRADICTED, NOT_CONFIRMED, NOT_RUN, RULE, Claim, Side, Study, read, verdict
+from harness import imp
+
+from lottery import cli
+from lottery.base import files
+from lottery.base.errors import InputError
+from lottery.experiment import plan
+from lottery.experiment.graph import DENSE
+from lottery.results import markdown
+from lottery.results.drawing import Chart
+from lottery.results.tables import interval
+
+COLUMNS = ["replicate", "variant", "family", "mask", "rewind", "density", "status", "validation", "test", "seconds"]
+CLAIMS = Path(__file__).with_suffix(".toml")
+
+
+def networks(study: Study, name: str, families: Sequence[str]) -> dict[Any, tuple[bool, float]]:
+    """What a run trains for these families, dense networks first: whether each is finished, and its epochs."""
+    run = study.runs[name]
+    recipe = run.recipe.model_copy(update={"families": {family: run.recipe.families[family] for family in families}})
+    planned = dataclasses.replace(study.plan(name), recipe=recipe)
+    found = {}
+    for one in plan.dry_run(planned, controls=()):
+        files_of = run.replicate(one.network).dense if isinstance(one.network, int) else run.network(one.network)
+        found[name, one.network] = (files_of.is_finished, one.epochs or 0.0)
+    return found
+
+
+def planned_rows(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict[str, str]]:
+    """A row for each claim on each network, and one for all together, which share networks."""
+    rows = []
+    for study in studies:
+        whole: dict[Any, tuple[bool, float]] = {}
+        for claim in claims:
+            if not claim.sides(study):
+                continue
+            needed: dict[Any, tuple[bool, float]] = {}
+            for name, families in claim.families(study).items():
+                needed |= networks(study, name, families)
+            rows.append({"claim": claim.name, **counted(study, needed)})
+            whole |= needed
+        rows.append({"claim": "all", **counted(study, whole)})
+    return rows
+
+
+def counted(study: Study, needed: Mapping[Any, tuple[bool, float]]) -> dict[str, str]:
+    seconds = {name: run["epoch_seconds"] for name, run in study.table.items()}
+    left = sum(epochs * seconds[name] for (name, _), (finished, epochs) in needed.items() if not finished)
+    total = sum(epochs * seconds[name] for (name, _), (_, epochs) in needed.items())
+    return {
+        "on": study.title,
+        "networks": f"{len(needed):,}",
+        "finished": f"{sum(finished for finished, _ in needed.values()):,}",
+        "core hours": f"{total / 3600:.1f}",
+        "left": f"{left / 3600:.1f}",
+    }
+
+
+def train(study: Study, claim: Claim, ranks: int) -> None:
+    """Train what a claim needs on one network, by the commands that anybody may type."""
+    for name, families in claim.families(study).items():
+        own = study.runs[name].recipe.families
+        common = ["--run", str(study.folder(name)), "--recipe", str(study.recipe(name))]
+        common += [word for change in study.changes(name) for word in ("--set", change)]
+        many = ["--ranks", str(ranks), *common]
+        at_once, in_rounds = (each([one for one in families if bool(own[one].rounds) == kind]) for kind in (False, True))
+        barriers = each(sorted({side.family for side in claim.sides(study) if (side.run, side.variant) == (name, BARRIER)}))
+        imp("prepare", *common)
+        imp("train", *many)
+        if at_once:
+            imp("thresholds", *at_once, *common)
+            imp("retrain", *at_once, *many)
+        if in_rounds:
+            imp("rounds", *in_rounds, *many)
+        if barriers:
+            imp("stability", "--between", "rounds", "--points", "11", "--examples", "5000", *barriers, *many)
+
+
+def each(families: Sequence[str]) -> list[str]:
+    return [word for family in families for word in ("--family", family)]
+
+
+def judged(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    """A row for each question."""
+    rows = []
+    for study in studies:
+        for claim in claims:
+            for question, is_premise in claim.asked(study):
+                differences = question.differences(study)
+                low, high = RULE.bounds(differences) if differences else (None, None)
+                answer = question.answer(differences, study.replicates(question))
+                rows.append(
+                    {
+                        "claim": claim.name,
+                        "study": study.name,
+                        "premise": is_premise,
+                        "question": question.text,
+                        "replicates": len(differences),
+                        "mean": sum(differences) / len(differences) if differences else None,
+                        "low": low,
+                        "high": high,
+                        "answer": answer,
+                        "decided_by": question.decided_by(differences) if answer == NOT_CONFIRMED else None,
+                    }
+                )
+    return rows
+
+
+def table(studies: Sequence[Study], claims: Sequence[Claim], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """A line for each claim on each network that it is asked of, as Markdown has it."""
+    lines = []
+    for claim in claims:
+        for study in studies:
+            own = [row for row in rows if (row["claim"], row["study"]) == (claim.name, study.name)]
+            if not own:
+                continue
+            answers, premises = ([row["answer"] for row in own if row["premise"] == kind] for kind in (False, True))
+            decided = verdict(answers, premises)
+            lines.append(
+                {
+                    "claim": f"{claim.says} ({claim.source})",
+                    "on": study.title,
+                    "verdict": f"**{decided}**",
+                    "differences, points": "<br>".join(told(row) for row in own if row["mean"] is not None),
+                    "core hours": spent(study, claim) if decided != NOT_RUN else "",
+                    "would decide it": "<br>".join(
+                        row["decided_by"] for row in own if decided != NOT_RUN and row["decided_by"]
+                    ),
+                }
+            )
+    return lines
+
+
+def told(row: Mapping[str, Any]) -> str:
+    return f"{named(row)}: {interval(row['mean'], row['low'], row['high'])}"
+
+
+def named(row: Mapping[str, Any]) -> str:
+    return f"{'given: ' if row['premise'] else ''}{row['question']}"
+
+
+def spent(study: Study, claim: Claim) -> str:
+    """The hours that the networks of a claim trained, dense ones included."""
+    seconds = 0.0
+    for name, families in claim.families(study).items():
+        rows = study.frames[name]
+        seconds += rows[(rows.variant == DENSE) | rows.family.isin(families)].seconds.sum()
+    return f"{seconds / 3600:.1f}"
+
+
+def chart(studies: Sequence[Study], rows: Sequence[Mapping[str, Any]]) -> Chart:
+    """The interval of each question, a panel for each network."""
+    panels = []
+    for study in studies:
+        found = [
+            {**row, "question": named(row), "points": 100 * row["mean"], "from": 100 * row["low"], "to": 100 * row["high"]}
+            for row in rows
+            if row["study"] == study.name and row["mean"] is not None and math.isfinite(row["low"])
+        ]
+        if not found:
+            continue
+        order = [row["question"] for row in found]
+        y = alt.Y("question:N", title=None).sort(order).axis(labelLimit=420)
+        x = alt.X("from:Q", title="difference in points, with one-sided 95 % bounds").scale(type="symlog", constant=0.2)
+        x = x.axis(values=[sign * points for points in (0, 0.2, 0.5, 1, 2, 5, 10, 20) for sign in (-1, 1)])
+        colour = alt.Color("answer:N", title=None).scale(
+            domain=[CONFIRMED, NOT_CONFIRMED, CONTRADICTED], range=["#2f9e5f", "#8a8a8a", "#d24b4b"]
+        )
+        base = alt.Chart(alt.InlineData(found)).encode(y=y, color=colour)
+        reach = base.mark_rule(strokeWidth=2).encode(x=x, x2="to:Q")
+        mean = base.mark_point(filled=True, size=50).encode(x="points:Q")
+        panels.append(alt.layer(reach, mean).properties(width=420, height=alt.Step(20), title=study.title))
+    return Chart("claims", alt.vconcat(*panels).resolve_scale(x="shared"), "Which claims hold", "green: as the claim says")
+
+
+def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> None:
+    """Everything that the page about claims is made of: the table, each difference, each network's accuracy, the chart, the
+    recipes."""
+    rows = judged(studies, claims)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_text(folder / "table.md", markdown.table(table(studies, claims, rows)) + "\n")
+    pandas.DataFrame(rows).to_csv(folder / "claims.csv", index=False)
+    used = []
+    for study in studies:
+        for name, run in study.runs.items():
+            used.append(asked_about(study, claims, name))
+            if (run.folder / "recipe.toml").exists():
+                shutil.copy(run.folder / "recipe.toml", folder / f"{study.name}-{name}.toml")
+    pandas.concat(used).to_csv(folder / "networks.csv", index=False)
+    if any(row["mean"] is not None for row in rows):
+        files.write_bytes(folder / "claims.png", chart(studies, rows).png)
+
+
+def asked_about(study: Study, claims: Sequence[Claim], name: str) -> pandas.DataFrame:
+    """The networks of a run that claims ask about, as far as they are there."""
+    rows = study.frames[name]
+    sides = {Side(), *(side for claim in claims for side in claim.sides(study) if side.run == name)}
+    own = pandas.concat([side.of(rows) for side in sides]).sort_index()
+    return own[own.status != "missing"][COLUMNS].assign(study=study.name, run=name)
+
+
+def claims(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[CLAIM]...", help="Which; default: all.")] = None,
+    study: Annotated[list[str] | None, typer.Option(help="On which network; repeatable. Default: all.")] = None,
+    ranks: Annotated[int, typer.Option(min=1, help="Networks that are trained at a time.")] = os.cpu_count() or 1,
+    plan_: Annotated[bool, typer.Option("--plan", help="Say what is to be trained, and how long that takes.")] = False,
+    asked: Annotated[Path, typer.Option("--claims", metavar="TOML", help="The claims.")] = CLAIMS,
+    table_: Annotated[Path | None, typer.Option("--table", metavar="DIR", help="Judge what is trained, write it here.")] = None,
+) -> None:
+    """Which published claims about tickets hold?"""
+    studies, known = read(asked)
+    chosen = [one for one in known if not names or one.name in names]
+    studies = [one for one in studies if not study or one.name in study]
+    if unknown := sorted({*(names or ())} - {one.name for one in known}):
+        raise InputError(f"no claim {unknown[0]}; there are {', '.join(one.name for one in known)}")
+    if not studies:
+        raise InputError(f"none of these networks is in {asked}: {', '.join(study or ())}")
+    if not any(claim.sides(one) for claim in chosen for one in studies):
+        raise InputError(f"none of these claims is asked of {', '.join(one.title for one in studies)}")
+    if plan_:
+        print(markdown.table(planned_rows(studies, chosen)))
+    elif table_:
+        write(studies, chosen, table_)
+    else:
+        for one in studies:
+            for claim in chosen:
+                train(one, claim, ranks)
+
+
+if __name__ == "__main__":
+    cli.main(claims)

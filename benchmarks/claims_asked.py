@@ -1,0 +1,238 @@
+"""The claims of `claims.toml` as questions to runs: which networks they compare, and what the differences answer."""
+
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from lottery.base.errors import InputError
+from lottery.experiment import reading
+from lottery.experiment.graph import DENSE, TICKET
+from lottery.experiment.plan import Plan, estimated
+from lottery.experiment.rule import MOST_REPLICATES, Rule, deviation
+from lottery.pruning.interpolation import instability
+from lottery.results import barriers, frame
+from lottery.rundir.run import Run, open_run
+
+FIRST = "main"  # the run of a question that names none
+BARRIER = "barrier"
+RULE = Rule(delta=0.002)  # of verdicts
+CONFIRMED, CONTRADICTED, NOT_CONFIRMED = "confirmed", "contradicted", "not confirmed"
+NOT_RUN, NOT_ASKED = "not run", "premise not met"
+# The mean difference of its two sides confirms a question on this side of the limit, and contradicts it on the other.
+ABOVE, BELOW = 1, -1
+ANSWERS = {
+    "beats": (ABOVE, 0.0),
+    "keeps up with": (ABOVE, -RULE.delta),
+    "does not beat": (BELOW, RULE.delta),
+    "is above": (ABOVE, 0.0),
+    "is below": (BELOW, 0.0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One side of a question: `number`, or else the networks of this `variant` under this mask in a run."""
+
+    run: str = FIRST
+    family: str = ""
+    mask: str = ""
+    variant: str = DENSE
+    number: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Side":
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return cls(number=float(text))
+        words = re.fullmatch(r"(?:(?P<run>\w+):)?(?:dense|(?P<family>[\w-]+)/(?P<mask>\S+) (?P<variant>\w+))", text)
+        if not words:
+            raise InputError(f"{text!r} is no network: FAMILY/MASK VARIANT, dense, or RUN: and one of these")
+        return cls(**{name: value for name, value in words.groupdict().items() if value})
+
+    def check(self, study: "Study") -> None:
+        """Raises InputError where its run trains no such network."""
+        if self.run not in study.runs:
+            raise InputError(f"{study.name} has no run {self.run}; it has {', '.join(study.runs)}")
+        variant = TICKET if self.variant == BARRIER else self.variant
+        if variant != DENSE and (self.family, self.mask, variant) not in study.trained(self.run):
+            raise InputError(f"{study.recipe(self.run)} trains no {self.family}/{self.mask} {variant}")
+
+    def values(self, study: "Study") -> pandas.Series:
+        """By replicate, what its networks reach, 0 .. 1; NaN of those that failed."""
+        run = study.runs[self.run]
+        if self.variant == BARRIER:
+            pairs = [one for one in barriers.pairs(run) if (one.family, one.mask) == (self.family, self.mask)]
+            heights = {one.replicate: instability((one.recomputed or one.errors)["test"]) for one in pairs}
+            return pandas.Series(heights, dtype=float)
+        rows = self.of(study.frames[self.run])
+        rows = rows[~rows.status.isin(["missing", "stale"])]
+        return rows.set_index("replicate").validation.astype(float).where(list(rows.status == "done"))
+
+    def of(self, rows: pandas.DataFrame) -> pandas.DataFrame:
+        """Those of its own networks."""
+        own = rows[rows.variant == self.variant]
+        return own if self.variant == DENSE else own[(own.family == self.family) & (own["mask"] == self.mask)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What must come out: `left` and `right` are compared as `how` says."""
+
+    text: str
+    left: Side
+    right: Side
+    how: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Question":
+        words = re.split(f" ({'|'.join(ANSWERS)}) ", text)
+        if len(words) != 3:
+            raise InputError(f"{text!r} is no question: NETWORK, one of {', '.join(ANSWERS)}, and NETWORK")
+        left, how, right = words
+        return cls(text, Side.parse(left), Side.parse(right), how)
+
+    @property
+    def networks(self) -> list[Side]:
+        return [side for side in (self.left, self.right) if side.number is None]
+
+    def differences(self, study: "Study") -> list[float]:
+        """Left minus right, for each replicate that has both; NaN where one has failed."""
+        (values, *others) = (side.values(study) for side in self.networks)
+        for other in others:
+            shared = values.index.intersection(other.index)
+            values = values[shared] - other[shared]
+        return list(values if others else values - (self.right.number or 0.0))
+
+    def answer(self, differences: Sequence[float], replicates: int) -> str:
+        """That of the differences of so many replicates, if they are all there."""
+        side, limit = ANSWERS[self.how]
+        if len(differences) < replicates:
+            return NOT_RUN
+        return {side: CONFIRMED, -side: CONTRADICTED}.get(int(RULE.side(differences, limit)), NOT_CONFIRMED)
+
+    def decided_by(self, differences: Sequence[float]) -> str:
+        """What would decide it, if mean and spread stay as they are."""
+        mean, spread = sum(differences) / len(differences), float(deviation(differences))
+        low, high = RULE.bounds(differences)
+        if ANSWERS[self.how][1] == 0 and -RULE.delta < low and high < RULE.delta:
+            return f"nothing: any difference is below {100 * RULE.delta:g} points"
+        gap = abs(mean - ANSWERS[self.how][1])
+        if not spread > 0 or not gap > 0:
+            return "other networks: these have failed, or do not differ"
+        return f"about {_enough(spread / gap, len(differences) + 1):,} replicates"
+
+
+def _enough(ratio: float, fewest: int) -> int:
+    """With how many replicates a one-sided t bound of a mean is nearer to it than its spread divided by `ratio`."""
+    from scipy.special import stdtrit
+
+    counts = itertools.takewhile(lambda count: count < MOST_REPLICATES, itertools.count(fewest))
+    return next((count for count in counts if stdtrit(count - 1, RULE.confidence) * ratio < math.sqrt(count)), MOST_REPLICATES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A network on which claims are tested, and its runs, whose recipes are named from `place`."""
+
+    name: str
+    title: str
+    table: Mapping[str, Mapping[str, Any]]
+    place: Path
+
+    @functools.cached_property
+    def runs(self) -> dict[str, Run]:
+        return {name: open_run(self.folder(name), self.recipe(name), self.changes(name)) for name in self.table}
+
+    @functools.cached_property
+    def frames(self) -> dict[str, pandas.DataFrame]:
+        """The networks of each run, a row for each."""
+        return {name: frame.rows(run) for name, run in self.runs.items()}
+
+    def folder(self, name: str) -> Path:
+        return Path("runs", f"claims-{self.name}-{name}")
+
+    def recipe(self, name: str) -> Path:
+        return self.place / self.table[name]["recipe"]
+
+    def changes(self, name: str) -> list[str]:
+        return list(self.table[name].get("set", ()))
+
+    def plan(self, name: str) -> Plan:
+        run = self.runs[name]
+        return run.trained_plan() or estimated(run.recipe, run.known_training_examples())
+
+    def trained(self, name: str) -> set[tuple[str, str, str]]:
+        """Family, mask and variant of the networks that a run trains."""
+        return {(one.mask.family, one.mask.label, one.variant) for one in self.runs[name].tickets(self.plan(name))}
+
+    def replicates(self, question: Question) -> int:
+        return max(self.runs[side.run].recipe.replicates for side in question.networks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A published claim, by the name of the study the questions that decide it, and the premises without which it says
+    nothing."""
+
+    name: str
+    says: str
+    source: str
+    questions: Mapping[str, Sequence[Question]]
+    premises: Mapping[str, Sequence[Question]]
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], studies: Sequence[str]) -> "Claim":
+        given = table.get("given", {})
+        questions, premises = (
+            {name: list(map(Question.parse, texts[name])) for name in studies if name in texts} for texts in (table, given)
+        )
+        return cls(table["name"], table["says"], table["source"], questions, premises)
+
+    def asked(self, study: Study) -> Iterator[tuple[Question, bool]]:
+        """Its questions on a network, premises first, and whether each is one."""
+        for group, is_premise in ((self.premises, True), (self.questions, False)):
+            for question in group.get(study.name, ()):
+                yield question, is_premise
+
+    def sides(self, study: Study) -> list[Side]:
+        return [side for question, _ in self.asked(study) for side in question.networks]
+
+    def families(self, study: Study) -> dict[str, list[str]]:
+        """The families that it asks about, by run."""
+        found: dict[str, list[str]] = {}
+        for side in self.sides(study):
+            known = found.setdefault(side.run, [])
+            known += [side.family] if side.family and side.family not in known else []
+        return found
+
+
+def verdict(answers: Sequence[str], premises: Sequence[str] = ()) -> str:
+    """That of a claim whose questions and premises are answered so."""
+    if NOT_RUN in (*answers, *premises) or not answers:
+        return NOT_RUN
+    if set(premises) - {CONFIRMED}:
+        return NOT_ASKED
+    if CONTRADICTED in answers:
+        return CONTRADICTED
+    return CONFIRMED if set(answers) == {CONFIRMED} else NOT_CONFIRMED
+
+
+def read(path: Path) -> tuple[list[Study], list[Claim]]:
+    """The networks and claims of a file. Raises InputError where one cannot be asked."""
+    table = reading.load(path)
+    studies = [Study(name, one["title"], one["runs"], path.parent) for name, one in table["studies"].items()]
+    for study in studies:
+        for name, run in study.table.items():
+            if missing := {"recipe", "epoch_seconds"} - run.keys():
+                raise InputError(f"{path}: the run {name} of {study.name} has no {min(missing)}")
+    claims = [Claim.of(one, [study.name for study in studies]) for one in table["claims"]]
+    for study in studies:
+        for side in dict.fromkeys(side for claim in claims for side in claim.sides(study)):
+            side.check(study)
+    return studies, claims

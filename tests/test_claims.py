@@ -1,0 +1,215 @@
+"""Published claims as questions to runs, and their verdicts."""
+
+import csv
+import importlib
+import math
+import tomllib
+
+import numpy as np
+import pytest
+from helpers import ROOT, imp_here
+from scipy.special import stdtrit
+
+from lottery.base.errors import InputError
+
+RECIPE = """
+name = "tiny"
+replicates = 3
+[data]
+size = 8
+crop = 0
+[model]
+name = "lenet_300_100"
+[train]
+epochs = 2
+batch = 64
+warmup = "0"
+snapshots = "0"
+[families.rounds]
+rounds = 2
+rewind = "0"
+controls = ["reinit"]
+controls_at = "2"
+[families.channels]
+units = "channel"
+quantiles = "50"
+rewind = "0"
+controls = []
+"""
+CLAIMS = """
+[studies.tiny]
+title = "Tiny"
+runs.main = { recipe = "tiny.toml", epoch_seconds = 36 }
+[studies.large]
+title = "Large"
+runs.main = { recipe = "tiny.toml", set = ["replicates=4"], epoch_seconds = 36 }
+[[claims]]
+name = "fresh-weights"
+says = "Tickets win."
+source = "A paper"
+tiny = ["rounds/round-02 ticket beats rounds/round-02 reinit"]
+large = ["rounds/round-02 ticket beats dense"]
+[[claims]]
+name = "barriers"
+says = "There is none."
+source = "Another"
+given.tiny = ["channels/q50 ticket is above 0"]
+tiny = ["rounds/round-02 barrier is below 2", "channels/q50 ticket does not beat dense"]
+"""
+
+
+@pytest.fixture
+def asked(benchmarks):
+    return importlib.import_module("claims_asked")
+
+
+@pytest.fixture
+def here_with_claims(here):
+    (here / "tiny.toml").write_text(RECIPE)
+    (here / "claims.toml").write_text(CLAIMS)
+    return here
+
+
+@pytest.mark.parametrize(
+    ("how", "differences", "answer"),
+    [
+        ("beats", [0.011, 0.010, 0.009], "confirmed"),
+        ("beats", [0.0011, 0.001, 0.0009], "confirmed"),  # however small
+        ("beats", [-0.0011, -0.001, -0.0009], "contradicted"),
+        ("beats", [0.0005, 0.0, -0.0005], "not confirmed"),
+        ("keeps up with", [0.0005, 0.0, -0.0005], "confirmed"),
+        ("keeps up with", [-0.011, -0.010, -0.009], "contradicted"),
+        ("keeps up with", [0.03, 0.0, -0.03], "not confirmed"),
+        ("does not beat", [0.0005, 0.0, -0.0005], "confirmed"),
+        ("does not beat", [0.0011, 0.001, 0.0009], "confirmed"),
+        ("does not beat", [0.011, 0.010, 0.009], "contradicted"),
+        ("is above", [0.011, 0.010, 0.009], "confirmed"),
+        ("is below", [0.011, 0.010, 0.009], "contradicted"),
+        ("beats", [0.5, 0.6, math.nan], "not confirmed"),  # one that failed leaves it open
+        ("beats", [0.5, 0.6], "not run"),
+        ("beats", [], "not run"),
+    ],
+)
+def test_a_question_is_answered_by_the_bounds_of_the_mean_difference_of_all_replicates(asked, how, differences, answer):
+    assert asked.Question.parse(f"dense {how} dense").answer(differences, 3) == answer
+
+
+def test_two_replicates_decide_nothing(asked):
+    assert asked.Question.parse("dense beats dense").answer([0.5, 0.6], 2) == "not confirmed"
+
+
+@pytest.mark.parametrize(
+    ("answers", "premises", "verdict"),
+    [
+        (["confirmed", "confirmed"], [], "confirmed"),
+        (["confirmed", "not confirmed"], [], "not confirmed"),
+        (["not confirmed", "contradicted"], [], "contradicted"),
+        (["contradicted", "not run"], [], "not run"),
+        ([], [], "not run"),
+        (["contradicted"], ["confirmed"], "contradicted"),
+        (["contradicted"], ["confirmed", "not confirmed"], "premise not met"),
+        (["confirmed"], ["not run"], "not run"),
+    ],
+)
+def test_a_claim_holds_if_all_its_questions_are_answered_so_and_its_premises_hold(asked, answers, premises, verdict):
+    assert asked.verdict(answers, premises) == verdict
+
+
+@pytest.mark.parametrize("differences", [[0.006, 0.0, 0.003], [0.006, -0.005, 0.002], [0.02, -0.01, 0.03, -0.02, 0.01]])
+def test_as_many_replicates_are_named_as_would_decide(asked, differences):
+    count = int(asked.Question.parse("dense beats dense").decided_by(differences).split()[1].replace(",", ""))
+
+    def lower(count):
+        return np.mean(differences) - stdtrit(count - 1, 0.95) * np.std(differences, ddof=1) / np.sqrt(count)
+
+    assert count > len(differences)
+    assert lower(count) > 0
+    assert lower(count - 1) <= 0
+
+
+@pytest.mark.parametrize(
+    ("differences", "words"),
+    [([0.0008, 0.0, -0.0002], "any difference is below 0.2 points"), ([0.5, 0.6, math.nan], "these have failed")],
+)
+def test_where_no_number_of_replicates_would_decide_it_says_why(asked, differences, words):
+    assert words in asked.Question.parse("dense beats dense").decided_by(differences)
+
+
+def test_the_claims_are_about_networks_that_the_recipes_train(asked):
+    studies, claims = asked.read(ROOT / "benchmarks/claims.toml")
+
+    assert len(claims) == 17
+    assert [sum(bool(claim.sides(study)) for claim in claims) for study in studies] == [16, 17]
+
+
+def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_claims, monkeypatch):
+    def imp(*words):
+        imp_here(*words, cwd=here_with_claims)
+
+    claims = importlib.import_module("claims")
+    monkeypatch.setattr(claims, "imp", imp)
+    studies, known = claims.read(here_with_claims / "claims.toml")
+    before = claims.planned_rows(studies, known)
+    assert [row["networks"] for row in before] == ["12", "15", "15", "16", "16"]
+    assert before[0]["core hours"] == before[0]["left"] == "0.2"
+
+    for claim in known:
+        claims.train(studies[0], claim, 1)
+    claims.write(*claims.read(here_with_claims / "claims.toml"), here_with_claims / "out")
+
+    rows = list(csv.DictReader((here_with_claims / "out/claims.csv").open()))
+    assert [row["replicates"] for row in rows] == ["3", "3", "3", "3", "0"]
+    assert -2 <= float(rows[2]["mean"]) < -1  # a barrier is a share of errors
+    assert rows[1]["premise"] == "True"
+    assert rows[4]["answer"] == "not run"
+    text = (here_with_claims / "out/table.md").read_text()
+    assert "Tickets win. (A paper) | Tiny | **" in text
+    assert "Tickets win. (A paper) | Large | **not run** |" in text
+    assert tomllib.loads((here_with_claims / "out/tiny-main.toml").read_text())["name"] == "tiny"
+    assert len(list(csv.DictReader((here_with_claims / "out/networks.csv").open()))) == 3 * 4
+    assert (here_with_claims / "out/claims.png").read_bytes().startswith(b"\x89PNG")
+    after = claims.planned_rows(*claims.read(here_with_claims / "claims.toml"))
+    assert after[2]["finished"] == after[2]["networks"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["others"], "no claim others; there are fresh-weights, barriers"),
+        (["--study", "huge"], "none of these networks is in claims.toml: huge"),
+        (["barriers", "--study", "large", "--plan"], "none of these claims is asked of Large"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(typed, here_with_claims, line, words):
+    code, _, said = typed("claims.py", "--claims", "claims.toml", *line)
+
+    assert code == 2
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("rounds/round-02 ticket is better than dense", "is no question"),
+        ("other:dense beats dense", "large has no run other; it has main"),
+        ("rund/round-02 ticket beats dense", "tiny.toml trains no rund/round-02 ticket"),
+        ("rounds/round-03 ticket beats dense", "trains no rounds/round-03 ticket"),
+        ("rounds/round-01 reinit beats dense", "trains no rounds/round-01 reinit"),
+        ("1.2.3 beats dense", "is no network"),
+    ],
+)
+def test_a_question_that_nobody_can_answer_is_one_line(typed, here_with_claims, question, words):
+    (here_with_claims / "claims.toml").write_text(CLAIMS.replace("rounds/round-02 ticket beats dense", question))
+
+    code, _, said = typed("claims.py", "--claims", "claims.toml", "--plan")
+
+    assert code == 2
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["rounds ticket", "rounds/round-02", "a:b:dense"])
+def test_what_names_no_network_is_refused(asked, text):
+    with pytest.raises(InputError, match="is no network"):
+        asked.Side.parse(text)

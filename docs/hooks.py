@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from lottery import cli
 
 ROOT = Path(__file__).parent.parent
-TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")  # the pages outside docs/
+TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "zoo/README.md")  # the pages outside docs/
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n"
 
 

@@ -21,7 +21,13 @@ from lottery.experiment import reading
 from lottery.experiment.recipe import Model
 from lottery.rundir import store
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "zoo/README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 FEW = settings("families.oneshot.quantiles=80")
 TINY = settings("train.epochs=3", "model.name=lenet_300_100", "data.size=8", "data.crop=0")
@@ -84,6 +90,8 @@ SHORTER = {
 # Each in a place of its own, with what is added to make it short.
 ALONE = {
     "imp doctor": [],
+    "imp tickets zoo": [],
+    "imp import zoo/digits-resnet20-rounds-round-05-1.zip": [],
     "imp prepare folder:photos --size 64": [],
     "imp run --records data/folder-photos-64": [
         *("--ranks", "1", *FEW, *settings("train.epochs=1", "train.warmup=0", "train.snapshots=0", "model.name=lenet_300_100")),
@@ -255,6 +263,8 @@ SLOW = (
 @pytest.mark.parametrize("command", [pytest.param(one, marks=[pytest.mark.smoke] * (one in SLOW)) for one in ALONE])
 def test_a_command_of_the_pages(command, tmp_path):
     shutil.copytree(ROOT / "pipelines", tmp_path / "pipelines")
+    if "zoo" in command:
+        (tmp_path / "zoo").symlink_to(ROOT / "zoo")
     if "--from" in command:
         here("imp prepare", tmp_path)
         write_weights(tmp_path / "mobilenet_v2.safetensors")

@@ -1,4 +1,4 @@
-"""Which published claims about tickets hold? Trains what `claims.toml` asks for, judges, and writes docs/results/claims/.
+"""Which published claims about tickets hold? Trains what `claims.toml` asks for; with --table, judges it and writes a folder.
 
     python benchmarks/claims.py --plan                      # networks and hours of each claim
     python benchmarks/claims.py                             # train all that is missing
@@ -11,7 +11,6 @@ test images.
 """
 
 import dataclasses
-import math
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.experiment import plan
 from lottery.experiment.graph import DENSE
+from lottery.experiment.rule import known as known_bounds
 from lottery.results import markdown
 from lottery.results.drawing import Chart
 from lottery.results.tables import interval
@@ -110,7 +110,8 @@ def judged(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict[str, 
         for claim in claims:
             for question, is_premise in claim.asked(study):
                 differences = question.differences(study)
-                low, high = RULE.bounds(differences) if differences else (None, None)
+                mean = sum(differences) / len(differences) if differences else None
+                low, high = known_bounds(*RULE.bounds(differences))
                 answer = question.answer(differences, study.replicates(question))
                 rows.append(
                     {
@@ -119,7 +120,7 @@ def judged(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict[str, 
                         "premise": is_premise,
                         "question": question.text,
                         "replicates": len(differences),
-                        "mean": sum(differences) / len(differences) if differences else None,
+                        "mean": mean,
                         "low": low,
                         "high": high,
                         "answer": answer,
@@ -144,8 +145,8 @@ def table(studies: Sequence[Study], claims: Sequence[Claim], rows: Sequence[Mapp
                     "claim": f"{claim.says} ({claim.source})",
                     "on": study.title,
                     "verdict": f"**{decided}**",
-                    "differences, points": "<br>".join(told(row) for row in own if row["mean"] is not None),
-                    "core hours": spent(study, claim) if decided != NOT_RUN else "",
+                    "differences, points": "<br>".join(told(row) for row in own if row["answer"] != NOT_RUN),
+                    "hours of training": spent(study, claim) if decided != NOT_RUN else "",
                     "would decide it": "<br>".join(
                         row["decided_by"] for row in own if decided != NOT_RUN and row["decided_by"]
                     ),
@@ -178,7 +179,7 @@ def chart(studies: Sequence[Study], rows: Sequence[Mapping[str, Any]]) -> Chart:
         found = [
             {**row, "question": named(row), "points": 100 * row["mean"], "from": 100 * row["low"], "to": 100 * row["high"]}
             for row in rows
-            if row["study"] == study.name and row["mean"] is not None and math.isfinite(row["low"])
+            if row["study"] == study.name and row["answer"] != NOT_RUN and row["low"] is not None
         ]
         if not found:
             continue
@@ -210,14 +211,14 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
             if (run.folder / "recipe.toml").exists():
                 shutil.copy(run.folder / "recipe.toml", folder / f"{study.name}-{name}.toml")
     pandas.concat(used).to_csv(folder / "networks.csv", index=False)
-    if any(row["mean"] is not None for row in rows):
+    if any(row["answer"] != NOT_RUN for row in rows):
         files.write_bytes(folder / "claims.png", chart(studies, rows).png)
 
 
 def asked_about(study: Study, claims: Sequence[Claim], name: str) -> pandas.DataFrame:
     """The networks of a run that claims ask about, as far as they are there."""
     rows = study.frames[name]
-    sides = {Side(), *(side for claim in claims for side in claim.sides(study) if side.run == name)}
+    sides = {Side(name), *(side for claim in claims for side in claim.sides(study) if side.run == name)}
     own = pandas.concat([side.of(rows) for side in sides]).sort_index()
     return own[own.status != "missing"][COLUMNS].assign(study=study.name, run=name)
 

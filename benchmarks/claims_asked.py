@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from lottery.base.errors import InputError
 from lottery.experiment import reading
 from lottery.experiment.graph import DENSE, TICKET
 from lottery.experiment.plan import Plan, estimated
-from lottery.experiment.rule import MOST_REPLICATES, Rule, deviation
+from lottery.experiment.rule import LEAST_REPLICATES, MOST_REPLICATES, Rule, deviation
 from lottery.pruning.interpolation import instability
 from lottery.results import barriers, frame
 from lottery.rundir.run import Run, open_run
@@ -95,6 +94,8 @@ class Question:
         if len(words) != 3:
             raise InputError(f"{text!r} is no question: NETWORK, one of {', '.join(ANSWERS)}, and NETWORK")
         left, how, right = words
+        if Side.parse(left).number is not None:
+            raise InputError(f"{text!r} begins with a number: name a network, and then the number")
         return cls(text, Side.parse(left), Side.parse(right), how)
 
     @property
@@ -119,21 +120,25 @@ class Question:
     def decided_by(self, differences: Sequence[float]) -> str:
         """What would decide it, if mean and spread stay as they are."""
         mean, spread = sum(differences) / len(differences), float(deviation(differences))
+        if len(differences) < LEAST_REPLICATES:
+            return f"{LEAST_REPLICATES} replicates at least"
         low, high = RULE.bounds(differences)
         if ANSWERS[self.how][1] == 0 and -RULE.delta < low and high < RULE.delta:
             return f"nothing: any difference is below {100 * RULE.delta:g} points"
         gap = abs(mean - ANSWERS[self.how][1])
         if not spread > 0 or not gap > 0:
             return "other networks: these have failed, or do not differ"
-        return f"about {_enough(spread / gap, len(differences) + 1):,} replicates"
+        count = _enough(spread / gap, len(differences) + 1)
+        return f"about {count:,} replicates" if count else "more than a million replicates"
 
 
-def _enough(ratio: float, fewest: int) -> int:
-    """With how many replicates a one-sided t bound of a mean is nearer to it than its spread divided by `ratio`."""
+def _enough(ratio: float, fewest: int) -> int | None:
+    """With how many replicates a one-sided t bound of a mean is nearer to it than its spread divided by `ratio`; None where
+    that takes more than a million."""
     from scipy.special import stdtrit
 
-    counts = itertools.takewhile(lambda count: count < MOST_REPLICATES, itertools.count(fewest))
-    return next((count for count in counts if stdtrit(count - 1, RULE.confidence) * ratio < math.sqrt(count)), MOST_REPLICATES)
+    counts = range(fewest, MOST_REPLICATES)
+    return next((count for count in counts if stdtrit(count - 1, RULE.confidence) * ratio < math.sqrt(count)), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +194,8 @@ class Claim:
     @classmethod
     def of(cls, table: Mapping[str, Any], studies: Sequence[str]) -> "Claim":
         given = table.get("given", {})
+        if unknown := sorted((table.keys() - {"name", "says", "source", "given"} | given.keys()) - {*studies}):
+            raise InputError(f"the claim {table.get('name')} is asked of {unknown[0]}, which is no study: {', '.join(studies)}")
         questions, premises = (
             {name: list(map(Question.parse, texts[name])) for name in studies if name in texts} for texts in (table, given)
         )
@@ -226,12 +233,17 @@ def verdict(answers: Sequence[str], premises: Sequence[str] = ()) -> str:
 def read(path: Path) -> tuple[list[Study], list[Claim]]:
     """The networks and claims of a file. Raises InputError where one cannot be asked."""
     table = reading.load(path)
-    studies = [Study(name, one["title"], one["runs"], path.parent) for name, one in table["studies"].items()]
+    for what, known in (("studies", {"title", "runs"}), ("claims", {"name", "says", "source"})):
+        found = table.get(what, {})
+        for one in found.values() if isinstance(found, dict) else found:
+            if missing := known - one.keys():
+                raise InputError(f"{path}: {what} need {', '.join(sorted(known))}; one has no {min(missing)}")
+    studies = [Study(name, one["title"], one["runs"], path.parent) for name, one in table.get("studies", {}).items()]
     for study in studies:
         for name, run in study.table.items():
             if missing := {"recipe", "epoch_seconds"} - run.keys():
                 raise InputError(f"{path}: the run {name} of {study.name} has no {min(missing)}")
-    claims = [Claim.of(one, [study.name for study in studies]) for one in table["claims"]]
+    claims = [Claim.of(one, [study.name for study in studies]) for one in table.get("claims", [])]
     for study in studies:
         for side in dict.fromkeys(side for claim in claims for side in claim.sides(study)):
             side.check(study)

@@ -40,6 +40,7 @@ CLAIMS = """
 [studies.tiny]
 title = "Tiny"
 runs.main = { recipe = "tiny.toml", epoch_seconds = 36 }
+runs.other = { recipe = "tiny.toml", set = ["seed=1"], epoch_seconds = 36 }
 [studies.large]
 title = "Large"
 runs.main = { recipe = "tiny.toml", set = ["replicates=4"], epoch_seconds = 36 }
@@ -54,7 +55,7 @@ name = "barriers"
 says = "There is none."
 source = "Another"
 given.tiny = ["channels/q50 ticket is above 0"]
-tiny = ["rounds/round-02 barrier is below 2", "channels/q50 ticket does not beat dense"]
+tiny = ["rounds/round-02 barrier is below 2", "channels/q50 ticket does not beat dense", "other:dense is above 0"]
 """
 
 
@@ -95,7 +96,10 @@ def test_a_question_is_answered_by_the_bounds_of_the_mean_difference_of_all_repl
 
 
 def test_two_replicates_decide_nothing(asked):
-    assert asked.Question.parse("dense beats dense").answer([0.5, 0.6], 2) == "not confirmed"
+    question = asked.Question.parse("dense beats dense")
+
+    assert question.answer([0.5, 0.6], 2) == "not confirmed"
+    assert question.decided_by([0.5, 0.6]) == "3 replicates at least"
 
 
 @pytest.mark.parametrize(
@@ -129,12 +133,17 @@ def test_as_many_replicates_are_named_as_would_decide(asked, differences):
 
 @pytest.mark.parametrize(
     ("differences", "words"),
-    [([0.0008, 0.0, -0.0002], "any difference is below 0.2 points"), ([0.5, 0.6, math.nan], "these have failed")],
+    [
+        ([0.0008, 0.0, -0.0002], "any difference is below 0.2 points"),
+        ([0.5, 0.6, math.nan], "these have failed"),
+        ([0.5, -0.5, 1e-5], "more than a million replicates"),
+    ],
 )
 def test_where_no_number_of_replicates_would_decide_it_says_why(asked, differences, words):
     assert words in asked.Question.parse("dense beats dense").decided_by(differences)
 
 
+@pytest.mark.usefixtures("here")
 def test_the_claims_are_about_networks_that_the_recipes_train(asked):
     studies, claims = asked.read(ROOT / "benchmarks/claims.toml")
 
@@ -150,7 +159,7 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
     monkeypatch.setattr(claims, "imp", imp)
     studies, known = claims.read(here_with_claims / "claims.toml")
     before = claims.planned_rows(studies, known)
-    assert [row["networks"] for row in before] == ["12", "15", "15", "16", "16"]
+    assert [row["networks"] for row in before] == ["12", "18", "18", "16", "16"]
     assert before[0]["core hours"] == before[0]["left"] == "0.2"
 
     for claim in known:
@@ -158,15 +167,16 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
     claims.write(*claims.read(here_with_claims / "claims.toml"), here_with_claims / "out")
 
     rows = list(csv.DictReader((here_with_claims / "out/claims.csv").open()))
-    assert [row["replicates"] for row in rows] == ["3", "3", "3", "3", "0"]
+    assert [row["replicates"] for row in rows] == ["3", "3", "3", "3", "3", "0"]
     assert -2 <= float(rows[2]["mean"]) < -1  # a barrier is a share of errors
     assert rows[1]["premise"] == "True"
-    assert rows[4]["answer"] == "not run"
+    assert rows[5]["answer"] == "not run"
     text = (here_with_claims / "out/table.md").read_text()
     assert "Tickets win. (A paper) | Tiny | **" in text
     assert "Tickets win. (A paper) | Large | **not run** |" in text
     assert tomllib.loads((here_with_claims / "out/tiny-main.toml").read_text())["name"] == "tiny"
-    assert len(list(csv.DictReader((here_with_claims / "out/networks.csv").open()))) == 3 * 4
+    networks = [tuple(row.values()) for row in csv.DictReader((here_with_claims / "out/networks.csv").open())]
+    assert len(networks) == len(set(networks)) == 3 * 5
     assert (here_with_claims / "out/claims.png").read_bytes().startswith(b"\x89PNG")
     after = claims.planned_rows(*claims.read(here_with_claims / "claims.toml"))
     assert after[2]["finished"] == after[2]["networks"]
@@ -197,6 +207,7 @@ def test_what_cannot_be_asked_is_one_line(typed, here_with_claims, line, words):
         ("rounds/round-03 ticket beats dense", "trains no rounds/round-03 ticket"),
         ("rounds/round-01 reinit beats dense", "trains no rounds/round-01 reinit"),
         ("1.2.3 beats dense", "is no network"),
+        ("0.02 is below dense", "begins with a number"),
     ],
 )
 def test_a_question_that_nobody_can_answer_is_one_line(typed, here_with_claims, question, words):

@@ -228,7 +228,7 @@ def claims(
     study: Annotated[list[str] | None, typer.Option(help="On which network; repeatable. Default: all.")] = None,
     ranks: Annotated[int, typer.Option(min=1, help="Networks that are trained at a time.")] = os.cpu_count() or 1,
     plan_: Annotated[bool, typer.Option("--plan", help="Say what is to be trained, and how long that takes.")] = False,
-    asked: Annotated[Path, typer.Option("--claims", metavar="TOML", help="The claims.")] = CLAIMS,
+    asked: Annotated[Path, typer.Option("--claims", metavar="TOML", exists=True, dir_okay=False, help="The claims.")] = CLAIMS,
     table_: Annotated[Path | None, typer.Option("--table", metavar="DIR", help="Judge what is trained, write it here.")] = None,
 ) -> None:
     """Which published claims about tickets hold?"""

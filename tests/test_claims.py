@@ -187,6 +187,7 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
     [
         (["others"], "no claim others; there are fresh-weights, barriers"),
         (["--study", "huge"], "none of these networks is in claims.toml: huge"),
+        (["--claims", "nothing.toml"], "'nothing.toml' does not exist"),
         (["barriers", "--study", "large", "--plan"], "none of these claims is asked of Large"),
     ],
 )

@@ -148,6 +148,15 @@ def test_a_ticket_is_unzipped_once_and_another_of_its_name_is_not_written_over_i
     assert contents(tmp_path / "tickets") == before
 
 
+def test_what_has_no_start_is_refused_and_leaves_nothing(retrained, tmp_path):
+    line = ["export", "--ticket", "dense", "--to", "zip", "--out", str(tmp_path / "dense.zip")]
+    imp_here(*line, cwd=retrained)
+
+    refused(imp_here("import", "dense.zip", cwd=tmp_path, check=False), "imp: dense.zip has no start.safetensors, as it is not")
+
+    assert os.listdir(tmp_path) == ["dense.zip"]
+
+
 def test_an_import_that_was_killed_is_repeated(zipped, tmp_path):
     line = [sys.executable, "-c", KILLED, "import", str(zipped)]
     assert subprocess.run(line, cwd=tmp_path, env=clean_environment()).returncode == 9

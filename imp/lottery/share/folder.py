@@ -124,18 +124,24 @@ def adopt(ticket: TicketFolder, into: Path | None, overrides: Sequence[str]) -> 
 
 def unzip(path: Path) -> Path:
     """The folder of the ticket in a .zip, in `tickets` of the current folder. It is whole or not there. Raises InputError
-    where another ticket is there."""
+    where another ticket is there, or it has no start."""
     folder = Path("tickets") / path.stem
     with locks.writing(folder.parent, math.inf):
         for leftover in folder.parent.glob(f"{tickets.UNZIPPED}*"):  # of a process that was killed
             shutil.rmtree(leftover)
         with tickets.unzipped(path, folder.parent) as new:
-            record = tickets.open_ticket(new).record
+            ticket = tickets.open_ticket(new)
+            _require_start(ticket, path)
             if not folder.exists():
                 new.rename(folder)
-            elif tickets.open_ticket(folder).record != record:
+            elif tickets.open_ticket(folder).record != ticket.record:
                 raise InputError(f"there is another ticket in {folder}: move it away first")
     return folder
+
+
+def _require_start(ticket: TicketFolder, path: Path) -> None:
+    if ticket.start is None:
+        raise InputError(f"{path} has no {tickets.START}, as it is not a ticket: nothing to train anew")
 
 
 def _is_alike(one: Recipe, other: Recipe) -> bool:
@@ -146,8 +152,7 @@ def _is_alike(one: Recipe, other: Recipe) -> bool:
 def _recipe(ticket: TicketFolder) -> Recipe:
     """The ticket's own recipe, with the mask and the start of the folder in place of its families; without what is another
     machine's or person's."""
-    if ticket.start is None:
-        raise InputError(f"{ticket.folder} has no {tickets.START}, as it is not a ticket: nothing to train anew")
+    _require_start(ticket, ticket.folder)
     recipe, result = ticket.recipe, ticket.record.result
     pruned = {path: bits for path, bits in ticket.mask.items() if recipe.pruning.covers(path, bits.shape)}
     quantile, own = str(quantile_of(pruned)), recipe.families.get(result.family or "")

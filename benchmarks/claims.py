@@ -109,7 +109,8 @@ def judged(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict[str, 
     for study in studies:
         for claim in claims:
             for question, is_premise in claim.asked(study):
-                differences = question.differences(study)
+                by_replicate = question.differences(study)
+                differences = list(by_replicate)
                 mean = sum(differences) / len(differences) if differences else None
                 low, high = known_bounds(*RULE.bounds(differences))
                 answer = question.answer(differences, study.replicates(question))
@@ -119,6 +120,7 @@ def judged(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict[str, 
                         "study": study.name,
                         "premise": is_premise,
                         "question": question.text,
+                        "differences": by_replicate,
                         "replicates": len(differences),
                         "mean": mean,
                         "low": low,
@@ -177,7 +179,8 @@ def chart(studies: Sequence[Study], rows: Sequence[Mapping[str, Any]]) -> Chart:
     panels = []
     for study in studies:
         found = [
-            {**row, "question": named(row), "points": 100 * row["mean"], "from": 100 * row["low"], "to": 100 * row["high"]}
+            {"question": named(row), "answer": row["answer"]}
+            | {"points": 100 * row["mean"], "from": 100 * row["low"], "to": 100 * row["high"]}
             for row in rows
             if row["study"] == study.name and row["answer"] != NOT_RUN and row["low"] is not None
         ]
@@ -198,12 +201,15 @@ def chart(studies: Sequence[Study], rows: Sequence[Mapping[str, Any]]) -> Chart:
 
 
 def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> None:
-    """Everything that the page about claims is made of: the table, each difference, each network's accuracy, the chart, the
-    recipes."""
+    """Everything that the page about claims is made of: the table, the answer to each question and its differences, each
+    network's accuracy, the chart, the recipes."""
     rows = judged(studies, claims)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_text(folder / "table.md", markdown.table(table(studies, claims, rows)) + "\n")
-    pandas.DataFrame(rows).to_csv(folder / "claims.csv", index=False)
+    pandas.DataFrame(rows).drop(columns="differences").to_csv(folder / "claims.csv", index=False)
+    differences = {(row["claim"], row["study"], row["question"]): row["differences"] for row in rows}
+    by_replicate = pandas.concat(differences, names=["claim", "study", "question", "replicate"]).rename("difference")
+    by_replicate.to_csv(folder / "differences.csv")
     used = []
     for study in studies:
         for name, run in study.runs.items():

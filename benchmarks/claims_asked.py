@@ -102,13 +102,13 @@ class Question:
     def networks(self) -> list[Side]:
         return [side for side in (self.left, self.right) if side.number is None]
 
-    def differences(self, study: "Study") -> list[float]:
-        """Left minus right, for each replicate that has both; NaN where one has failed."""
+    def differences(self, study: "Study") -> pandas.Series:
+        """Left minus right by replicate, of those that have both; NaN where one has failed."""
         (values, *others) = (side.values(study) for side in self.networks)
         for other in others:
             shared = values.index.intersection(other.index)
             values = values[shared] - other[shared]
-        return list(values if others else values - (self.right.number or 0.0))
+        return values if others else values - (self.right.number or 0.0)
 
     def answer(self, differences: Sequence[float], replicates: int) -> str:
         """That of the differences of so many replicates, if they are all there."""

@@ -169,6 +169,11 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
     rows = list(csv.DictReader((here_with_claims / "out/claims.csv").open()))
     assert [row["replicates"] for row in rows] == ["3", "3", "3", "3", "3", "0"]
     assert -2 <= float(rows[2]["mean"]) < -1  # a barrier is a share of errors
+    differences = list(csv.DictReader((here_with_claims / "out/differences.csv").open()))
+    assert [float(row["mean"]) for row in rows[:5]] == pytest.approx(
+        [np.mean([float(one["difference"]) for one in differences if one["question"] == row["question"]]) for row in rows[:5]]
+    )
+    assert len(differences) == 3 * 5
     assert rows[1]["premise"] == "True"
     assert rows[5]["answer"] == "not run"
     text = (here_with_claims / "out/table.md").read_text()

@@ -12,6 +12,7 @@ test images.
 
 import dataclasses
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,6 @@ from lottery import cli
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.experiment import plan
-from lottery.experiment.graph import DENSE
 from lottery.experiment.rule import known as known_bounds
 from lottery.results import markdown
 from lottery.results.drawing import Chart
@@ -49,6 +49,14 @@ def networks(study: Study, name: str, families: Sequence[str]) -> dict[Any, tupl
     return found
 
 
+def networks_of(study: Study, claim: Claim) -> dict[Any, tuple[bool, float]]:
+    """What a claim needs on one network."""
+    found: dict[Any, tuple[bool, float]] = {}
+    for name, families in claim.families(study).items():
+        found |= networks(study, name, families)
+    return found
+
+
 def planned_rows(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict[str, str]]:
     """A row for each claim on each network, and one for all together, which share networks."""
     rows = []
@@ -57,9 +65,7 @@ def planned_rows(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict
         for claim in claims:
             if not claim.sides(study):
                 continue
-            needed: dict[Any, tuple[bool, float]] = {}
-            for name, families in claim.families(study).items():
-                needed |= networks(study, name, families)
+            needed = networks_of(study, claim)
             rows.append({"claim": claim.name, **counted(study, needed)})
             whole |= needed
         rows.append({"claim": "all", **counted(study, whole)})
@@ -142,13 +148,15 @@ def table(studies: Sequence[Study], claims: Sequence[Claim], rows: Sequence[Mapp
                 continue
             answers, premises = ([row["answer"] for row in own if row["premise"] == kind] for kind in (False, True))
             decided = verdict(answers, premises)
+            needed = counted(study, networks_of(study, claim))
             lines.append(
                 {
-                    "claim": f"{claim.says} ({claim.source})",
+                    "claim": f"{claim.says} ({linked(claim.source)})",
                     "on": study.title,
                     "verdict": f"**{decided}**",
                     "differences, points": "<br>".join(told(row) for row in own if row["answer"] != NOT_RUN),
-                    "hours of training": spent(study, claim) if decided != NOT_RUN else "",
+                    "networks": needed["networks"],
+                    "core hours": needed["core hours"],
                     "would decide it": "<br>".join(
                         row["decided_by"] for row in own if decided != NOT_RUN and row["decided_by"]
                     ),
@@ -157,21 +165,16 @@ def table(studies: Sequence[Study], claims: Sequence[Claim], rows: Sequence[Mapp
     return lines
 
 
+def linked(source: str) -> str:
+    return re.sub(r"arXiv (\d+\.\d+)", r"[arXiv \1](https://arxiv.org/abs/\1)", source)
+
+
 def told(row: Mapping[str, Any]) -> str:
     return f"{named(row)}: {interval(row['mean'], row['low'], row['high'])}"
 
 
 def named(row: Mapping[str, Any]) -> str:
     return f"{'given: ' if row['premise'] else ''}{row['question']}"
-
-
-def spent(study: Study, claim: Claim) -> str:
-    """The hours that the networks of a claim trained, dense ones included."""
-    seconds = 0.0
-    for name, families in claim.families(study).items():
-        rows = study.frames[name]
-        seconds += rows[(rows.variant == DENSE) | rows.family.isin(families)].seconds.sum()
-    return f"{seconds / 3600:.1f}"
 
 
 def chart(studies: Sequence[Study], rows: Sequence[Mapping[str, Any]]) -> Chart:

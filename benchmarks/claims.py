@@ -92,12 +92,14 @@ def train(study: Study, claim: Claim, ranks: int) -> None:
         common = ["--run", str(study.folder(name)), "--recipe", str(study.recipe(name))]
         common += [word for change in study.changes(name) for word in ("--set", change)]
         many = ["--ranks", str(ranks), *common]
+        with_masks = each([one for one in families if own[one].is_cut_at_once])
         at_once, in_rounds = (each([one for one in families if bool(own[one].rounds) == kind]) for kind in (False, True))
         barriers = each(sorted({side.family for side in claim.sides(study) if (side.run, side.variant) == (name, BARRIER)}))
         imp("prepare", *common)
         imp("train", *many)
+        if with_masks:
+            imp("thresholds", *with_masks, *common)
         if at_once:
-            imp("thresholds", *at_once, *common)
             imp("retrain", *at_once, *many)
         if in_rounds:
             imp("rounds", *in_rounds, *many)

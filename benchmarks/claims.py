@@ -140,31 +140,43 @@ def judged(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict[str, 
     return rows
 
 
-def table(studies: Sequence[Study], claims: Sequence[Claim], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """A line for each claim on each network that it is asked of, as Markdown has it."""
+def table(study: Study, claims: Sequence[Claim], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """A line for each claim that is asked of a network, as Markdown has it."""
     lines = []
     for claim in claims:
-        for study in studies:
-            own = [row for row in rows if (row["claim"], row["study"]) == (claim.name, study.name)]
-            if not own:
-                continue
-            answers, premises = ([row["answer"] for row in own if row["premise"] == kind] for kind in (False, True))
-            decided = verdict(answers, premises)
-            needed = counted(study, networks_of(study, claim))
-            lines.append(
-                {
-                    "claim": f"{claim.says} ({linked(claim.source)})",
-                    "on": study.title,
-                    "verdict": f"**{decided}**",
-                    "differences, points": "<br>".join(told(row) for row in own if row["answer"] != NOT_RUN),
-                    "networks": needed["networks"],
-                    "core hours": needed["core hours"],
-                    "would decide it": "<br>".join(
-                        row["decided_by"] for row in own if decided != NOT_RUN and row["decided_by"]
-                    ),
-                }
-            )
+        own = [row for row in rows if (row["claim"], row["study"]) == (claim.name, study.name)]
+        if not own:
+            continue
+        answers, premises = ([row["answer"] for row in own if row["premise"] == kind] for kind in (False, True))
+        decided = verdict(answers, premises)
+        needed = counted(study, networks_of(study, claim))
+        lines.append(
+            {
+                "claim": f"`{claim.name}`: {claim.says} ({linked(claim.source)})",
+                "verdict": f"**{decided}**",
+                "differences, points": "<br>".join(told(row) for row in own if row["answer"] != NOT_RUN),
+                "networks": needed["networks"],
+                "core hours": needed["core hours"],
+                "would decide it": "<br>".join(row["decided_by"] for row in own if decided != NOT_RUN and row["decided_by"]),
+            }
+        )
     return lines
+
+
+def accuracies(networks: pandas.DataFrame) -> list[dict[str, str]]:
+    """A line for each kind of network that claims ask about, with means over replicates."""
+    kinds = networks.fillna({"family": "", "mask": ""}).groupby(["study", "run", "family", "mask", "variant"])
+    means = kinds[["density", "validation", "test"]].mean().mul(100).reset_index()
+    return [
+        {
+            "run": f"{row.study} {row.run}",
+            "network": f"{row.family}/{row.mask} {row.variant}" if row.family else row.variant,
+            "kept, %": f"{row.density:.2f}",
+            "validation, %": f"{row.validation:.2f}",
+            "test, %": f"{row.test:.2f}",
+        }
+        for row in means.itertuples()
+    ]
 
 
 def linked(source: str) -> str:
@@ -206,11 +218,12 @@ def chart(studies: Sequence[Study], rows: Sequence[Mapping[str, Any]]) -> Chart:
 
 
 def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> None:
-    """Everything that the page about claims is made of: the table, the answer to each question and its differences, each
+    """Everything that the page about claims is made of: two tables, the answer to each question and its differences, each
     network's accuracy, the chart, the recipes."""
     rows = judged(studies, claims)
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_text(folder / "table.md", markdown.table(table(studies, claims, rows)) + "\n")
+    tables = [f"### {study.title}\n\n{markdown.table(table(study, claims, rows))}\n" for study in studies]
+    files.write_text(folder / "table.md", "\n".join(tables))
     pandas.DataFrame(rows).drop(columns="differences").to_csv(folder / "claims.csv", index=False)
     differences = {(row["claim"], row["study"], row["question"]): row["differences"] for row in rows}
     by_replicate = pandas.concat(differences, names=["claim", "study", "question", "replicate"]).rename("difference")
@@ -221,7 +234,9 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
             used.append(asked_about(study, claims, name))
             if (run.folder / "recipe.toml").exists():
                 shutil.copy(run.folder / "recipe.toml", folder / f"{study.name}-{name}.toml")
-    pandas.concat(used).to_csv(folder / "networks.csv", index=False)
+    networks = pandas.concat(used)
+    networks.to_csv(folder / "networks.csv", index=False)
+    files.write_text(folder / "accuracies.md", markdown.table(accuracies(networks)) + "\n")
     if any(row["answer"] != NOT_RUN for row in rows):
         files.write_bytes(folder / "claims.png", chart(studies, rows).png)
 

@@ -24,7 +24,8 @@ BARRIER = "barrier"
 RULE = Rule(delta=0.002)  # of verdicts
 CONFIRMED, CONTRADICTED, NOT_CONFIRMED = "confirmed", "contradicted", "not confirmed"
 NOT_RUN, NOT_ASKED = "not run", "premise not met"
-# The mean difference of its two sides confirms a question on this side of the limit, and contradicts it on the other.
+# The mean difference of its two sides confirms a question on this side of the limit, and contradicts it on the other. Where the
+# second side is a number, the limit is that much higher.
 ABOVE, BELOW = 1, -1
 ANSWERS = {
     "beats": (ABOVE, 0.0),
@@ -103,19 +104,24 @@ class Question:
         return [side for side in (self.left, self.right) if side.number is None]
 
     def differences(self, study: "Study") -> pandas.Series:
-        """Left minus right by replicate, of those that have both; NaN where one has failed."""
+        """Left minus right by replicate, of those that have both, or left alone where right is a number; NaN where one has
+        failed."""
         (values, *others) = (side.values(study) for side in self.networks)
         for other in others:
             shared = values.index.intersection(other.index)
             values = values[shared] - other[shared]
-        return values if others else values - (self.right.number or 0.0)
+        return values
+
+    @property
+    def limit(self) -> float:
+        return ANSWERS[self.how][1] + (self.right.number or 0.0)
 
     def answer(self, differences: Sequence[float], replicates: int) -> str:
         """That of the differences of so many replicates, if they are all there."""
-        side, limit = ANSWERS[self.how]
+        side, _ = ANSWERS[self.how]
         if len(differences) < replicates:
             return NOT_RUN
-        return {side: CONFIRMED, -side: CONTRADICTED}.get(int(RULE.side(differences, limit)), NOT_CONFIRMED)
+        return {side: CONFIRMED, -side: CONTRADICTED}.get(int(RULE.side(differences, self.limit)), NOT_CONFIRMED)
 
     def decided_by(self, differences: Sequence[float]) -> str:
         """What would decide it, if mean and spread stay as they are."""
@@ -123,9 +129,9 @@ class Question:
         if len(differences) < LEAST_REPLICATES:
             return f"{LEAST_REPLICATES} replicates at least"
         low, high = RULE.bounds(differences)
-        if ANSWERS[self.how][1] == 0 and -RULE.delta < low and high < RULE.delta:
-            return f"nothing: any difference is below {100 * RULE.delta:g} points"
-        gap = abs(mean - ANSWERS[self.how][1])
+        if self.limit == 0 and -RULE.delta < low and high < RULE.delta:
+            return f"not worth deciding: any difference is below {100 * RULE.delta:g} points"
+        gap = abs(mean - self.limit)
         if not spread > 0 or not gap > 0:
             return "other networks: these have failed, or do not differ"
         count = _enough(spread / gap, len(differences) + 1)

@@ -206,7 +206,7 @@ def chart(studies: Sequence[Study], rows: Sequence[Mapping[str, Any]]) -> Chart:
         order = [row["question"] for row in found]
         y = alt.Y("question:N", title=None).sort(order).axis(labelLimit=420)
         x = alt.X("from:Q", title="difference in points, with one-sided 95 % bounds").scale(type="symlog", constant=0.2)
-        x = x.axis(values=[sign * points for points in (0, 0.2, 0.5, 1, 2, 5, 10, 20) for sign in (-1, 1)])
+        x = x.axis(values=[sign * points for points in (0, 0.2, 0.5, 1, 2, 5, 10, 20) for sign in (-1, 1)], format="~g")
         colour = alt.Color("answer:N", title=None).scale(
             domain=[CONFIRMED, NOT_CONFIRMED, CONTRADICTED], range=["#2f9e5f", "#8a8a8a", "#d24b4b"]
         )

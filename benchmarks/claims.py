@@ -236,7 +236,8 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
                 shutil.copy(run.folder / "recipe.toml", folder / f"{study.name}-{name}.toml")
     networks = pandas.concat(used)
     networks.to_csv(folder / "networks.csv", index=False)
-    files.write_text(folder / "accuracies.md", markdown.table(accuracies(networks)) + "\n")
+    if len(networks):
+        files.write_text(folder / "accuracies.md", markdown.table(accuracies(networks)) + "\n")
     if any(row["answer"] != NOT_RUN for row in rows):
         files.write_bytes(folder / "claims.png", chart(studies, rows).png)
 
@@ -265,14 +266,15 @@ def claims(
         raise InputError(f"no claim {unknown[0]}; there are {', '.join(one.name for one in known)}")
     if not studies:
         raise InputError(f"none of these networks is in {asked}: {', '.join(study or ())}")
-    if not any(claim.sides(one) for claim in chosen for one in studies):
+    asked_of = [one for one in studies if any(claim.sides(one) for claim in chosen)]
+    if not asked_of:
         raise InputError(f"none of these claims is asked of {', '.join(one.title for one in studies)}")
     if plan_:
-        print(markdown.table(planned_rows(studies, chosen)))
+        print(markdown.table(planned_rows(asked_of, chosen)))
     elif table_:
-        write(studies, chosen, table_)
+        write(asked_of, chosen, table_)
     else:
-        for one in studies:
+        for one in asked_of:
             for claim in chosen:
                 train(one, claim, ranks)
 

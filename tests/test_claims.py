@@ -227,6 +227,15 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
     assert after[2]["finished"] == after[2]["networks"]
 
 
+def test_before_anything_is_trained_the_table_says_so(typed, here_with_claims):
+    code, _, said = typed("claims.py", "--claims", "claims.toml", "barriers", "--table", "out")
+
+    assert (code, said) == (0, "")
+    text = (here_with_claims / "out/table.md").read_text()
+    assert "There is none. (Another) | **not run** |" in text
+    assert "Large" not in text  # of which this claim is not asked
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -167,7 +167,8 @@ def test_the_published_verdicts_follow_from_the_published_accuracies(asked):
     answers, differences, networks = (pandas.read_csv(folder / f"{name}.csv") for name in ("claims", "differences", "networks"))
     told, reached = ((folder / f"{name}.md").read_text() for name in ("table", "accuracies"))
     assert all(text in (folder / "README.md").read_text() for text in (told, reached))
-    assert reached == markdown.table(importlib.import_module("claims").accuracies(networks)) + "\n"
+    script = importlib.import_module("claims")
+    assert reached == markdown.table(script.accuracies(networks)) + "\n"
     studies, claims = asked.read(ROOT / "benchmarks/claims.toml")
 
     for study in studies:
@@ -182,6 +183,10 @@ def test_the_published_verdicts_follow_from_the_published_accuracies(asked):
                 if all(side.variant != asked.BARRIER for side in question.networks):
                     assert list(by_replicate) == pytest.approx(list(question.differences(study)), abs=1e-9)
                 found.append((question.answer(by_replicate, study.replicates(question)), is_premise))
+                if found[-1][0] != asked.NOT_RUN:
+                    bounds = dict(zip(("low", "high"), asked.RULE.bounds(list(by_replicate)), strict=True))
+                    row = {"premise": is_premise, "question": question.text, "mean": by_replicate.mean(), **bounds}
+                    assert script.told(row) in table
             ours = (answers.study == study.name) & (answers.claim == claim.name)
             assert list(answers[ours].answer) == [answer for answer, _ in found]
             if found:

@@ -91,7 +91,6 @@ def train_all(
     per cent; a line for each epoch unless `quiet`. One that diverged ends with the epoch before."""
     from data_prep.records import read_manifest
     from lottery.engine import assembly, devices, events
-    from lottery.engine.events import Evaluated
     from lottery.engine.loop import Diverged, Trainer
     from lottery.experiment.seeds import derive
 
@@ -107,16 +106,17 @@ def train_all(
     for seed in range(seeds):
         trainer.load(trainer.begun(derive(recipe.seed, seed + 1, "initialisation")))
         rows: list[dict[str, Any]] = []
-        for event in events.run(trainer, 0, recipe.train.epochs * trainer.steps_per_epoch, seed):
-            match event:
-                case Evaluated(row):
-                    rows.append(_epoch(trainer, row, split))
-                    spent, accuracy = duration(sum(row["seconds"] for row in rows)), rows[-1]["accuracy"]
-                    reporter.say(f"{name}, seed {seed + 1}: epoch {len(rows)}: {split} {accuracy:.2f} %, {spent} of training")
-                    if target and accuracy >= target:
-                        break
-                case Diverged():
-                    reporter.say(f"{name}, seed {seed + 1}: {event}")
+        try:
+            for reached in events.run(trainer, 0, recipe.train.epochs * trainer.steps_per_epoch, seed):
+                if not reached.evaluated:
+                    continue
+                rows.append(_epoch(trainer, reached.evaluated[0], split))
+                spent, accuracy = duration(sum(row["seconds"] for row in rows)), rows[-1]["accuracy"]
+                reporter.say(f"{name}, seed {seed + 1}: epoch {len(rows)}: {split} {accuracy:.2f} %, {spent} of training")
+                if target and accuracy >= target:
+                    break
+        except Diverged as divergence:
+            reporter.say(f"{name}, seed {seed + 1}: {divergence}")
         trainings.append(rows)
     return trainings
 

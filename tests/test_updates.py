@@ -9,7 +9,6 @@ import pytest
 from tiny import CPUS, KERNELS, half_masks, initial, same
 
 from lottery.engine import events
-from lottery.engine.events import Evaluated, SnapshotDue, Stepped
 from lottery.engine.loop import Trainer
 from lottery.engine.updates import MaskUpdates
 from lottery.networks.topology import topology
@@ -186,13 +185,12 @@ def test_each_change_is_that_of_the_paper_and_counts_never_do(make_trainer, monk
     gradients = []
     monkeypatch.setattr(trainer, "dense_gradients", lambda *where: gradients.append(look(*where)) or gradients[-1])
 
-    for event in events.run(trainer, 0, LAST, 0, updates=updates(schedule)):
-        if isinstance(event, Stepped):
-            assert counts(trainer.mask()) == counts(mask)
-            state = trainer.state(event.step)
-            for path, kept in trainer.mask().items():
-                assert not state.weights[path][~kept].any()
-                assert not state.optimizer[f"momentum/{path}"][~kept].any()
+    for reached in events.run(trainer, 0, LAST, 0, updates=updates(schedule)):
+        assert counts(trainer.mask()) == counts(mask)
+        state = trainer.state(reached.step)
+        for path, kept in trainer.mask().items():
+            assert not state.weights[path][~kept].any()
+            assert not state.optimizer[f"momentum/{path}"][~kept].any()
 
     assert len(seen) == len(schedule.steps())
     for number, (step, (before, after, weights)) in enumerate(zip(schedule.steps(), seen, strict=True)):
@@ -252,19 +250,18 @@ def test_gmp_prunes_by_the_cubic_and_a_weight_that_returns_has_its_value(make_tr
     trainer, mask = loaded(make_trainer, GMP)
     total = sum(counts(mask).values())
     pruned = math.floor(0.9 * total)
-    changing, reached = updates(GMP, pruned), 0
+    changing, gone = updates(GMP, pruned), 0
 
-    for event in events.run(trainer, 0, LAST, 0, updates=changing):
-        if isinstance(event, Stepped):
-            done = [step for step in GMP.steps() if step < event.step]
-            reached = math.floor(pruned * (1 - (1 - (done[-1] - 2) / 16) ** 3) + 1e-9) if done else 0
-            assert total - sum(counts(trainer.mask()).values()) == reached
-            state = trainer.state(event.step)
-            for path, kept in trainer.mask().items():
-                assert not state.weights[path][~kept].any()
-                assert not state.optimizer[f"momentum/{path}"][~kept].any()
-                assert not changing.aside.get(path, np.zeros(1))[kept if done else slice(0)].any()
-    assert reached == pruned
+    for reached in events.run(trainer, 0, LAST, 0, updates=changing):
+        done = [step for step in GMP.steps() if step < reached.step]
+        gone = math.floor(pruned * (1 - (1 - (done[-1] - 2) / 16) ** 3) + 1e-9) if done else 0
+        assert total - sum(counts(trainer.mask()).values()) == gone
+        state = trainer.state(reached.step)
+        for path, kept in trainer.mask().items():
+            assert not state.weights[path][~kept].any()
+            assert not state.optimizer[f"momentum/{path}"][~kept].any()
+            assert not changing.aside.get(path, np.zeros(1))[kept if done else slice(0)].any()
+    assert gone == pruned
 
     state, (path, *_) = trainer.state(LAST), KERNELS
     kept = trainer.mask()[path]
@@ -289,10 +286,10 @@ def test_gmp_prunes_by_the_cubic_and_a_weight_that_returns_has_its_value(make_tr
 def test_replicas_stay_alike_and_pruned_weights_are_zero_everywhere(make_trainer, schedule, more):
     trainer, _ = loaded(make_trainer, schedule, devices=CPUS[:2], **more)
 
-    stream = list(events.run(trainer, 0, LAST, 0, snapshots={9, LAST}, updates=updates(schedule, 100)))
+    stream = list(events.run(trainer, 0, LAST, 0, stops={9, LAST}, updates=updates(schedule, 100)))
 
-    assert isinstance(stream[-1], Evaluated)
-    final = [event.state for event in stream if isinstance(event, SnapshotDue)][-1]
+    assert stream[-1].evaluated
+    final = trainer.state(LAST)
     for path, kept in trainer.mask().items():
         owned = [final.weights[path], *(array for name, array in final.optimizer.items() if name.endswith(f"/{path}"))]
         assert len(owned) == (4 if "ema" in more else 2)
@@ -330,9 +327,9 @@ def test_gmp_prunes_whole_channels_with_all_that_is_theirs_and_as_few_as_the_cub
     total = sum(state.weights[path].size for path in KERNELS[:2])
     changing = updates(GMP, math.floor(0.9 * total), units)
 
-    for event in events.run(trainer, 0, LAST, 0, updates=changing):
-        if isinstance(event, Stepped) and (done := [step for step in GMP.steps() if step < event.step]):
-            mask, state = trainer.mask(), trainer.state(event.step)
+    for reached in events.run(trainer, 0, LAST, 0, updates=changing):
+        if done := [step for step in GMP.steps() if step < reached.step]:
+            mask, state = trainer.mask(), trainer.state(reached.step)
             assert mask.keys() == everything.keys()
             assert (mask["fc1/kernel"] == mask["fc1/bias"]).all()
             assert (mask["fc2/kernel"] == mask["fc1/bias"][:, None] & mask["fc2/bias"]).all()

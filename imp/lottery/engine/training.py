@@ -1,5 +1,5 @@
 """Train one network in its folder: from a given state to the end of the schedule, resumable, ending in result.json. `events`
-says what has happened and what is due; here that becomes files, rows, and news for trackers and the terminal."""
+says what was reached; here that becomes files, rows, and news for trackers and the terminal."""
 
 import contextlib
 import dataclasses
@@ -15,8 +15,8 @@ from lottery.base.errors import InputError
 from lottery.base.progress import Reporter, count_of
 from lottery.engine import checkpoints, events, profiling
 from lottery.engine.answers import Answers
-from lottery.engine.checkpoints import Checkpoint
-from lottery.engine.events import CheckpointDue, Evaluated, SnapshotDue, Stepped
+from lottery.engine.checkpoints import Checkpoint, Clock
+from lottery.engine.events import Reached
 from lottery.engine.loop import Diverged, Trainer
 from lottery.engine.updates import MaskUpdates
 from lottery.experiment.schedules import Rates
@@ -79,7 +79,7 @@ def train(trainer: Trainer, training: Training, network: NetworkFiles, reporter:
             try:
                 answers = _follow(trainer, training, network, begun, rows, mirror, reporter)
                 if training.last_step not in training.snapshots:
-                    store.save_state(network.final, events.finite(trainer.state(training.last_step)))
+                    store.save_state(network.final, _finite(trainer.state(training.last_step)))
                 predicted = {split: found for split, one in answers.items() if (found := one.predictions())}
                 if predicted:
                     predictions.save(network.predictions, predicted, training.last_step)
@@ -166,6 +166,7 @@ def _follow(
     """Train to the end and save what is due; evaluations add to `rows`. Returns the last one's answers. Raises Diverged."""
     first, last, seal = begun.state.step, training.last_step, begun.journal
     notes = _Notes(trainer, network, last)
+    clock = Clock(trainer.train, first, sum(array.nbytes for array in trainer.state(first).arrays()))
     answers: dict[str, Answers] = {}
     how = tuple(training.snapshots), training.rates, training.updates, begun.figures, begun.seconds
     with (
@@ -173,31 +174,43 @@ def _follow(
         profiling.Trace(training.profile, reporter.say) as trace,
         contextlib.closing(gpus.Gauges(trainer.gpus)) as gauges,
     ):
-        for event in events.run(trainer, first, last, training.order_seed, *how):
-            match event:
-                case Stepped(step, taken):
-                    progress(len(taken))
-                    trace.advance()
-                    notes.stepped(step, taken)
-                    if first == last:  # there is nothing to save
-                        preemption.check()
-                case SnapshotDue(state):
-                    store.save_state(training.snapshots[state.step], state)
-                case Evaluated(row, answers):
-                    row["timing"].update(gauges.read())
-                    rows.append(row)
-                    seal = journal.append(network.metrics, row, seal)
-                    mirror.log(row)
-                case CheckpointDue(state, figures, seconds):
-                    changes = training.updates.saved(trainer.mask()) if training.updates else None
-                    made = trainer.replicas, trainer.xla, seal
-                    reached = Checkpoint(state, *made, figures, seconds, changes, trainer.bundle)
-                    checkpoints.save(network.checkpoint, reached)
-                    reporter.saved()
-                    preemption.check()
-                case Diverged():
-                    raise event
+        for reached in events.run(trainer, first, last, training.order_seed, *how):
+            if len(reached.figures):
+                progress(len(reached.figures))
+                trace.advance()
+                notes.stepped(reached.step, reached.figures)
+            if reached.step in training.snapshots:
+                store.save_state(training.snapshots[reached.step], _finite(trainer.state(reached.step)))
+            if reached.evaluated:
+                row, answers = reached.evaluated
+                row["timing"].update(gauges.read())
+                rows.append(row)
+                seal = journal.append(network.metrics, row, seal)
+                mirror.log(row)
+            elif first == last:  # there is nothing to save
+                preemption.check()
+            if reached.step < last and (preemption.asked() or clock.is_due(reached.step)):
+                with clock.saving(reached.step):
+                    _save(trainer, training, network, reached, seal)
+                reporter.saved()
+                preemption.check()
     return answers
+
+
+def _save(trainer: Trainer, training: Training, network: NetworkFiles, reached: Reached, seal: str) -> None:
+    """Save a checkpoint of what was reached; `seal` is that of the last row. Raises Diverged."""
+    state = _finite(trainer.state(reached.step))
+    changes = training.updates.saved(trainer.mask()) if training.updates else None
+    made = trainer.replicas, trainer.xla, seal
+    saved = Checkpoint(state, *made, reached.since, reached.seconds, changes, trainer.bundle)
+    checkpoints.save(network.checkpoint, saved)
+
+
+def _finite(state: store.State) -> store.State:
+    """`state`, which holds neither NaN nor infinity. Raises Diverged."""
+    if not all(np.isfinite(array).all() for array in state.arrays()):
+        raise Diverged(state.step)
+    return state
 
 
 class _Notes:

@@ -70,12 +70,9 @@ class Feed(abc.ABC):
 
     def first_batch(self, count: int) -> Batch:
         """The first `count` training examples, or all where there are fewer, as they are evaluated."""
-        examples, labels = list[np.ndarray](), list[np.ndarray]()
-        for block in self.blocks["train"][: np.searchsorted(np.cumsum(self.sizes["train"]), count) + 1]:
-            examples.append(np.empty((block.count, *self.manifest.shape), np.uint8))
-            labels.append(np.empty(block.count, records.LABEL))
-            records.read_block(block, examples[-1], labels[-1])
-        return self.decoder.batch(tf.constant(np.concatenate(examples)[:count]), tf.constant(np.concatenate(labels)[:count]))
+        indices = np.arange(min(count, self.counts["train"]))
+        examples, labels = records.read_examples(self.blocks["train"], self.manifest.shape, indices)
+        return self.decoder.batch(tf.constant(examples), tf.constant(labels))
 
     def draws_spec(self, batch: int) -> dict[str, tf.TensorSpec]:
         """What the draws look like to the compiled function."""

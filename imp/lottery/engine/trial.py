@@ -12,12 +12,11 @@ import numpy as np
 from data_prep import records
 from data_prep.records import Manifest
 from lottery.engine import devices
-from lottery.engine.bundle.sizes import seconds_of_step
+from lottery.engine.bundle.sizes import seconds_of_step, still
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Trainer
 from lottery.experiment.recipe import Recipe
 
-STILL = 1e-6  # a learning rate at which nothing diverges
 MOST_BYTES = 1 << 26  # of training examples
 EVALUATED = 1024  # examples, which are to tell how long one takes
 
@@ -25,13 +24,13 @@ EVALUATED = 1024  # examples, which are to tell how long one takes
 def make_trainer(recipe: Recipe, expected: Manifest, cores: int) -> Trainer:
     """The recipe's network with made-up examples like those of the `expected` set, and so many `cores`. Raises InputError where
     there is no such network, or not for such a set."""
+    recipe = still(recipe)
     names = devices.set_up_tensorflow(recipe.train, cores)
-    still = recipe.model_copy(update={"train": recipe.train.model_copy(update={"learning_rate": STILL})})
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         manifest = _made_up(folder, expected, recipe.train.batch)
         on_host = devices.on_cpu(names)
-        return Trainer(still, names, lambda held: MemoryFeed(folder, manifest, recipe.data, held, on_host), recipe.covers)
+        return Trainer(recipe, names, lambda held: MemoryFeed(folder, manifest, recipe.data, held, on_host), recipe.covers)
 
 
 def seconds_of_epoch(trainer: Trainer, expected: Manifest, evaluations: float) -> float:

@@ -49,12 +49,12 @@ class Training:
         hold(self.model)
         history = type(self.model).fit(self.model, *args, **settings)
         optimizer = hold(self.model)
-        is_early = optimizer.next_change is not None
-        if is_early and optimizer.plan and not isinstance(optimizer.plan.schedule, Replacing):
+        if optimizer.plan and optimizer.next_change is not None:
             pruned = optimizer.pruned / optimizer.size
             warnings.warn(
-                f"fit ended before the schedule of {self.model.name}: {pruned:.1%} of the weights are pruned, "
-                f"not {float(optimizer.plan.sparsity):.1%}; step {optimizer.step} of {optimizer.plan.schedule.dates[-1]}",
+                f"fit ended before the schedule of {self.model.name}: step {optimizer.step} of "
+                f"{optimizer.plan.schedule.dates[-1]}; {pruned:.1%} of the weights are pruned, "
+                f"{float(optimizer.plan.sparsity):.1%} in the end",
                 stacklevel=2,
             )
         return history
@@ -214,8 +214,7 @@ def resume(model: keras.Model, criterion: Criterion | None = None, images: Any =
 
 def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
     """Let `callback` look at no epoch and no batch of training until the masks of its model have changed for the last time:
-    what an EarlyStopping or a ModelCheckpoint finds best is then pruned as planned. With RigL and SET it warns if that never
-    came. Returns `callback`."""
+    what an EarlyStopping or a ModelCheckpoint finds best is then pruned as planned. Returns `callback`."""
 
     def once_final(look_at: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(look_at)
@@ -226,23 +225,10 @@ def from_target(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
 
         return method
 
-    def ending(look_at: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(look_at)
-        def method(*args: Any, **given: Any) -> None:
-            optimizer = current(callback.model)
-            schedule = optimizer.plan.schedule if optimizer and optimizer.plan else None
-            if optimizer and isinstance(schedule, Replacing) and optimizer.next_change is not None:  # of others `fit` warns
-                told = f"{type(callback).__name__} has not looked at {callback.model.name}"
-                warnings.warn(f"{told}: its masks change until step {schedule.dates[-1]}", stacklevel=2)
-            look_at(*args, **given)
-
-        return method
-
     for name in ("on_epoch_end", "on_train_batch_end"):
         look_at = getattr(callback, name)
         if not getattr(look_at, "_is_default", False):  # Keras calls those of its own from another thread
             setattr(callback, name, once_final(look_at))
-    callback.on_train_end = ending(callback.on_train_end)
     return callback
 
 

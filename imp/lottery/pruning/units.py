@@ -151,7 +151,7 @@ class Blocks(Matrices):
 
 
 @dataclasses.dataclass(frozen=True)
-class NofM(Matrices):
+class NofM(Matrices, Single):
     """N:M sparsity (Mishra et al. 2021, "Accelerating Sparse Deep Neural Networks", arXiv 2104.08378): of each `m` inputs in
     sequence of an output the `n` weights of the highest scores can be kept, of a last group of fewer inputs as many, or all.
     Of equal scores the last stay. Where all that can be is kept, exactly `n` of each `m` are."""
@@ -165,14 +165,8 @@ class NofM(Matrices):
     def _size(self, rows: int, columns: int) -> int:
         return (rows // self.m * self.n + min(rows % self.m, self.n)) * columns
 
-    def total(self, arrays: Arrays) -> Arrays:
-        return arrays
-
     def pool(self, scores: Arrays, kept: Bits) -> tuple[Arrays, Bits]:
         return scores, {path: kept[path] & self._highest(path, array, kept[path]) for path, array in scores.items()}
-
-    def spread(self, units: Bits, within: Bits) -> Bits:
-        return SINGLE.spread(units, within)
 
     def shuffle(self, mask: Bits, seed: int, met: Mapping[str, np.ndarray]) -> Bits:
         """`n` of each `m` inputs, drawn anew."""

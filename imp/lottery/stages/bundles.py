@@ -13,8 +13,6 @@ from lottery.engine.start import start_tensorflow
 from lottery.executors.allocation import resources_here, show_gpus
 from lottery.rundir.run import Run
 
-STILL = 1e-6  # a learning rate at which nothing diverges
-
 
 def fastest(run: Run, per_gpu: int | None, reporter: Reporter) -> int:
     """The size of the bundles that train fastest on the first GPU of this process, which `per_gpu` ranks share. It is measured
@@ -47,6 +45,5 @@ def measure(run: Run, allocation: Allocation) -> dict[int, float]:
     from lottery.engine import assembly
     from lottery.engine.bundle import sizes
 
-    train = run.recipe.train.model_copy(update={"learning_rate": STILL})
-    still = dataclasses.replace(run, recipe=run.recipe.model_copy(update={"train": train}))
+    still = dataclasses.replace(run, recipe=sizes.still(run.recipe))
     return sizes.measure(assembly.make_trainer(still, Reporter(quiet=True), run.recipe.covers, allocation), allocation)

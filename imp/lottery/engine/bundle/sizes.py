@@ -13,6 +13,7 @@ from lottery.engine.bundle.members import BundledTrainer
 from lottery.engine.devices import memory_of
 from lottery.engine.feed import MemoryFeed
 from lottery.engine.loop import Trainer
+from lottery.experiment.recipe import Recipe
 
 # What training takes, in activations and in variables of a network: no less than was measured (docs/performance.md).
 ACTIVATIONS, VARIABLES = 1.5, 18
@@ -21,6 +22,11 @@ GAIN = 1.1  # in speed, for which a bundle is made twice as large
 CALL_SECONDS = 1.0
 
 Take = Callable[[int], object]  # takes so many steps
+
+
+def still(recipe: Recipe) -> Recipe:
+    """`recipe` at a learning rate at which nothing diverges."""
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"learning_rate": 1e-6})})
 
 
 def obstacle(trainer: Trainer) -> str | None:

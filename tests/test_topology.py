@@ -275,21 +275,14 @@ SEQUENCE = (16, 6)  # steps, features
 @pytest.mark.parametrize(
     ("layers", "shapes", "macs"),
     [
-        (lambda x: keras.layers.LSTM(5)(x), [SEQUENCE], 16 * 4 * (6 + 5) * 5),
-        (lambda x: keras.layers.Bidirectional(keras.layers.LSTM(12))(x), [(16, 48)], 16 * 2 * 4 * (48 + 12) * 12),
-        (lambda x: keras.layers.RNN([keras.layers.SimpleRNNCell(5), keras.layers.GRUCell(3)])(x), [SEQUENCE], 16 * (55 + 72)),
-        (lambda x: keras.layers.ConvLSTM1D(2, 3)(x), [(7, 10, 6)], 7 * 8 * 3 * (6 + 2) * 4 * 2),
-        (lambda x: keras.layers.TimeDistributed(small_network())(x), [(7, 10, 6)], 7 * (8 * 3 * 6 * 2 + 16 * 4)),
         (lambda x, y: keras.layers.MultiHeadAttention(2, 4)(x, y), [(5, 6), (9, 6)], 2 * (5 + 9) * 6 * 8),
         (lambda x, y: keras.layers.GroupQueryAttention(4, 4, 2)(x, y), [(5, 6), (9, 6)], 6 * (2 * 5 * 16 + 2 * 9 * 8)),
-        (lambda x: keras.layers.EinsumDense("abc,cd->abd", (5, 4))(x), [(5, 6)], 5 * 6 * 4),
-        (lambda x: keras.layers.EinsumDense("...x,xy->...y", 4)(x), [(5, 3, 6)], 15 * 6 * 4),
         (lambda x: keras.layers.Conv2D(4, 3, data_format="channels_first")(x), [(6, 8, 9)], 6 * 7 * 9 * 6 * 4),
-        (lambda x: keras.layers.SpectralNormalization(keras.layers.Conv1D(2, 3))(x), [(10, 6)], 8 * 3 * 6 * 2),
         (lambda x: keras.layers.Embedding(30, 4)(x), [(5,)], 0),
         (lambda x: OwnMatrix()(x), [SEQUENCE], None),
         (lambda x: OwnBlock()(x), [SEQUENCE], None),
-        (lambda x: keras.layers.LSTM(5)(x), [(None, 6)], None),
+        (lambda x: keras.layers.LSTM(5)(x), [SEQUENCE], None),
+        (lambda x: keras.layers.GlobalAveragePooling1D()(keras.layers.Dense(5)(x)), [(None, 6)], None),
         (lambda x: OwnScale()(x), [SEQUENCE], 0),
     ],
 )
@@ -307,10 +300,6 @@ def test_multiplications_of_what_mixes_channels_are_counted_where_that_can_be_do
 
 def zeros(graph):
     return State(0, {path: np.zeros(shape, np.float32) for path, shape in graph.kernels.items()}, {}, {})
-
-
-def small_network():
-    return keras.Sequential([keras.Input((10, 6)), keras.layers.Conv1D(2, 3), keras.layers.Flatten(), keras.layers.Dense(4)])
 
 
 class OwnMatrix(keras.layers.Layer):

@@ -4,7 +4,7 @@ their classes, if Keras or this project made them: a subclass may do anything, a
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -248,53 +248,28 @@ def is_known(operation: Any) -> bool:
 
 def _uses(operation: Any, inputs: list[Any], output: Any) -> dict[str, int | None]:
     """How often each weight is multiplied for one image, by the path of the kernels of an operation on the tensors `inputs`.
-    None where that is not known, as in layers of the user's own."""
+    None where that is not known, as in recurrent layers and those of the user's own."""
     name, kernels, (first, *others) = type(operation).__name__, _kernels(operation), inputs
     used: int | None = None
     if not all(map(is_known, _layers(operation))):
         return dict.fromkeys(kernels)
-    if isinstance(operation, keras.layers.Bidirectional):
-        return _uses(operation.forward_layer, inputs, output) | _uses(operation.backward_layer, inputs, output)
-    if isinstance(operation, keras.layers.SpectralNormalization):
-        return _uses(operation.layer, inputs, output)
-    if isinstance(operation, keras.layers.TimeDistributed):
-        step = keras.KerasTensor((first.shape[0], *first.shape[2:]))
-        found = _uses(operation.layer, [step], keras.KerasTensor((output.shape[0], *output.shape[2:])))
-        return {path: _product([count, first.shape[1]]) for path, count in found.items()}
     if name in ("MultiHeadAttention", "GroupedQueryAttention"):  # of queries, values and perhaps keys
         read = {path: others[0] if path.split("/")[-2] in ("key", "value") else first for path in kernels}
         return {path: _count(tensor) for path, tensor in read.items()}
     if inner := functional(operation):
         within = topology(inner)
         return {path: within.positions.get(path) if within else None for path in kernels}
-    if isinstance(operation, keras.layers.RNN):
-        maps = output.shape[2 if operation.return_sequences else 1 : -1]  # of a ConvLSTM
-        used = _product([first.shape[1], *maps])
-    elif isinstance(operation, keras.layers.EinsumDense):
-        used = _einsum(operation.equation, first.shape)
-    elif name in _LOOKUPS:
+    if name in _LOOKUPS:
         used = 0
     elif name in _LINEAR:
         used = _count(first if "Transpose" in name else output, getattr(operation, "data_format", None) == "channels_first")
     return dict.fromkeys(kernels, used)
 
 
-def _einsum(equation: str, shape: tuple[int | None, ...]) -> int | None:
-    """How often `abc,cd->abd` multiplies each weight of its second term, for an input of `shape`, batch first."""
-    read, kernel = equation.partition("->")[0].split(",")
-    axes = read.replace("...", "." * (len(shape) - len(read.replace("...", ""))))
-    return _product([size for axis, size in zip(axes, shape, strict=True) if axis not in kernel][1:])
-
-
 def _count(tensor: keras.KerasTensor, is_channels_first: bool = False) -> int | None:
     """The number of positions of `tensor` [batch, ..., channels]; None where one of its sizes is not known."""
-    return _product(tensor.shape[2:] if is_channels_first else tensor.shape[1:-1])
-
-
-def _product(sizes: Sequence[int | None]) -> int | None:
-    """None where one of them is not known."""
-    known = [size for size in sizes if size is not None]
-    return math.prod(known) if len(known) == len(sizes) else None
+    sizes = tensor.shape[2:] if is_channels_first else tensor.shape[1:-1]
+    return None if None in sizes else math.prod(sizes)
 
 
 def _width(tensor: keras.KerasTensor) -> int:

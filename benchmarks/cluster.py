@@ -65,7 +65,7 @@ CUT: dict[str, Any] = {
     "remaining": 1,
     "layers": {},
     "kept": Kept(Density(0.5, 0.5, 0.5, None), {}, None),
-    "costs": Costs(2, 1, 8, 5, 9, 4),
+    "costs": Costs(2, 1, 8, 4),
 }
 AUDITED = {"open", "os.listdir", "os.scandir", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}  # and stat
 SHARED = 1e-3  # seconds that a shared file system takes for an operation

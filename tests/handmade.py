@@ -50,7 +50,7 @@ def planned(quantiles="60", rewind="1ep", replicates=3, controls=(), controls_at
     )
 
 
-COSTS = Costs(dense_macs=100, macs=50, float32_bytes=400, bitmap_bytes=220, csr_bytes=410, gzip_bytes=200)
+COSTS = Costs(dense_macs=100, macs=50, float32_bytes=400, gzip_bytes=200)
 
 
 def figures(reached, step=STEPS, metric="accuracy"):

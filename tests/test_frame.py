@@ -98,7 +98,7 @@ def test_the_row_of_a_ticket(run):
         **MADE_BY,
     }
     known |= {"density": 0.1, "density_trainable": 0.11, "density_total": 0.12, "density_effective": None, "collapse": None}
-    known |= {"macs": 50, "speedup": 2.0, "float32_bytes": 400, "bitmap_bytes": 220, "csr_bytes": 410, "gzip_bytes": 200}
+    known |= {"macs": 50, "speedup": 2.0, "float32_bytes": 400, "gzip_bytes": 200}
     known |= {"exact_zeros": 1234, "rewind": "1ep", "rewind_step": 45, "status": "done", "reason": None}
     known |= {"validation": 0.905, "against": "dense", "difference": -0.005, "validation_loss": 0.5}
     known |= {"test": 0.895, "test_loss": 0.6, "least_validation_loss_step": 450, "test_there": 0.895}

@@ -12,7 +12,7 @@ from lottery.rundir import records
 from lottery.rundir.names import MaskFiles, NetworkFiles, Replicate
 from lottery.rundir.records import Figures, MaskRecord, Result, Scores
 
-COSTS = Costs(dense_macs=100, macs=10, float32_bytes=40, bitmap_bytes=6, csr_bytes=16, gzip_bytes=9)
+COSTS = Costs(dense_macs=100, macs=10, float32_bytes=40, gzip_bytes=9)
 KEPT = Kept(Density(0.1, 0.2, 0.3, None), {"a/kernel": Layer(10, 1)}, None)
 FIGURES = {"train_loss": 0.1, "validation_loss": 0.2, "validation_accuracy": 0.3, "test_loss": 0.4, "test_accuracy": 0.5}
 DONE = Result(
@@ -107,6 +107,14 @@ def test_what_lacks_a_field_is_refused_in_one_line(mask):
 
     with pytest.raises(InputError, match=r"q90\.json is not as it should be \(kept: Field required\)"):
         mask.read()
+
+
+def test_of_older_costs_the_bytes_of_other_forms_are_left_out(mask):
+    content = MASK.model_dump(mode="json")
+    content["costs"] |= {"bitmap_bytes": 6, "csr_bytes": 16}
+    files.write_json(mask.table, {**content, "folder": "replicate-1/own/masks/q90"})
+
+    assert mask.read().costs == COSTS
 
 
 def test_a_damaged_or_copied_table_is_refused_in_one_line(network, mask):

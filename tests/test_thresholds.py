@@ -155,8 +155,6 @@ def test_a_record_says_what_was_ranked_and_where_its_quantile_lies():
             "macs": None,
             "float32_bytes": 4 * 32,
             "gzip_bytes": half.costs.gzip_bytes,
-            "bitmap_bytes": 4 * (12 + 10) + 2 + 2,
-            "csr_bytes": 4 * (12 + 10) + 4 * (10 + (5 + 1) + (2 + 1)),  # kept, and the outputs of each
         },
     }
     assert (sparse.threshold, sparse.pruned, sparse.remaining) == (pytest.approx(18.1), 18, 2)

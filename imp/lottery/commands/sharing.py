@@ -62,8 +62,8 @@ def export(
     print_table(
         made["path"],
         (
-            *("bytes", "gzip -9", "dense, gzip -9", "of dense", "bitmap + values", "CSR", "MACs", "speed-up"),
-            *("density", "exact zeros", "test"),
+            *("bytes", "gzip -9", "dense, gzip -9", "of dense"),
+            *("MACs", "speed-up", "density", "exact zeros", "test"),
         ),
         [
             (
@@ -71,7 +71,7 @@ def export(
                 f"{made['gzip_bytes']:,}",
                 f"{made['dense_gzip_bytes']:,}",
                 percent(made["gzip_bytes"] / made["dense_gzip_bytes"]),
-                *map(whole, (made["bitmap_bytes"], made["csr_bytes"], made["macs"])),
+                whole(made["macs"]),
                 times(made["speedup"]),
                 percent(made["density"]),
                 f"{made['zeros']:,} of {made['weights']:,}",

@@ -77,7 +77,7 @@ def thresholds(
             f"min {scores.min:.3g}, mean {scores.mean:.4g}, max {scores.max:.4g}",
             (
                 *("quantile", "threshold", "pruned", "remaining", "density", "effective", "of trainable", "of total"),
-                *("MACs", "speed-up", "float32, bytes", "bitmap, bytes", "CSR, bytes", "gzip, bytes"),
+                *("MACs", "speed-up", "float32, bytes", "gzip, bytes"),
             ),
             [
                 (

@@ -17,23 +17,20 @@ from lottery.pruning.masks import Bits
 from lottery.pruning.state import State
 
 STEP = 3  # passes through the network of a training step, each as dear as the forward one (Evci et al. 2020, appendix H)
-FLOAT = INDEX = 4  # bytes of a float32 and an int32
-BYTES = ("float32_bytes", "bitmap_bytes", "csr_bytes", "gzip_bytes")
+FLOAT = 4  # bytes of a float32
+BYTES = ("float32_bytes", "gzip_bytes")
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
     """MACs for one image: of the `dense` network and of what the mask keeps; None where a kernel's use is not known.
 
-    Bytes are of all weights and statistics: as `float32_bytes`, with zeros; with each prunable variable as a bitmap and its
-    kept values (`bitmap_bytes`), or as compressed sparse rows (`csr_bytes`); and as float32 after gzip that looks for runs
-    alone (zlib's strategy RLE): of arrays with many zeros that is faster than level 1 and smaller than level 9."""
+    Bytes are of all weights and statistics as float32, with zeros; and after gzip that looks for runs alone (zlib's strategy
+    RLE): of arrays with many zeros that is faster than level 1 and smaller than level 9."""
 
     dense_macs: int | None
     macs: int | None
     float32_bytes: int
-    bitmap_bytes: int
-    csr_bytes: int
     gzip_bytes: int
 
     @property
@@ -46,19 +43,9 @@ def costs(mask: Bits, state: State, topology: Topology | None) -> Costs:
     """What the network `state` costs under `mask` (path -> bool array; variables that it lacks are whole)."""
     mask = masks.trainable_part(mask, state.weights)
     kept = {path: int(np.count_nonzero(bits)) for path, bits in mask.items()}
-    sizes = {path: array.size for path, array in (state.weights | state.statistics).items()}
-    whole = FLOAT * sum(size for path, size in sizes.items() if path not in kept)
-    values = FLOAT * sum(kept.values())
-    rows = sum(_rows(state.weights[path].shape) + 1 for path in kept)
+    numbers = sum(array.size for array in (state.weights | state.statistics).values())
     dense_macs, macs = _macs(topology, kept)
-    return Costs(
-        dense_macs=dense_macs,
-        macs=macs,
-        float32_bytes=FLOAT * sum(sizes.values()),
-        bitmap_bytes=whole + values + sum(-(-sizes[path] // 8) for path in kept),
-        csr_bytes=whole + values + INDEX * (sum(kept.values()) + rows),
-        gzip_bytes=_gzipped(mask, state),
-    )
+    return Costs(dense_macs, macs, FLOAT * numbers, _gzipped(mask, state))
 
 
 def macs(mask: Bits, topology: Topology | None) -> int | None:
@@ -73,11 +60,6 @@ def _macs(topology: Topology | None, kept: dict[str, int]) -> tuple[int, int] | 
     used = topology.positions
     dense = sum(count * used[path] for path, count in weights.items())
     return dense, sum(kept.get(path, count) * used[path] for path, count in weights.items())
-
-
-def _rows(shape: tuple[int, ...]) -> int:
-    """Those of a kernel as a matrix: one for each output, which its last axis counts."""
-    return shape[-1] if len(shape) > 1 else 1
 
 
 def _gzipped(mask: Bits, state: State) -> int:

@@ -19,6 +19,8 @@ from lottery.rundir import wording
 # Dense, masks, one mask or network.
 _PLACE = re.compile(r".*/(replicate-\d+/(?:train|[^/]+/masks|[^/]+/[^/]+/[^/]+))", re.DOTALL)
 
+pydantic.with_config(pydantic.ConfigDict(extra="ignore"))(Costs)  # older tables have bytes of more forms
+
 _MetricKey = Annotated[str, pydantic.Field(pattern=r"^(validation|test)_[a-z][A-Za-z0-9_]*$")]
 
 

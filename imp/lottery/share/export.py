@@ -48,7 +48,7 @@ def export(
     it. A `compact` file lacks the channels that do nothing. The same network gives the same bytes.
 
     Returns its `path` and size (of a folder that of its weights), as it is and compressed by gzip at level 9 (of a .zip its
-    weights), and those of the dense network. `macs`, `speedup` and the bytes of sparse formats are those of `pruning.costs`.
+    weights), and those of the dense network. `macs` and `speedup` are those of `pruning.costs`.
     `density` is over the prunable weights; `zeros` of the `weights` trainable ones are exactly 0.0; `averaged` says whether
     they are averages (`train.ema`). `test_accuracy` (`test_METRIC` where another decides) is that at the end of the training.
     `difference` is the largest one between the outputs of the file and those of the network that `model.name` builds now with
@@ -88,7 +88,7 @@ def export(
         "gzip_bytes": gzipped(content),
         "dense_bytes": len(dense),
         "dense_gzip_bytes": gzipped(dense),
-        **{name: getattr(result.costs, name, None) for name in ("macs", "dense_macs", "speedup", "bitmap_bytes", "csr_bytes")},
+        **{name: getattr(result.costs, name, None) for name in ("macs", "dense_macs", "speedup")},
         "density": result.kept.density.prunable if result.kept else 1.0,
         "zeros": sum(array.size - int(np.count_nonzero(array)) for array in state.weights.values()),
         "weights": sum(array.size for array in state.weights.values()),

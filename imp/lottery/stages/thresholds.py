@@ -18,7 +18,7 @@ from lottery.stages.probing import Probes
 
 COLUMNS = (
     *("quantile", "layer", "threshold", "pruned", "remaining", "prunable", "trainable", "total", "effective", "warning"),
-    *("dense_macs", "macs", "speedup", "float32_bytes", "bitmap_bytes", "csr_bytes", "gzip_bytes"),
+    *("dense_macs", "macs", "speedup", "float32_bytes", "gzip_bytes"),
     *("count", "min", "max", "mean"),
 )
 Table = list[MaskRecord]  # the masks of one family in one replicate, from dense to sparse

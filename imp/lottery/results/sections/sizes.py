@@ -12,11 +12,10 @@ from lottery.results.tables import points
 EXPLAINED = (
     "MACs: multiply-accumulates of the kept weights for one {example}; biases, BatchNorm and activations are not counted. "
     "Speed-up: those of the dense network divided by these. This is theory: zeros take as long as other numbers, unless the "
-    "program that runs the network skips them. kB: all weights and statistics as float32, zeros included; the prunable ones "
-    "as a bitmap and the values that are kept; the prunable ones as compressed sparse rows (CSR, 32-bit indices); as "
-    "float32 after gzip. Means over replicates. Controls are in groups.csv, MACs by layer in layers.csv."
+    "program that runs the network skips them. kB: all weights and statistics as float32, zeros included; the same after "
+    "gzip. Means over replicates. Controls are in groups.csv, MACs by layer in layers.csv."
 )
-FORMS = dict(zip(BYTES, ("float32, kB", "bitmap + values, kB", "CSR, kB", "gzip, kB"), strict=True))
+FORMS = dict(zip(BYTES, ("float32, kB", "gzip, kB"), strict=True))
 
 
 def section(findings: Findings) -> Block | None:

@@ -1,8 +1,7 @@
 """Files of weights from elsewhere, as arrays by the names that are in them. Nothing in a file is run, or used as a path. A file
-is not to be trusted: it may be cut, claim more than it holds, or carry code where its kind allows that."""
+is not to be trusted: it may be cut, or carry code where its kind allows that."""
 
 import io
-import math
 import re
 import zipfile
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from lottery.base.errors import InputError, first_line
 from lottery.pruning.state import Arrays
 from lottery.rundir import keras_weights
 
-EXPANSION = 100  # how many times the bytes of a file its arrays may have: a network of nothing but zeros has more
 SAFE_TORCH = (2, 10)  # in earlier ones `weights_only` could be got around
 _WRAPPERS = ("state_dict", "model_state_dict", "model")  # under which checkpoints of PyTorch keep the weights
 _PREFIXES = ("module.", "model.", "_orig_mod.")  # of networks in a DataParallel, in open_lth's own, and compiled
@@ -32,9 +30,6 @@ def read(path: Path) -> Arrays:
     if reader is None:
         raise InputError(f"{path}: weights are read from {', '.join(READERS)} files, by the ending of their name")
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                _check_size(path, sum(member.file_size for member in archive.infolist()))
         return reader(path)
     except InputError:
         raise
@@ -42,20 +37,14 @@ def read(path: Path) -> Arrays:
         raise InputError(f"{path} cannot be read as weights ({first_line(error)[:200]}): name another file") from error
 
 
-def _check_size(path: Path, claimed: int) -> None:
-    if claimed > EXPANSION * path.stat().st_size:
-        raise ValueError(f"it claims to hold {claimed} bytes, and has {path.stat().st_size}")
-
-
 def _keras(path: Path) -> Arrays:
-    with zipfile.ZipFile(path) as archive, archive.open("model.weights.h5") as member:
-        content = member.read(archive.getinfo(member.name).file_size)  # no more than was checked, whatever comes out of it
-    return keras_weights.read(io.BytesIO(content), EXPANSION * path.stat().st_size)
+    with zipfile.ZipFile(path) as archive:
+        return keras_weights.read(io.BytesIO(archive.read("model.weights.h5")))
 
 
 def _weights_h5(path: Path) -> Arrays:
     with path.open("rb") as file:
-        return keras_weights.read(file, EXPANSION * path.stat().st_size)
+        return keras_weights.read(file)
 
 
 def _npz(path: Path) -> Arrays:
@@ -93,7 +82,6 @@ def _torch(path: Path) -> Arrays:
     tensors = {name: one for name, one in saved.items() if isinstance(one, torch.Tensor)} if isinstance(saved, dict) else {}
     if not tensors:
         raise InputError(f"{path} holds no tensors by name: save the state_dict of a network")
-    _check_size(path, sum(math.prod(tensor.shape) * tensor.element_size() for tensor in tensors.values()))
     halves = (torch.float16, torch.bfloat16)  # of which NumPy has only one
     return _plain({name: (one.float() if one.dtype in halves else one).detach().numpy() for name, one in tensors.items()})
 

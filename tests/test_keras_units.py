@@ -10,7 +10,6 @@ from keras_networks import GRADUAL, LOSS, OPTIMIZERS, X, Y, fit, is_exact, netwo
 from lottery.base.errors import InputError
 from lottery.keras import Constant, Cubic, masks, prune, resume, rewind, snapshot, strip
 from lottery.keras.fitting import pruned
-from lottery.keras.plan import Plan
 from lottery.networks.topology import topology
 from lottery.pruning.criteria import CRITERIA
 from lottery.pruning.cut import Cutter, Method
@@ -198,16 +197,12 @@ def test_frozen_layers_are_left_alone():
     assert all((one == other).all() for one, other in zip(weights, model.get_layer("down").get_weights(), strict=True))
 
 
-def test_single_weights_are_as_without_units_and_an_older_plan_has_them():
+def test_single_weights_are_as_without_units():
     one, other = (prune(network(), 0.7, schedule=GRADUAL, **given) for given in ({}, {"units": "weight"}))
-    config = pruned(one).plan.config()
-    for name in ("units", "unit_score", "streams"):
-        del config[name]
     fit(one, 4)
     fit(other, 4)
 
     assert same(one, other)
-    assert Plan.of(config) == pruned(other).plan
 
 
 class Own(keras.Model):

@@ -46,8 +46,7 @@ def load(path: Path) -> Checkpoint:
         raise InputError(f"{path} is no checkpoint: remove it and run its stage again")
     state, figures = store.as_state(groups, found), groups["since_evaluation"]["figures"]
     made = int(found["replicas"]), bool(found["xla"]), str(found["journal"])
-    bundle = int(found.get("bundle", 1))
-    return Checkpoint(state, *made, figures, float(found["seconds"]), groups.get("updates"), bundle)
+    return Checkpoint(state, *made, figures, float(found["seconds"]), groups.get("updates"), int(found["bundle"]))
 
 
 class Clock:

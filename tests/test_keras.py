@@ -382,3 +382,22 @@ def test_a_loop_of_ones_own_calls_update(schedule):
 
     assert is_exact(model)
     assert sum(kept(model).values()) == left("0.8")
+
+
+def compiled(function):
+    """`function`, compiled by the backend when it is called."""
+    if BACKEND == "jax":
+        import jax
+
+        return jax.jit(function)
+    import tensorflow
+
+    return tensorflow.function(function, autograph=False)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="torch.compile leaves out what it cannot compile")
+def test_update_inside_a_compiled_function_is_refused():
+    model = prune(network(), 0.8, schedule=GRADUAL)
+
+    with pytest.raises(InputError, match=r"update\(model\) inside a compiled function would run once"):
+        compiled(lambda: update(model))()

@@ -8,17 +8,20 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import executor_contract
 import pytest
 from helpers import ROOT
 
 from lottery.base.errors import Failed, InputError
 from lottery.base.preemption import Preempted
-from lottery.executors import allocation, choice, contract
+from lottery.executors import allocation, choice
 from lottery.executors.allocation import Resources, ranks_to_start
 from lottery.executors.choice import executor
 from lottery.executors.here import Processes
 from lottery.executors.job import Job, opened
 from lottery.executors.workload import Execution
+
+TESTS = str(Path(__file__).parent)  # where the processes that train find the checks
 
 
 @pytest.fixture(autouse=True)
@@ -103,19 +106,21 @@ def documented():
     return names
 
 
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", executor_contract.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize(
     ("name", "how"), [("Submitit", {"cluster": "debug"}), pytest.param("Parsl", {"workers": 2}, marks=pytest.mark.smoke)]
 )
 def test_the_executors_of_the_documentation_keep_the_contract(documented, name, how, check, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # as in an environment that is activated
     check(documented[name](**how))
 
 
 def test_the_executor_of_the_documentation_does_tasks_in_other_processes(documented, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    contract.every_task_is_done_once_and_told(documented["Submitit"](cluster="local"))
+    monkeypatch.setenv("PYTHONPATH", TESTS, prepend=os.pathsep)
+    executor_contract.every_task_is_done_once_and_told(documented["Submitit"](cluster="local"))
 
 
 def test_a_job_that_is_told_to_end_says_so_and_an_error_of_a_class_that_may_not_be_known_here_comes_back_as_its_words():

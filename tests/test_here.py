@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import executor_contract
 import pytest
 from helpers import Heard, wait_for
 
@@ -17,7 +18,7 @@ from lottery.base import locks, preemption
 from lottery.base.errors import Moved
 from lottery.base.preemption import Preempted
 from lottery.base.progress import Reporter
-from lottery.executors import allocation, contract, here
+from lottery.executors import allocation, here
 from lottery.executors.here import Processes
 from lottery.executors.workload import Workload
 
@@ -27,7 +28,7 @@ def plain_environment(no_launcher, monkeypatch):
     monkeypatch.setattr(allocation, "visible", tuple)
 
 
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", executor_contract.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("count", [1, 2])
 def test_processes_keep_the_contract(check, count):
     check(Processes(count))

@@ -1,10 +1,11 @@
 """What every executor must do, as checks for the tests of whoever writes one:
 
-    @pytest.mark.parametrize("check", contract.CHECKS)
+    @pytest.mark.parametrize("check", executor_contract.CHECKS)
     def test_my_executor(check):
         check(MyExecutor())
 
-Each raises AssertionError where the executor does something else.
+Copy this file to them. The processes that train must be able to import it. Each check raises AssertionError where the executor
+does something else.
 """
 
 import tempfile

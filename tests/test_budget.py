@@ -1,4 +1,4 @@
-"""What tickets cost in dense trainings, by hand, and recipes that are fitted to a budget of so many."""
+"""What tickets cost in dense trainings, by hand, and families with a budget of so many."""
 
 import dataclasses
 import re
@@ -9,9 +9,10 @@ from helpers import contents, imp_here, refused, settings
 
 from lottery.base import files
 from lottery.base.errors import InputError
-from lottery.experiment import budget, graph, plan, reading
+from lottery.experiment import graph, plan, reading
+from lottery.experiment.expected_macs import expected_share
 from lottery.experiment.family import Family
-from lottery.experiment.grids import Quantile, parse_quantiles
+from lottery.experiment.grids import Quantile
 from lottery.experiment.recipe import Pruning
 from lottery.pruning.connectivity import Topology
 from lottery.rundir.run import open_run
@@ -39,21 +40,6 @@ def costs(variant="ticket", **family):
     """What the networks of a family cost, in their order."""
     planned = made(own=family)
     return [planned.cost(one) for one in tickets(planned) if one.variant == variant]
-
-
-@pytest.mark.parametrize(("text", "amount"), [("3dense", 3), ("0.5dense", 0.5), ("12.25dense", 12.25)])
-def test_a_budget_is_a_number_of_dense_trainings(text, amount):
-    assert budget.parse(text) == amount
-
-
-@pytest.mark.parametrize(
-    "text", ["3", "0dense", "0.0dense", "dense", "-1dense", "3 dense", "3.dense", "1e3dense", "nandense", "1001dense", ""]
-)
-def test_anything_else_is_no_budget(text):
-    with pytest.raises(
-        InputError, match=re.escape(f"--budget {text!r} is not a number of dense trainings, 1000 at most: write 3dense")
-    ):
-        budget.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -157,24 +143,21 @@ def test_scoring_is_a_part_of_what_a_ticket_costs_and_of_a_budget(own_costs, fam
     assert [within.length(one) for one in tickets(within)] == pytest.approx([(1.5 - scoring) / 0.2, (1.5 - scoring) / 0.1])
 
 
-@pytest.mark.parametrize("family", [{**SHOT, "scored_at": "0", "budget": 0.1}, {**ROUNDS, "method": "lr", "scored_at": "0"}])
-def test_where_scoring_alone_costs_more_nothing_is_left_of_a_budget(family):
-    scored = {**family, "criterion": "snip", "iterations": 100, "scored_on": "1000"}  # 1.74 dense trainings
+def test_where_scoring_alone_costs_more_nothing_is_left_of_a_budget():
+    snip = {"criterion": "snip", "iterations": 100, "scored_on": "1000"}  # 1.74 dense trainings
+    scored = {**SHOT, "scored_at": "0", "budget": 1.5, **snip}
 
-    with pytest.raises(
-        InputError, match=r"budget: 0\.1 leaves nothing to train|no ticket of this recipe costs as little as 1 dense"
-    ):
-        budget.within(made(classes=10, own=scored), 1)
+    with pytest.raises(InputError, match=r"^families\.own\.budget: 1\.5 leaves nothing to train: raise it$"):
+        made(classes=10, own=scored)
     assert made(own=scored)  # which a run that is only read makes nothing of
 
 
-@pytest.mark.parametrize("grid", [{**SHOT, "budget": 1.5}, SHOT, ROUNDS])
-def test_a_criterion_that_does_not_say_what_it_costs_is_refused_in_a_budget(own_costs, grid):
+def test_a_criterion_that_does_not_say_what_it_costs_is_refused_in_a_budget(own_costs):
     told = (
         "families.own.criterion: own_costs:silent does not say what it costs, which a budget asks: set its attribute `passes`"
     )
     with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
-        budget.within(made(classes=10, own={**grid, "criterion": "own_costs:silent"}), 3)
+        made(classes=10, own={**SHOT, "budget": 1.5, "criterion": "own_costs:silent"})
 
 
 @pytest.fixture
@@ -214,59 +197,6 @@ def test_a_budget_that_leaves_no_step_beyond_finding_is_refused(amount):
         made(own={**SHOT, "quantiles": "0,90", "budget": amount})
 
 
-def test_families_that_may_train_for_another_time_get_the_budget_and_others_keep_what_costs_no_more():
-    planned = made(
-        static=STATIC,
-        gmp=GMP,
-        shot=SHOT,
-        early={**SHOT, "scored_at": "10ep"},
-        rounds={**ROUNDS, "rounds": 5},
-        rewound={"quantiles": "20,50,97.5", "rewind": "0,10ep", "controls": []},
-        longer={**STATIC, "length": 10.0},
-    )
-
-    recipe, told = budget.within(planned, 1.5)
-
-    own = planned.recipe.families
-    assert recipe.families == {
-        **{name: own[name].model_copy(update={"budget": 1.5}) for name in ("static", "gmp", "shot", "early")},
-        "rewound": own["rewound"].model_copy(update={"quantiles": parse_quantiles("50,97.5")}),  # 20 costs 1.8, 50 costs 1.5
-        "longer": own["longer"].model_copy(update={"quantiles": parse_quantiles("90")}),  # 80 costs 2
-    }
-    assert told == [
-        *(f"{name} trains each ticket until it has cost 1.5 dense trainings" for name in ("static", "gmp", "shot", "early")),
-        "rounds is left out: each of its tickets costs more than 1.5 dense trainings",
-        "rewound is left with quantiles = 50,97.5",
-        "longer is left with quantiles = 90",
-    ]
-    fitted = dataclasses.replace(planned, recipe=recipe)
-    assert max(fitted.cost(one) for one in tickets(fitted)) <= 1.5 + 0.51 / 900
-
-
-@pytest.mark.parametrize(("amount", "rounds"), [(1.8, 1), (2.43, 1), (2.5, 2), (3, 3), (3.5, 4), (100, 5)])
-def test_rounds_are_cut_to_those_that_fit(amount, rounds):
-    recipe, told = budget.within(made(imp={**ROUNDS, "rounds": 5, "controls_at": "1..5"}), amount)
-
-    assert recipe.families["imp"].rounds == rounds
-    assert told == [f"imp is left with rounds = {rounds}"]
-
-
-@pytest.mark.parametrize("amount", [0.5, 1])
-def test_a_family_whose_masks_cost_as_much_to_find_is_left_out(amount):
-    recipe, told = budget.within(made(static=STATIC, shot=SHOT), amount)
-
-    assert [*recipe.families] == ["static"]
-    assert told[1] == f"shot is left out: each of its tickets costs more than {amount:g} dense trainings"
-
-
-@pytest.mark.parametrize(("own", "left"), [(5.0, 2), (1.5, 1.5)])
-def test_a_budget_is_replaced_by_a_lower_one_alone(own, left):
-    recipe, told = budget.within(made(own={**STATIC, "budget": own}), 2)
-
-    assert recipe.families["own"].budget == left
-    assert told == [f"own trains each ticket until it has cost {left} dense trainings"]
-
-
 @pytest.mark.parametrize(("quantile", "problem"), [("100", "costs nothing"), ("99.99", "20,000 times as long as")])
 def test_a_mask_under_which_a_budget_has_no_end_is_refused(quantile, problem):
     with pytest.raises(InputError, match=problem):
@@ -275,7 +205,7 @@ def test_a_mask_under_which_a_budget_has_no_end_is_refused(quantile, problem):
 
 def test_a_budget_in_which_no_mask_would_change_is_refused():
     with pytest.raises(InputError, match=r"^families\.own: its masks never change after step 0"):
-        budget.within(made(own={**GMP, "update_every": "2ep"}), 0.01)
+        made(own={**GMP, "update_every": "2ep", "budget": 0.01})
 
 
 DENSE = 54 * 16 + 27 * 4 + 15
@@ -284,7 +214,7 @@ DENSE = 54 * 16 + 27 * 4 + 15
 def expected(quantile="50", exclude=(), topology=TOPOLOGY, **family):
     mask = graph.one_shot(1, "own", Quantile(quantile), 0)
     own = Family(quantiles=quantile, **family)
-    return budget.expected_share(mask, own, Pruning(exclude=list(exclude)), topology)
+    return expected_share(mask, own, Pruning(exclude=list(exclude)), topology)
 
 
 @pytest.mark.parametrize(
@@ -326,11 +256,11 @@ FAMILIES = {
     "gmp": [*ALONE, "quantiles=50", "updates=gmp", "update_every=5it"],
     "oneshot": ALONE,  # of which masks are there, of 50 and 90 %
 }
-GIVEN = settings(*(f"families.{name}.{value}" for name, values in FAMILIES.items() for value in values))
+GIVEN = settings(*(f"families.{name}.{value}" for name, values in FAMILIES.items() for value in [*values, "budget=2"]))
 
 
-def test_a_run_within_a_budget_costs_it_and_is_continued_within_it(work):
-    imp_here("run", *GIVEN, "--budget", "2dense", "--ranks", "1", cwd=work)
+def test_a_run_with_a_budget_costs_it_and_is_continued_with_it(work):
+    imp_here("run", *GIVEN, "--ranks", "1", cwd=work)
 
     def result(folder):
         return files.read_json(work / "runs/digits/replicate-1" / folder / "result.json")
@@ -355,14 +285,10 @@ def test_a_run_within_a_budget_costs_it_and_is_continued_within_it(work):
     assert (work / "runs/digits/recipe.toml").read_text().count("budget = 2.0") == 4
 
     before = contents(work / "runs/digits")
-    told = imp_here("run", *GIVEN, "--budget", "2dense", "--ranks", "1", cwd=work).stderr
+    told = imp_here("run", *GIVEN, "--ranks", "1", cwd=work).stderr
     assert ", 0 to train" in told
     assert contents(work / "runs/digits") == before
 
-    dry = imp_here("run", "--dry-run", "--budget", "2dense", cwd=work)
-    assert dry.stderr.splitlines() == [
-        f"{name} trains each ticket until it has cost 2 dense trainings" for name in recipe.families
-    ]
-    more = imp_here("run", "--budget", "1.5dense", "--ranks", "1", cwd=work, check=False)
-    refused(more, "families.", ".budget was 2.0, is 1.5")
+    more = imp_here("run", *settings("families.gmp.budget=1.5"), "--ranks", "1", cwd=work, check=False)
+    refused(more, "families.gmp.budget was 2.0, is 1.5")
     assert contents(work / "runs/digits") == before

@@ -109,8 +109,6 @@ ALONE = {
     "imp run pipelines/digits.toml --set 'track.trackers=[\"tensorboard\"]'": ["--ranks", "1", *DIGITS],
     "imp run pipelines/channels-digits.toml": ["--ranks", "1", *TINY],
     "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
-    "imp run pipelines/baselines-digits.toml --budget 2dense --dry-run": [],
-    "imp run pipelines/baselines-digits.toml --budget 2dense": ["--ranks", "1", *TINY],
     "imp run pipelines/digits-mobilenet.toml --set families.oneshot.quantiles=0,80 --set families.oneshot.copies=3": [
         *("--ranks", "1", *SHORT, *settings("families.oneshot.rewind=0", "families.oneshot.controls=[]")),
     ],
@@ -250,7 +248,6 @@ FIRST = "imp run pipelines/digits.toml"
 # These take long, and other files test what they do: CI runs them second.
 SLOW = (
     "imp train --from mobilenet_v2.safetensors --set model.padding=symmetric --set model.batchnorm_epsilon=1e-5",
-    "imp run pipelines/baselines-digits.toml --budget 2dense",
     "imp run pipelines/simcls-tiny.toml",
     "imp run pipelines/digits.toml --set train.learning_rate=0.02 --run runs/slower",
     "imp run pipelines/digits.toml --set 'track.trackers=[\"tensorboard\"]'",

@@ -5,7 +5,6 @@ import difflib
 import functools
 import inspect
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -197,12 +196,10 @@ def opened(
     must_exist: bool = False,
     records: Path | None = None,
     chosen: Sequence[int] | None = None,
-    budget: float | None = None,
     weights: Path | None = None,
 ) -> "Run":
-    """The run that the options name, as `open_run` finds it, with the replicates `chosen`. With a `budget` (dense trainings)
-    its tickets cost no more; what that changes is printed (stderr). Dense networks begin with `weights`. Raises InputError for
-    a run that is named and does not exist, where neither recipe nor records say what it is to be."""
+    """The run that the options name, as `open_run` finds it, with the replicates `chosen`. Dense networks begin with `weights`.
+    Raises InputError for a run that is named and does not exist, where neither recipe nor records say what it is to be."""
     from lottery.rundir.names import RECIPE
     from lottery.rundir.run import open_run
 
@@ -212,23 +209,11 @@ def opened(
         meant = f"did you mean {run.parent / near[0]}? To" if near else "to"
         raise InputError(f"there is no run in {run}; {meant} start one there, name its recipe, such as digits")
 
-    told: list[str] = []
-
-    def within(found: "Run") -> "Run":
-        from lottery.experiment import budget as budgets
-
-        assert budget is not None
-        changed, sentences = budgets.within(found.estimated_plan(), budget)
-        told.extend(sentences)
-        return dataclasses.replace(found, recipe=changed)
-
     if weights:
         if not weights.exists():
             raise InputError(f"--from {weights}: there is no such file or folder")
         overrides = [f"model.weights={weights.resolve()}", *(overrides or ())]
-    found = open_run(run, recipe, overrides or (), must_exist, records, within if budget else None)
-    for sentence in told:
-        print(sentence, file=sys.stderr)
+    found = open_run(run, recipe, overrides or (), must_exist, records)
     return dataclasses.replace(found, chosen=tuple(chosen or ()))
 
 

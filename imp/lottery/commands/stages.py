@@ -244,14 +244,6 @@ def run_all(
     workers: RoomOptions,
     records: options.RecordsOption = None,
     from_: options.FromOption = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="Ndense",
-            help="Let no ticket cost more than N dense trainings, itself and what it takes to find it, such as 3dense: train "
-            "until they cost that those whose length may change, and leave out of the others what costs more.",
-        ),
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what is to be trained, how long that takes, and the disk it needs.")
     ] = False,
@@ -268,15 +260,12 @@ def run_all(
     as_json: options.JsonOption = False,
 ) -> None:
     """Run all stages: prepare, train, thresholds, retrain, report. Finished work is kept."""
-    from lottery.experiment import budget as budgets
-
     given = {"--nodes": nodes, "--epoch-seconds": epoch_seconds}
     if unwanted := [name for name, value in given.items() if value is not None and not dry_run]:
         raise typer.BadParameter(f"{unwanted[0]} is for a forecast: add --dry-run, or submit the run with `imp slurm run`")
     if epoch_seconds is not None and not 0 < epoch_seconds < 1e9:
         raise typer.BadParameter(f"--epoch-seconds {epoch_seconds:g} is not the length of an epoch: write seconds, such as 90")
-    most = None if budget is None else budgets.parse(budget)
-    target = run.open(records=records, budget=most, weights=from_)
+    target = run.open(records=records, weights=from_)
     if dry_run:
         _dry_run(target, workers.execution(), nodes, epoch_seconds, as_json)
         return

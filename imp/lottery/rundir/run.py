@@ -14,7 +14,8 @@ from data_prep.records import MANIFEST, Manifest, read_manifest
 from lottery import __version__
 from lottery.base import environment, files, locks
 from lottery.base.errors import InputError
-from lottery.experiment import budget, controls, plan, reading, tasks
+from lottery.experiment import controls, plan, reading, tasks
+from lottery.experiment.expected_macs import expected_share
 from lottery.experiment.family import Family
 from lottery.experiment.graph import Mask, Ticket
 from lottery.experiment.grids import Grid, Quantile
@@ -226,7 +227,7 @@ class Run:
         if (cut := self.mask(mask).read()) and cut.costs.macs and cut.costs.dense_macs:
             return cut.costs.macs / cut.costs.dense_macs
         topology, family = self.replicate(mask.replicate).read_topology(), self.recipe.families[mask.family]
-        expected = budget.expected_share(mask, family, self.recipe.pruning, topology) if topology and family.quantiles else None
+        expected = expected_share(mask, family, self.recipe.pruning, topology) if topology and family.quantiles else None
         return plan.by_weights(mask) if expected is None else expected
 
     def trained_plan(self) -> Plan | None:
@@ -315,15 +316,13 @@ def open_run(
     overrides: Sequence[str] = (),
     must_exist: bool = False,
     records: Path | None = None,
-    adapt: Callable[[Run], Run] | None = None,
 ) -> Run:
     """The run in `folder` (or of the recipe, where that is a .toml file), else in `$IMP_RUN`, else `runs/NAME` of a named
     recipe, else `runs/latest`, else `runs/digits`.
 
     Its recipe is `recipe_file`, or the run's own, or the default one, with `overrides` on top. With `records`, the folder of a
-    prepared set, its data are those, and without a recipe the run is called like them. `adapt` may change the recipe. Nothing
-    is written. Raises InputError when the recipe is malformed, outputs were made with another one or copied, or a run that
-    `must_exist` does not."""
+    prepared set, its data are those, and without a recipe the run is called like them. Nothing is written. Raises InputError
+    when the recipe is malformed, outputs were made with another one or copied, or a run that `must_exist` does not."""
     if folder is not None and str(folder).endswith(".toml"):
         recipe_file, folder = Path(folder), None
     setter, latest = "--records" if records and not overrides else "--set", LATEST
@@ -346,7 +345,6 @@ def open_run(
         named = reading.resolve(reading.load_sealed(own) if own.exists() else {}, overrides, str(own), setter)
     plan.check_points(named)
     run = Run(folder, named)
-    run = adapt(run) if adapt else run
     run.check_outputs()
     for number in run.known_numbers():
         run.replicate(number).dense.read_result()  # refuses a copy of another replicate, whose seed it would have

@@ -367,7 +367,7 @@ def test_commands_about_one_shot_and_rounds_stay_as_typed_on_a_run_whose_recipe_
     assert (replicate / "iterative/round-01-step-000000/ticket/result.json").exists()
     imp_here("thresholds", "--quantiles", "60..62", cwd=in_rounds)
     imp_here("retrain", "--quantiles", "62", "--rewind", "1ep", cwd=in_rounds)
-    imp_here("rounds", "--levels", "2", cwd=in_rounds)
+    imp_here("rounds", "--rounds", "2", cwd=in_rounds)
 
     assert {mask.name for mask in Replicate(replicate).masks("oneshot")} == {"q60", "q61", "q62"}
     assert [path.parent.name for path in replicate.glob("oneshot/*/ticket")] == ["q62-step-000017"]

@@ -70,11 +70,6 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
     assert all(word in message for word in words)
 
 
-@pytest.mark.parametrize("table", [{"pruning": ["rounds"]}, {"thresholds": {"quantiles": "50"}}, {"rounds": {"levels": 3}}])
-def test_a_recipe_of_the_first_version_is_told_what_has_changed(table):
-    assert refusal(table).startswith("some.toml is a recipe of imp 0.1.0: write [families.NAME]")
-
-
 WRONG = {
     "name": [5, "../elsewhere", "", "latest"],
     "data.source": ["mnist", "tfds:", "digits:8"],
@@ -420,9 +415,3 @@ def test_a_runs_own_recipe_is_sealed_and_of_one_format(tmp_path, change):
         InputError, match=r"another version of imp \(this one reads format 2\): use that version, or begin another"
     ):
         reading.check_format(path)
-
-
-def test_recipes_of_when_activations_could_be_computed_twice_are_read():
-    assert reading.resolve({"train": {"remat": False}}) == Recipe()
-    with pytest.raises(InputError, match=r"unknown key 'train\.remat'"):
-        reading.resolve({"train": {"remat": True}})

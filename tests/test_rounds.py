@@ -92,7 +92,7 @@ def test_finished_rounds_are_not_done_again_and_more_go_on_from_them(pruned, tmp
     work = copied(pruned, tmp_path / "work")
     before = contents(work / "runs")
 
-    assert "8 networks under masks: 8 finished, 0 to train" in imp_here("rounds", "--levels", "3", cwd=work).stderr
+    assert "8 networks under masks: 8 finished, 0 to train" in imp_here("rounds", "--rounds", "3", cwd=work).stderr
     done = imp_here("rounds", "--rounds", "4", cwd=work)
 
     assert "10 networks under masks: 8 finished, 2 to train" in done.stderr
@@ -118,7 +118,7 @@ def test_a_damaged_ticket_stops_its_chain_alone_and_is_named(pruned, tmp_path):
         mask_files(work, step, 3).table.unlink()
     flip(network(work, 0, 2).final)
 
-    done = imp_here("rounds", "--levels", "4", *settings("families.rounds.controls=[]"), cwd=work, check=False)
+    done = imp_here("rounds", "--rounds", "4", *settings("families.rounds.controls=[]"), cwd=work, check=False)
 
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("not finished")]
@@ -191,7 +191,7 @@ def test_bad_values_are_refused_before_anything_is_written(work, values, words):
 
 
 def test_a_number_of_rounds_that_makes_no_sense_is_refused(trained):
-    refused(imp_here("rounds", "--levels", "101", cwd=trained, check=False), "--levels")
+    refused(imp_here("rounds", "--rounds", "101", cwd=trained, check=False), "--rounds")
 
 
 def test_rounds_of_an_untrained_network_say_what_comes_first(prepared):

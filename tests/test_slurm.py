@@ -217,7 +217,7 @@ def test_what_is_asked_of_slurm_is_in_the_script_and_the_rest_is_left_to_the_clu
     ("line", "array", "command"),
     [
         (["train", "--replicate", "2", "--replicate", "5"], "2,5", "imp train --run runs/digits --replicate {task}\n"),
-        (["rounds", "--levels", "3", "--array", "4"], "1-4", "imp rounds --run runs/digits --rounds 3 --part {task}/4\n"),
+        (["rounds", "--rounds", "3", "--array", "4"], "1-4", "imp rounds --run runs/digits --rounds 3 --part {task}/4\n"),
     ],
 )
 def test_replicates_and_parts_are_the_tasks_of_an_array(work, typed, line, array, command):

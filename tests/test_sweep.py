@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from helpers import AS_ROOT, clean_environment, imp_here, refused, settings
 
-from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
 from lottery.engine import checkpoints
@@ -165,17 +164,6 @@ def test_a_finished_sweep_is_not_done_again(again):
     assert told["cost"]["epochs"] == sum(one["epochs"] for one in told["trials"]) == 2 * told["cost"]["dense_trainings"]
     assert set(told["importances"]) == set(told["keys"]) == {"train.learning_rate", "train.batch"}
     assert told["best"]["accuracy"] == max(one["accuracy"] for one in told["trials"] if one["status"] == "complete")
-
-
-def test_a_sweep_from_before_there_were_objectives_goes_on(again):
-    path = again / "runs/try/sweep/sweep.json"
-    before = files.read_json(path)
-    files.write_json(path, {key: value for key, value in before.items() if key != "sweep.objective"})
-
-    imp_here("sweep", cwd=again)
-
-    done = imp_here("sweep", "--objective", "ticket:q90", cwd=again, check=False)
-    assert "sweep.objective was 'dense', is 'ticket:oneshot/q90'" in done.stderr
 
 
 @pytest.mark.usefixtures("played")

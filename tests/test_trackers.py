@@ -253,12 +253,6 @@ def test_a_package_that_cannot_be_loaded_is_no_reason_to_train_nothing(figures, 
     assert capfd.readouterr().err == "figures mirrors nothing (No module named 'nowhere'); metrics.jsonl has everything\n"
 
 
-@pytest.mark.parametrize(("mode", "names"), [("off", []), ("offline", ["wandb:offline"]), ("online", ["wandb:online"])])
-def test_recipes_from_before_there_were_others_say_the_mode_of_wandb(mode, names):
-    assert reading.resolve({"track": {"wandb": mode, "project": "mine"}}) == recipe(*names)
-    assert reading.resolve({"track": {"wandb": mode, "trackers": ["figures"]}}).track.trackers == ["figures"]
-
-
 def test_figures_go_to_a_run_named_after_the_network(fake):
     ended(begun())
 

@@ -64,9 +64,7 @@ ReplicateOption = Annotated[
     typer.Option("--replicate", metavar="N", min=1, max=MOST, help="Only this replicate; repeatable. A new N adds one."),
 ]
 FamilyOption = Annotated[list[str] | None, typer.Option("--family", metavar="NAME", help="Only this family; repeatable.")]
-RoundsOption = Annotated[
-    int | None, typer.Option("--rounds", "--levels", min=1, max=100, help="Number of rounds; default: the recipe's.")
-]
+RoundsOption = Annotated[int | None, typer.Option("--rounds", min=1, max=100, help="Number of rounds; default: the recipe's.")]
 PerGpuOption = Annotated[
     int | None, typer.Option("--per-gpu", metavar="K", min=1, help="Let K processes share each GPU; default: each has its own.")
 ]

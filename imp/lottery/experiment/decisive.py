@@ -1,11 +1,7 @@
 """Which values of a recipe an output depends on: what is compared before one is made, continued or used."""
 
-import contextlib
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
-
-import pydantic
-from pydantic.fields import FieldInfo
+from typing import Any, get_args
 
 from data_prep import sources
 from lottery.experiment import controls, networks
@@ -49,14 +45,10 @@ def decisive(recipe: Recipe, output: Output = "dense", family: str = "") -> dict
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How some of these values differ from earlier ones, key by key, however both are written. Where the files are that records
-    were made from is a note: the digest of the records is compared beside these values."""
-    before = {key: value for key, value in before.items() if (key, value) != ("train.remat", False)}  # of older runs
-    if before == now:
-        return []
+    """How some of these values differ from earlier ones, key by key. Where the files are that records were made from is a note:
+    the digest of the records is compared beside these values."""
     one, other = ({**values, **_without_places(values)} for values in (before, now))
     differing = [key for key in sorted(one | other) if one.get(key) != other.get(key)]
-    differing = [key for key in differing if _read(key, one.get(key)) != _read(key, other.get(key))]
     return [f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in differing]
 
 
@@ -111,21 +103,9 @@ def without_effect(recipe: Recipe) -> set[str]:
 def decides(key: str) -> Output | None:
     """What is another with another value of this dotted key: the dense network, masks or tickets, and all that is made from it;
     None for a key that says how much to make, or how to go about it."""
-    field = _field(key)
-    extra = field.json_schema_extra if field else None
-    return extra["decides"] if isinstance(extra, dict) else None  # type: ignore[return-value]
-
-
-def _field(key: str) -> FieldInfo | None:
     place, _, name = key.rpartition(".")
     known = Recipe.model_fields.get(place)
     table = Family if place.startswith("families.") else known.annotation if known else Recipe
-    return getattr(table, "model_fields", {}).get(name)
-
-
-def _read(key: str, value: Any) -> Any:
-    """What a recipe makes of the `value` of this dotted key; the value itself where that is of another version."""
-    if field := _field(key):
-        with contextlib.suppress(pydantic.ValidationError):
-            return pydantic.TypeAdapter[Any](Annotated[field.annotation, field]).validate_python(value)  # type: ignore[arg-type]
-    return value
+    field = getattr(table, "model_fields", {}).get(name)
+    extra = field.json_schema_extra if field else None
+    return extra["decides"] if isinstance(extra, dict) else None

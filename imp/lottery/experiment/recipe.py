@@ -4,7 +4,7 @@ defaults are an experiment, too: a MobileNetV2 on the digits. A command without 
 import dataclasses
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import pydantic
 from pydantic import Field
@@ -184,13 +184,6 @@ class Train(Table):
     threads: Annotated[int, Field(gt=0, le=1024)] = key(1, "intra-op threads; their number changes the last bits")
     devices: Annotated[int, Field(ge=0, le=64)] = key(0, "how many devices; 0: every GPU, or else one CPU")
 
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _as_before(cls, table: Any) -> Any:
-        """Older runs and recipes say that activations are not computed twice, as they could be then."""
-        is_older = isinstance(table, dict) and table.get("remat") is False
-        return {key: value for key, value in table.items() if key != "remat"} if is_older else table
-
 
 class Pruning(Table):
     """Which weights are prunable."""
@@ -230,9 +223,9 @@ class Sweep(Table):
     space: Space = aside(
         [
             "train.learning_rate=0.005..0.5:log",
-            "train.weight_decay=1e-5..1e-2:log",
+            "train.weight_decay=1e-05..0.01:log",
             "train.batch=32,64,128",
-            "train.label_smoothing=0..0.2",
+            "train.label_smoothing=0.0..0.2",
         ],
         "KEY=LOW..HIGH, KEY=LOW..HIGH:log, KEY=A,B,C",
     )
@@ -249,16 +242,6 @@ class Track(Table):
 
     trackers: Trackers = aside([], "tensorboard, wandb, wandb:offline, or of other packages")
     project: str = aside("lottery", "of Weights & Biases")
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _as_before_trackers(cls, table: Any) -> Any:
-        """Older runs and recipes say off, online or offline of Weights & Biases, then the only tracker."""
-        mode = table.get("wandb") if isinstance(table, dict) else None
-        if mode not in ("off", "online", "offline"):
-            return table
-        others = {key: value for key, value in table.items() if key != "wandb"}
-        return {"trackers": [] if mode == "off" else [f"wandb:{mode}"], **others}
 
 
 class Recipe(Table):

@@ -21,15 +21,17 @@ _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 @dataclasses.dataclass(frozen=True)
 class Dimension:
     """A key, and what it may be: of a `choice` one of `values`, each written as after `--set KEY=`; else any number between the
-    two of them, whole where both are `int`, drawn evenly on a `linear` scale or a `log` one. `str` gives its `line`."""
+    two of them, whole where both are `int`, drawn evenly on a `linear` scale or a `log` one. `str` writes it as above."""
 
     key: str
     values: tuple[Any, ...]
     kind: Literal["choice", "linear", "log"]
-    line: str = dataclasses.field(compare=False)
 
     def __str__(self) -> str:
-        return self.line
+        if self.kind == "choice":
+            return f"{self.key}={','.join(self.values)}"
+        low, high = self.values
+        return f"{self.key}={low}..{high}{':log' if self.kind == 'log' else ''}"
 
 
 def check(dimensions: list[Dimension]) -> list[Dimension]:
@@ -50,11 +52,11 @@ def parse_dimension(line: str) -> Dimension:
         values = tuple(value.strip() for value in text.split(","))
         if len(set(values)) < 2 or not all(values):
             raise InputError(f"{line!r} leaves nothing to choose: write KEY=LOW..HIGH[:log] or KEY=A,B,C")
-        return Dimension(key, values, "choice", line)
+        return Dimension(key, values, "choice")
     is_whole = all(re.fullmatch(r"[+-]?\d+", end) for end in match.groups()[:2])
     low, high = (int(end) if is_whole else float(end) for end in match.groups()[:2])
     if not -math.inf < low < high < math.inf:
         raise InputError(f"{line!r} must be finite and ascend")
     if match[3] and low <= 0:
         raise InputError(f"{line!r}: a logarithmic range must start above 0")
-    return Dimension(key, (low, high), "log" if match[3] else "linear", line)
+    return Dimension(key, (low, high), "log" if match[3] else "linear")

@@ -80,8 +80,7 @@ def _open(run: Run, dimensions: list[Dimension], manifest: Manifest) -> Trials:
     with locks.writing(run.sweep / "choosing", patience=math.inf):
         if not path.exists():
             files.write_json(path, made_with)
-        before = {"sweep.objective": "dense"} | files.read_json(path)  # before there were others
-        if differing := differences(before, made_with):
+        if differing := differences(files.read_json(path), made_with):
             first = min(differing, key=lambda one: not one.startswith("sweep."))
             raise InputError(f"{run.sweep} is of another recipe ({first}): use that, another --run, or remove it")
         run.adopt()

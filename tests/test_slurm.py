@@ -390,18 +390,6 @@ def test_a_chain_ends_with_the_bytes_of_one_process_though_a_job_is_told_to_stop
     assert (work / "runs/digits/report/index.html").exists()
 
 
-def test_an_option_that_sbatch_does_not_have_or_that_imp_sets_is_refused(batch, tmp_path, monkeypatch):
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho '  -C, --constraint=list  features'\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    batch(more=["constraint=h100", "-C h100"])
-    with pytest.raises(InputError, match=r"--sbatch constrain=x: sbatch has no option constrain; did you mean constraint\?"):
-        batch(more=["constrain=x"])
-    with pytest.raises(InputError, match=r"--sbatch --array=1-3: imp sets array itself"):
-        batch(more=["--array=1-3"], array="1-2")
-
-
 def test_a_job_of_a_chain_tries_again_what_it_does_not_find_yet(tmp_path, monkeypatch):
     """The script as a shell runs it: imp is played, and finds what it needs the second time."""
     monkeypatch.setattr(slurm, "STALE_SECONDS", 0)
@@ -416,8 +404,9 @@ def test_a_job_of_a_chain_tries_again_what_it_does_not_find_yet(tmp_path, monkey
     assert (code(waits=True), code(waits=False)) == (0, 2)
 
 
-def test_options_of_sbatch_may_be_typed_without_hyphens(tmp_path):
-    text = slurm.script(["train"], tmp_path, {}, ["dependency=afterok:1", "--constraint=h100", "-C gpu"])
+def test_options_of_sbatch_may_be_typed_without_hyphens_and_those_that_imp_sets_come_later_and_win(tmp_path):
+    more = ["dependency=afterok:1", "--constraint=h100", "-C gpu", "C h100", "a 1-3"]
+    text = slurm.script(["train"], tmp_path, {"array": "1-2"}, more)
 
-    directives = [line for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert directives[-3:] == ["#SBATCH --dependency=afterok:1", "#SBATCH --constraint=h100", "#SBATCH -C gpu"]
+    typed = ["--requeue", "--dependency=afterok:1", "--constraint=h100", "-C gpu", "-C h100", "-a 1-3"]
+    assert options(text)[:7] == [*typed, "--array=1-2"]

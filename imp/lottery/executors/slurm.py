@@ -1,8 +1,6 @@
 """Batch scripts for Slurm, for people to read: an MPI job, an array of tasks that need no MPI, or a chain of such jobs."""
 
-import contextlib
 import dataclasses
-import difflib
 import re
 import shlex
 import shutil
@@ -53,10 +51,11 @@ def script(
     """A batch script that runs imp with `arguments` on so many `ranks`, and leaves what it, or each of them, says in `logs`.
 
     `options` are sbatch's by their long names (None: left to the cluster), `more` are others, as they are typed, with or
-    without hyphens. Where they ask for an `array`, TASK in `arguments` stands for the number of a task. The job is queued again
-    when its time limit is near or a node is taken away. One that `waits` for others of its chain tries again if it finds
-    nothing to work on: the files of the others may not show on its node yet. `tolerates` is a Job's. Raises InputError for an
-    option that sbatch does not have, and for what cannot be printed, such as a line's end, which would begin another line."""
+    without hyphens; they come first, as sbatch goes by the last of two that are alike. Where `options` ask for an `array`, TASK
+    in `arguments` stands for the number of a task. The job is queued again when its time limit is near or a node is taken away.
+    One that `waits` for others of its chain tries again if it finds nothing to work on: the files of the others may not show on
+    its node yet. `tolerates` is a Job's. Raises InputError for what cannot be printed, such as a line's end, which would begin
+    another line."""
     is_array = options.get("array") is not None
     asked = {
         **options,
@@ -66,14 +65,13 @@ def script(
         "signal": f"B:USR1@{WARNING_SECONDS}",
         "kill-on-invalid-dep": "yes" if waits else None,
     }
-    _check_options(more, asked)
     line = [str(Path(sys.executable).with_name("imp")), *arguments]
     if ranks > 1:
         line = [*launcher.mpirun_line(ranks, "--output", f"file={logs}/rank"), *line]
     # TASK is for the shell; all else is quoted for it.
     command = " ".join(TASK.join(shlex.quote(text) if text else "" for text in word.split(TASK)) for word in line)
-    given = [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
-    given += ["--requeue", *map(_hyphened, more)]
+    given = ["--requeue", *map(_hyphened, more)]
+    given += [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
     own = f"${{SLURM_ARRAY_JOB_ID}}_{TASK}" if is_array else "$SLURM_JOB_ID"
     late = "other nodes' files may take as long to show here"
     is_new = f"[ $code -eq {REFUSED} ] && [ ${{SLURM_RESTART_COUNT:-0}} -eq 0 ]"
@@ -143,34 +141,8 @@ def _check_printable(lines: Sequence[str]) -> None:
 
 def _hyphened(option: str) -> str:
     """An option of sbatch as its script takes it, which may have been typed without hyphens."""
-    if option.startswith("-"):
-        return option
-    return f"-{option}" if len(_name(option)) == 1 else f"--{option}"
-
-
-def _name(option: str) -> str:
-    """`constraint`, of `--constraint=h100`; `C`, of `-Ch100` and of `C h100`."""
-    name = re.split(r"[=\s]", option.lstrip("-"), maxsplit=1)[0]
-    return name[:1] if option.startswith("-") and not option.startswith("--") else name
-
-
-def _check_options(more: Sequence[str], own: Mapping[str, object]) -> None:
-    """Raises InputError for an option that imp sets itself, and for one that looks like another of sbatch's, if there is an
-    sbatch to ask. (Its help has not all of its options.)"""
-    if not more:
-        return
-    told = ""
-    with contextlib.suppress(OSError):
-        told = subprocess.run(["sbatch", "--help"], capture_output=True, text=True).stdout
-    known = re.findall(r"^ *(?:-(\w), )? *--([a-z][a-z0-9-]*)", told, re.MULTILINE)
-    names = {letter: name for letter, name in known if letter}
-    for option in more:
-        name = names.get(_name(option), _name(option))
-        if own.get(name) is not None:
-            raise InputError(f"--sbatch {option}: imp sets {name} itself")
-        near = difflib.get_close_matches(name, [name for _, name in known], n=1, cutoff=0.8)
-        if near and near[0] != name:
-            raise InputError(f"--sbatch {option}: sbatch has no option {name}; did you mean {near[0]}?")
+    name = re.split(r"[=\s]", option, maxsplit=1)[0]
+    return option if option.startswith("-") else f"{'-' if len(name) == 1 else '--'}{option}"
 
 
 def submit(path: Path) -> str:

@@ -62,13 +62,13 @@ def test_a_recipe_that_was_made_to_break_its_reader_is_one_line(case, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("result.json", "[" * 5000 + "]" * 5000), ("topology.json", "9" * 10_000), ("made_with.json", "[" * 900 + "]" * 900)],
-    ids=["result.json", "topology.json", "made_with.json"],
+    [("result.json", "[" * 5000 + "]" * 5000), ("topology.json", "9" * 10_000)],
+    ids=["result.json", "topology.json"],
 )
 def test_a_sealed_table_that_was_made_to_break_its_reader_is_one_line(work, name, value):
     path = work / "runs/digits/replicate-1/train" / name
     content = path.read_text().replace('"steps_per_epoch": 17', f'"steps_per_epoch": {value}')
-    content = content.replace('"train.epochs": 3', f'"train.epochs": {value}').replace('"width": 300', f'"width": {value}')
+    content = content.replace('"width": 300', f'"width": {value}')
     assert value in content
     blank = re.sub('(?<="sha256": ")[0-9a-f]{64}', "0" * 64, content, count=1)
     path.write_text(blank.replace("0" * 64, files.sha256(path.name.encode() + blank.encode()), 1))

@@ -61,8 +61,6 @@ def is_still_at(path: Path, descriptor: int) -> bool:
         raise
 
 
-DEEPEST = 20  # lists and tables inside each other, in what is written here or by a user
-_TOO_DEEP = f"is nested deeper than {DEEPEST}"
 _BLANK = "0" * 64
 _SEALED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})"')
 
@@ -151,31 +149,9 @@ def _sealed(path: Path) -> tuple[dict[str, Any], str]:
         problem = "its sha256 differs" if seal else "it has no sha256, as earlier versions wrote none"
         raise InputError(f"{path} is damaged or was changed by hand ({problem}): remove it and run its stage again")
     try:
-        return {key: value for key, value in parse_json(content).items() if key != "sha256"}, seal[1].decode()
-    except ValueError as error:
-        raise InputError(f"{path} {error}: remove it and run its stage again") from None
-
-
-def parse_json(content: bytes | str) -> Any:
-    """What the JSON `content` says. Raises ValueError where it says none, or what only somebody writes who wants to break its
-    reader: it is nested deeper than `DEEPEST`, or has an integer of more than 64 bits."""
-    try:
-        parsed = json.loads(content)
-        check_plain(parsed)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    return parsed
-
-
-def check_plain(value: Any, left: int = DEEPEST) -> None:
-    """Raise ValueError where `value`, read from JSON or TOML, is nested too deep or has too large an integer."""
-    if not left:
-        raise ValueError(_TOO_DEEP)
-    if isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            check_plain(one, left - 1)
-    elif isinstance(value, int) and value.bit_length() > 64:
-        raise ValueError("has an integer of more than 64 bits")
+        return {key: value for key, value in json.loads(content).items() if key != "sha256"}, seal[1].decode()
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not as it should be ({error}): remove it and run its stage again") from None
 
 
 def check_regular(path: Path) -> None:

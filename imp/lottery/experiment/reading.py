@@ -56,19 +56,21 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """The table of a TOML text. Raises ValueError where it is none, or has what no recipe can have."""
+    """The table of a TOML text. Raises ValueError where it is none."""
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    files.check_plain(table)
-    return table
 
 
 def resolve(table: dict[str, Any], overrides: Iterable[str] = (), origin: str = "recipe", setter: str = "--set") -> Recipe:
     """A checked recipe from `table`, the defaults, and `overrides` such as `train.epochs=5`. Raises InputError with the first
     key that is unknown or of the wrong type; it begins with `setter` where the overrides are to blame, else with `origin`."""
-    defaults, merged, overrides = Recipe().model_dump(), copy.deepcopy(table), list(overrides)
+    defaults, overrides = Recipe().model_dump(), list(overrides)
+    try:
+        merged = copy.deepcopy(table)
+    except RecursionError:
+        raise InputError(f"{origin} is nested too deep") from None
     in_table = table.get("families", {})
     families = {*(in_table if isinstance(in_table, dict) else ()), *re.findall(_FAMILY, "\n".join(overrides))}
     fields = {f"families.{name}.{key}": field.default for name in families for key, field in Family.model_fields.items()}

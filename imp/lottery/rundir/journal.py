@@ -61,7 +61,7 @@ def _lines(path: Path) -> list[tuple[str, Row, str]]:
         if not sealed or _seal(sealed[1], seal) != sealed[2]:
             raise InputError(f"{path} is damaged in line {number}, or lacks lines before it: {_remedy(path)}")
         seal = sealed[2]
-        found.append((line, files.parse_json(sealed[1] + "}"), seal))
+        found.append((line, json.loads(sealed[1] + "}"), seal))
     return found
 
 

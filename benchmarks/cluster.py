@@ -196,7 +196,7 @@ class Rank0:
 
     def run(self, workload: Workload) -> bool:
         tasks, channels = workload.list_tasks(), {rank: Node() for rank in range(1, self.nodes + 1)}
-        hand_out = coordinator.Coordinator(channels, workload, stall=math.inf)
+        hand_out = coordinator.Coordinator(channels, workload)
         with mock.patch.object(coordinator, "POLL_SECONDS", 0):
             self.costs.append(operations.of(lambda: hand_out.run(tasks), self.folder))
         return True

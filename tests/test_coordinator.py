@@ -5,7 +5,7 @@ from helpers import Heard
 
 from lottery.base import locks, preemption
 from lottery.executors import coordinator
-from lottery.executors.coordinator import DEADLY, FURTHER, SAVED, Coordinator, Line, Lost
+from lottery.executors.coordinator import DEADLY, SAVED, Coordinator, Line, Lost
 from lottery.executors.workload import Workload
 
 TASKS = list("abcdef")
@@ -61,7 +61,7 @@ class Rank:
         self.says = [(self.clock.now + after, what) for after, what in timed]
 
 
-def run(clock, ranks, tasks=TASKS, done=lambda task, result: [], stall=600.0, **how):
+def run(clock, ranks, tasks=TASKS, done=lambda task, result: [], **how):
     """What was done and said, and the tasks that were not handed out."""
     found, said = [], []
 
@@ -70,7 +70,7 @@ def run(clock, ranks, tasks=TASKS, done=lambda task, result: [], stall=600.0, **
         return done(task, result)
 
     workload = Workload(lambda: tasks, lambda *_: None, note, Heard(said))
-    handed_out = Coordinator(dict(enumerate(ranks, 1)), workload, stall, **how)
+    handed_out = Coordinator(dict(enumerate(ranks, 1)), workload, **how)
     handed_out.run(tasks)
     return found, said, handed_out.waiting
 
@@ -160,22 +160,6 @@ def test_a_task_that_another_process_holds_is_busy_at_once(clock):
     assert clock.now - 1000 < 1
 
 
-STALLED = [f"rank 1 has come no further for 10 min 00 s with {TASKS[0]}"] * 2
-
-
-@pytest.mark.parametrize(
-    ("stall", "says", "told"),
-    [
-        (600, [(100, FURTHER), (1000, FURTHER), (2000, DONE)], STALLED),  # once, and again when it stalls again
-        (90, [*((minute * 60, FURTHER) for minute in range(1, 60)), (3600, DONE)], []),
-    ],
-)
-def test_a_rank_that_comes_no_further_is_named_but_none_that_says_it_does_or_has_no_task(clock, stall, says, told):
-    _, said, _ = run(clock, [Rank(clock, [says]), Rank(clock)], TASKS[:1], stall=stall)
-
-    assert said == ["2 ranks, 1 task to do now: 1 idle", *told]
-
-
 def test_after_a_signal_nothing_is_handed_out_and_a_lost_ranks_task_is_handed_back(clock, monkeypatch):
     monkeypatch.setattr(preemption, "asked", lambda: clock.now > 1000.5)
     ranks = [Rank(clock, [[(1, {"status": "preempted"})]]), Rank(clock, [[(1, Lost())]])]
@@ -202,8 +186,8 @@ def test_a_rank_that_dies_at_a_task_is_replaced_and_one_that_all_die_of_is_given
 
 
 def test_a_task_that_ranks_die_of_is_not_given_up_while_it_saves_what_they_did(clock):
-    further = [[(0, FURTHER), (1, Lost())]] * (DEADLY - 1)
-    deaths = [*further, [(0, SAVED), (1, Lost())], *further[1:]]
+    unsaved = [Lost()] * (DEADLY - 1)
+    deaths = [*unsaved, [(0, SAVED), (1, Lost())], *unsaved[1:]]
 
     def replace(rank):
         deaths.pop(0)

@@ -146,7 +146,7 @@ def test_what_is_no_executor_is_one_line():
 
 
 def test_without_mpi_and_a_name_it_is_processes_of_this_host():
-    made = executor(Execution(3, per_gpu=2, stall=9))
+    made = executor(Execution(3, per_gpu=2))
 
     assert isinstance(made, Processes)
-    assert (made.count, made.per_gpu, made.stall) == (3, 2, 9)
+    assert (made.count, made.per_gpu) == (3, 2)

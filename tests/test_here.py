@@ -98,7 +98,7 @@ def test_what_interrupts_the_wait_ends_the_workers(tmp_path, monkeypatch):
         written(tmp_path, "begun-*", 1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lottery.executors.coordinator.Coordinator._watch", interrupt)
+    monkeypatch.setattr("lottery.executors.coordinator.Coordinator._tell_to_end", interrupt)
     monkeypatch.setattr("lottery.executors.coordinator.Coordinator._hear", hear_at_once(here.Coordinator._hear))
     workload = Workload(lambda: ["a"], partial(saving, tmp_path), lambda *_: [], Reporter(quiet=True))
     with pytest.raises(KeyboardInterrupt):

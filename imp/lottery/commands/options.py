@@ -129,9 +129,6 @@ class WorkerOptions:
         typer.Option("--executor", metavar="NAME", help="Train by the executor of another package, or package.module:Class."),
     ] = None
     per_gpu: PerGpuOption = None
-    stall: Annotated[
-        float, typer.Option("--stall", metavar="SECONDS", min=1, help="Name a process that has made no progress for this long.")
-    ] = 600.0
 
     def execution(self) -> Execution:
         return Execution(**vars(self))

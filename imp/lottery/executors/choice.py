@@ -19,8 +19,8 @@ def executor(execution: Execution) -> Executor:
         return _named(execution.executor)
     ranks = communicator.join()
     if ranks:
-        return Ranks(ranks, execution.per_gpu, execution.stall)
-    return Processes(execution.ranks, execution.per_gpu, execution.stall)
+        return Ranks(ranks, execution.per_gpu)
+    return Processes(execution.ranks, execution.per_gpu)
 
 
 def _named(name: str) -> Executor:

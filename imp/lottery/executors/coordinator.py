@@ -1,14 +1,12 @@
 """Tasks handed out over channels, and done at the other end.
 
 Whoever does tasks says the result of one (None before its first) and is sent the next (None: there are no more). Meanwhile
-`FURTHER` says that its task has come further, `SAVED` that a process in its place would go on from here, and a `Line` is to be
-said once, whichever ranks have it.
+`SAVED` says that a process in its place would go on from here, and a `Line` is to be said once, whichever ranks have it.
 """
 
 import collections
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -16,16 +14,15 @@ from typing import Any, Protocol
 from lottery.base import files, preemption
 from lottery.base.capacity import Allocation
 from lottery.base.errors import Moved
-from lottery.base.progress import Reporter, count_of, duration
+from lottery.base.progress import Reporter, count_of
 from lottery.executors.allocation import show_gpus
 from lottery.executors.workload import MakeWorker, Result, Task, Worker, Workload
 
 POLL_SECONDS = 0.02
-HEARTBEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0  # after which a rank at work looks again whether rank 0 is there
 PATIENCE_SECONDS = 180.0  # in which the lock of a lost rank may outlive it, on a shared file system
 DEADLY = 10  # processes that die in a row at one task, which saves nothing: enough to find out which network of a bundle kills
 ORPHANED = "rank 0 is lost"
-FURTHER = "further"
 SAVED = "saved"
 
 
@@ -53,26 +50,24 @@ class Channel(Protocol):
 
 @dataclasses.dataclass
 class Assignment:
-    """A task that a rank is at, when that last came further (for ever, once it was named), and whether it was told to end."""
+    """A task that a rank is at, and whether it was told to end."""
 
     task: Task
-    heard: float
     told: bool = False
 
 
 class Coordinator:
-    """Hands tasks out over `channels`, by rank. A rank that says nothing for `stall` seconds is named. `replace` starts another
-    one in the place of a rank that died, where that can be done; `tell` tells a rank that is at work to end."""
+    """Hands tasks out over `channels`, by rank. `replace` starts another rank in the place of one that died, where that can be;
+    `tell` tells one that is at work to end."""
 
     def __init__(
         self,
         channels: Mapping[int, Channel],
         workload: Workload,
-        stall: float,
         replace: Callable[[int], Channel | None] = lambda rank: None,
         tell: Callable[[int], None] = lambda rank: None,
     ):
-        self.channels, self.on_done, self.stall = dict(channels), workload.on_done, stall
+        self.channels, self.on_done = dict(channels), workload.on_done
         self.say, self.once = workload.reporter.say, workload.reporter.once
         self.replace, self.tell = replace, tell
         self.waiting: list[Task] = []
@@ -94,7 +89,7 @@ class Coordinator:
             for rank in list(self.channels):
                 self._hear(rank)
             self._hand_out()
-            self._watch()
+            self._tell_to_end()
         for rank in self.idle:
             self.channels[rank].send(None)
         if not self._stops():
@@ -123,10 +118,8 @@ class Coordinator:
         if isinstance(message, Line):
             self.once(message.text)
             return
-        if isinstance(message, str):
-            self.running[rank].heard = time.monotonic()
-            if message == SAVED:
-                del self.deaths[self.running[rank].task]
+        if isinstance(message, str):  # SAVED
+            del self.deaths[self.running[rank].task]
             return
         self.idle.append(rank)
         if message is None:
@@ -146,7 +139,7 @@ class Coordinator:
                 self.stopped = True
                 return
             rank, task = self.idle.pop(0), self.waiting.pop(0)
-            self.running[rank] = Assignment(task, time.monotonic())
+            self.running[rank] = Assignment(task)
             self.channels[rank].send(task)
 
     def _lose(self, rank: int) -> None:
@@ -172,14 +165,10 @@ class Coordinator:
         self.patience[task] = time.monotonic() + PATIENCE_SECONDS
         self.waiting.insert(0, task)
 
-    def _watch(self) -> None:
-        """Name the ranks of which nothing has been heard for too long, once each time; where all is to end, tell them so."""
-        for rank, at in self.running.items():
-            silent = time.monotonic() - at.heard
-            if silent > self.stall:
-                at.heard = math.inf
-                self.say(f"rank {rank} has come no further for {duration(silent)} with {at.task}")
-            if self._stops() and not at.told:
+    def _tell_to_end(self) -> None:
+        """Where all is to end, tell those at work so, once."""
+        for rank, at in self.running.items() if self._stops() else ():
+            if not at.told:
                 at.told = True
                 self.tell(rank)
 
@@ -212,16 +201,17 @@ def following(channel: Channel) -> Any:
 
 
 def _heartbeat(channel: Channel) -> Callable[[bool], None]:
-    """A function to call as a task comes further, or saves that. Should rank 0 be lost, what is under way is to be saved, and
-    to end."""
-    sent = time.monotonic()
+    """A function to call as a task comes further, or saves that, which rank 0 is told. Should rank 0 be lost, what is under way
+    is to be saved, and to end."""
+    looked = time.monotonic()
 
     def beat(saved: bool) -> None:
-        nonlocal sent
-        if not saved and time.monotonic() - sent < HEARTBEAT_SECONDS:
+        nonlocal looked
+        if saved:
+            channel.send(SAVED)
+        elif time.monotonic() - looked < HEARTBEAT_SECONDS:
             return
-        sent = time.monotonic()
-        channel.send(SAVED if saved else FURTHER)
+        looked = time.monotonic()
         try:
             if channel.poll():  # nothing is sent to a rank at work: it is the end of rank 0
                 channel.recv()

@@ -25,10 +25,10 @@ _WORK = "import sys; from lottery.executors import here; here.work(int(sys.argv[
 
 class Processes:
     """So many processes of this host (None: as many as it has room for), which this one starts, and starts again when they die;
-    1: none but this one. `per_gpu` share a GPU (None: each has its own). One that stalls for `stall` seconds is named."""
+    1: none but this one. `per_gpu` share a GPU (None: each has its own)."""
 
-    def __init__(self, count: int | None = 1, per_gpu: int | None = None, stall: float = 600.0):
-        self.count, self.per_gpu, self.stall = count, per_gpu, stall
+    def __init__(self, count: int | None = 1, per_gpu: int | None = None):
+        self.count, self.per_gpu = count, per_gpu
 
     def run(self, workload: Workload) -> bool:
         """As every executor."""
@@ -57,7 +57,7 @@ class Processes:
             workload.reporter.say(line)
         with preemption.deferred(), Crew(workload, allocations) as crew:
             channels = {rank: crew.start(rank) for rank in allocations}
-            coordinator = Coordinator(channels, workload, self.stall, crew.start, crew.tell)
+            coordinator = Coordinator(channels, workload, crew.start, crew.tell)
             coordinator.run(tasks)
         coordinator.check()
 

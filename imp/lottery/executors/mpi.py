@@ -23,11 +23,10 @@ from lottery.executors.workload import Workload
 
 
 class Ranks:
-    """All ranks of `communicator`, of which `per_gpu` share a GPU (None: each has its own). One that comes no further for
-    `stall` seconds is named."""
+    """All ranks of `communicator`, of which `per_gpu` share a GPU (None: each has its own)."""
 
-    def __init__(self, communicator: Communicator, per_gpu: int | None = None, stall: float = 600.0):
-        self.communicator, self.per_gpu, self.stall = communicator, per_gpu, stall
+    def __init__(self, communicator: Communicator, per_gpu: int | None = None):
+        self.communicator, self.per_gpu = communicator, per_gpu
 
     def run(self, workload: Workload) -> bool:
         """As every executor. Raises Preempted once what was under way is saved; Moved where its folder was moved."""
@@ -36,14 +35,14 @@ class Ranks:
             workload.reporter.say(line)
         with self.communicator, preemption.deferred():
             if coordinates:
-                coordinate(self.communicator, workload, self.per_gpu, self.stall)
+                coordinate(self.communicator, workload, self.per_gpu)
             else:
                 work(self.communicator, workload)
         preemption.check()
         return coordinates
 
 
-def coordinate(communicator: Communicator, workload: Workload, per_gpu: int | None, stall: float) -> None:
+def coordinate(communicator: Communicator, workload: Workload, per_gpu: int | None) -> None:
     """The part of rank 0. Raises as `Ranks.run` does."""
     channels: dict[int, Channel] = {rank: communicator.channel(rank) for rank in range(1, communicator.size)}
     resources, common = {0: resources_here()}, {0: workload.common}
@@ -61,7 +60,7 @@ def coordinate(communicator: Communicator, workload: Workload, per_gpu: int | No
         for rank, channel in channels.items():
             channel.send(allocations.get(rank))
     own, channels[0] = multiprocessing.Pipe()
-    coordinator = Coordinator({rank: channels[rank] for rank in allocations}, workload, stall)
+    coordinator = Coordinator({rank: channels[rank] for rank in allocations}, workload)
 
     def hand_out() -> None:
         with _ending_all(communicator):

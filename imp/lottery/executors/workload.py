@@ -84,14 +84,12 @@ Headlines = Literal["follow", "leave", "only"]
 class Execution:
     """Where networks are trained: by so many processes of this host (`ranks`; 1: this one, which may itself be one of MPI's
     ranks; None: as many as the host has room for), of which `per_gpu` share a GPU (None: none do), or by the `executor` of
-    another package. A process without progress for `stall` seconds is named. `part` is the part of the networks that this
-    command trains, if a job array shares them. Controls of headlines `follow` on the tickets, or are left to another command,
-    which trains only them. Each process trains `bundle` networks at a time, in one compiled step (None: as many as are
-    fastest)."""
+    another package. `part` is the part of the networks that this command trains, if a job array shares them. Controls of
+    headlines `follow` on the tickets, or are left to another command, which trains only them. Each process trains `bundle`
+    networks at a time, in one compiled step (None: as many as are fastest)."""
 
     ranks: int | None = 1
     per_gpu: int | None = None
-    stall: float = 600.0
     part: Part = WHOLE
     headlines: Headlines = "follow"
     bundle: int | None = None

@@ -1,15 +1,11 @@
 """The ranks over MPI: joining them, losing one, and not waiting for one that will never come. No MPI is needed."""
 
 import contextlib
-import os
-import subprocess
 import sys
 import threading
 import types
-from pathlib import Path
 
 import pytest
-from helpers import wait_for
 
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
@@ -21,8 +17,7 @@ from lottery.executors.workload import IN_PROCESS, Workload
 
 
 @pytest.fixture(autouse=True)
-def impatient(no_launcher, monkeypatch):
-    monkeypatch.setattr(communicator, "LOOK_SECONDS", 0.005)
+def apart(no_launcher, monkeypatch):
     monkeypatch.setattr(communicator, "THREAD", "MPI of a test")  # of which one that is left here would be stuck
 
 
@@ -85,18 +80,11 @@ def test_the_world_is_taken_when_the_launcher_agrees_or_does_not_say_and_a_rank_
     assert made.library.said == ["begin", "end"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("_neighbour_is_lost", lambda: True, "another rank was lost before all had begun"),
-        ("START_SECONDS", 0.05, "not all ranks have begun within 0 s"),
-    ],
-)
-def test_nobody_waits_for_ever_for_ranks_that_do_not_begin(monkeypatch, mpi4py, name, value, words):
+def test_nobody_waits_for_ever_for_ranks_that_do_not_begin(monkeypatch, mpi4py):
     mpi4py(4).library.begins.clear()
-    monkeypatch.setattr(communicator, name, value)
+    monkeypatch.setattr(communicator, "START_SECONDS", 0.05)
 
-    with pytest.raises(Preempted, match=words):
+    with pytest.raises(Preempted, match="not all ranks have begun within 0 s"):
         communicator.join()
 
 
@@ -168,26 +156,3 @@ def test_a_rank_whose_process_has_failed_is_lost_and_any_other_error_is_an_error
             speak()
     with contextlib.nullcontext() if raised is Lost else pytest.raises(raised):
         channel.send("a task")
-
-
-@pytest.fixture
-def neighbour():
-    """Another process with the same parent as this one would have: both are children of this process."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    yield process
-    process.kill()
-    process.wait()
-
-
-def test_a_neighbour_that_is_no_more_is_missed_even_as_a_zombie(monkeypatch, neighbour):
-    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
-        monkeypatch.delenv(name, raising=False)
-    assert not communicator._neighbour_is_lost()  # where it is not said how many there are
-    monkeypatch.setattr(os, "getppid", os.getpid)
-    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(communicator._living_children(os.getpid())))
-    assert not communicator._neighbour_is_lost()  # this parent starts no ranks
-
-    monkeypatch.setattr(communicator, "DAEMONS", (Path("/proc/self/comm").read_text().strip(),))
-    assert not communicator._neighbour_is_lost()
-    neighbour.kill()
-    wait_for(communicator._neighbour_is_lost, seconds=10)

@@ -7,21 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 from lottery.base.errors import InputError
 from lottery.base.preemption import Preempted
 from lottery.base.progress import duration
 from lottery.executors.coordinator import Lost
-from lottery.executors.launcher import launched_rank, launched_size, local_size
+from lottery.executors.launcher import launched_rank, launched_size
 
 START_SECONDS = 600.0  # in which all ranks must have begun: hundreds that read Python from one file server take minutes
 LEAVE_SECONDS = 30.0  # in which they must have ended: all leave at the same time
-LOOK_SECONDS = 0.5
 NOTICE_SECONDS = 1.0  # in which every rank notices that another is lost
 THREAD = "MPI"
-DAEMONS = ("prterun", "prted")  # the parents of ranks where Open MPI lets them outlive each other
 
 
 class RankChannel:
@@ -62,12 +59,8 @@ class Communicator:
         self._begun, self._leaving = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._take_part, daemon=True, name=THREAD)
         self._thread.start()
-        until = time.monotonic() + START_SECONDS
-        while not self._begun.wait(LOOK_SECONDS):
-            if _neighbour_is_lost():
-                raise Preempted("another rank was lost before all had begun")
-            if time.monotonic() > until:
-                raise Preempted(f"not all ranks have begun within {duration(START_SECONDS)}")
+        if not self._begun.wait(START_SECONDS):
+            raise Preempted(f"not all ranks have begun within {duration(START_SECONDS)}")
         self.world.Set_errhandler(mpi.ERRORS_RETURN)  # mpi4py makes exceptions of them
         self.rank, self.size = self.world.rank, self.world.size
 
@@ -95,8 +88,7 @@ class Communicator:
 
 def join() -> Communicator | None:
     """The ranks that this process was started among, once all have begun; None where no MPI launcher started it, or it is the
-    only one. Raises InputError when MPI cannot be loaded, or is another one than the launcher's; Preempted when a rank is lost
-    before all have begun."""
+    only one. Raises InputError when MPI cannot be loaded, or is another one than the launcher's, and as `Communicator` does."""
     started = launched_size()
     if launched_rank() is None or started == 1:
         return None
@@ -132,20 +124,3 @@ def end(code: int) -> NoReturn:
     sys.stderr.flush()
     time.sleep(NOTICE_SECONDS)
     os._exit(code)
-
-
-def _neighbour_is_lost() -> bool:
-    """Whether fewer ranks than were started on this host are still there."""
-    parent, started = os.getppid(), local_size()
-    if started is None or Path(f"/proc/{parent}/comm").read_text().strip() not in DAEMONS:
-        return False
-    return _living_children(parent) < started
-
-
-def _living_children(parent: int) -> int:
-    count = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
-            state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
-            count += its_parent == str(parent) and state not in "ZX"
-    return count

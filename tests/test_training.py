@@ -492,11 +492,7 @@ def test_accuracies_among_the_first_five_are_told_of_more_than_five_classes(make
 
     wanted = {"validation_top5_accuracy", "test_top5_accuracy"}
     (row,) = rows_of(tmp_path)
-    for figures in (
-        row,
-        result.final.model_dump(exclude_none=True),
-        result.least_validation_loss.model_dump(exclude_none=True),
-    ):
+    for figures in (row, result.final.model_dump(), result.least_validation_loss.model_dump()):
         assert figures.keys() & wanted == (wanted if named else set())
         assert all(figures[name] >= figures[name.replace("top5_", "")] for name in wanted if named)
 

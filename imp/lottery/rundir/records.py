@@ -3,7 +3,7 @@ docs/run-directory.md lists every key. Numbers are exact as JSON has them; metri
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import pydantic
 
@@ -50,19 +50,14 @@ class Record(Table):
 
 
 class Figures(Values, extra="allow"):
-    """Losses after `step` steps, and every metric of the task, on examples of each split: `validation_rouge1`, `test_rouge1`.
-    Those of classification are declared; the first five answers count where there are more classes."""
+    """Losses after `step` steps, and every metric of the task on examples of each split: `validation_rouge1`, `test_rouge1`."""
 
-    __pydantic_extra__: dict[_MetricKey, Annotated[float, pydantic.Field(ge=0, le=1)]]
+    __pydantic_extra__: dict[_MetricKey, Annotated[float, pydantic.Field(ge=0, le=1)] | None]
 
     step: int
     train_loss: float
     validation_loss: float
-    validation_accuracy: float | None = None
-    validation_top5_accuracy: float | None = None
     test_loss: float
-    test_accuracy: float | None = None
-    test_top5_accuracy: float | None = None
 
     def metric(self, split: str, name: str) -> float:
         """A metric (0 .. 1) of `validation` or `test`. Raises InputError where the task has none of this name."""
@@ -73,14 +68,9 @@ class Figures(Values, extra="allow"):
 
     @property
     def metrics(self) -> list[str]:
-        """The names of the task's metrics: those of classification that it has, then the others in the order of the task."""
+        """The names of the task's metrics, in its order."""
         known = self.model_dump(exclude={"test_loss"}, exclude_none=True)
         return [key.removeprefix("test_") for key in known if key.startswith("test_")]
-
-    @pydantic.model_serializer(mode="wrap")
-    def _of_its_task(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What is written: other tasks have no keys of classification."""
-        return {key: value for key, value in dump(self).items() if value is not None or self.validation_accuracy is not None}
 
 
 class Timing(Values):
@@ -92,7 +82,7 @@ class Timing(Values):
 
 class Result(Record):
     """The result of the training of one network. `metric` is the one that decides. `costs`, `final` and the keys after it are
-    missing if it did not reach its end; `compact_macs`, for one image of the small network, where it was trained whole."""
+    None if it did not reach its end; `compact_macs`, for one image of the small network, if it was trained whole."""
 
     status: Literal["done", "diverged", "failed"]
     reason: str = ""
@@ -127,13 +117,6 @@ class Result(Record):
         if self.final and not {f"validation_{self.metric}", f"test_{self.metric}"} <= self.final.model_dump().keys():
             raise ValueError(f"its figures have no {self.metric}, which decides")
         return self
-
-    @pydantic.model_serializer(mode="wrap")
-    def _as_before_tasks(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What is written: without the metric where that is accuracy, which older versions know alone, and `compact_macs`
-        where there are none."""
-        left_out = ("metric", wording.ACCURACY), ("compact_macs", None)
-        return {key: value for key, value in dump(self).items() if (key, value) not in left_out}
 
     @property
     def is_ended(self) -> bool:

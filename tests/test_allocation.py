@@ -154,23 +154,6 @@ def test_what_nobody_coordinates_takes_its_part_among_the_ranks_on_its_host(monk
     assert allocation.allocate_here(1) == expected
 
 
-def test_more_threads_than_cores_are_told_of_host_by_host():
-    resources = ranks(*[host("a", cores=2)] * 4, host("b", cores=2), *[host("c", cores=1, gpus="01")] * 2)
-    found = allocate(resources, 1)
-
-    assert allocation.crowded(resources, found, 1) == [
-        "3 ranks train on a with 1 thread each, but may run on 2 cores: fewer ranks would be as fast"
-    ]
-    two = ranks(*[host("a", cores=2)] * 2)
-    assert allocation.crowded(two, allocate(two, 1), 1) == []
-
-
-def test_ranks_that_run_on_cores_of_their_own_are_not_crowded():
-    resources = ranks(*[Resources("a", frozenset({core}), ()) for core in range(4)])
-
-    assert allocation.crowded(resources, allocate(resources, 1), 1) == []
-
-
 def test_tensorflow_sees_the_gpus_of_the_allocation():
     allocation.show_gpus(Allocation(("GPU-a", "GPU-b"), 4))
 

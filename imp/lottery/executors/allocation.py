@@ -96,21 +96,6 @@ def ranks_to_start(count: int | None, count_tasks: Callable[[], int], threads: i
     return max(1, min(count_tasks(), int(cores // threads), capacity.free_memory() // max(RANK_BYTES, most)))
 
 
-def crowded(resources: Mapping[int, Resources], allocations: Mapping[int, Allocation], threads: int) -> list[str]:
-    """A line for each host on which more cores are wanted than there are."""
-    lines = []
-    on_cores = [rank for rank, allocation in allocations.items() if not allocation.gpus]
-    for host in dict.fromkeys(resources[rank].host for rank in on_cores):
-        ranks = [rank for rank in on_cores if resources[rank].host == host]
-        cores = frozenset().union(*(resources[rank].cores for rank in ranks))
-        if len(ranks) * threads > len(cores):
-            lines.append(
-                f"{len(ranks)} ranks train on {host} with {count_of(threads, 'thread')} each, but may run on "
-                f"{count_of(len(cores), 'core')}: fewer ranks would be as fast"
-            )
-    return lines
-
-
 def show_gpus(allocation: Allocation) -> None:
     """Show TensorFlow, which must not have started, only the GPUs of `allocation`."""
     if allocation.gpus:

@@ -14,7 +14,7 @@ from lottery.base import preemption
 from lottery.base.capacity import Allocation
 from lottery.base.progress import Reporter
 from lottery.executors import launcher
-from lottery.executors.allocation import allocate, crowded, ranks_to_start, resources_here
+from lottery.executors.allocation import allocate, ranks_to_start, resources_here
 from lottery.executors.coordinator import Coordinator, Lost, serve
 from lottery.executors.job import Raised, opened
 from lottery.executors.workload import Task, Workload
@@ -51,10 +51,7 @@ class Processes:
                 tasks[:0] = workload.on_done(task, worker(task))
 
     def _hand_out(self, workload: Workload, tasks: Sequence[Task], count: int) -> None:
-        resources = dict.fromkeys(range(1, count + 1), resources_here())
-        allocations = allocate(resources, workload.threads, self.per_gpu)
-        for line in crowded(resources, allocations, workload.threads):
-            workload.reporter.say(line)
+        allocations = allocate(dict.fromkeys(range(1, count + 1), resources_here()), workload.threads, self.per_gpu)
         with preemption.deferred(), Crew(workload, allocations) as crew:
             channels = {rank: crew.start(rank) for rank in allocations}
             coordinator = Coordinator(channels, workload, crew.start, crew.tell)

@@ -16,7 +16,7 @@ from lottery.base import preemption
 from lottery.base.capacity import Allocation
 from lottery.base.errors import InputError, one_line
 from lottery.executors import launcher
-from lottery.executors.allocation import Resources, allocate, crowded, resources_here
+from lottery.executors.allocation import Resources, allocate, resources_here
 from lottery.executors.communicator import Communicator
 from lottery.executors.coordinator import ORPHANED, Channel, Coordinator, Lost, following, serve
 from lottery.executors.workload import Workload
@@ -64,8 +64,6 @@ def coordinate(communicator: Communicator, workload: Workload, per_gpu: int | No
 
     def hand_out() -> None:
         with _ending_all(communicator):
-            for line in crowded(resources, allocations, workload.threads):
-                workload.reporter.say(line)
             coordinator.run(tasks)
 
     thread = threading.Thread(target=hand_out, name="coordinator")  # because the main one, which gets the signals, may work

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from helpers import lenet
 from tiny import CPUS, STEPS, initial, same
 
 from lottery.base.errors import InputError
@@ -11,44 +12,33 @@ from lottery.experiment.recipe import Model
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
+NORMED = Model(name="tiny:local")
 
-@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
-def test_an_average_begins_at_the_weights_and_follows_them(make_trainer, devices):
-    trainer = make_trainer(devices=devices, ema=0.3, precision="float64")
-    state = initial()
+
+@pytest.mark.parametrize(("model", "devices"), [(lenet(), CPUS[:1]), (lenet(), CPUS[:2]), (NORMED, CPUS[:2])])
+def test_an_average_begins_at_the_weights_and_the_statistics_and_follows_them(make_trainer, model, devices):
+    trainer = make_trainer(model, devices=devices, ema=0.3, precision="float64")
+    state = initial(model=model)
     trainer.load(state)
-    expected = {path: array.astype(np.float64) for path, array in state.weights.items()}
+    expected = {path: array.astype(np.float64) for path, array in (state.weights | state.statistics).items()}
 
     for step in range(STEPS):
         found = trainer.state(step)
         for path, average in expected.items():
             np.testing.assert_allclose(found.optimizer[f"ema/{path}"], average, rtol=1e-12, atol=1e-12)
         trainer.advance(step, step + 1, order_seed=0)
-        weights = trainer.state(step + 1).weights
+        after = trainer.state(step + 1)
+        now = after.weights | after.statistics
         kept = min(0.3, (2 + step) / (11 + step))  # faster at first, so that the weights begun with are soon forgotten
-        expected = {path: kept * average + (1 - kept) * weights[path] for path, average in expected.items()}
+        expected = {path: kept * average + (1 - kept) * now[path] for path, average in expected.items()}
 
 
-def test_the_statistics_of_batchnorm_are_averaged_as_the_weights_are(make_trainer):
-    model = Model(name="tiny:local")
-    trainer = make_trainer(model, devices=CPUS[:2], maskable=(), ema=0.3, precision="float64")
-    state = initial(model=model)
-    trainer.load(state)
-    expected = {path: array.astype(np.float64) for path, array in state.statistics.items()}
-    assert expected
-
-    for step in range(STEPS):
-        trainer.advance(step, step + 1, order_seed=0)
-        found = trainer.state(step + 1)
-        kept = min(0.3, (2 + step) / (11 + step))
-        expected = {path: kept * average + (1 - kept) * found.statistics[path] for path, average in expected.items()}
-        for path, average in expected.items():
-            np.testing.assert_allclose(found.optimizer[f"ema/{path}"], average, rtol=1e-12, atol=1e-12)
-
-
-def test_averages_are_evaluated_with_the_statistics_that_are_theirs(make_trainer):
-    model = Model(name="tiny:local")
-    trainer, plain = (make_trainer(model, maskable=(), learning_rate=0.1, **more) for more in ({"ema": 0.9}, {}))
+@pytest.mark.parametrize(
+    ("model", "devices", "rate", "raw"),
+    [(lenet(), CPUS[:1], 0.02, "weights"), (lenet(), CPUS[:2], 0.02, "weights"), (NORMED, CPUS[:1], 0.1, "statistics")],
+)
+def test_accuracies_are_those_of_the_averages_and_what_is_saved_is_raw(make_trainer, model, devices, rate, raw):
+    trainer, plain = make_trainer(model, devices=devices, ema=0.9, learning_rate=rate), make_trainer(model)
     trainer.load(initial(model=model))
     trainer.advance(0, STEPS, order_seed=0)
     before = trainer.state(STEPS)
@@ -60,8 +50,9 @@ def test_averages_are_evaluated_with_the_statistics_that_are_theirs(make_trainer
 
     assert same(trainer.state(STEPS), before)
     plain.load(dataclasses.replace(before, **averages, optimizer={}))
-    assert found.loss == pytest.approx(plain.evaluate("validation").loss, rel=1e-6)
-    plain.load(dataclasses.replace(before, weights=averages["weights"], optimizer={}))
+    expected = plain.evaluate("validation")
+    assert (found.loss, found.deciding) == pytest.approx((expected.loss, expected.deciding), rel=1e-6)
+    plain.load(dataclasses.replace(before, **averages | {raw: getattr(before, raw)}, optimizer={}))
     assert abs(plain.evaluate("validation").loss - found.loss) > 1e-3
 
 
@@ -77,24 +68,6 @@ def test_an_average_is_not_begun_where_something_is_missing(make_trainer, path):
 
     with pytest.raises(InputError, match="the saved network is not this one"):
         trainer.load(dataclasses.replace(state, **without))
-
-
-@pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
-def test_accuracies_are_those_of_the_averages_and_what_is_saved_is_raw(make_trainer, devices):
-    trainer, plain = make_trainer(devices=devices, ema=0.9, learning_rate=0.02), make_trainer()
-    trainer.load(initial())
-    trainer.advance(0, STEPS, order_seed=0)
-    before = trainer.state(STEPS)
-    averages = {path: before.optimizer[f"ema/{path}"] for path in before.weights}
-
-    found = trainer.evaluate("validation")
-
-    assert same(trainer.state(STEPS), before)
-    plain.load(dataclasses.replace(before, weights=averages, optimizer={}))
-    expected = plain.evaluate("validation")
-    assert (found.loss, found.deciding) == pytest.approx((expected.loss, expected.deciding), rel=1e-6)
-    plain.load(dataclasses.replace(before, optimizer={}))
-    assert abs(plain.evaluate("validation").loss - found.loss) > 1e-3
 
 
 def test_an_evaluation_that_fails_puts_the_raw_weights_back(make_trainer, monkeypatch):

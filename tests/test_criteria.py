@@ -123,8 +123,16 @@ def infinite(state, mask, probe):
     return {path: np.full(kept.shape, np.inf) for path, kept in mask.items()}
 
 
+def undefined(state, mask, probe):
+    return {path: np.full(kept.shape, np.nan) for path, kept in mask.items()}
+
+
 def nothing(state, mask, probe):
     return {}
+
+
+def half(state, mask, probe):
+    return {"a/kernel": state.weights["a/kernel"]}
 
 
 def listed(state, mask, probe):
@@ -162,12 +170,17 @@ def test_what_a_users_own_criterion_does_to_its_mask_stays_its_own(cut_by):
     assert made.read().remaining == 3
 
 
-@pytest.mark.parametrize("name", ["short", "infinite", "nothing", "listed"])
-def test_scores_that_are_none_are_refused_in_one_line(cut_by, name):
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [*((name, "a/kernel") for name in ("short", "infinite", "undefined", "nothing", "listed")), ("half", "b/kernel")],
+)
+def test_scores_that_are_none_are_refused_in_one_line_and_nothing_is_written(cut_by, here, name, path):
     with pytest.raises(
-        InputError, match=f"^criterion: test_criteria:{name} must give a finite score for every weight of a/kernel"
+        InputError, match=f"^criterion: test_criteria:{name} must give a finite score for every weight of {path}"
     ):
         cut_by(f"test_criteria:{name}")
+
+    assert not list(here.rglob("masks/*.h5"))
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,14 @@ import pytest
 from handmade import ORIGINS, finished, write_result
 from helpers import file_bytes, flip
 
-from lottery.base import files, locks
+from lottery.base import locks
 from lottery.base.errors import InputError
 from lottery.experiment import reading
-from lottery.experiment.decisive import decisive
 from lottery.pruning import criteria
 from lottery.pruning.state import State
-from lottery.rundir import store
+from lottery.rundir import identity, store
 from lottery.rundir.lineage import seals
-from lottery.rundir.records import Layer, MaskRecord
+from lottery.rundir.records import Layer
 from lottery.rundir.run import Run
 from lottery.stages import cut, scoring
 
@@ -218,44 +217,11 @@ def test_the_first_round_is_cut_from_the_dense_network(run):
     assert bits["b/kernel"].all()
     replicate, there = run.replicate(1), run.mask(mask)
     assert sorted(file_bytes(there.folder)) == ["made_with.json", "round-01-step-000000.h5", "round-01-step-000000.json"]
-    assert record == MaskRecord(
-        folder="replicate-1/iterative/masks/round-01-step-000000",
-        outputs=seals(replicate.folder, [there.mask]),
-        made_from=seals(replicate.folder, [replicate.snapshot(LAST)]),
-        replicate=1,
-        family="iterative",
-        mask="round-01",
-        round=1,
-        rewind_step=0,
-        rate=20.0,
-        step=LAST,
-        scores={"count": 20, "min": 1.0, "max": 20.0, "mean": 10.5},
-        threshold=4.8,
-        pruned=4,
-        remaining=16,
-        layers={
-            "a/kernel": {"rate": 20.0, "threshold": 4.8, "weights": 10, "kept": 6},
-            "b/kernel": {"rate": 20.0, "threshold": 4.8, "weights": 10, "kept": 10},
-        },
-        kept={
-            "density": {"prunable": 0.8, "trainable": 0.8, "total": 0.8, "effective": None},
-            "layers": {
-                "a/kernel": {"weights": 10, "kept": 6, "positions": None},
-                "b/kernel": {"weights": 10, "kept": 10, "positions": None},
-            },
-            "disconnected": None,
-        },
-        costs=record.costs,
-    )
-    assert files.read_json(there.folder / "made_with.json") == {
-        "format": 2,
-        "folder": "replicate-1/iterative/masks",
-        "output": "mask",
-        "family": "iterative",
-        "values": decisive(run.recipe, "mask", "iterative"),
-        "made_from": ORIGINS,
-        "made_by": [],
-    }
+    assert record.outputs == seals(replicate.folder, [there.mask])
+    assert record.made_from == seals(replicate.folder, [replicate.snapshot(LAST)])
+    assert (record.family, record.mask, record.round, record.rewind_step, record.rate) == ("iterative", "round-01", 1, 0, 20.0)
+    made_with = identity.made_with(there.folder)
+    assert (made_with.output, made_with.family, made_with.made_from) == ("mask", "iterative", ORIGINS)
 
 
 def test_every_chain_is_cut_on_its_own_and_several_masks_at_once(run):
@@ -299,11 +265,12 @@ def test_masks_that_another_process_cuts_are_waited_for(run):
     assert run.mask(mask).is_cut
 
 
-def largest(network, mask, gradients):
-    return {path: -np.abs(network.weights[path]) for path in mask}
+def largest(network, mask, probe):
+    """The largest weights go; of those that are gone it says nothing."""
+    return {path: np.where(kept, -np.abs(network.weights[path]), np.nan) for path, kept in mask.items()}
 
 
-def test_a_criterion_of_the_users_own_says_what_goes_and_is_given_what_is_left(make, monkeypatch):
+def test_a_criterion_of_the_users_own_says_what_goes_and_is_asked_of_what_is_left_alone(make, monkeypatch):
     given = []
     monkeypatch.setitem(criteria.CRITERIA, "noted", lambda *arguments: given.append(arguments) or largest(*arguments))
     run = make(state(a=10, b=np.arange(11, 21)), criterion="noted")
@@ -321,17 +288,6 @@ def test_a_criterion_of_the_users_own_says_what_goes_and_is_given_what_is_left(m
     assert (given[0][0].weights["b/kernel"] == before.weights["b/kernel"]).all()
 
 
-@pytest.mark.parametrize(("scores", "path"), [({"a/kernel": [1] * 10}, "b/kernel"), ({"a/kernel": [np.nan] * 10}, "a/kernel")])
-def test_a_criterion_that_leaves_a_weight_without_a_score_is_refused_by_name(make, monkeypatch, scores, path):
-    monkeypatch.setitem(criteria.CRITERIA, "odd", lambda *_: {name: np.array(array) for name, array in scores.items()})
-    run = make(state(a=10, b=10), criterion="odd")
-
-    with pytest.raises(InputError, match=f"odd must give a finite score for every weight of {path}"):
-        cut.cut(run, [first_of(run)])
-
-    assert not run.mask(first_of(run)).mask.exists()
-
-
 def test_float_types_that_numpy_lacks_are_cut_as_the_same_numbers_in_float32(make, tmp_path):
     kinds = {"a/kernel": ml_dtypes.bfloat16, "b/kernel": ml_dtypes.float8_e4m3fn, "c/kernel": ml_dtypes.float8_e5m2}
     network = state(a=np.arange(11, 21), b=10, c=10)
@@ -346,21 +302,6 @@ def test_float_types_that_numpy_lacks_are_cut_as_the_same_numbers_in_float32(mak
     assert kept(found[0][0]) == kept(found[1][0])
     assert sum(kept(found[0][0]).values()) == 24
     assert found[0][1].costs == found[1][1].costs
-
-
-def test_scores_of_pruned_weights_are_not_looked_at(make, monkeypatch):
-    def blank(network, mask, probe):
-        return {path: np.where(mask[path], scores, np.nan) for path, scores in largest(network, mask, probe).items()}
-
-    monkeypatch.setitem(criteria.CRITERIA, "blank", blank)
-    run = make(state(a=10, b=np.arange(11, 21)), criterion="blank")
-    one, two, _ = masks_of(run)
-
-    cut_of(run, one)
-    finish(run, one, state(a=10, b=np.arange(11, 21)))
-    second, _ = cut_of(run, two)
-
-    assert kept(second) == {"a/kernel": 10, "b/kernel": 3}
 
 
 def damaged_mask(run, mask):

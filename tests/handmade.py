@@ -159,11 +159,16 @@ def dense(run, *accuracies, **more):
         write(run.replicate(number).dense, accuracy, replicate=number, **more)
 
 
-def three_replicates(tmp_path):
-    """A run whose dense networks reach 90, 91 and 92 %; the grid is the quantiles 60 and 90 at 1ep."""
-    run = Run(tmp_path / "run", planned("60,90"))
+def three(folder, *grid, **more):
+    """A run of three replicates in `folder`, with `planned` as told, whose dense networks reach 90, 91 and 92 %."""
+    run = Run(folder, planned(*grid, **more))
     dense(run, 0.90, 0.91, 0.92)
     return run
+
+
+def three_replicates(tmp_path):
+    """The quantiles 60 and 90 at 1ep."""
+    return three(tmp_path / "run", "60,90")
 
 
 def ranking(tmp_path):
@@ -182,20 +187,16 @@ def ranking(tmp_path):
 
 
 def one_mask(tmp_path):
-    """The same with the quantile 60 alone."""
-    run = Run(tmp_path / "run", planned())
-    dense(run, 0.90, 0.91, 0.92)
-    return run
+    """The quantile 60 at 1ep."""
+    return three(tmp_path / "run")
 
 
 CHAINS = {"rewind": "1ep", "rounds": 2, "methods": ["weights", "lr"]}
 
 
 def two_chains(tmp_path):
-    """A run whose dense networks reach 90, 91 and 92 %; two rounds of `weights` and of `lr` from 1ep, and nothing one-shot."""
-    run = Run(tmp_path / "pruned", planned("", rounds=CHAINS))
-    dense(run, 0.90, 0.91, 0.92)
-    return run
+    """Two rounds of `weights` and of `lr` from 1ep, and nothing one-shot."""
+    return three(tmp_path / "pruned", "", rounds=CHAINS)
 
 
 def one_chain(tmp_path):

@@ -4,7 +4,7 @@ Student's t is 12.706205 with 1 degree of freedom, 4.302653 with 2."""
 import math
 
 import pytest
-from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket
+from handmade import all_replicates, dense, in_rounds, planned, three, ticket
 
 from lottery.results import frame
 from lottery.results.grouping import contrasts
@@ -61,9 +61,9 @@ def test_a_ticket_is_held_against_the_dense_network_in_four_figures(run):
 
 
 def test_two_replicates_have_an_interval_and_one_has_none(run):
-    ticket(run, 1, "60", 0.91)
     ticket(run, 1, "90", 0.91)
     ticket(run, 2, "90", 0.94)  # differences 1 and 3 points
+    ticket(run, 2, "60", 0.92)
 
     two = against(run)["dense"]["validation"]
     one = against(run, "q60")["dense"]["validation"]
@@ -71,6 +71,7 @@ def test_two_replicates_have_an_interval_and_one_has_none(run):
     margin = 12.706205 * math.sqrt(2) * 0.01 / math.sqrt(2)
     assert (two.low, two.high) == (pytest.approx(0.02 - margin, rel=1e-6), pytest.approx(0.02 + margin, rel=1e-6))
     assert (one.mean, one.low, one.high, one.count) == (pytest.approx(0.01), None, None, 1)
+    assert [mask for _, mask, *_ in found(run)] == ["q60", "q90"]  # from dense to sparse, in whichever replicate
 
 
 @pytest.mark.parametrize(
@@ -131,8 +132,7 @@ def test_only_replicates_that_have_both_count_and_they_are_paired(run):
 
 
 def test_rounds_are_held_against_the_controls_of_their_own_chain_and_round(tmp_path):
-    run = Run(tmp_path, planned("90", rounds={"rounds": 2, "rewind": "0,1ep", "methods": ["weights", "lr"]}))
-    dense(run, 0.90, 0.91, 0.92)
+    run = three(tmp_path, "90", rounds={"rounds": 2, "rewind": "0,1ep", "methods": ["weights", "lr"]})
     all_replicates(run, "90", 0.5, variant="shuffle")  # one-shot: another mask
     for step, points in ((0, 0.01), (45, 0.03)):
         in_rounds(run, "lr", 2, points, step=step)
@@ -158,8 +158,7 @@ def test_rounds_are_held_against_the_controls_of_their_own_chain_and_round(tmp_p
 def test_families_are_held_against_those_further_down_in_the_recipe_with_the_same_mask_from_the_same_point(tmp_path):
     scratch = {"rounds": 2, "rewind": "0"}
     rounds = {"rounds": 2, "rewind": "0,1ep", "methods": ["weights", "lr", "finetune"]}
-    run = Run(tmp_path, planned("", rounds=rounds, scratch=scratch))
-    dense(run, 0.90, 0.91, 0.92)
+    run = three(tmp_path, "", rounds=rounds, scratch=scratch)
     for family, points in (("finetune", -0.01), ("lr", 0.02), ("weights", 0.03)):
         in_rounds(run, family, 2, points)
     in_rounds(run, "lr", 1, 0.5)
@@ -197,16 +196,3 @@ def test_a_collapsed_ticket_or_control_is_marked(run):
         ("q90", "dense", None, None),
         ("q90", "shuffle", None, cut),
     }
-
-
-def test_contrasts_go_as_groups_do_family_by_family_from_dense_to_sparse(tmp_path):
-    run = Run(tmp_path, planned("60,90", "0,1ep", replicates=2, rounds={"rounds": 10}))
-    dense(run, 0.9, 0.9)
-    for number in (10, 2):
-        in_round(run, 1, "weights", number, 0.9)
-    for replicate, quantile, step in ((1, "90", 0), (1, "90", 45), (2, "60", 0), (1, "60", 45)):
-        ticket(run, replicate, quantile, 0.9, step)
-
-    order = [(mask, rewind) for _, mask, rewind, against in found(run) if against == "dense"]
-
-    assert order == [("q60", "0"), ("q60", "1ep"), ("q90", "0"), ("q90", "1ep"), ("round-02", "1ep"), ("round-10", "1ep")]

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from handmade import all_replicates, dense, in_round, in_rounds, planned, ticket, write
+from handmade import all_replicates, dense, in_round, in_rounds, planned, three, ticket, write
 from helpers import selected
 
 from lottery.results import frame, grouping
@@ -132,8 +132,7 @@ def test_a_command_about_one_replicate_sees_the_headline_of_all(begin):
 @pytest.fixture
 def one_shot(tmp_path):
     """A run of three replicates, two quantiles at two rewind points, whose controls follow."""
-    run = Run(tmp_path / "run", planned("60,80", "0,1ep", controls=["reinit", "shuffle"], controls_at=""))
-    dense(run, 0.90, 0.91, 0.92)
+    run = three(tmp_path / "run", "60,80", "0,1ep", controls=["reinit", "shuffle"], controls_at="")
     for step in (0, 45):
         all_replicates(run, "60", 0.01, step=step)
     return run

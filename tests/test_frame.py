@@ -11,6 +11,7 @@ from handmade import (
     in_rounds,
     one_mask,
     planned,
+    three,
     ticket,
     two_chains,
     write_mask,
@@ -189,8 +190,7 @@ def test_every_network_of_every_family_is_missed_families_as_the_recipe_has_them
 
 
 def test_what_lies_there_of_a_family_that_the_recipe_no_longer_has_is_left_out(tmp_path):
-    run = Run(tmp_path, planned("60", rounds=CHAINS))
-    dense(run, 0.90, 0.91, 0.92)
+    run = three(tmp_path, "60", rounds=CHAINS)
     in_rounds(run, "lr", 1, 0.01)
 
     assert {row["family"] for row in rows_of(Run(tmp_path, planned("60")))} == {"", "oneshot"}
@@ -230,8 +230,7 @@ def test_what_trains_on_is_held_against_the_dense_network_trained_as_long_and_no
 
 
 def test_in_one_shot_a_fresh_control_is_held_against_what_the_ticket_of_the_earliest_rewind_point_is(tmp_path):
-    made = Run(tmp_path, planned("", tuned={"quantiles": "90", "method": "lr", "rewind": "10it,1ep", "controls_at": "90"}))
-    dense(made, 0.90, 0.91, 0.92)
+    made = three(tmp_path, "", tuned={"quantiles": "90", "method": "lr", "rewind": "10it,1ep", "controls_at": "90"})
     for step, above in ((10, 0.01), (45, 0.02)):
         all_replicates(made, "90", 0.03, step=step, family="tuned")
         all_replicates(made, "90", above, step=step, variant="extended", family="tuned")

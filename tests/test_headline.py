@@ -1,7 +1,9 @@
 """The headline: down to which density tickets match the dense network, what their controls say, and how sure that is."""
 
+from functools import partial
+
 import pytest
-from handmade import all_replicates, dense, in_round, in_rounds, one_chain, planned, three_replicates, ticket, write
+from handmade import all_replicates, dense, in_round, in_rounds, one_chain, planned, three, three_replicates, ticket, write
 
 from lottery.experiment import reading
 from lottery.results.findings import Findings
@@ -17,14 +19,7 @@ run, one = pytest.fixture(three_replicates), pytest.fixture(one_chain)
 
 @pytest.fixture
 def begin(tmp_path):
-    """A function that makes a run of three replicates whose dense networks reach 90, 91 and 92 %, with `planned` as told."""
-
-    def begun(*grid, **more):
-        made = Run(tmp_path / "run", planned(*grid, **more))
-        dense(made, 0.90, 0.91, 0.92)
-        return made
-
-    return begun
+    return partial(three, tmp_path / "run")
 
 
 def spread(run, quantile, *points, variant="ticket", step=45):
@@ -249,12 +244,3 @@ def test_of_several_families_each_series_is_told_by_the_name_of_its_family(begin
 
     assert [sentence.split(",")[0] for sentence in told(run)[1:4]] == ["Family oneshot", "Family weights", "Family wide"]
     assert told(run)[1] == "Family oneshot, rewound to 1ep: undecided."
-
-
-def test_in_one_shot_that_trains_on_the_fresh_control_is_held_against_what_the_ticket_is(begin):
-    run = begin("", tuned={"quantiles": "60", "method": "lr", "rewind": "1ep", "controls_at": "60"})
-    all_replicates(run, "60", 0.01, family="tuned")
-    all_replicates(run, "60", 0.0, variant="extended", family="tuned")
-    all_replicates(run, "60", -0.05, step=0, variant="reinit", family="tuned")
-
-    assert "its control `reinit` (its mask, fresh weights) is undecided (-5.00 points)." in told(run)[1]

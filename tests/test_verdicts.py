@@ -1,7 +1,9 @@
 """The table of verdicts, which stands first in the report, and families ranked at equal density."""
 
+from functools import partial
+
 import pytest
-from handmade import COSTS, all_replicates, dense, planned, ticket
+from handmade import COSTS, all_replicates, dense, planned, three, ticket
 
 from lottery.results import report
 from lottery.results.findings import Findings
@@ -11,14 +13,7 @@ from lottery.rundir.run import Run
 
 @pytest.fixture
 def begin(tmp_path):
-    """A function that makes a run of three replicates whose dense networks reach 90, 91 and 92 %, with `planned` as told."""
-
-    def begun(*grid, **more):
-        made = Run(tmp_path / "run", planned(*grid, controls=["reinit", "shuffle"], controls_at="60", **more))
-        dense(made, 0.90, 0.91, 0.92)
-        return made
-
-    return begun
+    return partial(three, tmp_path / "run", controls=["reinit", "shuffle"], controls_at="60")
 
 
 def line(run):

@@ -1,7 +1,6 @@
 """Each measurement runs small, says what it is of, and refuses in one line what it cannot measure. No test looks at a time."""
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -15,10 +14,8 @@ import pytest
 from helpers import ROOT, clean_environment, large
 
 from lottery import cli
-from lottery.base.errors import Failed
 from lottery.base.progress import Reporter
 from lottery.bench import timing
-from lottery.bench.process import Process
 from lottery.experiment.reading import resolve
 
 LENET = ["--set=model.name=lenet_300_100", "--set=data.size=8", "--set=train.batch=64"]
@@ -172,17 +169,6 @@ def test_json_is_what_is_written(typed, in_process, here):
     assert {"processor", "cores", "packages"} <= written["machine"].keys()
 
 
-def test_the_help_has_every_sentence_and_loads_nothing_heavy():
-    code = "import sys; sys.argv = ['imp', 'bench', '--help']\n"
-    code += "try:\n import lottery.cli; lottery.cli.main()\nexcept SystemExit: pass\n"
-    code += "print(sorted({'numpy', 'tensorflow', 'keras', 'altair', 'PIL', 'h5py', 'rich'} & set(sys.modules)))"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment(COLUMNS="130"))
-
-    assert "Exported tickets beside the dense network, in each engine: microseconds, speed-up, size, accuracy.\n" in done.stdout
-    assert done.stdout.rstrip().splitlines()[-1] == "[]"
-
-
 def test_contenders_take_turns_there_and_back_after_a_warm_up(benchmarks, monkeypatch):
     import turns
 
@@ -223,27 +209,6 @@ def test_the_peak_of_memory_is_that_of_the_time_since():
         assert 90e6 < peak() < 130e6
     with timing.peak_memory() as peak:
         assert peak() < 50e6
-
-
-@pytest.fixture
-def measured_steps(monkeypatch):
-    """A step takes as many milliseconds as its batch has images, and every second row fails."""
-    calls = itertools.count()
-
-    def time_steps(recipe, **how):
-        if next(calls) % 2:
-            raise Failed("ResourceExhausted: out of memory")
-        return [recipe.train.batch / 1000] * 3, [0.001], 0.5
-
-    monkeypatch.setattr(Process, "call", lambda self, function, **arguments: time_steps(**arguments))
-
-
-def test_a_row_that_fails_is_one_line_and_the_others_go_on(typed, measured_steps):
-    code, out, said = typed("precision.py", *LENET, "--json")
-
-    assert code == 1
-    assert [row["name"] for row in json.loads(out)["rows"]] == ["float32", "mixed_float16"]
-    assert "failed: mixed_bfloat16: ResourceExhausted: out of memory\n" in said
 
 
 def test_an_overhead_is_the_median_over_pairs(benchmarks):

@@ -88,8 +88,10 @@ def test_a_rung_that_fails_or_is_slower_is_not_stood_on(typed, script, monkeypat
 
     monkeypatch.setattr(Process, "call", lambda self, function, **arguments: time_rung(**arguments))
 
-    _, out, _ = typed("ladder.py", *LENET, "--batch", "16", "--json")
+    code, out, said = typed("ladder.py", *LENET, "--batch", "16", "--json")
 
+    assert code == 1
+    assert said.count(": ResourceExhausted: out of memory\n") == 4
     rows = json.loads(out)["rows"]
     assert [row["name"] for row in rows] == [
         *(ladder.BASE, "+ larger batch", "+ parsed by batches, in parallel, ahead", "+ many steps a call")

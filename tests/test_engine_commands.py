@@ -4,11 +4,10 @@ import gzip
 import json
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
-from helpers import IMP, LENET, SLOWLY, clean_environment, contents, imp, imp_here, wait_for
+from helpers import IMP, LENET, clean_environment, contents, imp, imp_here, wait_for
 
 from lottery.base.progress import Reporter
 from lottery.engine import checkpoints
@@ -31,33 +30,8 @@ def stop(line, folder, ready, number):
     return process.returncode, said.splitlines()
 
 
-def slowly(*arguments):
-    return [sys.executable, "-c", SLOWLY, *arguments]
-
-
-def is_written(path):
-    return lambda: path.exists() and path.stat().st_size > 0
-
-
 def step_of(checkpoint):
     return checkpoints.load(checkpoint).state.step
-
-
-def test_a_training_that_is_told_to_stop_says_so_and_ends_later_with_the_same_bytes(trained, prepared):
-    dense = prepared / DENSE
-    slow = slowly("train", *LENET, *NEVER_SAVED)
-
-    code, said = stop(slow, prepared, is_written(dense / "snapshots/step-000010.h5"), signal.SIGUSR1)
-
-    assert (code, len(said)) == (75, 2), said
-    assert said[1] == "stopped by SIGUSR1; the same command goes on from here"
-    assert 10 <= step_of(dense / "checkpoint.h5") < 17
-    assert not (dense / "result.json").exists()
-    assert (dense / "topology.json").exists()  # so that none is without, whenever it was stopped
-    imp_here("train", cwd=prepared)
-
-    assert contents(dense) == contents(trained / DENSE)
-    assert not list(prepared.rglob("*.tmp"))
 
 
 def test_ranks_that_are_told_to_stop_save_what_they_have_and_end_later_with_the_same_bytes(retrained, work):

@@ -9,36 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from handmade import relist
 from helpers import IMP, LENET, clean_environment, contents, imp_here, kill_when, refused, settings
 
 from lottery.base import files
 from lottery.results import frame
-from lottery.rundir import store
-from lottery.rundir.names import Replicate
 from lottery.rundir.run import open_run
-
-STREAM = ["--set", "data.feed=stream"]
-WINDOWS = ["--set", "data.shuffle=300", "--set", "data.crop=1", "--set", "data.flip=true", "--set", "data.cutout=3"]
-
-
-def test_a_streamed_training_that_is_killed_goes_on_in_memory_with_the_same_bytes(trained, tmp_path):
-    moved = shutil.copytree(trained / "data/digits-8", tmp_path / "moved")
-    dense = "replicate-1/train"
-    (tmp_path / "default.toml").write_text("")
-    whole = ["--run", "whole", "--recipe", "default.toml", *LENET, *WINDOWS]
-    imp_here("train", *whole, cwd=tmp_path, IMP_DATA=str(trained / "data"))
-    checkpoint = tmp_path / "killed" / dense / "checkpoint.h5"
-
-    kill_when(["train", "--run", "killed", "--records", str(moved), *LENET, *WINDOWS, *STREAM], tmp_path, checkpoint.exists)
-    refused(
-        imp_here("train", "--run", "killed", "--set", "data.shuffle=400", cwd=tmp_path, check=False),
-        "data.shuffle was 300, is 400",
-    )
-    elsewhere = ["--set", "data.feed=memory", "--set", "data.budget=1", "--set", f"data.path={trained / 'data/digits-8'}"]
-    imp_here("train", "--run", "killed", *elsewhere, cwd=tmp_path)
-
-    assert contents(tmp_path / "killed" / dense) == contents(tmp_path / "whole" / dense)
 
 
 def test_a_bundle_that_is_killed_ends_with_the_same_bytes(work, tmp_path):
@@ -80,24 +55,6 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(trained, prepared):
     imp_here("train", cwd=prepared)
 
     assert contents(prepared / "runs/digits/replicate-1/train") == contents(trained / "runs/digits/replicate-1/train")
-
-
-def test_a_ticket_that_diverges_is_a_record_and_the_others_go_on(work):
-    replicate = Replicate(work / "runs/digits/replicate-1")
-    state = store.load_state(replicate.snapshot(0))
-    state.weights["fc1/bias"][:] = 1e38
-    store.save_state(replicate.snapshot(0), state)
-    relist(replicate, replicate.snapshot(0))
-
-    options = ["--quantiles", "90", *settings("families.oneshot.controls=[]")]
-    done = imp_here("retrain", *options, cwd=work, check=False)
-
-    assert done.returncode == 1
-    assert "not finished: replicate-1 oneshot q90-step-000000 ticket diverged" in done.stderr
-    family = work / "runs/digits/replicate-1/oneshot"
-    assert json.loads((family / "q90-step-000000/ticket/result.json").read_text())["status"] == "diverged"
-    assert json.loads((family / "q90-step-000017/ticket/result.json").read_text())["status"] == "done"
-    assert "diverged" in imp_here("status", cwd=work).stdout
 
 
 def test_a_ticket_that_fails_is_a_record_and_is_tried_again(trained, work):

@@ -56,5 +56,7 @@ def test_a_training_whose_terminal_goes_away_is_saved_and_goes_on_later(trained,
 
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 75
     assert (dense / "checkpoint.h5").exists()
+    assert (dense / "topology.json").exists()  # so that none is without, whenever it was stopped
+    assert not (dense / "result.json").exists()
     imp_here("train", cwd=prepared)
     assert contents(dense) == contents(trained / "runs/digits/replicate-1/train")

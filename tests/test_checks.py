@@ -3,7 +3,6 @@ The one-sided 95 % quantile of Student's t is 2.919986 with 2 degrees of freedom
 
 import csv
 import json
-import math
 import re
 
 import pytest
@@ -22,11 +21,12 @@ def begun(tmp_path, quantiles="60,90", rewind="0", replicates=3, **more):
 
 
 def beside(run, quantile, *points, control="shuffle", step=0, family="oneshot"):
-    """Tickets that reach 90 %, and controls so many points above them; None: not trained."""
+    """Tickets that reach 87 and 90 % by turns, and controls so many points above each; None: not trained."""
     for number, above in enumerate(points, 1):
-        ticket(run, number, quantile, 0.9, step, family=family)
+        accuracy = 0.9 - 0.03 * (number % 2)
+        ticket(run, number, quantile, accuracy, step, family=family)
         if above is not None:
-            ticket(run, number, quantile, 0.9 + above / 100, step, control, family=family)
+            ticket(run, number, quantile, accuracy + above / 100, step, control, family=family)
 
 
 def checks(run):
@@ -80,25 +80,6 @@ def test_where_no_score_chose_the_weights_it_is_not_asked_whether_it_did_more_th
     assert told(run) == {}
 
 
-def test_the_difference_is_the_control_less_its_ticket_paired_by_replicate_with_the_bounds_of_verdicts(tmp_path):
-    run = begun(tmp_path, "60")
-    for number, (accuracy, above) in enumerate(((0.5, -0.01), (0.7, -0.02), (0.9, -0.03)), 1):
-        ticket(run, number, "60", accuracy, 0)
-        ticket(run, number, "60", accuracy + above, 0, "shuffle")
-
-    row = checks(run)[0]
-
-    margin = 2.919986 * 0.01 / math.sqrt(3)
-    assert (row.family, row.criterion, row.allocation, row.control) == ("oneshot", "magnitude", "global", "shuffle")
-    assert (row.count, row.planned, row.density) == (3, 3, pytest.approx(0.4))
-    assert (row.mean, row.low, row.high) == (
-        pytest.approx(-0.02),
-        pytest.approx(-0.02 - margin, rel=1e-5),
-        pytest.approx(-0.02 + margin, rel=1e-5),
-    )
-    assert row.verdict == "not matching"
-
-
 def test_only_densities_that_have_shuffle_count_and_without_it_there_is_no_verdict(tmp_path):
     run = Run(tmp_path / "run", planned("60,90", "0", 3, ("reinit", "shuffle"), "90"))
     dense(run, 0.9, 0.9, 0.9)
@@ -133,8 +114,7 @@ def test_each_rewind_point_has_its_verdict_and_one_reinit_of_one_shot_serves_all
     run = begun(tmp_path, "90", "0,1ep")
     beside(run, "90", *BAD)
     beside(run, "90", *GOOD, step=45)
-    for number, above in enumerate(BAD, 1):
-        ticket(run, number, "90", 0.9 + above / 100, 0, "reinit")
+    beside(run, "90", *BAD, control="reinit")
 
     assert by_place(run) == {
         ("q90", "0", "shuffle"): ("not matching", "more than an allocation"),
@@ -165,7 +145,7 @@ def test_the_page_the_summary_the_csv_and_the_command_show_it(tmp_path, capsys):
 
     made = report.report(run)
 
-    # 0.13 ± 2.919986 x 0.058 / sqrt(3) and -1.1 ± 2.919986 x 0.1 / sqrt(3) points
+    # of each control less its own ticket: 0.13 ± 2.919986 x 0.058 / sqrt(3) and -1.1 ± 2.919986 x 0.1 / sqrt(3) points
     good, bad, own, other = "+0.13 (+0.04 .. +0.23) ✓", "-1.10 (-1.27 .. -0.93) ✗", "magnitude, global", "magnitude, uniform"
     assert [tuple(cells.values()) for cells in next(block for block in made.blocks if block.name == "criteria").table] == [
         (f"oneshot ({own})", "q60", "40.00%", "0", "3", good, "matching", "more than an allocation"),

@@ -119,16 +119,6 @@ def test_families_stand_side_by_side_with_what_accompanies_them(made):
     assert against["upside-down", "ticket"] == against["upside-down", "turned"] == "dense"
 
 
-def test_a_criterion_of_the_users_own_cuts_the_masks_of_its_family(made):
-    run = made.report.run
-    weights = store.load_state(run.replicate(1).snapshot(run.plan().total_steps)).weights
-    mask = store.load_mask(run.replicate(1).folder / "upside-down/masks/q90.h5")
-
-    stayed, went = (np.concatenate([np.abs(weights[path][kept == keeps]) for path, kept in mask.items()]) for keeps in (1, 0))
-
-    assert stayed.max() <= went.min()
-
-
 def test_the_mask_that_a_control_has_changed_is_beside_its_result_and_what_it_was_trained_under(made):
     own = made.report.run.replicate(1).folder / "upside-down/q90-step-000017/turned"
     mask, shared = store.load_mask(own / "mask.h5"), store.load_mask(own.parents[1] / "masks/q90.h5")

@@ -45,6 +45,7 @@ quantiles = "50"
 rewind = "0"
 controls = []
 """
+ASKED = "rounds/round-02 ticket beats dense"
 CLAIMS = """
 [studies.tiny]
 title = "Tiny"
@@ -242,45 +243,26 @@ def test_before_anything_is_trained_the_table_says_so(typed, here_with_claims):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "question", "words"),
     [
-        (["others"], "no claim others; there are fresh-weights, barriers"),
-        (["--study", "huge"], "none of these networks is in claims.toml: huge"),
-        (["--claims", "nothing.toml"], "'nothing.toml' does not exist"),
-        (["barriers", "--study", "large", "--plan"], "none of these claims is asked of Large"),
+        (["others"], ASKED, "no claim others; there are fresh-weights, barriers"),
+        (["--study", "huge"], ASKED, "none of these networks is in claims.toml: huge"),
+        (["--claims", "nothing.toml"], ASKED, "'nothing.toml' does not exist"),
+        (["barriers", "--study", "large", "--plan"], ASKED, "none of these claims is asked of Large"),
+        (["--plan"], "rounds/round-02 ticket is better than dense", "is no question"),
+        (["--plan"], "other:dense beats dense", "large has no run other; it has main"),
+        (["--plan"], "rund/round-02 ticket beats dense", "tiny.toml trains no rund/round-02 ticket"),
+        (["--plan"], "rounds/round-03 ticket beats dense", "trains no rounds/round-03 ticket"),
+        (["--plan"], "rounds/round-01 reinit beats dense", "trains no rounds/round-01 reinit"),
+        *((["--plan"], f"{side} beats dense", "is no network") for side in ("1.2.3", "rounds ticket", "a/q50", "a:b:dense")),
+        (["--plan"], "0.02 is below dense", "begins with a number"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(typed, here_with_claims, line, words):
+def test_what_cannot_be_asked_or_answered_is_one_line(typed, here_with_claims, line, question, words):
+    (here_with_claims / "claims.toml").write_text(CLAIMS.replace(ASKED, question))
+
     code, _, said = typed("claims.py", "--claims", "claims.toml", *line)
 
     assert code == 2
     assert words in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("question", "words"),
-    [
-        ("rounds/round-02 ticket is better than dense", "is no question"),
-        ("other:dense beats dense", "large has no run other; it has main"),
-        ("rund/round-02 ticket beats dense", "tiny.toml trains no rund/round-02 ticket"),
-        ("rounds/round-03 ticket beats dense", "trains no rounds/round-03 ticket"),
-        ("rounds/round-01 reinit beats dense", "trains no rounds/round-01 reinit"),
-        ("1.2.3 beats dense", "is no network"),
-        ("0.02 is below dense", "begins with a number"),
-    ],
-)
-def test_a_question_that_nobody_can_answer_is_one_line(typed, here_with_claims, question, words):
-    (here_with_claims / "claims.toml").write_text(CLAIMS.replace("rounds/round-02 ticket beats dense", question))
-
-    code, _, said = typed("claims.py", "--claims", "claims.toml", "--plan")
-
-    assert code == 2
-    assert words in said
-    assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize("text", ["rounds ticket", "rounds/round-02", "a:b:dense"])
-def test_what_names_no_network_is_refused(asked, text):
-    with pytest.raises(InputError, match="is no network"):
-        asked.Side.parse(text)

@@ -86,20 +86,3 @@ def test_so_many_steps_cost_what_they_come_to():
 def test_so_many_steps_and_points_in_epochs_want_the_records_first():
     with pytest.raises(InputError, match="imp prepare"):
         estimated(resolved(1, {**STEPS, "steps": 500, "snapshots": "0,2ep"}, own={"quantiles": "90", "rewind": "0,2ep"}), None)
-
-
-def test_what_each_network_takes_to_find_and_to_train_is_told_in_dense_trainings():
-    shot = {**SHOT, "quantiles": "90", "rewind": "0,2ep"}
-    recipe = resolved(1, shot=shot, chained={**CHAINED, "rounds": 2, "rewind": "0", "controls": []})
-
-    for images in (2900, None):
-        assert {one.title.removeprefix("replicate-1 "): one.cost for one in dry_run(estimated(recipe, images))} == {
-            "dense": 1,
-            "shot q90 ticket, rewound to 0": 1.1,
-            "shot q90 ticket, rewound to 2ep": 1.09,
-            "shot q90 reinit, rewound to 0": 1.1,
-            "chained round-01 ticket, rewound to 0": 1.8,
-            "chained round-01 extended, rewound to 0": 2,
-            "chained round-02 ticket, rewound to 0": 2.44,
-            "chained round-02 extended, rewound to 0": 3,
-        }

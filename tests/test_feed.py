@@ -136,17 +136,6 @@ def test_a_sweep_between_leaves_an_epoch_where_it_is(uneven, make):
     assert_same({name: np.concatenate([before[name], after[name]]) for name in before}, wanted)
 
 
-@pytest.mark.parametrize("make", BOTH)
-def test_batches_are_what_the_feed_says_they_look_like(uneven, make):
-    feed = make(uneven, Data(**VARIED))
-    rows, draws = feed.epoch(0, 0, 32).take(4)
-    specs, drawn = feed.rows_spec(32), feed.draws_spec(32)
-
-    assert all(spec.is_compatible_with(tf.convert_to_tensor(values)) for spec, values in zip(specs, rows, strict=True))
-    assert draws.keys() == drawn.keys()
-    assert all(drawn[name].is_compatible_with(tf.convert_to_tensor(values)) for name, values in draws.items())
-
-
 def test_each_device_has_all_the_images(uneven):
     devices = ["CPU:0", "CPU:1"]
     strategy = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())

@@ -4,7 +4,6 @@ from fractions import Fraction
 
 import pytest
 
-from lottery.executors.workload import Part
 from lottery.experiment import graph
 from lottery.experiment.family import Family
 from lottery.experiment.graph import Snapshot, Ticket
@@ -179,22 +178,6 @@ def test_rounds_come_in_their_order_each_ticket_before_what_accompanies_it_and_n
         assert "ticket" not in variants[2:]
     for place, one in enumerate(found):
         assert all(found.index(needed) < place for needed in one.needs)
-
-
-@pytest.mark.parametrize("count", [1, 3, 20])
-def test_the_parts_of_a_grid_are_all_of_it_and_share_nothing_and_divide_no_chain(count):
-    shots = tickets(**{**SHOT, "controls": CONTROLS, "controls_at": "80"})
-    chained = tickets(name="chained", method="lr", **ROUNDS)
-    found = [*shots, *chained]
-
-    parts = [Part(index, count).of(found, lambda one: one.chain) for index in range(1, count + 1)]
-
-    assert sorted(str(one) for part in parts for one in part) == sorted(map(str, found))
-    chains = [{one.rewind for one in part if one.family == "chained"} for part in parts]
-    assert sorted(rewind for part in chains for rewind in part) == [0, 45]
-    assert (
-        max(len({one.chain for one in part}) for part in parts) - min(len({one.chain for one in part}) for part in parts) <= 1
-    )
 
 
 def test_side_by_side_are_all_of_one_shot_and_of_each_chain_one_of_each_variant():

@@ -4,9 +4,15 @@ import json
 import shutil
 
 import pytest
+from handmade import planned
 from helpers import LENET, changed, imp_here, settings
 
 from lottery.experiment import graph
+from lottery.experiment.plan import Plan
+from lottery.rundir import journal
+from lottery.rundir.names import NetworkFiles
+from lottery.rundir.run import Run
+from lottery.stages import forecast
 
 SHOT = settings("families.oneshot.quantiles=60,90", "families.oneshot.rewind=0", "families.oneshot.controls=[]")
 
@@ -58,12 +64,6 @@ def test_an_epoch_may_be_given_and_so_may_nodes_and_how_many_networks_each_train
 
 
 def test_rounds_go_one_after_another_on_however_many_nodes(tmp_path):
-    from handmade import planned
-
-    from lottery.experiment.plan import Plan
-    from lottery.rundir.run import Run
-    from lottery.stages import forecast
-
     table = {"rounds": 2, "rewind": "1ep", "controls": ["reinit"], "controls_at": ""}
     run = Run(tmp_path / "run", planned("", rounds=table))  # three replicates
     networks, _ = forecast._networks(run, Plan(run.recipe, 45))
@@ -100,13 +100,6 @@ def test_tickets_of_all_masks_that_are_cut_are_to_be_trained(left, work):
 
 
 def test_which_controls_follow_is_known_once_all_tickets_are_trained(monkeypatch, tmp_path):
-    from handmade import planned
-
-    from lottery.experiment.plan import Plan
-    from lottery.rundir.names import NetworkFiles
-    from lottery.rundir.run import Run
-    from lottery.stages import forecast
-
     run = Run(tmp_path / "run", planned("60,90", "1ep", 3, ["shuffle"], ""))
     network = graph.tickets(1, "oneshot", run.recipe.families["oneshot"], 90, [45])[0]
     monkeypatch.setattr(forecast.grouping, "controls", lambda *_: [network])
@@ -119,13 +112,6 @@ def test_which_controls_follow_is_known_once_all_tickets_are_trained(monkeypatch
 
 
 def test_of_a_training_that_was_interrupted_only_the_rest_counts(tmp_path):
-    from handmade import planned
-
-    from lottery.experiment.plan import Plan
-    from lottery.rundir import journal
-    from lottery.rundir.run import Run
-    from lottery.stages import forecast
-
     run = Run(tmp_path / "run", planned("60", "1ep", 1))
     whole = forecast._networks(run, Plan(run.recipe, 45))[0]
     for network in (run.replicate(1).dense, run.network(whole[1].network)):

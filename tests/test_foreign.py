@@ -60,6 +60,27 @@ def in_torch_names(model: Model, state: State, image=IMAGE, place: int = 0) -> d
     return {dialect.names[path]: np.ascontiguousarray(to_torch(path, array, image)) for path, array in arrays_of(state).items()}
 
 
+def in_our_names(state: State) -> dict[str, np.ndarray]:
+    return {f"{group}/{one}": array for group in ("weights", "statistics") for one, array in getattr(state, group).items()}
+
+
+def write(path: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """A file of these arrays, of the kind that its name says."""
+    match path.suffix:
+        case ".npz":
+            np.savez(path, **arrays)
+        case ".safetensors":
+            path.write_bytes(save(arrays))
+        case ".pth":
+            torch = pytest.importorskip("torch")
+            torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
+    return path
+
+
+def loaded(path: Path, model: Model | None = None) -> foreign.Loaded:
+    return foreign.load(path, model or lenet(), IMAGE, drawn(model))
+
+
 def expect_the_same(found: foreign.Loaded, state: State) -> None:
     for group, expected in ((found.weights, state.weights), (found.statistics, state.statistics)):
         assert group.keys() == expected.keys()
@@ -168,7 +189,7 @@ def test_what_is_exported_to_pytorch_comes_back_bit_for_bit(name, tmp_path):
     content, notes = foreign.to_torch(model, IMAGE, state)
 
     (tmp_path / "x.safetensors").write_bytes(content)
-    expect_the_same(foreign.load(tmp_path / "x.safetensors", model, IMAGE, drawn(model)), state)
+    expect_the_same(loaded(tmp_path / "x.safetensors", model), state)
     assert content == foreign.to_torch(model, IMAGE, state)[0]
     kernels = [array for path, array in state.weights.items() if path.endswith("kernel")]
     shapes = [array.shape for array in load_file(tmp_path / "x.safetensors").values() if array.ndim > 1]
@@ -190,16 +211,14 @@ def test_safetensors_in_the_names_of_pytorch_need_no_pytorch(name, place, tmp_pa
     state = drawn(model, seed=2)
     content = in_torch_names(model, state, place=place)
     content["features.0.1.num_batches_tracked"] = np.array(3)
-    (tmp_path / "x.safetensors").write_bytes(save(content))
 
-    expect_the_same(foreign.load(tmp_path / "x.safetensors", model, IMAGE, drawn(model)), state)
+    expect_the_same(loaded(write(tmp_path / "x.safetensors", content), model), state)
 
 
 def test_other_padding_and_epsilon_than_pytorchs_are_said(tmp_path):
     model = Model(name="resnet20", width=4)
-    (tmp_path / "x.safetensors").write_bytes(save(in_torch_names(model, drawn(model))))
 
-    (note,) = foreign.load(tmp_path / "x.safetensors", model, IMAGE, drawn(model)).notes
+    (note,) = loaded(write(tmp_path / "x.safetensors", in_torch_names(model, drawn(model))), model).notes
 
     assert note.endswith("as there, with --set model.padding=symmetric --set model.batchnorm_epsilon=1e-05")
 
@@ -211,12 +230,11 @@ def test_other_padding_and_epsilon_than_pytorchs_are_said(tmp_path):
 def test_files_of_this_package_and_of_keras_give_the_weights_back(name, ending, tmp_path):
     model, path = Model(name=name), tmp_path / f"x{ending}"
     state = drawn(model, seed=2)
-    named = {f"{group}/{one}": array for group in ("weights", "statistics") for one, array in getattr(state, group).items()}
     match ending:
         case ".npz":
-            np.savez(path, **named, **{"mask/fc1/kernel": np.ones(3, bool)})
+            write(path, in_our_names(state) | {"mask/fc1/kernel": np.ones(3, bool)})
         case ".safetensors":
-            path.write_bytes(save(named))
+            write(path, in_our_names(state))
         case ".keras":
             path.write_bytes(formats.make("keras", model, signature.images(IMAGE[0], 3), state).content)
         case ".weights.h5":
@@ -225,15 +243,13 @@ def test_files_of_this_package_and_of_keras_give_the_weights_back(name, ending, 
             network.optimizer.build(network.trainable_variables)
             network.save_weights(path)
 
-    expect_the_same(foreign.load(path, model, IMAGE, drawn(model)), state)
+    expect_the_same(loaded(path, model), state)
 
 
 def test_the_head_for_another_number_of_classes_is_left_out_and_said(tmp_path):
     big = drawn(classes=7)
-    for content in (in_torch_names(lenet(), big), {f"weights/{path}": array for path, array in big.weights.items()}):
-        (tmp_path / "x.safetensors").write_bytes(save(content))
-
-        found = foreign.load(tmp_path / "x.safetensors", lenet(), IMAGE, drawn())
+    for content in (in_torch_names(lenet(), big), in_our_names(big)):
+        found = loaded(write(tmp_path / "x.safetensors", content))
 
         assert found.weights.keys() == big.weights.keys() - {"predictions/kernel", "predictions/bias"}
         (note,) = found.notes
@@ -247,11 +263,9 @@ def test_halves_are_read_as_they_are(tmp_path):
         state = drawn()
         for array in state.weights.values():
             array[...] = array.astype(dtype)
-        (tmp_path / "x.safetensors").write_bytes(
-            save({f"weights/{path}": array.astype(dtype) for path, array in state.weights.items()})
-        )
+        halves = {name: array.astype(dtype) for name, array in in_our_names(state).items()}
 
-        expect_the_same(foreign.load(tmp_path / "x.safetensors", lenet(), IMAGE, drawn()), state)
+        expect_the_same(loaded(write(tmp_path / "x.safetensors", halves)), state)
 
 
 HEADER = b'{"fc.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
@@ -270,10 +284,10 @@ UNFIT = {
 def test_what_does_not_fit_the_network_is_named(case, tmp_path):
     changed, said = UNFIT[case]
     content = in_torch_names(lenet(), drawn()) | changed
-    (tmp_path / "x.safetensors").write_bytes(save({name: array for name, array in content.items() if array is not None}))
+    path = write(tmp_path / "x.safetensors", {name: array for name, array in content.items() if array is not None})
 
     with pytest.raises(InputError) as caught:
-        foreign.load(tmp_path / "x.safetensors", lenet(), IMAGE, drawn())
+        loaded(path)
 
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -283,18 +297,17 @@ def test_of_statistics_none_may_be_lacking(tmp_path):
     model = Model(name="resnet20", width=4)
     state = drawn(model)
     next(iter(state.statistics.values()))[0] = np.nan
-    named = {f"{group}/{one}": array for group in ("weights", "statistics") for one, array in getattr(state, group).items()}
-    (tmp_path / "x.safetensors").write_bytes(save(named))
+    path = write(tmp_path / "x.safetensors", in_our_names(state))
 
     with pytest.raises(InputError, match=f"^[^\\n]*moving_mean has {NOT_FINITE}[^\\n]*$"):
-        foreign.load(tmp_path / "x.safetensors", model, IMAGE, drawn(model))
+        loaded(path, model)
 
 
 def test_a_file_of_another_network_is_told_by_its_names(tmp_path):
-    (tmp_path / "x.safetensors").write_bytes(save({"encoder.weight": np.ones(3), "encoder.bias": np.ones(3)}))
+    path = write(tmp_path / "x.safetensors", {"encoder.weight": np.ones(3), "encoder.bias": np.ones(3)})
 
     with pytest.raises(InputError, match=r"no name of the network in imp, Keras, open_lth: 'encoder.bias' and 1 more"):
-        foreign.load(tmp_path / "x.safetensors", lenet(), IMAGE, drawn())
+        loaded(path)
 
 
 class Code:
@@ -346,7 +359,7 @@ def test_hostile_and_damaged_files_are_refused_in_one_line(name, tmp_path, monke
         path.mkdir()
 
     with pytest.raises(InputError) as caught:
-        foreign.load(path, lenet(), IMAGE, drawn())
+        loaded(path)
 
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -373,7 +386,7 @@ def test_a_variable_that_is_no_array_of_numbers_is_refused(case, tmp_path):
             group[place] = NO_ARRAYS[case](file) if one == "fc2/bias" else arrays_of(state)[one]
 
     with pytest.raises(InputError, match=r"x\.weights\.h5 cannot be read as weights \(layers/fc2/vars/1 holds no numbers"):
-        foreign.load(path, lenet(), IMAGE, drawn())
+        loaded(path)
 
 
 def test_without_pytorch_its_files_are_not_opened_and_the_way_out_is_said(tmp_path, monkeypatch):
@@ -382,7 +395,7 @@ def test_without_pytorch_its_files_are_not_opened_and_the_way_out_is_said(tmp_pa
     Path("x.pth").write_bytes(HOSTILE["code.pth"])
 
     with pytest.raises(InputError, match=r"^x\.pth needs torch: pip install 'imp-lottery\[torch\]'$"):
-        foreign.load(Path("x.pth"), lenet(), IMAGE, drawn())
+        loaded(Path("x.pth"))
 
     assert not Path("run").exists()
 
@@ -390,21 +403,15 @@ def test_without_pytorch_its_files_are_not_opened_and_the_way_out_is_said(tmp_pa
 @pytest.mark.parametrize("ending", [".pth", ".keras", ".npz", ".safetensors"])
 def test_a_file_that_is_cut_anywhere_is_refused(ending, tmp_path):
     state, path = drawn(), tmp_path / f"x{ending}"
-    match ending:
-        case ".pth":
-            torch = pytest.importorskip("torch")
-            torch.save({name: torch.from_numpy(array) for name, array in in_torch_names(lenet(), state).items()}, path)
-        case ".keras":
-            path.write_bytes(formats.make("keras", lenet(), signature.images(IMAGE[0], 3), state).content)
-        case ".npz":
-            np.savez_compressed(path, **{f"weights/{one}": array for one, array in state.weights.items()})
-        case ".safetensors":
-            path.write_bytes(save(in_torch_names(lenet(), state)))
+    if ending == ".keras":
+        path.write_bytes(formats.make("keras", lenet(), signature.images(IMAGE[0], 3), state).content)
+    else:
+        write(path, in_our_names(state) if ending == ".npz" else in_torch_names(lenet(), state))
     content = path.read_bytes()
     for share in (0.01, 0.3, 0.9, 0.999):
         path.write_bytes(content[: int(len(content) * share)])
         with pytest.raises(InputError, match="name another file"):
-            foreign.load(path, lenet(), IMAGE, drawn())
+            loaded(path)
 
 
 @pytest.mark.parametrize("ending", [".pth", ".safetensors", ".npz"])
@@ -414,14 +421,8 @@ def test_a_mask_of_open_lth_is_read_by_our_names(ending, tmp_path):
     mask = {one: rng.random(array.shape) < 0.3 for one, array in state.weights.items() if one.endswith("kernel")}
     shapes = {one: array.shape for one, array in mask.items()}
     theirs = in_torch_names(model, State(0, {one: array.astype(np.int32) for one, array in mask.items()}, {}, {}))
-    match ending:
-        case ".pth":
-            torch = pytest.importorskip("torch")
-            torch.save({name: torch.from_numpy(array) for name, array in theirs.items()}, path)
-        case ".safetensors":
-            path.write_bytes(save(theirs))
-        case ".npz":
-            np.savez(path, **{f"mask/{one}": array for one, array in mask.items()}, **{"weights/conv1/kernel": np.ones(2)})
+    ours = {f"mask/{one}": array for one, array in mask.items()} | {"weights/conv1/kernel": np.ones(2)}
+    write(path, ours if ending == ".npz" else theirs)
 
     found = foreign.read_mask(path, model.name, IMAGE, shapes)
 
@@ -441,10 +442,10 @@ def test_a_mask_of_open_lth_is_read_by_our_names(ending, tmp_path):
 )
 def test_what_is_no_mask_of_the_network_is_refused(change, said, tmp_path):
     kernels = {"predictions/kernel": (100, 3), "fc2/kernel": (300, 100)}
-    (tmp_path / "x.safetensors").write_bytes(save({"fc.weight": np.ones((3, 100)), **change}))
+    path = write(tmp_path / "x.safetensors", {"fc.weight": np.ones((3, 100)), **change})
 
     with pytest.raises(InputError) as caught:
-        foreign.read_mask(tmp_path / "x.safetensors", "lenet_300_100", IMAGE, kernels)
+        foreign.read_mask(path, "lenet_300_100", IMAGE, kernels)
 
     assert said in str(caught.value)
 
@@ -453,7 +454,7 @@ def test_what_is_no_mask_of_the_network_is_refused(change, said, tmp_path):
 def given(prepared):
     """A folder with records, a recipe's options, and a file of weights in the names of PyTorch."""
     state = drawn(Model(name="lenet_300_100", initializer="glorot_normal"), (8, 8, 3), 10, seed=7)
-    (prepared / "x.safetensors").write_bytes(save(in_torch_names(Model(name="lenet_300_100"), state)))
+    write(prepared / "x.safetensors", in_torch_names(Model(name="lenet_300_100"), state))
     return prepared, state
 
 
@@ -479,7 +480,7 @@ def test_a_dense_training_begins_with_the_weights_of_a_file_and_with_no_others_l
     gone = imp_here("train", "--from", "x.safetensors", cwd=folder, check=False)
     refused(gone, "--from x.safetensors: there is no such file")
     other = {name: array + 1 for name, array in in_torch_names(Model(name="lenet_300_100"), state).items()}
-    (folder / "x.safetensors").write_bytes(save(other))
+    write(folder / "x.safetensors", other)
     again = imp_here("train", "--from", "x.safetensors", cwd=folder, check=False)
     refused(again, "was made from other weights than those in the file of model.weights: name their file, or start a new run")
     drawn_now = imp_here("train", *settings("model.weights="), cwd=folder, check=False)
@@ -500,7 +501,7 @@ def test_a_file_that_cannot_begin_a_training_leaves_nothing_behind(given):
 def test_fresh_weights_are_drawn_all_the_same(make_trainer, tmp_path):
     model = lenet().model_copy(update={"weights": str(tmp_path / "x.safetensors")})
     state = drawn(seed=7)
-    Path(model.weights).write_bytes(save(in_torch_names(model, state)))
+    write(Path(model.weights), in_torch_names(model, state))
     trainer = make_trainer(model)
 
     assert all(np.array_equal(trainer.begun(5).weights[path], array) for path, array in state.weights.items())

@@ -241,26 +241,6 @@ def test_what_one_raises_ends_with_the_others_and_what_the_step_raises_reaches_a
     assert len(told) == 2
 
 
-def test_networks_that_a_ticket_axis_does_not_fit_are_named():
-    keras = tf.keras
-    images = keras.Input((8, 8, 3))
-
-    def of(*layers):
-        found = images
-        for layer in layers:
-            found = layer(found)
-        return network.obstacle(keras.Model(images, found))
-
-    flat_, dense = keras.layers.Flatten, keras.layers.Dense
-    assert of(flat_(), dense(3, "relu", name="fc")) is None
-    assert "soft" in of(keras.layers.Conv2D(4, 3, name="soft", activation="softmax"), flat_())
-    assert "every_pixel" in of(dense(3, name="every_pixel"), flat_())
-    assert "wide" in of(keras.layers.Conv2D(4, 3, dilation_rate=2, name="wide"), flat_())
-    assert "drop" in of(flat_(), keras.layers.Dropout(0.5, name="drop"))
-    assert "stock" in of(keras.layers.BatchNormalization(name="stock"), flat_())
-    assert network.obstacle(keras.Sequential([images, keras.Sequential([flat_()], name="inner")])) is not None
-
-
 def test_an_interruption_while_members_are_at_work_ends_them_all(make_trainer, monkeypatch):
     bundle, at_work, told = BundledTrainer(make_trainer(), 2), threading.Event(), []
 
@@ -281,7 +261,7 @@ def test_an_interruption_while_members_are_at_work_ends_them_all(make_trainer, m
     assert sorted(told) == [0, 1]
 
 
-def test_a_users_own_layer_is_not_taken_for_the_one_that_it_comes_from():
+def test_layers_that_a_ticket_axis_does_not_fit_are_named_also_a_users_own_that_come_from_one_it_fits():
     keras = tf.keras
 
     class Doubled(keras.layers.Dense):
@@ -296,6 +276,11 @@ def test_a_users_own_layer_is_not_taken_for_the_one_that_it_comes_from():
     frozen = BatchNorm(0.9, 1e-3, "ones", name="frozen", trainable=False)
     shared = keras.layers.Conv2D(3, 3, padding="same", name="shared")
     outputs = {
+        "soft": keras.layers.Conv2D(4, 3, name="soft", activation="softmax")(images),
+        "every_pixel": keras.layers.Dense(3, name="every_pixel")(images),
+        "wide": keras.layers.Conv2D(4, 3, dilation_rate=2, name="wide")(images),
+        "drop": keras.layers.Dropout(0.5, name="drop")(features),
+        "stock": keras.layers.BatchNormalization(name="stock")(images),
         "doubled": Doubled(3, name="doubled")(features),
         "own": keras.layers.Conv2D(4, 3, name="own", activation=relu)(images),
         "multiply": keras.layers.Dense(3)(features * 2.0),
@@ -305,3 +290,5 @@ def test_a_users_own_layer_is_not_taken_for_the_one_that_it_comes_from():
 
     for name, output in outputs.items():
         assert name in network.obstacle(keras.Model(images, output))
+    assert network.obstacle(keras.Model(images, keras.layers.Dense(3, "relu")(features))) is None
+    assert network.obstacle(keras.Sequential([images, keras.Sequential([keras.layers.Flatten()], name="inner")])) is not None

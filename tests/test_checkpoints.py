@@ -31,30 +31,23 @@ def save(clock, time, step, cost):
         time.seconds += cost
 
 
-def test_it_is_due_when_so_many_seconds_have_passed_since_the_last():
-    time = Time()
-    watched = clock(time, seconds=60.0)
-    due = []
-    for step in range(1, 13):
-        time.seconds += 20
-        due.append(watched.is_due(step))
-        if due[-1]:
+@pytest.mark.parametrize(
+    ("how", "passing", "steps", "expected"),
+    [
+        ({"seconds": 60.0}, 20, range(1, 13), [3, 6, 9, 12]),
+        ({"step": 40, "seconds": 1e9, "steps": 10}, 100, (45, 49, 50, 55, 59, 61, 70, 71), [50, 61, 71]),
+    ],
+)
+def test_it_is_due_when_so_many_seconds_have_passed_or_steps_been_taken_since_the_last(how, passing, steps, expected):
+    time, due = Time(), []
+    watched = clock(time, **how)
+    for step in steps:
+        time.seconds += passing
+        if watched.is_due(step):
+            due.append(step)
             save(watched, time, step, cost=0.1)
 
-    assert due == [False, False, True] * 4
-
-
-def test_it_is_due_when_so_many_steps_have_been_taken_since_the_last():
-    time = Time()
-    watched = clock(time, step=40, seconds=1e9, steps=10)
-    due = []
-    for step in (45, 49, 50, 55, 59, 61, 70, 71):
-        time.seconds += 100
-        due.append(watched.is_due(step))
-        if due[-1]:
-            save(watched, time, step, cost=0.1)
-
-    assert due == [False, False, True, False, False, True, False, True]
+    assert due == expected
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3])

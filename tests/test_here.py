@@ -157,11 +157,11 @@ def test_workers_save_and_end_when_who_started_them_is_killed(tmp_path):
     assert len(list(tmp_path.glob("saved-*"))) == 2
 
 
-def test_a_worker_is_not_told_what_a_terminal_tells_who_started_it():
+def test_a_worker_is_not_told_what_a_terminal_tells_who_started_it_and_signs_locks_with_that_command():
     told = []
     Processes(2).run(Workload(lambda: ["a"], grouped, lambda *pair: told.append(pair) or [], Reporter()))
 
-    assert told == [("a", {"status": "done", "leads": True, "input": ""})]
+    assert told == [("a", {"status": "done", "leads": True, "input": "", "argv": sys.argv})]
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def grouped(allocation, reporter):
 
 
 def _group(task):
-    return {"status": "done", "leads": os.getpgid(0) == os.getpid(), "input": sys.stdin.read()}
+    return {"status": "done", "leads": os.getpgid(0) == os.getpid(), "input": sys.stdin.read(), "argv": sys.argv}
 
 
 def test_what_cannot_be_sent_to_the_workers_is_raised_and_none_is_left():
@@ -187,18 +187,6 @@ def test_what_cannot_be_sent_to_the_workers_is_raised_and_none_is_left():
             Processes(2).run(Workload(lambda: ["a", "b"], lambda *_: None, lambda *_: [], Reporter(quiet=True)))
 
     assert all(process.returncode is not None for process in started)
-
-
-def test_a_worker_signs_locks_with_the_command(tmp_path):
-    told = []
-    Processes(2).run(Workload(lambda: ["a"], signing, lambda *pair: told.append(pair) or [], Reporter(quiet=True)))
-
-    assert told == [("a", {"status": "done", "argv": sys.argv})]
-
-
-@contextmanager
-def signing(allocation, reporter):
-    yield lambda task: {"status": "done", "argv": sys.argv}
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from keras_networks import (
 )
 
 from lottery.base.errors import InputError
-from lottery.keras import SET, Cubic, from_target, masks, prune, resume, rewind, snapshot, strip, update
+from lottery.keras import SET, Cubic, RigL, from_target, masks, prune, resume, rewind, snapshot, strip, update
 from lottery.keras.fitting import inner, pruned
 from lottery.pruning import ranking
 
@@ -36,16 +36,23 @@ pytestmark = [pytest.mark.usefixtures("any_backend"), pytest.mark.filterwarnings
 STEPS = 1 if BACKEND == "torch" else 2  # in a call of the training function
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16"], indirect=True)
-def test_training_goes_on_to_the_bit_from_every_kind_of_file(policy, tmp_path):
-    model = prune(network("adam", steps_per_execution=STEPS), 0.8, schedule=GRADUAL)
+@pytest.mark.parametrize(
+    ("policy", "steps", "planned"),
+    [
+        ("mixed_float16", STEPS, {"schedule": GRADUAL}),
+        *(("float32", 1, {"schedule": grow(end=12, every=3), "criterion": "random"}) for grow in (RigL, SET)),
+    ],
+    indirect=["policy"],
+)
+def test_training_goes_on_to_the_bit_from_every_kind_of_file(policy, steps, planned, tmp_path):
+    model = prune(network("adam", steps_per_execution=steps), 0.8, **planned)
     fit(model)
     model.save(tmp_path / "whole.keras")
     model.save_weights(tmp_path / "state.weights.h5")
     fit(model, 3, 1)
 
     opened = resume(keras.models.load_model(tmp_path / "whole.keras"))
-    loaded = prune(network("adam", steps_per_execution=STEPS), 0.8, schedule=GRADUAL)
+    loaded = prune(network("adam", steps_per_execution=steps), 0.8, **planned)
     loaded.load_weights(tmp_path / "state.weights.h5")
     for other in (opened, loaded):
         fit(other, 3, 1)

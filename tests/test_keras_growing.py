@@ -5,10 +5,10 @@ from itertools import pairwise
 import keras
 import numpy as np
 import pytest
-from keras_networks import LOSS, ON_TENSORFLOW, fit, is_exact, kept, network, same
+from keras_networks import LOSS, ON_TENSORFLOW, fit, is_exact, kept, network
 
 from lottery.base.errors import InputError
-from lottery.keras import SET, RigL, masks, prune, resume, update
+from lottery.keras import SET, RigL, masks, prune, update
 from lottery.keras.fitting import pruned
 from lottery.keras.plan import Plan
 
@@ -104,19 +104,6 @@ def test_what_was_pruned_before_does_not_grow(schedule, units):
 
     assert all((masks(model)[path] <= bits).all() for path, bits in within.items())
     assert (masks(model)["dense/kernel"] != begun["dense/kernel"]).any()
-
-
-@BOTH
-def test_training_goes_on_to_the_bit_from_a_file(schedule, tmp_path):
-    model = grown(network("adam"), schedule)
-    fit(model)
-    model.save(tmp_path / "whole.keras")
-    fit(model, 3, 1)
-
-    opened = resume(keras.models.load_model(tmp_path / "whole.keras"))
-    fit(opened, 3, 1)
-
-    assert same(model, opened)
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_mask():

@@ -122,22 +122,28 @@ def cut(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def trained(cut, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def trained(cut, tmp_path_factory):
     """A function that trains the ticket and its control in a copy of `cut`, and returns their folders."""
-    monkeypatch.setattr(tickets, "WORTH_COMPILING", 0)
+    place = tmp_path_factory.mktemp("trained")
 
     def train(name, *options, check=True):
-        if not (tmp_path / name).exists():
-            shutil.copytree(cut, tmp_path / name, symlinks=True)
-        imp_here("retrain", *options, cwd=tmp_path / name, check=check)
-        return [tmp_path / name / "runs/digits/replicate-1/oneshot/q50-step-000000" / kind for kind in ("ticket", "reinit")]
+        if not (place / name).exists():
+            shutil.copytree(cut, place / name, symlinks=True)
+        imp_here("retrain", *options, cwd=place / name, check=check)
+        return [place / name / "runs/digits/replicate-1/oneshot/q50-step-000000" / kind for kind in ("ticket", "reinit")]
 
-    return train
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tickets, "WORTH_COMPILING", 0)
+        yield train
 
 
-def test_tickets_of_channels_and_their_controls_train_small_and_end_like_those_with_zeros(trained):
-    small = trained("small")
+@pytest.fixture(scope="module")
+def small(trained):
+    return trained("small")
+
+
+def test_tickets_of_channels_and_their_controls_train_small_and_end_like_those_with_zeros(small, trained):
     for folder, with_zeros in zip(small, trained("zeros", *settings("retrain.compact=off")), strict=True):
         one, other = (records.read(at / "result.json", records.Result) for at in (folder, with_zeros))
         assert one.compact_macs == one.costs.macs < one.costs.dense_macs
@@ -149,8 +155,8 @@ def test_tickets_of_channels_and_their_controls_train_small_and_end_like_those_w
         trained("small", *settings("retrain.compact=off"))
 
 
-def test_one_that_was_killed_ends_with_the_same_bytes(trained, monkeypatch):
-    expected, save = trained("whole"), checkpoints.save
+def test_one_that_was_killed_ends_with_the_same_bytes(small, trained, monkeypatch):
+    save = checkpoints.save
 
     def die(path, saved):
         save(path, saved)
@@ -161,7 +167,7 @@ def test_one_that_was_killed_ends_with_the_same_bytes(trained, monkeypatch):
     killed = trained("killed", check=False)
     assert not any((folder / "final.h5").exists() for folder in killed)
     monkeypatch.setattr(checkpoints, "save", save)
-    for folder, other in zip(trained("killed"), expected, strict=True):
+    for folder, other in zip(trained("killed"), small, strict=True):
         for name in ("final.h5", "predictions.h5"):
             assert (folder / name).read_bytes() == (other / name).read_bytes()
 

@@ -3,9 +3,11 @@
 import subprocess
 import sys
 
+import pytest
 from helpers import ROOT, clean_environment
 
 
+@pytest.mark.smoke
 def test_no_damage_is_used_in_silence_or_ends_in_a_traceback(tmp_path):
     """Some of what the script tries; with nothing left out it takes five minutes."""
     command = [sys.executable, ROOT / "benchmarks/damage.py", "--every", "67"]

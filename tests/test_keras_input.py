@@ -1,4 +1,4 @@
-"""What is wrong with a model or an argument of `lottery.keras` is said in one line, on each backend."""
+"""What is wrong with a model or an argument of `lottery.keras` is said in one line."""
 
 from functools import partial
 

@@ -10,7 +10,7 @@ from helpers import LENET, contents, imp_here, refused, settings
 from lottery.base import files
 from lottery.pruning import costs, masks, ranking
 from lottery.pruning.connectivity import Node, Topology
-from lottery.pruning.units import channels_of
+from lottery.pruning.units import Blocks, NofM, channels_of
 from lottery.results import instability
 from lottery.results.reader import open_results
 from lottery.rundir import records, store
@@ -36,8 +36,8 @@ SHORT = ("train.epochs=1", "train.warmup=0")
 FAMILIES = [
     *family("channels", "units=channel", controls=("shuffle", "invert", "random")),
     *family("macs", "units=channel", "target=macs", "per_mac=true"),
-    *family("blocks", "units=2x2", controls=("shuffle", "invert")),
-    *family("pairs", "units=2:4", controls=("shuffle", "invert")),
+    *family("blocks", "units=2x2"),
+    *family("pairs", "units=2:4"),
     *family("weights", controls=("shuffle", "refill", "signs", "supermask")),
     *family("chain", "units=channel", "unit_score=norm", "rounds=2", "rate=30", quantiles=""),
 ]
@@ -114,23 +114,16 @@ def test_channels_go_with_all_that_belongs_to_them_and_what_is_prunable_is_count
         assert record.layers["conv2/kernel"].rate is None, "its channels are those of conv1, with which they are ranked"
 
 
-def test_no_more_channels_go_than_it_takes_those_of_the_lowest_score(finished):
+def test_of_macs_no_more_than_the_share_is_left_in_channels_of_the_highest_scores_for_what_they_cost(finished):
     (whole, sizes), topology = magnitudes(finished), replicate(finished).read_topology()
     means, _ = whole.pool(sizes, masks.whole(sizes))
     each = whole.total({path: np.full(shape, topology.positions[path]) for path, shape in topology.kernels.items()})
-    for name, measure in (("channels", prunable), ("macs", lambda mask: costs.macs(mask, topology))):
-        mask, _ = cut_of(finished, name)
-        scores = means if name == "channels" else {path: means[path] / each[path] for path in means}
-        units = {"conv1/kernel": mask["bn1/beta"].copy(), "conv3/kernel": mask["bn3/beta"].copy()}
-        gone = [(scores[path][index], path, index) for path in units for index in np.flatnonzero(~units[path])]
-        everything = masks.whole(mask)
-        most = measure(everything) - ranking.pruned_count(50, measure(everything))
+    scores = np.concatenate([means[path] / each[path] for path in means])
+    mask, _ = cut_of(finished, "macs")
+    kept, most = np.concatenate([mask["bn1/beta"], mask["bn3/beta"]]), costs.macs(masks.whole(mask), topology)
 
-        assert max(gone)[0] < min(scores[path][units[path]].min() for path in units if units[path].any())
-        assert measure(mask) <= most
-        _, path, index = max(gone)
-        units[path][index] = True
-        assert measure(whole.spread(units, everything)) > most
+    assert costs.macs(mask, topology) <= most - ranking.pruned_count(50, most)
+    assert scores[~kept].max() < scores[kept].min()
 
 
 def test_rounds_of_channels_only_shrink_by_the_rate_of_the_weights_that_are_left(finished):
@@ -142,40 +135,13 @@ def test_rounds_of_channels_only_shrink_by_the_rate_of_the_weights_that_are_left
     assert other.remaining < one.remaining
 
 
-def blocks_of(bits):
-    """How many weights each block of 2 inputs x 2 outputs keeps."""
-    matrix = bits.reshape(-1, 4)
-    padded = np.zeros((matrix.shape[0] + matrix.shape[0] % 2, 4), int)
-    padded[: len(matrix)] = matrix
-    return padded.reshape(-1, 2, 2, 2).sum((1, 3))
-
-
-def fours_of(bits):
-    """How many of each four inputs each output keeps, and of the three that are left over."""
-    matrix = bits.reshape(-1, 4)
-    return np.add.reduceat(matrix.astype(int), range(0, len(matrix), 4), axis=0)
-
-
 def test_blocks_are_whole_and_of_four_inputs_two_stay(finished):
-    for mask in (cut_of(finished, "blocks")[0], *(own_mask(finished, "blocks", one) for one in ("shuffle", "invert"))):
-        for path, bits in mask.items():
-            counts = blocks_of(bits)
-            last = 2 if path == "conv1/kernel" else 4  # of 27 inputs
-            assert set(counts[:-1].flat) <= {0, 4}
-            assert set(counts[-1].flat) <= {0, last}
-        assert abs(prunable(mask) - COUNT // 2) <= 4
-    for mask in (cut_of(finished, "pairs")[0], *(own_mask(finished, "pairs", one) for one in ("shuffle", "invert"))):
-        assert all((fours_of(bits) == 2).all() for bits in mask.values())
-
-
-def test_controls_move_whole_units_and_layers_keep_as_many_weights(finished):
-    for name, variants in (("channels", ("shuffle", "random")), ("blocks", ("shuffle",)), ("pairs", ("shuffle",))):
-        shared, _ = cut_of(finished, name)
-        for variant in variants:
-            mask = own_mask(finished, name, variant)
-            assert {path: bits.sum() for path, bits in mask.items()} == {path: bits.sum() for path, bits in shared.items()}
-            assert any((mask[path] != shared[path]).any() for path in mask)
-            assert name != "channels" or is_of_whole_channels(mask)
+    for name, units, counts in (("blocks", Blocks(2, 2), range(195, 199)), ("pairs", NofM(2, 4), [200])):
+        mask, _ = cut_of(finished, name)
+        kept = units.pool({path: bits.astype(np.float32) for path, bits in mask.items()}, mask)[1]
+        of_units = units.spread(kept, masks.whole(mask))
+        assert all(np.array_equal(of_units[path], bits) for path, bits in mask.items())
+        assert prunable(mask) in counts  # of 396, of which a block has four, and 27 inputs keep 14
 
 
 def test_invert_keeps_the_channels_of_the_lowest_scores(finished):
@@ -186,21 +152,6 @@ def test_invert_keeps_the_channels_of_the_lowest_scores(finished):
     assert is_of_whole_channels(mask)
     assert prunable(mask) <= COUNT - ranking.pruned_count(50, COUNT)
     assert scores[kept].max() < scores[~kept].min()
-
-
-def test_a_refilled_ticket_has_whole_channels_of_as_many_weights_of_which_the_ticket_kept_the_most(finished):
-    ticket, mask = cut_of(finished, "weights")[0], own_mask(finished, "weights", "refill")
-    result = files.read_json(network(finished, "weights", "refill") / "result.json")
-
-    assert is_of_whole_channels(mask)
-    assert 0 < prunable(mask) <= prunable(ticket)
-    assert result["kept"]["density"]["prunable"] == pytest.approx(prunable(mask) / COUNT)
-    assert result["kept"]["layers"].keys() == KERNELS.keys()
-    whole, sizes = magnitudes(finished)
-    norms = whole.total({path: array * ticket[path] for path, array in sizes.items()})
-    for path, vector in (("conv1/kernel", "bn1/beta"), ("conv3/kernel", "bn3/beta")):
-        kept = mask[vector]
-        assert norms[path][kept].min() >= norms[path][~kept].max(initial=0)
 
 
 def test_a_supermask_is_the_start_under_the_mask_and_not_trained(finished):
@@ -216,11 +167,15 @@ def test_a_supermask_is_the_start_under_the_mask_and_not_trained(finished):
 
 
 def test_what_is_pruned_is_zero_in_biases_and_normalisation_too(finished):
-    for name, variant in (("channels", "ticket"), ("channels", "shuffle"), ("weights", "refill")):
+    for name, variant in (*(("channels", one) for one in ("ticket", "shuffle", "random")), ("weights", "refill")):
         mask = cut_of(finished, name)[0] if variant == "ticket" else own_mask(finished, name, variant)
-        final = store.load_state(network(finished, name, variant) / "final.h5")
-        assert any(path.startswith("bn") for path in mask)
-        assert not any(final.weights[path][~bits].any() for path, bits in mask.items())
+        final, result = (network(finished, name, variant) / one for one in ("final.h5", "result.json"))
+        weights = store.load_state(final).weights
+        assert is_of_whole_channels(mask)
+        assert not any(weights[path][~bits].any() for path, bits in mask.items())
+        assert {path: one["kept"] for path, one in files.read_json(result)["kept"]["layers"].items()} == {
+            path: mask[path].sum() for path in KERNELS
+        }
 
 
 def test_the_line_between_rounds_goes_from_network_to_network(finished):
@@ -236,6 +191,7 @@ def test_the_line_between_rounds_goes_from_network_to_network(finished):
         for end, result in ((0, before), (-1, after)):
             assert found.errors["test"][end] == pytest.approx(1 - result.reached("test"))
         assert found.recomputed["test"][-1] == found.projected["test"][-1]  # it has its own mask already
+        assert found.recomputed["train"] != found.errors["train"]
         assert found.copies is None
     assert told.stdout.count("chain from 0") == 2
     assert "2 pairs of trainings, 0 to interpolate" in again.stderr
@@ -313,18 +269,9 @@ def test_readers_give_the_masks_as_they_were_cut(finished):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (["units=2:4", "quantiles=70"], "units = 2:4 prunes 50 per cent, neither more nor less"),
-        (["units=channels"], "'channels' are not units"),
         (["units=64x1"], "a block is larger than conv"),
-        (["units=channel", "rates=['conv1/*=10']"], "rates are of single weights"),
-        (["units=channel", "updates=rigl", "scored_at=0"], "a channel that is gone gets no gradient"),
-        (["units=4x1", "controls=['refill']"], "control refill turns masks of single weights into channels"),
-        (["updates=gmp", "controls=['refill']"], "control refill is of masks that stay as they are"),
         (["units=channel", "target=macs", "quantiles=99.9"], "can be pruned, as the rest is not made of such units"),
         (["units=channel", "densities=['conv2/kernel=50']"], "'conv2/kernel' has no channels: conv1/kernel, conv3/kernel have"),
-        (["per_mac=true", "updates=gmp"], "per_mac is of masks that stay as they are in training"),
-        (["units=channel", "mask=a.npz", "controls=['invert']"], "control invert of a mask in a file is of single weights"),
-        (["mask=a.npz", "target=macs"], "densities, target, per_mac, rounds and updates out"),
     ],
 )
 def test_what_no_units_can_do_is_one_line_and_changes_nothing(finished, values, words):
@@ -348,10 +295,8 @@ UNKNOWN = Topology((Node("images", "input", 3), Node("all", "mix", 10, ("images"
 @pytest.mark.parametrize(
     ("topology", "values", "words"),
     [
-        (None, ["units=channel"], "this network cannot be followed"),
         (None, ["target=macs"], "the multiply-accumulates of this network are not known"),
         (UNKNOWN, ["per_mac=true"], "the multiply-accumulates of this network are not known"),
-        (UNKNOWN, ["units=channel"], "all channels of this network stay"),
     ],
 )
 def test_networks_that_are_not_known_well_enough_are_refused_in_one_line(finished, topology, values, words, monkeypatch):

@@ -215,3 +215,12 @@ def test_a_length_of_no_step_is_refused(grid):
     with pytest.raises(InputError, match=r"^families\.own\.length: 0\.0005 leaves nothing to train: raise it$"):
         made(own={"method": "llr", "length": 0.0005, **grid})  # of 900 steps
     assert made(own={"method": "llr", "length": 0.0006, **grid})
+
+
+def test_rigl_that_would_only_look_is_refused():
+    own = {"updates": "rigl", "criterion": "random", "scored_at": "0"}
+    with pytest.raises(
+        InputError, match=r"^families\.own\.update_every: rigl spends a step on each change: write at least 2it$"
+    ):
+        made(own={**own, "update_every": "1it"})
+    assert made(own={**own, "update_every": "2it"})

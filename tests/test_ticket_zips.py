@@ -11,7 +11,6 @@ import zipfile
 import numpy as np
 import pytest
 from helpers import IMP, clean_environment, contents, imp_here, refused
-from safetensors.numpy import load
 
 from lottery.base import files
 from lottery.base.errors import InputError
@@ -63,14 +62,6 @@ def test_the_same_ticket_gives_the_same_bytes(zipped, retrained, tmp_path):
     imp_here("export", "--ticket", TICKET, "--to", "zip", "--out", str(tmp_path / "again.zip"), cwd=retrained)
 
     assert (tmp_path / "again.zip").read_bytes() == zipped.read_bytes()
-
-
-def test_numpy_reads_it_without_imp(zipped):
-    archive = zipfile.ZipFile(zipped)
-    start, bits = (load(archive.read(f"{name}.safetensors")) for name in ("start", "mask"))
-    kept = np.unpackbits(bits["mask/fc1/kernel"], count=192 * 300).reshape(192, 300).astype(bool)
-
-    np.testing.assert_array_equal(kept, ~np.isnan(start["weights/fc1/kernel"]))
 
 
 def test_it_is_trained_anew_and_what_it_lacks_of_the_start_is_drawn(zipped, retrained, tmp_path):

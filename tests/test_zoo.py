@@ -42,14 +42,14 @@ def test_the_page_lists_what_the_tickets_say(zoo):
     assert (ZOO / "README.md").read_text().endswith(f"\n{zoo.table(ZOO)}\n")
 
 
-@pytest.mark.parametrize("path", sorted(ZOO.glob("*.zip")), ids=lambda path: path.stem)
-def test_numpy_reads_it_in_ten_lines(path):
+@pytest.mark.parametrize("name", ["digits-resnet20-channels-q70", "digits-mobilenet-rounds-round-03"])
+def test_numpy_reads_it_in_ten_lines(name):
     (block,) = [
         block
         for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs/tickets.md").read_text(), re.DOTALL)
         if "ZipFile" in block
     ]
-    found = {}
+    path, found = ZOO / f"{name}.zip", {}
 
     exec(block.replace("digits-q90.zip", str(path)), found)
 

@@ -208,6 +208,14 @@ def test_what_says_something_else_is_refused_in_one_line(folder, values, words):
             use()
 
 
+def test_what_earlier_versions_left_without_a_seal_is_refused(folder):
+    claim(folder, "dense")
+    (folder / "made_with.json").write_text("{}")
+
+    with pytest.raises(InputError, match=r"train/made_with\.json .* has no sha256, as earlier versions wrote none"):
+        check(folder.parents[1], resolved())
+
+
 def test_equal_values_are_the_same_recipe_however_they_are_written(folder):
     plain = {"criterion": "snip", "scored_at": "2ep", "scored_on": "100", "densities": ["a/*=10"]}
     other = {"criterion": "snip", "scored_at": "2.0ep", "scored_on": "100 ", "densities": ["a/* = 10.0"]}

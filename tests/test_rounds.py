@@ -2,17 +2,15 @@
 
 import shutil
 
-import numpy as np
 import pytest
 from helpers import LENET, contents, flip, imp_here, kill_when, mpirun, refused, settings
 
 from lottery.experiment import reading
-from lottery.results.findings import Findings
 from lottery.rundir import store
 from lottery.rundir.names import MaskFiles, NetworkFiles
-from lottery.rundir.run import Run, open_run
+from lottery.rundir.run import Run
 
-LAST, EPOCH = 51, 17  # steps of LENET's training and of its epochs
+EPOCH = 17  # steps of LENET's epochs
 THREE = settings("families.rounds.rounds=3", "families.rounds.rewind=0,1ep", "families.rounds.controls_at=2")
 
 
@@ -54,38 +52,12 @@ def test_each_round_prunes_exactly_its_share_of_what_is_left_and_its_ticket_is_z
             assert sum(int(kept.sum()) for kept in mask.values()) == left
             assert before is None or not any((kept & ~before[path]).any() for path, kept in mask.items())
             before = mask
+            assert network(pruned, step, number).read_result().kept == mask_files(pruned, step, number).read().kept
             state = store.load_state(network(pruned, step, number).final)
             for path, kept in mask.items():
                 assert not state.weights[path][~kept].any()
                 assert not state.optimizer[f"momentum/{path}"][~kept].any()
                 assert state.weights[path][kept].all()
-
-
-def test_a_round_prunes_the_smallest_final_weights_that_the_one_before_left(pruned):
-    sources = [replicate_of(pruned).snapshot(LAST), *(network(pruned, EPOCH, number).final for number in (1, 2))]
-    before = None
-    for number, source in enumerate(sources, 1):
-        weights = store.load_state(source).weights
-        kept = mask_of(pruned, EPOCH, number)
-        before = before or {path: np.ones_like(array) for path, array in kept.items()}
-        stayed = np.concatenate([np.abs(weights[path][kept[path]]) for path in kept])
-        went = np.concatenate([np.abs(weights[path][before[path] & ~kept[path]]) for path in kept])
-        assert went.max() <= stayed.min()
-        before = kept
-
-
-def test_a_round_says_what_it_pruned_and_its_networks_what_they_are(pruned):
-    record = mask_files(pruned, EPOCH, 2).read()
-    result, reinit = (network(pruned, EPOCH, 2, variant).read_result() for variant in ("ticket", "reinit"))
-
-    assert (record.round, record.rewind_step, record.rate, record.pruned, record.remaining) == (2, EPOCH, 20.0, 14016, 56064)
-    assert [(layer.rate, layer.weights > layer.kept) for layer in record.layers.values()] == [(20.0, True)] * 2
-    assert record.kept == result.kept == reinit.kept
-    assert result.kept.density.prunable == pytest.approx(0.64)
-    assert 0 < result.kept.density.effective <= result.kept.density.prunable
-    for one, variant, first_step, epochs in ((result, "ticket", EPOCH, 2.0), (reinit, "reinit", 0, 3.0)):
-        assert (one.family, one.method, one.mask, one.round, one.rewind_step) == ("rounds", "weights", "round-02", 2, EPOCH)
-        assert (one.variant, one.first_step, one.epochs) == (variant, first_step, epochs)
 
 
 def test_finished_rounds_are_not_done_again_and_more_go_on_from_them(pruned, tmp_path):
@@ -143,51 +115,6 @@ def test_a_damaged_record_of_a_mask_that_was_removed_as_told_is_written_again(pr
     imp_here("rounds", cwd=work)
 
     assert table.read_bytes() == whole
-
-
-MATCHING = settings("replicates=3", "delta=1.0", "families.rounds.rounds=2")
-
-
-@pytest.fixture(scope="module")
-def headlined(trained, tmp_path_factory):
-    """A folder in which one process pruned two rounds in three replicates, where all tickets match, and what was said."""
-    folder = copied(trained, tmp_path_factory.mktemp("headlined") / "work")
-    imp_here("train", *settings("replicates=3"), cwd=folder)
-    return folder, imp_here("rounds", *MATCHING, cwd=folder).stderr.splitlines()
-
-
-def test_the_headline_s_round_gets_its_controls_after_all_tickets_and_the_report_names_them(headlined):
-    folder, said = headlined
-
-    assert "controls of the headline: rounds round-02-step-000000" in said
-    assert "3 networks under masks: 0 finished, 3 to train" in said
-    trained = [line.split("] ")[1].split(":")[0] for line in said if line.startswith("[")]
-    chains = [f"replicate-{number} rounds round" for number in (1, 2, 3)]
-    assert sorted(trained[:6]) == [f"{chain}-{number}-step-000000 ticket" for chain in chains for number in ("01", "02")]
-    assert sorted(trained[6:]) == [f"{chain}-02-step-000000 reinit" for chain in chains]
-    assert "3 networks under masks: 3 finished, 0 to train" in imp_here("rounds", *MATCHING, cwd=folder).stderr
-    sentences = Findings(open_run(folder / "runs/digits")).headline.series
-    (sentence,) = (sentence for sentence in sentences if "the sparsest matching ticket keeps 64.00%" in sentence)
-    assert "its control `reinit` (its mask, fresh weights) matches too" in sentence
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        (["rewind=2ep"], ["rewind point 2ep is not among the snapshots", "imp train --set train.snapshots="]),
-        (["rates=['prediction/*=10']"], ["families.rounds.rates: 'prediction/*' matches no variable of lenet_300_100"]),
-        (["quantiles=90"], ["families.rounds", "give either quantiles (one shot) or rounds"]),
-    ],
-    ids=lambda value: value[0],
-)
-def test_bad_values_are_refused_before_anything_is_written(work, values, words):
-    before = contents(work / "runs")
-    given = settings("families.rounds.rounds=2", *(f"families.rounds.{value}" for value in values))
-
-    refused(imp_here("rounds", *given, cwd=work, check=False), *words)
-
-    assert contents(work / "runs") == before
-    assert not (replicate_of(work).folder / "rounds").exists()
 
 
 def test_a_number_of_rounds_that_makes_no_sense_is_refused(trained):

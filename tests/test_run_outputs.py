@@ -13,18 +13,13 @@ from helpers import selected
 
 from lottery.base import environment
 from lottery.base.errors import InputError
-from lottery.experiment import graph, reading
-from lottery.experiment.graph import Snapshot, Ticket
-from lottery.experiment.grids import Quantile
+from lottery.experiment import reading
 from lottery.experiment.plan import Plan
-from lottery.rundir import identity
 from lottery.rundir.records import Result, write
 from lottery.rundir.run import open_run
 from lottery.stages import retrain
 
 pytestmark = pytest.mark.usefixtures("here")
-
-ORIGINS = {"records": "0" * 64, "network": "f" * 64}
 
 
 def end(network, number=1, **result):
@@ -38,19 +33,6 @@ def adopted(*overrides):
     run = open_run(Path("run"), overrides=[*plain, *overrides])
     run.adopt()
     return run
-
-
-def made(run, output, number=1):
-    """The folder of an output of `run`, made with its recipe."""
-    replicate = run.replicate(number)
-    mask = graph.one_shot(number, "oneshot", Quantile(90), 900)
-    folder = {
-        "dense": replicate.dense.folder,
-        "mask": replicate.mask_folder("oneshot"),
-        "ticket": run.network(Ticket(mask, 0, "ticket", 0, Snapshot(number, 0))).folder,
-    }[output]
-    with identity.claimed(folder, run.recipe, output, ORIGINS, "" if output == "dense" else "oneshot"):
-        return folder
 
 
 def cut(replicate, *names, family="oneshot"):
@@ -188,11 +170,3 @@ def test_a_replicate_that_is_a_copy_of_another_is_refused():
         InputError, match=r"replicate-2/train/result\.json was copied from another folder \(replicate-1/train\): remove "
     ):
         open_run(run.folder)
-
-
-def test_what_earlier_versions_left_without_a_seal_is_refused():
-    folder = made(adopted(), "dense")
-    (folder / identity.FILE).write_text("{}")
-
-    with pytest.raises(InputError, match=r"train/made_with\.json .* has no sha256, as earlier versions wrote none"):
-        open_run(Path("run"))

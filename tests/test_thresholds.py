@@ -13,9 +13,8 @@ from data_prep import records
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment import reading
-from lottery.pruning import densities, ranking
+from lottery.pruning import densities
 from lottery.pruning.connectivity import Node, Topology
-from lottery.pruning.state import State
 from lottery.rundir import store
 from lottery.rundir.lineage import seals
 from lottery.rundir.names import MaskFiles
@@ -168,28 +167,6 @@ def test_a_record_says_what_was_ranked_and_where_its_quantile_lies():
         assert record.outputs == seals(replicate.folder, [files_of(run, label).mask])
         assert record.made_from == seals(replicate.folder, [replicate.snapshot(LAST)])
         assert files_of(run, label).read() == record
-
-
-def test_thresholds_are_those_of_numpy_and_exactly_k_weights_go():
-    rng = np.random.default_rng(0)
-    run = made(quantiles="0,12.5,60..99:13,99.9,100")
-    kernels = {"a/kernel": rng.standard_normal((30, 20)), "b/kernel": np.round(rng.standard_normal((17, 10)))}
-    weights = {path: array.astype(np.float32) for path, array in kernels.items()}
-    store.save_state(run.replicate(1).snapshot(LAST), State(LAST, weights, {}, {}))
-    vouch(run)
-
-    (table,) = take(run)
-
-    magnitudes = np.abs(np.concatenate([array.ravel() for array in weights.values()]).astype(np.float64))
-    for record, quantile in zip(table, run.recipe.families["oneshot"].quantiles, strict=True):
-        assert record.threshold == pytest.approx(np.quantile(magnitudes, float(quantile) / 100), rel=1e-9, abs=1e-12)
-        assert record.pruned == ranking.pruned_count(quantile, 770)
-        assert record.pruned + record.remaining == record.scores.count == 770
-        assert record.rate == float(quantile)
-        kept = store.load_mask(files_of(run, record.mask).mask)
-        assert sum(int(array.sum()) for array in kept.values()) == record.remaining
-        assert (record.scores.min, record.scores.max) == (magnitudes.min(), magnitudes.max())
-        assert record.scores.mean == pytest.approx(magnitudes.mean(), rel=1e-12)
 
 
 def lines(run, number=1):

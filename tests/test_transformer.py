@@ -49,15 +49,20 @@ def gradients(network, tokens, run):
 
 
 @pytest.mark.parametrize("model", NORMS, ids=lambda model: model.norm)
-def test_further_padding_changes_no_bit(model):
+def test_further_padding_changes_no_bit_of_scores_and_no_gradient(model):
     documents, texts = rows()
     further = [np.pad(one, [(0, 0)] * (one.ndim - 1) + [(0, 5)], constant_values=1) for one in (documents, texts)]
     document, count, text = SEGMENTS
 
-    short = shaken(scorer(model))(joined(documents, texts))
-    long = shaken(scorer(model, (document + 5, count, text + 5)))(joined(*further))
+    short, long = shaken(scorer(model)), shaken(scorer(model, (document + 5, count, text + 5)))
+    tokens, padded = joined(documents, texts), joined(*further)
 
-    np.testing.assert_array_max_ulp(np.array(short), np.array(long), 4)
+    np.testing.assert_array_max_ulp(np.array(short(tokens)), np.array(long(padded)), 4)
+    found, of_padded = gradients(short, tokens, short)[1:], gradients(long, padded, long)[1:]
+    largest = max(np.abs(one).max() for one in found)
+    for one, other in zip(found, of_padded, strict=True):
+        np.testing.assert_allclose(other[: len(one)], one, rtol=1e-3, atol=1e-4 * largest)
+        assert not other[len(one) :].any()  # of places that only padding has
 
 
 def test_a_score_depends_on_the_document_and_its_text_alone():

@@ -45,16 +45,15 @@ def rows(count: int = 3, segments: tuple[int, int, int] = SEGMENTS, vocabulary: 
     return texts(count, document), texts(count, number, text)
 
 
-def text_set(folder: Path, segments: tuple[int, int, int] = SEGMENTS, further: int = 0, **counts: int) -> records.Manifest:
-    """A prepared set of random texts and ROUGEs, as `imp prepare docstrings` writes it, with `further` places in each text, all
-    padding. `counts` of the splits are 48, 11 and 11."""
+def text_set(folder: Path, segments: tuple[int, int, int] = SEGMENTS, **counts: int) -> records.Manifest:
+    """A prepared set of random texts and ROUGEs, as `imp prepare docstrings` writes it. `counts` of the splits are 48, 11 and
+    11."""
     rng, shards = np.random.default_rng(0), []
     document, number, text = segments
-    made = TextSettings("docstrings", document=document + further, candidate=text + further, candidates=number - 1)
+    made = TextSettings("docstrings", document=document, candidate=text, candidates=number - 1)
     for split, count in {"train": 48, "validation": 11, "test": 11, **counts}.items():
-        drawn = (np.pad(one, [*[(0, 0)] * (one.ndim - 1), (0, further)], constant_values=1) for one in rows(count, segments))
         rouge = rng.random((count, number, 3), np.float32)
-        arrays = dict(zip(made.fields, (*drawn, rouge), strict=True))
+        arrays = dict(zip(made.fields, (*rows(count, segments), rouge), strict=True))
         labels = rouge[:, 1:].mean(axis=2).argmax(axis=1)
         shards += write_split(folder, split, records.pack(arrays, made.fields), labels)
     manifest = records.Manifest(made.shape, [], shards, dataclasses.asdict(made), {"ids": "50"}, fields=made.fields)

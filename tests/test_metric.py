@@ -10,7 +10,7 @@ from helpers import imp_here
 
 from lottery.base import files
 from lottery.base.errors import InputError
-from lottery.results import card, frame, grouping, report
+from lottery.results import card, grouping, report
 from lottery.results.findings import Findings
 from lottery.results.reader import open_results
 from lottery.results.sections import metrics
@@ -140,23 +140,6 @@ def test_the_report_names_the_metric_everywhere_and_has_no_table_of_answers(foll
     assert "| examples/s |" in training
 
 
-def test_a_classifier_keeps_the_columns_it_always_had(images):
-    found = Findings(images)
-
-    assert list(frame.named(found.rows, "accuracy"))[30:44] == [
-        *("validation_accuracy", "against", "difference", "against_folder", "validation_loss", "test_accuracy", "test_loss"),
-        *("agreement", "worst_class_accuracy", "calibration_error", "least_validation_loss_step", "test_accuracy_there"),
-        *("epochs", "seconds"),
-    ]
-    assert list(frame.named(found.groups, "accuracy"))[12:16] == [
-        "validation_accuracy",
-        "test_accuracy",
-        "test_accuracy_there",
-        "difference",
-    ]
-    assert metrics_of(images) is None
-
-
 def test_all_metrics_stand_side_by_side_as_means_over_replicates(run):
     block = metrics_of(run)
 
@@ -189,7 +172,8 @@ def test_accuracy_is_told_where_another_metric_decides():
     assert set(both.metrics) == {*reached.metrics, "accuracy"}
 
 
-def test_without_an_oracle_there_is_no_way_to_it(images):
+def test_without_an_oracle_there_is_no_way_to_it_and_of_accuracy_alone_no_part_of_the_report(images):
+    assert metrics_of(images) is None
     for replicate in images.replicates():
         amend(replicate.dense.result, final=Figures(**dict(figures(0.9)) | {"validation_f1": 0.5, "test_f1": 0.4}))
 

@@ -53,34 +53,22 @@ def scaled(scale, finite):
     return found
 
 
-def test_the_loss_scale_halves_at_an_overflow_and_doubles_after_a_calm(monkeypatch):
-    monkeypatch.setattr(optimizers, "GROWTH_STEPS", 3)
+@pytest.mark.parametrize(
+    ("begun", "growth", "finite", "found"),
+    [
+        (32, 3, [True, False, *[True] * 4], [(0, 32, 1), (1, 16, 0), (0, 16, 1), (0, 16, 2), (0, 32, 0), (0, 32, 1)]),
+        (2, 3, [False, False], [(1, 1, 0), (math.inf, 1, 0)]),  # where it is 1 an overflow is hopeless
+        (2**23, 1, [True] * 3, [(0, 2**24, 0)] * 3),
+    ],
+)
+def test_the_loss_scale_halves_at_an_overflow_and_doubles_after_a_calm_between_1_and_its_highest(
+    monkeypatch, begun, growth, finite, found
+):
+    monkeypatch.setattr(optimizers, "GROWTH_STEPS", growth)
     scale = optimizers.LossScale()
+    scale.state["loss_scale"].assign(begun)
 
-    found = scaled(scale, [True, False, True, True, True, True])
-
-    whole = 2.0**15
-    assert found == [
-        (0, whole, 1),
-        (1, whole / 2, 0),
-        (0, whole / 2, 1),
-        (0, whole / 2, 2),
-        (0, whole, 0),
-        (0, whole, 1),
-    ]
-
-
-def test_no_loss_scale_is_smaller_than_1_and_an_overflow_there_is_hopeless():
-    scale = optimizers.LossScale()
-    scale.state["loss_scale"].assign(2.0)
-
-    assert scaled(scale, [False, False]) == [(1, 1, 0), (math.inf, 1, 0)]
-
-
-def test_a_loss_scale_grows_no_further_than_to_its_highest(monkeypatch):
-    monkeypatch.setattr(optimizers, "GROWTH_STEPS", 1)
-
-    assert scaled(optimizers.LossScale(), [True] * 12)[-4:] == [(0, 2.0**24, 0)] * 4
+    assert scaled(scale, finite) == found
 
 
 @pytest.fixture

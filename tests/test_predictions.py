@@ -77,19 +77,26 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("devices", [CPUS[:1], CPUS[:2]])
-def test_the_trainer_gives_each_images_answer_in_the_order_of_the_records(make_trainer, devices):
+def test_the_trainer_gives_each_images_answer_in_the_order_of_the_records_and_figures_of_all_of_them_and_no_padding(
+    make_trainer, devices
+):
     trainer = make_trainer(devices=devices, classes=9)
     trainer.load(initial(classes=9))
 
-    for split in ("train", "validation", "test"):
-        found = trainer.answers(split)
+    for split in ("test", "validation", "train"):
+        found, evaluated = trainer.answers(split), trainer.evaluate(split)
         images, labels = records.read_split(trainer.feed.folder, trainer.feed.manifest, split)
         logits = np.asarray(trainer.model(images / np.float32(127.5) - 1), np.float64)
         shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         np.testing.assert_array_equal(found.label, labels)
         np.testing.assert_array_equal(found.measures["answer"], logits.argmax(axis=1))
         np.testing.assert_allclose(found.measures["confidence"], shares.max(axis=1), rtol=1e-5)
-        np.testing.assert_allclose(found.loss, -np.log(shares[np.arange(len(labels)), labels]), rtol=1e-4)
+        losses = -np.log(shares[np.arange(len(labels)), labels])
+        np.testing.assert_allclose(found.loss, losses, rtol=1e-4)
+        places = (-logits).argsort(axis=1, kind="stable").argsort(axis=1)[np.arange(len(labels)), labels]
+        expected = (losses.mean(), (places == 0).mean(), (places < 5).mean())
+        assert (evaluated.loss, *evaluated.metrics.values()) == pytest.approx(expected, rel=1e-5)
+    assert evaluated.metrics["accuracy"] < evaluated.metrics["top5_accuracy"] < 1
 
 
 def test_images_that_differ_only_by_chance_leave_the_bounds_almost_as_they_are():

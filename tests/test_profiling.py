@@ -71,19 +71,6 @@ def test_a_training_leaves_both_traces_and_one_line_that_says_how_to_see_them(pr
     assert "https://ui.perfetto.dev" in line
     assert "\n" not in line
     assert (session / "trace.json.gz").stat().st_size < next(session.glob("*.pb")).stat().st_size
-    events = events_below(folder)
-    named = {(event["name"], event["pid"], event["tid"]) for event in events if event["ph"] == "M"}
-    lasting = [event for event in events if event["ph"] == "X"]
-    assert len(named) + len(lasting) == len(events)
-    for event in lasting:
-        assert event.keys() == {"name", "ph", "pid", "tid", "ts", "dur", "args"}
-        assert (type(event["pid"]), type(event["tid"])) == (int, int)
-        assert ("process_name", event["pid"], 0) in named
-        assert ("thread_name", event["pid"], event["tid"]) in named
-        assert event["dur"] > 0
-    times = [event["ts"] for event in lasting]
-    assert 0 <= times[0] <= times[-1] < 60e6  # microseconds
-    assert times == sorted(times)
     assert has(ops(folder), "Conv2D")
     assert has(ops(folder), "MatMul")
 

@@ -59,49 +59,26 @@ def probe(work, monkeypatch):
     return ask
 
 
-@pytest.mark.parametrize("name", ["lamp", "snip", "grasp"])
-def test_a_criterion_prunes_exactly_as_many_as_the_quantile_says(work, probe, name):
-    cut(work, f"criterion={name}")
+@pytest.mark.parametrize(
+    ("name", "iterations"), [("lamp", 1), ("snip", 1), ("grasp", 1), ("random", 1), ("snip", 3), ("synflow", 3)]
+)
+def test_iterations_score_and_prune_in_turn_exactly_as_many_as_the_quantile_says(work, probe, name, iterations):
+    done = cut(work, f"criterion={name}", f"iterations={iterations}")
 
-    found = masks_in(work)
-
-    for label, quantile in (("q50", 50), ("q90", 90)):
-        mask, record = found[label]
+    assert f"2 masks of {COUNT} weights" in done.stderr
+    assert f" of {COUNT} weights (kernels)" in done.stdout
+    for quantile in (50, 90):
+        mask, record = masks_in(work)[f"q{quantile}"]
         gone = ranking.pruned_count(Fraction(quantile), COUNT)
         assert (record.pruned, record.remaining) == (gone, COUNT - gone)
         assert sum(int(kept.sum()) for kept in mask.values()) == COUNT - gone
-    whole = {path: np.ones(shape, bool) for path, shape in SIZES.items()}
-    state, asked = probe(whole)
-    scores = criteria.CRITERIA[name](state, whole, asked)
-    assert equal(found["q90"][0], lowest(scores, whole, ranking.pruned_count(Fraction(90), COUNT)))
-
-
-@pytest.mark.parametrize("name", ["snip", "synflow"])
-def test_iterations_score_and_prune_in_turn(work, probe, name):
-    done = cut(work, f"criterion={name}", "iterations=3", quantiles="90")
-
-    assert f"1 mask of {COUNT} weights" in done.stderr
-    assert f" of {COUNT} weights (kernels)" in done.stdout
     within = {path: np.ones(shape, bool) for path, shape in SIZES.items()}
-    keep = COUNT - ranking.pruned_count(Fraction(90), COUNT)
-    for left in (round(COUNT * (keep / COUNT) ** (1 / 3)), round(COUNT * (keep / COUNT) ** (2 / 3)), keep):
+    for number in range(1, iterations + 1):
         state, asked = probe(within)
         scores = criteria.CRITERIA[name](state, within, asked)
+        left = round(COUNT * ((COUNT - gone) / COUNT) ** (number / iterations))
         within = lowest(scores, within, sum(int(kept.sum()) for kept in within.values()) - left)
-    assert equal(masks_in(work)["q90"][0], within)
-
-
-@pytest.mark.parametrize("name", ["synflow", "random"])
-def test_masks_come_out_the_same_bit_for_bit(work, name):
-    cut(work, f"criterion={name}")
-    folder = work / "runs/digits/replicate-1/own/masks"
-    before = contents(folder)
-
-    for path in folder.glob("q*"):
-        path.unlink()
-    cut(work)
-
-    assert contents(folder) == before
+    assert equal(mask, within)
 
 
 def test_no_layer_collapses_before_it_must_with_synflow(work):

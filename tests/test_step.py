@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny import CPUS, KERNELS, STEPS, advance, assert_close, half_masks, initial
+from tiny import CPUS, KERNELS, STEPS, advance, assert_close, half_masks, initial, same
 
 from data_prep import records
 from lottery.engine import optimizers, order
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("tensorflow")
 PRUNED = {"lenet_300_100": KERNELS} | dict.fromkeys(
     ("tiny:local", "tiny:synchronised", "tiny:stock"), ("conv1/kernel", "conv2/kernel", "conv3/kernel")
 )
+EXACT = {"precision": "float64", "weight_decay": 0.1, "ema": 0.9}
 
 
 @pytest.fixture
@@ -44,29 +45,21 @@ def assert_replicas_agree(trainer):
 
 
 @pytest.mark.parametrize(
-    ("counts", "settings"),
+    ("name", "replicas", "steps", "settings"),
     [
-        ((4,), {"learning_rate": 0.02, "weight_decay": 0.1, "ema": 0.9, "clip_norm": 1.0, "label_smoothing": 0.1}),
-        ((2,), {"optimizer": "adam", "learning_rate": 0.01, "decay": "decoupled", "weight_decay": 0.1, "ema": 0.9}),
+        ("tiny:synchronised", 4, 20, {"learning_rate": 0.02, "clip_norm": 1.0, "label_smoothing": 0.1, **EXACT}),
+        ("tiny:synchronised", 2, 20, {"learning_rate": 0.01, "optimizer": "adam", "decay": "decoupled", **EXACT}),
+        ("lenet_300_100", 2, 1, {"learning_rate": 0.1}),
     ],
 )
-def test_any_number_of_replicas_trains_the_same_network(trained, counts, settings):
-    _, expected, sums = trained("tiny:synchronised", 1, 20, precision="float64", **settings)
+def test_any_number_of_replicas_trains_the_same_network(trained, monkeypatch, name, replicas, steps, settings):
+    if name == "lenet_300_100":
+        monkeypatch.setattr(optimizers, "LARGE", 100)  # so that XLA has the kernels
+    _, expected, sums = trained(name, 1, steps, **settings)
 
-    for count in counts:
-        trainer, state, other_sums = trained("tiny:synchronised", count, 20, precision="float64", **settings)
-        assert_close(state, expected, 1e-10)
-        np.testing.assert_allclose(other_sums, sums, rtol=1e-5)
-        assert_replicas_agree(trainer)
+    trainer, state, other_sums = trained(name, replicas, steps, **settings)
 
-
-def test_two_replicas_take_the_step_of_one(trained, monkeypatch):
-    monkeypatch.setattr(optimizers, "LARGE", 100)  # so that XLA has the kernels
-    _, expected, sums = trained("lenet_300_100", 1, 1, learning_rate=0.1)
-
-    trainer, state, other_sums = trained("lenet_300_100", 2, 1, learning_rate=0.1)
-
-    assert_close(state, expected, 1e-5)
+    assert_close(state, expected, 1e-10 if "precision" in settings else 1e-5)
     np.testing.assert_allclose(other_sums, sums, rtol=1e-5)
     assert_replicas_agree(trainer)
 
@@ -140,6 +133,8 @@ def test_replicas_share_the_mean_of_their_moving_statistics(trained):
     np.testing.assert_allclose(state.statistics["bn1/moving_mean"], 0.1 * features.mean((0, 1, 2)), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(state.statistics["bn1/moving_variance"], 0.9 + 0.1 * np.mean(variances, axis=0), rtol=1e-5)
     assert_replicas_agree(trainer)
+    trainer.load(state)
+    assert same(trainer.state(1), state)
 
 
 def test_a_network_of_stock_layers_trains_on_two_replicas(trained):

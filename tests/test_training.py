@@ -369,21 +369,6 @@ def test_a_checkpoint_of_other_devices_is_not_gone_on_with(trainer, tmp_path, ba
         attempt(trainer, tmp_path, dense=False)
 
 
-def test_a_checkpoint_between_evaluations_holds_what_the_steps_since_the_last_one_found(trainer, tmp_path, evaluated, bad_rate):
-    evaluated("5it")
-    bad_rate(step=9, rate=1e30)
-    attempt(trainer, tmp_path, dense=False)
-
-    found = checkpoint_of(tmp_path)
-
-    assert found.state.step == 8
-    assert found.seconds > 0
-    assert [row["step"] for row in rows_of(tmp_path)] == [5]
-    trainer.load(initial())
-    whole = np.concatenate([trainer.advance(0, 6, order_seed=5), trainer.advance(6, 8, order_seed=5)])
-    np.testing.assert_array_equal(found.figures, whole[5:])
-
-
 def test_a_request_to_stop_saves_the_step_it_is_at_and_the_next_attempt_ends_with_the_same_files(
     trainer, tmp_path, monkeypatch
 ):

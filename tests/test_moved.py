@@ -233,9 +233,12 @@ def test_a_run_on_a_file_goes_on_with_its_records_by_name(on_a_file, moved, tmp_
 @pytest.mark.parametrize(
     ("command", "words"), [("prepare", "other.npz: name an .npz file"), ("train", "no records in data/arrays-other-8")]
 )
-def test_other_images_are_not_taken_for_those_of_a_run(on_a_file, moved, command, words):
+def test_other_images_by_name_are_not_taken_for_those_of_a_run(moved, command, words):
     other = ["--run", "run", *settings("data.source=arrays:other.npz")]
     refused(imp_here(command, *other, cwd=moved, check=False), words)
+
+
+def test_records_made_of_other_images_are_not_taken_for_those_of_a_run(moved):
     np.savez(moved / "shapes.npz", images=np.zeros((90, 8, 8), np.uint8), labels=np.arange(90) % 3)
     shutil.rmtree(moved / "data")
     imp_here("prepare", "--run", "elsewhere", *SHAPES[:-2], cwd=moved)

@@ -33,6 +33,7 @@ FEW = settings("families.oneshot.quantiles=80")
 TINY = settings("train.epochs=3", "model.name=lenet_300_100", "data.size=8", "data.crop=0")
 SHORT = [*FEW, *TINY]
 
+ONE_EACH = settings(*(f"families.{name}.quantiles=90" for name in ("ticket", "gmp", "rigl", "set", "static")))
 DIGITS = settings("replicates=1", "families.iterative.rounds=1", "train.epochs=3")
 
 # On a run of LeNet, trained as the README's first commands do it; in this order.
@@ -108,7 +109,7 @@ ALONE = {
     "imp run pipelines/digits.toml": DIGITS,
     "imp run pipelines/digits.toml --set 'track.trackers=[\"tensorboard\"]'": ["--ranks", "1", *DIGITS],
     "imp run pipelines/channels-digits.toml": ["--ranks", "1", *TINY],
-    "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY],
+    "imp run pipelines/baselines-digits.toml": ["--ranks", "1", *TINY, *ONE_EACH],
     "imp run pipelines/digits-mobilenet.toml --set families.oneshot.quantiles=0,80 --set families.oneshot.copies=3": [
         *("--ranks", "1", *SHORT, *settings("families.oneshot.rewind=0", "families.oneshot.controls=[]")),
     ],

@@ -182,19 +182,6 @@ def test_ranks_share_the_tasks_and_each_is_done_once(monkeypatch, size, tasks):
     assert all(box.empty() for box in ranks.boxes.values())
 
 
-def test_ranks_without_a_task_start_nothing_and_are_told_of(monkeypatch):
-    def unhurried(task):
-        time.sleep(0.05)
-        return work(task)
-
-    ranks = Ranks(monkeypatch, 5, TASKS[:2], unhurried)
-
-    assert ranks.hanging == []
-    assert len(ranks.started) == 2
-    assert len(ranks.done) == 2
-    assert ranks.said == ["4 ranks, 2 tasks to do now: 2 idle"]
-
-
 def test_a_rank_that_found_nothing_to_do_gets_what_becomes_possible_later(monkeypatch):
     """Three tasks follow on one, and each of the three waits until all are under way: all three ranks have to be at work."""
     together = threading.Barrier(3, timeout=10)

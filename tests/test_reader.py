@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -140,17 +138,6 @@ def test_images_of_another_set_are_refused(retrained, tmp_path, monkeypatch):
 def test_no_run_is_an_input_error(here):
     with pytest.raises(InputError, match="there is no run"):
         open_results()
-
-
-def test_reading_needs_no_tensorflow(folder):
-    code = (
-        "import sys; from lottery.results.reader import open_results; "
-        f"results = open_results({str(folder)!r}); results.frame(); results.metrics(); results.networks()[0].norms(); "
-        "print('tensorflow' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder.parents[1], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "False"
 
 
 def test_a_run_finds_its_images_though_the_current_folder_has_others_of_that_name(folder, tmp_path, monkeypatch):

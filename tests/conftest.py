@@ -76,6 +76,15 @@ def retrained(trained, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def exported(retrained, tmp_path_factory):
+    """The folder `lenet` of a ticket of that run."""
+    folder = tmp_path_factory.mktemp("tickets") / "lenet"
+    line = ["--ticket", "q90-step-000000", "--to", "folder", "--license", "mit", "--out", str(folder)]
+    imp_here("export", *line, cwd=retrained)
+    return folder
+
+
 @pytest.fixture
 def work(trained, tmp_path):
     """A copy of `trained` to work in."""

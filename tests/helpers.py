@@ -23,7 +23,9 @@ from lottery.executors import launcher
 from lottery.experiment import grids
 from lottery.experiment.plan import Selection
 from lottery.experiment.recipe import Model, Train
+from lottery.pruning.state import Arrays
 from lottery.rundir import identity, journal
+from lottery.rundir.tickets import RESULT
 
 ROOT = Path(__file__).parents[1]
 IMP = Path(sys.executable).with_name("imp")
@@ -272,6 +274,20 @@ def empty(path: Path) -> None:
 def file_bytes(folder: Path) -> dict[str, bytes]:
     """What lies in a folder, hidden files too, byte for byte."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def forge(folder: Path, name: str, content: bytes) -> None:
+    """Write a file of a ticket folder, and its checksum where it belongs."""
+    (folder / name).write_bytes(content)
+    record = files.read_json(folder / RESULT)
+    files.write_json(folder / RESULT, {**record, "files": record["files"] | {name: files.sha256(content)}})
+
+
+def assert_same(found: Arrays, expected: Arrays) -> None:
+    """That two tables of arrays have the same names and bytes."""
+    assert {path: array.tobytes() for path, array in found.items()} == {
+        path: array.tobytes() for path, array in expected.items()
+    }
 
 
 def kept(size, *places):

@@ -1,6 +1,5 @@
-"""Ticket folders: what `imp export --to folder` writes, others read, `imp tickets` lists and `imp import` trains anew."""
+"""Ticket folders: what `imp export --to folder` writes, others read and `imp tickets` lists, and masks in files."""
 
-import dataclasses
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from helpers import ROOT, clean_environment, file_bytes, imp_here, imp_light
+from helpers import ROOT, assert_same, clean_environment, file_bytes, forge, imp_here, imp_light, refused, settings
 
 from lottery.base import files, locks
 from lottery.base.errors import InputError
@@ -42,29 +41,9 @@ np.savez("read.npz", **{f"weights/{path}": array for path, array in weights.item
 """
 
 
-@pytest.fixture(scope="module")
-def exported(retrained, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tickets") / "lenet"
-    imp_here("export", "--ticket", TICKET, "--to", "folder", "--license", "mit", "--out", str(folder), cwd=retrained)
-    return folder
-
-
 @pytest.fixture
 def folder(exported, tmp_path):
     return shutil.copytree(exported, tmp_path / "lenet")
-
-
-def forge(folder, name, content):
-    """Write a file of a ticket folder, and its checksum where it belongs."""
-    (folder / name).write_bytes(content)
-    record = files.read_json(folder / RESULT)
-    files.write_json(folder / RESULT, {**record, "files": record["files"] | {name: files.sha256(content)}})
-
-
-def assert_same(found, expected):
-    assert {path: array.tobytes() for path, array in found.items()} == {
-        path: array.tobytes() for path, array in expected.items()
-    }
 
 
 def test_a_folder_holds_the_ticket_its_start_and_its_mask_bit_for_bit(exported, retrained):
@@ -150,23 +129,15 @@ def test_controls_and_the_dense_network_have_no_start(retrained, tmp_path):
         imp_here("export", "--ticket", name, "--variant", variant, "--to", "folder", "--out", str(out), cwd=retrained)
 
         assert open_ticket(out).start is None
-        with pytest.raises(InputError, match=r"has no start\.safetensors"):
-            imp_or_raise("import", str(out), cwd=tmp_path)
-
-
-def imp_or_raise(*arguments, cwd):
-    done = imp_here(*arguments, cwd=cwd, check=False)
-    if done.returncode:
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        raise InputError(done.stderr)
-    return done
+        refused(imp_here("import", str(out), cwd=tmp_path, check=False), "has no start.safetensors")
 
 
 def test_a_folder_of_something_else_is_not_written_into(retrained, tmp_path):
     (tmp_path / "mine.txt").touch()
 
-    with pytest.raises(InputError, match="is there already, and is not a ticket folder"):
-        imp_or_raise("export", "--ticket", TICKET, "--to", "folder", "--out", str(tmp_path), cwd=retrained)
+    done = imp_here("export", "--ticket", TICKET, "--to", "folder", "--out", str(tmp_path), cwd=retrained, check=False)
+
+    refused(done, "is there already, and is not a ticket folder")
 
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -258,11 +229,9 @@ def test_a_forged_record_is_one_line(changes, folder):
 
 
 def test_what_is_no_ticket_folder_is_one_line(tmp_path):
-    for name, words in (("nowhere", "there is no folder nowhere"), (".", "is not a ticket folder")):
-        with pytest.raises(InputError, match=words):
-            imp_or_raise("tickets", name, cwd=tmp_path)
-    with pytest.raises(InputError, match="nowhere is not a ticket folder"):
-        imp_or_raise("import", "nowhere", cwd=tmp_path)
+    refused(imp_here("tickets", "nowhere", cwd=tmp_path, check=False), "there is no folder nowhere")
+    refused(imp_here("tickets", ".", cwd=tmp_path, check=False), "is not a ticket folder")
+    refused(imp_here("import", "nowhere", cwd=tmp_path, check=False), "nowhere is not a ticket folder")
 
 
 @pytest.mark.parametrize("imp", [imp_here, imp_light])
@@ -285,10 +254,10 @@ def test_what_a_stranger_has_written_does_not_steer_the_terminal(folder, tmp_pat
     assert r"one\nanother" in shown
 
 
-def with_mask(work, path, quantile):
+def with_mask(work, path, quantile, check=True):
     """The masks of a family whose mask is in a file, cut in a run."""
-    family = ["--set", f"families.given.mask={path}", "--set", f"families.given.quantiles={quantile}"]
-    return imp_or_raise("thresholds", *family, "--set", "families.given.controls=[]", "--family", "given", cwd=work)
+    family = settings(*(f"families.given.{value}" for value in (f"mask={path}", f"quantiles={quantile}", "controls=[]")))
+    return imp_here("thresholds", *family, "--family", "given", cwd=work, check=check)
 
 
 @pytest.mark.parametrize("kind", ["folder", "npz"])
@@ -313,8 +282,7 @@ def test_a_mask_in_a_file_that_does_not_suit_is_one_line(exported, work, folder)
         (exported / VALUES, "90", "is not the mask of a variable"),
         (folder / MASK, "90", "has none of fc2/kernel"),
     ):
-        with pytest.raises(InputError, match=words):
-            with_mask(work, path, quantile)
+        refused(with_mask(work, path, quantile, check=False), words)
 
 
 @pytest.mark.parametrize("more", [{"criterion": "random"}, {"rounds": 2}])
@@ -332,51 +300,6 @@ def test_the_shortest_quantile_of_a_mask_is_found(pruned, of, quantile):
 
     assert str(found) == quantile
     assert scoring.ranking.pruned_count(found, of) == pruned
-
-
-def test_an_imported_ticket_starts_as_it_did_under_the_same_mask(exported, retrained, tmp_path):
-    shutil.copytree(retrained / "data", tmp_path / "data")
-    said = imp_here("import", str(exported), cwd=tmp_path).stdout
-    assert said == "runs/lenet is ready: 4 networks, of 1 replicate. `imp run --run runs/lenet` trains them.\n"
-    for command in ("train", "thresholds"):
-        imp_here(command, "--run", "runs/lenet", cwd=tmp_path)
-
-    place, ticket = tmp_path / "runs/lenet/replicate-1", open_ticket(exported)
-    assert_same(store.load_state(place / "train/snapshots/step-000000.h5").weights, ticket.start.weights)
-    assert_same(store.load_mask(place / "imported/masks/q90.h5"), ticket.mask)
-
-
-def test_an_import_is_repeated_and_no_other_run_is_taken_for_its_own(exported, folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    imp_here("import", str(exported), cwd=tmp_path)
-    (tmp_path / "runs/latest").unlink()  # as if it had been killed before it made the link
-    widened = dataclasses.replace(
-        run := open_run(tmp_path / "runs/lenet"), recipe=run.recipe.model_copy(update={"replicates": 7})
-    )
-    widened.adopt()
-
-    assert "28 networks, of 7 replicates" in imp_here("import", str(exported), cwd=tmp_path).stdout
-    assert (tmp_path / "runs/latest").is_symlink()
-    assert open_run(tmp_path / "runs/lenet").recipe.replicates == 7
-    for other in ([str(folder)], [str(exported), "--set", "train.batch=32"]):
-        with pytest.raises(InputError, match=r"there is another run in runs/lenet"):
-            imp_or_raise("import", *other, cwd=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "run"), [("my q90, no. 1", "my-q90--no.-1"), ("_q90", "ticket-_q90"), ("latest", "ticket-latest")]
-)
-def test_an_imported_run_is_named_after_the_folder(name, run, exported, tmp_path):
-    folder = shutil.copytree(exported, tmp_path / name)
-
-    imp_here("import", ".", cwd=folder)
-
-    assert open_run(folder / "runs" / run).recipe.name == run
-
-
-def test_of_several_tickets_one_is_to_be_named(folder, tmp_path):
-    with pytest.raises(InputError, match=f"name one of those in it, such as {tmp_path}/lenet"):
-        imp_or_raise("import", ".", cwd=tmp_path)
 
 
 CHANGING = {"scored_at": "0", "criterion": "random"}
@@ -409,31 +332,6 @@ def test_the_card_says_how_the_mask_was_found(family, variant, how, exported):
 
     assert how in text
     assert ("rewound to" in text) == (family.keys() <= {"rounds", "quantiles", "units"})
-
-
-@pytest.mark.parametrize("updates", ["gmp", "rigl"])
-def test_an_import_says_that_a_mask_which_changed_stays(updates, folder, tmp_path):
-    recipe = open_ticket(folder).recipe.model_dump()
-    family = {"quantiles": "90", "controls": [], "updates": updates, **(CHANGING if updates == "rigl" else {})}
-    changed = reading.resolve({**recipe, "families": {"oneshot": family}})
-    forge(folder, RECIPE, reading.sealed(changed).encode())
-
-    said = imp_here("import", "lenet", cwd=tmp_path).stdout
-
-    assert said.startswith(f"Its mask changed in training ({updates}). Here the last one stays, as in the control rewound.\n")
-
-
-@pytest.mark.parametrize(
-    ("named", "told"),
-    [
-        ("model.name=theirs:build", "network is the function theirs:build"),
-        ("task=theirs:Task", "task is the class theirs:Task"),
-    ],
-)
-def test_code_that_a_ticket_names_is_told(exported, tmp_path, named, told):
-    said = imp_here("import", str(exported), "--set", named, cwd=tmp_path).stdout
-
-    assert said.startswith(f"Its {told}: `imp train` calls it, so look at it first.")
 
 
 def test_a_ticket_of_another_task_becomes_no_keras_model(folder):

@@ -167,7 +167,7 @@ def readers() -> dict[str, Callable[[], Any]]:
         rows = grouping.rows(run())
         groups = grouping.groups(run(), rows)
         drawn = Findings(run())
-        charts = drawn.figures, drawn.layers, drawn.magnitudes, drawn.thresholds, drawn.courses, drawn.training
+        charts = drawn.figures, drawn.layers, drawn.courses, drawn.training
         tables = [table.to_csv() for table in (rows, groups, grouping.contrasts(run(), rows), *charts)]
         return tables, drawn.headline.sentences, run().environment()
 

@@ -19,7 +19,6 @@ from lottery.results.sections import (
     equal_cost,
     layers,
     macs,
-    magnitudes,
     overlaps,
     stability,
     training,
@@ -34,11 +33,6 @@ LAYERS = [
     for replicate in (1, 2)
     for source, mask, density in (("oneshot", "q50", 0.5), ("oneshot", "q90", 0.1), ("lr from 0", "round-01", 0.8))
     for layer, kept in (("Conv1", 30), ("block_2/depthwise", 0))
-]
-BARS = [{"replicate": 1, "log10_from": float(low), "log10_to": low + 1.0, "weights": 10 * low + 50} for low in range(-4, 0)]
-CUTS = [
-    {"replicate": 1, "family": "oneshot", "mask": f"q{quantile}", "threshold": 0.01, "log10": -2.0}
-    for quantile in range(60, 90)
 ]
 COURSE = [
     {"network": network, "family": "oneshot", "mask": "q90", "density": density, "rewind": "0", "runs": 1}
@@ -78,12 +72,12 @@ GROUPS = [
     {"variant": "ticket", "family": "oneshot", "mask": "q80", "rewind": "0", "rewind_step": 0, "verdict": "matching"}
     | {"count": 0, "density": 0.2, "training_cost": 1.0, "finding_cost": 1.0}
 ]
-COLUMNS = {"figures": findings._FIGURES, "thresholds": list(CUTS[0])}  # also where there is no row
-NAMES = (*COLUMNS, "groups", "layers", "overlaps", "magnitudes", "courses", "training", "instability", "lines")
+COLUMNS = {"figures": findings._FIGURES}  # also where there is no row
+NAMES = (*COLUMNS, "groups", "layers", "overlaps", "courses", "training", "instability", "lines")
 
 CHARTS = [
     *(accuracy.section, differences.section, macs.section, equal_cost.section, early_stop.section, layers.section),
-    *(overlaps.section, magnitudes.section, courses.section, stability.section, training.section),
+    *(overlaps.section, courses.section, stability.section, training.section),
 ]
 
 
@@ -111,8 +105,6 @@ def marks(specification):
     "chart",
     [
         layers.section(found(layers=LAYERS)),
-        magnitudes.section(found(magnitudes=BARS, thresholds=CUTS)),
-        magnitudes.section(found(magnitudes=BARS)),
         overlaps.section(found(overlaps=OVERLAPS)),
         courses.section(found(courses=COURSE)),
         training.section(
@@ -136,19 +128,10 @@ def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_lik
     rows = rows.assign(macs_share=rows["density"] ** 0.5, cost=2.0)
     other = rows[rows["network"] == "ticket"].assign(family="other", series="other")
     tables = {"figures": pandas.concat([rows, other]), "layers": LAYERS, "overlaps": OVERLAPS}
-    tables |= {"magnitudes": BARS, "courses": COURSE}
-    tables |= {"instability": INSTABILITY, "lines": LINES, "groups": GROUPS}
+    tables |= {"courses": COURSE, "instability": INSTABILITY, "lines": LINES, "groups": GROUPS}
     drawn = [draw(found(**tables)) for draw in CHARTS[:-1]]
     names = [draw.__module__.rpartition(".")[2] for draw in CHARTS[:-1]]
     assert [block.name for block in drawn] == [chart.name for block in drawn for chart in block.charts] == names
-
-
-def test_thresholds_are_a_table_beside_the_histogram_spoken_of_where_they_are_the_same_for_all_layers():
-    one, none = magnitudes.section(found(magnitudes=BARS, thresholds=CUTS)), magnitudes.section(found(magnitudes=BARS))
-
-    assert (len(one.frames["thresholds"]), len(none.frames["thresholds"])) == (len(CUTS), 0)
-    assert "threshold" in one.explained
-    assert "threshold" not in none.explained
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from lottery.rundir import store
 from lottery.rundir.names import Replicate
 from lottery.rundir.run import open_run
 
-CHARTS = ("accuracy", "differences", "macs", "early_stop", "layers", "magnitudes", "settling", "signs", "courses", "training")
+CHARTS = ("accuracy", "differences", "macs", "early_stop", "layers", "settling", "signs", "courses", "training")
 FEW = settings("families.oneshot.quantiles=90", "families.oneshot.rewind=1ep", "families.oneshot.controls=[]")
 
 
@@ -30,7 +30,7 @@ def test_the_smoke_recipe_runs_from_images_to_a_report(smoke):
     report = folder / "runs/latest/report"
     assert {path.name for path in report.iterdir()} == {
         *("index.html", "summary.csv", "summary.md", "training.md"),
-        *("groups.csv", "contrasts.csv", "costs.csv", "criteria.csv", "settled.csv", "thresholds.csv", "verdicts.csv"),
+        *("groups.csv", "contrasts.csv", "costs.csv", "criteria.csv", "settled.csv", "verdicts.csv"),
         *(f"{chart}.{kind}" for chart in CHARTS for kind in ("csv", "png", "svg")),
     }
     with open(report / "summary.csv") as file:

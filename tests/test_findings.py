@@ -1,13 +1,10 @@
 """The rows behind the report's charts."""
 
-import shutil
-
 import numpy as np
 import pytest
-from handmade import all_replicates, amend, dense, in_rounds, planned, ticket, write_mask
+from handmade import all_replicates, dense, in_rounds, planned, ticket, write_mask
 from helpers import kept
 
-from lottery.pruning import masks
 from lottery.results import findings, frame
 from lottery.results.sections.costs import costs
 from lottery.rundir import journal, store
@@ -83,36 +80,6 @@ def test_masks_of_rounds_are_told_apart_by_their_rewind_points(tmp_path):
         ("weights from 0", "round-01", 0.8),
         ("weights from 1ep", "round-01", 0.8),
     ]
-
-
-def test_thresholds_of_single_layers_and_those_of_an_earlier_point_are_no_lines_of_a_common_histogram(real, tmp_path):
-    run = Run(shutil.copytree(real.folder, tmp_path / "run"), real.recipe)
-    folder = run.replicate(1).mask_folder("oneshot")
-    amend(folder / "q50.json", threshold=None)
-    amend(folder / "q90.json", step=17)
-
-    assert found(run, "thresholds") == []
-    assert found(run, "magnitudes")
-
-
-def test_a_run_without_one_shot_masks_has_its_histogram_too(real, tmp_path):
-    run = Run(shutil.copytree(real.folder, tmp_path / "run"), real.recipe)
-    shutil.rmtree(run.replicate(1).mask_folder("oneshot"))
-
-    assert found(run, "magnitudes") == found(real, "magnitudes")
-    assert found(run, "thresholds") == []
-
-
-def test_magnitudes_count_every_weight_that_is_not_zero(real):
-    bars, cuts = found(real, "magnitudes"), found(real, "thresholds")
-
-    replicate = real.replicate(1)
-    state = store.load_state(replicate.snapshot(51))
-    prunable = masks.prunable(state, real.recipe.pruning.scope, real.recipe.pruning.exclude)
-    assert sum(row["weights"] for row in bars) == sum(np.count_nonzero(array) for array in prunable.values())
-    assert [row["log10_to"] for row in bars[:-1]] == [row["log10_from"] for row in bars[1:]]
-    assert [row["mask"] for row in cuts] == ["q50", "q90"]
-    assert [10 ** row["log10"] for row in cuts] == pytest.approx([row["threshold"] for row in cuts])
 
 
 def test_courses_follow_each_network_from_its_rewind_point(real):

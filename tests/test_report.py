@@ -11,13 +11,11 @@ import numpy as np
 import pandas
 import pytest
 from handmade import (
-    STEPS,
     all_replicates,
     dense,
     in_round,
     one_chain,
     planned,
-    relist,
     three_replicates,
     ticket,
     write,
@@ -32,23 +30,13 @@ from lottery.commands.reading import show_report
 from lottery.results import report, sections
 from lottery.results.block import Block
 from lottery.results.drawing import Chart
-from lottery.rundir import journal, store
+from lottery.rundir import journal
 from lottery.rundir.run import Run, open_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 run, one = pytest.fixture(three_replicates), pytest.fixture(one_chain)
-
-
-@pytest.fixture
-def saved(run):
-    """The same run with what its dense networks ended as, from which a chart is drawn."""
-    for replicate in run.replicates():
-        end = replicate.snapshot(STEPS)
-        store.save_state(end, store.State(STEPS, {"fc/kernel": np.linspace(-1, 1, 30, dtype=np.float32)}, {}, {}))
-        relist(replicate, end)
-    return run
 
 
 def block(made, name):
@@ -104,16 +92,16 @@ def test_while_the_first_dense_network_trains_the_report_has_its_course(run, tmp
     assert made.headline[0] in capsys.readouterr().out
 
 
-def test_while_tickets_train_the_report_has_those_that_are_done_and_leaves_out_a_mask_that_is_being_written(saved):
-    ticket(saved, 1, "60", 0.9, step=45)
-    write_mask(saved.replicate(1), "oneshot", "q90", {"fc/kernel": np.ones(4, bool)}).table.unlink()
-    (saved.replicate(2).folder / "oneshot/q60-step-000045/ticket").mkdir(parents=True)
+def test_while_tickets_train_the_report_has_those_that_are_done_and_leaves_out_a_mask_that_is_being_written(run):
+    ticket(run, 1, "60", 0.9, step=45)
+    write_mask(run.replicate(1), "oneshot", "q90", {"fc/kernel": np.ones(4, bool)}).table.unlink()
+    (run.replicate(2).folder / "oneshot/q60-step-000045/ticket").mkdir(parents=True)
 
-    made = report.report(saved)
+    made = report.report(run)
 
     assert made.left_out == []
     assert any("have no result" in sentence for sentence in made.headline)
-    assert cells(saved, "ticket", "oneshot q60")[5] == "90.00"
+    assert cells(run, "ticket", "oneshot q60")[5] == "90.00"
 
 
 def test_a_report_is_pages_that_stand_alone_tables_and_pictures_and_warns_of_nothing_where_nothing_collapsed(run):
@@ -263,8 +251,8 @@ def test_differences_have_two_sided_intervals_and_a_star_where_they_are_clear_of
     assert "Early stopping</h2>" in page
 
 
-def test_what_failed_is_listed_with_its_place_and_its_reason(saved):
-    made = Run(saved.folder, planned("60,90", rounds={"rounds": 4}))
+def test_what_failed_is_listed_with_its_place_and_its_reason(run):
+    made = Run(run.folder, planned("60,90", rounds={"rounds": 4}))
     ticket(made, 2, "60", status="failed", reason="Traceback:\n  <somewhere>\nOSError: no <room> left\n")
     ticket(made, 2, "90", status="diverged", reason="not finite")
     in_round(made, 1, "weights", 4, status="failed", variant="reinit", reason="no disk")
@@ -330,16 +318,16 @@ def test_the_training_of_every_replicate_is_a_sentence_and_a_table(run, monkeypa
 
 
 @pytest.fixture
-def measured(saved):
+def measured(run):
     """The same run with two measurements and a file that is none among them."""
     packages = {"tensorflow": "2.21", "keras": "3.15", "numpy": "2.3"}
     machine = {"python": "3.11.7", "packages": packages, "processor": "an abacus", "cores": 2, "gpus": []}
     columns, rows = [sheet.Column("name", ""), sheet.Column("rate", "images/s")], [{"name": "slow <a>", "rate": 1234.5}]
     for name in ("feed", "limits"):
         found = sheet.content(name, f"How fast: {name}", machine, columns, rows, ["twice"])
-        sheet.write(found, sheet.bars(rows, "name", "rate", "rate"), saved.bench)
-    (saved.bench / "notes.json").write_text("{}")
-    return saved
+        sheet.write(found, sheet.bars(rows, "name", "rate", "rate"), run.bench)
+    (run.bench / "notes.json").write_text("{}")
+    return run
 
 
 def test_measurements_in_the_run_are_part_of_its_page(measured):
@@ -360,13 +348,13 @@ def test_measurements_in_the_run_are_part_of_its_page(measured):
     ]
 
 
-def test_without_tickets_and_measurements_there_are_no_sections_of_them(saved):
-    made = report.report(saved)
+def test_without_tickets_and_measurements_there_are_no_sections_of_them(run):
+    made = report.report(run)
 
     assert made.left_out == []
-    assert "Measurements" not in text(saved, "index.html")
-    assert "Early stopping</h2>" not in text(saved, "index.html")
-    assert "## Differences" not in text(saved, "summary.md")
+    assert "Measurements" not in text(run, "index.html")
+    assert "Early stopping</h2>" not in text(run, "index.html")
+    assert "## Differences" not in text(run, "summary.md")
 
 
 def test_a_mask_that_is_gone_is_told_and_the_rest_reported(retrained, tmp_path):
@@ -389,15 +377,15 @@ def added(tmp_path, monkeypatch):
     install_package(tmp_path, monkeypatch, "Add a section", sections.GROUP, points)
 
 
-def test_a_section_of_another_package_is_one_file_and_is_in_page_markdown_and_csv_one_that_fails_is_told(saved, added):
-    made = report.report(saved)
+def test_a_section_of_another_package_is_one_file_and_is_in_page_markdown_and_csv_one_that_fails_is_told(run, added):
+    made = report.report(run)
 
-    page = text(saved, "index.html")
+    page = text(run, "index.html")
     assert page.index('<h2 id="costs">') < page.index('<h2 id="spread">Spread of the dense networks</h2>')
     assert "<td>90.00 .. 92.00</td>" in page
     assert '<a href="spread.csv">spread.csv</a>' in page
-    assert "| validation |\n| --- |\n| 90.00 .. 92.00 |\n\nThe lowest" in text(saved, "summary.md")
-    assert [float(row["validation"]) for row in rows_of(saved, "spread")] == [0.90, 0.91, 0.92]
+    assert "| validation |\n| --- |\n| 90.00 .. 92.00 |\n\nThe lowest" in text(run, "summary.md")
+    assert [float(row["validation"]) for row in rows_of(run, "spread")] == [0.90, 0.91, 0.92]
     assert made.left_out == ["left out of the report: section failed (module 'mypackage' has no attribute 'nothing')"]
     assert "section failed" in page
 
@@ -413,13 +401,13 @@ def test_a_section_of_another_package_is_one_file_and_is_in_page_markdown_and_cs
         ("text", "section own ("),
     ],
 )
-def test_a_section_of_another_package_that_cannot_be_shown_is_told_and_the_rest_is_reported(saved, monkeypatch, faulty, words):
+def test_a_section_of_another_package_that_cannot_be_shown_is_told_and_the_rest_is_reported(run, monkeypatch, faulty, words):
     monkeypatch.setattr(sections.plugins, "members", lambda group: {"own": SimpleNamespace(load=lambda: lambda found: faulty)})
 
-    (line,) = report.report(saved).left_out
+    (line,) = report.report(run).left_out
 
     assert words in line
-    assert "60" in text(saved, "summary.csv")
+    assert "60" in text(run, "summary.csv")
 
 
 def test_files_of_a_section_that_is_no_longer_there_are_gone_and_others_stay(run, added):

@@ -34,7 +34,6 @@ _FORMATS = {
     "difference": "+.2%",
     **dict.fromkeys(("share", "macs_share"), ".3%"),
     **dict.fromkeys(("epoch", "cost"), ".3~g"),
-    "threshold": ".4~g",
     **dict.fromkeys(("overlap", "chance"), ".2%"),
     "beyond_chance": "+.1%",
     "runs": "d",

@@ -13,14 +13,13 @@ import pandas
 from lottery.experiment import controls
 from lottery.experiment.graph import DENSE
 from lottery.pruning import norms, overlap
-from lottery.results import compare, criteria, frame, grouping, instability, lookup, ranking, settling
+from lottery.results import compare, criteria, frame, grouping, instability, ranking, settling
 from lottery.results.headline import Headline, headline
 from lottery.rundir import lineage, records
 from lottery.rundir.lineage import Lineage
 from lottery.rundir.run import Run
 
 POINTS = 60  # of a course, which a chart of hundreds of them can show
-BINS = 60
 SPLITS = ("train", "validation", "test")
 _SHORT = {
     "variant": "network",
@@ -123,20 +122,10 @@ class Findings:
         return means.assign(beyond_chance=(means["overlap"] - means["chance"]) / (1 - means["chance"]))
 
     @cached_property
-    def magnitudes(self) -> pandas.DataFrame:
-        """The histogram of log10 |w| of each replicate's final prunable weights."""
-        return pandas.concat([pandas.DataFrame(), *(_histogram(self.run, number) for number in self._trained)])
-
-    @cached_property
-    def thresholds(self) -> pandas.DataFrame:
-        """Those of the masks that cut that histogram: magnitudes of final weights, all ranked together."""
-        cuts = (row for number in self._trained for row in _thresholds(self.run, number))
-        return pandas.DataFrame(cuts, columns=["replicate", "family", "mask", "threshold", "log10"])
-
-    @cached_property
     def settling(self) -> pandas.DataFrame:
         """How far masks that are cut at the dense network's snapshots are apart (`settling.ROWS`)."""
-        return settling.rows(self.run, self._trained)
+        done = (self.networks["variant"] == DENSE) & (self.networks["status"] == "done")
+        return settling.rows(self.run, self.networks.loc[done, "replicate"].tolist())
 
     @cached_property
     def courses(self) -> pandas.DataFrame:
@@ -167,11 +156,6 @@ class Findings:
     def lines(self) -> pandas.DataFrame:
         """The errors on the lines between the copies."""
         return instability.curves(self.run)
-
-    @property
-    def _trained(self) -> list[int]:
-        done = (self.networks["variant"] == DENSE) & (self.networks["status"] == "done")
-        return self.networks.loc[done, "replicate"].tolist()
 
 
 def _series(run: Run, group: Any) -> str:
@@ -218,24 +202,6 @@ def _overlap(run: Run, pair: compare.Pair, figures: overlap.Figures) -> dict[str
     names = {"first": _masks(run, pair.first.record), "second": _masks(run, pair.second.record)}
     shares = {"density": pair.first.density, "overlap": figures["overlap"], "chance": figures["overlap_by_chance"]}
     return {"mask": pair.first.record.mask, **names, **shares}
-
-
-def _histogram(run: Run, number: int) -> pandas.DataFrame:
-    replicate = run.replicate(number)
-    state = lookup.snapshot(replicate, lookup.end(replicate), optimizer=False)
-    together = norms.table(run.recipe.pruning.prunable(state), {}, BINS)[-1]
-    edges = np.linspace(together["low"], together["high"], BINS + 1)
-    bars = {"log10_from": edges[:-1], "log10_to": edges[1:], "weights": together["histogram"]}
-    return pandas.DataFrame({"replicate": number, **bars})
-
-
-def _thresholds(run: Run, number: int) -> Iterator[dict[str, Any]]:
-    replicate = run.replicate(number)
-    for name, family in run.recipe.families.items():
-        for record in (files.read() for files in replicate.masks(name) if family.chosen_by == "magnitude"):
-            if record and record.threshold and record.round == 1 and record.step == lookup.end(replicate):
-                facts = {name: getattr(record, name) for name in ("replicate", "family", "mask", "threshold")}
-                yield facts | {"log10": float(np.log10(record.threshold))}
 
 
 def _course(run: Run, alike: Sequence[Any], names: Sequence[str]) -> Iterator[dict[str, Any]]:

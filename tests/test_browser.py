@@ -37,7 +37,7 @@ def test_every_chart_of_the_report_is_drawn_and_the_console_stays_empty(smoke, t
     )
 
     assert console == []
-    assert_drawn(document, 9)
+    assert_drawn(document, 8)
 
 
 def test_the_report_fits_on_printed_pages(smoke, tmp_path):

@@ -14,7 +14,6 @@ from lottery.results import curves, drawing, findings, sections
 from lottery.results.sections import (
     accuracy,
     courses,
-    differences,
     early_stop,
     equal_cost,
     layers,
@@ -76,7 +75,7 @@ COLUMNS = {"figures": findings._FIGURES}  # also where there is no row
 NAMES = (*COLUMNS, "groups", "layers", "overlaps", "courses", "training", "instability", "lines")
 
 CHARTS = [
-    *(accuracy.section, differences.section, macs.section, equal_cost.section, early_stop.section, layers.section),
+    *(accuracy.section, macs.section, equal_cost.section, early_stop.section, layers.section),
     *(overlaps.section, courses.section, stability.section, training.section),
 ]
 
@@ -148,7 +147,7 @@ def test_what_a_mark_shows_is_told_when_the_pointer_is_on_it(run, draw, figures)
         assert all(f'"field": "{figure}"' in tip for figure in figures)
 
 
-@pytest.mark.parametrize("draw", [accuracy.section, early_stop.section, differences.section])
+@pytest.mark.parametrize("draw", [accuracy.section, early_stop.section])
 def test_one_ticket_can_be_drawn_also_one_that_keeps_nothing(run, draw):
     ticket(run, 1, "60", 0.9)
     ticket(run, 2, "100", 0.9)
@@ -303,31 +302,6 @@ def test_overlaps_have_a_panel_for_each_mask_that_says_what_chance_gives():
         ("q50", "chance: 50.0%"),
         ("q90", "chance: 10.0%"),
     ]
-
-
-def test_the_heat_map_has_a_cell_for_each_ticket_with_its_verdict(run):
-    all_replicates(run, "60", 0.01)
-    all_replicates(run, "90", -0.05)
-    all_replicates(run, "90", -0.05, step=0, variant="reinit")
-
-    (cells,) = marks(differences.section(of(run)).charts[0].specification)
-
-    assert [(row["mask"], row["verdict"]) for row in cells] == [("q60", "matching"), ("q90", "not matching")]
-    assert [row["points"] for row in cells] == pytest.approx([1, -5])
-
-
-def test_the_heat_map_has_its_rows_family_by_family_and_says_what_tickets_are_held_against(run):
-    for step in (0, 45):
-        in_rounds(run, "lr", 1, 0.03, step=step)
-        in_rounds(run, "lr", 1, 0.01, "extended", step=step)
-    all_replicates(run, "60", 0.01)
-    all_replicates(run, "90", 0.01, step=0)
-
-    chart = differences.section(of(run))
-
-    (y,) = {tuple(layer["encoding"]["y"]["sort"]) for layer in chart.charts[0].specification["layer"]}
-    assert y == ("oneshot, rewound to 0", "oneshot, rewound to 1ep", "lr, rewound to 0", "lr, rewound to 1ep")
-    assert "against that of dense or extended, in points" in told(chart)
 
 
 def test_every_line_has_a_colour_of_its_own_also_with_many_families(tmp_path):

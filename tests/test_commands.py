@@ -19,7 +19,7 @@ from lottery.rundir import store
 from lottery.rundir.names import Replicate
 from lottery.rundir.run import open_run
 
-CHARTS = ("accuracy", "differences", "macs", "early_stop", "layers", "settling", "signs", "courses", "training")
+CHARTS = ("accuracy", "macs", "early_stop", "layers", "settling", "signs", "courses", "training")
 FEW = settings("families.oneshot.quantiles=90", "families.oneshot.rewind=1ep", "families.oneshot.controls=[]")
 
 

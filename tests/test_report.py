@@ -110,7 +110,7 @@ def test_a_report_is_pages_that_stand_alone_tables_and_pictures_and_warns_of_not
     made = report.report(run)
 
     names = {path.name for path in run.report.iterdir()}
-    charts = ("accuracy", "differences", "early_stop")
+    charts = ("accuracy", "early_stop")
     drawn = {f"{chart}.{kind}" for chart in charts for kind in ("csv", "png", "svg")}
     tables = {f"{name}.csv" for name in ("summary", "groups", "contrasts", "costs", "verdicts")}
     assert names == {"index.html", "summary.md", "training.md", *tables, *drawn}
@@ -119,7 +119,7 @@ def test_a_report_is_pages_that_stand_alone_tables_and_pictures_and_warns_of_not
         assert (run.report / f"{chart}.png").read_bytes().startswith(PNG)
         assert text(run, f"{chart}.svg").startswith("<svg")
         assert f'<h2 id="{chart}">' in page
-    assert page.count('<script type="application/json">') == 3
+    assert page.count('<script type="application/json">') == 2
     assert outside(page) == []
     assert 'class="matching"' in page
     assert 'class="dense"' in page

@@ -215,5 +215,3 @@ def test_a_rule_of_ones_own_decides_when_replicates_are_enough_and_has_its_words
     assert made.headline[1].startswith(
         "Rewound to 1ep: the sparsest as good ticket keeps 40.00%" if above > 0 else "Rewound to 1ep: not even the densest"
     )
-    (block,) = [block for block in made.blocks if block.name == "differences"]
-    assert "in points: + as good, - inferior, ? undecided" in block.explained

@@ -24,7 +24,7 @@ CERTAIN = 100.0  # standard errors between a ticket and the limit, at which a ve
 
 class Verdict(str):
     """What a rule says of a network, in a word: that of tables. It knows its `verb` in sentences ("it matches"), its `sign` in
-    charts, and whether it `is_matching` or `is_failing`; one that is neither is open, and more replicates may decide it."""
+    tables, and whether it `is_matching` or `is_failing`; one that is neither is open, and more replicates may decide it."""
 
     verb: str
     sign: str
@@ -262,7 +262,6 @@ class Rule:
             "t_bounds": f"one-sided {level} t bounds",
             "intervals": f"two-sided {level} t intervals",
             "student_intervals": f"two-sided {level} Student t intervals",
-            "signs": ", ".join(f"{verdict.sign} {verdict}" for verdict in self.verdicts),
             "control_signs": f"{self.matching.sign}: the control {self.matching.verb} the ticket, {self.not_matching.sign}: it "
             f"does not, {self.undecided.sign}: {self.undecided}, {self.worse.sign}: {self.worse}",
         }

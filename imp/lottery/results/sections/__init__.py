@@ -18,7 +18,6 @@ from lottery.results.sections import (
     contrasts,
     costs,
     courses,
-    differences,
     early_stop,
     equal_cost,
     failures,
@@ -44,7 +43,7 @@ GROUP = "lottery.sections"  # of entry points
 # In the order of the page.
 SECTIONS: tuple[Section, ...] = (
     *(verdicts.section, accuracy.section, ranking.section, words.section),
-    *(differences.section, macs.section, equal_cost.section),
+    *(macs.section, equal_cost.section),
     *(networks.section, metrics.section, allocation.section, collapse.section, contrasts.section, answers.section),
     forgotten.section,
     *(early_stop.section, layers.section, overlaps.section, settling.section, signs.section),

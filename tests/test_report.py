@@ -25,7 +25,6 @@ from helpers import install_package
 
 from lottery.base import locks
 from lottery.base.errors import InputError
-from lottery.bench import sheet
 from lottery.commands.reading import show_report
 from lottery.results import report, sections
 from lottery.results.block import Block
@@ -317,42 +316,10 @@ def test_the_training_of_every_replicate_is_a_sentence_and_a_table(run, monkeypa
     assert lines[-1] == "| 2 | 90 | 0.5000 | 50.00 | 50.00 | 25.00 | 1,234 |"
 
 
-@pytest.fixture
-def measured(run):
-    """The same run with two measurements and a file that is none among them."""
-    packages = {"tensorflow": "2.21", "keras": "3.15", "numpy": "2.3"}
-    machine = {"python": "3.11.7", "packages": packages, "processor": "an abacus", "cores": 2, "gpus": []}
-    columns, rows = [sheet.Column("name", ""), sheet.Column("rate", "images/s")], [{"name": "slow <a>", "rate": 1234.5}]
-    for name in ("feed", "limits"):
-        found = sheet.content(name, f"How fast: {name}", machine, columns, rows, ["twice"])
-        sheet.write(found, sheet.bars(rows, "name", "rate", "rate"), run.bench)
-    (run.bench / "notes.json").write_text("{}")
-    return run
-
-
-def test_measurements_in_the_run_are_part_of_its_page(measured):
-    made = report.report(measured)
-
-    page = text(measured, "index.html")
-    assert re.findall(r"<h3 .*>(.*)</h3>", page) == ["How fast: feed", "How fast: limits"]
-    assert (
-        page.index('id="networks"')
-        < page.index('<h2 id="measurements">Measurements</h2>')
-        < page.index('<details class="recipe"')
-    )
-    assert page.count("<tr><td>slow &lt;a&gt;</td><td>1,234</td></tr>") == page.count("<p>twice</p>") == 2
-    assert len(re.findall(r'src="data:image/png;base64,[A-Za-z0-9+/=]{1000,}"', page)) == 2
-    assert all(found.startswith("data:") for found in outside(page))
-    assert [line.split(" ", 1)[1] for line in made.left_out] == [
-        "is damaged, or no measurement: left out; measure again, or move it elsewhere"
-    ]
-
-
-def test_without_tickets_and_measurements_there_are_no_sections_of_them(run):
+def test_without_tickets_there_are_no_sections_of_them(run):
     made = report.report(run)
 
     assert made.left_out == []
-    assert "Measurements" not in text(run, "index.html")
     assert "Early stopping</h2>" not in text(run, "index.html")
     assert "## Differences" not in text(run, "summary.md")
 

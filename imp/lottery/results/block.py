@@ -30,9 +30,6 @@ class Block:
     """Paragraphs with an empty line between them; here and in `sentences`, commands and keys are in backticks."""
     frames: Mapping[str, pandas.DataFrame] = dataclasses.field(default_factory=dict)
     """What `charts` and `table` show, in full: each, unless it is empty, is a CSV file of its name."""
-    picture: bytes = b""
-    """A PNG."""
-    parts: "Sequence[Block]" = ()
     marks: Sequence[str] = ()
     """How the page marks each line of the table: a class of report.html."""
 

@@ -40,7 +40,7 @@ class Findings:
 
     run: Run
     left_out: list[str] = dataclasses.field(default_factory=list)
-    """A line for each file that should be shown but cannot be read: sections add theirs."""
+    """A line for each file that should be shown but cannot be read."""
 
     @cached_property
     def rows(self) -> pandas.DataFrame:

@@ -7,7 +7,7 @@ from lottery.results.block import Block, Cells
 
 def page(title: str, sentences: Iterable[str], blocks: Iterable[Block]) -> str:
     """The text of a page; charts and pictures are in files of their own."""
-    return "\n\n".join([f"# {title}", "\n".join(sentences), *(part for block in blocks for part in _parts(block, 2))]) + "\n"
+    return "\n\n".join([f"# {title}", "\n".join(sentences), *(part for block in blocks for part in _parts(block))]) + "\n"
 
 
 def table(lines: Sequence[Cells]) -> str:
@@ -19,9 +19,7 @@ def bullets(sentences: Iterable[str]) -> str:
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
-def _parts(block: Block, level: int) -> Iterator[str]:
-    if block.sentences or block.table or block.parts:
-        yield f"{'#' * level} {block.title}"
+def _parts(block: Block) -> Iterator[str]:
+    if block.sentences or block.table:
+        yield f"## {block.title}"
         yield from filter(None, (bullets(block.sentences), table(block.table) if block.table else "", block.explained))
-    for part in block.parts:
-        yield from _parts(part, level + 1)

@@ -1,6 +1,5 @@
-"""HTML pages that open from disk: templates of this package, filled in, with their pictures inside."""
+"""HTML pages that open from disk: templates of this package, filled in."""
 
-import base64
 import json
 import re
 from typing import Any
@@ -10,9 +9,8 @@ import markupsafe
 
 
 def fill(template: str, **values: Any) -> str:
-    """The HTML of `template`, named from the package's folder; its filter `inline` turns the bytes of a PNG into a `src`,
-    `within` any content into JSON in a <script>, `marked` what stands in backticks into <code> and between two asterisks into
-    <b>, and bounds into <span>."""
+    """The HTML of `template`, named from the package's folder; its filter `within` turns any content into JSON in a <script>,
+    `marked` what stands in backticks into <code> and between two asterisks into <b>, and bounds into <span>."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lottery", "."),
         autoescape=True,
@@ -20,7 +18,7 @@ def fill(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"inline": _inline, "within": _within, "marked": _marked}
+    environment.filters |= {"within": _within, "marked": _marked}
     return environment.get_template(template).render(**values)
 
 
@@ -33,7 +31,3 @@ def _marked(sentence: str) -> markupsafe.Markup:
     html = re.sub(r"`([^`]*)`", r"<code>\1</code>", str(markupsafe.escape(sentence)))
     html = re.sub(r"\([^()]* \.\. [^()]*\)", r'<span class="bounds">\g<0></span>', html)
     return markupsafe.Markup(re.sub(r"\*\*(.*?)\*\*", r"<b>\1</b>", html))
-
-
-def _inline(picture: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"

@@ -44,7 +44,6 @@ class Run:
     judged_by: Callable[[float], Rule] = Rule
 
     report = File("report")
-    bench = File("bench")  # measurements that were made with `--out` here are shown in the report
     sweep = File("sweep")  # a search for hyperparameters: its trials and its outcome
     bundle = File("bundle.json")  # the size of bundles that was found to be the fastest
     slurm = File("slurm")  # batch scripts, and the logs of their jobs

@@ -25,7 +25,6 @@ from lottery.results.sections import (
     kinds,
     layers,
     macs,
-    measurements,
     metrics,
     networks,
     overlaps,
@@ -49,7 +48,7 @@ SECTIONS: tuple[Section, ...] = (
     *(early_stop.section, layers.section, overlaps.section, settling.section, signs.section),
     *(courses.section, stability.section),
     barriers.section,
-    *(training.section, kinds.section, sizes.section, costs.section, failures.section, measurements.section),
+    *(training.section, kinds.section, sizes.section, costs.section, failures.section),
 )
 BEFORE_TICKETS: tuple[Section, ...] = (training.section,)
 

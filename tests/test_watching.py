@@ -1,30 +1,21 @@
 """What `imp status --watch` shows of a run that is under way."""
 
-import io
 import sys
 from types import SimpleNamespace
 
 import pytest
 from handmade import dense, planned, ticket
-from rich.console import Console
 
 from lottery.base import locks
+from lottery.commands import reading
 from lottery.experiment.plan import Plan
 from lottery.results import status
-from lottery.results.status import Standing
+from lottery.results.status import Line, Networks, Standing
 from lottery.rundir import journal
 from lottery.rundir.run import Run
 from lottery.rundir.running import Running
 
 NOW = Running(step=90, last=900, train_loss=0.25, train_metric=0.91, steps_per_second=30.0)
-
-
-def text(parts):
-    """What is shown, as a terminal would have it."""
-    console = Console(width=140, file=io.StringIO())
-    for part in parts:
-        console.print(part)
-    return console.file.getvalue()
 
 
 @pytest.fixture
@@ -61,11 +52,7 @@ def test_of_a_training_that_runs_loss_metrics_speed_and_time_left_are_told(run):
     assert running.told.startswith(f"{figures}, process ")
     assert (running.epochs, running.pace) == (18.0, 1.5)
     # 18 and 2 x 20 epochs of dense networks, 3 x 19 of tickets, at 1.5 seconds
-    assert status.lines(now)[:2] == ["train: 1 running, 2 waiting; 1 min 27 s left", "oneshot: 3 waiting; 1 min 26 s left"]
-    assert status.lines(now)[2].startswith(f"replicate-2 dense: {figures}")
-    heading, row = text(status.shown(now)).splitlines()[2:4]
-    assert heading.split() == ["running", "step", "loss", "accuracy", "validation", "images/s", "left"]
-    assert " ".join(row.split()) == "replicate-2 dense 90 of 900 0.2500 91.00% 95.50% 1,920 27 s"
+    assert status.seconds_left(now) == {"train": 87.0, "oneshot": 85.5}
 
 
 def test_what_a_process_trains_that_failed_before_is_under_way(run):
@@ -78,39 +65,21 @@ def test_what_a_process_trains_that_failed_before_is_under_way(run):
         assert standings(run)["oneshot"][0].state == "running"
 
 
-def test_what_runs_comes_first_then_what_failed_then_what_waits_and_what_is_done_is_counted():
-    counts, running, left = status.shown({"retrain": GRID})
-
-    assert counts == "retrain: 1 done, 1 running, 1 failed, 1 diverged, 1 waiting; 3 min 00 s left"
-    assert [line.split()[0] for line in text([running, left]).splitlines()] == ["running", "d", "network", "e", "c", "b"]
-    assert text([left]).splitlines()[1].split("failed")[1].strip() == "KeyError: 'fc'"
-
-
 def test_two_at_a_time_take_half_as_long():
-    counts = status.lines({"retrain": [*GRID[:2], *[GRID[3]] * 2]})[0]
-
-    assert counts == "retrain: 1 done, 2 running, 1 waiting; 1 min 30 s left"
-
-
-def test_while_nothing_runs_that_is_said():
-    assert status.lines({"retrain": GRID[:2]})[1:] == ["nothing is being trained now"]
-    assert status.lines({"retrain": [GRID[0], GRID[2]]}) == ["retrain: 1 done, 1 diverged"]
+    assert status.seconds_left({"retrain": GRID}) == {"retrain": 180.0}
+    assert status.seconds_left({"retrain": [*GRID[:2], *[GRID[3]] * 2]}) == {"retrain": 90.0}
 
 
-def test_of_many_that_wait_the_next_are_shown_and_the_others_counted():
-    shown = status.shown({"retrain": [Standing(f"n{number}", "waiting", "", 1.0) for number in range(25)]})
+def test_networks_alone_are_waited_for():
+    others = [Line("records", missing=1), Line("thresholds", missing=2), Line("Slurm's queue", under_way=1)]
 
-    assert "n9" in text(shown)
-    assert "n10" not in text(shown)
-    assert shown[-1] == "and 15 more waiting"
-
-
-def test_when_all_is_done_there_is_no_table():
-    assert status.shown({"train": GRID[:1]}) == ["train: 1 done"]
+    assert status.is_over([Networks("train", done=2, failed=1), *others])
+    assert not status.is_over([Networks("train", done=3), Networks("oneshot", missing=1), *others])
+    assert not status.is_over([Networks("train", under_way=1)])
 
 
-@pytest.mark.parametrize(("on_a_terminal", "seconds"), [(False, 30.0), (True, 2.0)])
-def test_it_goes_on_until_each_is_done_or_failed_in_place_on_a_terminal_and_in_plain_lines_elsewhere(
+@pytest.mark.parametrize(("on_a_terminal", "seconds"), [(False, 30.0), (True, 10.0)])
+def test_it_goes_on_until_each_is_done_or_failed_in_place_on_a_terminal_and_one_below_the_other_elsewhere(
     run, monkeypatch, capsys, on_a_terminal, seconds
 ):
     dense(run, 0.9, 0.9, 0.9)
@@ -120,13 +89,14 @@ def test_it_goes_on_until_each_is_done_or_failed_in_place_on_a_terminal_and_in_p
         slept.append(pause)
         ticket(run, len(slept), "60", 0.9, status="done" if len(slept) < 3 else "failed", reason="no disk")
 
-    monkeypatch.setattr(status, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(reading, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: on_a_terminal)
 
-    status.watch(run)
+    reading.watch_status(run)
 
     told = capsys.readouterr().out
     assert slept == [seconds] * 3
-    assert "oneshot: 2 done, 1 failed" in told
-    assert ("\x1b[" in told) == on_a_terminal
+    assert told.count("time left") == 4
+    assert told.endswith("replicate-3 oneshot q60-step-000045 ticket: failed, no disk\n")
+    assert told.count("\x1b[2J") == (4 if on_a_terminal else 0)

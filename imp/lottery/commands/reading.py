@@ -1,19 +1,23 @@
 """Commands that read a run: recipe, report, status, explore, compare."""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lottery.base.progress import count_of
+from lottery.base.progress import LINE_SECONDS, count_of, duration
 from lottery.commands.options import JsonOption, RecipeOptions, RunOption, opened, print_json, reporter
 from lottery.results.tables import print_table, whole
 
 if TYPE_CHECKING:
     from lottery.results.report import Report
+    from lottery.results.status import Line
     from lottery.rundir.run import Run
+
+WATCH_SECONDS = 10.0  # each time, all results are read anew and Slurm is asked
 
 
 def recipe(run: RecipeOptions) -> None:
@@ -99,24 +103,43 @@ def show_report(run: "Run", made: "Report", as_json: bool) -> None:
 def status(
     run: RunOption = None,
     as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show what is under way, again and again, until all is done.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until no network is left to train.")] = False,
 ) -> None:
     """Show what is done, under way, failed and missing, and the time left."""
-    from lottery.base.progress import duration
-    from lottery.results import status as networks
+    from lottery.results.status import status
 
     source = opened(run, must_exist=True)
     if watch:
         if as_json:
             raise typer.BadParameter("--watch shows a table: leave out --json")
-        networks.watch(source)
-        return
-    lines = networks.status(source)
-    if as_json:
-        print_json([dataclasses.asdict(line) for line in lines])
-        return
+        watch_status(source)
+    elif as_json:
+        print_json([dataclasses.asdict(line) for line in status(source)])
+    else:
+        show_status(source, status(source))
+
+
+def watch_status(run: "Run") -> None:
+    """Show the status of a run again and again, until no network is left to train: in place on a terminal, else one below the
+    other."""
+    from rich.console import Console
+
+    from lottery.results.status import is_over, status
+
+    console = Console()
+    while True:
+        lines = status(run)
+        console.clear()
+        show_status(run, lines)
+        if is_over(lines):
+            return
+        time.sleep(WATCH_SECONDS if console.is_terminal else LINE_SECONDS)
+
+
+def show_status(run: "Run", lines: Sequence["Line"]) -> None:
+    """Print a table of what is done and missing, and below it what runs or failed."""
     print_table(
-        str(source.folder),
+        str(run.folder),
         ("stage", "done", "under way", "failed", "missing", "time left"),
         [
             (
@@ -129,7 +152,7 @@ def status(
     )
     for line in lines:
         for detail in line.details:
-            print(detail)
+            print(detail, flush=True)
 
 
 def explore(

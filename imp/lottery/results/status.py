@@ -1,16 +1,14 @@
 """Which networks of a run are done, under way, failed or missing, and how long the rest will take."""
 
-import contextlib
 import dataclasses
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from lottery.base import locks
 from lottery.base.errors import InputError
-from lottery.base.progress import LINE_SECONDS, duration
+from lottery.base.progress import duration
 from lottery.executors import slurm
 from lottery.experiment.plan import Plan
 from lottery.results import grouping
@@ -21,9 +19,6 @@ from lottery.rundir.run import Run
 from lottery.rundir.running import Running
 
 NAMED = 6  # masks that are missing, in one line
-WAITING_SHOWN = 10
-WATCH_SECONDS = 2.0
-BEHIND = ("images/s", "examples/s", "left")  # what stands behind its figure in a sentence
 State = Literal["done", "running", "failed", "diverged", "waiting"]
 STATES: tuple[State, ...] = ("done", "running", "failed", "diverged", "waiting")
 
@@ -31,19 +26,18 @@ STATES: tuple[State, ...] = ("done", "running", "failed", "diverged", "waiting")
 @dataclasses.dataclass(frozen=True)
 class Standing:
     """Where one network stands: `told` is how far and where it is running, or why it failed; `epochs` what is left of it,
-    `pace` the seconds an epoch that it took, or takes. `figures` are those of one that runs, by what they are called."""
+    `pace` the seconds an epoch that it took, or takes."""
 
     title: str
     state: State
     told: str = ""
     epochs: float = 0.0
     pace: float | None = None
-    figures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class Line:
-    """One stage's networks or files, counted; `details` names those that failed or are under way."""
+    """One stage's networks, files or jobs, counted; `details` names those that failed or are under way."""
 
     stage: str
     done: int = 0
@@ -52,6 +46,15 @@ class Line:
     missing: int = 0
     seconds_left: float | None = None
     details: list[str] = dataclasses.field(default_factory=list)
+
+
+class Networks(Line):
+    """A line that counts networks."""
+
+
+def is_over(lines: Iterable[Line]) -> bool:
+    """Whether no network is trained now or still missing."""
+    return not any(line.under_way or line.missing for line in lines if isinstance(line, Networks))
 
 
 def status(run: Run) -> list[Line]:
@@ -106,30 +109,29 @@ def _standing(planned: Plan, metric: str, network: NetworkFiles, title: str, epo
             return Standing(title, "running", f"{holder.note or 'beginning'}, {holder.who}", epochs)
         figures = _figures(now, rows[-1] if rows else {}, metric, planned.recipe.train.batch)
         pace = planned.steps_per_epoch / now.steps_per_second if now.steps_per_second else None
-        told = ", ".join(f"{value} {name}" if name in BEHIND else f"{name} {value}" for name, value in figures.items())
         left = (now.last - now.step) / planned.steps_per_epoch
-        return Standing(title, "running", f"{told}, {holder.who}", left, pace, figures)
+        return Standing(title, "running", ", ".join([*figures, holder.who]), left, pace)
     if result:  # what failed will be tried again
         return Standing(title, result.status, result.last_reason, epochs if result.status == "failed" else 0.0)
     return Standing(title, "waiting", "", epochs)
 
 
-def _figures(now: Running, last: Mapping[str, Any], metric: str, batch: int) -> dict[str, str]:
+def _figures(now: Running, last: Mapping[str, Any], metric: str, batch: int) -> list[str]:
     """What is told of a training that runs, as far as it is known; `last` is the last row of its journal."""
-    shown = {
-        "step": f"{now.step:,} of {now.last:,}",
-        "loss": points(now.train_loss, "{:.4f}", 1),
-        wording.title(metric): points(now.train_metric, "{:.2f}%"),
-        "validation": points(last.get(f"validation_{metric}"), "{:.2f}%"),
-        f"{wording.example(metric)}s/s": points(now.steps_per_second, "{:,.0f}", batch),
-        "left": "" if now.seconds_left is None else duration(now.seconds_left),
-    }
-    return {name: value for name, value in shown.items() if value}
+    shown = [
+        f"step {now.step:,} of {now.last:,}",
+        points(now.train_loss, "loss {:.4f}", 1),
+        points(now.train_metric, f"{wording.title(metric)} {{:.2f}}%"),
+        points(last.get(f"validation_{metric}"), "validation {:.2f}%"),
+        points(now.steps_per_second, f"{{:,.0f}} {wording.example(metric)}s/s", batch),
+        "" if now.seconds_left is None else f"{duration(now.seconds_left)} left",
+    ]
+    return [*filter(None, shown)]
 
 
-def _line(stage: str, found: Sequence[Standing], seconds_left: float | None) -> Line:
+def _line(stage: str, found: Sequence[Standing], seconds_left: float | None) -> Networks:
     states = Counter(one.state for one in found)
-    return Line(
+    return Networks(
         stage,
         done=states["done"],
         under_way=states["running"],
@@ -181,62 +183,3 @@ def seconds_left(found: Mapping[str, Sequence[Standing]]) -> dict[str, float | N
     pace = sum(known) / len(known) / max(1, sum(one.state == "running" for one in networks)) if known else None
     left = {stage: sum(one.epochs for one in those) for stage, those in found.items()}
     return {stage: epochs * pace if epochs and pace is not None else None for stage, epochs in left.items()}
-
-
-def watch(run: Run) -> None:
-    """Show the state of all networks of `run`, again and again, until each is done, has failed or diverged: in place on a
-    terminal, else in plain lines."""
-    from rich.console import Console, Group
-    from rich.live import Live
-
-    planned, console = run.plan(), Console(highlight=False, markup=False, emoji=False)
-    with Live(console=console, auto_refresh=False) if console.is_terminal else contextlib.nullcontext() as live:
-        while True:
-            found = standings(run, planned)
-            if live:
-                live.update(Group(*shown(found)), refresh=True)
-            else:
-                print(*lines(found), sep="\n", flush=True)
-            if not any(one.state in ("running", "waiting") for stage in found.values() for one in stage):
-                return
-            time.sleep(WATCH_SECONDS if live else LINE_SECONDS)
-
-
-def lines(found: Mapping[str, Sequence[Standing]]) -> list[str]:
-    """A line for each stage, and for each network that runs."""
-    networks = [one for stage in found.values() for one in stage]
-    return [*_counted(found), *(f"{one.title}: {one.told}" for one in networks if one.state == "running")]
-
-
-def shown(found: Mapping[str, Sequence[Standing]]) -> list[Any]:
-    """A line for each stage; a table of what runs; and one of what failed and why, and the first of what waits."""
-    from rich.table import Table
-
-    networks = [one for stage in found.values() for one in stage]
-    under_way = [one for one in networks if one.state == "running"]
-    names = [*dict.fromkeys(name for one in under_way for name in one.figures)]
-    parts: list[Any] = [*_counted(found)]
-    if under_way:
-        table = Table("running", *names, box=None, pad_edge=False)
-        for one in under_way:
-            table.add_row(one.title, *([one.figures.get(name, "") for name in names] if one.figures else [one.told]))
-        parts.append(table)
-    left = [one for state in STATES[2:] for one in networks if one.state == state]
-    more = sum(one.state == "waiting" for one in left) - WAITING_SHOWN
-    if left:
-        table = Table("network", "state", "why", box=None, pad_edge=False)
-        for one in left[: -more or None] if more > 0 else left:
-            table.add_row(one.title, one.state, one.told)
-        parts.append(table)
-    return [*parts, *([f"and {more} more waiting"] if more > 0 else [])]
-
-
-def _counted(found: Mapping[str, Sequence[Standing]]) -> list[str]:
-    """A line for each stage: how many of its networks are in which state, and the time left."""
-    left, told = seconds_left(found), list[str]()
-    for stage, networks in found.items():
-        counts = Counter(one.state for one in networks)
-        states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-        told.append(f"{stage}: {states}" + (f"; {duration(seconds)} left" if (seconds := left[stage]) is not None else ""))
-    now = {one.state for networks in found.values() for one in networks}
-    return [*told, *(["nothing is being trained now"] if "waiting" in now and "running" not in now else [])]

@@ -11,14 +11,15 @@ from handmade import all_replicates, dense, in_rounds, planned, ticket
 
 from lottery.experiment import reading
 from lottery.results import curves, drawing, findings, sections
+from lottery.results.ranking import RANKS
 from lottery.results.sections import (
     accuracy,
     courses,
     early_stop,
-    equal_cost,
     layers,
     macs,
     overlaps,
+    ranking,
     stability,
     training,
 )
@@ -67,15 +68,17 @@ INSTABILITY = [
 LINES = [row | {"split": "test", "share": share, "error": 0.1} for row in INSTABILITY for share in (0.0, 0.5, 1.0)]
 
 
-GROUPS = [
-    {"variant": "ticket", "family": "oneshot", "mask": "q80", "rewind": "0", "rewind_step": 0, "verdict": "matching"}
-    | {"count": 0, "density": 0.2, "training_cost": 1.0, "finding_cost": 1.0}
+GROUPS = [{"variant": "ticket", "family": "oneshot", "mask": "q80", "rewind": "0", "rewind_step": 0, "verdict": "matching"}]
+RANKING = [
+    {"level": 1, "rank": rank, "density": 0.4, "family": family, "rewind": "1ep", "validation": 0.9, "verdict": "matching"}
+    | {"clear": False, "training_cost": 1.0, "finding_cost": 1.0, "cost": 2.0}
+    for rank, family in enumerate(("oneshot", "other"), 1)
 ]
-COLUMNS = {"figures": findings._FIGURES}  # also where there is no row
+COLUMNS = {"figures": findings._FIGURES, "ranking": list(RANKS)}  # also where there is no row
 NAMES = (*COLUMNS, "groups", "layers", "overlaps", "courses", "training", "instability", "lines")
 
 CHARTS = [
-    *(accuracy.section, macs.section, equal_cost.section, early_stop.section, layers.section),
+    *(accuracy.section, macs.section, ranking.section, early_stop.section, layers.section),
     *(overlaps.section, courses.section, stability.section, training.section),
 ]
 
@@ -127,7 +130,7 @@ def test_where_there_is_nothing_to_draw_there_is_no_chart_and_each_is_called_lik
     rows = rows.assign(macs_share=rows["density"] ** 0.5, cost=2.0)
     other = rows[rows["network"] == "ticket"].assign(family="other", series="other")
     tables = {"figures": pandas.concat([rows, other]), "layers": LAYERS, "overlaps": OVERLAPS}
-    tables |= {"courses": COURSE, "instability": INSTABILITY, "lines": LINES, "groups": GROUPS}
+    tables |= {"courses": COURSE, "instability": INSTABILITY, "lines": LINES, "groups": GROUPS, "ranking": RANKING}
     drawn = [draw(found(**tables)) for draw in CHARTS[:-1]]
     names = [draw.__module__.rpartition(".")[2] for draw in CHARTS[:-1]]
     assert [block.name for block in drawn] == [chart.name for block in drawn for chart in block.charts] == names
@@ -161,10 +164,11 @@ def shares(run):
     found = of(run)
     rows = found.figures.assign(macs_share=found.figures["density"] ** 0.5, cost=2.0)
     other = rows[rows["network"] == "ticket"].assign(family="other", series="other")
-    return SimpleNamespace(run=run, groups=found.groups, figures=pandas.concat([rows, other]))
+    ranked = pandas.DataFrame(RANKING, columns=COLUMNS["ranking"])
+    return SimpleNamespace(run=run, ranking=ranked, figures=pandas.concat([rows, other]))
 
 
-@pytest.mark.parametrize("draw", [accuracy.section, macs.section, early_stop.section, equal_cost.section])
+@pytest.mark.parametrize("draw", [accuracy.section, macs.section, early_stop.section, ranking.section])
 def test_what_lies_below_the_scale_is_marked_with_its_value_and_has_no_line(run, draw):
     all_replicates(run, "60", -0.01)
     assert "▼" not in told(draw(shares(run)))

@@ -113,8 +113,8 @@ def test_results_say_what_they_cost_to_train_and_to_find(finished):
     assert rows.loc[("static", "q90", "ticket", 0), "training_cost"] == pytest.approx(3 * left / dense)
     assert rows.loc[("oneshot", "q90", "ticket", 17), "finding_cost"] == pytest.approx(3)
     page = (finished / "runs/digits/report/summary.md").read_text()
-    assert "## Accuracy at equal cost" in page
-    assert "| 10.00% | static q90 | 0 |" in page
+    assert "## Families at equal density" in page
+    assert "| 10.00% | static from 0 |" in page
 
 
 def test_controls_have_the_mask_that_their_ticket_ended_with(finished):

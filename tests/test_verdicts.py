@@ -111,16 +111,15 @@ def families(begin):
 def test_families_are_ranked_at_equal_density_and_by_what_they_cost(families):
     found = Findings(families)
 
-    (row,) = ranking.section(found).table
+    table = ranking.section(found).table
 
+    assert [*table[0]][3:] == ["behind best", "verdict", "before", "training", "in all", "best at its cost"]
     # b behind a: -0.8 ± 4.302653 x 0.2 / sqrt(3) points; c has no spread
-    assert row == {
-        "density": "40.00%",
-        "best": "a",
-        "validation": "92.00",
-        "behind it": "b -0.80 *, c -1.00",
-        "best for its cost": "c (300), a (900)",
-    }
+    assert [tuple(line.values()) for line in table] == [
+        ("40.00%", "a", "92.00", "", "undecided", "0.00", "900.00", "900.00", "✓"),
+        ("40.00%", "b", "91.20", "-0.80 *", "matching", "0.00", "900.00", "900.00", ""),
+        ("40.00%", "c", "91.00", "-1.00", "undecided", "0.00", "300.00", "300.00", "✓"),
+    ]
     told = "Highest accuracy at equal density: a at 40.00%. Clearly ahead of the next best at 40.00% density."
     assert ranking.sentence(found) == told
     assert found.ranking["rank"].tolist() == [1, 2, 3]

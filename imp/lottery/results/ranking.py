@@ -8,15 +8,16 @@ import pandas
 
 from lottery.experiment.graph import TICKET
 from lottery.results import frame, grouping
-from lottery.results.frame import ROWS
-from lottery.results.grouping import Kind, Networks
+from lottery.results.frame import SPENT
+from lottery.results.grouping import GROUPS, Kind, Networks
 from lottery.rundir.run import Run
 
 SAME_COST = 1.1  # up to a tenth more counts as the same
+OF_GROUP = ("density", "family", "mask", "rewind", "validation", "verdict", *SPENT)
 RANKS = {
     "level": "Int64",  # which density it is, from dense to sparse, and the rank there
     "rank": "Int64",
-    **{name: ROWS[name] for name in ("density", "family", "mask", "rewind", "validation")},
+    **{name: GROUPS[name] for name in OF_GROUP},
     "behind": "Float64",  # the first of that density: the mean of the differences from it, with their two-sided interval
     "low": "Float64",
     "high": "Float64",
@@ -43,7 +44,7 @@ def ranking(run: Run, networks: pandas.DataFrame, groups: pandas.DataFrame) -> p
 def _ranked(run: Run, tickets: pandas.DataFrame, kinds: Mapping[Kind, Networks]) -> Iterator[dict[str, Any]]:
     replicates = [kinds[row.variant, row.family, row.mask, row.rewind_step] for row in frame.each(tickets)]
     for rank, (row, own) in enumerate(zip(frame.each(tickets), replicates, strict=True), 1):
-        known = {name: getattr(row, name) for name in ("density", "family", "mask", "rewind", "validation", "cost")}
+        known = {name: getattr(row, name) for name in (*OF_GROUP, "cost")}
         pairs = [(own[number], replicates[0][number]) for number in own if number in replicates[0]] if rank > 1 else []
         differences = [one["validation"] - first["validation"] for one, first in pairs]
         low, high = run.rule.interval(differences) if pairs else (None, None)
@@ -54,10 +55,10 @@ def _ranked(run: Run, tickets: pandas.DataFrame, kinds: Mapping[Kind, Networks])
             "high": high,
             "count": len(pairs) if rank > 1 else len(own),
             "clear": high is not None and high < 0,
-            "best_for_cost": None if row.cost is None else row.validation >= best_at(tickets, row.cost),
+            "best_for_cost": None if row.cost is None else row.validation >= _best_at(tickets, row.cost),
         }
 
 
-def best_at(tickets: pandas.DataFrame, cost: float) -> float:
+def _best_at(tickets: pandas.DataFrame, cost: float) -> float:
     """The highest value among tickets that cost no more."""
     return float(tickets.loc[tickets["cost"] <= cost * SAME_COST, "validation"].max())

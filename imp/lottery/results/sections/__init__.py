@@ -19,7 +19,6 @@ from lottery.results.sections import (
     costs,
     courses,
     early_stop,
-    equal_cost,
     failures,
     forgotten,
     kinds,
@@ -41,8 +40,7 @@ from lottery.results.sections import (
 GROUP = "lottery.sections"  # of entry points
 # In the order of the page.
 SECTIONS: tuple[Section, ...] = (
-    *(verdicts.section, accuracy.section, ranking.section, words.section),
-    *(macs.section, equal_cost.section),
+    *(verdicts.section, accuracy.section, ranking.section, words.section, macs.section),
     *(networks.section, metrics.section, allocation.section, collapse.section, contrasts.section, answers.section),
     forgotten.section,
     *(early_stop.section, layers.section, overlaps.section, settling.section, signs.section),

@@ -1,10 +1,8 @@
 """What the charts of figures against what masks keep have in common: scales, lines, marks, and what lies below the scale."""
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import altair as alt
-import numpy as np
 import pandas
 
 from lottery.experiment.graph import DENSE, TICKET
@@ -27,10 +25,8 @@ _LEFT = {
     "density": "density: share of prunable weights kept",
     "macs_share": "share of the dense network's multiply-accumulates",
 }
-ROOM = 0.3  # the share of a chart's height that values below its scale may take
-_LINE = 15  # the height of a value, in pixels
+_LINE = 15  # the height of a mark below the scale, in pixels
 _BESIDE = 20  # the room on both sides of a chart, in pixels
-_MARK = 8  # half the width of its mark
 
 
 class Scaled(NamedTuple):
@@ -96,57 +92,23 @@ def scaled(rows: pandas.DataFrame, figure: str, low: str, high: str) -> Scaled:
     found = rows.assign(shown=rows[figure].mask(is_below), below=rows[figure].where(is_below))
     is_dense = rows["network"] == DENSE
     count = (is_below & ~is_dense & (rows["density"] > 0)).sum()
-    told = f" ▼ marks a network below the scale, with its value ({count})." if count else ""
+    told = f" ▼ marks a network below the scale ({count}): hold the pointer over it for its values." if count else ""
     told += "".join(f" The dense network ({value:.1%}) is below the scale." for value in found.loc[is_dense, "below"].dropna())
     return Scaled(found, alt.Scale(domain=[least, float(rows.loc[~is_below, high].max())], nice=True), told)
 
 
-def below(rows: pandas.DataFrame, width: int, height: int, over: str = "density", **places: Any) -> list[alt.Chart]:
-    """What lies below the scale of a panel of so many pixels, at its lower end: a mark for each network, with its value where
-    there is `ROOM`."""
+def below(rows: pandas.DataFrame, height: int, over: str = "density", **places: Any) -> list[alt.Chart]:
+    """What lies below the scale of a panel of so many pixels, at its lower end: a mark for each network, whose values the
+    pointer tells. Those at one place stand one above the other."""
     rows = _under_masks(rows, over)
-    rows = rows.assign(across=rows["cost"] if over == "cost" else -np.log(rows[over]))
-    below = rows[rows["below"].notna()].sort_values("across", kind="stable")
+    below = rows[rows["below"].notna()]
     if below.empty:
         return []
-    values = [f"{'' if row.network == TICKET else f'{row.network} '}{row.below:.1%}" for row in below.itertuples()]
-    least, most = rows["across"].min(), rows["across"].max()
-    marked = _BESIDE + (width - 2 * _BESIDE) * (below["across"] - least) / (most - least or 1)
-    spans = _spans(marked, values)
-    if (max(_levels(spans)) + 1) * _LINE > height * ROOM:  # then the marks alone, whose values the pointer tells
-        values = [""] * len(values)
-        spans = _spans(marked, values)
-    heights = [height - _LINE * (level + 0.5) for level in _levels(spans)]
-    is_right = [end > place for (_, end), place in zip(spans, marked, strict=True)]
-    base = chart_of(below.assign(level=heights, value=values, is_right=is_right))
-    base = base.encode(**places, y=alt.Y("level:Q", scale=None, axis=None), tooltip=tooltips(*TOLD))
-    marks = base.mark_point(filled=True, size=60, opacity=1, shape="triangle-down")
-    value = base.encode(text="value:N")
-    left = value.transform_filter("!datum.is_right").mark_text(align="right", dx=-_MARK, fontSize=SMALL)
-    right = value.transform_filter("datum.is_right").mark_text(align="left", dx=_MARK, fontSize=SMALL)
+    heights = height - _LINE * (below.groupby(below[over].round(3)).cumcount() + 0.5)
+    base = chart_of(below.assign(level=heights)).encode(**places, y=alt.Y("level:Q", scale=None, axis=None))
+    marks = base.mark_point(filled=True, size=60, opacity=1, shape="triangle-down").encode(tooltip=tooltips(*TOLD))
     said = alt.Chart(alt.InlineData([{"text": "▼ below the scale"}])).mark_text(color=GREY, align="left", dx=4, fontSize=SMALL)
-    said = said.encode(x=alt.value(0), y=alt.value(min(heights) - _LINE), text="text:N")
-    return [marks, left, right, said]
-
-
-def _spans(marked: Iterable[float], values: Iterable[str]) -> list[tuple[float, float]]:
-    """From where to where each of `values` reaches with its mark, in pixels from the left: to the left of the mark if it has
-    room there, else to the right."""
-    spans = []
-    for place, value in zip(marked, values, strict=True):
-        length = 2 * _MARK + 7 * len(value)
-        spans.append((place - length, place) if place >= length else (place - _MARK, place + length))
-    return spans
-
-
-def _levels(spans: Iterable[tuple[float, float]]) -> list[int]:
-    """The lowest line on which each span has room, counted from 0; they come from left to right."""
-    levels, taken = [], list[float]()  # where the last span of each line ends
-    for begin, end in spans:
-        level = next((number for number, last in enumerate(taken) if last < begin), len(taken))
-        taken[level : level + 1] = [end]
-        levels.append(level)
-    return levels
+    return [marks, said.encode(x=alt.value(0), y=alt.value(heights.min() - _LINE), text="text:N")]
 
 
 def against(rows: pandas.DataFrame, y: alt.Y, over: str = "density") -> tuple[Any, Any, Any]:

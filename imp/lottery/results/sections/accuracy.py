@@ -26,7 +26,7 @@ def section(findings: Findings) -> Block | None:
     opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
     line, tickets, marks = curves.against(together, scaled.y(f"validation {wording.title(metric)}"))
     marks = marks.encode(opacity=opacity).add_params(chosen, zoom())
-    off = (layer.encode(opacity=opacity) for layer in curves.below(together, WIDTH, HEIGHT, **curves.placed(together)))
+    off = (layer.encode(opacity=opacity) for layer in curves.below(together, HEIGHT, **curves.placed(together)))
     bars = scaled.bars(curves.pruned(together)).encode(opacity=opacity)
     margin = scaled.margin(findings.run.recipe.delta)
     drawing: Any = alt.layer(scaled.band(), bars, line, tickets.encode(opacity=opacity), marks, *off, margin)
@@ -66,7 +66,7 @@ def _by_series(run: Run, scaled: Scaled) -> alt.ConcatChart:
             others.encode(x=x, y=y, detail="series:N"),
             scaled.bars(base, opacity=0.5),
             *(line.mark_line(strokeDash=dashes[it], strokeWidth=2.5 if it == TICKET else 1.2) for it, line in lines.items()),
-            *curves.below(own, PANEL, PANEL * 3 // 4, x=x, color=colour),
+            *curves.below(own, PANEL * 3 // 4, x=x, color=colour),
             base.mark_point(filled=True, size=45, opacity=1).encode(shape=shape, tooltip=tooltips(*TOLD)),
         )
         title = name if tickets["rewind"].nunique() == 1 else f"{name}, rewound to {rewind}"

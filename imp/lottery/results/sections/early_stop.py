@@ -18,9 +18,8 @@ def section(findings: Findings) -> Block | None:
     scaled = curves.scaled(curves.told_apart(rows), "early_test", "early_test", "early_test")
     step = curves.against(scaled.rows, alt.Y("early_step:Q", title="step of lowest validation loss").scale(zero=False))
     reached = curves.against(scaled.rows, scaled.y(f"test {metric} at that step"))
-    width = WIDTH // 2 - 40
-    off = curves.below(scaled.rows, width, HEIGHT, **curves.placed(scaled.rows))
-    panels = [alt.layer(*layers).properties(width=width, height=HEIGHT) for layers in (step, [*reached, *off])]
+    off = curves.below(scaled.rows, HEIGHT, **curves.placed(scaled.rows))
+    panels = [alt.layer(*layers).properties(width=WIDTH // 2 - 40, height=HEIGHT) for layers in (step, [*reached, *off])]
     of = " of tickets (those of controls are in the CSV)" if len(scaled.rows) < len(rows) else ""
     explained = f"The step of lowest validation loss{of}, and the test {metric} at that step.{scaled.told}"
     charts = [Chart("early_stop", alt.hconcat(*panels), subtitle=scaled.subtitle)]

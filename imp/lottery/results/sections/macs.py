@@ -18,7 +18,7 @@ def section(findings: Findings) -> Block | None:
         return None
     scaled = curves.scaled(curves.told_apart(rows), "validation", "validation", "validation")
     across, line, marks = curves.against(scaled.rows, scaled.y(f"validation {wording.title(metric)}"), "macs_share")
-    off = curves.below(scaled.rows, WIDTH, HEIGHT, "macs_share", **curves.placed(scaled.rows, "macs_share"))
+    off = curves.below(scaled.rows, HEIGHT, "macs_share", **curves.placed(scaled.rows, "macs_share"))
     drawing = alt.layer(across, line, marks.add_params(zoom()), *off).properties(width=WIDTH, height=HEIGHT)
     return Block(
         "macs",

@@ -74,7 +74,7 @@ def _charts(findings: Findings) -> tuple[list[Chart], str]:
     for alike in densities:
         base = chart_of(alike).encode(**places)
         marks = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tooltips(*TOLD, "cost"))
-        layers = alt.layer(scaled.band(), scaled.bars(base), marks, *curves.below(alike, PANEL, height, "cost", **places))
+        layers = alt.layer(scaled.band(), scaled.bars(base), marks, *curves.below(alike, height, "cost", **places))
         panels.append(layers.properties(width=PANEL, height=height, title=f"{alike['density'].iloc[0]:.1%} kept"))
     caption = (
         f"Final validation {metric} against what a ticket costs to train and to find, in epochs of the dense network, counted "

@@ -129,7 +129,7 @@ def _curves(several: Several) -> Block | None:
         base.mark_point(filled=True, size=60)
         .encode(y=y, shape=alt.Shape("series:N", title=None).scale(domain=names))
         .add_params(run, series, zoom()),
-        *(layer.encode(opacity=opacity) for layer in curves.below(tickets, WIDTH, HEIGHT, **places)),
+        *(layer.encode(opacity=opacity) for layer in curves.below(tickets, HEIGHT, **places)),
     )
     return Block(
         metric,

@@ -29,7 +29,7 @@ def test_the_smoke_recipe_runs_from_images_to_a_report(smoke):
     assert "Open runs/smoke/report/index.html" in done.stdout
     report = folder / "runs/latest/report"
     assert {path.name for path in report.iterdir()} == {
-        *("index.html", "summary.csv", "summary.md", "training.md"),
+        *("index.html", "summary.csv", "summary.md"),
         *("groups.csv", "contrasts.csv", "costs.csv", "criteria.csv", "settled.csv", "verdicts.csv"),
         *(f"{chart}.{kind}" for chart in CHARTS for kind in ("csv", "png", "svg")),
     }

@@ -18,7 +18,6 @@ from handmade import (
     planned,
     three_replicates,
     ticket,
-    write,
     write_mask,
 )
 from helpers import install_package
@@ -112,7 +111,7 @@ def test_a_report_is_pages_that_stand_alone_tables_and_pictures_and_warns_of_not
     charts = ("accuracy", "early_stop")
     drawn = {f"{chart}.{kind}" for chart in charts for kind in ("csv", "png", "svg")}
     tables = {f"{name}.csv" for name in ("summary", "groups", "contrasts", "costs", "verdicts")}
-    assert names == {"index.html", "summary.md", "training.md", *tables, *drawn}
+    assert names == {"index.html", "summary.md", *tables, *drawn}
     page = text(run, "index.html")
     for chart in charts:
         assert (run.report / f"{chart}.png").read_bytes().startswith(PNG)
@@ -290,30 +289,6 @@ def test_families_of_one_mask_and_rewind_point_are_lines_of_their_own(tmp_path):
         *((f"ticket, {family}", "3") for family in made.recipe.families),
         ("in all", "12"),
     ]
-
-
-def test_the_training_of_every_replicate_is_a_sentence_and_a_table(run, monkeypatch):
-    machine = {"processor": "abacus", "cores": 3, "gpus": [], "packages": {"tensorflow": "2.0"}}
-    monkeypatch.setattr(Run, "environment", lambda run: machine)
-    write(run.replicate(4).dense, 0.95, replicate=4)
-    for number in (1, 4):  # one of them was added
-        seal = ""
-        for epoch in (1, 2):
-            row = {"step": 45 * epoch, "epoch": float(epoch), "train_loss": 1 / epoch, "train_accuracy": 0.5}
-            row |= {"validation_accuracy": 0.25 * epoch, "test_accuracy": 0.125 * epoch}
-            row |= {"timing": {"seconds": 30.0, "images_per_second": 1234.5}}
-            seal = journal.append(run.replicate(number).dense.metrics, row, seal)
-
-    report.report(run)
-
-    lines = text(run, "training.md").splitlines()
-    sentences = [
-        f"replicate-{number}: 25.00% of the test and 50.00% of the validation images after 2 epochs (1 min 00 s, evaluation "
-        "included; float32, 1 intra-op threads) on abacus, 3 cores, 0 GPUs, TensorFlow 2.0."
-        for number in (1, 4)
-    ]
-    assert [line for line in lines if line.startswith("replicate")] == sentences
-    assert lines[-1] == "| 2 | 90 | 0.5000 | 50.00 | 50.00 | 25.00 | 1,234 |"
 
 
 def test_without_tickets_there_are_no_sections_of_them(run):

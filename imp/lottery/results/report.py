@@ -1,24 +1,20 @@
-"""Stage 5: the report. index.html with everything on one page; summary.md with its tables, training.md with the course of the
-dense trainings; each table as CSV (summary.csv has every network), each chart as PNG, SVG and CSV."""
+"""Stage 5: the report. index.html with everything on one page; summary.md with its tables; each table as CSV (summary.csv has
+every network), each chart as PNG, SVG and CSV."""
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas
 
 from lottery.base import files
 from lottery.base.errors import InputError
-from lottery.base.progress import duration
 from lottery.experiment import reading
 from lottery.results import frame, markdown, pages
-from lottery.results.block import Block, Cells
-from lottery.results.findings import SPLITS, Findings
+from lottery.results.block import Block
+from lottery.results.findings import Findings
 from lottery.results.several import Several
-from lottery.results.tables import points
-from lottery.rundir import lineage, wording
 from lottery.rundir.names import RECIPE
 from lottery.rundir.run import Run
 
@@ -72,7 +68,6 @@ def _write(made: Report) -> None:
 
     run = made.run
     files.write_text(run.report / "summary.md", markdown.page(run.recipe.name, made.findings.headline.opening, made.blocks))
-    files.write_text(run.report / "training.md", _training(run))
     page = pages.fill(
         "results/report.html",
         report=made,
@@ -115,32 +110,3 @@ def _write_page(folder: Path, page: str, blocks: Sequence[Block]) -> None:
     for name in set(earlier).difference(*(block.files for block in blocks)):
         (folder / name).unlink(missing_ok=True)
     files.write_text(index, page)
-
-
-def _training(run: Run) -> str:
-    """training.md: per replicate a sentence and a table of its epochs; the deciding metric in per cent."""
-    recipe, machine, metric, example = run.recipe, run.environment(), run.metric, wording.example(run.metric)
-    lines = [f"# {recipe.name}: {recipe.model.name} trained densely", ""]
-    for replicate in map(run.replicate, run.known_numbers()):
-        if rows := lineage.rows(replicate.dense):
-            last, seconds = rows[-1], sum(row["timing"]["seconds"] for row in rows)
-            test, validation = (wording.part(metric, last[f"{split}_{metric}"]) for split in ("test", "validation"))
-            lines += [
-                f"{replicate.folder.name}: {test} the test and {validation} the validation {example}s after "
-                f"{last['epoch']:g} epochs ({duration(seconds)}, evaluation included; "
-                f"{recipe.train.precision}, {recipe.train.threads} intra-op threads) on "
-                f"{machine.get('processor', 'an unknown processor')}, {machine.get('cores', '?')} cores, "
-                f"{len(machine.get('gpus', []))} GPUs, TensorFlow {machine.get('packages', {}).get('tensorflow', '?')}.",
-                *("", markdown.table([_epoch(row, metric) for row in rows]), ""),
-            ]
-    return "\n".join(lines)
-
-
-def _epoch(row: Mapping[str, Any], metric: str) -> Cells:
-    return {
-        "epoch": f"{row['epoch']:g}",
-        "step": str(row["step"]),
-        "train loss": f"{row['train_loss']:.4f}",
-        **{split: points(row[f"{split}_{metric}"]) for split in SPLITS},
-        f"{wording.example(metric)}s/s": f"{row['timing']['images_per_second']:,.0f}",
-    }

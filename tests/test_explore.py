@@ -24,7 +24,7 @@ def rows(folder, *arguments):
 def test_all_together_is_what_thresholds_found(retrained):
     folder = retrained / "runs/digits/replicate-1/oneshot/masks"
     half, most = (json.loads((folder / f"{name}.json").read_text()) for name in ("q50", "q90"))
-    (row,) = rows(retrained, "--in-all", "--quantiles", "50,90")
+    *_, row = rows(retrained, "--quantiles", "50,90")
 
     assert row["path"] == "in all"
     assert {key: row[key] for key in ("count", "min", "max")} == {key: half["scores"][key] for key in ("count", "min", "max")}
@@ -40,14 +40,6 @@ def test_a_table_with_a_row_and_bars_for_each_variable(retrained):
         assert word in printed
 
 
-def test_every_variable_of_the_network_is_there_when_asked_for(retrained, run):
-    state = store.load_state(run.replicate(1).snapshot(51))
-
-    found = rows(retrained, "--scope", "all")
-
-    assert {row["path"] for row in found} == {*state.weights, *state.statistics, "in all"}
-
-
 @pytest.mark.parametrize(("at", "step"), [("0", 0), ("10it", 10), ("1ep", 17), ("end", 51)])
 def test_a_point_of_the_dense_training(run, at, step):
     title, found = explore.explore(run, None if at == "end" else parse_point(at))
@@ -61,7 +53,7 @@ def test_a_point_of_the_dense_training(run, at, step):
 def test_a_ticket_has_zeros_where_it_is_pruned(retrained):
     name = "q90-step-000017"
     result = json.loads((retrained / f"runs/digits/replicate-1/oneshot/{name}/ticket/result.json").read_text())
-    (row,) = rows(retrained, "--ticket", name, "--in-all")
+    *_, row = rows(retrained, "--ticket", name)
 
     assert row["zeros"] == result["exact_zeros"]
 
@@ -75,8 +67,8 @@ def test_how_norms_move_from_snapshot_to_snapshot(retrained, run):
     moved = [row["moved"] for row in together]
     assert moved[0] == 0
     assert moved == sorted(moved)
-    assert "norm over the snapshots" in printed
-    assert [row["step"] for row in rows(retrained, "--snapshots", "--in-all")] == [0, 10, 17, 51]
+    assert "mean |w|" in printed
+    assert rows(retrained, "--snapshots") == course
 
 
 def test_bars_are_full_for_the_highest_and_seen_for_the_least():
@@ -93,8 +85,6 @@ def test_bars_are_full_for_the_highest_and_seen_for_the_least():
         (("--ticket", "q90-step-000017", "--at", "1ep"), "leave --ticket out"),
         (("--snapshots", "--at", "1ep"), "leave out --at"),
         (("--variant", "reinit"), "needs a ticket: name it with --ticket"),
-        (("--scope", "bias"), "'bias' is not one of 'kernels', 'pointwise', 'all'"),
-        (("--scope", "pointwise"), "nothing to prune"),
         (("--replicate", "7"), "--replicate 7"),
         (("--run", "nowhere"), "there is no run in nowhere"),
     ],

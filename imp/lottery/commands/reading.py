@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -166,14 +166,9 @@ def explore(
     ] = None,
     variant: Annotated[str | None, typer.Option(help="ticket, or a control, such as reinit.", show_default="ticket")] = None,
     replicate: Annotated[int, typer.Option(min=1, help="Which replicate.")] = 1,
-    scope: Annotated[
-        Literal["kernels", "pointwise", "all"] | None,
-        typer.Option(help="kernels, pointwise or all, without exclusions; default: what the recipe prunes."),
-    ] = None,
     quantiles: Annotated[
         str | None, typer.Option(metavar="GRID", help="Quantiles of |w| to show, in per cent.", show_default="50,75,90,99")
     ] = None,
-    in_all: Annotated[bool, typer.Option("--in-all", help="Only the figures of all variables together.")] = False,
     snapshots: Annotated[bool, typer.Option("--snapshots", help="How the norms change during the dense training.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -183,32 +178,27 @@ def explore(
         return
     from lottery.base.errors import InputError
     from lottery.experiment.grids import parse_point, parse_quantiles
-    from lottery.pruning.masks import SCOPES
     from lottery.results import explore
 
-    chosen = SCOPES[scope] if scope else None
     source = run.open(must_exist=True)
     if snapshots:
         if ticket or variant or quantiles or at != "end":
             raise InputError(
                 "--snapshots shows the dense network at all its snapshots: leave out --at, --ticket, --variant and --quantiles"
             )
-        title, rows = explore.course(source, replicate, chosen)
+        title, rows = explore.course(source, replicate)
     else:
         if variant and not ticket:
             raise InputError(f"--variant {variant} needs a ticket: name it with --ticket")
         shown = explore.QUANTILES if quantiles is None else parse_quantiles(quantiles)
         point = None if at == "end" else parse_point(at)
-        title, rows = explore.explore(source, point, ticket, variant or "ticket", replicate, chosen, shown)
+        title, rows = explore.explore(source, point, ticket, variant or "ticket", replicate, shown)
     if as_json:
-        print_json([row for row in rows if row["path"] == explore.IN_ALL or not in_all])
+        print_json(rows)
     elif snapshots:
-        together = explore.in_all(rows, source.plan().steps_per_epoch)
-        if not in_all:
-            print_table(title, explore.BY_VARIABLE_HEADINGS, explore.by_variable(rows))
-        print_table(f"{title}, in all", explore.IN_ALL_HEADINGS, together)
+        print_table(f"{title}, in all", explore.HEADINGS, explore.in_all(rows, source.plan().steps_per_epoch))
     else:
-        print_table(title, *explore.table(rows[-1:] if in_all else rows))
+        print_table(title, *explore.table(rows))
 
 
 def _show_network(source: "Run", as_json: bool) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 from lottery.base.errors import InputError
 from lottery.experiment.graph import TICKET
 from lottery.experiment.grids import Grid, Point, Quantile
-from lottery.pruning import masks, norms
-from lottery.pruning.masks import Scope
+from lottery.pruning import norms
 from lottery.pruning.norms import IN_ALL
 from lottery.pruning.state import Arrays, State
 from lottery.results import lookup
@@ -20,8 +19,7 @@ from lottery.rundir.run import Run
 
 QUANTILES = Grid.of(map(Quantile, (50, 75, 90, 99)))
 BARS = " ▁▂▃▄▅▆▇█"
-IN_ALL_HEADINGS = ("step", "epoch", "mean |w|", "norm", "moved", "")
-BY_VARIABLE_HEADINGS = ("variable", "norm first", "last", "moved", "norm over the snapshots", "moved over them")
+HEADINGS = ("step", "epoch", "mean |w|", "norm", "moved", "")
 
 Rows = list[dict[str, Any]]
 Lines = list[tuple[str, ...]]
@@ -33,11 +31,10 @@ def explore(
     ticket: str | None = None,
     variant: str = TICKET,
     replicate: int = 1,
-    scope: Scope | None = None,
     quantiles: Grid[Quantile] = QUANTILES,
 ) -> tuple[str, Rows]:
-    """The magnitudes of the dense network `at` a saved point of its training (None: its end), or of the trained network
-    `ticket`; over `scope`, or else the recipe's; under a title. Raises InputError if there is no such network or point."""
+    """The magnitudes of what is prunable of the dense network `at` a saved point of its training (None: its end), or of the
+    trained network `ticket`; under a title. Raises InputError if there is no such network or point."""
     place = lookup.replicate(run, replicate)
     wanted = {str(quantile): quantile for quantile in quantiles}
     if ticket is not None:
@@ -48,26 +45,26 @@ def explore(
     else:
         step = at.step(run.plan().steps_per_epoch if at.unit == "ep" else 0) if at else lookup.end(place)
         state, name = lookup.snapshot(place, step, optimizer=False), "dense"
-    weights = _weights(run, state, scope, place.layers())
+    weights = _weights(run, state, place.layers())
     return f"{place.folder}, {name}, step {state.step}", norms.table(weights, wanted)
 
 
-def course(run: Run, replicate: int = 1, scope: Scope | None = None) -> tuple[str, Rows]:
+def course(run: Run, replicate: int = 1) -> tuple[str, Rows]:
     """How the dense network's weights changed, snapshot by snapshot; under a title. Raises InputError if there are none yet."""
     place = lookup.replicate(run, replicate)
     steps, layers = lookup.snapshots(place) or [0], place.layers()
 
     def weights(step: int) -> Arrays:
-        return _weights(run, lookup.snapshot(place, step, optimizer=False), scope, layers)
+        return _weights(run, lookup.snapshot(place, step, optimizer=False), layers)
 
     first = weights(steps[0])
     rows = [row for step in steps for row in norms.movements(step, weights(step), first)]
     return f"{place.folder}, dense, from step {steps[0]}", rows
 
 
-def _weights(run: Run, state: State, scope: Scope | None, layers: Sequence[str]) -> Arrays:
-    """The variables of a scope, in the order of `layers`."""
-    found = masks.prunable(state, scope) if scope else run.recipe.pruning.prunable(state)
+def _weights(run: Run, state: State, layers: Sequence[str]) -> Arrays:
+    """What is prunable, in the order of `layers`."""
+    found = run.recipe.pruning.prunable(state)
     return {path: found[path] for path in norms.in_order(found, layers)}
 
 
@@ -99,17 +96,6 @@ def in_all(rows: Rows, steps_per_epoch: int) -> Lines:
         )
         for row in found
     ]
-
-
-def by_variable(rows: Rows) -> Lines:
-    """Of the rows of a `course` a line a variable, its snapshots as small bars."""
-    lines: Lines = []
-    for path in dict.fromkeys(row["path"] for row in rows):
-        found = [row for row in rows if row["path"] == path]
-        first, last = found[0], found[-1]
-        spans = bars([row["norm"] for row in found]), bars([row["moved"] or 0.0 for row in found])
-        lines.append((path, _figure(first["norm"]), _figure(last["norm"]), _share(last["moved"]), *spans))
-    return lines
 
 
 def bars(values: Sequence[float]) -> str:

@@ -40,6 +40,7 @@ from lottery.results.reader import open_results
 from lottery.results.status import status
 from lottery.results.verify import verify
 from lottery.rundir.run import EVERYTHING, open_run
+from lottery.stages.alignment import Alignments
 from lottery.stages.retrain import HandOut
 from lottery.stages.thresholds import thresholds
 
@@ -182,7 +183,7 @@ def readers() -> dict[str, Callable[[], Any]]:
 
     return {
         "report": report,
-        "compare": lambda: compare(run(), QUIET),
+        "compare": lambda: compare(run(), QUIET, Alignments(run()).of),
         "explore": lambda: course(run()),
         "status": lambda: status(run()),
         "program": program,

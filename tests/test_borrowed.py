@@ -178,7 +178,4 @@ def test_masks_of_replicates_are_compared_by_position_once_their_units_are_align
 
     for snapshot in (folder / "runs/digits").glob("replicate-2/train/snapshots/*.h5"):
         snapshot.unlink()
-    again = imp_here("compare", cwd=folder)
-    assert "replicates are not aligned: " in again.stderr
-    assert "hidden units aligned" not in again.stdout
-    assert "layers, alike %" in again.stdout
+    refused(imp_here("compare", cwd=folder, check=False), "masks of different replicates are not compared: ")

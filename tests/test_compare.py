@@ -10,6 +10,7 @@ from handmade import write_mask
 from helpers import imp_here, kept, refused
 
 from lottery.base import files
+from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
 from lottery.experiment import reading
 from lottery.pruning import densities
@@ -78,6 +79,15 @@ def chain(run, number, family, step, *rounds, **more):
         write_mask(run.replicate(number), family, f"round-{count:02d}", mask, rewind_step=step, **more)
 
 
+def as_they_are(one, other):
+    """The alignment of networks whose hidden units have one order."""
+    return Alignment(np.arange(0), {}, 0.5)
+
+
+def compared(run, align=as_they_are):
+    return compare.compare(run, QUIET, align)
+
+
 def names(groups, kind):
     return [(group["first"], group["second"]) for group in groups if group["kind"] == kind]
 
@@ -88,34 +98,12 @@ def test_replicates_are_compared_mask_by_mask(make_run):
         one_shot(run, number, {50: kept(10, *range(5)), 90: kept(10, number)})
         chain(run, number, "weights", 10, kept(10, *range(5)))
 
-    groups = compare.compare(run, QUIET)
+    groups = compared(run)
 
-    assert names(groups, "replicates") == [
-        (name, name) for name in ("oneshot/q50", "oneshot/q90", "weights-step-000010/round-01")
-    ]
-    assert [len(group["pairs"]) for group in groups if group["kind"] == "replicates"] == [3, 3, 3]
+    assert names(groups, "aligned") == [(name, name) for name in ("oneshot/q50", "oneshot/q90", "weights-step-000010/round-01")]
+    assert [len(group["pairs"]) for group in groups if group["kind"] == "aligned"] == [3, 3, 3]
     replicates = [(pair["replicate_first"], pair["replicate_second"]) for pair in groups[0]["pairs"]]
     assert replicates == [(1, 2), (1, 3), (2, 3)]
-
-
-def test_a_replicate_with_the_same_mask_of_other_names_for_hidden_units_agrees_fully(make_run):
-    run, mask = make_run(2), random_mask(0)
-    units = np.random.default_rng(1).permutation(30)
-    other = {"a/kernel": mask["a/kernel"][:, units], "out/kernel": mask["out/kernel"][units]}
-    one_shot(run, 1, {60: mask}, TWO_LAYERS)
-    one_shot(run, 2, {60: other}, TWO_LAYERS)
-
-    (group,) = compare.compare(run, QUIET)
-
-    for figure in ("layers_alike", "input_correlation", "classes_correlation", "units_alike"):
-        assert group["spread"][figure]["mean"] == pytest.approx(1)
-    assert group["spread"]["units_alike_by_chance"]["mean"] < 0.9
-    ((_, _, (row,), explained),) = compare.tables(run, [group])
-    assert [cell.splitlines() for cell in row[3:5]] == [
-        ["layers, alike %", "places of the input, correlation", "classes, correlation", "hidden units, alike %"],
-        ["100.00", "1.00", "1.00", "100.00"],
-    ]
-    assert "can never learn" in explained
 
 
 def test_aligned_masks_are_compared_by_position_with_chance_among_all_weights(make_run):
@@ -130,35 +118,35 @@ def test_aligned_masks_are_compared_by_position_with_chance_among_all_weights(ma
         asked.append((one, other))
         return Alignment(np.argsort(order), axes, 0.75)
 
-    across, aligned = compare.compare(run, QUIET, align)
+    (aligned,) = compared(run, align)
 
     assert set(asked) == {(1, 2)}
-    assert (across["kind"], aligned["kind"], aligned["units"]) == ("replicates", "aligned", "weight")
+    assert (aligned["kind"], aligned["units"]) == ("aligned", "weight")
     (pair,) = aligned["pairs"]
     assert pair["overlap"] == 1
     assert pair["pool"] == pair["size"] == 40 * 30 + 30 * 3
     counts = [(int(kept.sum()), kept.size) for kept in mask.values()]
     expected = sum(count**2 / size for count, size in counts) / sum(count for count, _ in counts)
     assert pair["overlap_by_chance"] == pytest.approx(expected)
-    _, (title, _, (row,), explained) = compare.tables(run, [across, aligned])
+    ((title, (row,), explained),) = compare.tables(run, [aligned])
     assert title == "the same mask in different replicates, hidden units aligned"
     assert row[3] == "100.00"
     assert "correlate at 0.75 on average" in explained
 
 
-def test_what_is_not_known_of_a_network_is_left_out_with_one_warning(make_run, capsys):
-    run = make_run(3)
-    for number, topology in ((1, TWO_LAYERS), (2, TWO_LAYERS), (3, None)):
-        one_shot(run, number, {60: random_mask(number)}, topology)
+def test_replicates_that_cannot_be_aligned_are_left_out_with_one_line(make_run, capsys):
+    run = make_run(2)
+    for number in (1, 2):
+        one_shot(run, number, {50: kept(10, *range(5))})
 
-    (group,) = compare.compare(run, Reporter())
+    def refuse(one, other):
+        raise InputError("there are no examples")
 
-    assert [pair["units_alike"] is None for pair in group["pairs"]] == [False, True, True]
-    assert all(pair["layers_alike"] for pair in group["pairs"])
-    warnings = capsys.readouterr().err.splitlines()
-    assert len(warnings) == 1
-    assert "in 2 of 3 pairs" in warnings[0]
-    assert "subclassed model" in warnings[0]
+    with pytest.raises(InputError, match="masks of different replicates are not compared: there are no examples"):
+        compare.compare(run, Reporter(), refuse)
+    chain(run, 1, "weights", 10, kept(10, *range(5)))
+    assert [group["kind"] for group in compare.compare(run, Reporter(), refuse)] == ["densities"]
+    assert capsys.readouterr().err == "masks of different replicates are not compared: there are no examples\n"
 
 
 def test_chains_are_compared_round_by_round(make_run):
@@ -167,7 +155,7 @@ def test_chains_are_compared_round_by_round(make_run):
     for family, step in (("weights", 0), ("weights", 10), ("lr", 10), ("scratch", 0)):
         chain(run, 1, family, step, full, half)
 
-    groups = compare.compare(run, QUIET)
+    groups = compared(run)
 
     assert names(groups, "rewinds") == [
         (f"weights-step-000000/{label}", f"weights-step-000010/{label}") for label in ("round-01", "round-02")
@@ -191,7 +179,7 @@ def test_families_of_one_shot_are_compared_quantile_by_quantile(tmp_path):
     for family, quantile in (("wide", 50), ("layers", 50), ("layers", 90)):
         write_mask(run.replicate(1), family, f"q{quantile}", {"a": kept(10, *range(quantile // 10))})
 
-    (group,) = compare.compare(run, QUIET)
+    (group,) = compared(run)
 
     assert names([group], "families") == [("wide/q50", "layers/q50")]
     assert group["spread"]["overlap"]["mean"] == 1
@@ -206,7 +194,7 @@ def test_chance_draws_from_the_first_round_where_both_masks_were_cut_from_it(mak
     one_shot(run, 1, {60: kept(10, 0, 1, 2, 4)})
     one_shot(run, 2, {60: kept(10, 0, 1, 2, 9)})  # cut from other weights: chance draws from all
 
-    groups = compare.compare(run, QUIET)
+    groups = compared(run)
 
     chance = {
         (group["kind"], group["first"], group["second"]): [(pair["pool"], pair["overlap_by_chance"]) for pair in group["pairs"]]
@@ -225,7 +213,7 @@ def test_a_collapsed_layer_is_marked(make_run):
         for quantile, kernel in ((50, [True, True]), (90, [True, False]), (95, [last, False])):
             one_shot(run, number, {quantile: {"a/kernel": np.array(kernel), "a/bias": np.zeros(3, bool)}})
 
-    ((_, _, rows, _),) = compare.tables(run, compare.compare(run, QUIET))
+    ((_, rows, _),) = compare.tables(run, compared(run))
 
     assert [cells[1] for cells in rows] == ["40.00", "20.00 !", "20.00 !\n0.00 !"]
 
@@ -235,7 +223,7 @@ def test_a_pair_of_families_has_one_line(make_run):
     for family in ("weights", "lr"):
         write_mask(run.replicate(1), family, "round-01", {"a": np.array([True, False])}, rewind_step=10)
 
-    _, _, rows, _ = next(compare.tables(run, compare.compare(run, QUIET)))
+    _, rows, _ = next(compare.tables(run, compared(run)))
 
     assert [cells[:3] for cells in rows] == [("round-01: weights-step-000010, lr-step-000010", "50.00", "1")]
 
@@ -245,7 +233,7 @@ def test_a_mask_that_leaves_no_path_is_marked_though_every_layer_keeps_enough(ma
     for number in (1, 2):
         one_shot(run, number, {50: kept(10, *range(5))}, disconnected=number == 2)
 
-    _, _, rows, _ = next(compare.tables(run, compare.compare(run, QUIET)))
+    _, rows, _ = next(compare.tables(run, compared(run)))
 
     assert [cells[:2] for cells in rows] == [("oneshot/q50", "50.00\n50.00 !")]
 
@@ -256,7 +244,7 @@ def test_a_one_shot_mask_is_compared_with_the_round_nearest_in_density(make_run)
     chain(run, 1, "lr", 0, *(kept(100, *range(count)) for count in (80, 53, 45, 30, 21, 4)))
     chain(run, 1, "weights", 0, kept(100, *range(53)))
 
-    groups = compare.compare(run, QUIET)
+    groups = compared(run)
 
     assert names(groups, "densities") == [
         ("oneshot/q50", "weights-step-000000/round-01"),
@@ -281,7 +269,7 @@ def test_what_only_one_of_two_masks_covers_does_not_count(make_run):
     for number, paths in enumerate([("a", "b"), ("a", "c")], 1):
         one_shot(run, number, {90: {path: kept(10, 0, number) for path in paths}})
 
-    (group,) = compare.compare(run, QUIET)
+    (group,) = compared(run)
 
     assert [pair["size"] for pair in group["pairs"]] == [10]
 
@@ -293,7 +281,7 @@ def test_statistics_that_no_training_prunes_do_not_count(make_run):
         left = densities.kept(mask, State(9, {"a": np.zeros(10)}, {"moving_mean": np.zeros(90)}, {}), None)
         one_shot(run, number, {90: mask}, kept=left)
 
-    (group,) = compare.compare(run, QUIET)
+    (group,) = compared(run)
 
     assert [(pair["size"], list(pair["layers"])) for pair in group["pairs"]] == [(10, ["a"])]
 
@@ -308,7 +296,7 @@ def test_masks_are_compared_in_less_than_four_bytes_a_weight(make_run):
         chain(run, 1, "weights", step, np.random.default_rng(step).random(shape, np.float32) < 0.1)
 
     tracemalloc.start()
-    compare.compare(run, QUIET)
+    compared(run)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
@@ -328,33 +316,26 @@ def two(make_run):
 def test_the_command_prints_tables_and_writes_every_layer(two, tmp_path):
     done = imp_here("compare", "--run", "runs/made", cwd=tmp_path)
 
-    for words in ("different replicates", "like density", "weights-step-000010/round-02"):
+    for words in ("like density", "weights-step-000010/round-02"):
         assert words in done.stdout
+    assert "masks of different replicates are not compared: " in done.stderr
     with open(two.report / "compare.csv") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == compare.COLUMNS
-    assert [(row["kind"], row["layer"]) for row in rows[:2]] == [("replicates", ""), ("replicates", "a")]
-    assert (rows[0]["kept_first"], rows[0]["kept_second"], rows[0]["overlap"]) == ("5", "4", "")
-    assert float(rows[0]["layers_alike"]) == pytest.approx(8 / 9)
-    by_position = next(row for row in rows if row["kind"] == "densities")
-    assert (float(by_position["overlap"]), float(by_position["overlap_by_chance"])) == (0.8, 5 / 8)
-    assert by_position["layers_alike"] == ""
-    assert {row["kind"] for row in rows} == {"replicates", "densities"}
+    assert [(row["kind"], row["layer"]) for row in rows] == [("densities", ""), ("densities", "a")]
+    assert (float(rows[0]["overlap"]), float(rows[0]["overlap_by_chance"]), rows[0]["correlation"]) == (0.8, 5 / 8, "")
 
 
 def test_the_command_prints_json(two, tmp_path):
-    groups = json.loads(imp_here("compare", "--json", "--run", "runs/made", cwd=tmp_path).stdout)
+    (group,) = json.loads(imp_here("compare", "--json", "--run", "runs/made", cwd=tmp_path).stdout)
 
-    first = groups[0]
-    assert (first["kind"], first["first"], first["second"]) == ("replicates", "oneshot/q50", "oneshot/q50")
-    assert first["spread"]["layers_alike"] == dict.fromkeys(("mean", "least", "most"), pytest.approx(8 / 9))
-    assert first["spread"]["input_correlation"] == {"mean": None, "least": None, "most": None}
-    assert first["pairs"][0]["layers"]["a"]["kept_second"] == 4
-    by_position = next(group for group in groups if group["kind"] == "densities")
-    assert by_position["pairs"][0]["layers"]["a"]["shared"] == 4
+    names = ("densities", "oneshot/q50", "weights-step-000010/round-02")
+    assert (group["kind"], group["first"], group["second"]) == names
+    assert group["spread"]["overlap"] == dict.fromkeys(("mean", "least", "most"), 0.8)
+    assert group["pairs"][0]["layers"]["a"]["shared"] == 4
 
 
-def test_with_nothing_to_compare_or_masks_of_two_networks_the_command_is_one_line(make_run, tmp_path):
+def test_with_nothing_to_compare_or_masks_of_two_networks_there_is_one_line(make_run, tmp_path):
     def asked(name="made"):
         return imp_here("compare", "--run", f"runs/{name}", cwd=tmp_path, check=False)
 
@@ -365,5 +346,7 @@ def test_with_nothing_to_compare_or_masks_of_two_networks_the_command_is_one_lin
     chain(make_run(name="rounds"), 1, "lr", 0, [True, True], [True, False])
     refused(asked("rounds"), "nothing to compare")
     one_shot(run, 2, {90: [True, False, True]})
-    refused(asked(), "replicate-1/oneshot/masks/q90.h5 and", "a is 2 and 3 in the two masks")
+    refused(asked(), "masks of different replicates are not compared: ")
+    with pytest.raises(InputError, match=r"replicate-1/oneshot/masks/q90\.h5 and .* a is 2 and 3 in the two masks"):
+        compared(run)
     assert not run.report.exists()

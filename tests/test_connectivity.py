@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lottery.base.errors import InputError
-from lottery.pruning.connectivity import Node, Topology, effective, met
+from lottery.pruning.connectivity import Node, Topology, effective, layouts, met
 from lottery.rundir.names import Replicate
 
 IMAGES = Node("images", "input", 2)
@@ -77,6 +77,30 @@ def test_a_transposed_convolution_has_its_outputs_first():
     )
 
     assert connected(transposed, t=[[1, 0], [1, 1], [0, 0]], b=[0, 1, 1]) == {"t": 2, "b": 1}
+
+
+def test_what_the_axes_of_each_kernel_are_follows_from_the_topology():
+    nodes = (
+        linear("wide", "images", 1, 1, 2, 12),
+        linear("depth", "wide", 3, 3, 12, 2, width=24, groups=12),
+        linear("group", "depth", 3, 3, 12, 6, groups=2),
+        Node("up", "linear", 8, ("group",), kernels={"up": (3, 3, 8, 6)}, transposed=True),
+        Node("any", "mix", 8, ("up",), kernels={"any": (8, 8)}),
+        Node("flat", "reshape", 32, ("any",)),
+        linear("out", "flat", 32, 4),
+    )
+
+    known = layouts(network(*nodes))
+
+    arranged = {path: node.arranged(np.ones(node.kernels[path]), incoming) for path, (node, incoming) in known.items()}
+    assert {path: array.shape for path, array in arranged.items()} == {
+        "wide": (1, 2, 1, 12),
+        "depth": (9, 1, 12, 2),
+        "group": (9, 12, 2, 3),
+        "up": (9, 6, 1, 8),
+        "out": (1, 32, 1, 4),
+    }
+    assert layouts(None) == {}
 
 
 def test_a_pruned_gamma_cuts_its_channel_and_pruned_biases_do_nothing():

@@ -229,7 +229,7 @@ def _show_network(source: "Run", as_json: bool) -> None:
 
 def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     """Show how alike masks are across replicates, rewind points and families, compared with chance."""
-    from lottery.results.compare import compare, tables
+    from lottery.results.compare import HEADINGS, compare, tables
     from lottery.stages.alignment import Alignments
 
     source = opened(run, must_exist=True)
@@ -237,8 +237,8 @@ def compare(run: RunOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(groups)
         return
-    for title, headings, rows, explained in tables(source, groups):
-        print_table(title, headings, rows)
+    for title, rows, explained in tables(source, groups):
+        print_table(title, HEADINGS, rows)
         if explained:
             print(explained)
     print(f"Every pair, layer by layer: {source.report / 'compare.csv'}")

@@ -109,6 +109,20 @@ class Topology:
         return list(dict.fromkeys(path.rpartition("/")[0] for path in paths))
 
 
+class Layout(NamedTuple):
+    """The node that a kernel is of, and how many `incoming` channels that has: what its axes follow from."""
+
+    node: Node
+    incoming: int
+
+
+def layouts(topology: Topology | None) -> dict[str, Layout]:
+    """The layout of each kernel by its path, as far as it is known: of none without a topology, nor in layers of kind `mix`."""
+    nodes = topology.nodes if topology else ()
+    widths = {node.name: node.width for node in nodes}
+    return {path: Layout(node, widths[node.inputs[0]]) for node in nodes if node.kind == "linear" for path in node.kernels}
+
+
 class Connectivity(NamedTuple):
     """`connected`: by kernel path, how many kept weights are connected to both the input and the output.
     `disconnected`: whether the output no longer depends on the input at all."""

@@ -1,4 +1,4 @@
-"""How much two masks overlap by position, compared with chance: for masks of networks with the same start."""
+"""How much two masks overlap by position, compared with chance: of networks that start alike, or whose units are aligned."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -50,14 +50,14 @@ def overlaps(
 
     Raises InputError when there is no common variable, or one has other shapes.
     """
-    paths = common(first, second)
+    paths = _common(first, second)
     cut = within is not None and all(_is_within(path, mask, within) for path in paths for mask in (first, second))
     sums = {path: _sums(first[path], second[path], within[path].kept if cut and within else None) for path in paths}
-    return {path: _figures(*one) for path, one in {"": added(sums.values()), **sums}.items()}
+    return {path: _figures(*one) for path, one in {"": _added(sums.values()), **sums}.items()}
 
 
-def common(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """The variables of two masks, each with its `shape`, that both have. Raises InputError as `overlaps` does."""
+def _common(first: Mapping[str, Packed], second: Mapping[str, Packed]) -> list[str]:
+    """The variables that two masks both have. Raises InputError as `overlaps` does."""
     paths = [path for path in first if path in second]
     if not paths:
         raise InputError("the masks have no variable in common: compare masks of one network and one scope")
@@ -79,7 +79,7 @@ def _sums(first: Packed, second: Packed, pool: int | None) -> tuple[float, ...]:
     shared = int(np.bitwise_count(first.bits & second.bits).sum(dtype=np.int64))
     chance = by_chance(drawn_from, first.kept, second.kept)
     if first.groups and first.groups == second.groups:
-        chance = added(tuple(count * part for part in by_chance(m, n, n)) for count, m, n in first.groups)
+        chance = _added(tuple(count * part for part in by_chance(m, n, n)) for count, m, n in first.groups)
     return size, drawn_from, first.kept, second.kept, shared, *chance
 
 
@@ -87,17 +87,17 @@ def _figures(size: int, pool: int, first: int, second: int, shared: int, expecte
     sparser, both = min(first, second), first + second
     return {
         **dict(zip(COUNTS, (size, pool, first, second, shared), strict=True)),
-        "density_first": share(first, size),
-        "density_second": share(second, size),
-        "overlap": share(shared, sparser),
-        "overlap_by_chance": share(expected, sparser),
-        "jaccard": share(shared, both - shared),
-        "jaccard_by_chance": share(expected, both - expected),
-        "excess_sd": share(shared - expected, math.sqrt(variance)),
+        "density_first": _share(first, size),
+        "density_second": _share(second, size),
+        "overlap": _share(shared, sparser),
+        "overlap_by_chance": _share(expected, sparser),
+        "jaccard": _share(shared, both - shared),
+        "jaccard_by_chance": _share(expected, both - expected),
+        "excess_sd": _share(shared - expected, math.sqrt(variance)),
     }
 
 
-def share(part: float, whole: float) -> float | None:
+def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
@@ -108,6 +108,6 @@ def by_chance(size: int, first: int, second: int) -> tuple[float, float]:
     return mean, variance
 
 
-def added(parts: Iterable[tuple[float, ...]]) -> tuple[Any, ...]:
+def _added(parts: Iterable[tuple[float, ...]]) -> tuple[Any, ...]:
     """The sum at each place of the tuples; none where there are no `parts`."""
     return tuple(map(sum, zip(*parts, strict=True)))

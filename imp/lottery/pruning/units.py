@@ -19,8 +19,7 @@ from lottery.base.errors import InputError
 from lottery.pruning import masks
 from lottery.pruning.allocation import Shapes
 from lottery.pruning.channels import STAYS, Channels, channels
-from lottery.pruning.connectivity import Topology
-from lottery.pruning.invariants import Layout, layouts
+from lottery.pruning.connectivity import Layout, Topology, layouts
 from lottery.pruning.masks import Bits
 from lottery.pruning.overlap import Groups
 from lottery.pruning.state import Arrays

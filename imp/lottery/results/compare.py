@@ -1,7 +1,7 @@
-"""Which masks of a run are compared with each other, and how alike they are, compared with chance.
+"""Which masks of a run are compared with each other, and how much they overlap by position, compared with chance.
 
-Masks of one replicate, whose networks start alike, are compared by position; masks of different replicates in what does not
-depend on the order of hidden units, and by position once their dense networks' units are aligned.
+Networks of one replicate start alike. Those of different replicates do not: a mask of one is put in the order of the other's
+hidden units first.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.base.progress import Reporter
-from lottery.pruning import invariants, masks, overlap, units
+from lottery.pruning import masks, overlap, units
 from lottery.pruning.alignment import Alignment
 from lottery.pruning.overlap import Figures
 from lottery.pruning.units import Spec
@@ -26,32 +26,15 @@ from lottery.rundir.lineage import Lineage
 from lottery.rundir.records import MaskRecord
 from lottery.rundir.run import Run
 
-Kind = Literal["replicates", "aligned", "rewinds", "families", "densities"]
+Kind = Literal["aligned", "rewinds", "families", "densities"]
 
 TITLES: dict[Kind, str] = {
-    "replicates": "the same mask in different replicates",
     "aligned": "the same mask in different replicates, hidden units aligned",
     "rewinds": "the same round, rewound to different points (chance: within round 1, which they share)",
     "families": "the same mask of different families (chance: within round 1, where both lie in it)",
     "densities": "masks of one shot and rounds of like density (chance: within round 1, where both lie in it)",
 }
 HEADINGS = ("masks", "density %", "pairs", "overlap %", "chance %", "excess, sd", "Jaccard %", "chance %")
-ACROSS_HEADINGS = ("masks", "density %", "pairs", "compared", "found", "by chance")
-ACROSS = {
-    "layers_alike": "layers, alike %",
-    "input_correlation": "places of the input, correlation",
-    "kernel_correlation": "places of kernels, correlation",
-    "classes_correlation": "classes, correlation",
-    "units_alike": "hidden units, alike %",
-}
-ACROSS_EXPLAINED = (
-    "Hidden units of different replicates have no common order: overlaps by position would mean nothing, so the masks are "
-    "compared in what does not depend on it. Alike: the share of the kept weights that have a counterpart in the same layer of "
-    "the other mask, or in the unit of that layer with the same rank by size; chance draws one mask at random. Correlation: of "
-    "the weights kept at each place, 1 in full agreement, 0 by chance. ± is one standard deviation of a single pair by chance. "
-    "Not all agreement is learned: layers agree by the scale of their initial weights, and where each is pruned by itself by "
-    "that rule; places that can never learn (a pixel that is always 0, the rim of a kernel on a map of one pixel) agree too."
-)
 ALIGNED_EXPLAINED = (
     "Hidden units of the dense networks are matched by the correlation of their activations on training examples (Adnan et al. "
     "2025), and one mask is given the order of the other's units. Matched units correlate at {} on average; one that answers "
@@ -60,11 +43,7 @@ ALIGNED_EXPLAINED = (
 COLUMNS = (
     *("kind", "first", "second", "units", "replicate_first", "replicate_second", "layer"),
     *(*overlap.COUNTS, "density_first", "density_second"),
-    *("overlap", "overlap_by_chance", "jaccard", "jaccard_by_chance", "excess_sd"),
-    *("layers_alike", "layers_alike_by_chance", "layers_alike_sd"),
-    *(f"{side}_{figure}" for side in invariants.SIDES for figure in ("correlation", "correlation_sd")),
-    *("units_alike", "units_alike_by_chance", "units_alike_sd"),
-    "correlation",
+    *("overlap", "overlap_by_chance", "jaccard", "jaccard_by_chance", "excess_sd", "correlation"),
 )
 
 LIKE_DENSITY = 0.1  # relative difference up to which masks of unlike grids are compared
@@ -128,9 +107,8 @@ class Pair:
     @property
     def units(self) -> Spec:
         """What is compared: the units that both are made of, or else weights. Alignment leaves only channels whole."""
-        by_position = self.kind != "replicates" and self.first.units == self.second.units
-        by_position &= self.kind != "aligned" or self.first.units.is_channel
-        return self.first.units if by_position else units.parse(units.WEIGHT)
+        are_whole = self.kind != "aligned" or self.first.units.is_channel
+        return self.first.units if are_whole and self.first.units == self.second.units else units.parse(units.WEIGHT)
 
     @property
     def names(self) -> dict[str, str]:
@@ -149,7 +127,7 @@ def pairs(found: Sequence[Source]) -> list[Pair]:
     compared with the round of each chain of its replicate that is nearest in density, if near enough.
     """
     wanted = [
-        Pair("replicates", *two)
+        Pair("aligned", *two)
         for alike in grouped(found, lambda source: source.name)
         for two in itertools.combinations(alike, 2)
     ]
@@ -179,10 +157,10 @@ def grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list
     return list(together.values())
 
 
-def compare(run: Run, reporter: Reporter, align: Align | None = None) -> list[Group]:
+def compare(run: Run, reporter: Reporter, align: Align) -> list[Group]:
     """Compare the masks of a run, write `report/compare.csv`, and return the groups of pairs that differ in their replicates
-    alone, kind by kind, as `imp compare --json` prints them. With `align`, replicates are compared by position too, where that
-    does not raise InputError, as it does without the dense networks or the examples.
+    alone, kind by kind, as `imp compare --json` prints them. Masks of different replicates are left out where `align` raises
+    InputError, as it does without the dense networks or the examples.
 
     Masks are read when they are needed, and only `HELD` of them are kept. What only one of two masks covers does not count.
     Raises InputError if there is nothing to compare (the rounds of one chain are nested by construction), or if two masks do
@@ -199,19 +177,18 @@ def compare(run: Run, reporter: Reporter, align: Align | None = None) -> list[Gr
             f"{run.folder} has nothing to compare: that takes masks of two replicates, of two chains of rounds, or rounds as "
             f"dense as one-shot masks; `imp run --run {shlex.quote(str(run.folder))} --set replicates=3` adds replicates"
         )
-    across = [pair for pair in wanted if pair.kind == "replicates"]
-    obstacle = _obstacle(across, align, reporter) if align and across else ""
-    if align and not obstacle:
-        wanted += [dataclasses.replace(pair, kind="aligned") for pair in across]
-    layouts = {number: invariants.layouts(run.replicate(number).read_topology()) for number in run.known_numbers()}
+    across = [pair for pair in wanted if pair.kind == "aligned"]
+    if obstacle := _obstacle(across, align, reporter) if across else "":
+        wanted = [pair for pair in wanted if pair.kind != "aligned"]
+        told = f"masks of different replicates are not compared: {obstacle}"
+        if not wanted:
+            raise InputError(told)
+        reporter.say(told)
     compared: list[tuple[Pair, dict[str, Figures]]] = []
     with reporter.counting("masks", len(wanted), "pairs") as advance:
-        for pair, figures in alike(run, found, wanted, layouts, align):
+        for pair, figures in alike(run, found, wanted, align):
             compared.append((pair, figures))
             advance(1)
-    _warn(across, layouts, reporter)
-    if obstacle:
-        reporter.say(f"replicates are not aligned: {obstacle}")
     rows = (
         {**pair.names, **pair.replicates, "layer": path, **figures}
         for pair, by_path in compared
@@ -235,60 +212,45 @@ def _obstacle(across: Sequence[Pair], align: Align, reporter: Reporter) -> str:
 
 
 def alike(
-    run: Run,
-    found: Sequence[Source],
-    wanted: Iterable[Pair],
-    layouts: Mapping[int, Mapping[str, invariants.Layout]],
-    align: Align | None = None,
+    run: Run, found: Sequence[Source], wanted: Iterable[Pair], align: Align | None = None
 ) -> Iterator[tuple[Pair, dict[str, Figures]]]:
-    """Each of the pairs, and its figures by layer. Only replicates are compared by `layouts`."""
-    packed, profile = _readers(run, layouts, align)
+    """Each of the pairs, and its figures by layer. Only pairs of different replicates need `align`."""
+    packed = _reader(run, align)
     # Round 1 of a chain is cut from the dense network, so that other chains share it, and masks within it overlap by more than
     # chance among all weights.
     pools = {(one.replicate, one.chain): one for one in found if one.is_round and one.record.round == 1}
     for pair in wanted:
-        across, is_aligned = pair.kind == "replicates", pair.kind == "aligned"
-        by_units = functools.partial(packed, by=pair.units)
-        read, compared = (profile, invariants.likenesses) if across else (by_units, overlap.overlaps)
-        pool = None if across or is_aligned else pools.get((pair.second.replicate, pair.second.chain))
-        second = packed(pair.second, pair.units, pair.first.replicate) if is_aligned else read(pair.second)
-        first, *within = [read(source) for source in (pair.first, pool) if source]
+        ours, theirs = pair.first.replicate, pair.second.replicate
+        pool = pools.get((theirs, pair.second.chain)) if ours == theirs else None
+        first, *within = [packed(source, pair.units, ours) for source in (pair.first, pool) if source]
+        second = packed(pair.second, pair.units, ours)
         try:
-            figures = compared(first, second, *within)
+            figures = overlap.overlaps(first, second, *within)
         except InputError as error:
             raise InputError(f"{pair.first.path} and {pair.second.path}: {error}") from None
-        if is_aligned and align:
-            figures[""]["correlation"] = align(pair.first.replicate, pair.second.replicate).correlation
+        if align and ours != theirs:
+            figures[""]["correlation"] = align(ours, theirs).correlation
         yield pair, figures
 
 
-def _readers(
-    run: Run, layouts: Mapping[int, Mapping[str, invariants.Layout]], align: Align | None
-) -> tuple[Callable[..., Any], ...]:
-    """Functions that read a mask, as networks are trained under it, packed `by` units (with those of the replicate `like`) or
-    as a profile, and keep the last ones. They raise InputError for one that is not of its replicate's dense network."""
+def _reader(run: Run, align: Align | None) -> Callable[[Source, Spec, int], dict[str, overlap.Packed]]:
+    """A function that reads a mask, as networks are trained under it, packed by units, and keeps the last ones; that of another
+    replicate has its hidden units in the order of `ours`. It raises InputError for one that is not of its dense network."""
     lineages = {number: Lineage(run.replicate(number)) for number in run.known_numbers()}
 
-    def load(source: Source) -> masks.Bits:
-        lineages[source.replicate].check(source.path)
-        return masks.trainable_part(store.load_mask(source.path), source.record.kept.layers)
-
     @functools.lru_cache(HELD)
-    def packed(source: Source, by: Spec, like: int | None = None) -> dict[str, overlap.Packed]:
-        mask, topology = load(source), run.replicate(source.replicate).read_topology()
-        mask = align(like, source.replicate).permuted(mask) if align and like else mask
-        shapes = {path: kept.shape for path, kept in mask.items()}
+    def packed(source: Source, by: Spec, ours: int) -> dict[str, overlap.Packed]:
+        lineages[source.replicate].check(source.path)
+        mask = masks.trainable_part(store.load_mask(source.path), source.record.kept.layers)
+        mask = align(ours, source.replicate).permuted(mask) if align and source.replicate != ours else mask
+        topology, shapes = run.replicate(source.replicate).read_topology(), {path: kept.shape for path, kept in mask.items()}
         scope = [path for path, shape in shapes.items() if run.recipe.pruning.covers(path, shape)]
         made_of = units.of(by, "mean", shapes, scope, topology, run.recipe.pruning.streams)
         groups = {path: made_of.groups(path, shapes[path]) for path in mask} if isinstance(made_of, units.NofM) else {}
         kept = {path: counts.astype(bool, copy=False) for path, counts in made_of.total(mask).items()}
         return overlap.pack(kept, groups)
 
-    @functools.lru_cache(len(layouts))
-    def profile(source: Source) -> dict[str, invariants.Profile]:
-        return invariants.profiles(load(source), layouts[source.replicate])
-
-    return packed, profile
+    return packed
 
 
 def _group(members: Sequence[tuple[Pair, dict[str, Figures]]]) -> Group:
@@ -312,31 +274,17 @@ def _spread(values: Sequence[float | None]) -> Figures:
     return {"mean": statistics.fmean(known), "least": min(known), "most": max(known)}
 
 
-def _warn(across: Sequence[Pair], layouts: Mapping[int, Mapping[str, Any]], reporter: Reporter) -> None:
-    """Warn about networks whose connections are not known."""
-    unknown = [pair for pair in across if not (layouts[pair.first.replicate] and layouts[pair.second.replicate])]
-    if unknown:
-        reporter.say(
-            f"warning: in {len(unknown)} of {len(across)} pairs of replicates it is not known which layers read the input and "
-            f"which hidden units (a subclassed model does not say): only how many weights each layer keeps is compared"
-        )
-
-
-def tables(run: Run, groups: Sequence[Group]) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]], str]]:
-    """For each kind of pairs: a title, headings, rows, and what a reader must know about the figures. An exclamation mark says
-    that a layer keeps a smaller share than the recipe's `pruning.collapse`, or nothing, or that no path is left."""
+def tables(run: Run, groups: Sequence[Group]) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
+    """For each kind of pairs: a title, rows under `HEADINGS`, and what a reader must know of the figures. An exclamation mark
+    says that a layer keeps a smaller share than the recipe's `pruning.collapse`, or nothing, or that no path is left."""
     least = run.recipe.pruning.collapse
     collapsed = {(source.name, source.replicate) for source in sources(run) if source.record.kept.warning(least)}
     for kind, title in TITLES.items():
-        across = kind == "replicates"
-        cells = _cells_across if across else _cells_by_position
-        rows = [(*_names(group, collapsed), *cells(group["spread"])) for group in groups if group["kind"] == kind]
-        explained = ACROSS_EXPLAINED if across else ""
-        if kind == "aligned" and rows:
-            correlations = [pair["correlation"] for group in groups if group["kind"] == kind for pair in group["pairs"]]
-            explained = ALIGNED_EXPLAINED.format(_with_range(_spread(correlations), 1))
-        if rows:
-            yield title, ACROSS_HEADINGS if across else HEADINGS, rows, explained
+        of_kind = [group for group in groups if group["kind"] == kind]
+        correlations = [pair["correlation"] for group in of_kind for pair in group["pairs"]] if kind == "aligned" else []
+        explained = ALIGNED_EXPLAINED.format(_with_range(_spread(correlations), 1)) if correlations else ""
+        if of_kind:
+            yield title, [(*_names(group, collapsed), *_cells(group["spread"])) for group in of_kind], explained
 
 
 def _names(group: Group, collapsed: set[tuple[str, int]]) -> tuple[str, str, str]:
@@ -354,7 +302,7 @@ def _names(group: Group, collapsed: set[tuple[str, int]]) -> tuple[str, str, str
     return "\n".join(dict.fromkeys(names)), "\n".join(dict.fromkeys(densities)), str(len(group["pairs"]))
 
 
-def _cells_by_position(spread: Mapping[str, Figures]) -> tuple[str, ...]:
+def _cells(spread: Mapping[str, Figures]) -> tuple[str, ...]:
     excess = spread["excess_sd"]["mean"]
     return (
         _with_range(spread["overlap"]),
@@ -363,19 +311,6 @@ def _cells_by_position(spread: Mapping[str, Figures]) -> tuple[str, ...]:
         _shown(spread["jaccard"]["mean"]),
         _shown(spread["jaccard_by_chance"]["mean"]),
     )
-
-
-def _cells_across(spread: Mapping[str, Figures]) -> tuple[str, ...]:
-    """A line in each cell for each of the figures that there are."""
-    lines = []
-    for figure, label in ACROSS.items():
-        found, deviation = spread[figure], spread[f"{figure}_sd"]["mean"]
-        if found["mean"] is not None and deviation is not None:
-            in_per_cent = figure.endswith("_alike")
-            chance = spread[f"{figure}_by_chance"]["mean"] if in_per_cent else 0
-            scale = 100 if in_per_cent else 1
-            lines.append((label, _with_range(found, scale), f"{_shown(chance, scale)} ± {_shown(deviation, scale)}"))
-    return tuple(map("\n".join, zip(*lines, strict=True)))
 
 
 def _with_range(spread: Figures, scale: int = 100) -> str:

@@ -114,7 +114,7 @@ class Findings:
         no more than by chance, 1 for the same weights."""
         found = compare.sources(self.run)
         wanted = [pair for pair in compare.pairs(found) if pair.kind == "families"]
-        compared = compare.alike(self.run, found, wanted, {})
+        compared = compare.alike(self.run, found, wanted)
         rows = pandas.DataFrame(_overlap(self.run, pair, figures[""]) for pair, figures in compared)
         if rows.empty:
             return rows

@@ -133,7 +133,7 @@ def test_only_replicates_that_have_both_count_and_they_are_paired(run):
 
 def test_rounds_are_held_against_the_controls_of_their_own_chain_and_round(tmp_path):
     run = three(tmp_path, "90", rounds={"rounds": 2, "rewind": "0,1ep", "methods": ["weights", "lr"]})
-    all_replicates(run, "90", 0.5, variant="shuffle")  # one-shot: another mask
+    all_replicates(run, "90", -0.5, variant="shuffle")  # one-shot: another mask
     for step, points in ((0, 0.01), (45, 0.03)):
         in_rounds(run, "lr", 2, points, step=step)
         in_rounds(run, "lr", 2, points - 0.02, "reinit", step)
@@ -161,8 +161,8 @@ def test_families_are_held_against_those_further_down_in_the_recipe_with_the_sam
     run = three(tmp_path, "", rounds=rounds, scratch=scratch)
     for family, points in (("finetune", -0.01), ("lr", 0.02), ("weights", 0.03)):
         in_rounds(run, family, 2, points)
-    in_rounds(run, "lr", 1, 0.5)
-    in_rounds(run, "finetune", 2, 0.5, "reinit")
+    in_rounds(run, "lr", 1, -0.5)
+    in_rounds(run, "finetune", 2, -0.5, "reinit")
     in_rounds(run, "scratch", 2, 0.01, step=0)
     in_rounds(run, "weights", 2, 0.02, step=0)
 
@@ -173,9 +173,9 @@ def test_families_are_held_against_those_further_down_in_the_recipe_with_the_sam
     assert held == {
         ("weights", "round-02", "0"): {"dense": 0.02, "scratch round-02": 0.01},
         ("weights", "round-02", "1ep"): {"dense": 0.03, "rewound to 0": 0.01, "lr round-02": 0.01, "finetune round-02": 0.04},
-        ("lr", "round-01", "1ep"): {"dense": 0.5},
+        ("lr", "round-01", "1ep"): {"dense": -0.5},
         ("lr", "round-02", "1ep"): {"dense": 0.02, "finetune round-02": 0.03},
-        ("finetune", "round-02", "1ep"): {"dense": -0.01, "reinit": -0.51},
+        ("finetune", "round-02", "1ep"): {"dense": -0.01, "reinit": 0.49},
         ("scratch", "round-02", "0"): {"dense": 0.01},
     }
 

@@ -150,7 +150,7 @@ def test_a_ticket_wins_if_its_mask_does_not_match_with_fresh_weights(begin, poin
 def test_a_control_that_is_not_trained_is_named_with_the_command_that_trains_it(begin, more, settings):
     run = begin("60", **more)
     ticket(run, 1, "60", step=0, variant="reinit", status="failed")
-    all_replicates(run, "60", 0.5, step=0, variant="shuffle")
+    all_replicates(run, "60", -0.5, step=0, variant="shuffle")
 
     assert control_of(run) == (
         f"Whether it wins is open: its control `reinit` (its mask, fresh weights) is not trained; `imp retrain --run "

@@ -12,7 +12,6 @@ import pytest
 from helpers import ROOT, imp_here
 from scipy.special import stdtrit
 
-from lottery.base.errors import InputError
 from lottery.results import markdown
 
 RECIPE = """

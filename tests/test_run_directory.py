@@ -63,7 +63,7 @@ def test_the_page_names_every_file():
         Path(".lock"),
     ]
 
-    assert len(paths) == 7 + 1 + 5 + 5
+    assert len(paths) == 7 + 1 + 4 + 5
     assert [path.name for path in paths if path.name not in PAGE] == []
     for layout in ("replicate-1/train", "snapshots/step-000034.h5", "masks/q90.h5", "round-03-step-000034.h5"):
         assert layout in PAGE

@@ -185,7 +185,7 @@ def test_what_lies_below_the_scale_is_marked_and_has_no_line(run, draw):
     assert {round(row["below"], 4) for row in drawn if "level" in row} == {reached}
     least = 0.90 - curves.SHOWN
     assert f'"domain": [{least}' in json.dumps(chart.charts[0].specification)
-    assert "▼ marks a network below the scale (2): hold the pointer over it for its values." in told(chart)
+    assert "▼ marks a network below the scale (2); the pointer and the chart's CSV tell its value." in told(chart)
 
 
 def test_a_dense_network_that_failed_to_learn_does_not_stretch_the_scale_of_the_tickets(run):

@@ -149,6 +149,21 @@ def test_replicates_that_cannot_be_aligned_are_left_out_with_one_line(make_run, 
     assert capsys.readouterr().err == "masks of different replicates are not compared: there are no examples\n"
 
 
+def test_one_replicate_that_cannot_be_aligned_does_not_keep_the_others_from_it(make_run, capsys):
+    run = make_run(3)
+    for number in (1, 2, 3):
+        one_shot(run, number, {50: kept(10, *range(5))})
+
+    def align(one, other):
+        if 3 in (one, other):
+            raise InputError("the end of 3 is damaged")
+        return as_they_are(one, other)
+
+    (group,) = compare.compare(run, Reporter(), align)
+    assert len(group["pairs"]) == 1
+    assert capsys.readouterr().err == "masks of replicates 1 and 3, 2 and 3 are not compared: the end of 3 is damaged\n"
+
+
 def test_chains_are_compared_round_by_round(make_run):
     run = make_run()
     full, half = np.ones(10, bool), kept(10, 0, 1, 2, 3, 4)

@@ -22,8 +22,9 @@ def test_a_row_for_each_variable_and_one_for_all():
     assert last["norm"] == pytest.approx(np.sqrt(25 + 1.01))
 
 
-def test_histograms_share_their_bins_and_leave_zeros_out():
-    rows = norms.table(WEIGHTS, {}, bins=4)
+def test_histograms_share_their_bins_and_leave_zeros_out(monkeypatch):
+    monkeypatch.setattr(norms, "BINS", 4)
+    rows = norms.table(WEIGHTS, {})
 
     assert {(row["low"], row["high"]) for row in rows} == {(rows[0]["low"], rows[0]["high"])}
     assert [row["histogram"] for row in rows] == [[0, 0, 0, 2], [1, 0, 1, 0], [1, 0, 1, 2]]
@@ -31,7 +32,7 @@ def test_histograms_share_their_bins_and_leave_zeros_out():
 
 @pytest.mark.parametrize("value", [0.0, 2.0])
 def test_equal_weights_have_a_histogram_too(value):
-    (row, _) = norms.table({"a": np.full(5, value)}, {"half": Fraction(50)}, bins=4)
+    (row, _) = norms.table({"a": np.full(5, value)}, {"half": Fraction(50)})
 
     assert sum(row["histogram"]) == (5 if value else 0)
     assert row["low"] < row["high"]

@@ -74,6 +74,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(table, words):
     assert all(word in message for word in words)
 
 
+@pytest.mark.parametrize("table", [{"pruning": ["rounds"]}, {"thresholds": {"quantiles": "50"}}, {"rounds": {"levels": 3}}])
+def test_a_recipe_of_the_first_version_is_told_what_has_changed(table):
+    assert refusal(table).startswith("some.toml is a recipe of imp 0.1.0: write [families.NAME]")
+
+
 WRONG = {
     "name": [5, "../elsewhere", "", "latest"],
     "data.source": ["mnist", "tfds:", "digits:8"],

@@ -408,5 +408,5 @@ def test_options_of_sbatch_may_be_typed_without_hyphens_and_those_that_imp_sets_
     more = ["dependency=afterok:1", "--constraint=h100", "-C gpu", "C h100", "a 1-3"]
     text = slurm.script(["train"], tmp_path, {"array": "1-2"}, more)
 
-    typed = ["--requeue", "--dependency=afterok:1", "--constraint=h100", "-C gpu", "-C h100", "-a 1-3"]
-    assert options(text)[:7] == [*typed, "--array=1-2"]
+    typed = ["--dependency=afterok:1", "--constraint=h100", "-C gpu", "-C h100", "-a 1-3"]
+    assert options(text)[:7] == [*typed, "--requeue", "--array=1-2"]

@@ -7,7 +7,7 @@ import numpy as np
 import pandas
 import pytest
 from helpers import contents, imp, imp_here, refused, settings
-from tiny import Model
+from tiny import Model, initial
 
 from lottery.base.errors import Failed
 from lottery.base.progress import Reporter
@@ -165,6 +165,29 @@ def test_a_pair_of_other_networks_is_not_shown_and_those_of_another_rewind_point
     of_ticket = found[found["mask"] == "q90"]
     assert of_ticket["rewind_step"].tolist() == [0, 17]
     assert of_ticket["pairs"].tolist() == [1, 1]  # at 0 that is 1-3: all that does not need the second
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_statistics_that_are_computed_anew_are_those_taken_by_hand(make_trainer):
+    model = Model(name="tiny:local")
+    trainer = make_trainer(model=model, maskable=(), varied={})
+    state, taken = initial(1, model), []
+
+    def errors(examples, is_only_anew=False):
+        worker = object.__new__(stability.PairWorker)
+        worker.trainer, worker.has_statistics, worker.line = trainer, True, stability.Line(examples=examples)
+        return worker._errors(0, is_only_anew, taken.append, state)
+
+    def by_hand(examples):
+        trainer.load(state)
+        list(trainer.settle(0, examples))
+        return {"train": 1 - trainer.evaluate("train", most=examples).deciding, "test": 1 - trainer.evaluate("test").deciding}
+
+    interpolated, recomputed = errors(None)
+    assert recomputed == by_hand(None)
+    assert set(interpolated) == {"train", "test"}
+    assert errors(9, is_only_anew=True) == ({}, by_hand(9))
+    assert taken == [1, 1]
 
 
 @pytest.mark.usefixtures("tensorflow")

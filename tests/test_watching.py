@@ -76,6 +76,7 @@ def test_networks_alone_are_waited_for():
     assert status.is_over([Networks("train", done=2, failed=1), *others])
     assert not status.is_over([Networks("train", done=3), Networks("oneshot", missing=1), *others])
     assert not status.is_over([Networks("train", under_way=1)])
+    assert not status.is_over([Line("records", missing=1)])  # before it is known how many there will be
 
 
 @pytest.mark.parametrize(("on_a_terminal", "seconds"), [(False, 30.0), (True, 10.0)])

@@ -70,7 +70,7 @@ def script(
         line = [*launcher.mpirun_line(ranks, "--output", f"file={logs}/rank"), *line]
     # TASK is for the shell; all else is quoted for it.
     command = " ".join(TASK.join(shlex.quote(text) if text else "" for text in word.split(TASK)) for word in line)
-    given = ["--requeue", *map(_hyphened, more)]
+    given = [*map(_hyphened, more), "--requeue"]
     given += [f"--{option}={shlex.quote(str(value))}" for option, value in asked.items() if value is not None]
     own = f"${{SLURM_ARRAY_JOB_ID}}_{TASK}" if is_array else "$SLURM_JOB_ID"
     late = "other nodes' files may take as long to show here"

@@ -66,6 +66,8 @@ def _parse(text: str) -> dict[str, Any]:
 def resolve(table: dict[str, Any], overrides: Iterable[str] = (), origin: str = "recipe", setter: str = "--set") -> Recipe:
     """A checked recipe from `table`, the defaults, and `overrides` such as `train.epochs=5`. Raises InputError with the first
     key that is unknown or of the wrong type; it begins with `setter` where the overrides are to blame, else with `origin`."""
+    if any(isinstance(table.get(name), kind) for name, kind in _FIRST_FORMAT.items()):
+        raise InputError(f"{origin} is a recipe of imp 0.1.0: write [families.NAME] for each way to prune (CHANGELOG.md)")
     defaults, overrides = Recipe().model_dump(), list(overrides)
     try:
         merged = copy.deepcopy(table)
@@ -150,6 +152,7 @@ def _explained_key(name: str, value: Any, meaning: str) -> list[str]:
     return [*textwrap.wrap(meaning, _WIDTH, initial_indent="# ", subsequent_indent="# "), text]
 
 
+_FIRST_FORMAT = {"pruning": list, "thresholds": dict, "rounds": dict}  # top-level keys of recipes before there were families
 _KINDS = {
     bool: "true or false",
     int: "a whole number",

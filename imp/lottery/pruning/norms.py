@@ -12,10 +12,11 @@ from lottery.pruning import ranking
 from lottery.pruning.state import Arrays
 
 IN_ALL = "in all"
+BINS = 16
 _TAIL = 0.1  # per cent of the magnitudes at either end that do not stretch a histogram
 
 
-def table(weights: Arrays, quantiles: Mapping[str, Fraction], bins: int = 16) -> list[dict[str, Any]]:
+def table(weights: Arrays, quantiles: Mapping[str, Fraction]) -> list[dict[str, Any]]:
     """The magnitudes |w| of each variable, in the order of `weights`, and last of all together.
 
     Of the variable `path`, `count` weights, of which `zeros` are exactly 0.0, their `min`, `max` and `mean`; `norm` is the
@@ -27,7 +28,7 @@ def table(weights: Arrays, quantiles: Mapping[str, Fraction], bins: int = 16) ->
     magnitudes = {path: np.abs(array) for path, array in weights.items()}
     together = ranking.rank(magnitudes)
     low, high = _span(together.ascending)
-    edges = np.linspace(low, high, bins + 1)
+    edges = np.linspace(low, high, BINS + 1)
     rows = []
     for path, part in [*((path, ranking.rank({path: array})) for path, array in magnitudes.items()), (IN_ALL, together)]:
         ascending = part.ascending

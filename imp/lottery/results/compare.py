@@ -115,8 +115,12 @@ class Pair:
         return {"kind": self.kind, "first": self.first.name, "second": self.second.name, "units": self.units.text}
 
     @property
+    def numbers(self) -> tuple[int, int]:
+        return self.first.replicate, self.second.replicate
+
+    @property
     def replicates(self) -> dict[str, int]:
-        return {"replicate_first": self.first.replicate, "replicate_second": self.second.replicate}
+        return dict(zip(("replicate_first", "replicate_second"), self.numbers, strict=True))
 
 
 def pairs(found: Sequence[Source]) -> list[Pair]:
@@ -159,8 +163,8 @@ def grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list
 
 def compare(run: Run, reporter: Reporter, align: Align) -> list[Group]:
     """Compare the masks of a run, write `report/compare.csv`, and return the groups of pairs that differ in their replicates
-    alone, kind by kind, as `imp compare --json` prints them. Masks of different replicates are left out where `align` raises
-    InputError, as it does without the dense networks or the examples.
+    alone, kind by kind, as `imp compare --json` prints them. Masks of two replicates are left out where `align` raises
+    InputError, as it does without their dense networks or the examples.
 
     Masks are read when they are needed, and only `HELD` of them are kept. What only one of two masks covers does not count.
     Raises InputError if there is nothing to compare (the rounds of one chain are nested by construction), or if two masks do
@@ -177,10 +181,12 @@ def compare(run: Run, reporter: Reporter, align: Align) -> list[Group]:
             f"{run.folder} has nothing to compare: that takes masks of two replicates, of two chains of rounds, or rounds as "
             f"dense as one-shot masks; `imp run --run {shlex.quote(str(run.folder))} --set replicates=3` adds replicates"
         )
-    across = [pair for pair in wanted if pair.kind == "aligned"]
-    if obstacle := _obstacle(across, align, reporter) if across else "":
-        wanted = [pair for pair in wanted if pair.kind != "aligned"]
-        told = f"masks of different replicates are not compared: {obstacle}"
+    across = sorted({pair.numbers for pair in wanted if pair.kind == "aligned"})
+    if obstacles := _obstacles(across, align, reporter) if across else {}:
+        wanted = [pair for pair in wanted if pair.numbers not in obstacles]
+        which = ", ".join(f"{one} and {other}" for one, other in obstacles)
+        which = "different replicates" if len(obstacles) == len(across) else f"replicates {which}"
+        told = f"masks of {which} are not compared: {next(iter(obstacles.values()))}"
         if not wanted:
             raise InputError(told)
         reporter.say(told)
@@ -198,17 +204,17 @@ def compare(run: Run, reporter: Reporter, align: Align) -> list[Group]:
     return [_group(members) for members in grouped(compared, lambda one: tuple(one[0].names.values()))]
 
 
-def _obstacle(across: Sequence[Pair], align: Align, reporter: Reporter) -> str:
-    """Align the replicates of pairs, and say what is in the way, if anything is."""
-    numbers = sorted({(pair.first.replicate, pair.second.replicate) for pair in across})
-    try:
-        with reporter.counting("aligning", len(numbers), "pairs of replicates") as advance:
-            for one, other in numbers:
+def _obstacles(across: Sequence[tuple[int, int]], align: Align, reporter: Reporter) -> dict[tuple[int, int], str]:
+    """Align pairs of replicates, and say of which this cannot be done, and why."""
+    found = {}
+    with reporter.counting("aligning", len(across), "pairs of replicates") as advance:
+        for one, other in across:
+            try:
                 align(one, other)
-                advance(1)
-    except InputError as error:
-        return str(error)
-    return ""
+            except InputError as error:
+                found[one, other] = str(error)
+            advance(1)
+    return found
 
 
 def alike(
@@ -220,7 +226,7 @@ def alike(
     # chance among all weights.
     pools = {(one.replicate, one.chain): one for one in found if one.is_round and one.record.round == 1}
     for pair in wanted:
-        ours, theirs = pair.first.replicate, pair.second.replicate
+        ours, theirs = pair.numbers
         pool = pools.get((theirs, pair.second.chain)) if ours == theirs else None
         first, *within = [packed(source, pair.units, ours) for source in (pair.first, pool) if source]
         second = packed(pair.second, pair.units, ours)

@@ -92,7 +92,7 @@ def scaled(rows: pandas.DataFrame, figure: str, low: str, high: str) -> Scaled:
     found = rows.assign(shown=rows[figure].mask(is_below), below=rows[figure].where(is_below))
     is_dense = rows["network"] == DENSE
     count = (is_below & ~is_dense & (rows["density"] > 0)).sum()
-    told = f" ▼ marks a network below the scale ({count}): hold the pointer over it for its values." if count else ""
+    told = f" ▼ marks a network below the scale ({count}); the pointer and the chart's CSV tell its value." if count else ""
     told += "".join(f" The dense network ({value:.1%}) is below the scale." for value in found.loc[is_dense, "below"].dropna())
     return Scaled(found, alt.Scale(domain=[least, float(rows.loc[~is_below, high].max())], nice=True), told)
 

@@ -43,6 +43,7 @@ def ranking(run: Run, networks: pandas.DataFrame, groups: pandas.DataFrame) -> p
 
 def _ranked(run: Run, tickets: pandas.DataFrame, kinds: Mapping[Kind, Networks]) -> Iterator[dict[str, Any]]:
     replicates = [kinds[row.variant, row.family, row.mask, row.rewind_step] for row in frame.each(tickets)]
+    are_known = tickets["cost"].notna().sum() > 1  # costs, of tickets that can be compared by them
     for rank, (row, own) in enumerate(zip(frame.each(tickets), replicates, strict=True), 1):
         known = {name: getattr(row, name) for name in (*OF_GROUP, "cost")}
         pairs = [(own[number], replicates[0][number]) for number in own if number in replicates[0]] if rank > 1 else []
@@ -55,7 +56,7 @@ def _ranked(run: Run, tickets: pandas.DataFrame, kinds: Mapping[Kind, Networks])
             "high": high,
             "count": len(pairs) if rank > 1 else len(own),
             "clear": high is not None and high < 0,
-            "best_for_cost": None if row.cost is None else row.validation >= _best_at(tickets, row.cost),
+            "best_for_cost": row.validation >= _best_at(tickets, row.cost) if are_known and row.cost is not None else None,
         }
 
 

@@ -69,7 +69,7 @@ class Trained:
 
     @property
     def costs(self) -> Costs:
-        """Multiply-accumulates for one example, theoretical speed-up and bytes of its weights: whole, sparse and compressed."""
+        """Multiply-accumulates for one example, theoretical speed-up and bytes of its weights, as they are and compressed."""
         assert self.result.costs is not None, "it is done"
         return self.result.costs
 

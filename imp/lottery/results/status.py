@@ -53,8 +53,9 @@ class Networks(Line):
 
 
 def is_over(lines: Iterable[Line]) -> bool:
-    """Whether no network is trained now or still missing."""
-    return not any(line.under_way or line.missing for line in lines if isinstance(line, Networks))
+    """Whether no network is trained now or still missing. Without records it is not known which there will be."""
+    networks = [line for line in lines if isinstance(line, Networks)]
+    return bool(networks) and not any(line.under_way or line.missing for line in networks)
 
 
 def status(run: Run) -> list[Line]:

@@ -23,7 +23,7 @@ class WandB:
     """`wandb`, or `wandb:offline`, which writes to the run directory and calls nobody."""
 
     def __init__(self, recipe: "Recipe", folder: Path, argument: str):
-        if argument not in ("", "offline"):
+        if argument not in ("", "online", "offline"):
             raise InputError(f"track.trackers: {f'wandb:{argument}'!r} is not known: write wandb or wandb:offline")
         self.recipe, self.folder, self.offline = recipe, folder, argument == "offline"
 

@@ -39,7 +39,7 @@ def section(findings: Findings) -> Block | None:
         charts=charts,
         caption=caption,
         table=[_line(row, names) for row in frame.each(rows)],
-        explained=findings.run.worded(EXPLAINED + (COSTS if charts else "")),
+        explained=findings.run.worded(EXPLAINED + (COSTS if rows["best_for_cost"].notna().any() else "")),
         frames={"ranking": rows},
     )
 

@@ -66,7 +66,7 @@ def test_the_same_ticket_gives_the_same_bytes(zipped, retrained, tmp_path):
 
 def test_it_is_trained_anew_and_what_it_lacks_of_the_start_is_drawn(zipped, retrained, tmp_path):
     said = imp_here("import", str(zipped), cwd=tmp_path).stdout
-    assert said.startswith(f"tickets/lenet is {zipped}, unzipped. It has no pruned starting weights: dense and shuffle draw")
+    assert said.startswith(f"tickets/lenet is {zipped}, unzipped. It lacks the pruned weights of the start: dense")
     shutil.copytree(retrained / "data", tmp_path / "data")
 
     told = imp_here("run", "--run", "runs/lenet", "--ranks", "1", cwd=tmp_path).stderr

@@ -104,7 +104,9 @@ def import_(
     ticket = open_ticket(place.resolve())
     made = adopt(ticket, run, set_ or ())
     if place != folder:
-        print(f"{place} is {folder}, unzipped. It has no pruned starting weights: dense and shuffle draw them at random.")
+        print(
+            f"{place} is {folder}, unzipped. It lacks the pruned weights of the start: dense and shuffle draw them at random."
+        )
     if (family := ticket.recipe.families.get(ticket.record.result.family or "")) and family.changes_masks:
         print(f"Its mask changed in training ({family.updates}). Here the last one stays, as in the control rewound.")
     for what, name in (("network is the function", made.recipe.model.name), ("task is the class", made.recipe.task)):

@@ -3,9 +3,11 @@
     python benchmarks/claims.py --plan                      # networks and hours of each claim
     python benchmarks/claims.py                             # train all that is missing
     python benchmarks/claims.py signs --study resnet20      # one claim, on one network
-    python benchmarks/claims.py --table docs/results/claims # judge what is trained
+    python benchmarks/claims.py --table claims              # judge what is trained
 
-Runs are in `runs/` of the current folder. What was stopped goes on where it was. docs/method.md says what the verdicts are.
+Runs are in `runs/` of the current folder. What was stopped goes on where it was. Networks that are compared in a folder of
+--known need not be here: they are not trained again, and are judged with those that are. docs/method.md says what the verdicts
+are.
 Answers are by one-sided 95 % t bounds of the difference in validation accuracy, paired by replicate; barriers are of
 test images.
 """
@@ -22,6 +24,7 @@ import altair as alt
 import pandas
 import typer
 from claims_asked import BARRIER, CONFIRMED, CONTRADICTED, NOT_CONFIRMED, NOT_RUN, RULE, Claim, Side, Study, read, verdict
+from claims_known import Known
 from harness import imp
 
 from lottery import cli
@@ -50,10 +53,13 @@ def networks(study: Study, name: str, families: Sequence[str]) -> dict[Any, tupl
 
 
 def networks_of(study: Study, claim: Claim) -> dict[Any, tuple[bool, float]]:
-    """What a claim needs on one network."""
+    """What a claim needs on one network. What only serves questions that are answered counts as finished."""
     found: dict[Any, tuple[bool, float]] = {}
-    for name, families in claim.families(study).items():
-        found |= networks(study, name, families)
+    lacking = claim.families(claim.lacking(study))
+    for name, families in claim.families(claim.sides(study)).items():
+        left = networks(study, name, lacking[name]) if name in lacking else {}
+        needed = networks(study, name, families)
+        found |= {one: (finished or one not in left, epochs) for one, (finished, epochs) in needed.items()}
     return found
 
 
@@ -67,7 +73,8 @@ def planned_rows(studies: Sequence[Study], claims: Sequence[Claim]) -> list[dict
                 continue
             needed = networks_of(study, claim)
             rows.append({"claim": claim.name, **counted(study, needed)})
-            whole |= needed
+            for one, (finished, epochs) in needed.items():
+                whole[one] = (finished and whole.get(one, (True,))[0], epochs)
         rows.append({"claim": "all", **counted(study, whole)})
     return rows
 
@@ -86,15 +93,16 @@ def counted(study: Study, needed: Mapping[Any, tuple[bool, float]]) -> dict[str,
 
 
 def train(study: Study, claim: Claim, ranks: int) -> None:
-    """Train what a claim needs on one network, by the commands that anybody may type."""
-    for name, families in claim.families(study).items():
+    """Train what a claim lacks on one network, by the commands that anybody may type."""
+    lacking = claim.lacking(study)
+    for name, families in claim.families(lacking).items():
         own = study.runs[name].recipe.families
         common = ["--run", str(study.folder(name)), "--recipe", str(study.recipe(name))]
         common += [word for change in study.changes(name) for word in ("--set", change)]
         many = ["--ranks", str(ranks), *common]
         with_masks = each([one for one in families if own[one].is_cut_at_once])
         at_once, in_rounds = (each([one for one in families if bool(own[one].rounds) == kind]) for kind in (False, True))
-        barriers = each(sorted({side.family for side in claim.sides(study) if (side.run, side.variant) == (name, BARRIER)}))
+        barriers = each(sorted({side.family for side in lacking if (side.run, side.variant) == (name, BARRIER)}))
         imp("prepare", *common)
         imp("train", *many)
         if with_masks:
@@ -257,13 +265,16 @@ def claims(
     plan_: Annotated[bool, typer.Option("--plan", help="Say what is to be trained, and how long that takes.")] = False,
     asked: Annotated[Path, typer.Option("--claims", metavar="TOML", exists=True, dir_okay=False, help="The claims.")] = CLAIMS,
     table_: Annotated[Path | None, typer.Option("--table", metavar="DIR", help="Judge what is trained, write it here.")] = None,
+    known_: Annotated[
+        Path | None, typer.Option("--known", metavar="DIR", help="What --table wrote: not trained again.")
+    ] = None,
 ) -> None:
     """Which published claims about tickets hold?"""
-    studies, known = read(asked)
-    chosen = [one for one in known if not names or one.name in names]
+    studies, every = read(asked, Known(known_) if known_ else None)
+    chosen = [one for one in every if not names or one.name in names]
     studies = [one for one in studies if not study or one.name in study]
-    if unknown := sorted({*(names or ())} - {one.name for one in known}):
-        raise InputError(f"no claim {unknown[0]}; there are {', '.join(one.name for one in known)}")
+    if unknown := sorted({*(names or ())} - {one.name for one in every}):
+        raise InputError(f"no claim {unknown[0]}; there are {', '.join(one.name for one in every)}")
     if not studies:
         raise InputError(f"none of these networks is in {asked}: {', '.join(study or ())}")
     asked_of = [one for one in studies if any(claim.sides(one) for claim in chosen)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+from claims_known import Known
 
 from lottery.base.errors import InputError
 from lottery.experiment import reading
@@ -74,6 +75,10 @@ class Side:
         rows = rows[~rows.status.isin(["missing", "stale"])]
         return rows.set_index("replicate").validation.astype(float).where(list(rows.status == "done"))
 
+    def lacks(self, study: "Study") -> bool:
+        """Whether it has not all replicates."""
+        return len(self.values(study)) < study.runs[self.run].recipe.replicates
+
     def of(self, rows: pandas.DataFrame) -> pandas.DataFrame:
         """Those of its own networks."""
         own = rows[rows.variant == self.variant]
@@ -110,7 +115,7 @@ class Question:
         for other in others:
             shared = values.index.intersection(other.index)
             values = values[shared] - other[shared]
-        return values
+        return study.known.differences_of(study.name, self.text) if study.known and values.empty else values
 
     @property
     def limit(self) -> float:
@@ -149,12 +154,14 @@ def _enough(ratio: float, fewest: int) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A network on which claims are tested, and its runs, whose recipes are named from `place`."""
+    """A network on which claims are tested, and its runs, whose recipes are named from `place`. What `known` has of them need
+    not be here."""
 
     name: str
     title: str
     table: Mapping[str, Mapping[str, Any]]
     place: Path
+    known: Known | None = None
 
     @functools.cached_property
     def runs(self) -> dict[str, Run]:
@@ -163,7 +170,8 @@ class Study:
     @functools.cached_property
     def frames(self) -> dict[str, pandas.DataFrame]:
         """The networks of each run, a row for each."""
-        return {name: frame.rows(run) for name, run in self.runs.items()}
+        rows = {name: frame.rows(run, run.tickets(self.plan(name))) for name, run in self.runs.items()}
+        return {name: self.known.joined(self.name, name, self.runs[name], rows[name]) for name in rows} if self.known else rows
 
     def folder(self, name: str) -> Path:
         return Path("runs", f"claims-{self.name}-{name}")
@@ -216,10 +224,16 @@ class Claim:
     def sides(self, study: Study) -> list[Side]:
         return [side for question, _ in self.asked(study) for side in question.networks]
 
-    def families(self, study: Study) -> dict[str, list[str]]:
-        """The families that it asks about, by run."""
+    def lacking(self, study: Study) -> list[Side]:
+        """The sides of questions whose differences are not all there."""
+        asked = (question for question, _ in self.asked(study) if len(question.differences(study)) < study.replicates(question))
+        return [side for question in asked for side in question.networks if side.lacks(study)]
+
+    @staticmethod
+    def families(sides: Sequence[Side]) -> dict[str, list[str]]:
+        """Their families, by run."""
         found: dict[str, list[str]] = {}
-        for side in self.sides(study):
+        for side in sides:
             known = found.setdefault(side.run, [])
             known += [side.family] if side.family and side.family not in known else []
         return found
@@ -236,15 +250,15 @@ def verdict(answers: Sequence[str], premises: Sequence[str] = ()) -> str:
     return CONFIRMED if set(answers) == {CONFIRMED} else NOT_CONFIRMED
 
 
-def read(path: Path) -> tuple[list[Study], list[Claim]]:
-    """The networks and claims of a file. Raises InputError where one cannot be asked."""
+def read(path: Path, known: Known | None = None) -> tuple[list[Study], list[Claim]]:
+    """The networks and claims of a file, with what is known of them. Raises InputError where one cannot be asked."""
     table = reading.load(path)
-    for what, known in (("studies", {"title", "runs"}), ("claims", {"name", "says", "source"})):
+    for what, keys in (("studies", {"title", "runs"}), ("claims", {"name", "says", "source"})):
         found = table.get(what, {})
         for one in found.values() if isinstance(found, dict) else found:
-            if missing := known - one.keys():
-                raise InputError(f"{path}: {what} need {', '.join(sorted(known))}; one has no {min(missing)}")
-    studies = [Study(name, one["title"], one["runs"], path.parent) for name, one in table.get("studies", {}).items()]
+            if missing := keys - one.keys():
+                raise InputError(f"{path}: {what} need {', '.join(sorted(keys))}; one has no {min(missing)}")
+    studies = [Study(name, one["title"], one["runs"], path.parent, known) for name, one in table.get("studies", {}).items()]
     for study in studies:
         for name, run in study.table.items():
             if missing := {"recipe", "epoch_seconds"} - run.keys():

@@ -4,6 +4,7 @@ import dataclasses
 import threading
 from functools import cache, lru_cache
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -63,6 +64,7 @@ def numbered(*numbers, **options):
 
 @pytest.mark.parametrize(("name", "padding"), OURS)
 def test_each_of_our_networks_answers_in_a_bundle_as_alone(name, padding):
+    keras.utils.set_random_seed(0)  # some draws leave BatchNorm of three images no digits to agree in
     with models.policy("float64"):
         model = Model(name=name, width=8 if name in ("resnet20", "resnet9") else 0, padding=padding)
         one = models.build(model, signature.images(32, 10))

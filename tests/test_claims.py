@@ -4,6 +4,7 @@ import csv
 import importlib
 import math
 import re
+import shutil
 import tomllib
 
 import numpy as np
@@ -230,6 +231,49 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
     assert (here_with_claims / "out/claims.png").read_bytes().startswith(b"\x89PNG")
     after = claims.planned_rows(*claims.read(here_with_claims / "claims.toml"))
     assert after[2]["finished"] == after[2]["networks"]
+    found = {path.name: path.read_bytes() for path in (here_with_claims / "out").glob("*.csv")}
+
+    main = here_with_claims / "runs/claims-tiny-main"  # what goes on from tables finds the same, whatever became of the runs
+    for gone in (main / "replicate-2/channels", main):
+        shutil.rmtree(gone)
+        known = claims.Known(here_with_claims / "out")
+        studies, asked = claims.read(here_with_claims / "claims.toml", known)
+        assert not asked[0].lacking(studies[0])
+        assert claims.planned_rows(studies, asked)[2]["left"] == "0.0"
+        monkeypatch.setattr(claims, "imp", None)
+        claims.train(studies[0], asked[0], 1)
+        claims.write(studies, asked, here_with_claims / "out")
+        assert {path.name: path.read_bytes() for path in (here_with_claims / "out").glob("*.csv")} == found
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "words"),
+    [
+        ("known/networks.csv", "1,dense,,,0,1.0,done,0.", "1,dense,,,0,1.0,done,1.", "dense of replicate 1 reaches 0."),
+        ("tiny.toml", "epochs = 2", "epochs = 3", "tiny-main.toml is not the recipe of runs/claims-tiny-main"),
+        ("known/networks.csv", "", None, "there is no known/networks.csv: --known takes a folder that --table wrote"),
+    ],
+)
+def test_what_is_known_of_other_networks_is_no_part_of_a_run(typed, here_with_claims, path, old, new, words):
+    recipe = here_with_claims / "tiny.toml"
+    for stage in ("prepare", "train"):
+        imp_here(stage, "--run", "runs/claims-tiny-main", "--recipe", str(recipe), cwd=here_with_claims)
+    line = ("claims.py", "--claims", "claims.toml", "--study", "tiny")
+    assert typed(*line, "--table", "known")[0] == 0
+    changed = here_with_claims / path
+    if new is None:
+        changed.unlink()
+    else:
+        assert old in changed.read_text()
+        changed.write_text(changed.read_text().replace(old, new))
+    if changed == recipe:
+        shutil.rmtree(here_with_claims / "runs")
+
+    code, _, said = typed(*line, "--known", "known", "--table", "out")
+
+    assert code == 2
+    assert words in said
+    assert said.count("\n") == 1
 
 
 def test_before_anything_is_trained_the_table_says_so(typed, here_with_claims):

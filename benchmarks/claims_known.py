@@ -1,0 +1,61 @@
+"""What is known of networks whose runs are elsewhere, or gone: a folder that `claims.py --table` wrote."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import pandas
+
+from lottery.base.errors import InputError
+from lottery.experiment import reading
+from lottery.rundir.run import Run
+
+NETWORK = ["replicate", "variant", "family", "mask"]  # what a row of a run is known by
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """The tables of a folder."""
+
+    folder: Path
+
+    @functools.cached_property
+    def networks(self) -> pandas.DataFrame:
+        return self._read("networks").fillna({"family": "", "mask": ""})
+
+    @functools.cached_property
+    def differences(self) -> pandas.DataFrame:
+        return self._read("differences")
+
+    def _read(self, name: str) -> pandas.DataFrame:
+        path = self.folder / f"{name}.csv"
+        if not path.exists():
+            raise InputError(f"there is no {path}: --known takes a folder that --table wrote")
+        return pandas.read_csv(path)
+
+    def joined(self, study: str, name: str, run: Run, rows: pandas.DataFrame) -> pandas.DataFrame:
+        """The rows of a run, with those of this folder in the place of missing ones. Raises InputError where the folder has
+        them of another recipe, or trained to another accuracy: such networks are no pairs."""
+        known = self.networks[(self.networks.study == study) & (self.networks.run == name)].drop(columns=["study", "run"])
+        if known.empty:
+            return rows
+        recipe = self.folder / f"{study}-{name}.toml"
+        if reading.resolve(reading.load_sealed(recipe)) != run.recipe:
+            raise InputError(f"{recipe} is not the recipe of {run.folder}: its networks are not this run's")
+        here, known = (table.set_index(NETWORK) for table in (rows.fillna({"family": "", "mask": ""}).astype(object), known))
+        for network in known.index.intersection(here.index[here.status == "done"]):
+            found, told = here.validation[network], known.validation[network]
+            if found != told:
+                replicate, *names = network
+                raise InputError(
+                    f"{' '.join(filter(None, names))} of replicate {replicate} reaches {found} in {run.folder}, and {told} in"
+                    f" {self.folder}: other bits. Train all networks of this run here, without --known"
+                )
+        gone = known.index.intersection(here.index[here.status == "missing"])
+        here.loc[gone, known.columns] = known.loc[gone]
+        return here.reset_index().infer_objects()
+
+    def differences_of(self, study: str, question: str) -> pandas.Series:
+        """By replicate; empty where the folder has none."""
+        own = self.differences[(self.differences.study == study) & (self.differences.question == question)]
+        return own.drop_duplicates("replicate").set_index("replicate").difference

@@ -5,11 +5,9 @@
     python benchmarks/claims.py signs --study resnet20      # one claim, on one network
     python benchmarks/claims.py --table claims              # judge what is trained
 
-Runs are in `runs/` of the current folder. What was stopped goes on where it was. Networks that are compared in a folder of
---known need not be here: they are not trained again, and are judged with those that are. docs/method.md says what the verdicts
-are.
-Answers are by one-sided 95 % t bounds of the difference in validation accuracy, paired by replicate; barriers are of
-test images.
+Runs are in `runs/` of the current folder. What was stopped goes on where it was. Networks that a folder of --known has are not
+trained again, and are judged with those that are here. docs/method.md says what the verdicts are. Answers are by one-sided 95 %
+t bounds of the difference in validation accuracy, paired by replicate; barriers are of test images.
 """
 
 import dataclasses
@@ -24,7 +22,7 @@ import altair as alt
 import pandas
 import typer
 from claims_asked import BARRIER, CONFIRMED, CONTRADICTED, NOT_CONFIRMED, NOT_RUN, RULE, Claim, Side, Study, read, verdict
-from claims_known import Known
+from claims_known import COLUMNS, Known
 from harness import imp
 
 from lottery import cli
@@ -36,7 +34,6 @@ from lottery.results import markdown
 from lottery.results.drawing import Chart
 from lottery.results.tables import interval
 
-COLUMNS = ["replicate", "variant", "family", "mask", "rewind", "density", "status", "validation", "test", "seconds"]
 CLAIMS = Path(__file__).with_suffix(".toml")
 
 
@@ -229,6 +226,9 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
     """Everything that the page about claims is made of: two tables, the answer to each question and its differences, each
     network's accuracy, the chart, the recipes."""
     rows = judged(studies, claims)
+    networks = pandas.concat([asked_about(study, claims, name) for study in studies for name in study.runs])
+    if (folder / "networks.csv").exists():
+        Known(folder).keeps(networks)
     folder.mkdir(parents=True, exist_ok=True)
     tables = [f"### {study.title}\n\n{markdown.table(table(study, claims, rows))}\n" for study in studies]
     files.write_text(folder / "table.md", "\n".join(tables))
@@ -236,13 +236,10 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
     differences = {(row["claim"], row["study"], row["question"]): row["differences"] for row in rows}
     by_replicate = pandas.concat(differences, names=["claim", "study", "question", "replicate"]).rename("difference")
     by_replicate.to_csv(folder / "differences.csv")
-    used = []
     for study in studies:
         for name, run in study.runs.items():
-            used.append(asked_about(study, claims, name))
             if (run.folder / "recipe.toml").exists():
                 shutil.copy(run.folder / "recipe.toml", folder / f"{study.name}-{name}.toml")
-    networks = pandas.concat(used)
     networks.to_csv(folder / "networks.csv", index=False)
     if len(networks):
         files.write_text(folder / "accuracies.md", markdown.table(accuracies(networks)) + "\n")

@@ -1,7 +1,8 @@
-"""What is known of networks whose runs are elsewhere, or gone: a folder that `claims.py --table` wrote."""
+"""The folder that `claims.py --table` writes, as what is known of networks whose runs are elsewhere, or gone."""
 
 import dataclasses
 import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas
@@ -11,6 +12,8 @@ from lottery.experiment import reading
 from lottery.rundir.run import Run
 
 NETWORK = ["replicate", "variant", "family", "mask"]  # what a row of a run is known by
+COLUMNS = [*NETWORK, "rewind", "density", "status", "validation", "test", "seconds"]
+NUMBERS = {"replicate": int} | dict.fromkeys(("density", "validation", "test", "seconds"), float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,17 +24,21 @@ class Known:
 
     @functools.cached_property
     def networks(self) -> pandas.DataFrame:
-        return self._read("networks").fillna({"family": "", "mask": ""})
+        return self._read("networks", [*COLUMNS, "study", "run"], NUMBERS).fillna({"family": "", "mask": ""})
 
     @functools.cached_property
     def differences(self) -> pandas.DataFrame:
-        return self._read("differences")
+        columns = ["study", "question", "replicate", "difference"]
+        return self._read("differences", columns, {"replicate": int, "difference": float})
 
-    def _read(self, name: str) -> pandas.DataFrame:
+    def _read(self, name: str, columns: Sequence[str], numbers: Mapping[str, type]) -> pandas.DataFrame:
         path = self.folder / f"{name}.csv"
-        if not path.exists():
+        if not path.is_file():
             raise InputError(f"there is no {path}: --known takes a folder that --table wrote")
-        return pandas.read_csv(path)
+        try:
+            return pandas.read_csv(path, usecols=columns, dtype=numbers)
+        except ValueError as error:
+            raise InputError(f"{path} is not as --table wrote it: {' '.join(str(error).split())}") from error
 
     def joined(self, study: str, name: str, run: Run, rows: pandas.DataFrame) -> pandas.DataFrame:
         """The rows of a run, with those of this folder in the place of missing ones. Raises InputError where the folder has
@@ -42,6 +49,8 @@ class Known:
         recipe = self.folder / f"{study}-{name}.toml"
         if reading.resolve(reading.load_sealed(recipe)) != run.recipe:
             raise InputError(f"{recipe} is not the recipe of {run.folder}: its networks are not this run's")
+        if known.duplicated(NETWORK).any():
+            raise InputError(f"{self.folder / 'networks.csv'} is not as --table wrote it: it has a network twice")
         here, known = (table.set_index(NETWORK) for table in (rows.fillna({"family": "", "mask": ""}).astype(object), known))
         for network in known.index.intersection(here.index[here.status == "done"]):
             found, told = here.validation[network], known.validation[network]
@@ -54,6 +63,16 @@ class Known:
         gone = known.index.intersection(here.index[here.status == "missing"])
         here.loc[gone, known.columns] = known.loc[gone]
         return here.reset_index().infer_objects()
+
+    def keeps(self, networks: pandas.DataFrame) -> None:
+        """Raises InputError if `networks`, about to be written, lack one of this folder, which may be its only record."""
+        place = ["study", "run", *NETWORK]
+        new = networks.fillna({"family": "", "mask": ""}).set_index(place).index
+        if lost := len(self.networks.set_index(place).index.difference(new)):
+            raise InputError(
+                f"{self.folder} has {lost} networks that are not in the new tables: name another folder, or keep them with"
+                f" --known {self.folder} and all claims and networks"
+            )
 
     def differences_of(self, study: str, question: str) -> pandas.Series:
         """By replicate; empty where the folder has none."""

@@ -252,6 +252,9 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
         ("known/networks.csv", "1,dense,,,0,1.0,done,0.", "1,dense,,,0,1.0,done,1.", "dense of replicate 1 reaches 0."),
         ("tiny.toml", "epochs = 2", "epochs = 3", "tiny-main.toml is not the recipe of runs/claims-tiny-main"),
         ("known/networks.csv", "", None, "there is no known/networks.csv: --known takes a folder that --table wrote"),
+        ("known/networks.csv", "3,dense", "2,dense", "it has a network twice"),
+        ("known/networks.csv", "3,dense", "three,dense", "networks.csv is not as --table wrote it: "),
+        ("known/differences.csv", "difference", "gap", "differences.csv is not as --table wrote it: "),
     ],
 )
 def test_what_is_known_of_other_networks_is_no_part_of_a_run(typed, here_with_claims, path, old, new, words):
@@ -274,6 +277,22 @@ def test_what_is_known_of_other_networks_is_no_part_of_a_run(typed, here_with_cl
     assert code == 2
     assert words in said
     assert said.count("\n") == 1
+
+
+def test_tables_that_would_lose_networks_are_not_written(typed, here_with_claims):
+    line = ("claims.py", "--claims", "claims.toml", "--study", "tiny", "--table", "out")
+    for stage in ("prepare", "train"):
+        imp_here(stage, "--run", "runs/claims-tiny-main", "--recipe", str(here_with_claims / "tiny.toml"), cwd=here_with_claims)
+    assert typed(*line)[0] == 0
+    found = (here_with_claims / "out/networks.csv").read_bytes()
+    shutil.rmtree(here_with_claims / "runs")
+
+    code, _, said = typed(*line)
+
+    assert (code, said.count("\n")) == (2, 1)
+    assert "out has 3 networks that are not in the new tables" in said
+    assert typed(*line, "--known", "out")[0] == 0
+    assert (here_with_claims / "out/networks.csv").read_bytes() == found
 
 
 def test_before_anything_is_trained_the_table_says_so(typed, here_with_claims):

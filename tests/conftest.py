@@ -1,16 +1,26 @@
 import json
 import os
+import random
 import runpy
 import shutil
 import signal
 import sys
 
+import hypothesis
 import pytest
 from helpers import LAUNCHER, LENET, ROOT, imp_here, set_up_devices, settings, tiny_set
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C, and so would all it starts
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and under nohup this
+hypothesis.settings.register_profile("unhurried", deadline=None)  # the machine may be busy
+hypothesis.settings.load_profile("unhurried")
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Of layers without a seed, Keras draws the weights by Python's own generator: the same in each run, and alone."""
+    random.seed(0)
 
 
 @pytest.fixture(scope="session")

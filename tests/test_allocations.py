@@ -162,7 +162,7 @@ SHAPES = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     shapes=SHAPES,
     allocation=st.sampled_from(["global", "uniform", "uniform+", "erk"]),

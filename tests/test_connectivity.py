@@ -240,7 +240,7 @@ def computed(node, inputs, weights):
             return inputs[0].reshape(1, -1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(networks())
 def test_exactly_those_weights_are_connected_without_which_the_output_depends_less_on_the_input(drawn):
     topology, mask = drawn
@@ -258,7 +258,6 @@ def test_exactly_those_weights_are_connected_without_which_the_output_depends_le
     assert result.disconnected == (whole == 0)
 
 
-@settings(deadline=None)
 @given(networks())
 def test_a_topology_survives_its_file(tmp_path_factory, drawn):
     topology, _ = drawn

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -105,7 +105,6 @@ def test_lamp_gives_the_largest_of_each_layer_one(weights, kept, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@settings(deadline=None)
 @given(weights=hnp.arrays(np.float32, hnp.array_shapes(max_dims=4, max_side=5), elements=st.floats(-100, 100, width=32)))
 def test_lamp_orders_a_layer_as_magnitude_does(weights):
     found = criteria.lamp(State(0, {"a": weights}, {}, {}), {"a": np.ones(weights.shape, bool)}, Known())["a"].ravel()

@@ -76,7 +76,7 @@ def assert_same(found, wanted):
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     batch=st.integers(1, 200),
     shuffle=st.sampled_from([1, 250, 300, 500, 700, 1311, 65_536]),

@@ -154,6 +154,7 @@ def test_a_network_of_pytorch_computes_the_same_here_and_comes_back(case, twins,
         if "open_lth" not in case and "images" not in case:
             pytest.skip(f"no torchvision or timm: {error}")
         timm = torchvision = None
+    torch.manual_seed(0)
     network = twins.randomised(make(torchvision and torchvision.models, timm, twins))
     model = Model(name=name, alpha=1.0, width=8 if case.endswith("_8") else 0, **TWIN)
     state = drawn(model, image, classes)

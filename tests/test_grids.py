@@ -6,7 +6,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lottery.base.errors import InputError
@@ -14,7 +14,6 @@ from lottery.experiment import grids
 from lottery.experiment.family import Family
 from lottery.experiment.grids import ByPath, Grid, Quantile, Round
 
-relaxed = settings(deadline=None)
 PERCENT = st.decimals(0, 100, allow_nan=False, places=4)
 
 
@@ -85,7 +84,6 @@ def test_a_grid_of_more_than_a_thousand_quantiles_is_refused_before_it_is_built(
     assert len(grids.parse_quantiles("0..99.9:0.1")) == 1000
 
 
-@relaxed
 @given(low=PERCENT, high=PERCENT, step=st.decimals("0.5", 100, places=2))
 def test_a_range_is_every_step_from_its_low_end_up_to_its_high_end(low, high, step):
     low, high = sorted((low, high))
@@ -116,7 +114,6 @@ AMOUNT = st.decimals(0, 10**6, allow_nan=False, places=3)
 POINT = st.one_of(st.integers(0, 10**9).map("{}it".format), AMOUNT.map("{:f}ep".format))
 
 
-@relaxed
 @given(value=QUANTILE | ROUND)
 def test_a_label_says_its_quantile_or_round(value):
     read = grids.of_label(value.label)
@@ -125,7 +122,6 @@ def test_a_label_says_its_quantile_or_round(value):
     assert grids.of_label(read.label).label == value.label
 
 
-@relaxed
 @given(quantiles=st.lists(QUANTILE, min_size=1, unique=True).map(sorted), blank=st.sampled_from(["", " "]))
 def test_a_grid_is_written_as_it_was_read_and_compared_by_value(quantiles, blank):
     text = f",{blank}".join(f"{Decimal(one.numerator) / Decimal(one.denominator):.12f}" for one in quantiles)
@@ -139,7 +135,6 @@ def test_a_grid_is_written_as_it_was_read_and_compared_by_value(quantiles, blank
     assert list(read.grid) == quantiles
 
 
-@relaxed
 @given(texts=st.lists(POINT, min_size=1), blank=st.sampled_from(["", " "]))
 def test_points_are_compared_by_value_and_written_in_one_way(texts, blank):
     grid = grids.parse_points(f"{blank},{blank}".join(texts))

@@ -12,7 +12,7 @@ from lottery.base.errors import InputError
 from lottery.pruning import masks
 from lottery.pruning.state import State
 
-relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 MASKS = st.dictionaries(
     st.sampled_from(["a/kernel", "b/kernel", "c/d/kernel"]),
     hnp.arrays(bool, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.records import BLOCK
@@ -27,7 +27,6 @@ def stretches(wanted):
         start = window.end
 
 
-@settings(deadline=None)
 @given(BLOCK_SIZES, MIXED, SEEDS, st.integers(0, 5))
 def test_an_epoch_has_every_image_once(sizes, mixed, seed, epoch):
     wanted = order.shuffled(sizes, mixed, seed, epoch)
@@ -36,7 +35,6 @@ def test_an_epoch_has_every_image_once(sizes, mixed, seed, epoch):
     np.testing.assert_array_equal(np.sort(wanted.indices), np.arange(sizes.sum()))
 
 
-@settings(deadline=None)
 @given(BLOCK_SIZES, MIXED, SEEDS)
 def test_the_windows_of_an_epoch_divide_it_and_hold_what_is_fed_from_them(sizes, mixed, seed):
     wanted = order.shuffled(sizes, mixed, seed, 0)
@@ -75,7 +73,6 @@ def test_a_set_that_fits_one_window_is_permuted_as_a_whole(sizes):
     assert [window.end for window in wanted.windows] == [count]
 
 
-@settings(deadline=None)
 @given(BLOCK_SIZES, MIXED, st.data())
 def test_a_cut_order_begins_like_the_whole_and_needs_no_later_window(sizes, mixed, drawn):
     whole = order.shuffled(sizes, mixed, 0, 0)
@@ -88,7 +85,6 @@ def test_a_cut_order_begins_like_the_whole_and_needs_no_later_window(sizes, mixe
     assert all(window.end < count for window in cut.windows[:-1])
 
 
-@settings(deadline=None)
 @given(BLOCK_SIZES, MIXED, st.integers(0, 300))
 def test_a_sweep_has_the_images_in_order_and_the_last_one_as_padding(sizes, mixed, padding):
     count = int(sizes.sum())

@@ -320,7 +320,7 @@ def whole(format):
     return saved(smooth(30, 20), format, **options, **({} if format == "GIF" else {"exif": exif}))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     format=st.sampled_from(["PNG", "JPEG", "GIF", "WEBP", "TIFF"]),
     flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=8),

@@ -94,7 +94,7 @@ CONVOLUTIONS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(SIZES, st.lists(BEFORE, max_size=2), CONVOLUTIONS)
 def test_exactly_those_places_are_met_whose_weights_bring_something_of_the_images(size, before, convolution):
     try:

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from lottery.pruning import ranking
 
-relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 TIED = st.sampled_from([0.0, -0.0, 0.5, -0.5, 1.0])
 

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lottery.experiment import seeds
@@ -29,7 +29,6 @@ def test_seed_and_replicate_do_not_run_together():
     assert seeds.derive(1, 11, "order") != seeds.derive(11, 1, "order")
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**70), replicate=st.integers(1, 1000), purpose=st.text())
 def test_a_seed_fits_every_generator(seed, replicate, purpose):
     assert 0 <= seeds.derive(seed, replicate, purpose) < 2**31

@@ -13,8 +13,6 @@ tf = pytest.importorskip("tensorflow")
 ranking = pytest.importorskip("lottery.engine.tasks.ranking")
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
-RNG = np.random.default_rng(0)
-
 
 def task(candidates):
     shapes = {"document": ("<u2", (6,)), "texts": ("<u2", (1 + candidates, 4)), "rouge": ("<f4", (1 + candidates, 3))}
@@ -51,7 +49,8 @@ def simcls_loss(scores, rouge, margin=0.01):
 
 @pytest.mark.parametrize("candidates", [2, 3, 8])
 def test_the_loss_is_that_of_the_paper(candidates):
-    rouge, scores = RNG.random((32, candidates, 3)), RNG.uniform(-1, 1, (32, 1 + candidates))
+    rng = np.random.default_rng(0)
+    rouge, scores = rng.random((32, candidates, 3)), rng.uniform(-1, 1, (32, 1 + candidates))
 
     found = task(candidates).loss(batch(rouge), tf.constant(scores)).numpy()
 

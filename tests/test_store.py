@@ -61,7 +61,7 @@ def same_state(one, other):
     )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(step=st.integers(0, 2**40), weights=ARRAYS, statistics=ARRAYS, optimizer=ARRAYS)
 def test_a_state_of_any_shapes_and_dtypes_comes_back_as_it_was_saved(tmp_path, step, weights, statistics, optimizer):
     state = store.State(step, weights, statistics, optimizer)
@@ -250,7 +250,7 @@ def run_python(source, folder, expected=""):
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mask=st.one_of(st.just({}), MASKS))
 def test_a_mask_of_any_shape_comes_back_as_it_was_packed(tmp_path, mask):
     store.save_mask(tmp_path / "q90.h5", mask, {"quantile": "90", "step": 0})

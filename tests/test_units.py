@@ -22,7 +22,7 @@ from lottery.pruning.masks import whole
 from lottery.pruning.state import State
 from lottery.pruning.units import SINGLE, Blocks, NofM, WholeChannels, parse
 
-relaxed = settings(deadline=None, max_examples=150)
+relaxed = settings(max_examples=150)
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 SIZES = st.integers(1, 6)
 SCORE = st.sampled_from(["mean", "norm", "sum"])

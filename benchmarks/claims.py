@@ -155,6 +155,7 @@ def table(study: Study, claims: Sequence[Claim], rows: Sequence[Mapping[str, Any
         answers, premises = ([row["answer"] for row in own if row["premise"] == kind] for kind in (False, True))
         decided = verdict(answers, premises)
         needed = counted(study, networks_of(study, claim))
+        undecided = [row for row in own if decided == NOT_CONFIRMED and row["decided_by"]]
         lines.append(
             {
                 "claim": f"`{claim.name}`: {claim.says} ({linked(claim.source)})",
@@ -162,7 +163,7 @@ def table(study: Study, claims: Sequence[Claim], rows: Sequence[Mapping[str, Any
                 "differences, points": "<br>".join(told(row) for row in own if row["answer"] != NOT_RUN),
                 "networks": needed["networks"],
                 "core hours": needed["core hours"],
-                "would decide it": "<br>".join(row["decided_by"] for row in own if decided != NOT_RUN and row["decided_by"]),
+                "would decide it": "<br>".join(lacks(row, own) for row in undecided),
             }
         )
     return lines
@@ -190,6 +191,10 @@ def linked(source: str) -> str:
 
 def told(row: Mapping[str, Any]) -> str:
     return f"{named(row)}: {interval(row['mean'], row['low'], row['high'])}"
+
+
+def lacks(row: Mapping[str, Any], rows: Sequence[Any]) -> str:
+    return f"{row['question']}: {row['decided_by']}" if len(rows) > 1 else row["decided_by"]
 
 
 def named(row: Mapping[str, Any]) -> str:

@@ -241,10 +241,10 @@ class Claim:
 
 def verdict(answers: Sequence[str], premises: Sequence[str] = ()) -> str:
     """That of a claim whose questions and premises are answered so."""
+    if set(premises) - {CONFIRMED, NOT_RUN}:
+        return NOT_ASKED
     if NOT_RUN in (*answers, *premises) or not answers:
         return NOT_RUN
-    if set(premises) - {CONFIRMED}:
-        return NOT_ASKED
     if CONTRADICTED in answers:
         return CONTRADICTED
     return CONFIRMED if set(answers) == {CONFIRMED} else NOT_CONFIRMED

@@ -47,6 +47,8 @@ class Known:
         if known.empty:
             return rows
         recipe = self.folder / f"{study}-{name}.toml"
+        if not recipe.is_file():
+            raise InputError(f"there is no {recipe}: it says what the networks of {self.folder} are")
         if reading.resolve(reading.load_sealed(recipe)) != run.recipe:
             raise InputError(f"{recipe} is not the recipe of {run.folder}: its networks are not this run's")
         if known.duplicated(NETWORK).any():

@@ -124,6 +124,8 @@ def test_two_replicates_decide_nothing(asked):
         (["contradicted"], ["confirmed"], "contradicted"),
         (["contradicted"], ["confirmed", "not confirmed"], "premise not met"),
         (["confirmed"], ["not run"], "not run"),
+        (["not run"], ["not confirmed", "not run"], "premise not met"),  # whatever comes out
+        (["not run"], ["confirmed"], "not run"),
     ],
 )
 def test_a_claim_holds_if_all_its_questions_are_answered_so_and_its_premises_hold(asked, answers, premises, verdict):
@@ -252,6 +254,7 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
         ("known/networks.csv", "1,dense,,,0,1.0,done,0.", "1,dense,,,0,1.0,done,1.", "dense of replicate 1 reaches 0."),
         ("tiny.toml", "epochs = 2", "epochs = 3", "tiny-main.toml is not the recipe of runs/claims-tiny-main"),
         ("known/networks.csv", "", None, "there is no known/networks.csv: --known takes a folder that --table wrote"),
+        ("known/tiny-main.toml", "", None, "there is no known/tiny-main.toml: it says what the networks of known are"),
         ("known/networks.csv", "3,dense", "2,dense", "it has a network twice"),
         ("known/networks.csv", "3,dense", "three,dense", "networks.csv is not as --table wrote it: "),
         ("known/differences.csv", "difference", "gap", "differences.csv is not as --table wrote it: "),

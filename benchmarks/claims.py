@@ -163,7 +163,7 @@ def table(study: Study, claims: Sequence[Claim], rows: Sequence[Mapping[str, Any
                 "differences, points": "<br>".join(told(row) for row in own if row["answer"] != NOT_RUN),
                 "networks": needed["networks"],
                 "core hours": needed["core hours"],
-                "would decide it": "<br>".join(lacks(row, own) for row in undecided),
+                "would decide it": "<br>".join(needs(row, own) for row in undecided),
             }
         )
     return lines
@@ -193,7 +193,7 @@ def told(row: Mapping[str, Any]) -> str:
     return f"{named(row)}: {interval(row['mean'], row['low'], row['high'])}"
 
 
-def lacks(row: Mapping[str, Any], rows: Sequence[Any]) -> str:
+def needs(row: Mapping[str, Any], rows: Sequence[Any]) -> str:
     return f"{row['question']}: {row['decided_by']}" if len(rows) > 1 else row["decided_by"]
 
 

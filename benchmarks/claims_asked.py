@@ -225,7 +225,10 @@ class Claim:
         return [side for question, _ in self.asked(study) for side in question.networks]
 
     def lacking(self, study: Study) -> list[Side]:
-        """The sides of questions whose differences are not all there."""
+        """The sides of questions whose differences are not all there; none once a premise has failed."""
+        premises = [one.answer(one.differences(study), study.replicates(one)) for one in self.premises.get(study.name, ())]
+        if verdict([NOT_RUN], premises) == NOT_ASKED:
+            return []
         asked = (question for question, _ in self.asked(study) if len(question.differences(study)) < study.replicates(question))
         return [side for question in asked for side in question.networks if side.lacks(study)]
 

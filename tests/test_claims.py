@@ -248,6 +248,17 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
         assert {path.name: path.read_bytes() for path in (here_with_claims / "out").glob("*.csv")} == found
 
 
+def test_a_claim_whose_premise_has_failed_trains_nothing(asked, here_with_claims):
+    (here_with_claims / "claims.toml").write_text(CLAIMS.replace("channels/q50 ticket is above 0", "dense is above 1"))
+    for stage in ("prepare", "train"):
+        imp_here(stage, "--run", "runs/claims-tiny-main", "--recipe", str(here_with_claims / "tiny.toml"), cwd=here_with_claims)
+
+    (tiny, _), (fresh_weights, barriers) = asked.read(here_with_claims / "claims.toml")
+
+    assert [side.family for side in fresh_weights.lacking(tiny)] == ["rounds", "rounds"]
+    assert barriers.lacking(tiny) == []
+
+
 @pytest.mark.parametrize(
     ("path", "old", "new", "words"),
     [

@@ -37,11 +37,11 @@ from lottery.results.tables import interval
 CLAIMS = Path(__file__).with_suffix(".toml")
 
 
-def networks(study: Study, name: str, families: Sequence[str]) -> dict[Any, tuple[bool, float]]:
-    """What a run trains for these families, dense networks first: whether each is finished, and its epochs."""
+def networks(study: Study, name: str, families: Mapping[str, int]) -> dict[Any, tuple[bool, float]]:
+    """What a run trains for these families up to a round, dense networks first: whether each is finished, and its epochs."""
     run = study.runs[name]
-    recipe = run.recipe.model_copy(update={"families": {family: run.recipe.families[family] for family in families}})
-    planned = dataclasses.replace(study.plan(name), recipe=recipe)
+    asked_of = {one: plan.Selection((one,), rounds=last or None).of(run.recipe)[one] for one, last in families.items()}
+    planned = dataclasses.replace(study.plan(name), recipe=run.recipe.model_copy(update={"families": asked_of}))
     found = {}
     for one in plan.dry_run(planned, controls=()):
         files_of = run.replicate(one.network).dense if isinstance(one.network, int) else run.network(one.network)
@@ -92,24 +92,28 @@ def counted(study: Study, needed: Mapping[Any, tuple[bool, float]]) -> dict[str,
 def train(study: Study, claim: Claim, ranks: int) -> None:
     """Train what a claim lacks on one network, by the commands that anybody may type."""
     lacking = claim.lacking(study)
+    if claim.sides(study) and not lacking:
+        print(f"{claim.name} on {study.title}: nothing is left to train")
     for name, families in claim.families(lacking).items():
         own = study.runs[name].recipe.families
         common = ["--run", str(study.folder(name)), "--recipe", str(study.recipe(name))]
         common += [word for change in study.changes(name) for word in ("--set", change)]
         many = ["--ranks", str(ranks), *common]
+        at_once = each([one for one, last in families.items() if not last])
         with_masks = each([one for one in families if own[one].is_cut_at_once])
-        at_once, in_rounds = (each([one for one in families if bool(own[one].rounds) == kind]) for kind in (False, True))
-        barriers = each(sorted({side.family for side in lacking if (side.run, side.variant) == (name, BARRIER)}))
+        barriers = claim.families([side for side in lacking if side.variant == BARRIER]).get(name, {})
         imp("prepare", *common)
         imp("train", *many)
         if with_masks:
             imp("thresholds", *with_masks, *common)
         if at_once:
             imp("retrain", *at_once, *many)
-        if in_rounds:
-            imp("rounds", *in_rounds, *many)
-        if barriers:
-            imp("stability", "--between", "rounds", "--points", "11", "--examples", "5000", *barriers, *many)
+        for family, last in families.items():
+            if last:
+                imp("rounds", "--family", family, "--rounds", str(last), *many)
+        for family, last in barriers.items():
+            upto = ["--family", family, "--rounds", str(last)]
+            imp("stability", "--between", "rounds", "--points", "11", "--examples", "5000", *upto, *many)
 
 
 def each(families: Sequence[str]) -> list[str]:
@@ -172,11 +176,12 @@ def table(study: Study, claims: Sequence[Claim], rows: Sequence[Mapping[str, Any
 def accuracies(networks: pandas.DataFrame) -> list[dict[str, str]]:
     """A line for each kind of network that claims ask about, with means over replicates."""
     kinds = networks.fillna({"family": "", "mask": ""}).groupby(["study", "run", "family", "mask", "variant"])
-    means = kinds[["density", "validation", "test"]].mean().mul(100).reset_index()
+    means = kinds[["density", "validation", "test"]].mean().mul(100).assign(replicates=kinds.size()).reset_index()
     return [
         {
             "run": f"{row.study} {row.run}",
             "network": f"{row.family}/{row.mask} {row.variant}" if row.family else row.variant,
+            "replicates": str(row.replicates),
             "kept, %": f"{row.density:.2f}",
             "validation, %": f"{row.validation:.2f}",
             "test, %": f"{row.test:.2f}",

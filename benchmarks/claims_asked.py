@@ -56,6 +56,12 @@ class Side:
             raise InputError(f"{text!r} is no network: FAMILY/MASK VARIANT, dense, or RUN: and one of these")
         return cls(**{name: value for name, value in words.groupdict().items() if value})
 
+    @property
+    def last_round(self) -> int:
+        """That of its mask; 0 where that is cut at once."""
+        found = re.fullmatch(r"round-(\d+)", self.mask)
+        return int(found[1]) if found else 0
+
     def check(self, study: "Study") -> None:
         """Raises InputError where its run trains no such network."""
         if self.run not in study.runs:
@@ -233,12 +239,13 @@ class Claim:
         return [side for question in asked for side in question.networks if side.lacks(study)]
 
     @staticmethod
-    def families(sides: Sequence[Side]) -> dict[str, list[str]]:
-        """Their families, by run."""
-        found: dict[str, list[str]] = {}
+    def families(sides: Sequence[Side]) -> dict[str, dict[str, int]]:
+        """Their families, by run, and the last round that is asked about."""
+        found: dict[str, dict[str, int]] = {}
         for side in sides:
-            known = found.setdefault(side.run, [])
-            known += [side.family] if side.family and side.family not in known else []
+            known = found.setdefault(side.run, {})
+            if side.family:
+                known[side.family] = max(side.last_round, known.get(side.family, 0))
         return found
 
 

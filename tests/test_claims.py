@@ -29,7 +29,7 @@ batch = 64
 warmup = "0"
 snapshots = "0"
 [families.rounds]
-rounds = 2
+rounds = 3
 rewind = "0"
 controls = ["reinit"]
 controls_at = "2"
@@ -197,7 +197,7 @@ def test_the_published_verdicts_follow_from_the_published_accuracies(asked):
                 assert re.search(f"^\\| `{claim.name}`: .* \\| \\*\\*{verdict}\\*\\* ", table, re.M)
 
 
-def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_claims, monkeypatch):
+def test_claims_are_planned_trained_and_judged_by_one_command(here_with_claims, monkeypatch, capsys):
     def imp(*words):
         imp_here(*words, cwd=here_with_claims)
 
@@ -212,6 +212,7 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
         claims.train(studies[0], claim, 1)
     claims.write(*claims.read(here_with_claims / "claims.toml"), here_with_claims / "out")
 
+    assert not list(here_with_claims.glob("runs/*/*/rounds/round-03*"))  # which no claim asks about
     rows = list(csv.DictReader((here_with_claims / "out/claims.csv").open()))
     assert [row["replicates"] for row in rows] == ["3", "3", "3", "3", "3", "3", "0"]
     assert 0 <= float(rows[2]["mean"]) < 1  # a barrier is a share of errors
@@ -243,7 +244,9 @@ def test_claims_are_planned_trained_and_judged_by_one_command(typed, here_with_c
         assert not asked[0].lacking(studies[0])
         assert claims.planned_rows(studies, asked)[2]["left"] == "0.0"
         monkeypatch.setattr(claims, "imp", None)
+        capsys.readouterr()
         claims.train(studies[0], asked[0], 1)
+        assert capsys.readouterr().out == "fresh-weights on Tiny: nothing is left to train\n"
         claims.write(studies, asked, here_with_claims / "out")
         assert {path.name: path.read_bytes() for path in (here_with_claims / "out").glob("*.csv")} == found
 
@@ -328,7 +331,7 @@ def test_before_anything_is_trained_the_table_says_so(typed, here_with_claims):
         (["--plan"], "rounds/round-02 ticket is better than dense", "is no question"),
         (["--plan"], "other:dense beats dense", "large has no run other; it has main"),
         (["--plan"], "rund/round-02 ticket beats dense", "tiny.toml trains no rund/round-02 ticket"),
-        (["--plan"], "rounds/round-03 ticket beats dense", "trains no rounds/round-03 ticket"),
+        (["--plan"], "rounds/round-04 ticket beats dense", "trains no rounds/round-04 ticket"),
         (["--plan"], "rounds/round-01 reinit beats dense", "trains no rounds/round-01 reinit"),
         *((["--plan"], f"{side} beats dense", "is no network") for side in ("1.2.3", "rounds ticket", "a/q50", "a:b:dense")),
         (["--plan"], "0.02 is below dense", "begins with a number"),

@@ -22,7 +22,7 @@ import altair as alt
 import pandas
 import typer
 from claims_asked import BARRIER, CONFIRMED, CONTRADICTED, NOT_CONFIRMED, NOT_RUN, RULE, Claim, Side, Study, read, verdict
-from claims_known import COLUMNS, Known
+from claims_known import COLUMNS, LINE, Known
 from harness import imp
 
 from lottery import cli
@@ -234,7 +234,7 @@ def chart(studies: Sequence[Study], rows: Sequence[Mapping[str, Any]]) -> Chart:
 
 def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> None:
     """Everything that the page about claims is made of: two tables, the answer to each question and its differences, each
-    network's accuracy, the chart, the recipes."""
+    network's accuracy, the errors on the lines of barriers, the chart, the recipes."""
     rows = judged(studies, claims)
     networks = pandas.concat([asked_about(study, claims, name) for study in studies for name in study.runs])
     if (folder / "networks.csv").exists():
@@ -246,6 +246,7 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
     differences = {(row["claim"], row["study"], row["question"]): row["differences"] for row in rows}
     by_replicate = pandas.concat(differences, names=["claim", "study", "question", "replicate"]).rename("difference")
     by_replicate.to_csv(folder / "differences.csv")
+    barrier_lines(studies, claims).to_csv(folder / "lines.csv", index=False)
     for study in studies:
         for name, run in study.runs.items():
             if (run.folder / "recipe.toml").exists():
@@ -255,6 +256,17 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
         files.write_text(folder / "accuracies.md", markdown.table(accuracies(networks)) + "\n")
     if any(row["answer"] != NOT_RUN for row in rows):
         files.write_bytes(folder / "claims.png", chart(studies, rows).png)
+
+
+def barrier_lines(studies: Sequence[Study], claims: Sequence[Claim]) -> pandas.DataFrame:
+    """The errors that each barrier which claims ask about is computed from."""
+    columns = ["study", "run", "family", "mask", *LINE]
+    found = [
+        side.lines(study).assign(study=study.name, run=side.run, family=side.family, mask=side.mask)
+        for study in studies
+        for side in dict.fromkeys(side for claim in claims for side in claim.sides(study) if side.variant == BARRIER)
+    ]
+    return pandas.concat(found)[columns] if found else pandas.DataFrame(columns=columns)
 
 
 def asked_about(study: Study, claims: Sequence[Claim], name: str) -> pandas.DataFrame:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas
-from claims_known import Known
+from claims_known import LINE, Known
 
 from lottery.base.errors import InputError
 from lottery.experiment import reading
@@ -72,14 +72,26 @@ class Side:
 
     def values(self, study: "Study") -> pandas.Series:
         """By replicate, what its networks reach, 0 .. 1; NaN of those that failed."""
-        run = study.runs[self.run]
         if self.variant == BARRIER:
-            pairs = [one for one in barriers.pairs(run) if (one.family, one.mask) == (self.family, self.mask)]
-            heights = {one.replicate: instability((one.recomputed or one.errors)["test"]) for one in pairs}
-            return pandas.Series(heights, dtype=float)
+            return self.lines(study).groupby("replicate").error.agg(lambda errors: instability(list(errors)))
         rows = self.of(study.frames[self.run])
         rows = rows[~rows.status.isin(["missing", "stale"])]
         return rows.set_index("replicate").validation.astype(float).where(list(rows.status == "done"))
+
+    def lines(self, study: "Study") -> pandas.DataFrame:
+        """Of a barrier, the test errors of the networks on the line from the round before: a row for each replicate and each
+        share of this round's network."""
+        pairs = [one for one in barriers.pairs(study.runs[self.run]) if (one.family, one.mask) == (self.family, self.mask)]
+        rows = [
+            (one.replicate, share, error)
+            for one in pairs
+            for share, error in zip(one.shares, (one.recomputed or one.errors)["test"], strict=True)
+        ]
+        here = pandas.DataFrame(rows, columns=LINE).astype(LINE)
+        if not study.known:
+            return here
+        known = study.known.lines_of(study.name, self.run, self.family, self.mask)
+        return pandas.concat([here, known[~known.replicate.isin(here.replicate)]])
 
     def lacks(self, study: "Study") -> bool:
         """Whether it has not all replicates."""

@@ -13,6 +13,7 @@ from lottery.rundir.run import Run
 
 NETWORK = ["replicate", "variant", "family", "mask"]  # what a row of a run is known by
 COLUMNS = [*NETWORK, "rewind", "density", "status", "validation", "test", "seconds"]
+LINE = {"replicate": int, "share": float, "error": float}
 NUMBERS = {"replicate": int} | dict.fromkeys(("density", "validation", "test", "seconds"), float)
 
 
@@ -30,6 +31,10 @@ class Known:
     def differences(self) -> pandas.DataFrame:
         columns = ["study", "question", "replicate", "difference"]
         return self._read("differences", columns, {"replicate": int, "difference": float})
+
+    @functools.cached_property
+    def lines(self) -> pandas.DataFrame:
+        return self._read("lines", ["study", "run", "family", "mask", *LINE], LINE)
 
     def _read(self, name: str, columns: Sequence[str], numbers: Mapping[str, type]) -> pandas.DataFrame:
         path = self.folder / f"{name}.csv"
@@ -80,3 +85,8 @@ class Known:
         """By replicate; empty where the folder has none."""
         own = self.differences[(self.differences.study == study) & (self.differences.question == question)]
         return own.drop_duplicates("replicate").set_index("replicate").difference
+
+    def lines_of(self, study: str, run: str, family: str, mask: str) -> pandas.DataFrame:
+        """Those of one barrier; empty where the folder has none."""
+        place = pandas.Series({"study": study, "run": run, "family": family, "mask": mask})
+        return self.lines[(self.lines[place.index] == place).all(axis=1)][list(LINE)]

@@ -66,6 +66,8 @@ class Side:
         """Raises InputError where its run trains no such network."""
         if self.run not in study.runs:
             raise InputError(f"{study.name} has no run {self.run}; it has {', '.join(study.runs)}")
+        if self.variant == BARRIER and not self.last_round:
+            raise InputError(f"{self.family}/{self.mask} has no barrier: no round comes before it")
         variant = TICKET if self.variant == BARRIER else self.variant
         if variant != DENSE and (self.family, self.mask, variant) not in study.trained(self.run):
             raise InputError(f"{study.recipe(self.run)} trains no {self.family}/{self.mask} {variant}")

@@ -336,6 +336,7 @@ def test_before_anything_is_trained_the_table_says_so(typed, here_with_claims):
         (["--plan"], "rounds/round-01 reinit beats dense", "trains no rounds/round-01 reinit"),
         *((["--plan"], f"{side} beats dense", "is no network") for side in ("1.2.3", "rounds ticket", "a/q50", "a:b:dense")),
         (["--plan"], "0.02 is below dense", "begins with a number"),
+        (["--plan"], "gmp/q50 barrier is below 0.02", "gmp/q50 has no barrier: no round comes before it"),
     ],
 )
 def test_what_cannot_be_asked_or_answered_is_one_line(typed, here_with_claims, line, question, words):

@@ -237,8 +237,9 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
     network's accuracy, the errors on the lines of barriers, the chart, the recipes."""
     rows = judged(studies, claims)
     networks = pandas.concat([asked_about(study, claims, name) for study in studies for name in study.runs])
+    lines = barrier_lines(studies, claims)
     if (folder / "networks.csv").exists():
-        Known(folder).keeps(networks)
+        Known(folder).keeps(networks, lines)
     folder.mkdir(parents=True, exist_ok=True)
     tables = [f"### {study.title}\n\n{markdown.table(table(study, claims, rows))}\n" for study in studies]
     files.write_text(folder / "table.md", "\n".join(tables))
@@ -246,7 +247,7 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
     differences = {(row["claim"], row["study"], row["question"]): row["differences"] for row in rows}
     by_replicate = pandas.concat(differences, names=["claim", "study", "question", "replicate"]).rename("difference")
     by_replicate.to_csv(folder / "differences.csv")
-    barrier_lines(studies, claims).to_csv(folder / "lines.csv", index=False)
+    lines.to_csv(folder / "lines.csv", index=False)
     for study in studies:
         for name, run in study.runs.items():
             if (run.folder / "recipe.toml").exists():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas
 
 from lottery.base.errors import InputError
+from lottery.base.progress import count_of
 from lottery.experiment import reading
 from lottery.rundir.run import Run
 
@@ -71,15 +72,19 @@ class Known:
         here.loc[gone, known.columns] = known.loc[gone]
         return here.reset_index().infer_objects()
 
-    def keeps(self, networks: pandas.DataFrame) -> None:
-        """Raises InputError if `networks`, about to be written, lack one of this folder, which may be its only record."""
-        place = ["study", "run", *NETWORK]
-        new = networks.fillna({"family": "", "mask": ""}).set_index(place).index
-        if lost := len(self.networks.set_index(place).index.difference(new)):
-            raise InputError(
-                f"{self.folder} has {lost} networks that are not in the new tables: name another folder, or keep them with"
-                f" --known {self.folder} and all claims and networks"
-            )
+    def keeps(self, networks: pandas.DataFrame, lines: pandas.DataFrame) -> None:
+        """Raises InputError if the tables about to be written lack a network or a barrier of this folder, which may be its
+        only record."""
+        for what, old, new, place in (
+            ("network", self.networks, networks, ["study", "run", *NETWORK]),
+            ("barrier", self.lines, lines, ["study", "run", "family", "mask", "replicate"]),
+        ):
+            before, after = (table[place].fillna("").drop_duplicates().set_index(place).index for table in (old, new))
+            if lost := len(before.difference(after)):
+                raise InputError(
+                    f"{self.folder} has {count_of(lost, what)} not in the new tables: name another folder, or keep them with"
+                    f" --known {self.folder} and all claims and networks"
+                )
 
     def differences_of(self, study: str, question: str) -> pandas.Series:
         """By replicate; empty where the folder has none."""

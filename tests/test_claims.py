@@ -170,6 +170,8 @@ def test_the_published_verdicts_follow_from_the_published_accuracies(asked):
     answers, differences, networks = (pandas.read_csv(folder / f"{name}.csv") for name in ("claims", "differences", "networks"))
     told, reached = ((folder / f"{name}.md").read_text() for name in ("table", "accuracies"))
     assert all(text in (folder / "README.md").read_text() for text in (told, reached))
+    noise = pandas.read_csv(folder / "noise.csv").groupby("network").train.mean()
+    assert f"[{100 * noise['dense']:.0f} % of the training" in (folder / "README.md").read_text()
     script = importlib.import_module("claims")
     assert reached == markdown.table(script.accuracies(networks)) + "\n"
     studies, claims = asked.read(ROOT / "benchmarks/claims.toml", script.Known(folder))
@@ -297,18 +299,24 @@ def test_what_is_known_of_other_networks_is_no_part_of_a_run(typed, here_with_cl
     assert said.count("\n") == 1
 
 
-def test_tables_that_would_lose_networks_are_not_written(typed, here_with_claims):
+def test_tables_that_would_lose_networks_or_barriers_are_not_written(typed, here_with_claims):
     line = ("claims.py", "--claims", "claims.toml", "--study", "tiny", "--table", "out")
     for stage in ("prepare", "train"):
         imp_here(stage, "--run", "runs/claims-tiny-main", "--recipe", str(here_with_claims / "tiny.toml"), cwd=here_with_claims)
     assert typed(*line)[0] == 0
+    with (here_with_claims / "out/lines.csv").open("a") as lines:
+        lines.write("tiny,main,rounds,round-02,1,0.0,0.1\ntiny,main,rounds,round-02,1,1.0,0.1\n")
+    code, _, said = typed(*line)
+    assert (code, said.count("\n")) == (2, 1)
+    assert "out has 1 barrier not in the new tables" in said
+
     found = (here_with_claims / "out/networks.csv").read_bytes()
     shutil.rmtree(here_with_claims / "runs")
 
     code, _, said = typed(*line)
 
     assert (code, said.count("\n")) == (2, 1)
-    assert "out has 3 networks that are not in the new tables" in said
+    assert "out has 3 networks not in the new tables" in said
     assert typed(*line, "--known", "out")[0] == 0
     assert (here_with_claims / "out/networks.csv").read_bytes() == found
 

@@ -29,6 +29,7 @@ from lottery import cli
 from lottery.base import files
 from lottery.base.errors import InputError
 from lottery.experiment import plan
+from lottery.experiment.controls import extended
 from lottery.experiment.rule import known as known_bounds
 from lottery.results import markdown
 from lottery.results.drawing import Chart
@@ -271,9 +272,10 @@ def barrier_lines(studies: Sequence[Study], claims: Sequence[Claim]) -> pandas.D
 
 
 def asked_about(study: Study, claims: Sequence[Claim], name: str) -> pandas.DataFrame:
-    """The networks of a run that claims ask about, as far as they are there."""
+    """The networks of a run that claims ask about, and dense networks that were trained as long, as far as they are there."""
     rows = study.frames[name]
     sides = {Side(name), *(side for claim in claims for side in claim.sides(study) if side.run == name)}
+    sides |= {dataclasses.replace(side, variant=extended.name) for side in sides}
     own = pandas.concat([side.of(rows) for side in sides]).sort_index()
     return own[own.status != "missing"][COLUMNS].assign(study=study.name, run=name)
 

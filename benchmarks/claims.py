@@ -244,16 +244,16 @@ def write(studies: Sequence[Study], claims: Sequence[Claim], folder: Path) -> No
     folder.mkdir(parents=True, exist_ok=True)
     tables = [f"### {study.title}\n\n{markdown.table(table(study, claims, rows))}\n" for study in studies]
     files.write_text(folder / "table.md", "\n".join(tables))
-    pandas.DataFrame(rows).drop(columns="differences").to_csv(folder / "claims.csv", index=False)
+    files.write_text(folder / "claims.csv", pandas.DataFrame(rows).drop(columns="differences").to_csv(index=False))
     differences = {(row["claim"], row["study"], row["question"]): row["differences"] for row in rows}
     by_replicate = pandas.concat(differences, names=["claim", "study", "question", "replicate"]).rename("difference")
-    by_replicate.to_csv(folder / "differences.csv")
-    lines.to_csv(folder / "lines.csv", index=False)
+    files.write_text(folder / "differences.csv", by_replicate.to_csv())
+    files.write_text(folder / "lines.csv", lines.to_csv(index=False))
     for study in studies:
         for name, run in study.runs.items():
             if (run.folder / "recipe.toml").exists():
                 shutil.copy(run.folder / "recipe.toml", folder / f"{study.name}-{name}.toml")
-    networks.to_csv(folder / "networks.csv", index=False)
+    files.write_text(folder / "networks.csv", networks.to_csv(index=False))
     if len(networks):
         files.write_text(folder / "accuracies.md", markdown.table(accuracies(networks)) + "\n")
     if any(row["answer"] != NOT_RUN for row in rows):
